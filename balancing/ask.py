@@ -1,0 +1,181 @@
+"""What a request wants, read from its path, head and body.
+
+`Ask.from_request` is pure: it peeks at the few fields that routing needs and
+leaves every value undecoded, so that odd types are the backend's to judge and a
+200 KB prompt costs tens of microseconds. It refuses only what no backend could
+route either: a body that is no JSON object, a `model` that is no string.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from balancing.tokens import ContentClass, TokenEstimator, content_class
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+NO_FIELD: Final = msgspec.Raw()
+
+# Inline images and audio are no text: their base64 is left out of the byte count.
+_INLINE_MEDIA: Final = re.compile(rb";base64,[A-Za-z0-9+/=\\]*")
+_INPUT_AUDIO: Final = re.compile(rb'"data"\s*:\s*"[A-Za-z0-9+/=\\]{256,}')
+
+
+class MalformedAsk(ValueError):
+    """The body cannot be routed; the text says what to change. Never holds the body."""
+
+
+class _Peek(msgspec.Struct):
+    """The top-level fields that routing reads, each left as raw JSON."""
+
+    model: msgspec.Raw = NO_FIELD
+    stream: msgspec.Raw = NO_FIELD
+    stream_options: msgspec.Raw = NO_FIELD
+    n: msgspec.Raw = NO_FIELD
+    max_tokens: msgspec.Raw = NO_FIELD
+    max_completion_tokens: msgspec.Raw = NO_FIELD
+    max_output_tokens: msgspec.Raw = NO_FIELD
+    prompt: msgspec.Raw = NO_FIELD
+    messages: msgspec.Raw = NO_FIELD
+    system: msgspec.Raw = NO_FIELD
+    tools: msgspec.Raw = NO_FIELD
+    instructions: msgspec.Raw = NO_FIELD
+    input: msgspec.Raw = NO_FIELD
+
+
+_peek = msgspec.json.Decoder(_Peek)
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+_integer = msgspec.json.Decoder(int)
+_string = msgspec.json.Decoder(str)
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request as the balancing sees it.
+
+    `prompt_tokens` is the estimate for all prompts together; `prompts` and
+    `choices` say how many engine requests the backend makes of it
+    (prompts x choices). `max_tokens` is the client's cap, None when not given.
+    """
+
+    path: str
+    model: str | None = None
+    prompt_tokens: int = 1
+    text_bytes: int = 0
+    content: ContentClass = ContentClass.TEXT
+    prompts: int = 1
+    choices: int = 1
+    max_tokens: int | None = None
+    stream: bool = False
+    stream_options: bytes = b""
+    generates: bool = True
+
+    @classmethod
+    def from_request(
+        cls,
+        path: str,
+        headers: Headers,
+        body: bytes,
+        estimator: TokenEstimator,
+        *,
+        generates: bool = True,
+    ) -> "Ask":
+        """Read a request's wishes. Raises MalformedAsk on a body that is no JSON object."""
+        if not body or not _is_json(headers):
+            tokens = estimator.estimate(None, ContentClass.TEXT, len(body))
+            return cls(path, prompt_tokens=tokens, text_bytes=len(body), generates=generates)
+        try:
+            peek = _peek.decode(body)
+        except (msgspec.DecodeError, RecursionError):
+            raise MalformedAsk("The request body must be one JSON object.") from None
+        model = _model_of(peek.model)
+        text = _text_of(peek) or body
+        media_parts, text_bytes = _without_media(text)
+        content = content_class(text)
+        prompts, token_ids = _prompts_of(peek.prompt)
+        tokens = token_ids or estimator.estimate(model, content, text_bytes, media_parts)
+        return cls(
+            path=path,
+            model=model,
+            prompt_tokens=tokens,
+            text_bytes=0 if token_ids or media_parts else text_bytes,
+            content=content,
+            prompts=prompts,
+            choices=min(_positive(peek.n) or 1, 1024),
+            max_tokens=_positive(peek.max_completion_tokens)
+            or _positive(peek.max_tokens)
+            or _positive(peek.max_output_tokens),
+            stream=bytes(peek.stream) == b"true",
+            stream_options=bytes(peek.stream_options),
+            generates=generates,
+        )
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the client itself asked for the final usage chunk."""
+        if not self.stream_options:
+            return False
+        try:
+            return bytes(_object.decode(self.stream_options).get("include_usage", b"")) == b"true"
+        except msgspec.DecodeError:
+            return False  # odd options: the backend judges them
+
+
+def _is_json(headers: Headers) -> bool:
+    """JSON unless the request says it is something else (audio comes as multipart)."""
+    for name, value in headers:
+        if name == b"content-type":
+            return b"multipart/" not in value.lower()
+    return True
+
+
+def _model_of(raw: msgspec.Raw) -> str | None:
+    value = bytes(raw)
+    if not value or value == b"null":
+        return None
+    try:
+        return _string.decode(value)
+    except msgspec.DecodeError:
+        raise MalformedAsk("`model` must be a string.") from None
+
+
+def _text_of(peek: _Peek) -> bytes:
+    """The prompt's JSON, wherever the dialect keeps it, as bytes to be measured."""
+    parts = (peek.messages, peek.prompt, peek.input, peek.system, peek.instructions, peek.tools)
+    return b"".join([bytes(part) for part in parts if part is not NO_FIELD])
+
+
+def _without_media(text: bytes) -> tuple[int, int]:
+    """(number of inline media parts, bytes of text without them)."""
+    if b";base64," not in text and b'"input_audio"' not in text:
+        return 0, len(text)
+    media = [*_INLINE_MEDIA.findall(text), *_INPUT_AUDIO.findall(text)]
+    return len(media), max(0, len(text) - sum(map(len, media)))
+
+
+def _prompts_of(raw: msgspec.Raw) -> tuple[int, int]:
+    """(number of prompts, exact tokens when they are token ids else 0) of `prompt`."""
+    value = bytes(raw)
+    if not value.startswith(b"["):
+        return 1, 0
+    items = [bytes(item) for item in _items.decode(value)]
+    if not items or items[0].startswith(b'"'):
+        return max(1, len(items)), 0
+    if items[0].startswith(b"["):
+        return len(items), sum(item.count(b",") + 1 for item in items)
+    return 1, len(items)
+
+
+def _positive(raw: msgspec.Raw) -> int | None:
+    """An integer > 0, or None for anything else."""
+    if raw is NO_FIELD:
+        return None
+    try:
+        value = _integer.decode(raw)
+    except (msgspec.DecodeError, ValueError):
+        return None
+    return value if value > 0 else None

@@ -1,0 +1,201 @@
+"""One backend as the balancing sees it: its load, its fitness, its speed.
+
+The load is counted here at event time because no scrape can tell it in time.
+Only a `Lease` changes `own`; `remote` is what other replicas of this proxy
+report and is zero while there is one. What policies read is the sum.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from enum import StrEnum
+from math import exp
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from balancing.lease import Lease
+
+# Prior of the prefill rate, tokens/s: an 8B model on one H100 prefills about
+# this much with chunks of 8,192; worth one second of evidence, so that the
+# first real samples outweigh it.
+PREFILL_RATE_PRIOR: Final = 10_000.0
+PREFILL_FADE: Final = 0.95
+# Finagle's Peak EWMA decays over 10 s: about the time a burst takes to pass.
+LATENCY_TAU_S: Final = 10.0
+
+
+class State(StrEnum):
+    """Health as the probes see it; the transitions are in `health.machine`."""
+
+    STARTING = "starting"
+    READY = "ready"
+    SUSPECT = "suspect"
+    EJECTED = "ejected"
+    WARMING = "warming"
+
+
+class AdminState(StrEnum):
+    """What the operator wants, apart from health."""
+
+    READY = "ready"
+    DRAIN = "drain"
+    MAINT = "maint"
+
+
+class Load:
+    """Tokens and requests at one backend, as integers with a sequence number.
+
+    `queued_prefill_tokens` (P): sent, not yet answered by a first token.
+    `active_decode_tokens` (K): prompt + generated tokens of requests past it.
+    `streams` (N): requests past their first token. `requests`: all in flight.
+    """
+
+    __slots__ = (
+        "active_decode_tokens",
+        "queued_prefill_tokens",
+        "requests",
+        "sequence",
+        "streams",
+    )
+
+    def __init__(self) -> None:
+        self.queued_prefill_tokens = 0
+        self.active_decode_tokens = 0
+        self.streams = 0
+        self.requests = 0
+        self.sequence = 0
+
+    @property
+    def idle(self) -> bool:
+        """All zeros: what every backend must come back to."""
+        return not (
+            self.queued_prefill_tokens or self.active_decode_tokens or self.streams or self.requests
+        )
+
+
+class PrefillRate:
+    """Tokens a second that a backend prefills, from time to first token.
+
+    The tokens ahead of a request and its own, over the time they took: a lower
+    bound while decodes share the engine, which is the rate that matters.
+    """
+
+    __slots__ = ("seconds", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = PREFILL_RATE_PRIOR
+        self.seconds = 1.0
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        self.tokens = self.tokens * PREFILL_FADE + tokens
+        self.seconds = self.seconds * PREFILL_FADE + max(seconds, 1e-6)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+
+class PeakEwma:
+    """Latency that rises at once and decays: Finagle's Peak EWMA, read without mutation."""
+
+    __slots__ = ("at_s", "value_s")
+
+    def __init__(self) -> None:
+        self.value_s = 0.0
+        self.at_s = 0.0
+
+    def observe(self, sample_s: float, now_s: float) -> None:
+        decayed = exp(-max(0.0, now_s - self.at_s) / LATENCY_TAU_S)
+        average = self.value_s * decayed + sample_s * (1.0 - decayed)
+        self.value_s = max(sample_s, average)
+        self.at_s = now_s
+
+    def read(self, now_s: float) -> float:
+        return self.value_s * exp(-max(0.0, now_s - self.at_s) / LATENCY_TAU_S)
+
+
+class Backend:
+    """A vLLM server: identity, health, load and measured speed."""
+
+    __slots__ = (
+        "_prefilling",
+        "admin_state",
+        "failures_total",
+        "latency",
+        "models",
+        "name",
+        "own",
+        "pool",
+        "prefill_rate",
+        "reason",
+        "remote",
+        "requests_total",
+        "state",
+        "url",
+        "weight",
+    )
+
+    def __init__(self, name: str, url: str, pool: str = "default", weight: float = 1.0) -> None:
+        self.name = name
+        self.url = url
+        self.pool = pool
+        self.weight = weight
+        self.state = State.STARTING
+        self.reason = "loading"
+        self.admin_state = AdminState.READY
+        # Id to its card as the backend's /v1/models gives it; None: not read yet, serves any.
+        self.models: Mapping[str, bytes] | None = None
+        self.own = Load()
+        self.remote = Load()
+        self.requests_total = 0
+        self.failures_total = 0
+        self.prefill_rate = PrefillRate()
+        self.latency = PeakEwma()
+        self._prefilling: deque[tuple[float, Lease]] = deque()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Backend {self.name} {self.state} P={self.queued_prefill_tokens} "
+            f"K={self.active_decode_tokens} N={self.streams} in_flight={self.requests_in_flight}>"
+        )
+
+    @property
+    def fit(self) -> bool:
+        """Whether a new request may be sent here."""
+        return self.admin_state is AdminState.READY and (
+            self.state is State.READY or self.state is State.SUSPECT or self.state is State.WARMING
+        )
+
+    def serves(self, model: str | None) -> bool:
+        """Whether the model is known, or may be: an unread list serves any."""
+        return model is None or self.models is None or model in self.models
+
+    @property
+    def queued_prefill_tokens(self) -> int:
+        return self.own.queued_prefill_tokens + self.remote.queued_prefill_tokens
+
+    @property
+    def active_decode_tokens(self) -> int:
+        return self.own.active_decode_tokens + self.remote.active_decode_tokens
+
+    @property
+    def streams(self) -> int:
+        return self.own.streams + self.remote.streams
+
+    @property
+    def requests_in_flight(self) -> int:
+        return self.own.requests + self.remote.requests
+
+    def expect_prefilled(self, lease: "Lease", now_s: float) -> None:
+        """Note when an answer without visible first token should have been prefilled.
+
+        First in, first out at the measured rate; never before the one ahead.
+        """
+        due_s = now_s + self.own.queued_prefill_tokens / self.prefill_rate.tokens_per_s
+        if self._prefilling:
+            due_s = max(due_s, self._prefilling[-1][0])
+        self._prefilling.append((due_s, lease))
+
+    def advance(self, now_s: float) -> None:
+        """Let the prefills that are due pass into decode. Call before reading the load."""
+        while self._prefilling and self._prefilling[0][0] <= now_s:
+            self._prefilling.popleft()[1].assume_prefilled()

@@ -1,0 +1,51 @@
+"""The fleet: an immutable snapshot of pools and backends.
+
+A reload builds a whole new `Fleet` and swaps one attribute; requests on the way
+keep the backend object that their lease holds.
+"""
+
+from dataclasses import dataclass
+
+from balancing.ask import Ask
+from balancing.backend import Backend
+from balancing.policies.policy import Policy
+
+
+class UnknownModel(LookupError):
+    """No pool serves the model that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Backends that serve the same model and version, and how one is chosen."""
+
+    name: str
+    backends: tuple[Backend, ...]
+    policy: Policy
+    models: frozenset[str] = frozenset()  # empty: whatever its backends list
+
+    def serves(self, model: str | None) -> bool:
+        """Whether a request for `model` belongs here."""
+        if model is None:
+            return True
+        if self.models:
+            return model in self.models
+        return any(backend.serves(model) for backend in self.backends)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All pools, in the configuration's order."""
+
+    pools: tuple[Pool, ...]
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        return tuple(backend for pool in self.pools for backend in pool.backends)
+
+    def resolve(self, ask: Ask) -> list[Pool]:
+        """The pools that may serve `ask`, best first. Raises UnknownModel."""
+        pools = [pool for pool in self.pools if pool.serves(ask.model)]
+        if not pools:
+            raise UnknownModel
+        return pools

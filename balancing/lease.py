@@ -1,0 +1,138 @@
+"""One request's claim on one backend: the only thing that changes a load.
+
+`begin` reserves the prompt as queued prefill; each first token turns a prompt's
+share into held decode tokens; `end` gives everything back, on every path, and
+may run twice. Invariant: the leases of a backend sum up to its load, so no
+lease means all zeros.
+"""
+
+from enum import StrEnum
+
+from balancing.ask import Ask
+from balancing.backend import Backend
+
+
+class Reason(StrEnum):
+    """Why this backend: what `x-penstock-reason` says."""
+
+    COST = "cost"  # the policy preferred it
+    ONLY = "only"  # no other could serve
+
+
+class Lease:
+    """Tokens held at `backend` for `ask`, from choice to end."""
+
+    __slots__ = (
+        "_ahead_tokens",
+        "_held_tokens",
+        "_queued_tokens",
+        "_streaming",
+        "_unseen",
+        "ask",
+        "backend",
+        "began_s",
+        "ended",
+        "first_token_s",
+        "generated_tokens",
+        "reason",
+    )
+
+    def __init__(
+        self, backend: Backend, ask: Ask, now_s: float, reason: Reason = Reason.COST
+    ) -> None:
+        self.backend = backend
+        self.ask = ask
+        self.began_s = now_s
+        self.reason = reason
+        self.first_token_s: float | None = None
+        self.generated_tokens = 0
+        self.ended = False
+        self._queued_tokens = ask.prompt_tokens
+        self._held_tokens = 0
+        self._streaming = False
+        # Prompts whose first token has not been seen, by index.
+        self._unseen = set(range(ask.prompts)) if ask.prompts > 1 else {0}
+        own = backend.own
+        own.queued_prefill_tokens += ask.prompt_tokens
+        own.requests += 1
+        own.sequence += 1
+        self._ahead_tokens = own.queued_prefill_tokens
+        backend.requests_total += 1
+        if ask.generates and not ask.stream:
+            backend.expect_prefilled(self, now_s)
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether some prompt still waits for its first token."""
+        return bool(self._unseen)
+
+    def first_token(self, now_s: float, index: int = 0) -> None:
+        """The choice `index` has begun: its prompt's share is prefilled.
+
+        With k prompts and n choices vLLM numbers choices prompt by prompt, so
+        choice i belongs to prompt i // n. Indexes out of range are ignored.
+        """
+        if self.ended:
+            return
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+            elapsed_s = now_s - self.began_s
+            self.backend.latency.observe(elapsed_s, now_s)
+            if self.ask.stream:
+                self.backend.prefill_rate.observe(self._ahead_tokens, elapsed_s)
+        prompt = index // self.ask.choices
+        if prompt in self._unseen:
+            self._unseen.remove(prompt)
+            share = self.ask.prompt_tokens // self.ask.prompts
+            self._prefilled(share if self._unseen else self._queued_tokens)
+
+    def assume_prefilled(self) -> None:
+        """No first token will be seen (a plain JSON answer): prefill is over by the clock."""
+        if not self.ended and self._unseen:
+            self._unseen.clear()
+            self._prefilled(self._queued_tokens)
+
+    def _prefilled(self, tokens: int) -> None:
+        own = self.backend.own
+        self._queued_tokens -= tokens
+        self._held_tokens += tokens
+        own.queued_prefill_tokens -= tokens
+        own.active_decode_tokens += tokens
+        if not self._streaming:
+            self._streaming = True
+            own.streams += 1
+        own.sequence += 1
+        assert own.queued_prefill_tokens >= 0
+
+    def tokens(self, count: int) -> None:
+        """`count` more tokens were generated and are held in the KV cache."""
+        if self.ended:
+            return
+        self.generated_tokens += count
+        self._held_tokens += count
+        own = self.backend.own
+        own.active_decode_tokens += count
+        own.sequence += 1
+
+    def end(self) -> None:
+        """Give everything back. Idempotent; nothing counts after it."""
+        if self.ended:
+            return
+        self.ended = True
+        own = self.backend.own
+        own.queued_prefill_tokens -= self._queued_tokens
+        own.active_decode_tokens -= self._held_tokens
+        own.requests -= 1
+        if self._streaming:
+            own.streams -= 1
+        own.sequence += 1
+        assert own.queued_prefill_tokens >= 0
+        assert own.active_decode_tokens >= 0
+        assert own.streams >= 0
+        assert own.requests >= 0
+
+    def fail(self) -> None:
+        """End, and count the failure against the backend."""
+        if not self.ended:
+            self.backend.failures_total += 1
+        self.end()

@@ -1,0 +1,65 @@
+"""`penstock sim`: simulated vLLM servers on ports of this machine.
+
+Prints one line per server, `listening http://HOST:PORT model=NAME`, and serves until SIGTERM
+or SIGINT.
+"""
+
+import argparse
+import asyncio
+import signal
+from dataclasses import replace
+
+import uvloop
+
+from bench.sim.profiles import PROFILES, Profile
+from bench.sim.server import SimServer
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    if options.count < 1 or options.speedup <= 0:
+        _parser().error("--count and --speedup must be positive")
+    uvloop.run(_serve(options))
+    return 0
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    servers: list[SimServer] = []
+    try:
+        for index in range(options.count):
+            port = options.port + index if options.port else 0
+            server = SimServer(
+                f"sim-{index}",
+                _profile(options),
+                options.model,
+                speedup=options.speedup,
+                seed=options.seed,
+            )
+            servers.append(await server.start(options.host, port))
+            print(f"listening {server.url} model={server.model}", flush=True)
+        await stopped.wait()
+    finally:
+        for server in servers:
+            await server.stop()
+
+
+def _profile(options: argparse.Namespace) -> Profile:
+    profile = PROFILES[options.profile]
+    return replace(profile, kv_tokens=options.kv_tokens) if options.kv_tokens else profile
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="penstock sim", description="Simulated vLLM servers.")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True, help="the first port; 0 takes free ones")
+    parser.add_argument("--count", type=int, default=1, help="servers, on consecutive ports")
+    parser.add_argument("--profile", choices=sorted(PROFILES), default="default")
+    parser.add_argument("--speedup", type=float, default=1.0, help="divides engine time")
+    parser.add_argument("--kv-tokens", type=int, help="KV cache size, instead of the profile's")
+    parser.add_argument("--model", default="sim-model")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser

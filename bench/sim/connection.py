@@ -1,0 +1,162 @@
+"""One client connection: requests in, in order, one answer at a time.
+
+As with uvicorn, a FIN from the client is its leaving, an idle connection is closed after
+`keep_alive_s`, and pipelined requests wait for their turn.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, cast
+
+import httptools
+
+from bench.sim.faults import FaultKind
+from bench.sim.reply import Reply, reset_on_close, second_answer
+
+if TYPE_CHECKING:
+    from bench.sim.server import SimServer
+
+_INVALID: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"connection: close\r\n\r\nInvalid HTTP request received."
+)
+
+
+@dataclass(slots=True)
+class Request:
+    """One request exactly as it came: header names and values are the client's bytes."""
+
+    method: str = ""
+    target: str = ""
+    version: str = "1.1"
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    body: bytes = b""
+    keep_alive: bool = True
+
+    @property
+    def line(self) -> str:
+        return f"{self.method} {self.target} HTTP/{self.version}"
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    def header(self, name: str) -> str:
+        """The first value of a header, or an empty string."""
+        wanted = name.encode()
+        return next((v.decode("latin-1") for n, v in self.headers if n.lower() == wanted), "")
+
+
+class Connection(asyncio.Protocol):
+    """Parses requests and gives each to the server with a `Reply` to answer it."""
+
+    def __init__(self, server: "SimServer") -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._queue: deque[Request] = deque()
+        self._reply: Reply | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._incoming = Request()
+        self._url: list[bytes] = []
+        self._body: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._server.connected(self)
+        if self._server.faults.take(FaultKind.HANG_ACCEPT):
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_idle()
+        self._server.disconnected(self)
+        if self._reply is not None and self._reply.gone is not None:
+            self._reply.gone()
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        self._stop_idle()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # the message counts as complete: answer it as if no upgrade had been asked
+        except httptools.HttpParserError:
+            assert self._transport is not None
+            self._transport.write(_INVALID)
+            self._transport.close()
+            return
+        self._serve()
+
+    def abort(self, *, rst: bool = False) -> None:
+        """End the connection from the server's side, with what is unsent."""
+        if self._transport is not None:
+            if rst:
+                reset_on_close(self._transport)
+            self._transport.abort()
+
+    # Callbacks of the parser.
+
+    def on_message_begin(self) -> None:
+        self._incoming = Request()
+        self._url = []
+        self._body = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url.append(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._incoming.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        request = self._incoming
+        request.method = self._parser.get_method().decode()
+        request.target = b"".join(self._url).decode("latin-1")
+        request.version = self._parser.get_http_version()
+        request.keep_alive = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self._incoming.body = b"".join(self._body)
+        self._queue.append(self._incoming)
+
+    # Answers, one after the other.
+
+    def _serve(self) -> None:
+        while self._queue and self._reply is None:
+            transport = self._transport
+            if transport is None or transport.is_closing():
+                return
+            request = self._queue.popleft()
+            self._reply = Reply(
+                transport, self._server.clock, self._finished, keep_alive=request.keep_alive
+            )
+            self._server.dispatch(request, self._reply)
+
+    def _finished(self, reply: Reply) -> None:
+        self._reply = None
+        transport = self._transport
+        if transport is None:
+            return
+        if not reply.keep_alive:
+            transport.close()
+            return
+        fault = reply.faults.get(FaultKind.UNSOLICITED)
+        if fault is not None:
+            self._loop.call_later(fault.delay_s, self._write_unsolicited)
+        if self._queue:
+            self._loop.call_soon(self._serve)
+        else:
+            self._idle = self._loop.call_later(self._server.keep_alive_s, transport.close)
+
+    def _write_unsolicited(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(second_answer())
+
+    def _stop_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None

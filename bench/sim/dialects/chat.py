@@ -1,0 +1,125 @@
+"""/v1/chat/completions: the role chunk comes with the first token; the end is `[DONE]`."""
+
+from typing import Any, Final
+
+import orjson
+
+from bench.sim.dialects.dialect import (
+    Identity,
+    Spoken,
+    id_list,
+    openai_usage,
+    quoted,
+    text_of,
+    usage_json,
+    usage_of,
+)
+from bench.sim.errors import Refusal
+from bench.sim.job import Job
+
+DONE: Final = b"data: [DONE]\n\n"
+_NO_DETAILS: Final = b',"completion_tokens_details":null'
+
+
+class Chat:
+    def __init__(self, identity: Identity, job: Job) -> None:
+        self._identity = identity
+        self._job = job
+        self._head = (
+            b'data: {"id":"chatcmpl-%b","object":"chat.completion.chunk","created":%d,"model":%b,'
+            b'"choices":['
+        ) % (identity.request_id.encode(), identity.created, quoted(identity.model))
+        self._deltas = [self._head + b'{"index":%d,"delta":{"content":"' % i for i in range(job.n)]
+        self._fingerprint = b',"system_fingerprint":%b' % quoted(identity.fingerprint)
+
+    def opening(self) -> list[bytes]:
+        return []
+
+    def first(self) -> list[bytes]:
+        job = self._job
+        usage = usage_json(job.prompt_tokens, 0, _NO_DETAILS) if job.continuous_usage else b""
+        ids = id_list(job.prompts[0].token_ids()) if job.return_token_ids else b"null"
+        return [
+            b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,'
+            b'"finish_reason":null}]%b,"prompt_token_ids":%b,"prompt_text":null}\n\n'
+            % (self._head, i, usage, ids)
+            for i in range(job.n)
+        ]
+
+    def delta(self, choice: Spoken, text: bytes, token_ids: bytes, finish: str | None) -> bytes:
+        job = self._job
+        usage = b""
+        if job.continuous_usage:
+            usage = usage_json(choice.prompt.tokens, len(choice.tokens), _NO_DETAILS)
+        if finish is None:
+            return b'%b%b"},"logprobs":null,"finish_reason":null,"token_ids":%b}]%b}\n\n' % (
+                self._deltas[choice.index],
+                text,
+                token_ids,
+                usage,
+            )
+        return (
+            b'%b%b"},"logprobs":null,"finish_reason":"%b","stop_reason":null,"token_ids":%b}]%b%b'
+            b"}\n\n"
+        ) % (
+            self._deltas[choice.index],
+            text,
+            finish.encode(),
+            token_ids,
+            usage,
+            b"" if job.include_usage else self._fingerprint,
+        )
+
+    def closing(self, choices: list[Any]) -> list[bytes]:
+        if not self._job.include_usage:
+            return [DONE]
+        usage = usage_json(*usage_of(choices))
+        return [b"%b]%b%b}\n\n" % (self._head, usage, self._fingerprint), DONE]
+
+    def done_only(self) -> list[bytes]:
+        return [DONE]
+
+    def broken(self, refusal: Refusal) -> list[bytes] | None:
+        return [refusal.event(), DONE]
+
+    def whole(self, choices: list[Any], finish: str) -> bytes:
+        identity, job = self._identity, self._job
+        ids = job.prompts[0].token_ids() if job.return_token_ids else None
+        return orjson.dumps(
+            {
+                "id": f"chatcmpl-{identity.request_id}",
+                "object": "chat.completion",
+                "created": identity.created,
+                "model": identity.model,
+                "choices": [self._choice(choice, finish) for choice in choices],
+                "service_tier": None,
+                "system_fingerprint": identity.fingerprint,
+                "usage": openai_usage(*usage_of(choices)),
+                "prompt_logprobs": None,
+                "prompt_token_ids": ids,
+                "prompt_text": None,
+                "kv_transfer_params": None,
+                "ec_transfer_params": None,
+                "metrics": None,
+            }
+        )
+
+    def _choice(self, choice: Spoken, finish: str) -> dict[str, Any]:
+        ids = [token.token_id for token in choice.tokens] if self._job.return_token_ids else None
+        return {
+            "index": choice.index,
+            "message": {
+                "role": "assistant",
+                "content": text_of(choice),
+                "refusal": None,
+                "annotations": None,
+                "audio": None,
+                "function_call": None,
+                "reasoning": None,
+            },
+            "logprobs": None,
+            "finish_reason": finish,
+            "stop_reason": None,
+            "token_ids": ids,
+            "routed_experts": None,
+        }

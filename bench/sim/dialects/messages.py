@@ -1,0 +1,72 @@
+"""/v1/messages: Anthropic's shape; named events, an end event, and no `[DONE]`."""
+
+from typing import Any
+
+import orjson
+
+from bench.sim.dialects.dialect import Identity, Spoken, named_event, quoted, text_of, usage_of
+from bench.sim.errors import Refusal
+from bench.sim.job import Job
+
+_STOP_REASONS = {"length": "max_tokens", "stop": "end_turn", "abort": "end_turn"}
+
+
+class Messages:
+    def __init__(self, identity: Identity, job: Job) -> None:
+        self._identity = identity
+        self._job = job
+
+    def opening(self) -> list[bytes]:
+        return []
+
+    def first(self) -> list[bytes]:
+        identity = self._identity
+        start = (
+            b'{"type":"message_start","message":{"id":"chatcmpl-%b","type":"message",'
+            b'"role":"assistant","content":[],"model":%b,"stop_reason":null,"stop_sequence":null,'
+            b'"usage":{"input_tokens":%d,"output_tokens":0}}}'
+        ) % (identity.request_id.encode(), quoted(identity.model), self._job.prompt_tokens)
+        block = (
+            b'{"type":"content_block_start","content_block":{"type":"text","text":""},"index":0}'
+        )
+        return [named_event("message_start", start), named_event("content_block_start", block)]
+
+    def delta(self, choice: Spoken, text: bytes, token_ids: bytes, finish: str | None) -> bytes:
+        return (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":'
+            b'{"type":"text_delta","text":"%b"},"index":0}\n\n'
+        ) % text
+
+    def closing(self, choices: list[Any]) -> list[bytes]:
+        end = (
+            b'{"type":"message_delta","delta":{"stop_reason":"max_tokens","stop_sequence":null},'
+            b'"usage":{"input_tokens":%d,"output_tokens":%d}}'
+        ) % usage_of(choices)
+        return [
+            named_event("content_block_stop", b'{"type":"content_block_stop","index":0}'),
+            named_event("message_delta", end),
+            named_event("message_stop", b'{"type":"message_stop"}'),
+        ]
+
+    def done_only(self) -> list[bytes]:
+        return []
+
+    def broken(self, refusal: Refusal) -> list[bytes] | None:
+        # The inner error, status and all, survives only inside the message text.
+        error = {"type": "internal_error", "message": str(refusal.openai())}
+        return [named_event("error", orjson.dumps({"type": "error", "error": error}))]
+
+    def whole(self, choices: list[Any], finish: str) -> bytes:
+        identity = self._identity
+        prompt_tokens, completion_tokens = usage_of(choices)
+        return orjson.dumps(
+            {
+                "id": f"chatcmpl-{identity.request_id}",
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "text", "text": text_of(choices[0])}],
+                "model": identity.model,
+                "stop_reason": _STOP_REASONS[finish],
+                "usage": {"input_tokens": prompt_tokens, "output_tokens": completion_tokens},
+            }
+        )

@@ -1,0 +1,119 @@
+"""The endpoints that make the engine work: each turns a body into a job and a dialect."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.sim import pooling
+from bench.sim.connection import Request
+from bench.sim.dialects.chat import Chat
+from bench.sim.dialects.completions import Completions
+from bench.sim.dialects.dialect import Dialect, text_of
+from bench.sim.dialects.messages import Messages
+from bench.sim.dialects.responses import Responses
+from bench.sim.dialects.unstreamed import Unstreamed
+from bench.sim.errors import Refusal, draining
+from bench.sim.faults import Fault, FaultKind
+from bench.sim.generation import Generation
+from bench.sim.job import (
+    Body,
+    Job,
+    chat_job,
+    completions_job,
+    messages_job,
+    parse_body,
+    responses_input,
+    responses_job,
+)
+from bench.sim.prompt import Prompt
+from bench.sim.reply import Reply
+
+if TYPE_CHECKING:
+    from bench.sim.server import SimServer
+
+AUDIO_TOKENS: Final = 1_500
+"""What an encoder like Whisper's makes of a window of 30 s."""
+
+Handler = Callable[["SimServer", Request, Reply], None]
+
+
+def chat(server: "SimServer", request: Request, reply: Reply) -> None:
+    job = chat_job(_body(server, request))
+    _generate(server, reply, job, Chat(server.identity(request), job))
+
+
+def completions(server: "SimServer", request: Request, reply: Reply) -> None:
+    job = completions_job(_body(server, request))
+    _generate(server, reply, job, Completions(server.identity(request), job))
+
+
+def messages(server: "SimServer", request: Request, reply: Reply) -> None:
+    job = messages_job(_body(server, request))
+    _generate(server, reply, job, Messages(server.identity(request), job))
+
+
+def responses(server: "SimServer", request: Request, reply: Reply) -> None:
+    body = _body(server, request)
+    previous = body.get("previous_response_id")
+    earlier: list[Any] = []
+    if previous is not None:
+        kept = server.responses.get(str(previous))
+        if kept is None:
+            message = f"Response with id '{previous}' not found."
+            raise Refusal(404, message, "invalid_request_error", "response_id")
+        earlier = kept.conversation
+    job = responses_job(body, earlier)
+    conversation = earlier + responses_input(body)
+
+    def keep(response: dict[str, Any], text: str) -> None:
+        if body.get("store") is not False:
+            said = {"role": "assistant", "content": text}
+            server.responses.put(response, [*conversation, said])
+
+    identity = server.identity(request)
+    _generate(server, reply, job, Responses(identity, job, previous, keep))
+
+
+def transcription(server: "SimServer", request: Request, reply: Reply) -> None:
+    """Any multipart body: all of it but the boundary, which varies, is the prompt."""
+    boundary = request.header("content-type").rpartition("boundary=")[2].strip('"').encode()
+    audio = request.body.replace(boundary, b"") if boundary else request.body
+    job = Job([Prompt(audio, AUDIO_TOKENS)])
+    _generate(server, reply, job, Unstreamed(_transcript))
+
+
+def pooled(to_job: Callable[[Body], Job], shape: pooling.Shape) -> Handler:
+    """The handler of an endpoint that answers with numbers."""
+
+    def handler(server: "SimServer", request: Request, reply: Reply) -> None:
+        body = _body(server, request)
+        identity = server.identity(request)
+        dialect = Unstreamed(lambda choices: shape(identity, choices, body))
+        _generate(server, reply, to_job(body), dialect)
+
+    return handler
+
+
+def _transcript(choices: list[Any]) -> dict[str, Any]:
+    return {"text": text_of(choices[0]), "usage": {"type": "duration", "seconds": 1}}
+
+
+def _body(server: "SimServer", request: Request) -> dict[str, Any]:
+    body = parse_body(request.header("content-type"), request.body)
+    server.check_model(body)
+    return body
+
+
+def _generate(server: "SimServer", reply: Reply, job: Job, dialect: Dialect) -> None:
+    _drain(reply, job)
+    server.check_job(job)
+    Generation(server, reply, job, dialect).start()
+
+
+def _drain(reply: Reply, job: Job) -> None:
+    """A draining vLLM refuses text with a 500, but answers token ids with nothing."""
+    if FaultKind.DRAINING not in reply.faults:
+        return
+    if not all(prompt.by_ids for prompt in job.prompts):
+        raise draining()
+    kind = FaultKind.DONE_ONLY if job.stream else FaultKind.ABORT_EMPTY
+    reply.apply({**reply.faults, kind: Fault(kind)})

@@ -1,0 +1,242 @@
+"""The life of one generation request, from its 200 to its last byte.
+
+Everything happens inside callbacks: the request's arrival, the end of an engine step, the
+client's leaving. The 200 of a stream goes out before anything is scheduled, as vLLM's does, so
+what a request suffers later (silence, an error, a cut) it suffers inside that 200.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bench.sim.dialects.dialect import Dialect, id_list
+from bench.sim.engine import Sequence
+from bench.sim.errors import engine_error
+from bench.sim.faults import Fault, FaultKind
+from bench.sim.job import Job
+from bench.sim.prompt import Prompt
+from bench.sim.reply import KEEP_ALIVE_COMMENT, Reply
+from bench.sim.text import Token, Voice
+
+if TYPE_CHECKING:
+    from bench.sim.server import SimServer
+
+_BREAKS = (FaultKind.CUT_AFTER_HEADERS, FaultKind.CUT_MID_STREAM, FaultKind.ERROR_EVENT)
+_HANGS = (
+    FaultKind.HANG_BEFORE_HEADERS,
+    FaultKind.HANG_AFTER_HEADERS,
+    FaultKind.HANG_MID_STREAM,
+)
+_AT_ONCE = frozenset(
+    {FaultKind.CUT_AFTER_HEADERS, FaultKind.HANG_BEFORE_HEADERS, FaultKind.HANG_AFTER_HEADERS}
+)
+_PROMISED_BYTES = 512
+"""Content-length of an unstreamed body that will never come."""
+
+
+class Choice:
+    """One sequence of an answer, told by the engine's pump about each token."""
+
+    __slots__ = ("generation", "index", "prompt", "sent", "sequence", "tokens", "voice")
+
+    def __init__(
+        self,
+        generation: "Generation",
+        index: int,
+        prompt: Prompt,
+        choice: int,
+        stall_at: int | None,
+    ) -> None:
+        self.generation = generation
+        self.index = index
+        self.prompt = prompt
+        self.voice = Voice(prompt.text, choice)
+        self.sequence = Sequence(prompt.tokens, generation.job.max_tokens, self, stall_at)
+        self.tokens: list[Token] = []
+        self.sent = 0
+
+    def token(self) -> None:
+        self.generation.token(self)
+
+
+class Generation:
+    """One request: k prompts x n choices, one answer."""
+
+    __slots__ = (
+        "_break",
+        "_break_at",
+        "_chunk_tokens",
+        "_comments",
+        "_faults",
+        "_fresh",
+        "_open",
+        "_over",
+        "_reply",
+        "_server",
+        "_tokens",
+        "choices",
+        "dialect",
+        "job",
+    )
+
+    def __init__(self, server: "SimServer", reply: Reply, job: Job, dialect: Dialect) -> None:
+        self._server = server
+        self._reply = reply
+        self._faults = faults = reply.faults
+        self.job = job
+        self.dialect = dialect
+        self._break: Fault | None = next((faults[k] for k in _BREAKS if k in faults), None)
+        self._break_at = _tokens_until(self._break)
+        stall_at = _tokens_until(next((faults[k] for k in _HANGS if k in faults), None))
+        chunked = faults.get(FaultKind.MULTI_TOKEN)
+        self._chunk_tokens = chunked.tokens if chunked else 1
+        self._comments: asyncio.TimerHandle | None = None
+        self._fresh = True
+        self._over = False
+        self._tokens = 0
+        self.choices = [
+            Choice(self, p * job.n + i, prompt, i, stall_at)
+            for p, prompt in enumerate(job.prompts)
+            for i in range(job.n)
+        ]
+        self._open = len(self.choices)
+
+    def start(self) -> None:
+        """Answer as far as can be without the engine, then queue the sequences."""
+        self._server.generations.add(self)
+        self._reply.gone = self.gone
+        if self.job.stream:
+            self._reply.open_stream()
+            for event in self.dialect.opening():
+                self._reply.event(event)
+        elif not _AT_ONCE.isdisjoint(self._faults):
+            self._reply.head_only(_PROMISED_BYTES)
+        if self._break_at == 0:
+            self._break_off()
+        elif FaultKind.DONE_ONLY in self._faults or FaultKind.ABORT_EMPTY in self._faults:
+            self._say_nothing()
+        else:
+            self._comment_while_queued()
+            self._server.pump.submit([choice.sequence for choice in self.choices])
+
+    def token(self, choice: Choice) -> None:
+        """One more token of one choice."""
+        if self._over:
+            return
+        sequence = choice.sequence
+        if sequence.generated:
+            choice.tokens.append(choice.voice.speak())
+            self._tokens += 1
+        done = sequence.done
+        if self.job.stream:
+            if self._fresh:
+                self._open_answer()
+            if done or len(choice.tokens) - choice.sent >= self._chunk_tokens:
+                self._send(choice, "length" if done else None)
+        if self._tokens == self._break_at:
+            self._break_off()
+        elif done:
+            self._open -= 1
+            if not self._open:
+                self._finish("length")
+
+    def gone(self) -> None:
+        """The client left: free the engine at once."""
+        if not self._over:
+            self._server.client_aborts_total += 1
+            self._leave()
+
+    def _open_answer(self) -> None:
+        self._fresh = False
+        self._stop_comments()
+        for event in self.dialect.first():
+            self._reply.event(event)
+
+    def _send(self, choice: Choice, finish: str | None) -> None:
+        fresh = choice.tokens[choice.sent :]
+        choice.sent = len(choice.tokens)
+        text = fresh[0].json if len(fresh) == 1 else b"".join([token.json for token in fresh])
+        ids = b"null"
+        if self.job.return_token_ids:
+            ids = id_list([token.token_id for token in fresh])
+        self._reply.event(self.dialect.delta(choice, text, ids, finish))
+
+    def _finish(self, finish: str) -> None:
+        self._end()
+        if self.job.stream:
+            for event in self.dialect.closing(self.choices):
+                self._reply.event(event)
+            self._reply.close_stream()
+            return
+        self._reply.whole(200, self.dialect.whole(self.choices, finish))
+
+    def _say_nothing(self) -> None:
+        """End without having asked the engine."""
+        if self.job.stream and FaultKind.DONE_ONLY in self._faults:
+            self._end()
+            for event in self.dialect.done_only():
+                self._reply.event(event)
+            self._reply.close_stream()
+            return
+        if self.job.stream:
+            self._open_answer()
+            for choice in self.choices:
+                self._reply.event(self.dialect.delta(choice, b"", b"null", "abort"))
+        self._finish("abort")
+
+    def _break_off(self) -> None:
+        """Fail where the fault says: an error event, or a cut."""
+        fault = self._break
+        assert fault is not None
+        self._leave()
+        if fault.kind is not FaultKind.ERROR_EVENT:
+            if self.job.stream or fault.kind is FaultKind.CUT_AFTER_HEADERS:
+                self._reply.cut(rst=fault.rst)
+            else:
+                body = self.dialect.whole(self.choices, "length")
+                self._reply.head_only(len(body))
+                self._reply.raw(body[: len(body) // 2])
+                self._reply.cut(rst=fault.rst)
+            return
+        refusal = engine_error(fault.status)
+        if not self.job.stream:
+            self._reply.whole(refusal.status, refusal.body())
+            return
+        events = self.dialect.broken(refusal)
+        if events is None:
+            self._reply.cut(rst=False)
+            return
+        for event in events:
+            self._reply.event(event)
+        self._reply.close_stream()
+
+    def _leave(self) -> None:
+        self._end()
+        self._server.pump.abort([choice.sequence for choice in self.choices])
+
+    def _end(self) -> None:
+        self._over = True
+        self._stop_comments()
+        self._reply.gone = None
+        self._server.generations.discard(self)
+
+    def _comment_while_queued(self) -> None:
+        fault = self._faults.get(FaultKind.KEEP_ALIVE)
+        if fault is not None and self.job.stream:
+            loop = asyncio.get_running_loop()
+            self._comments = loop.call_later(fault.every_s, self._comment)
+
+    def _comment(self) -> None:
+        self._reply.event(KEEP_ALIVE_COMMENT)
+        self._comment_while_queued()
+
+    def _stop_comments(self) -> None:
+        if self._comments is not None:
+            self._comments.cancel()
+            self._comments = None
+
+
+def _tokens_until(fault: Fault | None) -> int | None:
+    """How many tokens go out before a fault strikes."""
+    if fault is None:
+        return None
+    return 0 if fault.kind in _AT_ONCE else fault.tokens

@@ -1,0 +1,133 @@
+"""What a generation request asks for, whichever API it came through."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from bench.sim.errors import Refusal, invalid_field
+from bench.sim.prompt import Prompt
+
+Body = Mapping[str, Any]
+
+DEFAULT_MAX_TOKENS: Final = 16
+"""vLLM's default for completions. Its chat default, the rest of the window, never ends."""
+
+
+@dataclass(slots=True)
+class Job:
+    """Prompts to continue and how to report it."""
+
+    prompts: list[Prompt]
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    n: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    return_token_ids: bool = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(prompt.tokens for prompt in self.prompts)
+
+
+def parse_body(content_type: str, raw: bytes) -> dict[str, Any]:
+    """The JSON object of a request, or the refusal that vLLM gives."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        message = "Unsupported Media Type: Only 'application/json' is allowed"
+        raise Refusal(400, f"1 validation error:\n  {message}", "Bad Request")
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise invalid_field(str(error.pos), "JSON decode error") from None
+    if not isinstance(body, dict):
+        raise Refusal(
+            400, "1 validation error:\n  Input should be a valid dictionary", "Bad Request"
+        )
+    return body
+
+
+def chat_job(body: Body) -> Job:
+    unfinished = body.get("continue_final_message") is True
+    prompt = Prompt.from_messages(_messages(body), body.get("tools"), unfinished=unfinished)
+    limit = body.get("max_completion_tokens")
+    return _job(body, [prompt], "max_tokens" if limit is None else "max_completion_tokens")
+
+
+def completions_job(body: Body) -> Job:
+    return _job(body, _prompts(body.get("prompt")), "max_tokens")
+
+
+def responses_job(body: Body, earlier: list[Any]) -> Job:
+    """`earlier` is the conversation of the response that this one follows."""
+    instructions = body.get("instructions")
+    system = [{"role": "system", "content": instructions}] if instructions else []
+    messages = system + earlier + responses_input(body)
+    return _job(body, [Prompt.from_messages(messages, body.get("tools"))], "max_output_tokens")
+
+
+def responses_input(body: Body) -> list[Any]:
+    """The new messages of a /v1/responses request."""
+    given = body.get("input")
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
+        raise invalid_field("input")
+    return given
+
+
+def messages_job(body: Body) -> Job:
+    system = body.get("system")
+    head = [{"role": "system", "content": system}] if system else []
+    return _job(
+        body, [Prompt.from_messages(head + _messages(body), body.get("tools"))], "max_tokens"
+    )
+
+
+def _messages(body: Body) -> list[Any]:
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise invalid_field("messages")
+    return messages
+
+
+def _prompts(given: Any) -> list[Prompt]:
+    """One prompt or several, as text or as token ids."""
+    if isinstance(given, str):
+        return [Prompt.from_text(given)]
+    if not isinstance(given, list) or not given:
+        raise invalid_field("prompt")
+    if all(isinstance(item, int) for item in given):
+        return [Prompt.from_ids(given)]
+    if all(isinstance(item, str) for item in given):
+        return [Prompt.from_text(item) for item in given]
+    if all(isinstance(item, list) and all(isinstance(i, int) for i in item) for item in given):
+        return [Prompt.from_ids(item) for item in given]
+    raise invalid_field("prompt", "Input should be a valid prompt")
+
+
+def _job(body: Body, prompts: list[Prompt], limit_field: str) -> Job:
+    options = body.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    include_usage = options.get("include_usage") is True
+    return Job(
+        prompts,
+        max_tokens=_positive(body, limit_field, DEFAULT_MAX_TOKENS),
+        n=_positive(body, "n", 1),
+        stream=body.get("stream") is True,
+        include_usage=include_usage,
+        continuous_usage=include_usage and options.get("continuous_usage_stats") is True,
+        return_token_ids=body.get("return_token_ids") is True,
+    )
+
+
+def _positive(body: Body, field: str, default: int) -> int:
+    value = body.get(field)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise invalid_field(field, "Input should be a valid integer")
+    if value < 1:
+        raise Refusal(400, f"{field} must be at least 1, got {value}.", param=field)
+    return value

@@ -1,0 +1,127 @@
+"""Embeddings, scores, classes: prompts that are prefilled and answered with numbers.
+
+The numbers are a hash of the text, so equal inputs agree on every server.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, Final
+
+from bench.sim.dialects.dialect import Identity, openai_usage, usage_of
+from bench.sim.errors import Refusal, invalid_field
+from bench.sim.job import Body, Job
+from bench.sim.prompt import Prompt
+
+_DIMENSIONS: Final = 8
+
+Shape = Callable[[Identity, list[Any], Body], dict[str, Any]]
+
+
+def inputs_job(body: Body) -> Job:
+    """`input`, or `messages`, of embeddings, classification, and pooling."""
+    if isinstance(body.get("messages"), list):
+        return Job([Prompt.from_messages(body["messages"])], max_tokens=0)
+    return Job(_prompts("input", body.get("input")), max_tokens=0)
+
+
+def pairs_job(body: Body) -> Job:
+    """Each document of a score or rerank, read together with its query."""
+    query_field = next((f for f in ("query", "queries", "text_1") if f in body), "query")
+    document_field = next((f for f in ("documents", "items", "text_2") if f in body), "documents")
+    queries = _texts(query_field, body.get(query_field))
+    documents = _texts(document_field, body.get(document_field))
+    if len(queries) == 1:
+        queries *= len(documents)
+    if len(queries) != len(documents):
+        raise Refusal(400, "Input lengths must be either 1:1, 1:N or N:N")
+    pairs = zip(queries, documents, strict=True)
+    return Job([Prompt.from_text(f"{q}\n{d}") for q, d in pairs], max_tokens=0)
+
+
+def embeddings(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
+    return _listing("embd", identity, choices, _embedding)
+
+
+def pooling(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
+    return _listing("pool", identity, choices, _pooled)
+
+
+def classes(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
+    return _listing("classify", identity, choices, _class)
+
+
+def scores(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
+    return _listing("embd", identity, choices, _score)
+
+
+def ranking(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
+    documents = _texts("documents", body.get("documents"))
+    results = [
+        {
+            "index": choice.index,
+            "document": {"text": documents[choice.index], "multi_modal": None},
+            "relevance_score": _numbers(choice.prompt.text)[0],
+        }
+        for choice in choices
+    ]
+    results.sort(key=lambda result: -result["relevance_score"])
+    top = body.get("top_n")
+    tokens = usage_of(choices)[0]
+    return {
+        "id": f"rerank-{identity.request_id}",
+        "model": identity.model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "results": results[:top] if isinstance(top, int) and top > 0 else results,
+    }
+
+
+def _listing(
+    prefix: str, identity: Identity, choices: list[Any], item: Callable[[Any], dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "id": f"{prefix}-{identity.request_id}",
+        "object": "list",
+        "created": identity.created,
+        "model": identity.model,
+        "data": [{"index": choice.index, **item(choice)} for choice in choices],
+        "usage": openai_usage(usage_of(choices)[0], 0),
+    }
+
+
+def _embedding(choice: Any) -> dict[str, Any]:
+    return {"object": "embedding", "embedding": _numbers(choice.prompt.text)}
+
+
+def _pooled(choice: Any) -> dict[str, Any]:
+    return {"object": "pooling", "data": _numbers(choice.prompt.text)}
+
+
+def _score(choice: Any) -> dict[str, Any]:
+    return {"object": "score", "score": _numbers(choice.prompt.text)[0]}
+
+
+def _class(choice: Any) -> dict[str, Any]:
+    first = _numbers(choice.prompt.text)[0]
+    label = "LABEL_0" if first >= 0.5 else "LABEL_1"
+    return {"label": label, "probs": [first, 1.0 - first], "num_classes": 2}
+
+
+def _numbers(text: bytes) -> list[float]:
+    digest = blake2b(text, digest_size=_DIMENSIONS).digest()
+    return [byte / 255 for byte in digest]
+
+
+def _prompts(field: str, given: Any) -> list[Prompt]:
+    if isinstance(given, list) and given and all(isinstance(i, int) for i in given):
+        return [Prompt.from_ids(given)]
+    if isinstance(given, list) and given and all(isinstance(i, list) for i in given):
+        return [Prompt.from_ids(item) for item in given]
+    return [Prompt.from_text(text) for text in _texts(field, given)]
+
+
+def _texts(field: str, given: Any) -> list[str]:
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, list) and given and all(isinstance(item, str) for item in given):
+        return given
+    raise invalid_field(field)

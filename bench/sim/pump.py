@@ -1,0 +1,60 @@
+"""Drives the engine in real time: one timer, from step to step.
+
+A step's tokens are delivered when its duration, divided by the speed-up, is over. Steps are
+timed from the end planned for the one before, so that late timers do not slow the engine down;
+a delay of more than one step is not made up for.
+"""
+
+import asyncio
+
+from bench.sim.engine import Engine, Sequence
+
+
+class Pump:
+    """The engine's clock and the deliverer of its tokens."""
+
+    def __init__(self, engine: Engine, speedup: float) -> None:
+        assert speedup > 0
+        self._engine = engine
+        self._speedup = speedup
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+
+    def submit(self, sequences: list[Sequence]) -> None:
+        """Queue sequences and see to it that steps run."""
+        now_s = asyncio.get_running_loop().time()
+        for sequence in sequences:
+            self._engine.submit(sequence, now_s * self._speedup)
+        if self._timer is None:
+            self._due_s = now_s
+            self._step()
+
+    def abort(self, sequences: list[Sequence]) -> None:
+        """Drop sequences at once; those that have finished are left alone."""
+        for sequence in sequences:
+            self._engine.abort(sequence)
+        if self._timer is None:
+            # Freed blocks may let a waiting prompt in behind streams that hang.
+            self._due_s = asyncio.get_running_loop().time()
+            self._step()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _step(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        engine_s, emissions = self._engine.step(now_s * self._speedup)
+        if engine_s == 0.0:
+            self._timer = None
+            return
+        step_s = engine_s / self._speedup
+        self._due_s = max(self._due_s, now_s - step_s) + step_s
+        self._timer = loop.call_at(self._due_s, self._deliver, emissions)
+
+    def _deliver(self, emissions: list[Sequence]) -> None:
+        for sequence in emissions:
+            sequence.owner.token()
+        self._step()

@@ -1,0 +1,105 @@
+"""What the settings refuse, in words: pydantic's errors -> key paths and problems.
+
+A problem says what is allowed and what was there instead, and for a misspelt key or word, what
+was probably meant.
+"""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from conf.document import UNREAD
+from conf.issues import shown
+from conf.keypath import KeyPath, is_secret, keys_at
+from conf.kinds import SHAPES
+from conf.settings import Settings
+
+_WANTED: Final = {
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "tuple_type": "must be a list",
+    "model_type": "must be a mapping of keys",
+    "finite_number": "must be a finite number",
+    "string_unicode": "must be valid Unicode",
+    "greater_than": "must be above {gt:,}",
+    "greater_than_equal": "must be at least {ge:,}",
+    "less_than_equal": "must be at most {le:,}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must be at most {max_length} characters",
+    "too_short": "must have at least {min_length} entry",
+    "too_long": "must have at most {max_length} entries",
+    "literal_error": "must be one of {expected}",
+}
+
+
+def complaints(refusal: ValidationError) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the path and the problem of each error, but those that are told elsewhere."""
+    for error in refusal.errors(include_url=False):
+        kind, value = error["type"], error["input"]
+        if kind == "extra_forbidden":
+            yield error["loc"], _unknown_key(error["loc"])
+        elif kind == "missing":
+            yield error["loc"], "is required"
+        elif value is UNREAD or kind == "repeated_name":
+            continue  # the reader's fault; found before, with its line
+        elif kind == "too_short" and value:
+            continue  # the entries there are have been refused
+        else:
+            yield error["loc"], _refused(error)
+
+
+def _unknown_key(path: KeyPath) -> str:
+    allowed = keys_at(Settings, path[:-1])
+    if meant := get_close_matches(str(path[-1]), allowed, n=1):
+        return f"unknown key; did you mean {meant[0]}?"
+    return f"unknown key; allowed here: {', '.join(allowed)}"
+
+
+def _refused(error: ErrorDetails) -> str:
+    kind, value, path = error["type"], error["input"], error["loc"]
+    context: Mapping[str, object] = error.get("ctx", {})
+    if kind == "value_error":
+        wanted = str(context["error"])
+        if isinstance(value, dict):
+            return wanted
+    elif kind == "string_pattern_mismatch":
+        wanted = SHAPES[str(context["pattern"])]
+    elif kind in _WANTED:
+        wanted = _WANTED[kind].format_map(context)
+    else:
+        return error["msg"]
+    return f"{wanted}, got {shown(value, secret=_may_be_secret(path))}{_hint(error)}"
+
+
+def _may_be_secret(path: KeyPath) -> bool:
+    """A secret itself, or a section that somebody may have written its secret into."""
+    inside = ((*path, key) for key in keys_at(Settings, path))
+    return is_secret(Settings, path) or any(is_secret(Settings, each) for each in inside)
+
+
+def _hint(error: ErrorDetails) -> str:
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "string_type" and isinstance(value, int | float):
+        return "; put it in quotes"
+    if kind in ("int_type", "float_type") and isinstance(value, str) and _is_number(value):
+        return "; remove the quotes"
+    if kind == "model_type" and value is None:
+        return "; put keys under it or remove it"
+    if kind == "literal_error" and isinstance(value, str):
+        words = [word.strip("' ") for word in context["expected"].replace(" or ", ",").split(",")]
+        meant = get_close_matches(value, words, n=1)
+        return f"; did you mean {meant[0]}?" if meant else ""
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,130 @@
+"""The configuration while it is put together: plain data, the origin of each part, the issues.
+
+Layers are put on top of each other, the weakest first. A mapping merges into the one below,
+anything else replaces it. Nothing here knows which keys exist: that is for the settings to say,
+and the origins then tell where a refused key came from.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from conf.issues import ConfigError, Issue
+from conf.keypath import KeyPath, spell
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from."""
+
+    layer: Literal["file", "env", "flag"]
+    name: str
+    """Of the file, the variable or the flag."""
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"file:{self.line}" if self.layer == "file" else f"{self.layer} {self.name}"
+
+    @property
+    def where(self) -> str:
+        """How an issue begins."""
+        if self.layer == "file":
+            return f"{self.name}:{self.line}"
+        return f"{'environment' if self.layer == 'env' else 'flag'} {self.name}"
+
+
+class Draft:
+    """Layers merged so far."""
+
+    def __init__(self) -> None:
+        self.tree: dict[str, object] = {}
+        self.origins: dict[KeyPath, Origin] = {}
+        self._issues: list[tuple[int, Issue]] = []
+
+    def put(self, path: KeyPath, value: object, origin: Origin) -> None:
+        """Put `value` at `path`; an IndexError says which index a list would take."""
+        if isinstance(value, dict):
+            self._container(path, dict, origin)
+            for key, item in value.items():
+                self.put((*path, key), item, origin)
+            return
+        parent = self._container(path[:-1], _holder_of(path[-1]), origin)
+        _set(parent, path, value)
+        self._forget(path)
+        self._remember(path, value, origin)
+
+    def get(self, path: KeyPath) -> object:
+        """Return what stands at `path`, None where nothing does."""
+        node: object = self.tree
+        for step in path:
+            node = _child(node, step)
+        return node
+
+    def origin_of(self, path: KeyPath) -> Origin | None:
+        """Return the origin of `path` or, of a missing key, of what encloses it."""
+        for length in range(len(path), -1, -1):
+            if origin := self.origins.get(path[:length]):
+                return origin
+        return None
+
+    def report(self, path: KeyPath, problem: str, origin: Origin | None = None) -> None:
+        """Note an issue of the value at `path`, or of what `origin` says."""
+        origin = origin or self.origin_of(path)
+        issue = Issue(origin.where if origin else "", path, problem)
+        # In the order of the file, then of the environment and the flags.
+        order = origin.line if origin and origin.layer == "file" else 2**31
+        self._issues.append((order, issue))
+
+    def raise_issues(self) -> None:
+        """Raise a ConfigError with all issues there are."""
+        if self._issues:
+            issues = [issue for _, issue in sorted(self._issues, key=lambda entry: entry[0])]
+            raise ConfigError(list(dict.fromkeys(issues)))
+
+    def _container(self, path: KeyPath, kind: type, origin: Origin) -> object:
+        """Return the container at `path`, made where there is none of its kind."""
+        node: object = self.tree
+        kinds = [*map(_holder_of, path[1:]), kind]
+        for length, (step, wanted) in enumerate(zip(path, kinds, strict=True), start=1):
+            child = _child(node, step)
+            if not isinstance(child, wanted):
+                child = wanted()
+                _set(node, path[:length], child)
+                self._forget(path[:length])
+                self.origins[path[:length]] = origin
+            node = child
+        return node
+
+    def _forget(self, path: KeyPath) -> None:
+        for known in [known for known in self.origins if known[: len(path)] == path]:
+            del self.origins[known]
+
+    def _remember(self, path: KeyPath, value: object, origin: Origin) -> None:
+        self.origins[path] = origin
+        if isinstance(value, dict | list):
+            steps = value.items() if isinstance(value, dict) else enumerate(value)
+            for step, item in steps:
+                self._remember((*path, step), item, origin)
+
+
+def _holder_of(step: str | int) -> type:
+    return list if isinstance(step, int) else dict
+
+
+def _child(node: object, step: str | int) -> object:
+    if isinstance(node, dict):
+        return node.get(step)
+    if isinstance(node, list) and isinstance(step, int) and step < len(node):
+        return node[step]
+    return None
+
+
+def _set(node: object, path: KeyPath, value: object) -> None:
+    step = path[-1]
+    if isinstance(node, dict):
+        node[step] = value
+        return
+    assert isinstance(node, list)
+    assert isinstance(step, int)
+    if step > len(node):
+        raise IndexError(f"{spell(path[:-1])} has {len(node)} entries: the next is {len(node)}")
+    node[step : step + 1] = [value]

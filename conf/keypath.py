@@ -1,0 +1,63 @@
+"""Key paths: where a value stands in the configuration, such as `pools[0].backends[1].url`.
+
+A path is a tuple of keys and list indices. The functions here spell one for people and
+look up which type the settings want at one. They know nothing of where values come from.
+"""
+
+from collections.abc import Sequence
+from types import NoneType
+from typing import Annotated, Literal, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+
+KeyPath = tuple[str | int, ...]
+
+
+def spell(path: KeyPath) -> str:
+    """Spell a path the way messages print it: `pools[0].name`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".")
+
+
+def type_at(root: type[BaseModel], path: Sequence[str | int]) -> object:
+    """Return the type that `root` wants at `path`, None where there is no such key."""
+    wanted: object = root
+    for step in path:
+        if isinstance(step, int):
+            items = get_args(wanted) if get_origin(wanted) is tuple else ()
+            wanted = _bare(items[0]) if items else None
+        elif isinstance(wanted, type) and issubclass(wanted, BaseModel):
+            field = wanted.model_fields.get(step)
+            wanted = _bare(field.annotation) if field else None
+        else:
+            return None
+    return wanted
+
+
+def keys_at(root: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """List the keys that are allowed in the mapping at `path`."""
+    wanted = type_at(root, path)
+    if isinstance(wanted, type) and issubclass(wanted, BaseModel):
+        return list(wanted.model_fields)
+    return []
+
+
+def wants_text(root: type[BaseModel], path: KeyPath) -> bool:
+    """Tell whether the key takes text as it stands: a string, a secret or a word of a list."""
+    wanted = type_at(root, path)
+    return wanted in (str, SecretStr) or get_origin(wanted) is Literal
+
+
+def is_secret(root: type[BaseModel], path: KeyPath) -> bool:
+    """Tell whether the value at `path` must never be printed."""
+    return type_at(root, path) is SecretStr
+
+
+def _bare(annotation: object) -> object:
+    """Take `Annotated[...]` and `... | None` off a type."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    options = [option for option in get_args(annotation) if option is not NoneType]
+    if NoneType in get_args(annotation) and len(options) == 1:
+        return _bare(options[0])
+    return annotation

@@ -1,0 +1,111 @@
+"""The kinds of value that settings are made of: their shapes and their bounds.
+
+Nothing is coerced: a number is a number, text is text, and `"8080"` in quotes is text.
+Shapes are regular expressions, so that the JSON Schema carries them too; `SHAPES` says each
+of them in words. Bounds are wide: they catch slips of unit and sign, not taste.
+"""
+
+import re
+from typing import Annotated, Final, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_core import PydanticCustomError
+
+NAME: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"
+HOST: Final = r"^([a-zA-Z0-9._-]+|[0-9a-fA-F.]*:[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[a-zA-Z0-9._-]+)?)$"
+WORD: Final = r"^[^\s\x00-\x1f\x7f-\x9f]{1,256}$"
+HEADER: Final = r"^[!#$%&'*+.^_`|~0-9a-zA-Z-]{1,128}$"
+ORIGIN: Final = r"^(\*|[a-z][a-z0-9+.-]*://[a-zA-Z0-9._:\[\]-]+)$"
+# Visible ASCII is ! to ~; the gaps in the class are # and ?.
+PROXIED_PATH: Final = r"^(GET|POST) /[!-\"$->@-~]{0,1023}$"
+
+SHAPES: Final = {
+    NAME: "must be 1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit",
+    HOST: "must be an address or a host name such as 0.0.0.0, :: or localhost,"
+    " without scheme, brackets or port",
+    WORD: "must be 1 to 256 characters without spaces or control characters",
+    HEADER: "must be the name of an HTTP header, such as x-session-id",
+    ORIGIN: "must be * or an origin such as https://chat.example.com, without a path",
+    PROXIED_PATH: "must be a method (GET or POST), one space and an exact path such as"
+    " 'GET /tokenizer_info', in visible ASCII without '?' and '#'",
+}
+
+SECRET_CHARS_MAX: Final = 4096
+
+PolicyName = Literal[
+    "round_robin",
+    "random",
+    "weighted_random",
+    "least_requests",
+    "power_of_two",
+    "peak_ewma",
+    "least_tokens",
+]
+POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
+# Names that documents mention already: told apart from a misspelling.
+PLANNED_POLICY_NAMES: Final = frozenset({"session", "token_cost"})
+
+
+def _refuse_planned(name: object) -> object:
+    if isinstance(name, str) and name in PLANNED_POLICY_NAMES:
+        raise PydanticCustomError(
+            "planned", "{name} is not built yet; use least_tokens for now", {"name": name}
+        )
+    return name
+
+
+def _backend_url(text: str) -> str:
+    """Return scheme and authority alone, as `http://10.0.0.1:8000`."""
+    if not re.fullmatch(r"[!-~]{1,2048}", text):
+        raise ValueError("must be a URL of visible ASCII, such as http://10.0.0.1:8000")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"is not a URL: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("must begin with http:// or https://")
+    if "@" in parts.netloc:
+        raise ValueError("must not hold credentials: use api_key_file of the pool")
+    if not re.fullmatch(HOST, parts.hostname or "") or port == 0 or parts.netloc.endswith(":"):
+        raise ValueError("must name a host and, if any, a port, such as http://10.0.0.1:8000")
+    if "?" in text or "#" in text:
+        raise ValueError("must not hold a query or a fragment: drop all from '?' or '#' on")
+    if parts.path not in ("", "/"):
+        base_path = parts.path[:40]
+        raise ValueError(
+            f"must not hold a path: drop {base_path!r}, requests bring their own (such as /v1/...)"
+        )
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def check_secret(secret: SecretStr) -> SecretStr:
+    """Refuse what cannot stand in an Authorization header; never says what it held."""
+    text = secret.get_secret_value()
+    if not text:
+        raise ValueError("is empty")
+    if len(text) > SECRET_CHARS_MAX:
+        raise ValueError(f"is longer than {SECRET_CHARS_MAX} characters")
+    if not re.fullmatch(r"[!-~]+", text):
+        raise ValueError("must be one line of visible ASCII without spaces")
+    return secret
+
+
+Policy = Annotated[PolicyName, BeforeValidator(_refuse_planned)]
+BackendUrl = Annotated[str, AfterValidator(_backend_url)]
+Secret = Annotated[SecretStr, AfterValidator(check_secret)]
+Name = Annotated[str, Field(pattern=NAME)]
+Host = Annotated[str, Field(pattern=HOST)]
+Word = Annotated[str, Field(pattern=WORD)]
+Header = Annotated[str, Field(pattern=HEADER), AfterValidator(str.lower)]
+Origin = Annotated[str, Field(pattern=ORIGIN)]
+ProxiedPath = Annotated[str, Field(pattern=PROXIED_PATH)]
+FilePath = Annotated[str, Field(min_length=1, max_length=4096)]
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Count = Annotated[int, Field(ge=1, le=100)]
+Weight = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+# From a millisecond to a day: below is a slip of unit, above is "never".
+DurationS = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
+OptionalWaitS = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]

@@ -1,0 +1,42 @@
+"""The JSON Schema of the configuration, for editors and for checks before a roll-out.
+
+It is as strict as the loader about keys and kinds. Where something other than free text stands,
+it also takes text with a reference such as `${PORT}`, which only the loader can replace. What
+ties several keys together (unique names, one body within all bodies) is left to the loader.
+"""
+
+import json
+from typing import Any, Final
+
+from conf.settings import Settings
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_REFERENCE: Final = {
+    "description": "A value from the environment: ${NAME} or ${NAME:-default}.",
+    "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}",
+    "type": "string",
+}
+
+
+def schema() -> str:
+    """Return the schema as text, the same for the same settings."""
+    draft = Settings.model_json_schema()
+    definitions = {"Reference": _REFERENCE} | {
+        name: _with_references(definition) for name, definition in draft.pop("$defs").items()
+    }
+    document = {"$schema": DIALECT, **_with_references(draft), "title": "penstock"}
+    document["$defs"] = definitions
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _with_references(node: Any) -> Any:
+    """Let a reference stand for any number, boolean, word or shaped text within `node`."""
+    if isinstance(node, list):
+        return [_with_references(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if node.get("type") in ("integer", "number", "boolean") or "pattern" in node or "enum" in node:
+        about = {key: node[key] for key in ("title", "description", "default") if key in node}
+        bare = {key: value for key, value in node.items() if key not in about}
+        return {**about, "anyOf": [bare, {"$ref": "#/$defs/Reference"}]}
+    return {key: _with_references(value) for key, value in node.items()}

@@ -1,0 +1,52 @@
+"""Secrets that stand in files: `admin.token_file` and `pools[].api_key_file`.
+
+The content of such a file takes the place of the secret itself. A relative name starts at the
+folder of the configuration file when it stands there, else at the working directory. Messages
+name the key and the file, never what is in it.
+"""
+
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from conf.draft import Draft
+from conf.issues import shown
+from conf.keypath import KeyPath
+from conf.kinds import SECRET_CHARS_MAX, check_secret
+
+
+def put_secrets(draft: Draft, folder: Path) -> None:
+    """Read every secret file that is named and put its content beside its name."""
+    _put_secret(draft, ("admin",), "token", folder)
+    pools = draft.get(("pools",))
+    for index in range(len(pools) if isinstance(pools, list) else 0):
+        _put_secret(draft, ("pools", index), "api_key", folder)
+
+
+def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path) -> None:
+    named_at = (*section, f"{key}_file")
+    name, origin = draft.get(named_at), draft.origin_of(named_at)
+    if not isinstance(name, str) or not name or origin is None:
+        return
+    if draft.get((*section, key)) is not None:
+        draft.report(named_at, f"give either {key} or {key}_file, not both")
+        return
+    try:
+        secret = _read_secret(folder / name if origin.layer == "file" else Path(name))
+    except ValueError as error:
+        draft.report(named_at, f"{shown(name)} {error}")
+        return
+    draft.put((*section, key), secret, origin)
+
+
+def _read_secret(path: Path) -> str:
+    """Return the one line in the file; a ValueError says why there is none."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(SECRET_CHARS_MAX + 3)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise ValueError("is not the name of a file") from None
+    text = content.decode("latin-1").removesuffix("\n").removesuffix("\r")
+    return check_secret(SecretStr(text)).get_secret_value()

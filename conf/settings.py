@@ -1,0 +1,251 @@
+"""The settings: every key of the configuration, its default, its bounds and what it is for.
+
+Settings are frozen values, valid by construction; unknown keys are errors. The descriptions
+end up in the JSON Schema. Where values come from, and how errors are told to people, is not
+known here: see `load`.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from conf.keypath import spell
+from conf.kinds import (
+    BackendUrl,
+    Count,
+    DurationS,
+    FilePath,
+    Header,
+    Host,
+    Name,
+    OptionalWaitS,
+    Origin,
+    Policy,
+    Port,
+    ProxiedPath,
+    Secret,
+    Weight,
+    Word,
+)
+from conf.repeated_names import repeated_names
+
+
+class Section(BaseModel):
+    """A mapping of the configuration."""
+
+    # Strict: a coerced value is a slip that shows up later, as something else.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+# Lists arrive as lists and stay as tuples; their items are as strict as the rest.
+Headers = Annotated[tuple[Header, ...], Field(strict=False, max_length=16)]
+Origins = Annotated[tuple[Origin, ...], Field(strict=False, max_length=64)]
+BodyFields = Annotated[tuple[Word, ...], Field(strict=False, max_length=16)]
+Models = Annotated[tuple[Word, ...], Field(strict=False, max_length=256)]
+ProxiedPaths = Annotated[tuple[ProxiedPath, ...], Field(strict=False, max_length=256)]
+
+
+class ListenSettings(Section):
+    """The data port, where clients connect."""
+
+    host: Host = Field("0.0.0.0", description="Address to listen on; `::` for IPv6.")  # noqa: S104 - a data port is for others to reach
+    port: Port = Field(8080, description="TCP port; 0 takes any free one.")
+    cors_origins: Origins = Field(
+        (), description="Browser origins that may call the API (`*` for any); empty: no CORS."
+    )
+    reuse_port: bool = Field(
+        False, description="Share the port among several processes (SO_REUSEPORT)."
+    )
+
+
+class AdminSettings(Section):
+    """The admin port: probes, metrics, state of the fleet, the page."""
+
+    host: Host = Field(
+        "127.0.0.1",
+        description="Address of the admin port. Off loopback only /livez, /readyz and /metrics"
+        " answer without the token.",
+    )
+    port: Port = Field(9321, description="TCP port of the admin port; 0 takes any free one.")
+    token_file: FilePath | None = Field(
+        None,
+        description="File that holds the admin token; a relative path starts at the folder of"
+        " the configuration file.",
+    )
+    token: Secret | None = Field(
+        None, description="The admin token itself; prefer token_file or `${VAR}`."
+    )
+
+
+class BackendSettings(Section):
+    """One serving engine."""
+
+    name: Name = Field(description="Name in metrics, headers and commands; unique over all pools.")
+    url: BackendUrl = Field(
+        description="Scheme, host and port, such as http://10.0.0.1:8000; without a path."
+    )
+    weight: Weight = Field(1.0, description="Share of the work relative to the others.")
+
+
+class PoolSettings(Section):
+    """Backends that serve the same model and version."""
+
+    name: Name = Field(description="Name of the pool in metrics; unique.")
+    policy: Policy = Field("least_tokens", description="How a backend is chosen for a request.")
+    models: Models = Field(
+        (),
+        description="Models served; empty: whatever the backends list in /v1/models, and any"
+        " model while that cannot be read.",
+    )
+    api_key_file: FilePath | None = Field(
+        None,
+        description="File that holds the key for the backends' probes and, if the client's is"
+        " not forwarded, requests; a relative path starts at the folder of the configuration"
+        " file.",
+    )
+    api_key: Secret | None = Field(
+        None, description="The key itself; prefer api_key_file or `${VAR}`."
+    )
+    backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
+        min_length=1, max_length=4096, description="The backends, at least one."
+    )
+
+
+class DeepProbeSettings(Section):
+    """The deep probe: a completion of one token."""
+
+    interval_s: DurationS = Field(10.0, description="Time between two deep probes.")
+    timeout_s: DurationS = Field(4.0, description="A probe without an answer by then has failed.")
+    fall: Count = Field(2, description="Failures in a row that eject a backend.")
+
+
+class HealthSettings(Section):
+    """When a backend is taken out and put back."""
+
+    interval_s: DurationS = Field(2.0, description="Time between two probes of a backend.")
+    timeout_s: DurationS = Field(1.0, description="A probe without an answer by then has failed.")
+    fall: Count = Field(3, description="Failures in a row that eject a backend.")
+    rise: Count = Field(2, description="Passes in a row that put a backend back.")
+    deep: DeepProbeSettings = DeepProbeSettings()
+
+
+class TimeoutSettings(Section):
+    """How long penstock waits for backends and for clients."""
+
+    connect_s: DurationS = Field(1.0, description="To connect to a backend.")
+    first_byte_s: DurationS = Field(120.0, description="For the first byte of an answer.")
+    first_byte_s_per_1k_tokens: OptionalWaitS = Field(
+        1.0, description="Added to first_byte_s for each 1,000 prompt tokens."
+    )
+    total_s: DurationS | None = Field(
+        None, description="For a whole request; null: as long as it makes progress."
+    )
+    idle_s: DurationS = Field(60.0, description="Between two bytes of an answer.")
+    hold_s: DurationS = Field(
+        20.0,
+        description="A stream's status line waits this long for the first token, so that a"
+        " failing backend can be replaced unseen; then it is sent, with pings.",
+    )
+    client_head_s: DurationS = Field(10.0, description="For a client to send its request head.")
+    client_body_s: DurationS = Field(60.0, description="For a client to send its request body.")
+    client_idle_s: DurationS = Field(
+        75.0, description="A kept-alive client connection without a request is closed after this."
+    )
+    client_stall_s: DurationS = Field(
+        30.0, description="A client that stops reading its answer is dropped after this."
+    )
+
+
+class LimitSettings(Section):
+    """Bounds on what clients may make penstock hold."""
+
+    head_bytes: int = Field(65_536, ge=1024, le=1_048_576, description="Of one request head.")
+    body_bytes: int = Field(33_554_432, ge=1024, le=2**32, description="Of one request body.")
+    bodies_bytes: int = Field(
+        1_073_741_824, ge=1024, le=2**40, description="Of all request bodies held at a time."
+    )
+    connections: int = Field(10_000, ge=1, le=1_000_000, description="Client connections open.")
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Self:
+        if self.body_bytes > self.bodies_bytes:
+            raise ValueError(
+                f"body_bytes ({self.body_bytes}) must not be above bodies_bytes"
+                f" ({self.bodies_bytes}), or no such body could be held"
+            )
+        return self
+
+
+class AffinitySettings(Section):
+    """What tells that requests belong to one session. The first one present counts."""
+
+    headers: Headers = Field(("x-session-id",), description="Request headers, in this order.")
+    body_fields: BodyFields = Field(
+        ("prompt_cache_key", "user"), description="Then top-level keys of the body."
+    )
+
+
+class DrainSettings(Section):
+    """What happens between SIGTERM and the exit."""
+
+    grace_s: OptionalWaitS = Field(
+        5.0,
+        description="Readiness answers 503, new requests are still taken: the time a load"
+        " balancer needs to notice.",
+    )
+    timeout_s: DurationS = Field(300.0, description="Then running streams may take this long.")
+
+
+class LogSettings(Section):
+    """What is written to the log."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least serious level that is logged."
+    )
+    access: bool = Field(True, description="Log one line per request.")
+
+
+class Settings(Section):
+    """The configuration of penstock."""
+
+    listen: ListenSettings = ListenSettings()
+    admin: AdminSettings = AdminSettings()
+    pools: Annotated[tuple[PoolSettings, ...], Field(strict=False)] = Field(
+        min_length=1, max_length=256, description="The fleet: one pool per model and version."
+    )
+    health: HealthSettings = HealthSettings()
+    timeouts: TimeoutSettings = TimeoutSettings()
+    limits: LimitSettings = LimitSettings()
+    affinity: AffinitySettings = AffinitySettings()
+    drain: DrainSettings = DrainSettings()
+    paths: ProxiedPaths = Field(
+        (),
+        description="Further proxied paths, each a method and an exact path such as"
+        " `GET /tokenizer_info`; sent to any ready backend of the first pool.",
+    )
+    log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        for path, problem in repeated_names([pool.model_dump() for pool in self.pools]):
+            raise PydanticCustomError(
+                "repeated_name", "{problem}", {"problem": f"{spell(path)}: {problem}"}
+            )
+        return self
+
+
+__all__ = [
+    "AdminSettings",
+    "AffinitySettings",
+    "BackendSettings",
+    "DeepProbeSettings",
+    "DrainSettings",
+    "HealthSettings",
+    "LimitSettings",
+    "ListenSettings",
+    "LogSettings",
+    "PoolSettings",
+    "Settings",
+    "TimeoutSettings",
+]

@@ -1,0 +1,1 @@
+"""Whether a backend can serve: probes outside, a pure state machine inside."""

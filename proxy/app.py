@@ -1,0 +1,163 @@
+"""The wiring: settings in, a running proxy out."""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from random import Random, SystemRandom
+from time import monotonic
+from typing import Final
+
+from aiohttp import web
+
+from balancing.backend import Backend
+from balancing.fleet import Fleet, Pool
+from balancing.policies import POLICIES
+from conf.settings import Settings
+from health.monitor import Monitor
+from proxy.access_log import AccessLog
+from proxy.admin import Admin
+from proxy.drain import drain
+from proxy.errors import BackendError, ConnectionRefused
+from proxy.listener import ClientConnection
+from proxy.metrics import Metrics
+from proxy.plane import DataPlane
+from proxy.upstream import keep_alive
+
+logger = logging.getLogger(__name__)
+
+BACKLOG: Final = 4_096
+# What the kernel may hold of an answer that a client does not read.
+SEND_BUFFER_BYTES: Final = 262_144
+LAG_PERIOD_S: Final = 0.25
+
+
+class App:
+    """One proxy process: data port, admin port, probes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._servers: list[asyncio.Server] = []
+        self._runner: web.AppRunner | None = None
+        self._lag: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        rng = Random(SystemRandom().getrandbits(64))
+        metrics = Metrics([pool.name for pool in settings.pools])
+        self._access_log = (
+            AccessLog(loop, metrics, sys.stdout.fileno()) if settings.log.access else None
+        )
+        self.plane = DataPlane(
+            settings,
+            fleet_of(settings),
+            loop=loop,
+            rng=rng,
+            metrics=metrics,
+            access_log=self._access_log,
+            on_failure=self._failed,
+        )
+        self.monitor = Monitor(
+            self.plane.fleet.backends, settings.health, self.plane.authorizations, rng
+        )
+        self.port = 0
+        self.admin_port = 0
+
+    async def start(self) -> None:
+        """Listen on both ports and begin to probe. Raises OSError when a port is taken."""
+        listen, admin = self._settings.listen, self._settings.admin
+        loop = self.plane.loop
+        sock = _listening_socket(listen.host, listen.port, reuse_port=listen.reuse_port)
+        self._servers.append(
+            await loop.create_server(
+                lambda: ClientConnection(self.plane), sock=sock, backlog=BACKLOG
+            )
+        )
+        self.port = sock.getsockname()[1]
+        application = Admin(self.plane, self.monitor, admin).application()
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, admin.host, admin.port).start()
+        self.admin_port = self._runner.addresses[0][1]
+        await self.monitor.start()
+        self._lag = loop.create_task(self._measure_lag())
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then drain; a second signal ends the drain."""
+        loop = self.plane.loop
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        await self._stop.wait()
+        await drain(self.plane, self._servers[0], self._settings.drain, self._hurry)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close both ports and everything behind them."""
+        for server in self._servers:
+            server.close()
+        for client in list(self.plane.clients):
+            client.break_off()
+        await self.monitor.stop()
+        if self._lag is not None:
+            self._lag.cancel()
+        for connections in self.plane.connections.values():
+            connections.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._access_log is not None:
+            self._access_log.close()
+
+    def _signalled(self) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    def _failed(self, backend: Backend, error: BackendError) -> None:
+        if isinstance(error, ConnectionRefused):
+            self.monitor.refused(backend)
+
+    async def _measure_lag(self) -> None:
+        while True:
+            due_s = monotonic() + LAG_PERIOD_S
+            await asyncio.sleep(LAG_PERIOD_S)
+            self.plane.metrics.loop_lag_s.observe(max(0.0, monotonic() - due_s))
+
+
+def fleet_of(settings: Settings) -> Fleet:
+    """The fleet that a configuration describes, every backend still `starting`."""
+    return Fleet(
+        tuple(
+            Pool(
+                name=pool.name,
+                policy=POLICIES[pool.policy](),
+                models=frozenset(pool.models),
+                backends=tuple(
+                    Backend(each.name, each.url.rstrip("/"), pool.name, each.weight)
+                    for each in pool.backends
+                ),
+            )
+            for pool in settings.pools
+        )
+    )
+
+
+def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:
+    """Accepted sockets inherit its options, which saves the calls per connection."""
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(sock)
+        sock.bind(address)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock

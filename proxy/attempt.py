@@ -1,0 +1,195 @@
+"""One attempt at one backend: dial, send, watch the clock, choose the relay.
+
+It is the first sink of the answer: the head decides which relay takes over. It
+ends once, by returning or by a BackendError that says whether another backend
+may try. Its deadline covers the first token, the pings of a hold, the silence
+between bytes, and the request's total time.
+"""
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from balancing.lease import Lease
+from proxy.deadline import Deadline
+from proxy.errors import (
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    ConnectionReset,
+    NotHere,
+    OutOfTime,
+    StreamBroken,
+)
+from proxy.heads import ResponseHead, forwarded_request_head
+from proxy.relay import EventRelay, JsonRelay, Relay
+from proxy.upstream import BackendConnection, ConnectionPool
+
+if TYPE_CHECKING:
+    from proxy.exchange import Exchange
+
+PING_S: Final = 15.0
+# A plain answer's first byte comes after its last token, so it is allowed its
+# output too, at 10 tokens/s: slower than any engine in use is hung.
+PLAIN_S_PER_TOKEN: Final = 0.1
+PLAIN_TOKENS_UNKNOWN: Final = 32_768
+# Gateway statuses speak of a backend that is not serving, not of the request.
+_GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
+
+
+class Attempt:
+    """Sends `exchange`'s request to the lease's backend and relays the answer."""
+
+    def __init__(self, exchange: "Exchange", lease: Lease, connections: ConnectionPool) -> None:
+        self._exchange = exchange
+        self._lease = lease
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._connection: BackendConnection | None = None
+        self._deadline = Deadline(self._loop, self._tick)
+        self._ended: asyncio.Future[None] | None = None
+        self._first_byte_by_s = 0.0
+        self.relay: Relay | None = None
+
+    async def run(self) -> None:
+        """Return once the answer was passed whole. Raises BackendError."""
+        try:
+            connection = self._connections.take_idle() or await self._connections.dial()
+            try:
+                await self._send(connection)
+            except ConnectionReset:
+                if not connection.reused:
+                    raise
+                # It closed while idle, which says nothing of the backend: once more.
+                await self._send(await self._connections.dial())
+        finally:
+            self._deadline.close()
+            if self._connection is not None:
+                self._connection.abort()
+
+    def pause(self) -> None:
+        """The client cannot take more: stop reading the answer."""
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        if self._connection is not None:
+            if self.relay is not None:
+                self.relay.last_byte_s = monotonic()  # the silence was the client's
+            self._connection.resume()
+
+    async def _send(self, connection: BackendConnection) -> None:
+        exchange = self._exchange
+        self._connection = connection
+        self._ended = self._loop.create_future()
+        head = forwarded_request_head(
+            exchange.head,
+            authority=self._connections.authority,
+            peer=exchange.peer,
+            request_id=exchange.answer.request_id,
+            length=len(exchange.body),
+            authorization=exchange.authorization,
+        )
+        now_s = monotonic()
+        exchange.sent(now_s)
+        self._first_byte_by_s = now_s + self._first_byte_s()
+        connection.send(head, exchange.body, self, method=exchange.head.method)
+        if not self._ended.done():
+            self._watch()
+        await self._ended
+
+    def _first_byte_s(self) -> float:
+        """Time allowed until the first token, or until a plain answer's only one."""
+        ask = self._exchange.ask
+        timeouts = self._exchange.timeouts
+        allowed_s = timeouts.first_byte_s + (
+            timeouts.first_byte_s_per_1k_tokens * ask.prompt_tokens / 1000
+        )
+        if ask.generates and not ask.stream:
+            tokens = ask.max_tokens or PLAIN_TOKENS_UNKNOWN
+            allowed_s += PLAIN_S_PER_TOKEN * tokens
+        return allowed_s
+
+    # The first sink of the answer --------------------------------------------------------
+
+    def head(self, head: ResponseHead) -> None:
+        """Let the answer's own head choose its relay."""
+        exchange = self._exchange
+        connection = self._connection
+        assert connection is not None
+        if head.status in _GATEWAY_STATUSES:
+            self._end(BackendRefused())
+            return
+        if head.status == 404 and exchange.route.anywhere:
+            self._end(NotHere())
+            return
+        if head.content_type == b"text/event-stream" and head.status == 200 and not head.encoded:
+            self.relay = EventRelay(
+                head,
+                exchange.answer,
+                self._lease,
+                self._end,
+                exchange.route.dialect,
+                exchange.itl_s,
+                hide_usage=exchange.hides_usage,
+            )
+        elif exchange.answer.started or (
+            head.content_type == b"application/json" and not head.encoded
+        ):
+            self.relay = JsonRelay(
+                head, exchange.answer, self._lease, self._end, exchange.route.dialect
+            )
+        else:
+            self.relay = Relay(head, exchange.answer, self._lease, self._end)
+        connection.sink = self.relay
+        self.relay.begin()
+
+    def body(self, data: bytes) -> None:
+        raise AssertionError("a body comes after its head")
+
+    def end(self) -> None:
+        raise AssertionError("an answer ends after its head")
+
+    def lost(self, error: BackendError) -> None:
+        self._end(error)
+
+    # Time and end --------------------------------------------------------------------------
+
+    def _end(self, error: BackendError | None) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.sink is not None:
+            connection.abort()  # not ended by itself: free its engine now
+        if self._ended is None or self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    def _watch(self) -> None:
+        exchange = self._exchange
+        next_s = min(self._first_byte_by_s, exchange.out_of_time_s)
+        if exchange.ask.stream:
+            next_s = min(next_s, exchange.hold_s)
+        self._deadline.set(next_s)
+
+    def _tick(self) -> None:
+        exchange = self._exchange
+        now_s = monotonic()
+        committed = self.relay is not None and self.relay.committed
+        if now_s >= exchange.out_of_time_s:
+            self._end(StreamBroken("total") if committed else OutOfTime())
+        elif self.relay is not None and committed:
+            quiet_s = exchange.timeouts.idle_s
+            ends_s = (now_s if exchange.paused else self.relay.last_byte_s) + quiet_s
+            if now_s >= ends_s:
+                self._end(StreamBroken("idle"))
+            else:
+                self._deadline.set(min(ends_s, exchange.out_of_time_s))
+        elif now_s >= self._first_byte_by_s:
+            self._end(BackendTimeout())
+        else:
+            if exchange.ask.stream and now_s >= exchange.hold_s:
+                exchange.answer.hold()
+                exchange.hold_s = now_s + PING_S
+            self._watch()

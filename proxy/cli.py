@@ -1,0 +1,186 @@
+"""The command line: `penstock serve`, `check`, `config`, `demo`, `sim`, `bench`.
+
+Exit 0 is success, 2 a configuration or usage error, 1 anything else that failed.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import proxy
+from conf.issues import ConfigError
+from conf.load import Loaded, load
+from conf.schema import schema
+from conf.show import render
+
+T = TypeVar("T")
+_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["sim"]:
+        from bench.sim.cli import main as sim
+
+        return sim(arguments[1:])
+    if arguments[:1] == ["bench"]:
+        from bench.cli import main as bench
+
+        return bench(arguments[1:])
+    parsed = _parser().parse_args(arguments)
+    try:
+        return int(parsed.command(parsed))
+    except ConfigError as error:
+        for issue in error.issues:
+            print(issue, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"penstock: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description="A token-aware proxy in front of a fleet of vLLM servers.",
+        epilog="Try it without a GPU: penstock demo",
+    )
+    parser.add_argument("--version", action="version", version=f"penstock {proxy.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands)
+    check = commands.add_parser("check", help="validate a configuration, print every error")
+    check.add_argument("file", type=Path)
+    check.set_defaults(command=_check)
+    config = commands.add_parser("config", help="show the effective configuration, or its schema")
+    kinds = config.add_subparsers(required=True, metavar="WHAT")
+    show = kinds.add_parser("show", help="effective values with their origin, secrets masked")
+    show.add_argument("file", type=Path)
+    show.set_defaults(command=_show)
+    kinds.add_parser("schema", help="JSON Schema for editors").set_defaults(command=_schema)
+    demo = commands.add_parser("demo", help="simulated vLLM servers and the proxy, on loopback")
+    demo.add_argument("--backends", type=int, default=3, metavar="N", help="servers (default 3)")
+    demo.add_argument("--port", type=int, default=0, help="data port (default: a free one)")
+    demo.add_argument("--admin-port", type=int, default=0, help="admin port (default: a free one)")
+    demo.add_argument("--once", action="store_true", help="stream one completion and exit")
+    demo.set_defaults(command=_demo)
+    commands.add_parser("sim", help="one simulated vLLM server (penstock sim --help)")
+    commands.add_parser("bench", help="benchmarks (penstock bench --help)")
+    return parser
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="run the proxy",
+        epilog="Flags override environment variables (PENSTOCK_LISTEN__PORT=…), which override "
+        "the file. Without a file, --backend is enough: "
+        "penstock serve --backend http://10.0.0.1:8000 --backend http://10.0.0.2:8000",
+    )
+    serve.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
+    serve.add_argument(
+        "--backend", action="append", metavar="URL", help="a vLLM server; repeat for more"
+    )
+    serve.add_argument("--host", metavar="H", help="data port's address (default 0.0.0.0)")
+    serve.add_argument("--port", type=int, metavar="P", help="data port (default 8080)")
+    serve.add_argument("--admin-host", metavar="H", help="admin address (default 127.0.0.1)")
+    serve.add_argument("--admin-port", type=int, metavar="P", help="admin port (default 9321)")
+    serve.add_argument("--policy", metavar="NAME", help="how backends are chosen, in every pool")
+    serve.add_argument(
+        "--reuse-port", action="store_true", default=None, help="share the port (SO_REUSEPORT)"
+    )
+    serve.add_argument("--log-level", metavar="L", help="debug, info, warning or error")
+    serve.set_defaults(command=_serve)
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    flags = {
+        "backends": parsed.backend,
+        "listen.host": parsed.host,
+        "listen.port": parsed.port,
+        "listen.reuse_port": parsed.reuse_port,
+        "admin.host": parsed.admin_host,
+        "admin.port": parsed.admin_port,
+        "policy": parsed.policy,
+        "log.level": parsed.log_level,
+    }
+    given = {key: value for key, value in flags.items() if value is not None}
+    config = parsed.config
+    if config is None and os.environ.get("PENSTOCK_CONFIG"):
+        config = Path(os.environ["PENSTOCK_CONFIG"])
+    loaded = load(config, os.environ, given)
+    log_to_stderr(loaded.settings.log.level)
+    run_loop(_serve_until_signal(loaded))
+    return 0
+
+
+async def _serve_until_signal(loaded: Loaded) -> None:
+    from proxy.app import App
+
+    app = App(loaded.settings)
+    try:
+        await app.start()
+    except OSError:
+        await app.close()
+        raise
+    print(
+        f"penstock {proxy.__version__} listening on {loaded.settings.listen.host}:{app.port}, "
+        f"admin on {loaded.settings.admin.host}:{app.admin_port}",
+        file=sys.stderr,
+        flush=True,
+    )
+    await app.run()
+
+
+def _check(parsed: argparse.Namespace) -> int:
+    load(parsed.file, os.environ, {})
+    print(f"{parsed.file}: ok")
+    return 0
+
+
+def _show(parsed: argparse.Namespace) -> int:
+    print(render(load(parsed.file, os.environ, {})), end="")
+    return 0
+
+
+def _schema(parsed: argparse.Namespace) -> int:
+    print(schema(), end="")
+    return 0
+
+
+def _demo(parsed: argparse.Namespace) -> int:
+    from proxy.demo import demo
+
+    log_to_stderr("warning")
+    return run_loop(
+        demo(
+            backends=parsed.backends,
+            port=parsed.port,
+            admin_port=parsed.admin_port,
+            once=parsed.once,
+        )
+    )
+
+
+def log_to_stderr(level: str) -> None:
+    """Log to stderr; stdout is the access log's."""
+    logging.basicConfig(level=level.upper(), format=_FORMAT, stream=sys.stderr)
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop; without it on plain asyncio, which is slower."""
+    try:
+        import uvloop
+    except ImportError:
+        logging.getLogger(__name__).warning(
+            "uvloop is missing: running on plain asyncio, at about twice the CPU per token"
+        )
+        return asyncio.run(main)
+    return uvloop.run(main)

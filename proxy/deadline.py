@@ -1,0 +1,58 @@
+"""A timer that costs nothing to move.
+
+Timeouts here are moved by every request or chunk and almost never fire. Moving
+one is a single attribute write; the loop's timer stays where it is, looks at
+the attribute when it fires, and sleeps on if the time was moved.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+
+
+class Deadline:
+    """Calls `expired` once `at_s` (monotonic) has passed; `inf` means never."""
+
+    __slots__ = ("_expired", "_fires_s", "_loop", "_timer", "at_s")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expired: Callable[[], None]) -> None:
+        self._loop = loop
+        self._expired = expired
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires_s = inf
+        self.at_s = inf
+
+    def set(self, at_s: float) -> None:
+        """Expire at `at_s`. Later than before is one attribute write."""
+        self.at_s = at_s
+        if at_s < self._fires_s:
+            self._arm(at_s)
+
+    def clear(self) -> None:
+        """Expire never, until set again."""
+        self.at_s = inf
+
+    def close(self) -> None:
+        """Give the loop's timer back; the deadline is not used again."""
+        self.at_s = inf
+        self._fires_s = -inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fires_s = at_s
+        self._timer = self._loop.call_later(max(0.0, at_s - monotonic()), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._fires_s = inf
+        # The loop's clock has millisecond steps (uvloop): a timer may fire that much early.
+        if self.at_s <= monotonic() + 0.002:
+            self.at_s = inf
+            self._expired()
+        elif self.at_s < inf:
+            self._arm(self.at_s)

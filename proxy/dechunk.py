@@ -1,0 +1,67 @@
+"""The chunked transfer coding, undone by llhttp.
+
+One class for both legs: requests and answers use the same coding. llhttp gets a
+head of our own, so it sees nothing but the body it is here for; no lenient flag
+is set. What it does not bound, we do: extensions and trailers (it takes a
+1 MB extension), and bytes after the end (it has no pause and would parse them
+as the next message).
+"""
+
+from typing import Final
+
+import httptools
+
+_HEAD: Final = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+# A chunk's own framing: up to 16 hex digits and two line ends.
+_FRAME_BYTES: Final = 20
+# What extensions and trailers of one message may add to that; nobody uses either.
+EXTRA_BYTES_MAX: Final = 4_096
+
+
+class MalformedChunks(ValueError):
+    """The body is not canonical chunked coding, or its extras are over the limit."""
+
+
+class Dechunker:
+    """Feed it what arrives; it returns the body's bytes. Trailers are dropped."""
+
+    __slots__ = ("_extra_bytes", "_parser", "_parts", "complete", "surplus")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._extra_bytes = 0
+        self.complete = False
+        self.surplus = False  # bytes came after the end, in the same read
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(_HEAD)
+
+    def feed(self, data: bytes) -> bytes:
+        """The body bytes in `data`, in order. Raises MalformedChunks."""
+        parts = self._parts
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if not self.complete:
+                raise MalformedChunks from None
+            self.surplus = True  # the end was seen; what follows is no part of this body
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not self.surplus:
+            self._extra_bytes += len(data) - len(body) - _FRAME_BYTES * len(parts)
+            if self._extra_bytes > EXTRA_BYTES_MAX:
+                raise MalformedChunks
+        parts.clear()
+        return body
+
+    # llhttp's callbacks -------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A second message began: bytes after the end."""
+        if self.complete:
+            self.surplus = True
+
+    def on_body(self, body: bytes) -> None:
+        if not self.complete:
+            self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        self.complete = True

@@ -1,0 +1,19 @@
+"""The APIs that are spoken through penstock: what their events mean, how their errors look.
+
+A dialect reads bytes and returns meaning; it holds no state and does no I/O.
+"""
+
+from typing import Final
+
+from proxy.dialects.choices import Choices
+from proxy.dialects.dialect import Dialect
+from proxy.dialects.messages import Messages
+from proxy.dialects.responses import Responses
+
+CHAT: Final = Choices("chat")
+COMPLETIONS: Final = Choices("completions")
+RESPONSES: Final = Responses("responses")
+MESSAGES: Final = Messages("messages")
+POOLING: Final = Dialect("pooling")
+
+__all__ = ["CHAT", "COMPLETIONS", "MESSAGES", "POOLING", "RESPONSES", "Dialect"]

@@ -1,0 +1,137 @@
+"""What any dialect answers; by itself the dialect of plain JSON (pooling and the like)."""
+
+from enum import Enum
+from typing import ClassVar, Final, NamedTuple
+
+import msgspec
+import orjson
+
+from proxy.errors import PenstockError
+
+
+class Sign(Enum):
+    """What an event of a stream tells the relay."""
+
+    QUIET = "quiet"  # a comment, a ping, or a preamble sent before the engine has done anything
+    TOKEN = "token"  # generated output  # noqa: S105
+    USAGE = "usage"  # the extra chunk that reports token counts and nothing else
+    ERROR = "error"  # the backend reports a failure inside the stream
+    DONE = "done"  # the dialect's own end of the stream
+
+
+class Usage(NamedTuple):
+    """Token counts as a backend reports them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+class Event(NamedTuple):
+    """One event's meaning. `choice` is the index of the choice it belongs to."""
+
+    sign: Sign
+    choice: int = 0
+    usage: Usage | None = None
+
+
+QUIET: Final = Event(Sign.QUIET)
+TOKEN: Final = Event(Sign.TOKEN)
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Counts(msgspec.Struct):
+    """`usage` in the spellings of the three APIs."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+
+
+class _Whole(msgspec.Struct):
+    usage: msgspec.Raw = msgspec.Raw()
+
+
+_counts = msgspec.json.Decoder(_Counts)
+_whole = msgspec.json.Decoder(_Whole)
+
+
+class Dialect:
+    """The dialect of plain JSON answers, and what the streaming ones share."""
+
+    # Whether `stream_options.include_usage` exists in this API.
+    asks_usage: ClassVar[bool] = False
+    # Bytes that every ordinary token event of a stream holds exactly once and no
+    # other event does, so that one count tells whether a read holds only such
+    # events. Quoted, and a quote inside JSON text is escaped: text cannot forge it.
+    ordinary: ClassVar[bytes] = b""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def read(self, event: bytes) -> Event:
+        """Tell what one event of a stream means."""
+        return TOKEN if payload(event) else QUIET
+
+    def usage(self, body: bytes) -> Usage | None:
+        """The token counts of a whole JSON answer, None when it has none."""
+        try:
+            return usage_of(_whole.decode(body).usage)
+        except msgspec.DecodeError:
+            return None
+
+    def error_body(self, error: PenstockError) -> bytes:
+        """An error as a whole JSON answer."""
+        return orjson.dumps(
+            {
+                "error": {
+                    "message": str(error),
+                    "type": error.kind,
+                    "param": error.param,
+                    "code": error.code,
+                }
+            }
+        )
+
+    def error_event(self, error: PenstockError) -> bytes:
+        """An error as an event of a stream, in the form that the API's SDK raises on."""
+        return self.wrapped_error(self.error_body(error))
+
+    def wrapped_error(self, body: bytes) -> bytes:
+        """An error's JSON, ours or a backend's, as an event of a stream."""
+        return b"data: %b\n\n" % body.replace(b"\n", b" ")
+
+
+def payload(event: bytes) -> bytes:
+    """The event's data, its lines joined; empty for a comment. Reads LF and CR LF."""
+    if event.startswith(b"data: ") and b"\n" not in event[:-2]:
+        return event[6:].strip()
+    lines = [
+        line[5:].strip()
+        for line in event.replace(b"\r\n", b"\n").split(b"\n")
+        if line.startswith(b"data:")
+    ]
+    return b"\n".join(lines)
+
+
+def usage_of(raw: msgspec.Raw) -> Usage | None:
+    """Read a `usage` object in any of the spellings; None when absent, null or odd."""
+    value = bytes(raw)
+    if not value or value == b"null":
+        return None
+    try:
+        counts = _counts.decode(value)
+    except msgspec.DecodeError:
+        return None
+    details = counts.prompt_tokens_details or counts.input_tokens_details
+    cached = counts.cache_read_input_tokens or (details.cached_tokens if details else 0) or 0
+    prompt = counts.prompt_tokens if counts.prompt_tokens is not None else counts.input_tokens
+    completion = counts.completion_tokens or counts.output_tokens or 0
+    return None if prompt is None else Usage(prompt, completion, cached)

@@ -1,0 +1,66 @@
+"""OpenAI responses: typed events, the last is `response.completed` or its kin; no [DONE].
+
+`response.created` and `response.in_progress` come before the engine has done
+anything, so they commit nothing.
+"""
+
+from typing import ClassVar, Final
+
+import msgspec
+import orjson
+
+from proxy.dialects.dialect import QUIET, TOKEN, Dialect, Event, Sign, payload, usage_of
+from proxy.errors import PenstockError
+
+_PREAMBLE: Final = frozenset({"response.created", "response.in_progress", "response.queued"})
+_LAST: Final = frozenset({"response.completed", "response.incomplete", "response.cancelled"})
+_FAILED: Final = frozenset({"error", "response.failed"})
+
+
+class _Response(msgspec.Struct):
+    usage: msgspec.Raw = msgspec.Raw()
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+    response: _Response | None = None
+
+
+_typed = msgspec.json.Decoder(_Typed)
+
+
+class Responses(Dialect):
+    """The responses API."""
+
+    ordinary: ClassVar[bytes] = b'"delta":"'
+
+    def read(self, event: bytes) -> Event:
+        data = payload(event)
+        if not data:
+            return QUIET
+        try:
+            typed = _typed.decode(data)
+        except msgspec.DecodeError:
+            return TOKEN
+        usage = usage_of(typed.response.usage) if typed.response else None
+        if typed.type in _PREAMBLE:
+            return QUIET
+        if typed.type in _LAST:
+            return Event(Sign.DONE, 0, usage)
+        if typed.type in _FAILED:
+            return Event(Sign.ERROR)
+        return TOKEN
+
+    def error_event(self, error: PenstockError) -> bytes:
+        """The API's `error` event: flat, and typed so that the SDK raises on it."""
+        data = {
+            "type": "error",
+            "code": error.code,
+            "message": str(error),
+            "param": error.param,
+            "sequence_number": 0,
+        }
+        return self.wrapped_error(orjson.dumps(data))
+
+    def wrapped_error(self, body: bytes) -> bytes:
+        return b"event: error\n%b" % super().wrapped_error(body)

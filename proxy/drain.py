@@ -1,0 +1,47 @@
+"""Leaving without dropping anything: what happens between SIGTERM and the exit.
+
+Readiness turns 503 at once while requests are still served, because a load
+balancer needs a moment to notice. Then the listener closes, idle connections
+close, and running answers may finish. What outlives the timeout is broken off.
+"""
+
+import asyncio
+import logging
+from time import monotonic
+from typing import Final
+
+from conf.settings import DrainSettings
+from proxy.plane import DataPlane
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.05
+
+
+async def drain(
+    plane: DataPlane, server: asyncio.Server, settings: DrainSettings, hurry: asyncio.Event
+) -> None:
+    """Return when every answer has ended or `timeout_s` is over; `hurry` ends it at once."""
+    plane.draining = True
+    logger.info("draining grace_s=%g clients=%d", settings.grace_s, len(plane.clients))
+    await _wait(hurry, settings.grace_s)
+    plane.closing = True
+    server.close()
+    for client in list(plane.clients):
+        client.close_if_idle()
+    ends_s = monotonic() + settings.timeout_s
+    while plane.clients and monotonic() < ends_s and not hurry.is_set():
+        await _wait(hurry, POLL_S)
+    if plane.clients:
+        logger.warning("drain over, breaking off clients=%d", len(plane.clients))
+    for client in list(plane.clients):
+        client.break_off()
+    await asyncio.sleep(0)  # cancelled requests end here, with their leases
+
+
+async def _wait(event: asyncio.Event, time_s: float) -> None:
+    try:
+        async with asyncio.timeout(time_s):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,251 @@
+"""Every error that penstock itself answers, classified by how to act on it.
+
+The tree follows who is at fault: the client (4xx), the proxy's own limits, or a
+backend. `retryable` says whether another backend may be tried. Messages say
+what to do and never hold a backend's URL, a key or a prompt. Rendering to a
+dialect's body or stream event is the dialect's.
+"""
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """An answer of penstock's own: HTTP status, stable code, what to do."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    kind: ClassVar[str] = "internal_server_error"
+    message: ClassVar[str] = "penstock failed to serve this request; retry it."
+    # Whether the connection's framing is in doubt, so that it cannot be used again.
+    closes: ClassVar[bool] = False
+
+    def __init__(
+        self, message: str | None = None, *, param: str | None = None, retry_after_s: float = 0.0
+    ) -> None:
+        super().__init__(message or self.message)
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Retry hints that the OpenAI and Anthropic SDKs obey."""
+        if not self.retry_after_s:
+            return []
+        whole_s = max(1, -int(-self.retry_after_s // 1))
+        return [
+            (b"retry-after", b"%d" % whole_s),
+            (b"retry-after-ms", b"%d" % round(self.retry_after_s * 1000)),
+        ]
+
+
+class ClientError(PenstockError):
+    """The request is at fault: no backend is asked."""
+
+    status = 400
+    code = "invalid_request"
+    kind = "invalid_request_error"
+    message = "The request is malformed."
+
+
+class BadRequest(ClientError):
+    """A body or target that cannot be routed; the connection is intact."""
+
+
+class MalformedHttp(ClientError):
+    """HTTP that two parsers might read differently."""
+
+    closes = True
+
+
+class UnknownPath(ClientError):
+    status = 404
+    code = "unknown_path"
+    message = "This path is not served here; see the README for the list of paths."
+
+
+class ModelNotFound(ClientError):
+    status = 404
+    code = "model_not_found"
+    message = "No pool serves this model; GET /v1/models lists what is served."
+
+    def __init__(self) -> None:
+        super().__init__(param="model")
+
+
+class RequestTimeout(ClientError):
+    status = 408
+    code = "request_timeout"
+    message = "The request was not finished in time; send it at once, then wait for the answer."
+    closes = True
+
+
+class BodyTooLarge(ClientError):
+    status = 413
+    code = "body_too_large"
+    closes = True
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The request body is over the limit of {limit_bytes} bytes.")
+
+
+class HeadersTooLarge(ClientError):
+    status = 431
+    code = "headers_too_large"
+    message = "The request's head is over the limit; send fewer or shorter headers."
+    closes = True
+
+
+class ExpectationFailed(ClientError):
+    status = 417
+    code = "unsupported"
+    message = "The only expectation spoken here is 100-continue."
+    closes = True
+
+
+class UpgradeRequired(ClientError):
+    status = 426
+    code = "unsupported"
+    message = "WebSocket is not spoken here yet; use the HTTP endpoints."
+    closes = True
+
+
+class UnsupportedCoding(ClientError):
+    status = 501
+    code = "unsupported"
+    message = "The only transfer coding spoken here is chunked."
+    closes = True
+
+
+class UnsupportedVersion(ClientError):
+    status = 505
+    code = "unsupported"
+    message = "Speak HTTP/1.1."
+    closes = True
+
+
+class Overloaded(PenstockError):
+    status = 429
+    code = "overloaded"
+    kind = "rate_limit_error"
+    message = "The proxy is at a limit of its own; retry after the time given."
+    closes = True
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message, retry_after_s=1.0)
+
+
+class NoBackendReady(PenstockError):
+    status = 503
+    code = "no_backend"
+    kind = "service_unavailable_error"
+    message = "No backend can serve this now; retry after the time given."
+
+
+class Draining(PenstockError):
+    status = 503
+    code = "draining"
+    kind = "service_unavailable_error"
+    message = "This proxy is shutting down; retry on another."
+    closes = True
+
+    def __init__(self) -> None:
+        super().__init__(retry_after_s=1.0)
+
+
+class BackendError(PenstockError):
+    """A backend failed this request. `reason` names how, for metrics and logs."""
+
+    status = 502
+    code = "backend_error"
+    kind = "service_unavailable_error"
+    message = "Every backend that was tried failed before its first token; retry."
+    retryable: ClassVar[bool] = True
+    reason: str = "failed"
+    # Whether an engine may have worked on it; only such attempts are counted out.
+    reached: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__(retry_after_s=1.0)
+
+
+class ConnectFailed(BackendError):
+    """Nothing was sent: another backend may serve it at no cost."""
+
+    reason = "connect"
+    reached = False
+
+
+class ConnectionRefused(ConnectFailed):
+    """Nobody listens there: known at once, so it counts at once."""
+
+    reason = "refused"
+
+
+class ConnectionReset(BackendError):
+    """The connection ended before any byte of an answer."""
+
+    reason = "reset"
+
+
+class AnswerCut(BackendError):
+    """The answer began and ended early."""
+
+    reason = "cut"
+
+
+class AnswerMalformed(BackendError):
+    """The answer is not HTTP that could be passed on."""
+
+    reason = "malformed"
+
+
+class AnswerEmpty(BackendError):
+    """A stream that ended without a token."""
+
+    reason = "empty"
+
+
+class BackendRefused(BackendError):
+    """502, 503 or 504, as a status or as the first event of a stream."""
+
+    reason = "status"
+
+
+class NotHere(BackendError):
+    """A stateful object that this backend does not have; another may."""
+
+    reason = "not_here"
+
+
+class BackendTimeout(BackendError):
+    status = 504
+    code = "backend_timeout"
+    kind = "timeout_error"
+    message = "No backend answered in time; retry, or ask for less."
+    reason = "timeout"
+
+
+class OutOfTime(BackendTimeout):
+    """The request's own total time is over: nobody else may try."""
+
+    message = "The time allowed for the whole request is over."
+    retryable = False
+
+
+class ResponseNotFound(ClientError):
+    """No backend holds the stored response."""
+
+    status = 404
+    message = "No backend knows this response id; it may have expired or its backend restarted."
+
+
+class StreamBroken(BackendError):
+    """The backend failed after its first token: the client has seen part of the answer."""
+
+    code = "stream_broken"
+    message = "The backend failed while answering; what was received is incomplete."
+    retryable = False
+
+    def __init__(self, reason: str = "cut") -> None:
+        super().__init__()
+        self.reason = reason

@@ -1,0 +1,286 @@
+"""The life of one request: peek, enter the gate, attempt, try elsewhere, account.
+
+One task runs it. It decides; bytes move in the relay. Whatever happens, the
+lease is ended, the request is counted and logged once, and the client has
+either a whole answer or one that shows that it is not.
+"""
+
+import asyncio
+import logging
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from balancing.ask import Ask, MalformedAsk
+from balancing.backend import Backend
+from balancing.fleet import UnknownModel
+from balancing.gate import NoBackend
+from balancing.lease import Lease
+from conf.settings import TimeoutSettings
+from proxy.answer import Answer
+from proxy.attempt import Attempt
+from proxy.edit import with_usage_asked
+from proxy.errors import (
+    BackendError,
+    BadRequest,
+    ModelNotFound,
+    NotHere,
+    PenstockError,
+    ResponseNotFound,
+    StreamBroken,
+)
+from proxy.heads import RequestHead
+from proxy.metrics import Histogram, PoolMetrics
+from proxy.paths import Route
+from proxy.relay import EventRelay
+
+if TYPE_CHECKING:
+    from proxy.listener import ClientConnection
+    from proxy.plane import DataPlane
+
+logger = logging.getLogger(__name__)
+
+# Attempts that may have cost an engine work; refused connections cost nothing
+# and are limited by the number of backends.
+ATTEMPTS_MAX: Final = 3
+
+
+class Exchange:
+    """One request and its answer. Read by its attempts."""
+
+    def __init__(
+        self,
+        plane: "DataPlane",
+        client: "ClientConnection",
+        head: RequestHead,
+        route: Route,
+        answer: Answer,
+        body: bytes,
+    ) -> None:
+        self._plane = plane
+        self._client = client
+        self._received_s = monotonic()
+        self._began_s = client.began_s
+        self._attempt: Attempt | None = None
+        self._lease: Lease | None = None
+        self._error: PenstockError | None = None
+        self._sent_s: float | None = None
+        self._attempts = 0
+        self._phase = "queued"
+        self.head = head
+        self.route = route
+        self.answer = answer
+        self.body = body
+        self.peer = client.peer
+        self.paused = False
+        self.hides_usage = False
+        self.ask = Ask(head.path.decode("ascii"))
+        self.timeouts: TimeoutSettings = plane.settings.timeouts
+        self.hold_s = self._received_s + self.timeouts.hold_s
+        total_s = self.timeouts.total_s
+        self.out_of_time_s = self._began_s + total_s if total_s else inf
+        self._task = plane.loop.create_task(self._run())
+        # Not a `finally` in the task: one that is cancelled before it starts runs none.
+        self._task.add_done_callback(self._ended)
+
+    # What the client's connection tells ------------------------------------------------
+
+    def cancel(self) -> None:
+        """The client left: whatever is under way for it ends now."""
+        self._task.cancel()
+
+    def pause(self) -> None:
+        """The client does not take what was written."""
+        self.paused = True
+        if self._attempt is not None:
+            self._attempt.pause()
+
+    def resume(self) -> None:
+        self.paused = False
+        if self._attempt is not None:
+            self._attempt.resume()
+
+    # What the attempts ask -----------------------------------------------------------------
+
+    @property
+    def itl_s(self) -> Histogram:
+        return self._pool_metrics.itl_s
+
+    @property
+    def authorization(self) -> bytes | None:
+        """The pool's own key, for a client that sent none."""
+        assert self._lease is not None
+        return self._plane.authorizations.get(self._lease.backend.pool)
+
+    def sent(self, now_s: float) -> None:
+        """The request is on its way upstream."""
+        self._phase = "prefill"
+        if self._sent_s is None:
+            self._sent_s = now_s
+            self._plane.metrics.overhead_s.observe(now_s - self._received_s)
+
+    # The task -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self._serve()
+        except PenstockError as error:
+            self._fail(error)
+        except Exception:  # the task's root: nothing may be lost in silence
+            logger.exception("request failed request_id=%s", self.answer.request_id.decode())
+            self._fail(PenstockError())
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self._plane.metrics.client_aborts.add(self._phase_now)
+        self._account()
+        self._client.answered(self.answer)
+
+    async def _serve(self) -> None:
+        self._peek()
+        tried: set[Backend] = set()
+        reached = 0
+        failure: BackendError | None = None
+        while True:
+            self._phase = "queued"
+            try:
+                self._lease = await self._plane.gate.enter(self.ask, None, tried)
+            except UnknownModel:
+                raise ModelNotFound from None
+            except NoBackend:
+                if isinstance(failure, NotHere):
+                    raise ResponseNotFound from None
+                raise failure or self._plane.no_backend() from None
+            try:
+                await self._try(self._lease)
+            except BackendError as error:
+                failure = error
+                self._failed(error)
+                reached += error.reached
+                if not error.retryable or (
+                    reached >= ATTEMPTS_MAX and not isinstance(error, NotHere)
+                ):
+                    raise
+                tried.add(self._lease.backend)
+            else:
+                return
+            finally:
+                self._lease.end()
+
+    def _peek(self) -> None:
+        """Read what the request wants, and have usage reported where it streams."""
+        route = self.route
+        try:
+            self.ask = Ask.from_request(
+                self.ask.path,
+                self.head.headers,
+                self.body,
+                self._plane.estimator,
+                generates=route.generates,
+            )
+        except MalformedAsk as error:
+            raise BadRequest(str(error)) from None
+        if self.head.method == b"POST" and not self.body and not route.anywhere:
+            raise BadRequest("The request body must be one JSON object.")
+        if self.ask.stream and route.dialect.asks_usage and not self.ask.wants_usage:
+            self.hides_usage = True
+            self.body = with_usage_asked(self.body, self.ask)
+
+    async def _try(self, lease: Lease) -> None:
+        self._attempts += 1
+        self._phase = "connect"
+        backend = lease.backend
+        self.answer.about = [
+            (b"x-penstock-backend", backend.name.encode()),
+            (b"x-penstock-attempts", b"%d" % self._attempts),
+            (b"x-penstock-reason", lease.reason.encode()),
+        ]
+        self._attempt = Attempt(self, lease, self._plane.connections[backend.name])
+        await self._attempt.run()
+        self._plane.metrics.attempts.add("ok")
+
+    def _failed(self, error: BackendError) -> None:
+        lease = self._lease
+        assert lease is not None
+        self._plane.metrics.attempts.add(error.reason)
+        if isinstance(error, NotHere):
+            return
+        lease.fail()
+        self._plane.failed(lease.backend, error)
+
+    def _fail(self, error: PenstockError) -> None:
+        """Tell the client, in whatever way is still open."""
+        self._error = error
+        dialect = self.route.dialect
+        if isinstance(error, StreamBroken):
+            self._plane.metrics.stream_failures.add(error.reason)
+        if not self.answer.started:
+            self.answer.fail(error, dialect.error_body(error))
+            return
+        streamed = self.ask.stream or isinstance(self._relay, EventRelay)
+        self.answer.break_off(dialect.error_event(error) if streamed else b"")
+
+    # Accounting -------------------------------------------------------------------------------
+
+    @property
+    def _relay(self) -> object:
+        return self._attempt.relay if self._attempt is not None else None
+
+    @property
+    def _phase_now(self) -> str:
+        relay = self._attempt.relay if self._attempt is not None else None
+        return "decode" if relay is not None and relay.committed else self._phase
+
+    @property
+    def _pool_metrics(self) -> PoolMetrics:
+        return self._plane.metrics.pools[self._lease.backend.pool if self._lease else ""]
+
+    def _account(self) -> None:
+        """Count and log the request, once, however it ended."""
+        now_s = monotonic()
+        lease = self._lease
+        relay = self._attempt.relay if self._attempt is not None else None
+        usage = relay.usage if relay is not None else None
+        backend = lease.backend.name if lease is not None else ""
+        # 499, as nginx logs it: the client left before there was a status.
+        status = self.answer.status or 499
+        pool = self._pool_metrics
+        pool.request(backend, status, now_s - self._began_s)
+        ttft_s = None
+        if lease is not None and lease.first_token_s is not None:
+            ttft_s = lease.first_token_s - self._began_s
+            pool.ttft_s.observe(ttft_s)
+        if isinstance(relay, EventRelay) and relay.broken_inside:
+            self._plane.metrics.stream_failures.add("error_event")
+        if usage is not None:
+            self._learn(usage.prompt_tokens, pool)
+            pool.prompt_tokens += usage.prompt_tokens
+            pool.completion_tokens += usage.completion_tokens
+            pool.cached_tokens += usage.cached_tokens
+        access_log = self._plane.access_log
+        if access_log is None:
+            return
+        access_log.write(
+            self._plane.line(self.head, self.answer, self.peer)
+            | {
+                "status": status,
+                "whole": self.answer.finished,
+                "error": self._error.code if self._error else None,
+                "model": (self.ask.model or "")[:128],
+                "backend": backend,
+                "attempts": self._attempts,
+                "stream": self.ask.stream,
+                "duration_ms": round((now_s - self._began_s) * 1000, 3),
+                "ttft_ms": None if ttft_s is None else round(ttft_s * 1000, 3),
+                "prompt_tokens": usage.prompt_tokens if usage else None,
+                "completion_tokens": usage.completion_tokens if usage else None,
+            }
+        )
+
+    def _learn(self, prompt_tokens: int, pool: PoolMetrics) -> None:
+        """Compare the estimate with the backend's own count and calibrate by it."""
+        ask = self.ask
+        if not prompt_tokens or not ask.text_bytes:
+            return
+        self._plane.metrics.estimate_ratio.observe(ask.prompt_tokens / prompt_tokens)
+        self._plane.estimator.observe(ask.model, ask.content, ask.text_bytes, prompt_tokens)

@@ -1,0 +1,310 @@
+"""A client's connection: finds requests in its bytes, one at a time.
+
+The head is checked before the body is read, and the body is counted as it
+comes. While a request is being answered the connection is still read, because
+that is how a leaving client is noticed (after `pause_reading` neither FIN nor
+RST would be); what a pipelining client sends early is kept, bounded. A FIN in
+any phase is leaving: it is all that a proxy sees of a client that exits.
+"""
+
+import asyncio
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Final, cast
+
+from proxy.answer import Answer
+from proxy.deadline import Deadline
+from proxy.dechunk import Dechunker, MalformedChunks
+from proxy.errors import (
+    BodyTooLarge,
+    HeadersTooLarge,
+    MalformedHttp,
+    Overloaded,
+    PenstockError,
+    RequestTimeout,
+)
+from proxy.exchange import Exchange
+from proxy.heads import RequestHead, parse_request_head
+from proxy.paths import Route, dialect_of
+
+if TYPE_CHECKING:
+    from proxy.plane import DataPlane
+
+# A slow client pauses its upstream at HIGH; reading goes on below LOW.
+HIGH_BYTES: Final = 262_144
+LOW_BYTES: Final = 65_536
+# What a pipelining client may send ahead of its answer.
+SURPLUS_BYTES_MAX: Final = 131_072
+# After an error the rest of a request is read and dropped for a moment, because
+# closing on unread bytes resets the connection and the error is never seen.
+LINGER_S: Final = 2.0
+LINGER_BYTES_MAX: Final = 4_194_304
+# Time to send a body grows with what has arrived: this rate is always in time.
+BODY_BYTES_PER_S_MIN: Final = 4_096
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Phase(Enum):
+    """What the connection's next bytes are."""
+
+    HEAD = "head"
+    BODY = "body"
+    ANSWER = "answer"  # a request is being answered: they belong to the next one
+    LINGER = "linger"  # an error was sent: they are dropped
+    CLOSING = "closing"
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client's connection to the data port."""
+
+    def __init__(self, plane: "DataPlane") -> None:
+        self._plane = plane
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._phase = Phase.HEAD
+        self._buffer = b""
+        self._head: RequestHead | None = None
+        self._route: Route | None = None
+        self._parts: list[bytes] = []
+        self._body_bytes = 0
+        self._dechunker: Dechunker | None = None
+        self._exchange: Exchange | None = None
+        self._deadline = Deadline(plane.loop, self._expired)
+        self._stalled_bytes = 0
+        self._lingered_bytes = 0
+        self.began_s = 0.0
+        self.peer = b""
+
+    # What the exchange and the drain do ---------------------------------------------------
+
+    def answered(self, answer: Answer) -> None:
+        """The request's answer has ended: go on to the next one, or close."""
+        self._exchange = None
+        self._head = None
+        self._release_body()
+        if self._transport.is_closing():
+            return
+        if not answer.keep_alive or self._plane.closing:
+            self._close()
+            return
+        self._phase = Phase.HEAD
+        self._deadline.set(monotonic() + self._plane.settings.timeouts.client_idle_s)
+        if self._buffer:
+            self._plane.loop.call_soon(self._read_head)
+
+    def close_if_idle(self) -> None:
+        """Close a connection that no request is on (the proxy drains)."""
+        if self._phase is Phase.HEAD and not self._buffer:
+            self._close()
+
+    def break_off(self) -> None:
+        """The drain is over: end the request that is still running."""
+        if self._exchange is not None:
+            self._exchange.cancel()
+        self._transport.abort()
+
+    # What the loop calls ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=HIGH_BYTES, low=LOW_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0].encode("ascii") if peer else b""
+        self.began_s = monotonic()
+        if self._plane.enter(self):
+            self._deadline.set(self.began_s + self._plane.settings.timeouts.client_idle_s)
+        else:
+            self._refuse(Overloaded("Too many connections are open; retry."))
+
+    def data_received(self, data: bytes) -> None:
+        phase = self._phase
+        if phase is Phase.HEAD:
+            if not self._buffer:
+                self.began_s = monotonic()
+            self._buffer += data
+            self._read_head()
+        elif phase is Phase.BODY:
+            self._read_body(data)
+        elif phase is Phase.ANSWER:
+            self._buffer += data
+            if len(self._buffer) > SURPLUS_BYTES_MAX:
+                self._leave()
+        elif phase is Phase.LINGER:
+            self._lingered_bytes += len(data)
+            if self._lingered_bytes > LINGER_BYTES_MAX:
+                self._transport.abort()
+
+    def eof_received(self) -> None:
+        self._leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.close()
+        self._plane.leave(self)
+        if self._exchange is not None:
+            self._exchange.cancel()
+        else:
+            self._release_body()
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is sent: stop its upstream, and watch it."""
+        if self._exchange is not None:
+            self._exchange.pause()
+            self._watch_stall()
+
+    def resume_writing(self) -> None:
+        if self._exchange is not None:
+            self._deadline.clear()
+            self._exchange.resume()
+
+    # Reading a request -------------------------------------------------------------------------
+
+    def _read_head(self) -> None:
+        if self._phase is not Phase.HEAD or self._transport.is_closing():
+            return
+        if self._buffer.startswith(b"\r\n"):  # RFC 9112 2.2: one empty line before a request
+            self._buffer = self._buffer[2:]
+        data = self._buffer
+        limit_bytes = self._plane.settings.limits.head_bytes
+        end = data.find(b"\r\n\r\n", 0, limit_bytes + 4)
+        if end < 0:
+            if len(data) >= limit_bytes:
+                self._refuse(HeadersTooLarge())
+            elif data and not data[:1].isalpha():  # TLS or worse: no need to wait for more
+                self._refuse(MalformedHttp("Speak HTTP/1.1 here, without TLS."))
+            elif data:
+                head_s = self._plane.settings.timeouts.client_head_s
+                self._deadline.set(self.began_s + head_s)
+            return
+        self._buffer = data[end + 4 :]
+        try:
+            self._head = parse_request_head(data[:end])
+            self._route = self._plane.admit(self._head)
+        except PenstockError as error:
+            self._refuse(error)
+            return
+        self._begin_body(self._head)
+
+    def _begin_body(self, head: RequestHead) -> None:
+        """The head is accepted: read the body, if there is one."""
+        if head.length == 0:
+            self._request_complete(b"")
+            return
+        self._phase = Phase.BODY
+        self._dechunker = Dechunker() if head.length is None else None
+        now_s = monotonic()
+        self._deadline.set(now_s + self._plane.settings.timeouts.client_body_s)
+        data, self._buffer = self._buffer, b""
+        if data:
+            self._read_body(data)
+        elif head.expects_continue:
+            self._transport.write(_CONTINUE)
+
+    def _read_body(self, data: bytes) -> None:
+        head = self._head
+        assert head is not None
+        dechunker = self._dechunker
+        if dechunker is None:
+            assert head.length is not None
+            body = data[: head.length - self._body_bytes]
+            self._buffer = data[len(body) :]
+        else:
+            try:
+                body = dechunker.feed(data)
+            except MalformedChunks:
+                self._refuse(MalformedHttp("The chunked body is malformed."))
+                return
+            if dechunker.surplus:
+                head.keep_alive = False  # where the next request began is lost
+        if not self._take(body):
+            return
+        complete = dechunker.complete if dechunker else self._body_bytes == head.length
+        if complete:
+            parts = self._parts
+            self._parts = []
+            self._dechunker = None
+            self._request_complete(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _take(self, body: bytes) -> bool:
+        """Count and keep a piece of the body; False when a limit was passed."""
+        limit_bytes = self._plane.settings.limits.body_bytes
+        if self._body_bytes + len(body) > limit_bytes:
+            self._refuse(BodyTooLarge(limit_bytes))
+            return False
+        if not self._plane.reserve(len(body)):
+            self._refuse(Overloaded("The bodies of all requests together are too large; retry."))
+            return False
+        self._body_bytes += len(body)
+        self._parts.append(body)
+        self._deadline.at_s += len(body) / BODY_BYTES_PER_S_MIN
+        return True
+
+    def _request_complete(self, body: bytes) -> None:
+        head = self._head
+        assert head is not None
+        self._deadline.clear()
+        self._phase = Phase.ANSWER
+        answer = self._plane.answer(self._transport, head)
+        if self._route is None:
+            self._plane.answer_here(head, answer)
+            self.answered(answer)
+        else:
+            self._exchange = Exchange(self._plane, self, head, self._route, answer, body)
+
+    def _release_body(self) -> None:
+        self._plane.release(self._body_bytes)
+        self._body_bytes = 0
+        self._parts.clear()
+        self._dechunker = None
+
+    # Refusing, leaving, closing ------------------------------------------------------------------
+
+    def _refuse(self, error: PenstockError) -> None:
+        """Answer an error before there is an exchange."""
+        head = self._head
+        answer = self._plane.answer(self._transport, head)
+        if head is None or head.length != 0:
+            answer.keep_alive = False  # what follows is a body that nobody reads
+        dialect = dialect_of(head.path if head is not None else b"")
+        answer.fail(error, dialect.error_body(error))
+        self._plane.refused(head, answer, error, self.peer)
+        self._release_body()
+        if answer.keep_alive:
+            self.answered(answer)
+            return
+        self._phase = Phase.LINGER
+        self._buffer = b""
+        self._deadline.set(monotonic() + LINGER_S)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def _leave(self) -> None:
+        """The client is gone, or as good as gone."""
+        self._phase = Phase.CLOSING
+        if self._exchange is not None:
+            self._exchange.cancel()
+        self._transport.abort()
+
+    def _close(self) -> None:
+        """Close once what was written has been taken, or the client has stalled."""
+        self._phase = Phase.CLOSING
+        self._watch_stall()
+        self._transport.close()
+
+    def _watch_stall(self) -> None:
+        self._stalled_bytes = self._transport.get_write_buffer_size()
+        self._deadline.set(monotonic() + self._plane.settings.timeouts.client_stall_s)
+
+    def _expired(self) -> None:
+        phase = self._phase
+        if phase is Phase.HEAD and not self._buffer and self._transport.get_write_buffer_size():
+            self._transport.abort()
+        elif phase is Phase.HEAD and not self._buffer:
+            self._close()
+        elif phase in (Phase.HEAD, Phase.BODY):
+            self._refuse(RequestTimeout())
+        elif phase is Phase.LINGER:
+            self._transport.abort()
+        elif 0 < self._transport.get_write_buffer_size() < self._stalled_bytes:
+            self._watch_stall()  # slow, but reading
+        else:
+            self._leave()

@@ -1,0 +1,118 @@
+"""What penstock counts: plain integers on the hot path, families at scrape time.
+
+`prometheus_client`'s own counters cost microseconds a call and its rendering
+tens of milliseconds for a large fleet, on the loop or, through the interpreter
+lock, beside it. So the data plane adds integers, and a scrape turns them into
+families (`exposition`) that are rendered in slices.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Final
+
+# Labels that a client or backend can choose: so many values, then `other`.
+LABEL_VALUES_MAX: Final = 256
+
+LATENCY_S: Final = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 600.0,
+)  # fmt: skip
+ITL_S: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
+)  # fmt: skip
+OVERHEAD_S: Final = (
+    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0,
+)  # fmt: skip
+RATIO: Final = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
+
+
+class Histogram:
+    """Counts per bucket; `bounds` are upper bounds, the last bucket is +Inf."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Add `count` samples of `value`."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by upper bound, as the exposition wants them."""
+        cumulative = 0
+        rows = []
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            cumulative += count
+            rows.append(("+Inf" if bound == float("inf") else str(bound), float(cumulative)))
+        return rows
+
+
+class Counter:
+    """A count per label values. Values beyond the limit are counted as `other`."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, ...], int] = {}
+
+    def add(self, *labels: str, count: int = 1) -> None:
+        values = self._values
+        if labels in values:
+            values[labels] += count
+        elif len(values) < LABEL_VALUES_MAX:
+            values[labels] = count
+        else:
+            other = ("other",) * len(labels)
+            values[other] = values.get(other, 0) + count
+
+    def __getitem__(self, labels: tuple[str, ...]) -> int:
+        return self._values.get(labels, 0)
+
+    def items(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        return iter(sorted(self._values.items()))
+
+
+class PoolMetrics:
+    """What is measured per pool, held by reference so that no label is looked up per chunk."""
+
+    __slots__ = (
+        "cached_tokens",
+        "completion_tokens",
+        "duration_s",
+        "itl_s",
+        "prompt_tokens",
+        "requests",
+        "ttft_s",
+    )
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, int], int] = {}  # (backend, status): both bounded
+        self.duration_s = Histogram(LATENCY_S)
+        self.ttft_s = Histogram(LATENCY_S)
+        self.itl_s = Histogram(ITL_S)
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+
+    def request(self, backend: str, status: int, duration_s: float) -> None:
+        """Count one finished request."""
+        key = (backend, status)
+        self.requests[key] = self.requests.get(key, 0) + 1
+        self.duration_s.observe(duration_s)
+
+
+class Metrics:
+    """All counters of one process. `pools` has an entry for each pool and for none ("")."""
+
+    def __init__(self, pools: list[str]) -> None:
+        self.pools = {name: PoolMetrics() for name in (*pools, "")}
+        self.overhead_s = Histogram(OVERHEAD_S)
+        self.loop_lag_s = Histogram(OVERHEAD_S)
+        self.estimate_ratio = Histogram(RATIO)
+        self.attempts = Counter()
+        self.client_aborts = Counter()
+        self.stream_failures = Counter()
+        self.access_lines_dropped = 0

@@ -1,0 +1,85 @@
+"""The paths that are served: an allow-list, exact in method and path.
+
+A backend's own admin paths (sleep, LoRA loading, weights) are never reachable,
+because nothing that is not listed goes on; encoded look-alikes are other paths.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.dialects import CHAT, COMPLETIONS, MESSAGES, POOLING, RESPONSES, Dialect
+
+_RESPONSE_ID: Final = re.compile(rb"/v1/responses/[A-Za-z0-9_\-]{1,128}(/cancel)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How one path is served.
+
+    `generates`: the answer has decode tokens, not only prefill. `anywhere`: a
+    backend's 404 sends it on to the next, for objects that one backend holds.
+    `first_pool`: no model decides, the first pool serves it.
+    """
+
+    dialect: Dialect
+    generates: bool = False
+    anywhere: bool = False
+    first_pool: bool = False
+
+
+_PLAIN: Final = Route(POOLING)
+_STATEFUL: Final = Route(RESPONSES, anywhere=True)
+
+_POST: Final[dict[bytes, Route]] = {
+    b"/v1/chat/completions": Route(CHAT, generates=True),
+    b"/v1/completions": Route(COMPLETIONS, generates=True),
+    b"/v1/responses": Route(RESPONSES, generates=True),
+    b"/v1/messages": Route(MESSAGES, generates=True),
+    b"/v1/messages/count_tokens": Route(MESSAGES),
+    **dict.fromkeys(
+        (
+            b"/v1/embeddings",
+            b"/pooling",
+            b"/score",
+            b"/v1/score",
+            b"/classify",
+            b"/rerank",
+            b"/v1/rerank",
+            b"/v2/rerank",
+            b"/tokenize",
+            b"/detokenize",
+            b"/v1/audio/transcriptions",
+            b"/v1/audio/translations",
+        ),
+        _PLAIN,
+    ),
+}
+
+LOCAL_PATHS: Final = frozenset({b"/health", b"/v1/models"})
+WEBSOCKET_PATHS: Final = frozenset({b"/v1/realtime"})
+
+
+class Paths:
+    """The table of proxied paths: the fixed ones and the configuration's `paths`."""
+
+    def __init__(self, extra: Sequence[str] = ()) -> None:
+        self._routes = {(b"POST", path): route for path, route in _POST.items()}
+        for entry in extra:
+            method, _, path = entry.partition(" ")
+            self._routes[method.encode(), path.encode()] = Route(POOLING, first_pool=True)
+
+    def find(self, method: bytes, path: bytes) -> Route | None:
+        """The route of an exact method and path, None when it is not served."""
+        route = self._routes.get((method, path))
+        if route is None and path.startswith(b"/v1/responses/"):
+            match = _RESPONSE_ID.fullmatch(path)
+            if match and method == (b"POST" if match.group(1) else b"GET"):
+                return _STATEFUL
+        return route
+
+
+def dialect_of(path: bytes) -> Dialect:
+    """The dialect whose error shape a path's clients expect, also when it is not served."""
+    return MESSAGES if path.startswith(b"/v1/messages") else POOLING

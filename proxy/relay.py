@@ -1,0 +1,247 @@
+"""What happens to an answer's bytes: chosen by the response, run per chunk.
+
+An event stream is held until its first token, JSON until it is whole, anything
+else is committed at its head. Until then a failure is ours to hide. After the
+first token the relay costs one count, one comparison, one clock read and one
+write a chunk; it awaits nothing and parses only what is out of the ordinary.
+"""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from balancing.lease import Lease
+from proxy.answer import Answer
+from proxy.dialects import Dialect
+from proxy.dialects.dialect import Sign, Usage
+from proxy.errors import AnswerEmpty, BackendError, BackendRefused, StreamBroken
+from proxy.heads import ResponseHead
+from proxy.metrics import Histogram
+
+# A JSON answer up to this size is held whole, so that a cut one can be tried elsewhere.
+WHOLE_BYTES_MAX: Final = 1_048_576
+# What a stream may send before its first token (a responses preamble repeats the request).
+HELD_BYTES_MAX: Final = 1_048_576
+# An event larger than this passes in pieces: it is no usage chunk.
+EVENT_BYTES_MAX: Final = 262_144
+
+_NOTHING_ORDINARY: Final = b"\x00"  # never in an event: every read is inspected
+
+Ended = Callable[[BackendError | None], None]
+
+
+class Relay:
+    """Passes an answer on as it comes; the base of the others.
+
+    `ended` is called once: with None when the answer was passed whole, else
+    with what happened; the error is retryable while nothing was committed.
+    """
+
+    def __init__(self, head: ResponseHead, answer: Answer, lease: Lease, ended: Ended) -> None:
+        self._head = head
+        self._answer = answer
+        self._lease = lease
+        self._ended = ended
+        self.committed = False
+        self.usage: Usage | None = None
+        self.last_byte_s = monotonic()
+
+    def begin(self) -> None:
+        """The head was read: commit at once."""
+        self._commit(b"", monotonic())
+
+    def head(self, head: ResponseHead) -> None:
+        raise AssertionError("an answer has one head")
+
+    def body(self, data: bytes) -> None:
+        self.last_byte_s = monotonic()
+        self._answer.write(data)
+
+    def end(self) -> None:
+        self._answer.finish()
+        self._ended(None)
+
+    def lost(self, error: BackendError) -> None:
+        self._ended(StreamBroken() if self.committed else error)
+
+    def _commit(self, body: bytes, now_s: float) -> None:
+        self.committed = True
+        if self._head.status < 400:
+            self._lease.first_token(now_s)
+        self._answer.relay(self._head, self._head.length, body)
+
+
+class JsonRelay(Relay):
+    """Holds a JSON answer until it is whole, up to WHOLE_BYTES_MAX."""
+
+    def __init__(
+        self, head: ResponseHead, answer: Answer, lease: Lease, ended: Ended, dialect: Dialect
+    ) -> None:
+        super().__init__(head, answer, lease, ended)
+        self._dialect = dialect
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+
+    def begin(self) -> None:
+        pass
+
+    def body(self, data: bytes) -> None:
+        self.last_byte_s = monotonic()
+        if self.committed:
+            self._answer.write(data)
+            return
+        self._parts.append(data)
+        self._size_bytes += len(data)
+        if self._size_bytes > WHOLE_BYTES_MAX:
+            self._commit(b"".join(self._parts), self.last_byte_s)
+            self._parts.clear()
+
+    def end(self) -> None:
+        if not self.committed:
+            body = b"".join(self._parts)
+            self.usage = self._dialect.usage(body)
+            if self._answer.started:  # a hold has sent a 200: this can only be an error
+                self._answer.break_off(self._dialect.wrapped_error(body))
+                self._ended(None)
+                return
+            if self._head.length is None:
+                self._head.length = len(body)
+            self._commit(body, self.last_byte_s)
+        super().end()
+
+
+class EventRelay(Relay):
+    """Relays server-sent events, always whole ones.
+
+    Whole events, so that a hidden usage chunk never goes out in part and that
+    a comment or an error can be put between any two writes.
+    """
+
+    def __init__(
+        self,
+        head: ResponseHead,
+        answer: Answer,
+        lease: Lease,
+        ended: Ended,
+        dialect: Dialect,
+        itl_s: Histogram,
+        *,
+        hide_usage: bool,
+    ) -> None:
+        super().__init__(head, answer, lease, ended)
+        self._dialect = dialect
+        self._itl_s = itl_s
+        self._hide_usage = hide_usage
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._tail = b""
+        self._separator = b"\n\n"
+        self._ordinary = _NOTHING_ORDINARY
+        self.broken_inside = False  # the backend itself reported an error after tokens
+
+    def begin(self) -> None:
+        pass
+
+    def body(self, data: bytes) -> None:
+        now_s = monotonic()
+        gap_s = now_s - self.last_byte_s
+        self.last_byte_s = now_s
+        if self._tail:
+            data = self._tail + data
+            self._tail = b""
+        if not data.endswith(self._separator):
+            data = self._whole_events(data)
+            if not data:
+                return
+        if not self.committed:
+            self._hold(data, now_s)
+            return
+        count = data.count(self._separator)
+        if data.count(self._ordinary) != count:
+            data, count = self._inspect(data, now_s)
+            if not data:
+                return
+        if count:
+            self._itl_s.observe(gap_s / count, count)
+            self._lease.tokens(count)
+        self._answer.write(data)
+
+    def end(self) -> None:
+        if self._tail:  # a last event without its empty line
+            data, self._tail = self._tail, b""
+            if self.committed:
+                data, _ = self._inspect(data, self.last_byte_s)
+                if data:
+                    self._answer.write(data)
+            else:
+                self._hold(data, self.last_byte_s)
+        if self.committed:
+            super().end()
+        else:
+            self._ended(AnswerEmpty())
+
+    def _whole_events(self, data: bytes) -> bytes:
+        """The part of `data` that ends with an event; the rest waits for more."""
+        end = data.rfind(self._separator)
+        if end < 0 and not self.committed and b"\r\n\r\n" in data:
+            self._separator = b"\r\n\r\n"
+            end = data.rfind(self._separator)
+        if end >= 0:
+            end += len(self._separator)
+        elif len(data) > EVENT_BYTES_MAX:
+            end = len(data) - 3  # the separator may be cut across reads
+        else:
+            end = 0
+        self._tail = data[end:]
+        return data[:end]
+
+    def _hold(self, data: bytes, now_s: float) -> None:
+        """Keep what comes before the first token; commit with it or fail without."""
+        rest = data
+        while rest:
+            event, separator, after = rest.partition(self._separator)
+            event += separator
+            sign = self._dialect.read(event).sign
+            if sign is Sign.TOKEN or self._held_bytes > HELD_BYTES_MAX:
+                self._begin_stream(rest, now_s)
+                return
+            if sign is Sign.ERROR:
+                self._ended(BackendRefused())
+                return
+            if sign is Sign.DONE:
+                self._ended(AnswerEmpty())
+                return
+            self._held.append(event)
+            self._held_bytes += len(event)
+            rest = after
+
+    def _begin_stream(self, data: bytes, now_s: float) -> None:
+        held = b"".join(self._held)
+        self._held.clear()
+        self.committed = True
+        data, count = self._inspect(data, now_s)
+        self._lease.tokens(count)
+        self._answer.relay(self._head, None, held + data)
+
+    def _inspect(self, data: bytes, now_s: float) -> tuple[bytes, int]:
+        """Read every event; return what the client is to see and the number of tokens."""
+        kept: list[bytes] = []
+        tokens = 0
+        rest = data
+        while rest:
+            event, separator, rest = rest.partition(self._separator)
+            event += separator
+            read = self._dialect.read(event)
+            self.usage = read.usage or self.usage
+            if read.sign is Sign.TOKEN:
+                tokens += 1
+                if self._lease.prefilling:
+                    self._lease.first_token(now_s, read.choice)
+            elif read.sign is Sign.USAGE and self._hide_usage:
+                continue
+            elif read.sign is Sign.ERROR:
+                self.broken_inside = True
+            kept.append(event)
+        if not self._lease.prefilling:
+            self._ordinary = self._dialect.ordinary
+        return b"".join(kept), tokens

@@ -1,0 +1,307 @@
+"""Connections to the backends: one request at a time on each, pooled while idle.
+
+The pool gives the youngest first and keeps none longer than 3.5 s, because vLLM
+(uvicorn) closes at 5.0 s and a POST must not meet that close. A byte on an idle
+connection kills it: it would become the answer to somebody else's request. The
+end of an answer is decided from method, status and framing; a connection is
+used again only when request and answer both ended and nothing came after.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from time import monotonic
+from typing import Final, Protocol, cast
+from urllib.parse import urlsplit
+
+from proxy.deadline import Deadline
+from proxy.dechunk import Dechunker, MalformedChunks
+from proxy.errors import (
+    AnswerCut,
+    AnswerMalformed,
+    BackendError,
+    ConnectFailed,
+    ConnectionRefused,
+    ConnectionReset,
+    PenstockError,
+)
+from proxy.heads import ResponseHead, parse_response_head
+
+IDLE_S: Final = 3.5
+IDLE_MAX: Final = 256
+HEAD_BYTES_MAX: Final = 65_536
+# What the kernel may hold of an answer whose client does not read.
+RECEIVE_BUFFER_BYTES: Final = 262_144
+# A host that vanished: first keepalive after 15 s, gone by 30 s.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 15, 5, 3
+USER_TIMEOUT_MS: Final = 30_000
+
+
+class Sink(Protocol):
+    """What an answer is given to, in this order: head, body…, then end or lost."""
+
+    def head(self, head: ResponseHead) -> None: ...
+    def body(self, data: bytes) -> None: ...
+    def end(self) -> None: ...
+    def lost(self, error: BackendError) -> None: ...
+
+
+class BackendConnection(asyncio.Protocol):
+    """One connection to a backend. `sink` is where its current answer goes."""
+
+    def __init__(self, pool: "ConnectionPool") -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self._dechunker: Dechunker | None = None
+        self._remaining: int | None = 0
+        self._in_body = False
+        self._keep_alive = False
+        self._to_head_request = False
+        self._paused = False
+        self.sink: Sink | None = None
+        self.reused = False
+        self.answer_began = False
+        self.idle_since_s = 0.0
+
+    # What the exchange does ----------------------------------------------------------
+
+    def send(self, head: bytes, body: bytes, sink: Sink, *, method: bytes) -> None:
+        """Send one request; its answer goes to `sink`."""
+        assert self.sink is None
+        self.sink = sink
+        self.answer_began = False
+        self._in_body = False
+        self._buffer = b""
+        self._to_head_request = method == b"HEAD"
+        if self._transport is None or self._transport.is_closing():
+            self.sink = None
+            sink.lost(ConnectionReset())
+            return
+        # One write and one segment for the small; no copy of the large.
+        if len(body) <= 65_536:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+
+    def abort(self) -> None:
+        """Give up the answer and the connection: the backend frees its engine at once."""
+        self.sink = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        """Stop reading: the client cannot take more."""
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    # What the loop calls --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        tune(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        if self.sink is None:
+            self.abort()  # unsolicited: whatever it is, nobody asked for it
+        elif self._in_body:
+            self._receive_body(data)
+        else:
+            self._receive_head(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pool.forget(self)
+        sink, self.sink = self.sink, None
+        if sink is None:
+            return
+        if not self.answer_began:
+            sink.lost(ConnectionReset())
+        elif self._in_body and self._dechunker is None and self._remaining is None and exc is None:
+            sink.end()  # the body was to last until the end of the connection
+        else:
+            sink.lost(AnswerCut())
+
+    # Reading an answer ------------------------------------------------------------------
+
+    def _receive_head(self, data: bytes) -> None:
+        self.answer_began = True
+        data = self._buffer + data if self._buffer else data
+        while True:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(data) > HEAD_BYTES_MAX:
+                    self._fail(AnswerMalformed())
+                self._buffer = data
+                return
+            try:
+                head = parse_response_head(data[:end])
+            except PenstockError:
+                self._fail(AnswerMalformed())
+                return
+            data = data[end + 4 :]
+            if head.status >= 200:
+                break
+            if head.status == 101:  # nobody asked for an upgrade
+                self._fail(AnswerMalformed())
+                return
+        self._buffer = b""
+        self._begin_body(head, data)
+
+    def _begin_body(self, head: ResponseHead, data: bytes) -> None:
+        self._in_body = True
+        self._keep_alive = head.keep_alive
+        self._dechunker = None
+        if self._to_head_request or head.status in (204, 304):
+            self._remaining = 0
+        elif head.chunked:
+            self._dechunker = Dechunker()
+        else:
+            self._remaining = head.length
+        sink = self.sink
+        assert sink is not None
+        sink.head(head)  # may put another sink in its place, or abort
+        if self.sink is not None and (data or self._remaining == 0):
+            self._receive_body(data)
+
+    def _receive_body(self, data: bytes) -> None:
+        sink = self.sink
+        assert sink is not None
+        dechunker = self._dechunker
+        if dechunker is not None:
+            try:
+                body = dechunker.feed(data)
+            except MalformedChunks:
+                self._fail(AnswerMalformed())
+                return
+            if body:
+                sink.body(body)
+            if dechunker.complete:
+                self._complete(surplus=dechunker.surplus)
+        elif self._remaining is None:
+            sink.body(data)
+        else:
+            taken = data[: self._remaining]
+            self._remaining -= len(taken)
+            if taken:
+                sink.body(taken)
+            if self._remaining == 0:
+                self._complete(surplus=len(taken) < len(data))
+
+    def _complete(self, *, surplus: bool) -> None:
+        sink, self.sink = self.sink, None
+        if sink is None:
+            return  # the sink aborted while it took the last bytes
+        transport = self._transport
+        assert transport is not None
+        self._dechunker = None
+        if surplus or not self._keep_alive or transport.get_write_buffer_size():
+            transport.abort()
+        else:
+            self.resume()
+            self._pool.put(self)
+        sink.end()
+
+    def _fail(self, error: BackendError) -> None:
+        sink = self.sink
+        self.abort()
+        if sink is not None:
+            sink.lost(error)
+
+
+class ConnectionPool:
+    """The connections to one backend."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, url: str, *, connect_timeout_s: float
+    ) -> None:
+        parts = urlsplit(url)
+        self._loop = loop
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
+        self._connect_timeout_s = connect_timeout_s
+        self._idle: deque[BackendConnection] = deque()  # oldest first
+        self._deadline = Deadline(loop, self._expire)
+        self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
+
+    def take_idle(self) -> BackendConnection | None:
+        """The youngest idle connection that is surely still open, or None."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and monotonic() - connection.idle_since_s < IDLE_S:
+                connection.reused = True
+                return connection
+            connection.abort()
+        return None
+
+    async def dial(self) -> BackendConnection:
+        """Open a new connection. Raises ConnectFailed or ConnectionRefused."""
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await self._loop.create_connection(
+                    lambda: BackendConnection(self), self._host, self._port, ssl=self._ssl
+                )
+        except ConnectionRefusedError:
+            raise ConnectionRefused from None
+        except (OSError, TimeoutError):
+            raise ConnectFailed from None
+        return connection
+
+    def put(self, connection: BackendConnection) -> None:
+        """Take back a connection whose request and answer both ended."""
+        connection.idle_since_s = monotonic()
+        self._idle.append(connection)
+        if len(self._idle) > IDLE_MAX:
+            self._idle.popleft().abort()
+        if len(self._idle) == 1:
+            self._deadline.set(connection.idle_since_s + IDLE_S)
+
+    def forget(self, connection: BackendConnection) -> None:
+        """A connection was lost; it may have been idle."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """Close what is idle; connections in use end with their answers."""
+        self._deadline.close()
+        while self._idle:
+            self._idle.pop().abort()
+
+    def _expire(self) -> None:
+        limit_s = monotonic() - IDLE_S
+        while self._idle and self._idle[0].idle_since_s <= limit_s + 0.002:
+            self._idle.popleft().abort()
+        if self._idle:
+            self._deadline.set(self._idle[0].idle_since_s + IDLE_S)
+
+
+def tune(sock: socket.socket) -> None:
+    """No delay, bounded buffer, and a peer that vanished is noticed within 30 s."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    keep_alive(sock)
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Notice a peer that vanished without a word (where the platform can)."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_COUNT),
+        ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+    ):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,86 @@
+"""A lease from choice to end: what it holds at each moment."""
+
+import pytest
+
+from balancing.ask import Ask
+from balancing.backend import Backend
+from balancing.lease import Lease
+
+
+def lease_on(backend: Backend, **fields: object) -> Lease:
+    return Lease(backend, Ask("/v1/completions", **fields), 0.0)  # type: ignore[arg-type]
+
+
+def test_the_prompt_is_queued_until_its_first_token() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    lease = lease_on(backend, prompt_tokens=100, stream=True)
+    assert (backend.queued_prefill_tokens, backend.active_decode_tokens) == (100, 0)
+    lease.first_token(0.5)
+    lease.tokens(3)
+    assert (backend.queued_prefill_tokens, backend.active_decode_tokens) == (0, 103)
+    assert (backend.streams, backend.requests_in_flight) == (1, 1)
+    lease.end()
+    assert backend.own.idle
+
+
+def test_each_prompt_of_several_is_released_by_its_own_first_token() -> None:
+    """Three prompts with two choices each: choices 0-1, 2-3, 4-5."""
+    backend = Backend("a", "http://127.0.0.1:1")
+    lease = lease_on(backend, prompt_tokens=100, prompts=3, choices=2, stream=True)
+    for index, queued in ((2, 67), (3, 67), (0, 34), (1, 34), (5, 0), (4, 0)):
+        lease.first_token(0.1, index)
+        assert backend.queued_prefill_tokens == queued
+    assert backend.streams == 1
+    assert not lease.prefilling
+
+
+def test_ending_twice_and_late_events_change_nothing() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    lease = lease_on(backend, prompt_tokens=10, stream=True)
+    lease.fail()
+    lease.fail()
+    lease.first_token(1.0)
+    lease.tokens(5)
+    lease.assume_prefilled()
+    assert backend.own.idle
+    assert backend.failures_total == 1
+
+
+def test_a_plain_answer_leaves_prefill_by_the_measured_rate() -> None:
+    """Nothing shows its first token: 10,000 tokens at the prior of 10,000/s take a second."""
+    backend = Backend("a", "http://127.0.0.1:1")
+    lease = lease_on(backend, prompt_tokens=10_000)
+    backend.advance(0.99)
+    assert backend.queued_prefill_tokens == 10_000
+    backend.advance(1.01)
+    assert (backend.queued_prefill_tokens, backend.active_decode_tokens) == (0, 10_000)
+    lease.end()
+    assert backend.own.idle
+
+
+def test_an_embedding_is_prefill_until_it_ends() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    lease = lease_on(backend, prompt_tokens=10_000, generates=False)
+    backend.advance(1e6)
+    assert backend.queued_prefill_tokens == 10_000
+    lease.end()
+    assert backend.own.idle
+
+
+def test_the_prefill_rate_is_learnt_from_streams() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for second in range(200):
+        lease = Lease(backend, Ask("/", prompt_tokens=2_000, stream=True), float(second))
+        lease.first_token(second + 1.0)
+        lease.end()
+    assert backend.prefill_rate.tokens_per_s == pytest.approx(2_000, rel=0.02)
+
+
+def test_every_change_moves_the_sequence() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    lease = lease_on(backend, prompt_tokens=10, stream=True)
+    seen = [backend.own.sequence]
+    for change in (lambda: lease.first_token(1.0), lambda: lease.tokens(1), lease.end):
+        change()
+        seen.append(backend.own.sequence)
+    assert seen == sorted(set(seen))
