@@ -83,7 +83,7 @@ class Draft:
     def _container(self, path: KeyPath, kind: type, origin: Origin) -> object:
         """Return the container at `path`, made where there is none of its kind."""
         node: object = self.tree
-        kinds = [*map(_holder_of, path[1:]), kind]
+        kinds = [*map(_holder_of, path[1:]), kind][: len(path)]
         for length, (step, wanted) in enumerate(zip(path, kinds, strict=True), start=1):
             child = _child(node, step)
             if not isinstance(child, wanted):

@@ -32,7 +32,7 @@ def token_id(piece: bytes) -> int:
 def piece_of(number: int) -> bytes:
     """The bytes behind a token id; an id of no known piece reads as its decimal digits."""
     raw = number.to_bytes((number.bit_length() + 7) // 8, "big")
-    return raw[1:] if raw[:1] == b"\x01" else b" %d" % number
+    return raw[1:] if len(raw) > 1 and raw[0] == 1 else b" %d" % number
 
 
 def _vocabulary() -> tuple[Token, ...]:

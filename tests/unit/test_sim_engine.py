@@ -35,7 +35,8 @@ def loaded(profile: Profile, *sequences: Sequence) -> Engine:
 
 def run(engine: Engine) -> list[tuple[float, list[Sequence]]]:
     """Every step until the engine is quiet: when its tokens come, and whose."""
-    steps, now_s = [], 0.0
+    steps: list[tuple[float, list[Sequence]]] = []
+    now_s = 0.0
     while True:
         duration_s, emissions = engine.step(now_s)
         if not duration_s:

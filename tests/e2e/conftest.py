@@ -1,0 +1,123 @@
+"""A real penstock process in front of simulated servers, each on a port of its own.
+
+Whatever a test does, its proxy must come back to rest: all counters at zero,
+asserted when the test is over.
+"""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from bench.sim.server import SimServer
+from tests.e2e.process import Penstock, Serve, Simulate
+
+ROOT = Path(__file__).resolve().parents[2]
+_LISTENING = re.compile(rb"listening on [^ ]*:(\d+), admin on [^ ]*:(\d+)")
+
+
+@pytest.fixture
+async def simulate() -> AsyncIterator[Simulate]:
+    """Start simulated servers: `await simulate(2, profile="instant")`."""
+    started: list[SimServer] = []
+
+    async def start(count: int = 1, **options: Any) -> list[SimServer]:
+        options.setdefault("profile", "instant")
+        servers = [SimServer(name=f"sim-{i}", seed=i, **options) for i in range(count)]
+        for server in servers:
+            await server.start()
+            started.append(server)
+        return servers
+
+    yield start
+    for server in started:
+        await server.stop()
+
+
+@pytest.fixture
+async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
+    """Start penstock before servers: `await serve(servers, timeouts={"hold_s": 0.2})`.
+
+    Keyword arguments are top-level keys of the configuration. `at_rest=False`
+    leaves out the check at the end, `ready` is how many backends to wait for.
+    """
+    running: list[tuple[Penstock, bool]] = []
+    readers: list[asyncio.Task[None]] = []
+
+    async def start(
+        servers: list[SimServer] | list[str],
+        *,
+        ready: int | None = None,
+        at_rest: bool = True,
+        pool: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
+        **config: Any,
+    ) -> Penstock:
+        urls = [server if isinstance(server, str) else server.url for server in servers]
+        backends = [{"name": f"b{i}", "url": url} for i, url in enumerate(urls)]
+        settings = {
+            "listen": {"host": "127.0.0.1", "port": 0},
+            "admin": {"host": "127.0.0.1", "port": 0},
+            "pools": [{"name": "default", "backends": backends, **(pool or {})}],
+            "health": {"interval_s": 0.2},
+            "drain": {"grace_s": 0, "timeout_s": 5},
+            **config,
+        }
+        path = tmp_path / f"penstock-{len(running)}.yaml"
+        path.write_bytes(orjson.dumps(settings))  # JSON is YAML
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "proxy",
+            "serve",
+            "--config",
+            str(path),
+            cwd=ROOT,
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        penstock = Penstock(process, 0, 0)
+        running.append((penstock, at_rest))
+        listening = asyncio.Event()
+        readers.append(asyncio.create_task(_read_log(penstock, listening)))
+        readers.append(asyncio.create_task(_read_access(penstock)))
+        async with asyncio.timeout(15):
+            await listening.wait()
+        assert penstock.port, b"".join(penstock.log).decode()
+        await penstock.until_ready(len(urls) if ready is None else ready)
+        return penstock
+
+    yield start
+    try:
+        for penstock, at_rest in running:
+            if at_rest and penstock.process.returncode is None:
+                await penstock.until_at_rest()
+    finally:
+        for penstock, _ in running:
+            if penstock.process.returncode is None:
+                await penstock.stop()
+        await asyncio.gather(*readers)
+    for penstock, _ in running:
+        assert b"Traceback" not in b"".join(penstock.log), b"".join(penstock.log).decode()
+
+
+async def _read_log(penstock: Penstock, listening: asyncio.Event) -> None:
+    assert penstock.process.stderr is not None
+    async for line in penstock.process.stderr:
+        penstock.log.append(line)
+        if match := _LISTENING.search(line):
+            penstock.port, penstock.admin_port = map(int, match.groups())
+            listening.set()
+    listening.set()
+
+
+async def _read_access(penstock: Penstock) -> None:
+    assert penstock.process.stdout is not None
+    async for line in penstock.process.stdout:
+        penstock.access_lines.append(orjson.loads(line))

@@ -1,0 +1,85 @@
+"""A running penstock process, as the end-to-end tests see it."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from bench.sim.server import SimServer
+
+REST_WITHIN_S = 3.0
+
+COUNTS = ("requests_in_flight", "queued_prefill_tokens", "active_decode_tokens", "streams")
+
+
+@dataclass
+class Penstock:
+    """A running process; `port` is its data port, `log` what it wrote to stderr."""
+
+    process: asyncio.subprocess.Process
+    port: int
+    admin_port: int
+    log: list[bytes] = field(default_factory=list)
+    access_lines: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.admin_port}"
+
+    async def backends(self) -> list[dict[str, Any]]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self.admin_url}/api/v1/backends") as answer,
+        ):
+            listing: list[dict[str, Any]] = orjson.loads(await answer.read())
+            return listing
+
+    async def metrics(self) -> str:
+        """The exposition, past the moment that a body is kept."""
+        await asyncio.sleep(1.05)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self.admin_url}/metrics") as answer,
+        ):
+            return await answer.text()
+
+    async def until(self, holds: Callable[[list[dict[str, Any]]], bool], within_s: float) -> None:
+        """Wait until the listing of backends satisfies a condition."""
+        listing: list[dict[str, Any]] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not holds(listing := await self.backends()):
+                    await asyncio.sleep(0.02)
+                return
+        raise AssertionError(f"not within {within_s} s: {listing}")
+
+    async def until_ready(self, count: int, within_s: float = 10.0) -> None:
+        await self.until(
+            lambda listing: sum(each["state"] == "ready" for each in listing) == count, within_s
+        )
+
+    async def until_at_rest(self) -> None:
+        await self.until(
+            lambda listing: not any(each[name] for each in listing for name in COUNTS),
+            REST_WITHIN_S,
+        )
+
+    async def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(15):
+            return await self.process.wait()
+
+
+Serve = Callable[..., Awaitable[Penstock]]
+Simulate = Callable[..., Awaitable[list[SimServer]]]
