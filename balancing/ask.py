@@ -91,7 +91,7 @@ class Ask:
         try:
             peek = _peek.decode(body)
         except (msgspec.DecodeError, RecursionError):
-            raise MalformedAsk("The request body must be one JSON object.") from None
+            raise MalformedAsk("The request body must be one valid JSON object.") from None
         model = _model_of(peek.model)
         text = _text_of(peek) or body
         media_parts, text_bytes = _without_media(text)

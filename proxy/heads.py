@@ -25,7 +25,7 @@ HEADERS_MAX: Final = 128
 _REQUEST_LINE: Final = re.compile(
     rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([\x21-\x7e]{1,8192}) HTTP/1\.([01])"
 )
-_OTHER_VERSION: Final = re.compile(rb"\S+ \S+ HTTP/[0-9](\.[0-9])?")
+_OTHER_VERSION: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/(?!1\.[01]$)[0-9](\.[0-9])?")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([^\x00-\x1f\x7f]*))?")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # Controls, and line ends that are not CR LF: where parsers differ, smuggling begins.

@@ -98,16 +98,16 @@ def _prompts(given: Any) -> list[Prompt]:
         return [Prompt.from_text(given)]
     if not isinstance(given, list) or not given:
         raise invalid_field("prompt")
-    if _is_ids(given):
+    if is_ids(given):
         return [Prompt.from_ids(given)]
     if all(isinstance(item, str) for item in given):
         return [Prompt.from_text(item) for item in given]
-    if all(map(_is_ids, given)):
+    if all(map(is_ids, given)):
         return [Prompt.from_ids(item) for item in given]
     raise invalid_field("prompt", "Input should be a valid prompt")
 
 
-def _is_ids(given: Any) -> bool:
+def is_ids(given: Any) -> bool:
     return isinstance(given, list) and all(isinstance(i, int) and i >= 0 for i in given)
 
 

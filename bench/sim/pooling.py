@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bench.sim.dialects.dialect import Identity, openai_usage, usage_of
 from bench.sim.errors import Refusal, invalid_field
-from bench.sim.job import Body, Job
+from bench.sim.job import Body, Job, is_ids
 from bench.sim.prompt import Prompt
 
 _DIMENSIONS: Final = 8
@@ -112,9 +112,9 @@ def _numbers(text: bytes) -> list[float]:
 
 
 def _prompts(field: str, given: Any) -> list[Prompt]:
-    if isinstance(given, list) and given and all(isinstance(i, int) for i in given):
+    if given and is_ids(given):
         return [Prompt.from_ids(given)]
-    if isinstance(given, list) and given and all(isinstance(i, list) for i in given):
+    if isinstance(given, list) and given and all(map(is_ids, given)):
         return [Prompt.from_ids(item) for item in given]
     return [Prompt.from_text(text) for text in _texts(field, given)]
 

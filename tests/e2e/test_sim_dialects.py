@@ -7,9 +7,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bench.sim import SimServer, expected, render
+from bench.sim import Prompt, SimServer, expected, render
 
 HELLO = [{"role": "user", "content": "hello"}]
+PROMPT_TOKENS = Prompt.from_messages(HELLO).tokens
 ANSWER = expected(render(HELLO), 5)
 CHAT = "/v1/chat/completions"
 Post = dict[str, Any]
@@ -91,8 +92,8 @@ async def test_chat_whole_equals_chat_streamed(client: aiohttp.ClientSession) ->
     answer = await whole(client, CHAT, {"messages": HELLO, "max_completion_tokens": 5})
     assert answer["choices"][0]["message"]["content"] == ANSWER
     assert answer["usage"] == {
-        "prompt_tokens": 8,
-        "total_tokens": 13,
+        "prompt_tokens": PROMPT_TOKENS,
+        "total_tokens": PROMPT_TOKENS + 5,
         "completion_tokens": 5,
         "prompt_tokens_details": None,
         "completion_tokens_details": None,
@@ -201,11 +202,11 @@ async def test_messages_stream_anthropic_events(client: aiohttp.ClientSession) -
         "message_stop",
     ]
     assert "".join(data(part)["delta"]["text"] for part in parts[2:7]) == ANSWER
-    assert data(parts[-2])["usage"] == {"input_tokens": 8, "output_tokens": 5}
+    assert data(parts[-2])["usage"] == {"input_tokens": PROMPT_TOKENS, "output_tokens": 5}
     answer = await whole(client, "/v1/messages", body)
     assert answer["content"] == [{"type": "text", "text": ANSWER}]
     counted = await whole(client, "/v1/messages/count_tokens", body)
-    assert counted["input_tokens"] == 8
+    assert counted["input_tokens"] == PROMPT_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ async def test_tokenize_and_detokenize_agree(client: aiohttp.ClientSession) -> N
     assert tokens["count"] == len(tokens["tokens"]) == 3
     text = await whole(client, "/detokenize", {"tokens": tokens["tokens"]})
     assert text == {"prompt": "hello wörld"}
-    assert (await whole(client, "/tokenize", {"messages": HELLO}))["count"] == 8
+    assert (await whole(client, "/tokenize", {"messages": HELLO}))["count"] == PROMPT_TOKENS
 
 
 async def test_transcription_takes_multipart_and_ignores_the_boundary(
@@ -274,7 +275,7 @@ async def test_metrics_follow_the_engine(client: aiohttp.ClientSession) -> None:
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
     labels = '{engine="0",model_name="sim-model"}'
     assert samples[f"vllm:generation_tokens_total{labels}"] == "5.0"
-    assert samples[f"vllm:prompt_tokens_total{labels}"] == "8.0"
+    assert samples[f"vllm:prompt_tokens_total{labels}"] == f"{PROMPT_TOKENS}.0"
     assert samples[f"vllm:num_requests_running{labels}"] == "0.0"
     (config,) = (name for name in samples if name.startswith("vllm:cache_config_info"))
     assert 'block_size="16"' in config

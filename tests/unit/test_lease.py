@@ -80,7 +80,10 @@ def test_every_change_moves_the_sequence() -> None:
     backend = Backend("a", "http://127.0.0.1:1")
     lease = lease_on(backend, prompt_tokens=10, stream=True)
     seen = [backend.own.sequence]
-    for change in (lambda: lease.first_token(1.0), lambda: lease.tokens(1), lease.end):
-        change()
-        seen.append(backend.own.sequence)
+    lease.first_token(1.0)
+    seen.append(backend.own.sequence)
+    lease.tokens(1)
+    seen.append(backend.own.sequence)
+    lease.end()
+    seen.append(backend.own.sequence)
     assert seen == sorted(set(seen))

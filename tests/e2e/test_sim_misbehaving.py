@@ -1,0 +1,397 @@
+"""Every fault of the simulated server, seen from a raw socket."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+import pytest
+
+from bench.sim import SimServer, expected
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stream": True}
+PROMPT = {"prompt": "hi", "max_tokens": 5, "stream": True}
+PATHS = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": PROMPT,
+    "/v1/messages": CHAT,
+    "/v1/responses": {"input": "hi", "max_output_tokens": 5, "stream": True},
+}
+HEAD_END = b"\r\n\r\n"
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[SimServer]:
+    server = await SimServer(profile="instant").start()
+    yield server
+    await server.stop()
+    assert server.engine.idle
+
+
+class Client:
+    """One raw connection, read so that bytes before a reset are not lost."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._ahead = b""
+        self.was_reset = False
+
+    @classmethod
+    async def open(cls, server: SimServer) -> "Client":
+        sock = socket.socket()
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server.port))
+        except OSError:
+            sock.close()
+            raise
+        return cls(sock)
+
+    async def post(self, path: str, body: object, *, close: bool = True) -> None:
+        raw = json.dumps(body).encode()
+        end = "Connection: close\r\n" if close else ""
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{end}"
+        request = f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw
+        await self._loop.sock_sendall(self._sock, request)
+
+    async def until(self, marker: bytes, times: int = 1) -> bytes:
+        """All bytes up to the end of the marker's nth occurrence."""
+        async with asyncio.timeout(5):
+            while self._ahead.count(marker) < times:
+                more = await self._loop.sock_recv(self._sock, 65_536)
+                assert more, f"closed after {self._ahead!r}"
+                self._ahead += more
+        parts = self._ahead.split(marker, times)
+        self._ahead = parts.pop()
+        return marker.join(parts) + marker
+
+    async def rest(self) -> bytes:
+        """All bytes until the server closes."""
+        got, self._ahead = self._ahead, b""
+        async with asyncio.timeout(5):
+            try:
+                while more := await self._loop.sock_recv(self._sock, 65_536):
+                    got += more
+            except ConnectionResetError:
+                self.was_reset = True
+        return got
+
+    async def silent(self) -> bool:
+        """Whether nothing comes for a while."""
+        try:
+            await asyncio.wait_for(self._loop.sock_recv(self._sock, 1), 0.03)
+        except TimeoutError:
+            return not self._ahead
+        return False
+
+    def leave(self) -> None:
+        self._sock.close()
+
+
+@pytest.fixture
+async def client(server: SimServer) -> AsyncIterator[Client]:
+    client = await Client.open(server)
+    yield client
+    client.leave()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def deltas(raw: bytes) -> int:
+    return raw.count(b'"finish_reason":null,"stop_reason"') + raw.count(b'"length"')
+
+
+async def test_refuse_closes_the_port_and_clearing_opens_it_again(server: SimServer) -> None:
+    for _ in range(3):
+        server.faults.set("refuse")
+        with pytest.raises(ConnectionRefusedError):
+            await Client.open(server)
+        server.faults.clear("refuse")
+        client = await Client.open(server)
+        await client.post("/v1/completions", PROMPT)
+        assert (await client.rest()).endswith(LAST_CHUNK)
+        client.leave()
+
+
+async def test_hang_accept_reads_nothing(server: SimServer) -> None:
+    server.faults.set("hang_accept", times=1)
+    deaf, well = await Client.open(server), await Client.open(server)
+    await deaf.post("/v1/completions", PROMPT)
+    await well.post("/v1/completions", PROMPT)
+    assert (await well.rest()).endswith(LAST_CHUNK)
+    assert await deaf.silent()
+    assert len(server.seen) == 1
+    deaf.leave()
+    well.leave()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_hang_before_headers(
+    server: SimServer, client: Client, path: str, stream: bool
+) -> None:
+    server.faults.set("hang_before_headers")
+    await client.post(path, {**PATHS[path], "stream": stream})
+    await until(lambda: server.engine.running == 1)
+    assert await client.silent()
+    client.leave()
+    await until(lambda: server.engine.idle)
+    assert server.client_aborts_total == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_hang_after_headers(server: SimServer, client: Client, stream: bool) -> None:
+    server.faults.set("hang_after_headers")
+    await client.post("/v1/chat/completions", {**CHAT, "stream": stream})
+    assert (await client.until(HEAD_END)).startswith(b"HTTP/1.1 200 OK")
+    assert await client.silent()
+    client.leave()
+    await until(lambda: server.engine.idle)
+
+
+async def test_hang_mid_stream(server: SimServer, client: Client) -> None:
+    server.faults.set("hang_mid_stream", tokens=3)
+    await client.post("/v1/completions", PROMPT)
+    assert deltas(await client.until(b"\n\n\r\n", times=3)) == 3
+    assert await client.silent()
+    assert server.engine.running == 1
+    client.leave()
+    await until(lambda: server.engine.idle)
+
+
+@pytest.mark.parametrize("rst", [False, True])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_cut_before_headers(
+    server: SimServer, client: Client, rst: bool, stream: bool
+) -> None:
+    server.faults.set("cut_before_headers", rst=rst)
+    await client.post("/v1/completions", {**PROMPT, "stream": stream})
+    assert await client.rest() == b""
+    assert client.was_reset == rst
+
+
+@pytest.mark.parametrize("rst", [False, True])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_cut_after_headers(
+    server: SimServer, client: Client, rst: bool, stream: bool
+) -> None:
+    server.faults.set("cut_after_headers", rst=rst)
+    await client.post("/v1/completions", {**PROMPT, "stream": stream})
+    got = await client.rest()
+    assert got.startswith(b"HTTP/1.1 200 OK")
+    assert got.endswith(HEAD_END)
+    assert client.was_reset == rst
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("rst", [False, True])
+async def test_cut_mid_stream(server: SimServer, client: Client, tokens: int, rst: bool) -> None:
+    server.faults.set("cut_mid_stream", tokens=tokens, rst=rst)
+    await client.post("/v1/completions", PROMPT)
+    got = await client.rest()
+    assert deltas(got) == tokens
+    assert not got.endswith(LAST_CHUNK)
+    assert client.was_reset == rst
+    assert server.engine.idle
+    assert (server.engine.aborted_total, server.client_aborts_total) == (1, 0)
+
+
+async def test_cut_mid_body_of_an_unstreamed_answer(server: SimServer, client: Client) -> None:
+    server.faults.set("cut_mid_stream")
+    await client.post("/v1/completions", {**PROMPT, "stream": False})
+    head, _, body = (await client.rest()).partition(HEAD_END)
+    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+    assert len(body) == length // 2
+
+
+@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("tokens", [0, 2])
+async def test_error_event_inside_the_200(
+    server: SimServer, client: Client, status: int, tokens: int
+) -> None:
+    server.faults.set("error_event", status=status, tokens=tokens)
+    await client.post("/v1/completions", PROMPT)
+    got = await client.rest()
+    assert got.startswith(b"HTTP/1.1 200 OK")
+    assert deltas(got) == tokens
+    event = got.partition(b'data: {"error"')[2].partition(b"\n\n")[0]
+    assert event.endswith(b'"param": null, "code": %d}}' % status)
+    assert got.endswith(b"data: [DONE]\n\n" + LAST_CHUNK)
+
+
+async def test_error_events_of_the_other_dialects(server: SimServer, client: Client) -> None:
+    server.faults.set("error_event")
+    await client.post("/v1/messages", CHAT, close=False)
+    got = await client.until(LAST_CHUNK)
+    assert b'event: error\ndata: {"type":"error","error":{"type":"internal_error"' in got
+    await client.post("/v1/completions", {**PROMPT, "stream": False}, close=False)
+    assert (await client.until(HEAD_END)).startswith(b"HTTP/1.1 503")
+    await client.until(b"}}")
+    await client.post("/v1/responses", PATHS["/v1/responses"])
+    got = await client.rest()
+    assert got.startswith(b"HTTP/1.1 200 OK")
+    assert not got.endswith(LAST_CHUNK)
+
+
+async def test_done_only(server: SimServer, client: Client) -> None:
+    server.faults.set("done_only")
+    await client.post("/v1/chat/completions", CHAT)
+    got = await client.rest()
+    assert got.partition(HEAD_END)[2] == b"e\r\ndata: [DONE]\n\n" + LAST_CHUNK
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_abort_empty(server: SimServer, client: Client, stream: bool) -> None:
+    server.faults.set("abort_empty")
+    await client.post("/v1/completions", {**PROMPT, "stream": stream})
+    got = await client.rest()
+    assert b'"text":"","logprobs":null,"finish_reason":"abort"' in got
+
+
+async def test_busy(server: SimServer, client: Client) -> None:
+    server.faults.set("busy", times=1)
+    await client.post("/v1/completions", PROMPT, close=False)
+    head = await client.until(HEAD_END)
+    assert head.startswith(b"HTTP/1.1 503 Service Unavailable")
+    assert b"currently busy" in await client.until(b"}}")
+    await client.post("/v1/completions", PROMPT)
+    assert (await client.rest()).endswith(LAST_CHUNK)
+
+
+async def test_draining_looks_healthy_and_serves_nothing(server: SimServer) -> None:
+    server.faults.set("draining")
+    async with aiohttp.ClientSession(server.url) as client:
+        async with client.get("/health") as response:
+            assert response.status == 200
+        async with client.post("/v1/chat/completions", json=CHAT) as response:
+            assert response.status == 500
+            message = (await response.json())["error"]["message"]
+            assert message == "cannot schedule new futures after shutdown"
+        ids = {"prompt": [1, 2], "max_tokens": 5}
+        async with client.post("/v1/completions", json=ids) as response:
+            (choice,) = (await response.json())["choices"]
+            assert (choice["text"], choice["finish_reason"]) == ("", "abort")
+        async with client.post("/v1/completions", json={**ids, "stream": True}) as response:
+            assert await response.text() == "data: [DONE]\n\n"
+
+
+async def test_health_faults(server: SimServer) -> None:
+    async with aiohttp.ClientSession(server.url) as client:
+        server.faults.set("health_503", times=1)
+        for status in (503, 200):
+            async with client.get("/health") as response:
+                assert response.status == status
+        server.faults.set("health_hang")
+        with pytest.raises(TimeoutError):
+            await client.get("/health", timeout=aiohttp.ClientTimeout(0.05))
+        async with client.post("/v1/completions", json=PROMPT) as response:
+            assert (await response.text()).endswith("[DONE]\n\n")
+
+
+async def test_unsolicited_bytes_come_on_the_idle_connection(
+    server: SimServer, client: Client
+) -> None:
+    server.faults.set("unsolicited", delay_s=0.02)
+    await client.post("/v1/completions", PROMPT, close=False)
+    assert (await client.until(LAST_CHUNK)).startswith(b"HTTP/1.1 200 OK")
+    assert (await client.until(b"second answer")).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_second_answer_follows_the_first(server: SimServer, client: Client) -> None:
+    server.faults.set("second_answer")
+    await client.post("/v1/completions", {**PROMPT, "stream": False})
+    assert (await client.rest()).count(b"HTTP/1.1 200 OK") == 2
+
+
+async def test_early_hints_come_before_the_answer(server: SimServer, client: Client) -> None:
+    server.faults.set("early_hints")
+    await client.post("/v1/completions", PROMPT)
+    assert (await client.until(HEAD_END)).startswith(b"HTTP/1.1 103 Early Hints")
+    assert (await client.until(HEAD_END)).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_keep_alive_comments_until_the_first_token(server: SimServer, client: Client) -> None:
+    server.faults.set("keep_alive", every_s=0.005)
+    # 100,000 tokens at 10 million a second: 10 ms until the first token.
+    await client.post("/v1/completions", {**PROMPT, "prompt": "x" * 400_000})
+    got = await client.rest()
+    queued, _, rest = got.partition(b"data: ")
+    assert queued.count(b"e\r\n: keep-alive\n\n\r\n") >= 1
+    assert b": keep-alive" not in rest
+
+
+@pytest.mark.parametrize("tokens", [2, 5, 9])
+async def test_multi_token_chunks(server: SimServer, client: Client, tokens: int) -> None:
+    server.faults.set("multi_token", tokens=tokens)
+    await client.post("/v1/completions", PROMPT)
+    got = await client.rest()
+    events = [json.loads(line[6:]) for line in got.splitlines() if line.startswith(b"data: {")]
+    assert len(events) == -(-5 // tokens)
+    assert "".join(event["choices"][0]["text"] for event in events) == expected("hi", 5)
+
+
+@pytest.mark.parametrize("at_byte", [0, 1, 7, 1_000])
+async def test_split_events_keep_their_bytes(
+    server: SimServer, client: Client, at_byte: int
+) -> None:
+    server.faults.set("split", at_byte=at_byte, delay_s=0.002)
+    await client.post("/v1/completions", PROMPT)
+    got = await client.rest()
+    assert deltas(got) == 5
+    assert got.endswith(b"data: [DONE]\n\n" + LAST_CHUNK)
+
+
+async def test_a_split_event_arrives_in_two_pieces(server: SimServer, client: Client) -> None:
+    server.faults.set("split", at_byte=4, delay_s=60)
+    server.faults.set("hang_mid_stream", tokens=1)
+    await client.post("/v1/completions", PROMPT)
+    await client.until(HEAD_END)
+    await client.until(b"\r\ndata")
+    assert await client.silent()
+
+
+async def test_crlf_lines(server: SimServer, client: Client) -> None:
+    server.faults.set("crlf")
+    await client.post("/v1/messages", CHAT)
+    got = await client.rest()
+    assert b"event: message_stop\r\ndata: {" in got
+    assert b"\n" not in got.replace(b"\r\n", b"")
+
+
+async def test_faults_are_set_and_cleared_over_http(server: SimServer) -> None:
+    async with aiohttp.ClientSession(server.url) as client:
+        order = {"set": [{"kind": "busy", "times": 2}, {"kind": "crlf"}]}
+        async with client.post("/sim/faults", json=order) as response:
+            active = (await response.json())["faults"]
+        assert [(fault["kind"], fault["times"]) for fault in active] == [
+            ("busy", 2),
+            ("crlf", None),
+        ]
+        async with client.post("/v1/completions", json=PROMPT) as response:
+            assert response.status == 503
+        async with client.get("/sim/state") as response:
+            assert (await response.json())["faults"][0]["times"] == 1
+        async with client.post("/sim/faults", json={"clear": True}) as response:
+            assert (await response.json())["faults"] == []
+        async with client.post("/sim/faults", json={"set": [{"kind": "none"}]}) as response:
+            assert response.status == 400
+
+
+@pytest.mark.parametrize("rst", [False, True])
+async def test_dropping_all_connections_ends_their_streams(
+    server: SimServer, client: Client, rst: bool
+) -> None:
+    server.faults.set("hang_mid_stream", tokens=1)
+    await client.post("/v1/completions", PROMPT)
+    assert deltas(await client.until(b"\n\n\r\n")) == 1
+    server.drop_connections(rst=rst)
+    assert await client.rest() == b""
+    assert client.was_reset == rst
+    assert server.engine.idle

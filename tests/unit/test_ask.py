@@ -1,0 +1,165 @@
+"""The peek: what routing reads of a body, and what it leaves to the backend."""
+
+import orjson
+import pytest
+
+from balancing.ask import Ask, MalformedAsk
+from balancing.tokens import MEDIA_PART_TOKENS, ContentClass, TokenEstimator
+
+JSON = [(b"content-type", b"application/json")]
+
+
+def ask(body: bytes, path: str = "/v1/chat/completions") -> Ask:
+    return Ask.from_request(path, JSON, body, TokenEstimator())
+
+
+def test_a_chat() -> None:
+    seen = ask(
+        b'{"model":"m","stream":true,"n":2,"max_tokens":50,'
+        b'"messages":[{"role":"user","content":"hello"}]}'
+    )
+    assert (seen.model, seen.stream, seen.choices, seen.max_tokens) == ("m", True, 2, 50)
+    assert seen.text_bytes == len(b'[{"role":"user","content":"hello"}]')
+    assert seen.prompt_tokens == round(seen.text_bytes / 3.2)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts", "tokens"),
+    [
+        (b'"text"', 1, None),
+        (b'["one","two","three"]', 3, None),
+        (b"[1,2,3,4]", 1, 4),
+        (b"[[1,2],[3,4,5]]", 2, 5),
+        (b"[]", 1, None),
+        (b'{"odd":1}', 1, None),
+        (b"null", 1, None),
+    ],
+)
+def test_prompts(prompt: bytes, prompts: int, tokens: int | None) -> None:
+    seen = ask(b'{"prompt":%b}' % prompt, "/v1/completions")
+    assert seen.prompts == prompts
+    if tokens:
+        assert seen.prompt_tokens == tokens
+        assert seen.text_bytes == 0  # exact: nothing to learn from
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'"text"',
+        b"null",
+        b"12",
+        b"{",
+        b'{"model":"m"} trailing',
+        b'{"model":"m",}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+    ],
+)
+def test_what_is_no_json_object_is_refused(body: bytes) -> None:
+    if body:
+        with pytest.raises(MalformedAsk) as caught:
+            ask(body)
+        assert "JSON object" in str(caught.value)
+
+
+@pytest.mark.parametrize("model", [b"1", b"[]", b"{}", b"true"])
+def test_a_model_must_be_a_string(model: bytes) -> None:
+    with pytest.raises(MalformedAsk, match="model"):
+        ask(b'{"model":%b}' % model)
+
+
+def test_odd_types_elsewhere_are_the_backends_to_judge() -> None:
+    seen = ask(
+        b'{"model":null,"stream":"yes","n":"two","max_tokens":-5,"messages":7,"stream_options":1}'
+    )
+    assert seen.model is None
+    assert not seen.stream
+    assert (seen.choices, seen.max_tokens) == (1, None)
+    assert not seen.wants_usage
+
+
+def test_duplicate_keys_count_as_backends_read_them() -> None:
+    assert ask(b'{"stream":false,"stream":true}').stream
+
+
+@pytest.mark.parametrize(
+    ("options", "wants"),
+    [
+        (b'{"include_usage":true}', True),
+        (b'{"include_usage": true, "x": 1}', True),
+        (b'{"include_usage":false}', False),
+        (b"{}", False),
+        (b"null", False),
+        (b"[1]", False),
+    ],
+)
+def test_who_asked_for_usage(options: bytes, wants: bool) -> None:
+    assert ask(b'{"stream":true,"stream_options":%b}' % options).wants_usage is wants
+
+
+def test_inline_images_are_no_text() -> None:
+    image = b"data:image/png;base64," + b"QUJD" * 50_000
+    part = b'{"type":"image_url","image_url":{"url":"%b"}}' % image
+    seen = ask(b'{"messages":[{"role":"user","content":[%b,%b]}]}' % (part, part))
+    assert 2 * MEDIA_PART_TOKENS <= seen.prompt_tokens < 2 * MEDIA_PART_TOKENS + 200
+    assert seen.text_bytes == 0  # its usage must not teach the ratio of text
+
+
+def test_inline_audio_is_no_text() -> None:
+    part = b'{"type":"input_audio","input_audio":{"data":"%b","format":"wav"}}' % (b"QUJD" * 9_000)
+    seen = ask(b'{"messages":[{"role":"user","content":[%b]}]}' % part)
+    assert seen.prompt_tokens < MEDIA_PART_TOKENS + 200
+
+
+def test_multipart_is_not_read_as_json() -> None:
+    form = [(b"content-type", b"multipart/form-data; boundary=x")]
+    seen = Ask.from_request("/v1/audio/transcriptions", form, b"--x\r\n...", TokenEstimator())
+    assert seen.model is None
+
+
+def test_the_ratio_is_learnt_per_model_and_class() -> None:
+    estimator = TokenEstimator()
+    assert estimator.estimate("m", ContentClass.TEXT, 3_200) == 1_000
+    for _ in range(50):
+        estimator.observe("m", ContentClass.TEXT, 10_000, 5_000)
+    assert estimator.estimate("m", ContentClass.TEXT, 10_000) == pytest.approx(5_000, rel=0.01)
+    assert estimator.estimate("m", ContentClass.CODE, 3_200) == 1_000
+    assert estimator.estimate("other", ContentClass.TEXT, 3_200) == 1_000
+
+
+def test_a_changed_tokenizer_is_followed() -> None:
+    estimator = TokenEstimator()
+    for _ in range(1_000):
+        estimator.observe("m", ContentClass.TEXT, 10_000, 2_500)
+    for _ in range(1_000):
+        estimator.observe("m", ContentClass.TEXT, 10_000, 5_000)
+    assert estimator.estimate("m", ContentClass.TEXT, 10_000) == pytest.approx(5_000, rel=0.02)
+
+
+def test_models_that_clients_invent_take_no_more_memory() -> None:
+    estimator = TokenEstimator()
+    for number in range(5_000):
+        estimator.observe(f"m{number}", ContentClass.TEXT, 100, 50)
+    assert len(estimator._ratios) <= 256 * len(ContentClass)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The river runs through the valley and the mill stands by it. " * 20, ContentClass.TEXT),
+        ('if (x) {\n\treturn "a";\n}\n' * 50, ContentClass.CODE),
+        ("河流穿过山谷，磨坊就在旁边。" * 40, ContentClass.WIDE),
+    ],
+)
+def test_classes_of_content(text: str, expected: ContentClass) -> None:
+    body = orjson.dumps({"messages": [{"role": "user", "content": text}]})
+    assert ask(body).content is expected
+
+
+def test_escaped_text_is_a_class_of_its_own() -> None:
+    body = b'{"messages":[{"content":"%b"}]}' % (rb"\u6cb3\u6d41" * 100)
+    assert ask(body).content is ContentClass.ESCAPED

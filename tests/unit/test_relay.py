@@ -1,0 +1,341 @@
+"""Relays by transcript: bytes of an answer in, bytes to the client out, at every split."""
+
+from collections.abc import Callable
+
+import pytest
+
+from balancing.ask import Ask
+from balancing.backend import Backend
+from balancing.lease import Lease
+from proxy.answer import Answer
+from proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
+from proxy.errors import AnswerCut, AnswerEmpty, BackendError, BackendRefused, StreamBroken
+from proxy.heads import RequestHead, ResponseHead, parse_request_head, parse_response_head
+from proxy.metrics import ITL_S, Histogram
+from proxy.relay import (
+    EVENT_BYTES_MAX,
+    HELD_BYTES_MAX,
+    WHOLE_BYTES_MAX,
+    EventRelay,
+    JsonRelay,
+    Relay,
+)
+from tests.unit.transport import Transport, dechunked
+
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8"
+JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json"
+
+
+def chat(text: bytes, finish: bytes = b"null", index: int = 0) -> bytes:
+    return (
+        b'data: {"id":"c","choices":[{"index":%d,"delta":{"content":"%b"},'
+        b'"logprobs":null,"finish_reason":%b}]}\n\n' % (index, text, finish)
+    )
+
+
+USAGE = (
+    b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":7,"total_tokens":10,'
+    b'"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+ERROR = b'data: {"error": {"message": "busy", "type": "Service Unavailable", "code": 503}}\n\n'
+# Text that looks like framing, escaped as JSON must have it, and bytes of several per character.
+TOKENS = [
+    chat(b""),
+    chat(rb"data: [DONE]\n\n"),
+    chat(rb"\"finish_reason\":null \"choices\":[]"),
+    chat("é 河 🚀".encode()),
+    chat(b"end", b'"length"'),
+]
+
+
+class Request:
+    """An answer on its way through a relay."""
+
+    def __init__(
+        self,
+        dialect: Dialect = CHAT,
+        *,
+        hide_usage: bool = True,
+        ask: Ask | None = None,
+        head: bytes = SSE,
+        client: bytes = b"GET / HTTP/1.1\r\nhost: x",
+    ) -> None:
+        self.transport = Transport()
+        self.answer = Answer(self.transport, parse_request_head(client), b"id-1", [])
+        self.backend = Backend("b0", "http://127.0.0.1:1")
+        self.lease = Lease(self.backend, ask or Ask("/", prompt_tokens=7, stream=True), 0.0)
+        self.ends: list[BackendError | None] = []
+        self.head = parse_response_head(head)
+        self.relay: Relay
+        if b"event-stream" in head:
+            self.relay = EventRelay(
+                self.head,
+                self.answer,
+                self.lease,
+                self.ends.append,
+                dialect,
+                Histogram(ITL_S),
+                hide_usage=hide_usage,
+            )
+        elif b"application/json" in head:
+            self.relay = JsonRelay(self.head, self.answer, self.lease, self.ends.append, dialect)
+        else:
+            self.relay = Relay(self.head, self.answer, self.lease, self.ends.append)
+        self.relay.begin()
+
+    def feed(self, *pieces: bytes) -> "Request":
+        for piece in pieces:
+            if piece and not self.ends:
+                self.relay.body(piece)
+        return self
+
+    @property
+    def body(self) -> bytes:
+        return dechunked(self.transport.sent)[1]
+
+    @property
+    def complete(self) -> bool:
+        return dechunked(self.transport.sent)[2]
+
+
+def at_every_split(stream: bytes, check: Callable[[Request], None], **options: object) -> None:
+    for cut in range(len(stream) + 1):
+        request = Request(**options)  # type: ignore[arg-type]
+        request.feed(stream[:cut], stream[cut:])
+        request.relay.end()
+        check(request)
+
+
+def test_a_stream_is_the_same_at_every_split_and_its_usage_hidden() -> None:
+    def check(request: Request) -> None:
+        assert request.body == b"".join(TOKENS) + DONE
+        assert request.complete
+        assert request.ends == [None]
+        assert request.relay.usage == (7, 3, 4)
+        assert request.lease.generated_tokens == len(TOKENS)
+
+    at_every_split(b"".join(TOKENS) + USAGE + DONE, check)
+
+
+def test_a_client_that_asked_sees_its_usage() -> None:
+    def check(request: Request) -> None:
+        assert request.body == TOKENS[0] + USAGE + DONE
+
+    at_every_split(TOKENS[0] + USAGE + DONE, check, hide_usage=False)
+
+
+def test_usage_on_every_chunk_is_passed_and_only_the_extra_chunk_hidden() -> None:
+    """--enable-force-include-usage: what has choices is content, whatever else it carries."""
+    token = chat(b"x").replace(b"}\n\n", b',"usage":{"prompt_tokens":7,"completion_tokens":1}}\n\n')
+    request = Request().feed(token, token, USAGE, DONE)
+    assert request.body == token + token + DONE
+    assert request.relay.usage == (7, 3, 4)
+
+
+def test_byte_by_byte() -> None:
+    stream = b"".join(TOKENS) + USAGE + DONE
+    request = Request().feed(*[stream[i : i + 1] for i in range(len(stream))])
+    assert request.body == b"".join(TOKENS) + DONE
+
+
+def test_cr_lf_streams_too() -> None:
+    stream = (b"".join(TOKENS) + USAGE + DONE).replace(b"\n", b"\r\n")
+
+    def check(request: Request) -> None:
+        assert request.body == (b"".join(TOKENS) + DONE).replace(b"\n", b"\r\n")
+        assert request.lease.generated_tokens == len(TOKENS)
+
+    at_every_split(stream, check)
+
+
+def test_each_write_ends_with_an_event() -> None:
+    """So that a ping or an error may come between any two writes."""
+    stream = b"".join(TOKENS)
+    for cut in range(len(stream)):
+        request = Request().feed(stream[:cut])
+        assert request.body == b"" or request.body.endswith(b"\n\n")
+
+
+def test_the_status_waits_for_the_first_token() -> None:
+    request = Request().feed(b": keep-alive\n\n", b": keep-alive\n\n")
+    assert request.transport.sent == b""
+    assert request.backend.queued_prefill_tokens == 7
+    request.feed(TOKENS[0])
+    assert request.transport.sent.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert request.body == b": keep-alive\n\n: keep-alive\n\n" + TOKENS[0]
+    assert (request.backend.queued_prefill_tokens, request.backend.streams) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "preamble", "first"),
+    [
+        (
+            RESPONSES,
+            b'event: response.created\ndata: {"type":"response.created","response":{}}\n\n'
+            b'event: response.in_progress\ndata: {"type":"response.in_progress"}\n\n',
+            b'event: response.output_item.added\ndata: {"type":"response.output_item.added"}\n\n',
+        ),
+        (
+            MESSAGES,
+            b'event: message_start\ndata: {"type":"message_start","message":{"usage":'
+            b'{"input_tokens":7,"output_tokens":0}}}\n\nevent: ping\ndata: {"type":"ping"}\n\n',
+            b'event: content_block_start\ndata: {"type":"content_block_start","index":0}\n\n',
+        ),
+        (COMPLETIONS, b": comment\n\n", b'data: {"choices":[{"index":0,"text":"x"}]}\n\n'),
+    ],
+    ids=["responses", "messages", "completions"],
+)
+def test_what_counts_as_the_first_token(dialect: Dialect, preamble: bytes, first: bytes) -> None:
+    for cut in range(len(preamble)):
+        request = Request(dialect).feed(preamble[:cut], preamble[cut:])
+        assert request.transport.sent == b""
+        assert request.lease.prefilling
+    request.feed(first)
+    assert request.body == preamble + first
+
+
+@pytest.mark.parametrize(
+    ("dialect", "events", "error"),
+    [
+        (CHAT, ERROR + DONE, BackendRefused),
+        (CHAT, b": ping\n\n" + ERROR + DONE, BackendRefused),
+        (CHAT, DONE, AnswerEmpty),
+        (CHAT, b"", AnswerEmpty),
+        (
+            MESSAGES,
+            b'event: message_start\ndata: {"type":"message_start"}\n\n'
+            b'event: error\ndata: {"type":"error","error":{"type":"internal_error"}}\n\n',
+            BackendRefused,
+        ),
+        (MESSAGES, b'event: message_stop\ndata: {"type":"message_stop"}\n\n', AnswerEmpty),
+        (
+            RESPONSES,
+            b'event: response.failed\ndata: {"type":"response.failed"}\n\n',
+            BackendRefused,
+        ),
+    ],
+)
+def test_a_failure_before_the_first_token_stays_ours(
+    dialect: Dialect, events: bytes, error: type[BackendError]
+) -> None:
+    def check(request: Request) -> None:
+        assert request.transport.sent == b""
+        assert isinstance(request.ends[0], error)
+        assert request.ends[0].retryable
+
+    for cut in range(len(events) + 1):
+        request = Request(dialect).feed(events[:cut], events[cut:])
+        if not request.ends:
+            request.relay.end()
+        check(request)
+
+
+def test_a_cut_before_the_first_token_is_retryable_and_after_it_is_not() -> None:
+    before = Request().feed(b": ping\n\n", TOKENS[0][:10])
+    before.relay.lost(AnswerCut())
+    assert isinstance(before.ends[0], AnswerCut)
+    assert before.transport.sent == b""
+    after = Request().feed(TOKENS[0], TOKENS[1][:10])
+    after.relay.lost(AnswerCut())
+    assert isinstance(after.ends[0], StreamBroken)
+    assert not after.ends[0].retryable
+    assert after.body == TOKENS[0]
+    assert not after.complete
+
+
+def test_an_error_after_tokens_passes_and_is_noted() -> None:
+    request = Request().feed(TOKENS[0], ERROR, DONE)
+    assert request.body == TOKENS[0] + ERROR + DONE
+    assert isinstance(request.relay, EventRelay)
+    assert request.relay.broken_inside
+
+
+def test_each_prompt_of_several_is_released_by_its_first_token() -> None:
+    ask = Ask("/", prompt_tokens=90, prompts=3, choices=1, stream=True)
+    request = Request(COMPLETIONS, ask=ask).feed(chat(b"a", index=2))
+    assert request.backend.queued_prefill_tokens == 60
+    request.feed(chat(b"b", index=2) + chat(b"c", index=0))
+    assert request.backend.queued_prefill_tokens == 30
+    request.feed(chat(b"d", index=1))
+    assert request.backend.queued_prefill_tokens == 0
+    assert request.lease.generated_tokens == 4
+
+
+def test_an_event_too_large_to_hold_passes_in_pieces() -> None:
+    big = b"data: " + b"x" * (3 * EVENT_BYTES_MAX) + b"\n\n"
+    request = Request().feed(TOKENS[0])
+    for at in range(0, len(big), 50_000):
+        request.feed(big[at : at + 50_000])
+        assert isinstance(request.relay, EventRelay)
+        assert len(request.relay._tail) <= EVENT_BYTES_MAX
+    assert request.feed(DONE).body == TOKENS[0] + big + DONE
+
+
+def test_a_preamble_without_end_is_committed_at_the_limit() -> None:
+    comment = b": " + b"x" * 65_000 + b"\n\n"
+    request = Request()
+    for _ in range(HELD_BYTES_MAX // 65_000 + 2):
+        request.feed(comment)
+    assert request.relay.committed
+
+
+def test_json_is_held_until_it_is_whole() -> None:
+    body = b'{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
+    request = Request(head=JSON + b"\r\ncontent-length: %d" % len(body)).feed(body[:9], body[9:])
+    assert request.transport.sent == b""
+    request.relay.end()
+    assert request.transport.sent.endswith(b"\r\n\r\n" + body)
+    assert b"content-length: %d\r\n" % len(body) in request.transport.sent
+    assert request.relay.usage == (7, 3, 0)
+    assert request.ends == [None]
+
+
+def test_a_cut_json_answer_never_reached_the_client() -> None:
+    request = Request(head=JSON + b"\r\ncontent-length: 100").feed(b'{"choices"')
+    request.relay.lost(AnswerCut())
+    assert request.transport.sent == b""
+    assert request.ends[0] is not None
+    assert request.ends[0].retryable
+
+
+def test_json_over_the_limit_is_passed_on() -> None:
+    request = Request(head=JSON).feed(b"x" * WHOLE_BYTES_MAX)
+    assert request.transport.sent == b""
+    request.feed(b"y", b"z")
+    request.relay.end()
+    assert request.body == b"x" * WHOLE_BYTES_MAX + b"yz"
+    assert request.complete
+
+
+def test_an_error_answer_after_a_hold_becomes_an_event() -> None:
+    """A hold has promised a 200; the backend then says 400."""
+    request = Request(MESSAGES, head=b"HTTP/1.1 400 Bad\r\ncontent-type: application/json")
+    request.answer.hold()
+    request.feed(b'{"type":"error",\n"error":{}}')
+    request.relay.end()
+    assert request.body == b': ping\n\nevent: error\ndata: {"type":"error", "error":{}}\n\n'
+    assert not request.complete
+    assert request.transport.closed
+
+
+def test_anything_else_is_committed_at_its_head() -> None:
+    request = Request(head=b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav")
+    assert request.transport.sent.startswith(b"HTTP/1.1 200 OK\r\n")
+    request.feed(b"RIFF", b"data")
+    request.relay.end()
+    assert request.body == b"RIFFdata"
+
+
+def test_http_1_0_gets_no_chunks_and_a_close() -> None:
+    request = Request(client=b"GET / HTTP/1.0").feed(TOKENS[0], DONE)
+    request.relay.end()
+    head, _, body = request.transport.sent.partition(b"\r\n\r\n")
+    assert body == TOKENS[0] + DONE
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+
+
+def test_heads_are_typed() -> None:
+    assert isinstance(parse_request_head(b"GET / HTTP/1.0"), RequestHead)
+    assert isinstance(parse_response_head(SSE), ResponseHead)

@@ -1,0 +1,251 @@
+"""A backend's connection by transcript: where an answer ends, and when it is used again."""
+
+from typing import Any
+
+import pytest
+
+from proxy.errors import AnswerCut, AnswerMalformed, BackendError, ConnectionReset
+from proxy.heads import ResponseHead
+from proxy.upstream import IDLE_MAX, IDLE_S, BackendConnection, ConnectionPool
+from tests.unit.transport import Transport
+
+
+class Clock:
+    """The part of a loop that a pool needs, and a hand to turn it."""
+
+    def __init__(self) -> None:
+        self.timers: list[tuple[float, Any]] = []
+
+    def call_later(self, delay_s: float, callback: Any) -> "Clock":
+        self.timers.append((delay_s, callback))
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+class Socket:
+    def setsockopt(self, *option: object) -> None:
+        pass
+
+
+class BackendTransport(Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unsent_bytes = 0
+        self.reading = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return Socket()
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def head(self, head: ResponseHead) -> None:
+        self.seen.append(head.status)
+
+    def body(self, data: bytes) -> None:
+        self.seen.append(data)
+
+    def end(self) -> None:
+        self.seen.append("end")
+
+    def lost(self, error: BackendError) -> None:
+        self.seen.append(type(error))
+
+
+class Link:
+    """A pool, one connection of it, and what its sink saw."""
+
+    def __init__(self) -> None:
+        clock: Any = Clock()
+        self.pool = ConnectionPool(clock, "http://10.0.0.1:8000", connect_timeout_s=1)
+        self.transport = BackendTransport()
+        self.connection = BackendConnection(self.pool)
+        self.connection.connection_made(self.transport)
+        self.sink = Sink()
+
+    def ask(self, method: bytes = b"POST") -> "Link":
+        self.sink = Sink()
+        self.connection.send(b"HEAD\r\n\r\n", b"body", self.sink, method=method)
+        return self
+
+    def answer(self, *pieces: bytes) -> "Link":
+        for piece in pieces:
+            if not self.transport.closed:
+                self.connection.data_received(piece)
+        return self
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(each for each in self.sink.seen if isinstance(each, bytes))
+
+    @property
+    def reusable(self) -> bool:
+        return self.pool.take_idle() is self.connection
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+WHOLE = OK + b"content-length: 5\r\n\r\nhello"
+CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("answer", [WHOLE, CHUNKED], ids=["length", "chunked"])
+def test_an_answer_at_every_split(answer: bytes) -> None:
+    for cut in range(len(answer) + 1):
+        link = Link().ask().answer(*filter(None, (answer[:cut], answer[cut:])))
+        assert link.body == b"hello"
+        assert link.sink.seen[0] == 200
+        assert link.sink.seen[-1] == "end"
+        assert link.reusable
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        (b"HEAD", OK + b"content-length: 5\r\n\r\n"),
+        (b"HEAD", OK + b"transfer-encoding: chunked\r\n\r\n"),
+        (b"GET", b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n"),
+        (b"GET", b"HTTP/1.1 204 No Content\r\n\r\n"),
+        (b"GET", OK + b"content-length: 0\r\n\r\n"),
+    ],
+)
+def test_an_answer_without_body_ends_at_its_head(method: bytes, answer: bytes) -> None:
+    """llhttp would wait for the body that the length announces."""
+    link = Link().ask(method).answer(answer)
+    assert link.sink.seen[1:] == ["end"]
+    assert link.reusable
+
+
+def test_interim_answers_are_swallowed() -> None:
+    """llhttp ends a message at any 1xx."""
+    hints = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
+    link = Link().ask().answer(b"HTTP/1.1 100 Continue\r\n\r\n" + hints + hints + WHOLE)
+    assert link.sink.seen == [200, b"hello", "end"]
+
+
+def test_an_upgrade_that_nobody_asked_for_is_refused() -> None:
+    link = Link().ask().answer(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n")
+    assert link.sink.seen == [AnswerMalformed]
+    assert link.transport.aborted
+
+
+@pytest.mark.parametrize("answer", [WHOLE, CHUNKED], ids=["length", "chunked"])
+@pytest.mark.parametrize("surplus", [WHOLE, b"x", b"HTTP/1.1 408 Request Timeout\r\n\r\n"])
+def test_a_second_answer_is_nobodys_and_kills_the_connection(answer: bytes, surplus: bytes) -> None:
+    link = Link().ask().answer(answer + surplus)
+    assert link.sink.seen == [200, b"hello", "end"]
+    assert link.transport.aborted
+    assert not link.reusable
+
+
+def test_a_byte_on_an_idle_connection_kills_it() -> None:
+    link = Link().ask().answer(WHOLE)
+    link.connection.data_received(b"HTTP/1.1 200 OK\r\n\r\nfor somebody else")
+    assert link.transport.aborted
+    assert not link.reusable
+
+
+def test_a_body_until_the_end_of_the_connection_completes() -> None:
+    """llhttp has no finish call for these."""
+    link = Link().ask().answer(OK + b"\r\nhel", b"lo")
+    link.connection.connection_lost(None)
+    assert link.body == b"hello"
+    assert link.sink.seen[-1] == "end"
+    reset = Link().ask().answer(OK + b"\r\nhel")
+    reset.connection.connection_lost(ConnectionResetError())
+    assert reset.sink.seen[-1] is AnswerCut
+
+
+@pytest.mark.parametrize("answer", [WHOLE, CHUNKED], ids=["length", "chunked"])
+def test_a_cut_answer_is_a_cut_answer_wherever_it_is_cut(answer: bytes) -> None:
+    for cut in range(len(answer)):
+        link = Link().ask()
+        if cut:
+            link.answer(answer[:cut])
+        link.connection.connection_lost(None)
+        assert link.sink.seen[-1] is (AnswerCut if cut else ConnectionReset)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        OK + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+        OK + b"content-length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000,
+    ],
+)
+def test_a_malformed_answer_closes_its_connection(answer: bytes) -> None:
+    link = Link().ask().answer(answer)
+    assert link.sink.seen[-1] is AnswerMalformed
+    assert link.transport.aborted
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [OK + b"connection: close\r\ncontent-length: 0\r\n\r\n", b"HTTP/1.0 200 OK\r\n" + WHOLE[17:]],
+)
+def test_who_says_close_is_not_kept(answer: bytes) -> None:
+    link = Link().ask().answer(answer)
+    assert link.sink.seen[-1] == "end"
+    assert not link.reusable
+
+
+def test_an_answer_before_the_request_was_sent_is_not_reused() -> None:
+    link = Link().ask()
+    link.transport.unsent_bytes = 10
+    link.answer(WHOLE)
+    assert link.sink.seen[-1] == "end"
+    assert not link.reusable
+
+
+def test_a_sink_that_aborts_hears_no_more() -> None:
+    class Fastidious(Sink):
+        def head(self, head: ResponseHead) -> None:
+            super().head(head)
+            link.connection.abort()
+
+    link = Link()
+    link.sink = Fastidious()
+    link.connection.send(b"", b"", link.sink, method=b"GET")
+    link.connection.data_received(WHOLE)
+    assert link.sink.seen == [200]
+    assert not link.reusable
+
+
+def test_the_youngest_is_taken_first_and_none_after_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("proxy.upstream.monotonic", lambda: now_s)
+    links = [Link().ask().answer() for _ in range(2)]
+    pool = links[0].pool
+    for link in links:
+        link.connection.idle_since_s = now_s
+        pool.put(link.connection)
+        now_s += 1.0
+    assert pool.take_idle() is links[1].connection
+    now_s = 100.0 + IDLE_S
+    assert pool.take_idle() is None
+    assert links[0].transport.aborted
+
+
+def test_the_number_of_idle_connections_is_limited() -> None:
+    pool = Link().pool
+    links = [Link() for _ in range(IDLE_MAX + 1)]
+    for link in links:
+        pool.put(link.connection)
+    assert links[0].transport.aborted
+    assert not links[1].transport.aborted

@@ -1,0 +1,41 @@
+"""A transport that keeps what is written to it."""
+
+import asyncio
+from typing import Any
+
+
+class Transport(asyncio.Transport):
+    """Stands in for a client's connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.closed = False
+        self.aborted = False
+
+    def write(self, data: Any) -> None:
+        assert not self.closed
+        self.sent += bytes(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+def dechunked(sent: bytes) -> tuple[bytes, bytes, bool]:
+    """(head, body, complete) of a chunked answer."""
+    head, _, rest = sent.partition(b"\r\n\r\n")
+    body = b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        if size == b"0":
+            assert rest == b"\r\n"
+            return head, body, True
+        body += rest[: int(size, 16)]
+        rest = rest[int(size, 16) + 2 :]
+    return head, body, False
