@@ -5,7 +5,6 @@ Only a `Lease` changes `own`; `remote` is what other replicas of this proxy
 report and is zero while there is one. What policies read is the sum.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from enum import StrEnum
 from math import exp
@@ -75,8 +74,8 @@ class Load:
 class PrefillRate:
     """Tokens a second that a backend prefills, from time to first token.
 
-    The tokens ahead of a request and its own, over the time they took: a lower
-    bound while decodes share the engine, which is the rate that matters.
+    What a request waited for and its own prompt, over the time that took: a
+    lower bound while decodes share the engine, which is the rate that matters.
     """
 
     __slots__ = ("seconds", "tokens")
@@ -85,7 +84,7 @@ class PrefillRate:
         self.tokens = PREFILL_RATE_PRIOR
         self.seconds = 1.0
 
-    def observe(self, tokens: int, seconds: float) -> None:
+    def observe(self, tokens: float, seconds: float) -> None:
         self.tokens = self.tokens * PREFILL_FADE + tokens
         self.seconds = self.seconds * PREFILL_FADE + max(seconds, 1e-6)
 
@@ -117,6 +116,7 @@ class Backend:
     """A vLLM server: identity, health, load and measured speed."""
 
     __slots__ = (
+        "_head_since_s",
         "_prefilling",
         "admin_state",
         "failures_total",
@@ -150,7 +150,9 @@ class Backend:
         self.failures_total = 0
         self.prefill_rate = PrefillRate()
         self.latency = PeakEwma()
-        self._prefilling: deque[tuple[float, Lease]] = deque()
+        # Leases whose prompts are not prefilled yet, oldest first (a dict as an ordered set).
+        self._prefilling: dict[Lease, None] = {}
+        self._head_since_s = 0.0
 
     def __repr__(self) -> str:
         return (
@@ -185,17 +187,42 @@ class Backend:
     def requests_in_flight(self) -> int:
         return self.own.requests + self.remote.requests
 
-    def expect_prefilled(self, lease: "Lease", now_s: float) -> None:
-        """Note when an answer without visible first token should have been prefilled.
+    def waiting_tokens(self, now_s: float) -> float:
+        """Prefill that a new request would wait for: queued, less what the head has had done.
 
-        First in, first out at the measured rate; never before the one ahead.
+        Engines prefill first come, first served, so only the oldest request is
+        being worked on; how far it is, the measured rate tells. Without this a
+        20,000-token prompt about to finish looks like one that has just begun.
         """
-        due_s = now_s + self.own.queued_prefill_tokens / self.prefill_rate.tokens_per_s
-        if self._prefilling:
-            due_s = max(due_s, self._prefilling[-1][0])
-        self._prefilling.append((due_s, lease))
+        queued = self.queued_prefill_tokens
+        head = next(iter(self._prefilling), None)
+        if head is None:
+            return queued
+        done = (now_s - self._head_since_s) * self.prefill_rate.tokens_per_s
+        return queued - min(max(0.0, done), head.queued_tokens)
+
+    def begin_prefill(self, lease: "Lease", now_s: float) -> None:
+        """A lease's prompt joins the queue."""
+        if not self._prefilling:
+            self._head_since_s = now_s
+        self._prefilling[lease] = None
+
+    def end_prefill(self, lease: "Lease", now_s: float) -> None:
+        """A lease's prompts are prefilled, or given up; the next in line is worked on."""
+        if lease not in self._prefilling:
+            return
+        if next(iter(self._prefilling)) is lease:
+            self._head_since_s = now_s
+        del self._prefilling[lease]
 
     def advance(self, now_s: float) -> None:
-        """Let the prefills that are due pass into decode. Call before reading the load."""
-        while self._prefilling and self._prefilling[0][0] <= now_s:
-            self._prefilling.popleft()[1].assume_prefilled()
+        """Let prefills that must be over pass into decode. Call before reading the load.
+
+        A plain answer shows no first token, so its prefill ends by the measured
+        rate once it is at the head.
+        """
+        while (head := next(iter(self._prefilling), None)) is not None and head.silent:
+            due_s = self._head_since_s + head.queued_tokens / self.prefill_rate.tokens_per_s
+            if due_s > now_s:
+                return
+            head.assume_prefilled(due_s)

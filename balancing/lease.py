@@ -25,7 +25,6 @@ class Lease:
     __slots__ = (
         "_ahead_tokens",
         "_held_tokens",
-        "_queued_tokens",
         "_streaming",
         "_unseen",
         "ask",
@@ -34,6 +33,7 @@ class Lease:
         "ended",
         "first_token_s",
         "generated_tokens",
+        "queued_tokens",
         "reason",
     )
 
@@ -47,19 +47,23 @@ class Lease:
         self.first_token_s: float | None = None
         self.generated_tokens = 0
         self.ended = False
-        self._queued_tokens = ask.prompt_tokens
+        self.queued_tokens = ask.prompt_tokens
         self._held_tokens = 0
         self._streaming = False
         # Prompts whose first token has not been seen, by index.
         self._unseen = set(range(ask.prompts)) if ask.prompts > 1 else {0}
+        self._ahead_tokens = backend.waiting_tokens(now_s) + ask.prompt_tokens
         own = backend.own
         own.queued_prefill_tokens += ask.prompt_tokens
         own.requests += 1
         own.sequence += 1
-        self._ahead_tokens = own.queued_prefill_tokens
         backend.requests_total += 1
-        if ask.generates and not ask.stream:
-            backend.expect_prefilled(self, now_s)
+        backend.begin_prefill(self, now_s)
+
+    @property
+    def silent(self) -> bool:
+        """Whether the answer will show no first token before it is whole, yet has decode."""
+        return self.ask.generates and not self.ask.stream
 
     @property
     def prefilling(self) -> bool:
@@ -84,17 +88,17 @@ class Lease:
         if prompt in self._unseen:
             self._unseen.remove(prompt)
             share = self.ask.prompt_tokens // self.ask.prompts
-            self._prefilled(share if self._unseen else self._queued_tokens)
+            self._prefilled(share if self._unseen else self.queued_tokens, now_s)
 
-    def assume_prefilled(self) -> None:
-        """No first token will be seen (a plain JSON answer): prefill is over by the clock."""
+    def assume_prefilled(self, now_s: float) -> None:
+        """No first token was seen (a plain JSON answer): prefill is over by the clock."""
         if not self.ended and self._unseen:
             self._unseen.clear()
-            self._prefilled(self._queued_tokens)
+            self._prefilled(self.queued_tokens, now_s)
 
-    def _prefilled(self, tokens: int) -> None:
+    def _prefilled(self, tokens: int, now_s: float) -> None:
         own = self.backend.own
-        self._queued_tokens -= tokens
+        self.queued_tokens -= tokens
         self._held_tokens += tokens
         own.queued_prefill_tokens -= tokens
         own.active_decode_tokens += tokens
@@ -103,6 +107,8 @@ class Lease:
             own.streams += 1
         own.sequence += 1
         assert own.queued_prefill_tokens >= 0
+        if not self._unseen:
+            self.backend.end_prefill(self, now_s)
 
     def tokens(self, count: int) -> None:
         """`count` more tokens were generated and are held in the KV cache."""
@@ -114,13 +120,14 @@ class Lease:
         own.active_decode_tokens += count
         own.sequence += 1
 
-    def end(self) -> None:
+    def end(self, now_s: float) -> None:
         """Give everything back. Idempotent; nothing counts after it."""
         if self.ended:
             return
         self.ended = True
+        self.backend.end_prefill(self, now_s)
         own = self.backend.own
-        own.queued_prefill_tokens -= self._queued_tokens
+        own.queued_prefill_tokens -= self.queued_tokens
         own.active_decode_tokens -= self._held_tokens
         own.requests -= 1
         if self._streaming:
@@ -131,8 +138,8 @@ class Lease:
         assert own.streams >= 0
         assert own.requests >= 0
 
-    def fail(self) -> None:
+    def fail(self, now_s: float) -> None:
         """End, and count the failure against the backend."""
         if not self.ended:
             self.backend.failures_total += 1
-        self.end()
+        self.end(now_s)

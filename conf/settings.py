@@ -49,13 +49,14 @@ ProxiedPaths = Annotated[tuple[ProxiedPath, ...], Field(strict=False, max_length
 class ListenSettings(Section):
     """The data port, where clients connect."""
 
-    host: Host = Field("0.0.0.0", description="Address to listen on; `::` for IPv6.")  # noqa: S104 - a data port is for others to reach
-    port: Port = Field(8080, description="TCP port; 0 takes any free one.")
+    host: Host = Field(default="0.0.0.0", description="Address to listen on; `::` for IPv6.")  # noqa: S104 - a data port is for others to reach
+    port: Port = Field(default=8080, description="TCP port; 0 takes any free one.")
     cors_origins: Origins = Field(
-        (), description="Browser origins that may call the API (`*` for any); empty: no CORS."
+        default=(),
+        description="Browser origins that may call the API (`*` for any); empty: no CORS.",
     )
     reuse_port: bool = Field(
-        False, description="Share the port among several processes (SO_REUSEPORT)."
+        default=False, description="Share the port among several processes (SO_REUSEPORT)."
     )
 
 
@@ -63,18 +64,20 @@ class AdminSettings(Section):
     """The admin port: probes, metrics, state of the fleet, the page."""
 
     host: Host = Field(
-        "127.0.0.1",
+        default="127.0.0.1",
         description="Address of the admin port. Off loopback only /livez, /readyz and /metrics"
         " answer without the token.",
     )
-    port: Port = Field(9321, description="TCP port of the admin port; 0 takes any free one.")
+    port: Port = Field(
+        default=9321, description="TCP port of the admin port; 0 takes any free one."
+    )
     token_file: FilePath | None = Field(
-        None,
+        default=None,
         description="File that holds the admin token; a relative path starts at the folder of"
         " the configuration file.",
     )
     token: Secret | None = Field(
-        None, description="The admin token itself; prefer token_file or `${VAR}`."
+        default=None, description="The admin token itself; prefer token_file or `${VAR}`."
     )
 
 
@@ -85,27 +88,29 @@ class BackendSettings(Section):
     url: BackendUrl = Field(
         description="Scheme, host and port, such as http://10.0.0.1:8000; without a path."
     )
-    weight: Weight = Field(1.0, description="Share of the work relative to the others.")
+    weight: Weight = Field(default=1.0, description="Share of the work relative to the others.")
 
 
 class PoolSettings(Section):
     """Backends that serve the same model and version."""
 
     name: Name = Field(description="Name of the pool in metrics; unique.")
-    policy: Policy = Field("least_tokens", description="How a backend is chosen for a request.")
+    policy: Policy = Field(
+        default="least_tokens", description="How a backend is chosen for a request."
+    )
     models: Models = Field(
-        (),
+        default=(),
         description="Models served; empty: whatever the backends list in /v1/models, and any"
         " model while that cannot be read.",
     )
     api_key_file: FilePath | None = Field(
-        None,
+        default=None,
         description="File that holds the key for the backends' probes and, if the client's is"
         " not forwarded, requests; a relative path starts at the folder of the configuration"
         " file.",
     )
     api_key: Secret | None = Field(
-        None, description="The key itself; prefer api_key_file or `${VAR}`."
+        default=None, description="The key itself; prefer api_key_file or `${VAR}`."
     )
     backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
         min_length=1, max_length=4096, description="The backends, at least one."
@@ -115,57 +120,75 @@ class PoolSettings(Section):
 class DeepProbeSettings(Section):
     """The deep probe: a completion of one token."""
 
-    interval_s: DurationS = Field(10.0, description="Time between two deep probes.")
-    timeout_s: DurationS = Field(4.0, description="A probe without an answer by then has failed.")
-    fall: Count = Field(2, description="Failures in a row that eject a backend.")
+    interval_s: DurationS = Field(default=10.0, description="Time between two deep probes.")
+    timeout_s: DurationS = Field(
+        default=4.0, description="A probe without an answer by then has failed."
+    )
+    fall: Count = Field(default=2, description="Failures in a row that eject a backend.")
 
 
 class HealthSettings(Section):
     """When a backend is taken out and put back."""
 
-    interval_s: DurationS = Field(2.0, description="Time between two probes of a backend.")
-    timeout_s: DurationS = Field(1.0, description="A probe without an answer by then has failed.")
-    fall: Count = Field(3, description="Failures in a row that eject a backend.")
-    rise: Count = Field(2, description="Passes in a row that put a backend back.")
+    interval_s: DurationS = Field(default=2.0, description="Time between two probes of a backend.")
+    timeout_s: DurationS = Field(
+        default=1.0, description="A probe without an answer by then has failed."
+    )
+    fall: Count = Field(default=3, description="Failures in a row that eject a backend.")
+    rise: Count = Field(default=2, description="Passes in a row that put a backend back.")
     deep: DeepProbeSettings = DeepProbeSettings()
 
 
 class TimeoutSettings(Section):
     """How long penstock waits for backends and for clients."""
 
-    connect_s: DurationS = Field(1.0, description="To connect to a backend.")
-    first_byte_s: DurationS = Field(120.0, description="For the first byte of an answer.")
+    connect_s: DurationS = Field(default=1.0, description="To connect to a backend.")
+    first_byte_s: DurationS = Field(default=120.0, description="For the first byte of an answer.")
     first_byte_s_per_1k_tokens: OptionalWaitS = Field(
-        1.0, description="Added to first_byte_s for each 1,000 prompt tokens."
+        default=1.0, description="Added to first_byte_s for each 1,000 prompt tokens."
     )
     total_s: DurationS | None = Field(
-        None, description="For a whole request; null: as long as it makes progress."
+        default=None, description="For a whole request; null: as long as it makes progress."
     )
-    idle_s: DurationS = Field(60.0, description="Between two bytes of an answer.")
+    idle_s: DurationS = Field(default=60.0, description="Between two bytes of an answer.")
     hold_s: DurationS = Field(
-        20.0,
+        default=20.0,
         description="A stream's status line waits this long for the first token, so that a"
         " failing backend can be replaced unseen; then it is sent, with pings.",
     )
-    client_head_s: DurationS = Field(10.0, description="For a client to send its request head.")
-    client_body_s: DurationS = Field(60.0, description="For a client to send its request body.")
+    client_head_s: DurationS = Field(
+        default=10.0, description="For a client to send its request head."
+    )
+    client_body_s: DurationS = Field(
+        default=60.0, description="For a client to send its request body."
+    )
     client_idle_s: DurationS = Field(
-        75.0, description="A kept-alive client connection without a request is closed after this."
+        default=75.0,
+        description="A kept-alive client connection without a request is closed after this.",
     )
     client_stall_s: DurationS = Field(
-        30.0, description="A client that stops reading its answer is dropped after this."
+        default=30.0, description="A client that stops reading its answer is dropped after this."
     )
 
 
 class LimitSettings(Section):
     """Bounds on what clients may make penstock hold."""
 
-    head_bytes: int = Field(65_536, ge=1024, le=1_048_576, description="Of one request head.")
-    body_bytes: int = Field(33_554_432, ge=1024, le=2**32, description="Of one request body.")
-    bodies_bytes: int = Field(
-        1_073_741_824, ge=1024, le=2**40, description="Of all request bodies held at a time."
+    head_bytes: int = Field(
+        default=65_536, ge=1024, le=1_048_576, description="Of one request head."
     )
-    connections: int = Field(10_000, ge=1, le=1_000_000, description="Client connections open.")
+    body_bytes: int = Field(
+        default=33_554_432, ge=1024, le=2**32, description="Of one request body."
+    )
+    bodies_bytes: int = Field(
+        default=1_073_741_824,
+        ge=1024,
+        le=2**40,
+        description="Of all request bodies held at a time.",
+    )
+    connections: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Client connections open."
+    )
 
     @model_validator(mode="after")
     def _one_body_fits(self) -> Self:
@@ -180,9 +203,11 @@ class LimitSettings(Section):
 class AffinitySettings(Section):
     """What tells that requests belong to one session. The first one present counts."""
 
-    headers: Headers = Field(("x-session-id",), description="Request headers, in this order.")
+    headers: Headers = Field(
+        default=("x-session-id",), description="Request headers, in this order."
+    )
     body_fields: BodyFields = Field(
-        ("prompt_cache_key", "user"), description="Then top-level keys of the body."
+        default=("prompt_cache_key", "user"), description="Then top-level keys of the body."
     )
 
 
@@ -190,20 +215,22 @@ class DrainSettings(Section):
     """What happens between SIGTERM and the exit."""
 
     grace_s: OptionalWaitS = Field(
-        5.0,
+        default=5.0,
         description="Readiness answers 503, new requests are still taken: the time a load"
         " balancer needs to notice.",
     )
-    timeout_s: DurationS = Field(300.0, description="Then running streams may take this long.")
+    timeout_s: DurationS = Field(
+        default=300.0, description="Then running streams may take this long."
+    )
 
 
 class LogSettings(Section):
     """What is written to the log."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="The least serious level that is logged."
+        default="info", description="The least serious level that is logged."
     )
-    access: bool = Field(True, description="Log one line per request.")
+    access: bool = Field(default=True, description="Log one line per request.")
 
 
 class Settings(Section):
@@ -220,7 +247,7 @@ class Settings(Section):
     affinity: AffinitySettings = AffinitySettings()
     drain: DrainSettings = DrainSettings()
     paths: ProxiedPaths = Field(
-        (),
+        default=(),
         description="Further proxied paths, each a method and an exact path such as"
         " `GET /tokenizer_info`; sent to any ready backend of the first pool.",
     )

@@ -62,7 +62,8 @@ def compose(text: str) -> yaml.Node | None:
 
 def plain_tag(text: str) -> str:
     """Say which type unquoted `text` has."""
-    tag: str = _Loader("").resolve(yaml.ScalarNode, text, (True, False))
+    nodes = _Loader("")
+    tag: str = nodes.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     return tag
 
 

@@ -165,7 +165,7 @@ class Exchange:
             else:
                 return
             finally:
-                self._lease.end()
+                self._lease.end(monotonic())
 
     def _peek(self) -> None:
         """Read what the request wants, and have usage reported where it streams."""
@@ -205,7 +205,7 @@ class Exchange:
         self._plane.metrics.attempts.add(error.reason)
         if isinstance(error, NotHere):
             return
-        lease.fail()
+        lease.fail(monotonic())
         self._plane.failed(lease.backend, error)
 
     def _fail(self, error: PenstockError) -> None:

@@ -1,4 +1,4 @@
-"""Fewest tokens waiting: queued prefill plus a share of the active decode.
+"""Fewest tokens waiting: queued prefill still to do plus a share of the active decode.
 
 A prompt token is computed once and holds everyone up until then; a decode token
 costs one memory read a step. 1/64 is about the ratio of the two on current GPUs
@@ -25,7 +25,7 @@ class LeastTokens:
 
         def tokens(backend: Backend) -> float:
             return (
-                backend.queued_prefill_tokens
+                backend.waiting_tokens(now_s)
                 + backend.active_decode_tokens * DECODE_SHARE
                 + prompt_tokens
             ) / backend.weight

@@ -1,3 +1,5 @@
+"""`python -m bench.sim`."""
+
 import sys
 
 from bench.sim.cli import main

@@ -7,6 +7,7 @@ or SIGINT.
 import argparse
 import asyncio
 import signal
+import sys
 from dataclasses import replace
 
 import uvloop
@@ -19,7 +20,11 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     if options.count < 1 or options.speedup <= 0:
         _parser().error("--count and --speedup must be positive")
-    uvloop.run(_serve(options))
+    try:
+        uvloop.run(_serve(options))
+    except OSError as error:
+        print(f"penstock sim: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -58,6 +58,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._queue: deque[Request] = deque()
         self._reply: Reply | None = None
+        self._deaf = False
         self._idle: asyncio.TimerHandle | None = None
         self._incoming = Request()
         self._url: list[bytes] = []
@@ -66,8 +67,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._server.connected(self)
-        if self._server.faults.take(FaultKind.HANG_ACCEPT):
-            self._transport.pause_reading()
+        self._deaf = self._server.faults.take(FaultKind.HANG_ACCEPT) is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_idle()
@@ -77,6 +77,8 @@ class Connection(asyncio.Protocol):
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
         self._stop_idle()
         try:
             self._parser.feed_data(data)
@@ -90,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._serve()
 
     def abort(self, *, rst: bool = False) -> None:
-        """End the connection from the server's side, with what is unsent."""
+        """End the connection from the server's side, dropping what is unsent."""
         if self._transport is not None:
             if rst:
                 reset_on_close(self._transport)

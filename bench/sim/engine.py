@@ -67,6 +67,7 @@ class Engine:
         self.finished_total = 0
         self.prompt_tokens_total = 0
         self.generation_tokens_total = 0
+        self.admitted_total = 0
         self.queue_time_s_total = 0.0
 
     @property
@@ -150,6 +151,7 @@ class Engine:
             del self._waiting[sequence]
             self._running[sequence] = None
             self._kv_blocks += blocks
+            self.admitted_total += 1
             self.queue_time_s_total += now_s - sequence.arrived_s
             yield sequence
 

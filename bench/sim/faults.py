@@ -17,7 +17,7 @@ class FaultKind(StrEnum):
     REFUSE = "refuse"
     """The listener is closed: connections are refused."""
     HANG_ACCEPT = "hang_accept"
-    """Connections are accepted and never read."""
+    """Connections are accepted, and what comes on them is ignored."""
     HANG_BEFORE_HEADERS = "hang_before_headers"
     HANG_AFTER_HEADERS = "hang_after_headers"
     HANG_MID_STREAM = "hang_mid_stream"

@@ -30,6 +30,7 @@ def render(server: "SimServer") -> bytes:
         lines += _family(f"{name}_total", "counter", labels, value)
     lines += _waiting_by_reason(server, labels)
     lines += _states(server, labels)
+    lines += _queue_time(server, labels)
     lines += _outcomes(server, labels)
     lines += _cache_config(server)
     return "".join(f"{line}\n" for line in lines).encode()
@@ -56,6 +57,16 @@ def _states(server: "SimServer", labels: str) -> list[str]:
     states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
     samples = [f'vllm:{name}{{{labels},sleep_state="{s}"}} {float(v)}' for s, v in states.items()]
     return [*_head(name, "gauge"), *samples]
+
+
+def _queue_time(server: "SimServer", labels: str) -> list[str]:
+    name, engine = "request_queue_time_seconds", server.engine
+    return [
+        *_head(name, "histogram"),
+        f'vllm:{name}_bucket{{{labels},le="+Inf"}} {float(engine.admitted_total)}',
+        f"vllm:{name}_count{{{labels}}} {float(engine.admitted_total)}",
+        f"vllm:{name}_sum{{{labels}}} {engine.queue_time_s_total}",
+    ]
 
 
 def _outcomes(server: "SimServer", labels: str) -> list[str]:

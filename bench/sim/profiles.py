@@ -27,6 +27,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         assert self.prefill_tokens_per_s > 0
+        assert self.step_base_s > 0, "a step without prefill must take time too"
         assert self.max_num_seqs < self.max_batched_tokens, "a step must fit every stream"
         assert self.kv_tokens >= self.block_tokens
 

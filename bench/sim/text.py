@@ -40,7 +40,7 @@ def _vocabulary() -> tuple[Token, ...]:
     words = [
         f" {onset}{vowel}{coda}"
         for onset in "bcdfghklmnprstvw"
-        for vowel in "aeiou"[:4]
+        for vowel in "aeio"
         for coda in "bdfgklmnprstvxyz"
     ]
     accents = str.maketrans("aeio", "áéíö")

@@ -55,14 +55,14 @@ class Leases(RuleBasedStateMachine):
     def end(self, lease: Lease, failed: bool) -> None:
         """Ends it, perhaps again: the bundle keeps ended leases on purpose."""
         if failed:
-            lease.fail()
+            lease.fail(self.now_s)
         else:
-            lease.end()
+            lease.end(self.now_s)
         self.open.discard(lease)
 
     @rule(lease=consumes(leases))
     def forget(self, lease: Lease) -> None:
-        lease.end()
+        lease.end(self.now_s)
         self.open.discard(lease)
 
     @rule(seconds=st.floats(0.0, 30.0))
@@ -88,7 +88,7 @@ class Leases(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for lease in list(self.open):
-            lease.end()
+            lease.end(self.now_s)
         for backend in getattr(self, "backends", ()):
             backend.advance(self.now_s + 1e9)
             assert backend.own.idle

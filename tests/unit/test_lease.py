@@ -19,7 +19,7 @@ def test_the_prompt_is_queued_until_its_first_token() -> None:
     lease.tokens(3)
     assert (backend.queued_prefill_tokens, backend.active_decode_tokens) == (0, 103)
     assert (backend.streams, backend.requests_in_flight) == (1, 1)
-    lease.end()
+    lease.end(0.0)
     assert backend.own.idle
 
 
@@ -37,11 +37,11 @@ def test_each_prompt_of_several_is_released_by_its_own_first_token() -> None:
 def test_ending_twice_and_late_events_change_nothing() -> None:
     backend = Backend("a", "http://127.0.0.1:1")
     lease = lease_on(backend, prompt_tokens=10, stream=True)
-    lease.fail()
-    lease.fail()
+    lease.fail(0.0)
+    lease.fail(0.0)
     lease.first_token(1.0)
     lease.tokens(5)
-    lease.assume_prefilled()
+    lease.assume_prefilled(0.0)
     assert backend.own.idle
     assert backend.failures_total == 1
 
@@ -54,7 +54,7 @@ def test_a_plain_answer_leaves_prefill_by_the_measured_rate() -> None:
     assert backend.queued_prefill_tokens == 10_000
     backend.advance(1.01)
     assert (backend.queued_prefill_tokens, backend.active_decode_tokens) == (0, 10_000)
-    lease.end()
+    lease.end(0.0)
     assert backend.own.idle
 
 
@@ -63,7 +63,7 @@ def test_an_embedding_is_prefill_until_it_ends() -> None:
     lease = lease_on(backend, prompt_tokens=10_000, generates=False)
     backend.advance(1e6)
     assert backend.queued_prefill_tokens == 10_000
-    lease.end()
+    lease.end(0.0)
     assert backend.own.idle
 
 
@@ -72,7 +72,7 @@ def test_the_prefill_rate_is_learnt_from_streams() -> None:
     for second in range(200):
         lease = Lease(backend, Ask("/", prompt_tokens=2_000, stream=True), float(second))
         lease.first_token(second + 1.0)
-        lease.end()
+        lease.end(0.0)
     assert backend.prefill_rate.tokens_per_s == pytest.approx(2_000, rel=0.02)
 
 
@@ -84,6 +84,30 @@ def test_every_change_moves_the_sequence() -> None:
     seen.append(backend.own.sequence)
     lease.tokens(1)
     seen.append(backend.own.sequence)
-    lease.end()
+    lease.end(0.0)
     seen.append(backend.own.sequence)
     assert seen == sorted(set(seen))
+
+
+def test_what_waits_shrinks_as_the_head_is_prefilled() -> None:
+    """Two prompts of 10,000 tokens at 10,000/s: only the older is worked on."""
+    backend = Backend("a", "http://127.0.0.1:1")
+    first = lease_on(backend, prompt_tokens=10_000, stream=True)
+    second = lease_on(backend, prompt_tokens=10_000, stream=True)
+    assert backend.waiting_tokens(0.0) == 20_000
+    assert backend.waiting_tokens(0.4) == pytest.approx(16_000)
+    assert backend.waiting_tokens(9.0) == 10_000  # late, but not more than all of it
+    first.first_token(1.0)
+    assert backend.waiting_tokens(1.0) == 10_000
+    assert backend.waiting_tokens(1.5) == pytest.approx(5_000, rel=0.2)
+    second.end(1.5)
+    assert backend.waiting_tokens(2.0) == 0
+
+
+def test_plain_answers_pass_one_after_the_other() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(3):
+        lease_on(backend, prompt_tokens=10_000)
+    for now_s, queued in ((0.9, 30_000), (1.1, 20_000), (2.1, 10_000), (3.1, 0)):
+        backend.advance(now_s)
+        assert backend.queued_prefill_tokens == queued

@@ -114,7 +114,7 @@ def test_ties_split_evenly(make: Callable[[], Policy]) -> None:
     for _ in range(4_000):
         lease = gate.choose(ASK, 0.0)
         seen[lease.backend.name] += 1
-        lease.end()
+        lease.end(0.0)
     assert chi_square(seen, names) < CHI_SQUARE_0_1_PERCENT[3]
 
 

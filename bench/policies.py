@@ -1,0 +1,209 @@
+"""`penstock bench policies`: what counting tokens buys, over HTTP on simulated servers.
+
+Poisson arrivals of unique prompts through a real penstock process, once per
+policy with the same arrivals. Two mixes:
+
+- `prefill`: 8 % of prompts have 20,000 tokens and the rest 300, prefilled one
+  at a time at 10,000 tokens/s. What a short request waits for is whether a
+  long one is ahead of it. Reported: TTFT of the short requests.
+- `decode`: a tenth of the outputs have 2,000 tokens and the rest 10; a step
+  slows with the streams in it. Reported: time to the last token, of all.
+
+Times are in the engines' seconds: the run itself is `speedup` times faster.
+"""
+
+import asyncio
+import re
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import aiohttp
+import uvloop
+
+from bench.sim.profiles import Profile
+from bench.sim.server import SimServer
+
+BACKENDS: Final = 4
+# The simulation counts four bytes a token.
+TOKEN_BYTES: Final = 4
+_LISTENING: Final = re.compile(rb"listening on [^ ]*:(\d+),")
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A workload: kinds of requests as (share, prompt tokens, output tokens), and the engine."""
+
+    name: str
+    profile: Profile
+    kinds: tuple[tuple[float, int, int], ...]
+    requests_per_s: float
+    reported: str
+
+    def arrivals(self, seed: int, window_s: float) -> list[tuple[float, int, int]]:
+        """(time, prompt tokens, output tokens) of every request; the seed decides all."""
+        rng = Random(seed)
+        shares = [share for share, _, _ in self.kinds]
+        at_s, rows = 0.0, []
+        while (at_s := at_s + rng.expovariate(self.requests_per_s)) < window_s:
+            _, prompt, output = rng.choices(self.kinds, shares)[0]
+            rows.append((at_s, prompt, output))
+        return rows
+
+
+MIXES: Final = {
+    mix.name: mix
+    for mix in (
+        # Mean prompt 1,876 tokens; 4 x 10,000 tokens/s x 2/3 / 1,876 = 14.2 requests/s.
+        Mix(
+            "prefill",
+            Profile("prefill", max_batched_tokens=2_048, serial_prefill=True),
+            ((0.08, 20_000, 64), (0.92, 300, 64)),
+            14.2,
+            "short requests' TTFT",
+        ),
+        # A step of 20 ms + 2 ms a stream: 12 streams an engine are 273 tokens/s, and
+        # 4 x 273 / 209 tokens = 5.2 requests/s keeps about that many open.
+        Mix(
+            "decode",
+            Profile("decode", step_base_s=0.020, step_s_per_stream=0.002),
+            ((0.10, 300, 2_000), (0.90, 300, 10)),
+            5.0,
+            "E2E latency",
+        ),
+    )
+}
+
+
+@dataclass(slots=True)
+class Sample:
+    """Latencies of one run, in engine seconds."""
+
+    short_ttft_s: list[float] = field(default_factory=list)
+    e2e_s: list[float] = field(default_factory=list)
+    errors: int = 0
+
+    def reported(self, mix: Mix) -> list[float]:
+        return self.short_ttft_s if mix.name == "prefill" else self.e2e_s
+
+
+async def measure(mix: Mix, policy: str, seed: int, window_s: float, speedup: float) -> Sample:
+    """One policy under one seed's arrivals: fresh servers, a fresh proxy."""
+    servers = [
+        SimServer(name=f"sim-{i}", profile=mix.profile, speedup=speedup) for i in range(BACKENDS)
+    ]
+    for server in servers:
+        await server.start()
+    try:
+        async with _penstock(policy, [server.url for server in servers]) as port:
+            return await _replay(mix, seed, window_s, speedup, port)
+    finally:
+        for server in servers:
+            await server.stop()
+
+
+class _penstock:  # noqa: N801 - used as a function: `async with _penstock(...) as port`
+    """A real proxy process; gives its data port."""
+
+    def __init__(self, policy: str, urls: Sequence[str]) -> None:
+        self._arguments = ["--policy", policy, "--host", "127.0.0.1", "--port", "0"]
+        self._arguments += ["--admin-port", "0", "--log-level", "warning"]
+        for url in urls:
+            self._arguments += ["--backend", url]
+
+    async def __aenter__(self) -> int:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "proxy",
+            "serve",
+            *self._arguments,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={"PENSTOCK_DRAIN__GRACE_S": "0"},
+        )
+        assert self._process.stderr is not None
+        async with asyncio.timeout(15):
+            while not (match := _LISTENING.search(await self._process.stderr.readline())):
+                pass
+        port = int(match.group(1))
+        async with asyncio.timeout(15), aiohttp.ClientSession() as session:
+            while (await session.get(f"http://127.0.0.1:{port}/health")).status != 200:
+                await asyncio.sleep(0.05)
+        return port
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._process.terminate()
+        await self._process.wait()
+
+
+async def _replay(mix: Mix, seed: int, window_s: float, speedup: float, port: int) -> Sample:
+    sample = Sample()
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    began_s = time.monotonic()
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for number, (at_s, prompt, output) in enumerate(mix.arrivals(seed, window_s)):
+            await asyncio.sleep(began_s + at_s / speedup - time.monotonic())
+            # Unique from its first byte: nothing of it can be in any cache.
+            text = f"{seed:04d} {number:06d} "
+            text += "lorem ipsum " * (prompt * TOKEN_BYTES // 12)
+            tasks.create_task(_request(session, url, text, prompt, output, speedup, sample))
+    return sample
+
+
+async def _request(
+    session: aiohttp.ClientSession,
+    url: str,
+    text: str,
+    prompt: int,
+    output: int,
+    speedup: float,
+    sample: Sample,
+) -> None:
+    body = {"model": "sim-model", "prompt": text, "max_tokens": output, "stream": True}
+    began_s = time.monotonic()
+    first_s = None
+    done = False
+    async with session.post(url, json=body) as answer:
+        async for line in answer.content:
+            if first_s is None and line.startswith(b"data:"):
+                first_s = time.monotonic()
+            done = done or line == b"data: [DONE]\n"
+    if first_s is None or not done:
+        sample.errors += 1
+        return
+    if prompt == 300:
+        sample.short_ttft_s.append((first_s - began_s) * speedup)
+    sample.e2e_s.append((time.monotonic() - began_s) * speedup)
+
+
+def run(mix: str, policies: Sequence[str], seeds: int, window_s: float, speedup: float) -> int:
+    """Run the comparison and print its table. Returns an exit status."""
+    chosen = MIXES[mix]
+    pooled: dict[str, list[float]] = {policy: [] for policy in policies}
+    errors = 0
+    for seed in range(seeds):
+        for policy in policies:
+            sample = uvloop.run(measure(chosen, policy, seed, window_s, speedup))
+            pooled[policy] += sample.reported(chosen)
+            errors += sample.errors
+            print(f"seed {seed} {policy}: {len(sample.e2e_s)} requests", file=sys.stderr)
+    print(f"{chosen.reported}, pooled over {seeds} seeds of {window_s:g} s, {errors} errors\n")
+    print(f"| policy | requests | mean s | p50 s | p99 s | mean / {policies[0]}'s |")
+    print("|---|---|---|---|---|---|")
+    base = statistics.fmean(pooled[policies[0]])
+    for policy, values in pooled.items():
+        cuts = statistics.quantiles(values, n=100)
+        mean = statistics.fmean(values)
+        print(
+            f"| {policy} | {len(values)} | {mean:.3f} | {cuts[49]:.3f} | {cuts[98]:.3f} "
+            f"| {mean / base:.2f} |"
+        )
+    return 1 if errors else 0
