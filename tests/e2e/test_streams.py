@@ -1,27 +1,475 @@
-"""Streams and plain answers through a real process: the same bytes that a direct client gets."""
+"""Answers and requests through a real process: the bytes that a direct client would have seen.
 
-import asyncio
-from typing import Any
+The servers' clock stands still and ids follow `x-request-id`, so an answer is a pure function
+of its request and is compared byte for byte.
+"""
+
+import re
+from io import BytesIO
+from typing import Any, NamedTuple
 
 import aiohttp
+import msgspec
 import orjson
 import pytest
-from tests.e2e.process import Serve, Simulate
+from multidict import CIMultiDictProxy
 
-CHAT = {"model": "sim-model", "messages": [{"role": "user", "content": "Tell me of rivers."}]}
-BODIES: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/chat/completions", CHAT),
-    ("/v1/completions", {"model": "sim-model", "prompt": "Once upon a time"}),
-    ("/v1/responses", {"model": "sim-model", "input": "Tell me of rivers."}),
-    ("/v1/messages", CHAT | {"max_tokens": 20}),
-]
-every_dialect = pytest.mark.parametrize(("path", "body"), BODIES, ids=[path for path, _ in BODIES])
+from bench.sim.prompt import render
+from bench.sim.server import SimServer
+from bench.sim.text import expected
+from tests.e2e.process import Penstock, Serve, Simulate
+
+MESSAGES = [{"role": "user", "content": "Tell me of rivers."}]
+CHAT: dict[str, Any] = {"model": "sim-model", "messages": MESSAGES, "max_tokens": 20}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": {"model": "sim-model", "prompt": "Once upon a time", "max_tokens": 20},
+    "/v1/responses": {"model": "sim-model", "input": "Rivers?", "max_output_tokens": 20},
+    "/v1/messages": CHAT,
+}
+ASK_USAGE = {"stream_options": {"include_usage": True}}
+every_dialect = pytest.mark.parametrize("path", BODIES)
+with_usage = pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 
 
-async def test_nothing(serve: Serve, simulate: Simulate) -> None:
+class Got(NamedTuple):
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+
+async def ask(
+    to: Penstock | SimServer,
+    path: str,
+    body: bytes | dict[str, Any] | None = None,
+    method: str = "POST",
+    **headers: str,
+) -> Got:
+    """One request; header names are spelt with `_` for `-`."""
+    fields = {"content-type": "application/json", "x-request-id": "id-1"}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    raw = orjson.dumps(body) if isinstance(body, dict) else body
+    data = None if raw is None else BytesIO(raw)  # aiohttp warns of large bytes
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, to.url + path, data=data, headers=fields) as answer,
+    ):
+        return Got(answer.status, answer.headers, await answer.read())
+
+
+async def one(simulate: Simulate, serve: Serve, **config: Any) -> tuple[SimServer, Penstock]:
+    (server,) = await simulate(clock=lambda: 1_700_000_000.0)
+    return server, await serve([server], **config)
+
+
+def without_usage(stream: bytes) -> bytes:
+    """A stream without its usage chunk, the one whose list of choices is empty."""
+    events = re.split(rb"(?<=\n\n)|(?<=\r\n\r\n)", stream)
+    kept = [event for event in events if b'"choices":[],' not in event]
+    assert len(kept) == len(events) - 1
+    return b"".join(kept)
+
+
+# Answers ---------------------------------------------------------------------------------------
+
+
+@every_dialect
+async def test_a_plain_answer_is_the_backends(simulate: Simulate, serve: Serve, path: str) -> None:
+    server, penstock = await one(simulate, serve)
+    got, direct = [await ask(to, path, BODIES[path]) for to in (penstock, server)]
+    assert got.status == 200
+    assert got.body == direct.body
+    assert got.headers["content-type"] == direct.headers["content-type"]
+    assert got.headers["content-length"] == direct.headers["content-length"]
+
+
+FAULTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"kind": "split", "at_byte": 0, "delay_s": 0.001},
+    {"kind": "split", "at_byte": 7, "delay_s": 0.001},
+    {"kind": "crlf"},
+    {"kind": "multi_token", "tokens": 7},
+)
+
+
+@every_dialect
+async def test_a_stream_is_the_backends(simulate: Simulate, serve: Serve, path: str) -> None:
+    """Less the usage chunk, for which penstock asks the backend but the client did not."""
+    server, penstock = await one(simulate, serve)
+    hidden = path in ("/v1/chat/completions", "/v1/completions")
+    body = BODIES[path] | {"stream": True}
+    for fault in FAULTS:
+        server.faults.clear()
+        if fault:
+            server.faults.set(**fault)
+        got = await ask(penstock, path, body)
+        direct = await ask(server, path, body | (ASK_USAGE if hidden else {}))
+        assert got.status == 200
+        assert got.body == (without_usage(direct.body) if hidden else direct.body), fault
+        assert got.headers["content-type"] == direct.headers["content-type"]
+        assert "content-length" not in got.headers
+
+
+@with_usage
+async def test_usage_is_shown_to_a_client_that_asked(
+    simulate: Simulate, serve: Serve, path: str
+) -> None:
+    server, penstock = await one(simulate, serve)
+    for continuous in (True, False):
+        options = {"include_usage": True, "continuous_usage_stats": continuous}
+        body = BODIES[path] | {"stream": True, "stream_options": options}
+        got, direct = [await ask(to, path, body) for to in (penstock, server)]
+        assert got.body == direct.body
+        assert got.body.count(b'"choices":[],"usage"') == 1
+
+
+async def test_several_prompts_and_choices_keep_their_order(
+    simulate: Simulate, serve: Serve
+) -> None:
+    server, penstock = await one(simulate, serve)
+    body = {"prompt": ["one", "two", "three"], "n": 3, "max_tokens": 9, "stream": True}
+    got = await ask(penstock, "/v1/completions", body)
+    direct = await ask(server, "/v1/completions", body | ASK_USAGE)
+    assert got.body == without_usage(direct.body)
+
+
+async def test_the_text_is_that_of_the_model(simulate: Simulate, serve: Serve) -> None:
+    _, penstock = await one(simulate, serve)
+    got = await ask(penstock, "/v1/chat/completions", CHAT | {"stream": True, "max_tokens": 300})
+    chunks = [orjson.loads(line[6:]) for line in got.body.split(b"\n") if line[:7] == b"data: {"]
+    text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
+    assert text == expected(render(MESSAGES), 300)
+
+
+async def test_a_large_answer_and_a_large_request_stay_whole(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """Larger than what is held back (1 MiB), than one read and than the socket's buffers."""
+    server, penstock = await one(simulate, serve)
+    inputs = [f"input {i} {'x' * 250}" for i in range(10_000)]
+    got, direct = [await ask(to, "/v1/embeddings", {"input": inputs}) for to in (penstock, server)]
+    assert len(got.body) > 1_048_576
+    assert got.body == direct.body
+    assert server.seen[0].body == server.seen[1].body
+
+
+async def test_a_backends_own_4xx_passes_as_it_is(simulate: Simulate, serve: Serve) -> None:
+    server, penstock = await one(simulate, serve)
+    for path, body in (
+        ("/v1/chat/completions", {"messages": "none"}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": -1, "stream": True}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": "many"}),
+        ("/v1/completions", {"prompt": "x" * 600_000}),
+    ):
+        got, direct = [await ask(to, path, body) for to in (penstock, server)]
+        assert (got.status, got.body) == (400, direct.body)
+    (backend,) = await penstock.backends()
+    assert backend["failures_total"] == 0
+
+
+async def test_headers_of_an_answer(simulate: Simulate, serve: Serve) -> None:
+    _, penstock = await one(simulate, serve)
+    path = "/v1/chat/completions"
+    for stream in (False, True):
+        got = await ask(penstock, path, CHAT | {"stream": stream}, x_request_id="mine-7")
+        assert got.headers.getall("x-request-id") == ["mine-7"]
+        assert got.headers["x-penstock-backend"] == "b0"
+        assert got.headers["x-penstock-attempts"] == "1"
+        assert got.headers["x-penstock-reason"] == "only"
+    for odd in ("", "x" * 129, "two words"):
+        got = await ask(penstock, path, CHAT, x_request_id=odd)
+        assert re.fullmatch("[0-9a-f]{32}", got.headers["x-request-id"])
+    assert got.json["id"] == f"chatcmpl-{got.headers['x-request-id']}"
+
+
+async def test_the_reason_says_that_there_was_a_choice(simulate: Simulate, serve: Serve) -> None:
     penstock = await serve(await simulate(2))
-    async with aiohttp.ClientSession() as session:
-        async with session.get(penstock.url + "/health") as answer:
-            assert answer.status == 200
-    await asyncio.sleep(0)
-    assert orjson.loads(b"{}") == {}
+    got = await ask(penstock, "/v1/completions", BODIES["/v1/completions"])
+    assert got.headers["x-penstock-reason"] == "cost"
+    assert got.headers["x-penstock-backend"] in ("b0", "b1")
+
+
+# Requests --------------------------------------------------------------------------------------
+
+# What a parser and a writer of JSON would change: spaces, escapes, numbers, repeats, order.
+ODD_FIELDS = {
+    "unknown": b'{ "b" : [1 ,2 ],\n"a":"\\u00e9\\ud83d\\ude80\\/" , "a":1 }',
+    "seed": b"123456789012345678901234567890",
+    "temperature": b"1.0000000000000000000000000001e+0",
+    "messages": b'[ {"role":"user","content":"\xe6\xb0\xb4 \\u6c34 \\n"}\t]',
+    "top_p": b"0.10",
+    "stop": b"null",
+    "model": b'"sim\\u002dmodel"',
+    "max_tokens": b"3",
+}
+
+
+def odd_body(**fields: bytes) -> bytes:
+    every = ODD_FIELDS | fields
+    lines = [b' "%b" :  %b' % (name.encode(), value) for name, value in every.items()]
+    return b"\r\n{" + b" ,\n".join(lines) + b"}\n "
+
+
+UNEDITED: tuple[tuple[str, dict[str, bytes]], ...] = (
+    ("/v1/chat/completions", {}),
+    ("/v1/chat/completions", {"stream": b"false"}),
+    ("/v1/chat/completions", {"stream": b"1"}),
+    ("/v1/chat/completions", {"stream": b"true", "stream_options": b'"odd"'}),
+    ("/v1/chat/completions", {"stream": b"true", "stream_options": b'{ "include_usage" : true }'}),
+    ("/v1/messages", {"stream": b"true"}),
+    ("/v1/responses", {"stream": b"true", "input": b'" x"'}),
+    ("/v1/embeddings", {"input": b'[ "x" ]'}),
+)
+
+
+async def test_a_body_goes_up_as_it_came(simulate: Simulate, serve: Serve) -> None:
+    server, penstock = await one(simulate, serve)
+    for path, fields in UNEDITED:
+        body = odd_body(**fields)
+        got = await ask(penstock, path, body)
+        assert got.status == 200, got.body
+        assert server.seen[-1].body == body
+
+
+MERGED: dict[bytes | None, bytes] = {
+    None: b'{"include_usage":true}',
+    b"null": b'{"include_usage":true}',
+    b'{"include_usage":false}': b'{"include_usage":true}',
+    b'{ "x" : [1 ,2] , "include_usage":null}': b'{"x":[1 ,2],"include_usage":true}',
+}
+
+
+@with_usage
+async def test_asking_for_usage_leaves_every_other_value(
+    simulate: Simulate, serve: Serve, path: str
+) -> None:
+    server, penstock = await one(simulate, serve)
+    for options, sent in MERGED.items():
+        fields = {"stream": b"true", "prompt": b'"\\u0078"'}
+        given = fields if options is None else fields | {"stream_options": options}
+        got = await ask(penstock, path, odd_body(**given))
+        assert got.status == 200, got.body
+        seen = msgspec.json.decode(server.seen[-1].body, type=dict[str, msgspec.Raw])
+        assert {name: bytes(value) for name, value in seen.items()} == (
+            ODD_FIELDS | fields | {"stream_options": sent}
+        )
+        assert b'"choices":[],' not in got.body
+
+
+async def test_headers_of_a_request(simulate: Simulate, serve: Serve) -> None:
+    server, penstock = await one(simulate, serve)
+    fields = [
+        ("Content-Type", "application/json"),
+        ("Authorization", "Bearer secret"),
+        ("X-Api-Key", "k"),
+        ("X-Unknown", "one"),
+        ("X-Unknown", "two"),
+        ("Cookie", "a=b"),
+        ("traceparent", "00-1-2-3"),
+        ("User-Agent", "me"),
+        ("Accept", "text/event-stream"),
+    ]
+    dropped = [
+        ("Accept-Encoding", "gzip, br"),
+        ("Connection", "X-Nominated, Authorization"),
+        ("X-Nominated", "1"),
+        ("Keep-Alive", "timeout=9"),
+        ("Proxy-Authorization", "Basic x"),
+        ("Proxy-Connection", "keep-alive"),
+        ("TE", "trailers"),
+        ("Trailer", "x"),
+        ("X-Forwarded-For", "1.2.3.4"),
+        ("Forwarded", "for=1.2.3.4"),
+        ("X-Penstock-Backend", "b7"),
+        ("x_penstock_backend", "b7"),
+        ("X-Vllm-Priority", "-9"),
+        ("X_VLLM-Priority", "-9"),
+        ("X-Data-Parallel-Rank", "3"),
+        ("x_data_parallel_rank", "3"),
+        ("content_length", "0"),
+        ("transfer_encoding", "chunked"),
+        ("x_request_id", "other"),
+    ]
+    async with (
+        aiohttp.ClientSession(skip_auto_headers=["Accept-Encoding"]) as session,
+        session.post(
+            f"{penstock.url}/v1/completions?a=b%20c",
+            data=orjson.dumps(BODIES["/v1/completions"]),
+            headers=[*fields, *dropped, ("x-request-id", "id-9")],
+        ) as answer,
+    ):
+        assert answer.status == 200
+    seen = server.seen[-1]
+    assert seen.target == "/v1/completions?a=b%20c"
+    got = [(name.lower().decode(), value.decode()) for name, value in seen.headers]
+    assert sorted(got) == sorted(
+        [(name.lower(), value) for name, value in fields]
+        + [
+            ("host", f"127.0.0.1:{server.port}"),
+            ("accept-encoding", "identity"),
+            ("x-forwarded-for", "127.0.0.1"),
+            ("x-request-id", "id-9"),
+            ("content-length", str(len(seen.body))),
+        ]
+    )
+
+
+async def test_the_pools_key_is_used_where_the_client_has_none(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(1, api_key="pool-key")
+    penstock = await serve(servers, pool={"api_key": "pool-key"})
+    path, body = "/v1/completions", BODIES["/v1/completions"]
+    assert (await ask(penstock, path, body)).status == 200
+    assert (await ask(penstock, path, body, authorization="Bearer pool-key")).status == 200
+    assert (await ask(penstock, path, body, authorization="Bearer wrong")).status == 401
+
+
+# Paths -----------------------------------------------------------------------------------------
+
+PAIR = {"model": "sim-model", "query": "water", "documents": ["a river", "a lake"]}
+TEXT = {"model": "sim-model", "input": "water"}
+
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "/v1/embeddings": TEXT,
+    "/pooling": TEXT,
+    "/classify": TEXT,
+    "/score": {"text_1": "a", "text_2": ["b", "c"]},
+    "/v1/score": {"text_1": "a", "text_2": "b"},
+    "/rerank": PAIR,
+    "/v1/rerank": PAIR,
+    "/v2/rerank": PAIR | {"top_n": 1},
+    "/tokenize": {"model": "sim-model", "prompt": "running water"},
+    "/detokenize": {"model": "sim-model", "tokens": [258, 259]},
+    "/v1/messages/count_tokens": CHAT,
+}
+
+
+async def test_endpoints_of_plain_json(simulate: Simulate, serve: Serve) -> None:
+    server, penstock = await one(simulate, serve)
+    for path, body in PLAIN.items():
+        server.seen.clear()
+        got, direct = [await ask(to, path, body) for to in (penstock, server)]
+        assert (got.status, got.body) == (200, direct.body)
+        assert [request.path for request in server.seen] == [path, path]
+
+
+async def test_audio_goes_up_as_multipart(simulate: Simulate, serve: Serve) -> None:
+    """The simulated server has no translations: its own 404 comes back, not one of ours."""
+    server, penstock = await one(simulate, serve)
+    part = b'--b--\r\ncontent-disposition: form-data; name="file"\r\n\r\n'
+    body = part + bytes(range(256)) * 2_000 + b"\r\n--b----\r\n"
+    form = 'multipart/form-data; boundary="b--"'
+    for path, status in (("/v1/audio/transcriptions", 200), ("/v1/audio/translations", 404)):
+        got, direct = [await ask(to, path, body, content_type=form) for to in (penstock, server)]
+        assert (got.status, got.body) == (status, direct.body)
+        seen = server.seen[-2]
+        assert (seen.body, seen.header("content-type")) == (body, form)
+
+
+async def test_models_of_all_pools_are_listed_and_found(simulate: Simulate, serve: Serve) -> None:
+    servers = [
+        *await simulate(1, model="red"),
+        *await simulate(2, model="blue"),
+        *await simulate(1, model="green"),
+    ]
+    backends = [{"name": f"s{i}", "url": server.url} for i, server in enumerate(servers)]
+    pools = [
+        {"name": "mixed", "backends": backends[:3]},
+        {"name": "other", "backends": backends[3:]},
+    ]
+    penstock = await serve(servers, pools=pools)
+    listed = await ask(penstock, "/v1/models", method="GET")
+    assert [card["id"] for card in listed.json["data"]] == ["red", "blue", "green"]
+    direct = await ask(servers[0], "/v1/models", method="GET")
+    assert listed.json["data"][0] == direct.json["data"][0]
+    for model, allowed in (("red", {"s0"}), ("blue", {"s1", "s2"}), ("green", {"s3"})):
+        for stream in (False, True):
+            body = CHAT | {"model": model, "stream": stream}
+            got = await ask(penstock, "/v1/chat/completions", body)
+            assert got.status == 200
+            assert got.headers["x-penstock-backend"] in allowed
+
+
+async def test_a_model_that_nobody_serves(simulate: Simulate, serve: Serve) -> None:
+    server, penstock = await one(simulate, serve)
+    got = await ask(penstock, "/v1/chat/completions", CHAT | {"model": "gpt-0"})
+    assert (got.status, got.json["error"]["code"]) == (404, "model_not_found")
+    assert got.json["error"]["param"] == "model"
+    got = await ask(penstock, "/v1/messages", CHAT | {"model": "gpt-0"})
+    assert (got.status, got.json["error"]["type"]) == (404, "not_found_error")
+    assert not server.seen
+
+
+async def test_health_and_head(simulate: Simulate, serve: Serve) -> None:
+    server, penstock = await one(simulate, serve)
+    for path in ("/health", "/v1/models"):
+        whole = await ask(penstock, path, method="GET")
+        bare = await ask(penstock, path, method="HEAD")
+        assert (whole.status, bare.status, bare.body) == (200, 200, b"")
+        assert bare.headers["content-length"] == whole.headers["content-length"]
+    server.faults.set("refuse")
+    await penstock.until(lambda listing: listing[0]["state"] == "ejected", 5)
+    got = await ask(penstock, "/health", method="GET")
+    assert got.status == 503
+    assert (await ask(penstock, "/v1/models", method="GET")).json["data"] == []
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_a_stored_response_is_found_where_it_was_made(
+    simulate: Simulate, serve: Serve, count: int
+) -> None:
+    servers = await simulate(count)
+    penstock = await serve(servers)
+    for i in range(2 * count):
+        body = BODIES["/v1/responses"]
+        made = await ask(penstock, "/v1/responses", body, x_request_id=f"id-{i}")
+        path = f"/v1/responses/{made.json['id']}"
+        got = await ask(penstock, path, method="GET")
+        assert (got.status, got.body) == (200, made.body)
+        assert got.headers["x-penstock-backend"] == made.headers["x-penstock-backend"]
+        refused = await ask(penstock, path + "/cancel")
+        assert (refused.status, refused.json["error"]["code"]) == (400, 400)
+    got = await ask(penstock, "/v1/responses/resp_none", method="GET")
+    assert (got.status, got.json["error"]["code"]) == (404, "invalid_request")
+    assert sum(backend["failures_total"] for backend in await penstock.backends()) == 0
+
+
+async def test_a_response_continues_where_the_previous_was_made(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(3)
+    penstock = await serve(servers)
+    body = BODIES["/v1/responses"]
+    for i in range(6):
+        made = await ask(penstock, "/v1/responses", body, x_request_id=f"id-{i}")
+        more = body | {"previous_response_id": made.json["id"]}
+        got = await ask(penstock, "/v1/responses", more)
+        assert (got.status, got.json.get("previous_response_id")) == (200, made.json["id"])
+        assert got.headers["x-penstock-backend"] == made.headers["x-penstock-backend"]
+
+
+async def test_further_paths_go_to_the_first_pool(simulate: Simulate, serve: Serve) -> None:
+    servers = [*await simulate(1, model="red"), *await simulate(1, model="blue")]
+    pools = [
+        {"name": f"pool-{i}", "backends": [{"name": f"s{i}", "url": server.url}]}
+        for i, server in enumerate(servers)
+    ]
+    penstock = await serve(servers, pools=pools, paths=["GET /version", "POST /ping"])
+    assert (await ask(penstock, "/version", method="GET")).json == {"version": "0.32.0"}
+    for model in ("red", "blue", "green"):
+        got = await ask(penstock, "/ping", {"model": model})
+        assert (got.status, got.headers.get("x-penstock-backend")) == (200, "s0")
+    for method, path in (
+        ("POST", "/version"),
+        ("GET", "/ping"),
+        ("GET", "/version/"),
+        ("GET", "/load"),
+    ):
+        got = await ask(penstock, path, method=method)
+        assert (got.status, got.json["error"]["code"]) == (404, "unknown_path")
