@@ -24,6 +24,13 @@ _INLINE_MEDIA: Final = re.compile(rb";base64,[A-Za-z0-9+/=\\]*")
 _INPUT_AUDIO: Final = re.compile(rb'"data"\s*:\s*"[A-Za-z0-9+/=\\]{256,}')
 
 
+# A list of prompts, of token ids, or of lists of token ids, by what it begins with.
+_LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
+# Prompts of one request that are told apart; a list of texts longer than this is one.
+PROMPTS_MAX: Final = 1_024
+COUNTED_BYTES_MAX: Final = 262_144
+
+
 class MalformedAsk(ValueError):
     """The body cannot be routed; the text says what to change. Never holds the body."""
 
@@ -105,7 +112,7 @@ class Ask:
             text_bytes=0 if token_ids or media_parts else text_bytes,
             content=content,
             prompts=prompts,
-            choices=min(_positive(peek.n) or 1, 1024),
+            choices=min(_positive(peek.n) or 1, PROMPTS_MAX),
             max_tokens=_positive(peek.max_completion_tokens)
             or _positive(peek.max_tokens)
             or _positive(peek.max_output_tokens),
@@ -158,16 +165,23 @@ def _without_media(text: bytes) -> tuple[int, int]:
 
 
 def _prompts_of(raw: msgspec.Raw) -> tuple[int, int]:
-    """(number of prompts, exact tokens when they are token ids else 0) of `prompt`."""
+    """(number of prompts, exact tokens when they are token ids else 0) of `prompt`.
+
+    Token ids are counted by their commas: a list of millions must not become
+    millions of objects. Lists of lists have a comma between any two ids too.
+    """
     value = bytes(raw)
-    if not value.startswith(b"["):
+    match = _LIST.match(value)
+    if match is None:
         return 1, 0
-    items = [bytes(item) for item in _items.decode(value)]
-    if not items or items[0].startswith(b'"'):
-        return max(1, len(items)), 0
-    if items[0].startswith(b"["):
-        return len(items), sum(item.count(b",") + 1 for item in items)
-    return 1, len(items)
+    first = match.group(1)
+    if first == b"[":
+        return min(value.count(b"[") - 1, PROMPTS_MAX), value.count(b",") + 1
+    if first != b'"':
+        return 1, value.count(b",") + 1
+    if len(value) > COUNTED_BYTES_MAX:
+        return 1, 0
+    return min(len(_items.decode(value)), PROMPTS_MAX), 0
 
 
 def _positive(raw: msgspec.Raw) -> int | None:

@@ -109,3 +109,10 @@ Weight = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 # From a millisecond to a day: below is a slip of unit, above is "never".
 DurationS = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
 OptionalWaitS = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
+
+# Lists arrive as lists and stay as tuples; their items are as strict as the rest.
+Headers = Annotated[tuple[Header, ...], Field(strict=False, max_length=16)]
+Origins = Annotated[tuple[Origin, ...], Field(strict=False, max_length=64)]
+BodyFields = Annotated[tuple[Word, ...], Field(strict=False, max_length=16)]
+Models = Annotated[tuple[Word, ...], Field(strict=False, max_length=256)]
+ProxiedPaths = Annotated[tuple[ProxiedPath, ...], Field(strict=False, max_length=256)]

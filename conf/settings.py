@@ -13,20 +13,21 @@ from pydantic_core import PydanticCustomError
 from conf.keypath import spell
 from conf.kinds import (
     BackendUrl,
+    BodyFields,
     Count,
     DurationS,
     FilePath,
-    Header,
+    Headers,
     Host,
+    Models,
     Name,
     OptionalWaitS,
-    Origin,
+    Origins,
     Policy,
     Port,
-    ProxiedPath,
+    ProxiedPaths,
     Secret,
     Weight,
-    Word,
 )
 from conf.repeated_names import repeated_names
 
@@ -36,14 +37,6 @@ class Section(BaseModel):
 
     # Strict: a coerced value is a slip that shows up later, as something else.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
-
-
-# Lists arrive as lists and stay as tuples; their items are as strict as the rest.
-Headers = Annotated[tuple[Header, ...], Field(strict=False, max_length=16)]
-Origins = Annotated[tuple[Origin, ...], Field(strict=False, max_length=64)]
-BodyFields = Annotated[tuple[Word, ...], Field(strict=False, max_length=16)]
-Models = Annotated[tuple[Word, ...], Field(strict=False, max_length=256)]
-ProxiedPaths = Annotated[tuple[ProxiedPath, ...], Field(strict=False, max_length=256)]
 
 
 class ListenSettings(Section):

@@ -165,6 +165,7 @@ class Attempt:
             self._ended.set_result(None)
         else:
             self._ended.set_exception(error)
+            self._ended.exception()  # seen, even if the task is cancelled before it looks
 
     def _watch(self) -> None:
         exchange = self._exchange

@@ -249,9 +249,11 @@ class Exchange:
         ttft_s = None
         if lease is not None and lease.first_token_s is not None:
             ttft_s = lease.first_token_s - self._began_s
-            pool.ttft_s.observe(ttft_s)
-        if isinstance(relay, EventRelay) and relay.broken_inside:
-            self._plane.metrics.stream_failures.add("error_event")
+        if isinstance(relay, EventRelay):
+            if ttft_s is not None:
+                pool.ttft_s.observe(ttft_s)
+            if relay.broken_inside:
+                self._plane.metrics.stream_failures.add("error_event")
         if usage is not None:
             self._learn(usage.prompt_tokens, pool)
             pool.prompt_tokens += usage.prompt_tokens

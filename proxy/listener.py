@@ -90,6 +90,7 @@ class ClientConnection(asyncio.Protocol):
         self._phase = Phase.HEAD
         self._deadline.set(monotonic() + self._plane.settings.timeouts.client_idle_s)
         if self._buffer:
+            self.began_s = monotonic()
             self._plane.loop.call_soon(self._read_head)
 
     def close_if_idle(self) -> None:

@@ -179,7 +179,9 @@ class DataPlane:
 
     def answer(self, transport: asyncio.Transport, head: RequestHead | None) -> Answer:
         """An answer to a request; `head` is None when it could not be read."""
-        return Answer(transport, head, self._request_id(head), self.cors(head))
+        answer = Answer(transport, head, self._request_id(head), self.cors(head))
+        answer.keep_alive = answer.keep_alive and not self.draining
+        return answer
 
     def _request_id(self, head: RequestHead | None) -> bytes:
         """The client's own id when it is short and printable, else a new one."""

@@ -30,6 +30,8 @@ def test_a_chat() -> None:
         (b'["one","two","three"]', 3, None),
         (b"[1,2,3,4]", 1, 4),
         (b"[[1,2],[3,4,5]]", 2, 5),
+        (b"[ [ 1 , 2 ] , [ 3 ] ]", 2, 3),
+        (b'[ "a, b" , "[c]" ]', 2, None),
         (b"[]", 1, None),
         (b'{"odd":1}', 1, None),
         (b"null", 1, None),
@@ -163,3 +165,10 @@ def test_classes_of_content(text: str, expected: ContentClass) -> None:
 def test_escaped_text_is_a_class_of_its_own() -> None:
     body = b'{"messages":[{"content":"%b"}]}' % (rb"\u6cb3\u6d41" * 100)
     assert ask(body).content is ContentClass.ESCAPED
+
+
+@pytest.mark.parametrize("item", [b"1", b'""', b"[1]"])
+def test_millions_of_prompts_are_not_millions_of_objects(item: bytes) -> None:
+    body = b'{"prompt":[%b]}' % b",".join([item] * 1_000_000)
+    seen = ask(body, "/v1/completions")
+    assert seen.prompts <= 1_024

@@ -1,0 +1,107 @@
+"""The backend of the measurement: one process that costs next to nothing.
+
+Not a vLLM server, only its bytes: the streams' events are made beforehand and
+sent by one timer wheel. It answers /health, /v1/models and, to any POST, a
+plain or a streamed chat answer. Prints its port. `python -m bench.overhead.backend`.
+"""
+
+import asyncio
+import gc
+import re
+import signal
+from typing import Final, cast
+
+import uvloop
+
+from bench.overhead import answers
+from bench.overhead.wheel import Wheel
+
+BACKLOG: Final = 4_096
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)")
+_EVENTS: Final = re.compile(rb"\r\n%b: *(\d+)" % answers.EVENTS_HEADER.encode())
+_INTERVAL: Final = re.compile(rb"\r\n%b: *(\d+)" % answers.INTERVAL_HEADER.encode())
+_STREAM: Final = re.compile(rb'"stream" *: *true')
+_USAGE: Final = re.compile(rb'"include_usage" *: *true')
+_END: Final = {usage: answers.stream_end(usage=usage) for usage in (False, True)}
+
+
+class BackendConnection(asyncio.Protocol):
+    """One connection; while it streams it is on the wheel."""
+
+    def __init__(self, wheel: Wheel) -> None:
+        self._wheel = wheel
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._buffer = b""
+        self._remaining = 0
+        self._end = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._remaining = 0
+
+    def data_received(self, data: bytes) -> None:
+        data = self._buffer + data if self._buffer else data
+        while (end := data.find(b"\r\n\r\n")) >= 0:
+            head = data[:end].lower()
+            length = _LENGTH.search(head)
+            whole = end + 4 + (int(length[1]) if length else 0)
+            if len(data) < whole:
+                break
+            self._answer(head, data[end + 4 : whole])
+            data = data[whole:]
+        self._buffer = data
+
+    def _answer(self, head: bytes, body: bytes) -> None:
+        if head.startswith(b"post "):
+            if _STREAM.search(body):
+                self._begin_stream(head, body)
+            else:
+                self._transport.write(answers.PLAIN)
+        elif head.startswith(b"get /health "):
+            self._transport.write(answers.HEALTHY)
+        elif head.startswith(b"get /v1/models "):
+            self._transport.write(answers.MODELS)
+        else:
+            self._transport.write(answers.NOT_FOUND)
+
+    def _begin_stream(self, head: bytes, body: bytes) -> None:
+        """Send the head and the first event at once, the others by the wheel."""
+        events, interval = _EVENTS.search(head), _INTERVAL.search(head)
+        self._remaining = int(events[1]) if events else 2
+        self._end = _END[_USAGE.search(body) is not None]
+        self._transport.write(answers.STREAM_HEAD)
+        if self.turn():
+            self._wheel.put(self, max(1, int(interval[1])) if interval else 20)
+
+    def turn(self) -> bool:
+        """Send the next event; False after the last, or when the other side has left."""
+        remaining = self._remaining - 1
+        self._remaining = remaining
+        if remaining > 0:
+            self._transport.write(answers.TOKEN_CHUNK)
+            return True
+        if remaining == 0:
+            self._transport.write(self._end)
+        return False
+
+
+async def _serve() -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    wheel = Wheel(loop)
+    server = await loop.create_server(
+        lambda: BackendConnection(wheel), "127.0.0.1", 0, backlog=BACKLOG
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
+    gc.freeze()
+    gc.set_threshold(100_000)  # a pause here would be measured as the peer's
+    await stopped.wait()
+    server.close()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve())

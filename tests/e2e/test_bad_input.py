@@ -1,0 +1,746 @@
+"""Requests that are broken, hostile or too large, over raw sockets.
+
+Each gets the status and code that are promised, reaches no backend, and costs the connection
+where its framing is in doubt. The key and the prompt that they carry show up nowhere.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+
+from bench.sim.server import SimServer
+from bench.sim.text import expected
+from tests.e2e.process import Penstock, Serve, Simulate
+
+KEY, PROMPT = "sk-canary-7f3a", "canary prompt 91c2"
+HOST = b"Host: penstock\r\n"
+SECRET = b"Authorization: Bearer " + KEY.encode() + b"\r\n"
+BODY = orjson.dumps({"model": "sim-model", "prompt": PROMPT, "max_tokens": 4})
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+
+def request(
+    *fields: bytes,
+    path: bytes = b"/v1/completions",
+    method: bytes = b"POST",
+    body: bytes | None = BODY,
+    host: bytes = HOST,
+) -> bytes:
+    """A request with these header lines; with a length unless they hold the framing."""
+    lines = [field + b"\r\n" for field in fields]
+    framed = any(b"content-length" in field.lower() for field in fields)
+    framed = framed or any(b"transfer-encoding" in field.lower() for field in fields)
+    if body is not None and not framed:
+        lines.append(b"Content-Length: %d\r\n" % len(body))
+    head = method + b" " + path + b" HTTP/1.1\r\n" + host + SECRET
+    return head + b"".join(lines) + b"\r\n" + (body or b"")
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+    @property
+    def code(self) -> Any:
+        return self.json["error"]["code"]
+
+
+class Client:
+    """A raw connection to the data port."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, penstock: Penstock, data: bytes = b"") -> "Client":
+        client = cls(*await asyncio.open_connection("127.0.0.1", penstock.port))
+        client.send(data)
+        return client
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def answer(self, within_s: float = 5.0) -> Answer:
+        """The next answer, which must tell its length."""
+        async with asyncio.timeout(within_s):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            line, *fields = head[:-4].split("\r\n")
+            headers = {n.lower(): v.strip() for n, _, v in (f.partition(":") for f in fields)}
+            status = int(line.split(" ")[1])
+            body = b""
+            if status >= 200:
+                body = await self._reader.readexactly(int(headers["content-length"]))
+            return Answer(status, headers, body)
+
+    async def rest(self, within_s: float = 1.0) -> bytes | None:
+        """What came until the connection was closed; None when it is still open."""
+        try:
+            return await asyncio.wait_for(self._reader.read(), within_s)
+        except TimeoutError:
+            return None
+        except ConnectionResetError:
+            return b""
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+Guard = Callable[..., Awaitable[tuple[SimServer, Penstock]]]
+
+
+@pytest.fixture
+async def guard(simulate: Simulate, serve: Serve) -> AsyncIterator[Guard]:
+    """One server behind a proxy that must not have told anybody the key or the prompt."""
+    started: list[Penstock] = []
+
+    async def start(**config: Any) -> tuple[SimServer, Penstock]:
+        (server,) = await simulate()
+        started.append(await serve([server], log={"level": "debug"}, **config))
+        return server, started[-1]
+
+    yield start
+    for penstock in started:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{penstock.admin_url}/metrics") as answer,
+        ):
+            said = await answer.text()
+        await penstock.until_at_rest()
+        assert await penstock.stop() == 0
+        await asyncio.sleep(0.05)
+        assert penstock.access_lines
+        said += b"".join(penstock.log).decode() + str(penstock.access_lines)
+        assert KEY not in said
+        assert PROMPT not in said
+
+
+async def refuse_all(
+    penstock: Penstock, cases: Mapping[str, tuple[bytes, int, str]], *, closes: bool = True
+) -> None:
+    """Send each case on a connection of its own and compare; tell all that differ at once."""
+    wrong: dict[str, object] = {}
+    for name, (raw, status, code) in cases.items():
+        client = await Client.open(penstock, raw)
+        try:
+            answer = await client.answer(2.0)
+            if (answer.status, answer.code) != (status, code):
+                wrong[name] = answer
+            elif closes and (rest := await client.rest()) != b"":
+                wrong[name] = "not closed" if rest is None else rest
+        except (OSError, EOFError, ValueError) as error:  # a timeout is an OSError
+            wrong[name] = repr(error)
+        client.close()
+    assert not wrong
+
+
+def malformed(cases: Mapping[str, bytes]) -> dict[str, tuple[bytes, int, str]]:
+    return {name: (raw, 400, "invalid_request") for name, raw in cases.items()}
+
+
+# Framing ---------------------------------------------------------------------------------------
+
+HIDDEN = b"GET /v1/responses/hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+LENGTHS = {
+    "list": b"5, 5",
+    "plus": b"+5",
+    "minus": b"-5",
+    "hex": b"0x5",
+    "underscore": b"1_0",
+    "empty": b"",
+    "two words": b"5 5",
+    "2^64": b"18446744073709551616",
+    "2^64+5": b"18446744073709551621",
+    "full-width": "５".encode(),
+    "superscript": "²".encode(),
+    "float": b"5.0",
+    "exponent": b"5e0",
+    "comma": b"5,",
+}
+CODINGS = {
+    "unknown": b"xchunked",
+    "two": b"chunked, identity",
+    "gzip": b"gzip, chunked",
+    "twice": b"chunked, chunked",
+    "quoted": b'"chunked"',
+    "identity": b"identity",
+    "parameter": b"chunked;q=1",
+    "empty": b"",
+    "comma": b"chunked,",
+}
+
+
+async def test_lengths_and_codings_that_parsers_read_differently(guard: Guard) -> None:
+    server, penstock = await guard()
+    cases = {
+        f"length {name}": (request(b"Content-Length: " + value), 400, "invalid_request")
+        for name, value in LENGTHS.items()
+    } | {
+        f"coding {name}": (request(b"Transfer-Encoding: " + value), 501, "unsupported")
+        for name, value in CODINGS.items()
+    }
+    both = b"0\r\n\r\n" + HIDDEN
+    te, cl = b"Transfer-Encoding: chunked", b"Content-Length: 5"
+    cases |= malformed(
+        {
+            "length and coding": request(cl, te, body=both),
+            "coding and length": request(te, cl, body=both),
+            "two equal lengths": request(cl, cl, body=b"abcde" + HIDDEN),
+            "two lengths": request(cl, b"Content-Length: 0", body=b"abcde" + HIDDEN),
+            "vertical tab": request(b"Transfer-Encoding: \x0bchunked", body=both),
+            "NUL": request(b"Transfer-Encoding: chunked\x00", body=both),
+            "space before colon": request(b"Transfer-Encoding : chunked", cl, body=both),
+            "space before name": request(b" Transfer-Encoding: chunked", cl, body=both),
+            "folded coding": request(b"Transfer-Encoding:\r\n chunked", body=both),
+            "folded length": request(b"Content-Length: 1\r\n 0", body=both),
+            "coding over 1.0": request(te, body=both).replace(b"HTTP/1.1", b"HTTP/1.0", 1),
+        }
+    )
+    two = request(te, te, body=both)
+    cases["two codings"] = (two, 501, "unsupported")
+    await refuse_all(penstock, cases)
+    assert not server.seen
+
+
+CHUNKS = {
+    "sign": b"+5\r\nhello\r\n0\r\n\r\n",
+    "minus": b"-5\r\nhello\r\n0\r\n\r\n",
+    "prefix": b"0x5\r\nhello\r\n0\r\n\r\n",
+    "underscore": b"1_0\r\nhello\r\n0\r\n\r\n",
+    "no size": b"\r\nhello\r\n0\r\n\r\n",
+    "overflow": b"10000000000000005\r\nhello\r\n0\r\n\r\n",
+    "longer than said": b"5\r\nhello!\r\n0\r\n\r\n",
+    "shorter than said": b"6\r\nhello\r\n0\r\n\r\n",
+    "bare LF after size": b"5\nhello\r\n0\r\n\r\n",
+    "bare LF after data": b"5\r\nhello\n0\r\n\r\n",
+    "bare CR": b"5\rhello\r\n0\r\n\r\n",
+    "LF in extension": b"5;a\nb\r\nhello\r\n0\r\n\r\n",
+    "NUL in extension": b"5;a=\x00\r\nhello\r\n0\r\n\r\n",
+    "huge extension": b"5;" + b"x" * 1_000_000 + b"\r\nhello\r\n0\r\n\r\n",
+    "flood of extensions": b"1;xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\nx\r\n" * 20_000,
+    "huge trailer": b"5\r\nhello\r\n0\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",
+    "space after size": b"5 \r\nhello\r\n0\r\n\r\n",
+    "space before size": b" 5\r\nhello\r\n0\r\n\r\n",
+}
+
+
+async def test_chunks_that_parsers_read_differently(guard: Guard) -> None:
+    server, penstock = await guard()
+    te = b"Transfer-Encoding: chunked"
+    cases = {name: request(te, body=chunks) for name, chunks in CHUNKS.items()}
+    await refuse_all(penstock, malformed(cases))
+    assert not server.seen
+
+
+async def test_canonical_chunks_become_a_length(guard: Guard) -> None:
+    server, penstock = await guard()
+    whole = b"%X;ext=1\r\n%b\r\n0\r\nTrailer: x\r\n\r\n" % (len(BODY), BODY)
+    single = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"
+    client = await Client.open(penstock)
+    for chunks in (whole, single):
+        client.send(request(b"Transfer-Encoding: chunked", body=chunks))
+        assert (await client.answer()).status == 200
+        seen = server.seen[-1]
+        assert seen.body == BODY
+        assert seen.header("content-length") == str(len(BODY))
+        assert not seen.header("transfer-encoding")
+        assert not seen.header("trailer")
+    client.close()
+
+
+# Heads -----------------------------------------------------------------------------------------
+
+
+async def test_heads_that_are_not_http(guard: Guard) -> None:
+    server, penstock = await guard()
+    good = request()
+    line = good.partition(b"\r\n")[0]
+    cases = {
+        "no Host": request(host=b""),
+        "two Hosts": request(host=HOST + HOST),
+        "other Host": request(host=HOST + b"Host: evil\r\n"),
+        "Host with a path": request(host=b"Host: a/b\r\n"),
+        "Host with a user": request(host=b"Host: a@b\r\n"),
+        "Host with a space": request(host=b"Host: a b\r\n"),
+        "Host twice in one": request(host=b"Host: a, b\r\n"),
+        "obs-fold": request(b"X-A: b\r\n c"),
+        "space before colon": request(b"X-A : b"),
+        "no colon": request(b"X-A"),
+        "no name": request(b": b"),
+        "bad name": request(b"X A: b"),
+        "name in brackets": request(b"X(A): b"),
+        "NUL in a value": request(b"X-A: b\x00c"),
+        "NUL in a name": request(b"X-\x00A: b"),
+        "CR in a value": request(b"X-A: b\rX-B: c"),
+        "LF in a value": request(b"X-A: b\nX-B: c"),
+        "DEL in a value": request(b"X-A: b\x7f"),
+        "two spaces": good.replace(b" ", b"  ", 1),
+        "tab for a space": good.replace(b" ", b"\t", 1),
+        "space at the end": good.replace(line, line + b" ", 1),
+        "no version": good.replace(b" HTTP/1.1", b"", 1),
+        "small version": good.replace(b"HTTP/1.1", b"http/1.1", 1),
+        "long version": good.replace(b"HTTP/1.1", b"HTTP/1.10", 1),
+        "HTTP/0.9": b"GET /v1/models\r\n\r\n",
+        "asterisk": request(path=b"*", method=b"OPTIONS", body=None),
+        "CONNECT": request(path=b"evil:443", method=b"CONNECT", body=None),
+        "user": request(path=b"@evil/v1/completions"),
+        "authority": request(path=b"evil/v1/completions"),
+        "absolute with a user": request(path=b"http://u:p@evil/v1/completions"),
+        "other scheme": request(path=b"ftp://evil/v1/completions"),
+        "fragment": request(path=b"/v1/completions#x"),
+        "NUL in the path": request(path=b"/v1/completions\x00"),
+        "not ASCII": request(path="/v1/completions¿".encode()),
+        "method of junk": request(method=b"P(ST"),
+        "long method": request(method=b"P" * 50),
+        "TLS hello": bytes.fromhex("16030100c8010000c40303") + bytes(200),
+        "SSH": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        "junk": bytes(range(128, 256)),
+    }
+    await refuse_all(penstock, malformed(cases))
+    versions = {
+        "2.0": good.replace(b"HTTP/1.1", b"HTTP/2.0", 1),
+        "1.2": good.replace(b"HTTP/1.1", b"HTTP/1.2", 1),
+        "3": good.replace(b"HTTP/1.1", b"HTTP/3", 1),
+        "preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9),
+    }
+    others = {
+        **{name: (raw, 505, "unsupported") for name, raw in versions.items()},
+        "expectation": (request(b"Expect: 200-ok"), 417, "unsupported"),
+        "WebSocket": (
+            request(
+                b"Connection: Upgrade",
+                b"Upgrade: websocket",
+                path=b"/v1/realtime?model=x",
+                method=b"GET",
+                body=None,
+            ),
+            426,
+            "unsupported",
+        ),
+        "large header": (request(b"X-A: " + b"x" * 70_000), 431, "headers_too_large"),
+        "many headers": (request(*[b"X-A: b"] * 200), 431, "headers_too_large"),
+        "endless head": (request()[:40] + b"x" * 70_000, 431, "headers_too_large"),
+    }
+    await refuse_all(penstock, others)
+    assert not server.seen
+
+
+async def test_line_feeds_alone_end_no_line(guard: Guard) -> None:
+    server, penstock = await guard(timeouts={"client_head_s": 0.1})
+    for raw in (request().replace(b"\r\n", b"\n"), request().replace(b"\r\n\r\n", b"\n\n")):
+        client = await Client.open(penstock, raw)
+        assert (await client.answer()).status in (400, 408)
+        assert await client.rest() == b""
+        client.close()
+    assert not server.seen
+
+
+async def test_an_empty_line_before_a_request_is_skipped(guard: Guard) -> None:
+    """RFC 9112 2.2, wherever the network cuts the bytes."""
+    _, penstock = await guard()
+    for first in (b"\r\n", b"\r"):
+        client = await Client.open(penstock, first)
+        await asyncio.sleep(0.02)
+        client.send((b"\r\n" + request())[len(first) :])
+        assert (await client.answer()).status == 200
+        client.close()
+
+
+async def test_other_targets_are_not_on_the_list(guard: Guard) -> None:
+    server, penstock = await guard(paths=["GET /version"])
+    paths = [
+        b"//v1/completions",
+        b"/v1//completions",
+        b"/v1/completions/",
+        b"/v1/%63ompletions",
+        b"/v1%2Fcompletions",
+        b"/v1/./completions",
+        b"/v1/x/../completions",
+        b"/V1/completions",
+        b"/v1/completions;a=b",
+        b"/v1/completions%00",
+        b"/v1\\completions",
+        b"/v1/responses/../../sleep",
+        b"/v1/responses/a/b",
+        b"/v1/responses/a%2Fcancel",
+        b"/v1/responses//cancel",
+        b"//evil/v1/completions",
+        b"http://evil/sleep",
+        b"http://evil//v1/completions",
+        b"/sleep",
+        b"/sim/faults",
+        b"/v1/load_lora_adapter",
+        b"/reset_prefix_cache",
+        b"/metrics",
+        b"/livez",
+        b"/api/v1/backends",
+        b"/version",
+        b"/",
+    ]
+    cases = {
+        path.decode(): (request(path=path, method=method), 404, "unknown_path")
+        for path in paths
+        for method in (b"POST",)
+    }
+    methods = (b"GET", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"TRACE", b"post", b"HEADX")
+    for method in methods:
+        bare = request(method=method, body=None)
+        cases[method.decode()] = (bare, 404, "unknown_path")
+    await refuse_all(penstock, cases, closes=False)
+    assert not server.seen
+
+
+async def test_the_authority_of_a_target_routes_nothing(guard: Guard) -> None:
+    server, penstock = await guard()
+    client = await Client.open(penstock)
+    for path in (b"http://evil:1/v1/completions", b"https://evil/v1/completions?a=b"):
+        client.send(request(path=path))
+        assert (await client.answer()).status == 200
+        assert server.seen[-1].target.startswith("/v1/completions")
+        assert server.seen[-1].header("host") == f"127.0.0.1:{server.port}"
+    client.close()
+
+
+@pytest.mark.parametrize("offer", [b"h2c", b"websocket"])
+async def test_an_offered_upgrade_is_not_taken(guard: Guard, offer: bytes) -> None:
+    """Java's HttpClient offers h2c on every POST."""
+    server, penstock = await guard()
+    upgrade = (
+        b"Connection: Upgrade, HTTP2-Settings",
+        b"Upgrade: " + offer,
+        b"HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA",
+    )
+    client = await Client.open(penstock, request(*upgrade))
+    answer = await client.answer()
+    assert answer.status == 200
+    assert answer.json["choices"][0]["text"] == expected(PROMPT, 4)
+    seen = server.seen[-1]
+    assert seen.body == BODY
+    assert not any(seen.header(name) for name in ("connection", "upgrade", "http2-settings"))
+    client.send(request())
+    assert (await client.answer()).status == 200
+    client.close()
+
+
+# Expect and pipelining -------------------------------------------------------------------------
+
+
+async def test_a_continue_comes_from_penstock_once_the_head_is_accepted(guard: Guard) -> None:
+    server, penstock = await guard()
+    expect = b"Expect: 100-Continue"
+    head = request(expect)[: -len(BODY)]
+    client = await Client.open(penstock)
+    for _ in range(2):
+        client.send(head)
+        assert (await client.answer()).status == 100
+        client.send(BODY)
+        assert (await client.answer()).status == 200
+        assert not server.seen[-1].header("expect")
+    client.close()
+    for refused, status in (
+        (request(expect, path=b"/sleep")[: -len(BODY)], 404),
+        (request(expect, b"Content-Length: 99999999", body=b""), 413),
+    ):
+        client = await Client.open(penstock, refused)
+        assert (await client.answer()).status == status
+        assert await client.rest() == b""
+        client.close()
+    client = await Client.open(penstock, request(expect).replace(b"/1.1", b"/1.0", 1))
+    assert (await client.answer()).status == 200
+    client.close()
+
+
+def numbered(number: int, **options: Any) -> bytes:
+    body = {"prompt": f"{PROMPT} {number}", "max_tokens": 6, **options}
+    return request(body=orjson.dumps(body))
+
+
+async def test_pipelined_requests_are_answered_in_order(guard: Guard) -> None:
+    server, penstock = await guard()
+    health = request(path=b"/health", method=b"GET", body=None)
+    raw = numbered(0) + health + numbered(1) + request(body=b"[]") + numbered(2) + numbered(3)
+    for step in (len(raw), 200, 1):
+        client = await Client.open(penstock)
+        for start in range(0, len(raw), step):
+            client.send(raw[start : start + step])
+            await asyncio.sleep(0)
+        answers = [await client.answer() for _ in range(6)]
+        assert [answer.status for answer in answers] == [200, 200, 200, 400, 200, 200]
+        said = [answers[i].json["choices"][0]["text"] for i in (0, 2, 4, 5)]
+        assert said == [expected(f"{PROMPT} {i}", 6) for i in range(4)]
+        client.close()
+    assert len(server.seen) == 12
+
+
+async def test_the_clocks_of_a_pipelined_request_start_at_its_turn(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """Its time limits are not used up by the request ahead of it."""
+    (server,) = await simulate(profile="steady-50")
+    limits = {"client_head_s": 0.3, "client_body_s": 0.3, "total_s": 0.8}
+    penstock = await serve([server], timeouts=limits)
+    second = numbered(1, max_tokens=25)
+    for ahead in (len(second), 30):
+        client = await Client.open(penstock, numbered(0, max_tokens=25) + second[:ahead])
+        assert (await client.answer()).status == 200
+        client.send(second[ahead:])
+        assert (await client.answer()).status == 200
+        client.close()
+
+
+async def test_a_flood_of_pipelined_requests_is_cut(guard: Guard) -> None:
+    server, penstock = await guard()
+    server.faults.set("hang_before_headers")
+    client = await Client.open(penstock, numbered(0) * 2_000)
+    assert await client.rest(3.0) == b""
+    assert len(server.seen) == 1
+    client.close()
+
+
+# Limits ----------------------------------------------------------------------------------------
+
+
+async def test_a_body_over_the_limit(guard: Guard) -> None:
+    server, penstock = await guard(limits={"body_bytes": 2048})
+    padded = {"prompt": PROMPT, "max_tokens": 1, "x": ""}
+    padded["x"] = "x" * (2048 - len(orjson.dumps(padded)))
+    fits = orjson.dumps(padded)
+    chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
+    declared = request(b"Content-Length: 2049", body=b"")
+    await refuse_all(
+        penstock,
+        {
+            "declared": (declared, 413, "body_too_large"),
+            "sent": (request(body=fits + b" "), 413, "body_too_large"),
+            "far too much": (request(body=b"x" * 3_000_000), 413, "body_too_large"),
+            "chunked": (
+                request(b"Transfer-Encoding: chunked", body=chunk * 3),
+                413,
+                "body_too_large",
+            ),
+        },
+    )
+    assert not server.seen
+    client = await Client.open(penstock, request(body=fits))
+    assert (await client.answer()).status == 200
+    client.send(request(b"Transfer-Encoding: chunked", body=b"800\r\n" + fits + b"\r\n0\r\n\r\n"))
+    assert (await client.answer()).status == 200
+    client.close()
+
+
+async def test_all_bodies_together_are_limited(guard: Guard) -> None:
+    server, penstock = await guard(limits={"body_bytes": 2048, "bodies_bytes": 4096})
+    body = orjson.dumps({"prompt": PROMPT + " " * 1900, "max_tokens": 1})
+    for half in (body[:-1], b"x" * 2000):
+        waiting = [
+            await Client.open(penstock, request(b"Content-Length: 2048", body=half)[:2000])
+            for _ in range(2)
+        ]
+        await asyncio.sleep(0.05)
+        client = await Client.open(penstock, request(body=body))
+        answer = await client.answer()
+        assert (answer.status, answer.code) == (429, "overloaded")
+        assert answer.headers["retry-after"] == "1"
+        assert await client.rest() == b""
+        client.close()
+        for each in waiting:
+            each.close()
+        await asyncio.sleep(0.05)
+    assert not server.seen
+    client = await Client.open(penstock)
+    for _ in range(4):  # what is answered is given back
+        client.send(request(body=body))
+        assert (await client.answer()).status == 200
+    client.close()
+
+
+async def test_connections_are_limited(guard: Guard) -> None:
+    server, penstock = await guard(limits={"connections": 2})
+    first, second = [await Client.open(penstock, request()) for _ in range(2)]
+    for client in (first, second):
+        assert (await client.answer()).status == 200
+    third = await Client.open(penstock)
+    answer = await third.answer()
+    assert (answer.status, answer.code) == (429, "overloaded")
+    assert int(answer.headers["retry-after-ms"]) > 0
+    assert await third.rest() == b""
+    third.close()
+    first.close()
+    await asyncio.sleep(0.05)
+    fourth = await Client.open(penstock, request())
+    assert (await fourth.answer()).status == 200
+    assert len(server.seen) == 3
+    for client in (second, fourth):
+        client.close()
+
+
+async def test_half_a_request_is_not_waited_for(guard: Guard) -> None:
+    limits = {"client_head_s": 0.2, "client_body_s": 0.3, "client_idle_s": 0.4}
+    server, penstock = await guard(timeouts=limits)
+    for half, limit_s in ((request()[:60], 0.2), (request()[:-5], 0.3)):
+        for drip in (b"", b"x"):  # a byte now and then buys no time
+            began_s = time.monotonic()
+            client = await Client.open(penstock, half)
+            answer = asyncio.create_task(client.answer())
+            while not answer.done():
+                await asyncio.sleep(0.04)
+                if drip and limit_s == 0.2:
+                    client.send(drip)
+            got = await answer
+            assert (got.status, got.code) == (408, "request_timeout")
+            assert limit_s * 0.9 < time.monotonic() - began_s < limit_s + 0.5
+            assert await client.rest() == b""
+            client.close()
+    began_s = time.monotonic()
+    client = await Client.open(penstock)  # nothing was asked: nothing is answered
+    assert await client.rest(2.0) == b""
+    assert 0.3 < time.monotonic() - began_s < 1.0
+    client.close()
+    assert not server.seen
+
+
+async def test_a_slow_body_is_cut_and_a_moving_one_is_not(guard: Guard) -> None:
+    server, penstock = await guard(timeouts={"client_body_s": 0.2})
+    body = orjson.dumps({"prompt": PROMPT + " " * 5_000, "max_tokens": 1})
+    raw = request(body=body)
+    head = len(raw) - len(body)
+    client = await Client.open(penstock, raw[:head])
+    for start in range(head, len(raw), 300):  # some 7 KB a second for 0.7 s
+        client.send(raw[start : start + 300])
+        await asyncio.sleep(0.04)
+    assert (await client.answer()).status == 200
+    client.close()
+    client = await Client.open(penstock, raw[:head])
+    answer = asyncio.create_task(client.answer())
+    for start in range(head, head + 30):
+        client.send(raw[start : start + 1])
+        await asyncio.sleep(0.04)
+        if answer.done():
+            break
+    assert (await answer).status == 408
+    client.close()
+    assert len(server.seen) == 1
+
+
+# Bodies ----------------------------------------------------------------------------------------
+
+BAD_BODIES = {
+    "empty": b"",
+    "not JSON": b"prompt=" + PROMPT.encode(),
+    "array": b'["' + PROMPT.encode() + b'"]',
+    "string": b'"' + PROMPT.encode() + b'"',
+    "null": b"null",
+    "cut": BODY[:-1],
+    "two objects": BODY + BODY,
+    "deep": b'{"prompt":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "model a number": b'{"model":5,"prompt":"canary prompt 91c2"}',
+    "model a list": b'{"model":["sim-model"],"prompt":"x"}',
+    "model not UTF-8": b'{"model":"\xff","prompt":"x"}',
+    "model half a pair": b'{"model":"\\ud800","prompt":"x"}',
+}
+
+
+async def test_bodies_that_cannot_be_routed(guard: Guard) -> None:
+    server, penstock = await guard()
+    client = await Client.open(penstock)
+    wrong: dict[str, object] = {}
+    for name, body in BAD_BODIES.items():
+        client.send(request(body=body))
+        answer = await client.answer()
+        if (answer.status, answer.code) != (400, "invalid_request"):
+            wrong[name] = answer
+        assert answer.json["error"].keys() == {"message", "type", "param", "code"}
+        client.send(request(path=b"/v1/messages", body=body))
+        answer = await client.answer()
+        told = answer.json
+        if (answer.status, told["error"].get("type")) != (400, "invalid_request_error"):
+            wrong[f"messages: {name}"] = answer
+        assert told.keys() == {"type", "error"}
+        assert told["type"] == "error"
+        assert told["error"].keys() == {"type", "message"}
+    assert not wrong
+    assert not server.seen
+    client.send(request())  # the framing was never in doubt
+    assert (await client.answer()).status == 200
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"sim-model","prompt":"x","stream":true,"\xff":1}',
+        b'{"model":"sim-model","prompt":"x","stream":true,"stream_options":{"\xff":1}}',
+        b'{"model":"sim-model","prompt":"\xff","stream":true}',
+    ],
+    ids=["name", "option", "value"],
+)
+async def test_text_that_is_not_utf8_is_the_clients_fault(guard: Guard, body: bytes) -> None:
+    """Whoever finds it, penstock or the backend."""
+    _, penstock = await guard()
+    client = await Client.open(penstock, request(body=body))
+    assert (await client.answer()).status == 400
+    client.close()
+
+
+async def test_odd_types_are_the_backends_to_judge(guard: Guard) -> None:
+    server, penstock = await guard()
+    client = await Client.open(penstock)
+    bodies = [
+        b'{"model":null,"prompt":"x","stream":"yes","n":"1"}',
+        b'{"prompt":{"a":1},"stream":true,"stream_options":[1]}',
+        b'{"prompt":[],"max_tokens":99999999999999999999999999}',
+        b'{"messages":5}',
+        b"{}",
+    ]
+    for body in bodies:
+        client.send(request(body=body))
+        answer = await client.answer()
+        assert answer.status == 400
+        assert isinstance(answer.code, int)  # the backend's own words
+    assert len(server.seen) == len(bodies)
+    client.close()
+
+
+async def test_unknown_paths_answer_in_the_shape_of_their_api(guard: Guard) -> None:
+    server, penstock = await guard()
+    client = await Client.open(penstock)
+    for path in (b"/v1/nothing", b"/v1/messages/batches"):
+        client.send(request(path=path, method=b"GET", body=None))
+        answer = await client.answer()
+        assert answer.status == 404
+        assert answer.headers["content-type"] == "application/json"
+        if b"messages" in path:
+            assert answer.json["error"]["type"] == "not_found_error"
+            assert answer.json["type"] == "error"
+        else:
+            assert answer.code == "unknown_path"
+            assert answer.json["error"]["type"] == "invalid_request_error"
+    client.send(request())  # no body came: the connection is as good as new
+    assert (await client.answer()).status == 200
+    client.close()
+    assert len(server.seen) == 1
+
+
+async def test_secrets_in_a_query_are_not_told(guard: Guard) -> None:
+    """The fixture looks for them in the logs and metrics of every test here."""
+    server, penstock = await guard()
+    server.faults.set("cut_before_headers")
+    client = await Client.open(penstock)
+    client.send(request(path=b"/v1/completions?api_key=" + KEY.encode()))
+    answer = await client.answer()
+    assert (answer.status, answer.code) == (502, "backend_error")
+    assert KEY.encode() not in answer.body
+    assert str(server.port).encode() not in answer.body
+    client.close()
