@@ -26,9 +26,9 @@ _WANTED: Final = {
     "model_type": "must be a mapping of keys",
     "finite_number": "must be a finite number",
     "string_unicode": "must be valid Unicode",
-    "greater_than": "must be above {gt:,}",
-    "greater_than_equal": "must be at least {ge:,}",
-    "less_than_equal": "must be at most {le:,}",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
     "string_too_short": "must not be empty",
     "string_too_long": "must be at most {max_length} characters",
     "too_short": "must have at least {min_length} entry",
@@ -70,10 +70,16 @@ def _refused(error: ErrorDetails) -> str:
     elif kind == "string_pattern_mismatch":
         wanted = SHAPES[str(context["pattern"])]
     elif kind in _WANTED:
-        wanted = _WANTED[kind].format_map(context)
+        wanted = _WANTED[kind].format_map({key: _bound(bound) for key, bound in context.items()})
+        if kind in ("too_short", "too_long"):
+            return wanted
     else:
         return error["msg"]
     return f"{wanted}, got {shown(value, secret=_may_be_secret(path))}{_hint(error)}"
+
+
+def _bound(bound: object) -> str:
+    return f"{bound:.15g}" if isinstance(bound, float) else str(bound)
 
 
 def _may_be_secret(path: KeyPath) -> bool:
@@ -88,6 +94,8 @@ def _hint(error: ErrorDetails) -> str:
         return "; put it in quotes"
     if kind in ("int_type", "float_type") and isinstance(value, str) and _is_number(value):
         return "; remove the quotes"
+    if kind == "tuple_type" and isinstance(value, str):
+        return "; put it in [ ]"
     if kind == "model_type" and value is None:
         return "; put keys under it or remove it"
     if kind == "literal_error" and isinstance(value, str):

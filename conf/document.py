@@ -16,7 +16,7 @@ from typing import Final
 import yaml
 
 from conf.interpolation import interpolate
-from conf.issues import shown
+from conf.issues import SHOWN_CHARS_MAX
 from conf.keypath import KeyPath
 from conf.yaml_nodes import (
     DEPTH_MAX,
@@ -123,8 +123,8 @@ class _Reader:
                     with self._charged(line, 1 + len(source.value)):
                         merged = self._pairs(source, path) | merged
             elif not isinstance(key_node, yaml.ScalarNode) or key_node.tag != TAG + "str":
-                key = key_node.value if isinstance(key_node, yaml.ScalarNode) else []
-                self._unread(path, line, f"keys must be text, got {shown(key)}")
+                key = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a collection"
+                self._unread(path, line, f"keys must be text, got {key[:SHOWN_CHARS_MAX]}")
             elif not is_unicode(key_node.value):
                 self._unread(path, line, "a key is not valid Unicode")
             elif key_node.value in own:

@@ -6,10 +6,12 @@ and the origins then tell where a refused key came from.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from conf.issues import ConfigError, Issue
 from conf.keypath import KeyPath, spell
+
+_LAYERS: Final = ("file", "env", "flag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Draft:
     def __init__(self) -> None:
         self.tree: dict[str, object] = {}
         self.origins: dict[KeyPath, Origin] = {}
-        self._issues: list[tuple[int, Issue]] = []
+        self._issues: list[tuple[tuple[int, int], Issue]] = []
 
     def put(self, path: KeyPath, value: object, origin: Origin) -> None:
         """Put `value` at `path`; an IndexError says which index a list would take."""
@@ -48,8 +50,9 @@ class Draft:
                 self.put((*path, key), item, origin)
             return
         parent = self._container(path[:-1], _holder_of(path[-1]), origin)
+        if _child(parent, path[-1]) is not None:
+            self._forget(path)
         _set(parent, path, value)
-        self._forget(path)
         self._remember(path, value, origin)
 
     def get(self, path: KeyPath) -> object:
@@ -70,8 +73,7 @@ class Draft:
         """Note an issue of the value at `path`, or of what `origin` says."""
         origin = origin or self.origin_of(path)
         issue = Issue(origin.where if origin else "", path, problem)
-        # In the order of the file, then of the environment and the flags.
-        order = origin.line if origin and origin.layer == "file" else 2**31
+        order = (_LAYERS.index(origin.layer), origin.line) if origin else (0, 0)
         self._issues.append((order, issue))
 
     def raise_issues(self) -> None:

@@ -25,7 +25,8 @@ class Issue:
     problem: str
 
     def __str__(self) -> str:
-        text = ": ".join(part for part in (self.where, spell(self.path), self.problem) if part)
+        path = tuple(step if isinstance(step, int) else _shortened(step) for step in self.path)
+        text = ": ".join(part for part in (self.where, spell(path), self.problem) if part)
         # File names and keys are anybody's text: one issue stays one printable line.
         return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 

@@ -24,9 +24,9 @@ def schema() -> str:
     definitions = {"Reference": _REFERENCE} | {
         name: _with_references(definition) for name, definition in draft.pop("$defs").items()
     }
-    document = {"$schema": DIALECT, **_with_references(draft), "title": "penstock"}
+    document = {"$schema": DIALECT, "title": "penstock", **_with_references(draft)}
     document["$defs"] = definitions
-    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def _with_references(node: Any) -> Any:
@@ -35,8 +35,10 @@ def _with_references(node: Any) -> Any:
         return [_with_references(item) for item in node]
     if not isinstance(node, dict):
         return node
+    # Titles only repeat the keys.
+    node = {key: value for key, value in node.items() if key != "title"}
     if node.get("type") in ("integer", "number", "boolean") or "pattern" in node or "enum" in node:
-        about = {key: node[key] for key in ("title", "description", "default") if key in node}
+        about = {key: node[key] for key in ("description", "default") if key in node}
         bare = {key: value for key, value in node.items() if key not in about}
         return {**about, "anyOf": [bare, {"$ref": "#/$defs/Reference"}]}
     return {key: _with_references(value) for key, value in node.items()}

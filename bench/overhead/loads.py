@@ -82,6 +82,11 @@ class LoadReport(msgspec.Struct, frozen=True):
     def per_s(self) -> float:
         return self.count / self.window_s
 
+    def others_share(self, cores: int) -> float:
+        """What was used by processes that have no part in this, as a share of one core."""
+        own = sum(self.cpu_ns.values()) / 1e9 / self.window_s
+        return max(0.0, self.busy_share * cores - own)
+
 
 class FirstByteReport(msgspec.Struct, frozen=True):
     """Milliseconds to the first byte, in order, by port's name."""

@@ -115,9 +115,7 @@ async def run(load: StreamLoad) -> LoadReport:
     tally.recording = False
     after, events_after = meter.read(pids), tally.events
     last_s = load.ramp_s + load.events / load.events_per_s + LATE_S
-    await asyncio.wait(
-        [stream.ended for stream in streams], timeout=began_s + last_s - monotonic()
-    )
+    await asyncio.wait([stream.ended for stream in streams], timeout=began_s + last_s - monotonic())
     used = after.since(before)
     return LoadReport(
         count=events_after - events_before,

@@ -1,0 +1,31 @@
+"""`penstock bench`: the benchmarks, each a subcommand that prints one table."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+
+def _overhead(argv: Sequence[str]) -> int:
+    from bench.overhead.cli import main
+
+    return main(argv)
+
+
+# A benchmark is imported when it is asked for.
+COMMANDS: Final[dict[str, tuple[Callable[[Sequence[str]], int], str]]] = {
+    "overhead": (_overhead, "CPU, latency and memory beside nginx, HAProxy and aiohttp"),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a benchmark; returns its exit status."""
+    if argv and argv[0] in COMMANDS:
+        return COMMANDS[argv[0]][0](argv[1:])
+    asked = bool({"-h", "--help"} & set(argv[:1]))
+    print(_usage(), file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
+
+
+def _usage() -> str:
+    lines = [f"  {name:<12}{what}" for name, (_, what) in COMMANDS.items()]
+    return "\n".join(["usage: penstock bench COMMAND [--help]", "", "commands:", *lines])

@@ -1,0 +1,214 @@
+"""The rounds: which load goes through whom, in which order, and what is noted.
+
+Peers alternate, and every round begins with another one, so that what changes
+on the machine during the run changes all of them.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from bench.overhead.histogram import percentile
+from bench.overhead.loads import (
+    FirstByteLoad,
+    FirstByteReport,
+    Load,
+    LoadReport,
+    RequestLoad,
+    StreamLoad,
+)
+from bench.overhead.meter import peak_memory_of
+from bench.overhead.peers import Running
+from bench.overhead.plan import Plan
+from bench.overhead.processes import NotStarted, python
+from bench.overhead.results import DIRECT, Results
+
+CLIENT_S: Final = 60.0
+# Peers of the wide load, beside direct: the measured one and the reference.
+WIDE: Final = ("penstock", "nginx")
+# Below this share of the wanted rate, or above this share of a core for one of
+# the load's own two processes, it is not the peer that is measured.
+RATE_SHARE_MIN: Final = 0.98
+LOAD_CORE_SHARE_MAX: Final = 0.85
+# A measurement is taken again when others used more than this share of a core
+# during it; so often in one run, to keep its length bounded.
+OTHERS_SHARE_MAX: Final = 0.25
+
+R = TypeVar("R", LoadReport, FirstByteReport)
+
+
+def order(names: list[str], number: int) -> list[str]:
+    """The names, rotated by the number of the round."""
+    shift = number % len(names)
+    return names[shift:] + names[:shift]
+
+
+class Rounds:
+    """One run over the peers that have started."""
+
+    def __init__(self, plan: Plan, backend: Running, peers: Mapping[str, Running]) -> None:
+        self._plan = plan
+        self._backend = backend
+        self._peers = peers
+        self._repeats_left = 2 * plan.rounds
+        self.results = Results()
+
+    def run(self) -> Results:
+        plan = self._plan
+        for number in range(plan.rounds):
+            self._each("streams", number, plan.rounds, list(self._peers), self._streams)
+        self._memory("memory_mib")
+        for number in range(plan.rounds):
+            self._each("requests", number, plan.rounds, list(self._peers), self._requests)
+        for number in range(plan.rounds):
+            _say(f"first byte, round {number + 1} of {plan.rounds}")
+            self._first_byte(number)
+        wide = [DIRECT, *(name for name in WIDE if name in self._peers)]
+        for number in range(plan.wide_rounds):
+            self._each("wide", number, plan.wide_rounds, wide, self._wide)
+        self._wide_added(wide)
+        self._memory("wide_memory_mib", WIDE)
+        return self.results
+
+    def _each(
+        self, what: str, number: int, of: int, names: list[str], measure: Callable[[str], bool]
+    ) -> None:
+        for name in order(names, number):
+            _say(f"{what}, round {number + 1} of {of}: {name}")
+            try:
+                while not measure(name):
+                    _say("others were busy: again")
+            except (NotStarted, ProcessLookupError, OSError) as error:
+                self.results.faults.append(f"{what} through {name}: {error}")
+
+    def _streams(self, name: str) -> bool:
+        plan = self._plan
+        load = StreamLoad(
+            port=self._port(name),
+            cpu_of=self._pids(name),
+            streams=plan.streams,
+            events_per_s=plan.events_per_s,
+            ramp_s=plan.ramp_s,
+            settle_s=plan.settle_s,
+            window_s=plan.window_s,
+        )
+        report = run_client(load, LoadReport)
+        return self._note("stream", name, report, load.wanted_per_s)
+
+    def _wide(self, name: str) -> bool:
+        plan = self._plan
+        load = StreamLoad(
+            port=self._port(name),
+            cpu_of=self._pids(name),
+            streams=plan.wide_streams,
+            events_per_s=plan.wide_events_per_s,
+            ramp_s=plan.wide_ramp_s,
+            settle_s=2 * plan.settle_s,
+            window_s=plan.wide_window_s,
+        )
+        report = run_client(load, LoadReport)
+        if not self._note("wide", name, report, load.wanted_per_s):
+            return False
+        for percent, value in report.gap_ms.items():
+            self.results.add(f"wide_gap_{percent}_ms", name, value)
+        for percent, value in report.late_ms.items():
+            self.results.add(f"wide_late_{percent}_ms", name, value)
+        return True
+
+    def _requests(self, name: str) -> bool:
+        plan = self._plan
+        load = RequestLoad(
+            port=self._port(name),
+            cpu_of=self._pids(name),
+            connections=plan.connections,
+            requests_per_s=plan.requests_per_s,
+            settle_s=plan.settle_s,
+            window_s=plan.request_window_s,
+        )
+        report = run_client(load, LoadReport)
+        return self._note("request", name, report, load.wanted_per_s)
+
+    def _first_byte(self, number: int) -> None:
+        names = order([DIRECT, *self._peers], number)
+        load = FirstByteLoad({name: self._port(name) for name in names}, self._plan.turns)
+        try:
+            report = run_client(load, FirstByteReport)
+        except NotStarted as error:
+            self.results.faults.append(f"first byte: {error}")
+            return
+        direct = report.ms[DIRECT]
+        for name in names:
+            added = report.ms[name]
+            if name != DIRECT:
+                added = [through - own for through, own in zip(added, direct, strict=True)]
+            self.results.add("first_byte_p50_ms", name, percentile(added, 50))
+            self.results.add("first_byte_p99_ms", name, percentile(added, 99))
+
+    def _note(self, metric: str, name: str, report: LoadReport, wanted_per_s: float) -> bool:
+        """Keep a report; False when it is better taken again. Faults are always kept."""
+        results = self.results
+        for fault, count in report.broken.items():
+            results.faults.append(f"{metric} through {name}: {count} x {fault}")
+        others = report.others_share(os.cpu_count() or 1)
+        if others > OTHERS_SHARE_MAX and self._repeats_left:
+            self._repeats_left -= 1
+            return False
+        if name != DIRECT:
+            results.add(f"{metric}_us", name, report.us_each("peer"))
+        results.add(f"{metric}_per_s", name, report.per_s)
+        results.add(f"{metric}_broken", name, sum(report.broken.values()))
+        results.add(f"{metric}_others_percent", name, 100 * others)
+        results.add(f"{metric}_backend_percent", name, 100 * report.core_share("backend"))
+        results.add(f"{metric}_client_percent", name, 100 * report.core_share("client"))
+        share = report.per_s / wanted_per_s
+        own = max(report.core_share("backend"), report.core_share("client"))
+        if share < RATE_SHARE_MIN or own > LOAD_CORE_SHARE_MAX:
+            results.saturated.append(
+                f"{metric} through {name}: {share:.0%} of the wanted rate, "
+                f"the load's busier process at {own:.0%} of a core, others at {others:.0%}"
+            )
+        return True
+
+    def _wide_added(self, names: list[str]) -> None:
+        """What a peer adds to direct, round by round."""
+        for metric in ("wide_gap_p99_ms", "wide_late_p99_ms"):
+            direct = self.results.rounds(metric, DIRECT)
+            for name in names:
+                through = self.results.rounds(metric, name)
+                if name != DIRECT and len(through) == len(direct):
+                    for value, own in zip(through, direct, strict=True):
+                        self.results.add(metric.replace("_p99", "_added_p99"), name, value - own)
+
+    def _memory(self, metric: str, names: tuple[str, ...] | None = None) -> None:
+        for name, peer in self._peers.items():
+            if (names is None or name in names) and peer.process.poll() is None:
+                self.results.add(metric, name, peak_memory_of(peer.pid) / 2**20)
+
+    def _port(self, name: str) -> int:
+        return self._backend.port if name == DIRECT else self._peers[name].port
+
+    def _pids(self, name: str) -> dict[str, int]:
+        own = {"backend": self._backend.pid}
+        return own if name == DIRECT else own | {"peer": self._peers[name].pid}
+
+
+def run_client(load: Load, kind: type[R]) -> R:
+    """Run the client process for one load. Raises NotStarted when it gives no report."""
+    command = python("bench.overhead.client", msgspec.json.encode(load).decode())
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=CLIENT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotStarted(f"the client took more than {CLIENT_S:g} s") from None
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise NotStarted(f"the client failed: {''.join(last)}")
+    return msgspec.json.decode(done.stdout, type=kind)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,149 @@
+"""`penstock bench scrape`: what a /metrics scrape does to the streams beside it.
+
+200 streams of 50 events/s over 64 simulated servers through one real proxy.
+Windows of 1.2 s alternate, without a scrape and with one in their middle; of
+each the longest gap between two events of any stream is kept. The machine's
+own noise is in both kinds of window, so their difference is the scrape's.
+"""
+
+import asyncio
+import contextlib
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from time import monotonic
+from typing import Final, cast
+
+import aiohttp
+import uvloop
+
+BACKENDS: Final = 64
+STREAMS: Final = 200
+WINDOW_S: Final = 1.2
+EVENTS: Final = 100_000  # half an hour: more than any run lasts
+_BODY: Final = (
+    b'{"model":"sim-model","stream":true,"max_tokens":%d,'
+    b'"messages":[{"role":"user","content":"hi"}]}' % EVENTS
+)
+_REQUEST: Final = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+)
+
+
+class Gaps:
+    """The longest gap of the current window, over all streams."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.events = 0
+
+
+class Stream(asyncio.Protocol):
+    """One stream that only looks at the clock when events come."""
+
+    def __init__(self, gaps: Gaps) -> None:
+        self._gaps = gaps
+        self._last_s = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.WriteTransport, transport).write(_REQUEST)
+
+    def data_received(self, data: bytes) -> None:
+        now_s = monotonic()
+        if self._last_s:
+            self._gaps.longest_s = max(self._gaps.longest_s, now_s - self._last_s)
+        self._last_s = now_s
+        self._gaps.events += data.count(b"\n\n")
+
+
+async def _windows(port: int, admin_port: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Longest gaps in ms: (of quiet windows, of windows with a scrape)."""
+    loop = asyncio.get_running_loop()
+    gaps = Gaps()
+    transports = []
+    for _ in range(STREAMS):
+        transport, _ = await loop.create_connection(lambda: Stream(gaps), "127.0.0.1", port)
+        transports.append(transport)
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(1.0)
+    quiet_ms, scraped_ms = [], []
+    async with aiohttp.ClientSession() as session:
+        for number in range(2 * rounds):
+            scrape = number % 2 == 1
+            gaps.longest_s, gaps.events = 0.0, 0
+            await asyncio.sleep(WINDOW_S / 2)
+            if scrape:
+                async with session.get(f"http://127.0.0.1:{admin_port}/metrics") as answer:
+                    assert answer.status == 200
+                    assert len(await answer.read()) > 10_000
+            await asyncio.sleep(WINDOW_S / 2)
+            assert gaps.events > STREAMS, "the streams do not flow"
+            (scraped_ms if scrape else quiet_ms).append(gaps.longest_s * 1000)
+    for transport in transports:
+        transport.abort()
+    return quiet_ms, scraped_ms
+
+
+@contextlib.contextmanager
+def _fleet() -> Iterator[list[str]]:
+    """64 simulated servers in a process of their own."""
+    arguments = ["--port", "0", "--profile", "steady-50", "--count", str(BACKENDS)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.sim", *arguments], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        try:
+            lines = [process.stdout.readline() for _ in range(BACKENDS)]
+            yield [line.split()[1].decode() for line in lines]
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def _proxy(urls: list[str]) -> Iterator[tuple[int, int]]:
+    """A real proxy before them; gives its data port and its admin port."""
+    arguments = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
+    for url in urls:
+        arguments += ["--backend", url]
+    with subprocess.Popen(
+        [sys.executable, "-m", "proxy", "serve", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stderr is not None
+        try:
+            match = re.search(rb":(\d+), admin on [^ ]*:(\d+)", process.stderr.readline())
+            assert match is not None
+            yield int(match.group(1)), int(match.group(2))
+        finally:
+            process.kill()
+
+
+async def _ready(port: int) -> None:
+    async with aiohttp.ClientSession() as session, asyncio.timeout(20):
+        while (await session.get(f"http://127.0.0.1:{port}/health")).status != 200:
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(2.0)  # every backend probed
+
+
+def run(rounds: int) -> int:
+    """Measure and print the table. Returns an exit status."""
+
+    async def measure(port: int, admin_port: int) -> tuple[list[float], list[float]]:
+        await _ready(port)
+        return await _windows(port, admin_port, rounds)
+
+    with _fleet() as urls, _proxy(urls) as (port, admin_port):
+        quiet_ms, scraped_ms = uvloop.run(measure(port, admin_port))
+    print(f"{STREAMS} streams x 50 events/s, {BACKENDS} backends, {rounds} windows of each kind\n")
+    print("| longest gap of a window, ms | median | p90 | max |")
+    print("|---|---|---|---|")
+    for name, values in (("without a scrape", quiet_ms), ("with a scrape", scraped_ms)):
+        cuts = statistics.quantiles(values, n=10)
+        print(f"| {name} | {cuts[4]:.1f} | {cuts[8]:.1f} | {max(values):.1f} |")
+    added_ms = statistics.median(scraped_ms) - statistics.median(quiet_ms)
+    print(f"\nadded by a scrape (difference of the medians): {added_ms:.1f} ms")
+    return 0
