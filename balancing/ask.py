@@ -31,6 +31,11 @@ PROMPTS_MAX: Final = 1_024
 COUNTED_BYTES_MAX: Final = 262_144
 
 
+# What msgspec raises on bytes that are no JSON; text that is no UTF-8 raises the other.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
+NO_OBJECT: Final = "The request body must be one valid JSON object."
+
+
 class MalformedAsk(ValueError):
     """The body cannot be routed; the text says what to change. Never holds the body."""
 
@@ -97,8 +102,8 @@ class Ask:
             return cls(path, prompt_tokens=tokens, text_bytes=len(body), generates=generates)
         try:
             peek = _peek.decode(body)
-        except (msgspec.DecodeError, RecursionError):
-            raise MalformedAsk("The request body must be one valid JSON object.") from None
+        except (*UNREADABLE, RecursionError):
+            raise MalformedAsk(NO_OBJECT) from None
         model = _model_of(peek.model)
         text = _text_of(peek) or body
         media_parts, text_bytes = _without_media(text)
@@ -128,7 +133,7 @@ class Ask:
             return False
         try:
             return bytes(_object.decode(self.stream_options).get("include_usage", b"")) == b"true"
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return False  # odd options: the backend judges them
 
 
@@ -146,7 +151,7 @@ def _model_of(raw: msgspec.Raw) -> str | None:
         return None
     try:
         return _string.decode(value)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         raise MalformedAsk("`model` must be a string.") from None
 
 

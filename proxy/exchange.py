@@ -11,7 +11,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from balancing.ask import Ask, MalformedAsk
+from balancing.ask import NO_OBJECT, UNREADABLE, Ask, MalformedAsk
 from balancing.backend import Backend
 from balancing.fleet import UnknownModel
 from balancing.gate import NoBackend
@@ -181,10 +181,13 @@ class Exchange:
         except MalformedAsk as error:
             raise BadRequest(str(error)) from None
         if self.head.method == b"POST" and not self.body and not route.anywhere:
-            raise BadRequest("The request body must be one JSON object.")
+            raise BadRequest(NO_OBJECT)
         if self.ask.stream and route.dialect.asks_usage and not self.ask.wants_usage:
             self.hides_usage = True
-            self.body = with_usage_asked(self.body, self.ask)
+            try:
+                self.body = with_usage_asked(self.body, self.ask)
+            except UNREADABLE:  # a value that the peek passed over
+                raise BadRequest(NO_OBJECT) from None
 
     async def _try(self, lease: Lease) -> None:
         self._attempts += 1

@@ -170,7 +170,7 @@ class ClientConnection(asyncio.Protocol):
         if end < 0:
             if len(data) >= limit_bytes:
                 self._refuse(HeadersTooLarge())
-            elif data and not data[:1].isalpha():  # TLS or worse: no need to wait for more
+            elif data and data != b"\r" and not data[:1].isalpha():  # TLS, or worse
                 self._refuse(MalformedHttp("Speak HTTP/1.1 here, without TLS."))
             elif data:
                 head_s = self._plane.settings.timeouts.client_head_s

@@ -1,0 +1,60 @@
+"""The documents tell what the code has: policies, error codes, commands, the configuration."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from balancing.policies import POLICIES
+from conf.load import load
+from proxy import errors
+from proxy.cli import _parser
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def subclasses(of: type[errors.PenstockError]) -> set[type[errors.PenstockError]]:
+    return {of}.union(*(subclasses(each) for each in of.__subclasses__()))
+
+
+@pytest.mark.parametrize("code", sorted({each.code for each in subclasses(errors.PenstockError)}))
+def test_every_error_code_is_in_the_readme(code: str) -> None:
+    assert f"`{code}`" in README
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_is_in_the_readme(policy: str) -> None:
+    assert f"`{policy}`" in README
+
+
+def test_the_readmes_configuration_loads(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert block.count("\n") <= 10
+    path = tmp_path / "penstock.yaml"
+    path.write_text(block)
+    settings = load(path, {}, {}).settings
+    assert [backend.name for backend in settings.pools[0].backends] == ["gpu-0", "gpu-1"]
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "demo", "sim", "bench"])
+def test_every_command_helps_and_is_in_the_readme(command: str) -> None:
+    assert f"penstock {command}" in README
+    assert command in _parser().format_help()
+
+
+def test_every_file_of_the_codemap_exists() -> None:
+    codemap = ARCHITECTURE[ARCHITECTURE.index("## Codemap") : ARCHITECTURE.index("## Invariants")]
+    for row in re.findall(r"^\| (.*?) \|", codemap, re.MULTILINE)[1:]:
+        folder = ""
+        for name in re.findall(r"`([^`]+)`", row):
+            path = name if "/" in name else f"{folder}/{name}"
+            folder = path.rpartition("/")[0]
+            if name.endswith("/"):
+                folder = path.rstrip("/").rpartition("/")[0]
+            assert (ROOT / path).exists(), path
+
+
+def test_the_architecture_stays_short() -> None:
+    assert ARCHITECTURE.count("\n") <= 150
