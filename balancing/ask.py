@@ -8,7 +8,6 @@ route either: a body that is no JSON object, a `model` that is no string.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -65,8 +64,7 @@ _string = msgspec.json.Decoder(str)
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """One request as the balancing sees it.
 
     `prompt_tokens` is the estimate for all prompts together; `prompts` and
@@ -106,9 +104,11 @@ class Ask:
             raise MalformedAsk(NO_OBJECT) from None
         model = _model_of(peek.model)
         text = _text_of(peek) or body
-        media_parts, text_bytes = _without_media(text)
+        media_parts, text_bytes = 0, len(text)
+        if b";base64," in text or b'"input_audio"' in text:
+            media_parts, text_bytes = _without_media(text)
         content = content_class(text)
-        prompts, token_ids = _prompts_of(peek.prompt)
+        prompts, token_ids = (1, 0) if peek.prompt is NO_FIELD else _prompts_of(peek.prompt)
         tokens = token_ids or estimator.estimate(model, content, text_bytes, media_parts)
         return cls(
             path=path,
@@ -121,7 +121,7 @@ class Ask:
             max_tokens=_positive(peek.max_completion_tokens)
             or _positive(peek.max_tokens)
             or _positive(peek.max_output_tokens),
-            stream=bytes(peek.stream) == b"true",
+            stream=peek.stream is not NO_FIELD and bytes(peek.stream) == b"true",
             stream_options=bytes(peek.stream_options),
             generates=generates,
         )
@@ -146,11 +146,10 @@ def _is_json(headers: Headers) -> bool:
 
 
 def _model_of(raw: msgspec.Raw) -> str | None:
-    value = bytes(raw)
-    if not value or value == b"null":
+    if raw is NO_FIELD or bytes(raw) == b"null":
         return None
     try:
-        return _string.decode(value)
+        return _string.decode(raw)
     except UNREADABLE:
         raise MalformedAsk("`model` must be a string.") from None
 
@@ -158,13 +157,12 @@ def _model_of(raw: msgspec.Raw) -> str | None:
 def _text_of(peek: _Peek) -> bytes:
     """The prompt's JSON, wherever the dialect keeps it, as bytes to be measured."""
     parts = (peek.messages, peek.prompt, peek.input, peek.system, peek.instructions, peek.tools)
-    return b"".join([bytes(part) for part in parts if part is not NO_FIELD])
+    given = [part for part in parts if part is not NO_FIELD]
+    return bytes(given[0]) if len(given) == 1 else b"".join(map(bytes, given))
 
 
 def _without_media(text: bytes) -> tuple[int, int]:
     """(number of inline media parts, bytes of text without them)."""
-    if b";base64," not in text and b'"input_audio"' not in text:
-        return 0, len(text)
     media = [*_INLINE_MEDIA.findall(text), *_INPUT_AUDIO.findall(text)]
     return len(media), max(0, len(text) - sum(map(len, media)))
 

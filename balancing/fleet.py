@@ -30,7 +30,10 @@ class Pool:
             return True
         if self.models:
             return model in self.models
-        return any(backend.serves(model) for backend in self.backends)
+        for backend in self.backends:  # noqa: SIM110 - the first does, as a rule: no generator
+            if backend.models is None or model in backend.models:
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ _WANTED: Final = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "string_too_short": "must not be empty",
-    "string_too_long": "must be at most {max_length} characters",
     "too_short": "must have at least {min_length} entry",
     "too_long": "must have at most {max_length} entries",
     "literal_error": "must be one of {expected}",

@@ -128,5 +128,5 @@ def _set(node: object, path: KeyPath, value: object) -> None:
     assert isinstance(node, list)
     assert isinstance(step, int)
     if step > len(node):
-        raise IndexError(f"{spell(path[:-1])} has {len(node)} entries: the next is {len(node)}")
+        raise IndexError(f"the next index of {spell(path[:-1])} is {len(node)}")
     node[step : step + 1] = [value]

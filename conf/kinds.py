@@ -101,7 +101,7 @@ Word = Annotated[str, Field(pattern=WORD)]
 Header = Annotated[str, Field(pattern=HEADER), AfterValidator(str.lower)]
 Origin = Annotated[str, Field(pattern=ORIGIN)]
 ProxiedPath = Annotated[str, Field(pattern=PROXIED_PATH)]
-FilePath = Annotated[str, Field(min_length=1, max_length=4096)]
+FilePath = Annotated[str, Field(min_length=1)]
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1, le=100)]

@@ -12,7 +12,6 @@ from typing import Final
 
 from conf.document import is_unicode, read
 from conf.draft import Draft, Origin
-from conf.issues import shown
 from conf.keypath import KeyPath, wants_text
 from conf.settings import Settings
 
@@ -81,11 +80,11 @@ def _put_text(draft: Draft, path: KeyPath, text: str, origin: Origin) -> None:
 
 def _put_backends(draft: Draft, urls: object) -> None:
     origin = Origin("flag", "--backend")
-    if not isinstance(urls, list | tuple):
-        draft.report(("pools",), f"must be a list of URLs, got {shown(urls)}", origin)
-        return
-    backends = [{"name": f"b{index}", "url": url} for index, url in enumerate(urls)]
-    draft.put(("pools",), [{"name": "default", "backends": backends}], origin)
+    pools = urls
+    if isinstance(urls, list | tuple):
+        backends = [{"name": f"b{index}", "url": url} for index, url in enumerate(urls)]
+        pools = [{"name": "default", "backends": backends}]
+    draft.put(("pools",), pools, origin)
 
 
 def _path_of(name: str) -> KeyPath:

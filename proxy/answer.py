@@ -72,23 +72,21 @@ class Answer:
         assert not self.started
         self.started = True
         self.status = status
-        lines = [b"HTTP/1.1 %d %b" % (status, reason or _REASONS.get(status, b""))]
-        lines += [b"%b: %b" % field for field in headers]
-        lines += [b"%b: %b" % field for field in self.about]
-        lines += [b"%b: %b" % field for field in self._headers]
-        lines.append(b"x-request-id: " + self.request_id)
+        parts = [b"HTTP/1.1 %d %b\r\n" % (status, reason or _REASONS.get(status, b""))]
+        for fields in (headers, self.about, self._headers):
+            for name, value in fields:
+                parts += (name, b": ", value, b"\r\n")
+        parts += (b"x-request-id: ", self.request_id, b"\r\n")
         bodyless = status in (204, 304)
         if length is not None and not bodyless:
-            lines.append(b"content-length: %d" % length)
+            parts.append(b"content-length: %d\r\n" % length)
         elif not bodyless:
             self._chunked = self._http11
             self.keep_alive = self.keep_alive and self._http11
             if self._chunked:
-                lines.append(b"transfer-encoding: chunked")
-        if not self.keep_alive:
-            lines.append(b"connection: close")
-        lines.append(b"\r\n")
-        head = b"\r\n".join(lines)
+                parts.append(b"transfer-encoding: chunked\r\n")
+        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        head = b"".join(parts)
         if not body or self._head_only or bodyless:
             self._transport.write(head)
             return
@@ -105,7 +103,7 @@ class Answer:
             return
         headers = [
             field
-            for field in end_to_end(head.headers)
+            for field in end_to_end(head.headers, head.nominated)
             if field[0] not in _OWN and not field[0].startswith(b"x-penstock-")
         ]
         self.start(head.status, head.reason, headers, length, body)

@@ -11,7 +11,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from balancing.lease import Lease
-from proxy.deadline import Deadline
 from proxy.errors import (
     BackendError,
     BackendRefused,
@@ -44,9 +43,7 @@ class Attempt:
         self._exchange = exchange
         self._lease = lease
         self._connections = connections
-        self._loop = asyncio.get_running_loop()
         self._connection: BackendConnection | None = None
-        self._deadline = Deadline(self._loop, self._tick)
         self._ended: asyncio.Future[None] | None = None
         self._first_byte_by_s = 0.0
         self.relay: Relay | None = None
@@ -63,7 +60,6 @@ class Attempt:
                 # It closed while idle, which says nothing of the backend: once more.
                 await self._send(await self._connections.dial())
         finally:
-            self._deadline.close()
             if self._connection is not None:
                 self._connection.abort()
 
@@ -81,7 +77,7 @@ class Attempt:
     async def _send(self, connection: BackendConnection) -> None:
         exchange = self._exchange
         self._connection = connection
-        self._ended = self._loop.create_future()
+        self._ended = self._connections.loop.create_future()
         head = forwarded_request_head(
             exchange.head,
             authority=self._connections.authority,
@@ -93,9 +89,9 @@ class Attempt:
         now_s = monotonic()
         exchange.sent(now_s)
         self._first_byte_by_s = now_s + self._first_byte_s()
+        connection.on_deadline = self._tick
+        self._watch(connection)
         connection.send(head, exchange.body, self, method=exchange.head.method)
-        if not self._ended.done():
-            self._watch()
         await self._ended
 
     def _first_byte_s(self) -> float:
@@ -167,15 +163,18 @@ class Attempt:
             self._ended.set_exception(error)
             self._ended.exception()  # seen, even if the task is cancelled before it looks
 
-    def _watch(self) -> None:
+    def _watch(self, connection: BackendConnection) -> None:
         exchange = self._exchange
         next_s = min(self._first_byte_by_s, exchange.out_of_time_s)
         if exchange.ask.stream:
             next_s = min(next_s, exchange.hold_s)
-        self._deadline.set(next_s)
+        connection.deadline.set(next_s)
 
     def _tick(self) -> None:
         exchange = self._exchange
+        connection = self._connection
+        if connection is None:
+            return
         now_s = monotonic()
         committed = self.relay is not None and self.relay.committed
         if now_s >= exchange.out_of_time_s:
@@ -186,11 +185,11 @@ class Attempt:
             if now_s >= ends_s:
                 self._end(StreamBroken("idle"))
             else:
-                self._deadline.set(min(ends_s, exchange.out_of_time_s))
+                connection.deadline.set(min(ends_s, exchange.out_of_time_s))
         elif now_s >= self._first_byte_by_s:
             self._end(BackendTimeout())
         else:
             if exchange.ask.stream and now_s >= exchange.hold_s:
                 exchange.answer.hold()
                 exchange.hold_s = now_s + PING_S
-            self._watch()
+            self._watch(connection)

@@ -17,8 +17,10 @@ from balancing.fleet import UnknownModel
 from balancing.gate import NoBackend
 from balancing.lease import Lease
 from conf.settings import TimeoutSettings
+from proxy.access_log import AccessLog
 from proxy.answer import Answer
 from proxy.attempt import Attempt
+from proxy.dialects.dialect import Usage
 from proxy.edit import with_usage_asked
 from proxy.errors import (
     BackendError,
@@ -134,6 +136,7 @@ class Exchange:
         if task.cancelled():
             self._plane.metrics.client_aborts.add(self._phase_now)
         self._account()
+        self._attempt = None  # they know each other: left so, only the collector would free them
         self._client.answered(self.answer)
 
     async def _serve(self) -> None:
@@ -244,17 +247,13 @@ class Exchange:
         lease = self._lease
         relay = self._attempt.relay if self._attempt is not None else None
         usage = relay.usage if relay is not None else None
-        backend = lease.backend.name if lease is not None else ""
         # 499, as nginx logs it: the client left before there was a status.
         status = self.answer.status or 499
         pool = self._pool_metrics
-        pool.request(backend, status, now_s - self._began_s)
-        ttft_s = None
-        if lease is not None and lease.first_token_s is not None:
-            ttft_s = lease.first_token_s - self._began_s
+        pool.request(lease.backend.name if lease else "", status, now_s - self._began_s)
         if isinstance(relay, EventRelay):
-            if ttft_s is not None:
-                pool.ttft_s.observe(ttft_s)
+            if lease is not None and lease.first_token_s is not None:
+                pool.ttft_s.observe(lease.first_token_s - self._began_s)
             if relay.broken_inside:
                 self._plane.metrics.stream_failures.add("error_event")
         if usage is not None:
@@ -262,21 +261,23 @@ class Exchange:
             pool.prompt_tokens += usage.prompt_tokens
             pool.completion_tokens += usage.completion_tokens
             pool.cached_tokens += usage.cached_tokens
-        access_log = self._plane.access_log
-        if access_log is None:
-            return
-        access_log.write(
-            self._plane.line(self.head, self.answer, self.peer)
+        if self._plane.access_log is not None:
+            self._log(self._plane.access_log, status, usage, now_s)
+
+    def _log(self, log: AccessLog, status: int, usage: Usage | None, now_s: float) -> None:
+        lease, ask = self._lease, self.ask
+        first_s = lease.first_token_s if lease is not None else None
+        log.write(
+            self._plane.line(self.head, self.answer, self.peer, status)
             | {
-                "status": status,
-                "whole": self.answer.finished,
                 "error": self._error.code if self._error else None,
-                "model": (self.ask.model or "")[:128],
-                "backend": backend,
+                "whole": self.answer.finished,
+                "model": ask.model[:128] if ask.model else None,
+                "backend": lease.backend.name if lease is not None else None,
                 "attempts": self._attempts,
-                "stream": self.ask.stream,
-                "duration_ms": round((now_s - self._began_s) * 1000, 3),
-                "ttft_ms": None if ttft_s is None else round(ttft_s * 1000, 3),
+                "stream": ask.stream,
+                "duration_ms": int((now_s - self._began_s) * 1e6) / 1000,
+                "ttft_ms": int((first_s - self._began_s) * 1e6) / 1000 if first_s else None,
                 "prompt_tokens": usage.prompt_tokens if usage else None,
                 "completion_tokens": usage.completion_tokens if usage else None,
             }

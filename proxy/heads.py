@@ -28,8 +28,13 @@ _REQUEST_LINE: Final = re.compile(
 _OTHER_VERSION: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/(?!1\.[01]$)[0-9](\.[0-9])?")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([^\x00-\x1f\x7f]*))?")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# Controls, and line ends that are not CR LF: where parsers differ, smuggling begins.
-_FORBIDDEN: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n")
+# What a field may hold besides its line ends. Taking these out must leave nothing
+# but the CR LF pairs between fields: anything else is a control or a bare line
+# end, where parsers differ and smuggling begins. (A pattern costs 8 times as much.)
+_TEXT: Final = bytes(byte for byte in range(256) if byte == 9 or (byte >= 32 and byte != 127))
+# Names seen, by their spelling: most requests send the same dozen.
+_names: dict[bytes, bytes] = {}
+NAMES_MAX: Final = 1_024
 # 15 digits stay exact everywhere; no sign, no underscore, no list.
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]\-]*")
@@ -70,6 +75,18 @@ _OWN_PREFIX: Final = b"x-penstock-"
 # `Connection` may nominate what is to be dropped, but not these: that would
 # unauthenticate or reinterpret a request on its way.
 _NEVER_NOMINATED: Final = frozenset({b"authorization", b"content-type", b"cookie", b"x-api-key"})
+_DECISIVE: Final = frozenset(
+    {
+        b"connection",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
 
 
 @dataclass(slots=True)
@@ -78,16 +95,14 @@ class RequestHead:
 
     method: bytes
     target: bytes
+    path: bytes
     http11: bool
     headers: Headers
+    nominated: set[bytes]
     length: int | None
     keep_alive: bool
     expects_continue: bool
     upgrade: bytes
-
-    @property
-    def path(self) -> bytes:
-        return self.target.partition(b"?")[0]
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower case)."""
@@ -105,6 +120,7 @@ class ResponseHead:
     reason: bytes
     http11: bool
     headers: Headers
+    nominated: set[bytes]
     length: int | None
     chunked: bool
     keep_alive: bool
@@ -129,11 +145,14 @@ def parse_request_head(block: bytes) -> RequestHead:
     length = _request_length(framing, http11)
     if framing.expect and framing.expect.lower() != b"100-continue":
         raise ExpectationFailed
+    target = _origin_form(target)
     return RequestHead(
         method=method,
-        target=_origin_form(target),
+        target=target,
+        path=target.partition(b"?")[0],
         http11=http11,
         headers=headers,
+        nominated=framing.nominated,
         length=length,
         keep_alive=http11 and not framing.close,
         expects_continue=http11 and bool(framing.expect),
@@ -159,6 +178,7 @@ def parse_response_head(block: bytes) -> ResponseHead:
         reason=reason or b"",
         http11=http11,
         headers=headers,
+        nominated=framing.nominated,
         length=framing.length(),
         chunked=chunked,
         keep_alive=http11 and not framing.close,
@@ -171,18 +191,28 @@ def _parse_fields(fields: bytes) -> Headers:
     """Header lines to (lower-case name, value) pairs."""
     if not fields:
         return []
-    if _FORBIDDEN.search(fields):
-        raise MalformedHttp("A header holds a control character or a bare line end.")
     lines = fields.split(b"\r\n")
+    if fields.translate(None, _TEXT) != b"\r\n" * (len(lines) - 1):
+        raise MalformedHttp("A header holds a control character or a bare line end.")
     if len(lines) > HEADERS_MAX:
         raise HeadersTooLarge
     headers = []
     for line in lines:
         name, colon, value = line.partition(b":")
-        if not colon or not _NAME.fullmatch(name):  # also obs-fold and space before the colon
+        if not colon:
             raise MalformedHttp("A header line is malformed.")
-        headers.append((name.lower(), value.strip(b" \t")))
+        headers.append((_names.get(name) or _name(name), value.strip(b" \t")))
     return headers
+
+
+def _name(name: bytes) -> bytes:
+    """The name in lower case, remembered. Raises on obs-fold and blanks."""
+    if not _NAME.fullmatch(name):
+        raise MalformedHttp("A header line is malformed.")
+    lower = name.lower()
+    if len(_names) < NAMES_MAX:
+        _names[name] = lower
+    return lower
 
 
 class _Framing:
@@ -197,6 +227,7 @@ class _Framing:
         "host",
         "hosts",
         "lengths",
+        "nominated",
         "upgrade",
     )
 
@@ -206,24 +237,29 @@ class _Framing:
         self.close = False
         self.lengths: list[bytes] = []
         self.codings: list[bytes] = []
+        self.nominated: set[bytes] = set()
         for name, value in headers:
-            if name == b"content-length":
+            if name not in _DECISIVE:
+                continue
+            if name == b"content-type":
+                self.content_type = value
+            elif name == b"content-length":
                 self.lengths.append(value)
-            elif name == b"transfer-encoding":
-                self.codings.append(value.lower())
             elif name == b"host":
                 self.host = value
                 self.hosts += 1
             elif name == b"connection":
-                self.close = self.close or b"close" in value.lower()
-            elif name == b"content-type":
-                self.content_type = value
+                self.nominated.update(token.strip() for token in value.lower().split(b","))
+            elif name == b"transfer-encoding":
+                self.codings.append(value.lower())
             elif name == b"content-encoding":
                 self.encoding = value.lower()
             elif name == b"expect":
                 self.expect = value
-            elif name == b"upgrade":
+            else:
                 self.upgrade = value.lower()
+        self.close = b"close" in self.nominated
+        self.nominated -= _NEVER_NOMINATED
 
     def length(self) -> int | None:
         if not self.lengths:
@@ -259,14 +295,12 @@ def _origin_form(target: bytes) -> bytes:
     return match.group(1) or b"/"
 
 
-def end_to_end(headers: Headers) -> Headers:
+def end_to_end(headers: Headers, nominated: set[bytes]) -> Headers:
     """The headers that may pass: without hop-by-hop ones and those `Connection` names."""
-    nominated: set[bytes] = set()
-    for name, value in headers:
-        if name == b"connection":
-            nominated.update(token.strip() for token in value.lower().split(b","))
-    nominated -= _NEVER_NOMINATED
-    return [field for field in headers if field[0] not in HOP_BY_HOP and field[0] not in nominated]
+    if nominated:
+        dropped = HOP_BY_HOP | nominated
+        return [field for field in headers if field[0] not in dropped]
+    return [field for field in headers if field[0] not in HOP_BY_HOP]
 
 
 def forwarded_request_head(
@@ -282,22 +316,32 @@ def forwarded_request_head(
 
     `authorization` is the pool's own, used when the client sent none.
     """
-    lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (head.method, head.target, authority)]
+    parts = [head.method, b" ", head.target, b" HTTP/1.1\r\nhost: ", authority, b"\r\n"]
     authorized = False
-    for name, value in end_to_end(head.headers):
-        normal = name.replace(b"_", b"-") if b"_" in name else name
-        if normal in _OWN or normal.startswith(_OWN_PREFIX):
+    for name, value in end_to_end(head.headers, head.nominated):
+        if name in _OWN or name.startswith(_OWN_PREFIX):
             continue
-        if name != normal and (normal in HOP_BY_HOP or normal == b"authorization"):
-            continue  # a look-alike that a lenient backend may read as the real one
-        authorized = authorized or name in (b"authorization", b"x-api-key")
-        lines.append(b"%b: %b" % (name, value))
+        if b"_" in name and _looks_owned(name.replace(b"_", b"-")):
+            continue
+        if name == b"authorization" or name == b"x-api-key":
+            authorized = True
+        parts += (name, b": ", value, b"\r\n")
     if authorization is not None and not authorized:
-        lines.append(b"authorization: " + authorization)
-    lines.append(
-        b"accept-encoding: identity\r\nx-forwarded-for: %b\r\nx-request-id: %b" % (peer, request_id)
-    )
+        parts += (b"authorization: ", authorization, b"\r\n")
+    parts += (b"accept-encoding: identity\r\nx-forwarded-for: ", peer)
+    parts += (b"\r\nx-request-id: ", request_id)
     if length or head.method == b"POST":
-        lines.append(b"content-length: %d" % length)
-    lines.append(b"\r\n")
-    return b"\r\n".join(lines)
+        parts.append(b"\r\ncontent-length: %d\r\n\r\n" % length)
+    else:
+        parts.append(b"\r\n\r\n")
+    return b"".join(parts)
+
+
+def _looks_owned(name: bytes) -> bool:
+    """Whether a lenient backend may read this look-alike as a header that is not the client's."""
+    return (
+        name in _OWN
+        or name.startswith(_OWN_PREFIX)
+        or name in HOP_BY_HOP
+        or name == b"authorization"
+    )

@@ -199,20 +199,23 @@ class DataPlane:
         self._count(error.status)
         if self.access_log is not None:
             self.access_log.write(
-                self.line(head, answer, peer) | {"status": error.status, "error": error.code}
+                self.line(head, answer, peer, error.status) | {"error": error.code}
             )
 
     def _count(self, status: int) -> None:
         requests = self.metrics.pools[""].requests
         requests["", status] = requests.get(("", status), 0) + 1
 
-    def line(self, head: RequestHead | None, answer: Answer, peer: bytes) -> dict[str, object]:
+    def line(
+        self, head: RequestHead | None, answer: Answer, peer: bytes, status: int
+    ) -> dict[str, object]:
         """What every access line begins with."""
         return {
-            "time": round(time(), 3),
-            "request_id": answer.request_id.decode("latin-1"),
+            "time": int(time() * 1000) / 1000,
+            "request_id": answer.request_id.decode("ascii"),
             "client": peer.decode("ascii"),
-            "method": head.method.decode("ascii") if head is not None else "",
-            "path": head.path[:LOGGED_PATH_BYTES_MAX].decode("ascii") if head is not None else "",
+            "method": head.method.decode("ascii") if head is not None else None,
+            "path": head.path[:LOGGED_PATH_BYTES_MAX].decode("ascii") if head is not None else None,
+            "status": status,
             "bytes": answer.body_bytes,
         }

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
@@ -64,6 +65,9 @@ class BackendConnection(asyncio.Protocol):
         self.reused = False
         self.answer_began = False
         self.idle_since_s = 0.0
+        # One timer for all requests to come: a new one each would cost more than all else here.
+        self.deadline = Deadline(pool.loop, self._expired)
+        self.on_deadline: Callable[[], None] | None = None
 
     # What the exchange does ----------------------------------------------------------
 
@@ -75,16 +79,15 @@ class BackendConnection(asyncio.Protocol):
         self._in_body = False
         self._buffer = b""
         self._to_head_request = method == b"HEAD"
-        if self._transport is None or self._transport.is_closing():
+        transport = self._transport
+        if transport is None or transport.is_closing():
             self.sink = None
             sink.lost(ConnectionReset())
-            return
-        # One write and one segment for the small; no copy of the large.
-        if len(body) <= 65_536:
-            self._transport.write(head + body)
-        else:
-            self._transport.write(head)
-            self._transport.write(body)
+        elif len(body) <= 65_536:  # one write and one segment for the small
+            transport.write(head + body)
+        else:  # no copy of the large
+            transport.write(head)
+            transport.write(body)
 
     def abort(self) -> None:
         """Give up the answer and the connection: the backend frees its engine at once."""
@@ -121,7 +124,12 @@ class BackendConnection(asyncio.Protocol):
         else:
             self._receive_head(data)
 
+    def _expired(self) -> None:
+        if self.on_deadline is not None:
+            self.on_deadline()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.deadline.close()
         self._pool.forget(self)
         sink, self.sink = self.sink, None
         if sink is None:
@@ -227,7 +235,7 @@ class ConnectionPool:
         self, loop: asyncio.AbstractEventLoop, url: str, *, connect_timeout_s: float
     ) -> None:
         parts = urlsplit(url)
-        self._loop = loop
+        self.loop = loop
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
@@ -250,7 +258,7 @@ class ConnectionPool:
         """Open a new connection. Raises ConnectFailed or ConnectionRefused."""
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await self._loop.create_connection(
+                _, connection = await self.loop.create_connection(
                     lambda: BackendConnection(self), self._host, self._port, ssl=self._ssl
                 )
         except ConnectionRefusedError:
@@ -262,6 +270,8 @@ class ConnectionPool:
     def put(self, connection: BackendConnection) -> None:
         """Take back a connection whose request and answer both ended."""
         connection.idle_since_s = monotonic()
+        connection.on_deadline = None
+        connection.deadline.clear()
         self._idle.append(connection)
         if len(self._idle) > IDLE_MAX:
             self._idle.popleft().abort()

@@ -26,6 +26,7 @@ class Plan:
     requests_per_s: int = 2_000
     request_window_s: float = 2.5
     turns: int = 300
+    repeats_s: float = 45.0  # to take disturbed measurements again
 
 
 DEFAULT = Plan()
@@ -40,4 +41,5 @@ QUICK = replace(
     wide_window_s=1.5,
     request_window_s=1.0,
     turns=200,
+    repeats_s=8.0,
 )

@@ -36,7 +36,7 @@ WIDE: Final = ("penstock", "nginx")
 RATE_SHARE_MIN: Final = 0.98
 LOAD_CORE_SHARE_MAX: Final = 0.85
 # A measurement is taken again when others used more than this share of a core
-# during it; so often in one run, to keep its length bounded.
+# during it, as long as the plan has time for repeats.
 OTHERS_SHARE_MAX: Final = 0.25
 
 R = TypeVar("R", LoadReport, FirstByteReport)
@@ -55,7 +55,7 @@ class Rounds:
         self._plan = plan
         self._backend = backend
         self._peers = peers
-        self._repeats_left = 2 * plan.rounds
+        self._repeats_left_s = plan.repeats_s
         self.results = Results()
 
     def run(self) -> Results:
@@ -80,9 +80,12 @@ class Rounds:
     ) -> None:
         for name in order(names, number):
             _say(f"{what}, round {number + 1} of {of}: {name}")
+            began_s = time.monotonic()
             try:
                 while not measure(name):
                     _say("others were busy: again")
+                    self._repeats_left_s -= time.monotonic() - began_s
+                    began_s = time.monotonic()
             except (NotStarted, ProcessLookupError, OSError) as error:
                 self.results.faults.append(f"{what} through {name}: {error}")
 
@@ -155,8 +158,7 @@ class Rounds:
         for fault, count in report.broken.items():
             results.faults.append(f"{metric} through {name}: {count} x {fault}")
         others = report.others_share(os.cpu_count() or 1)
-        if others > OTHERS_SHARE_MAX and self._repeats_left:
-            self._repeats_left -= 1
+        if others > OTHERS_SHARE_MAX and self._repeats_left_s > 0:
             return False
         if name != DIRECT:
             results.add(f"{metric}_us", name, report.us_each("peer"))

@@ -1,0 +1,163 @@
+"""From SIGTERM to the exit: told at once, nothing dropped in time, an end when time is up."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bench.sim.text import expected
+from tests.e2e.process import Penstock, Serve, Simulate
+
+PROMPT: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 5_000, "stream": True}
+DONE = b"data: [DONE]\n\n"
+
+
+@asynccontextmanager
+async def stream(penstock: Penstock, **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+    """A streamed completion, past its first token."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{penstock.url}/v1/completions", json=PROMPT | fields) as answer,
+    ):
+        assert answer.status == 200
+        yield answer
+
+
+async def status(url: str) -> int:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status
+
+
+async def until_refused(penstock: Penstock, within_s: float) -> None:
+    async with asyncio.timeout(within_s):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", penstock.port)
+            except ConnectionRefusedError:
+                return
+            writer.transport.abort()
+            await asyncio.sleep(0.01)
+
+
+async def exit_status(penstock: Penstock, within_s: float) -> int:
+    async with asyncio.timeout(within_s):
+        return await penstock.process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_drain_drops_nothing(simulate: Simulate, serve: Serve, number: int) -> None:
+    servers = await simulate(1, profile="steady-50")
+    penstock = await serve(servers, drain={"grace_s": 0.5, "timeout_s": 5})
+    idle, idle_writer = await asyncio.open_connection("127.0.0.1", penstock.port)
+    plain = asyncio.create_task(_plain(penstock, max_tokens=50))
+    async with stream(penstock, max_tokens=60) as answer:
+        began_s = time.monotonic()
+        penstock.process.send_signal(number)
+        await asyncio.sleep(0.05)
+        assert await status(f"{penstock.admin_url}/readyz") == 503
+        assert await status(f"{penstock.admin_url}/livez") == 200
+        assert await status(f"{penstock.url}/health") == 503
+        async with stream(penstock, max_tokens=2) as late:  # the grace is for those
+            assert (await late.read()).endswith(DONE)
+            assert late.headers.get("connection") == "close"
+        await until_refused(penstock, 2)
+        assert 0.4 < time.monotonic() - began_s < 1.0
+        assert await asyncio.wait_for(idle.read(), 0.5) == b""
+        idle_writer.transport.abort()
+        assert penstock.process.returncode is None
+        text = await answer.read()
+        assert text.endswith(DONE)
+        assert text.count(b'"text":') == 60
+    assert await plain == expected("Once upon a time", 50)
+    assert await exit_status(penstock, 1.5) == 0
+
+
+async def _plain(penstock: Penstock, **fields: Any) -> Any:
+    async with stream(penstock, stream=False, **fields) as answer:
+        return (await answer.json())["choices"][0]["text"]
+
+
+async def test_an_idle_proxy_exits_at_once(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(), drain={"grace_s": 0, "timeout_s": 30})
+    async with aiohttp.ClientSession() as session:  # keeps its connection open
+        async with session.get(f"{penstock.url}/health") as answer:
+            assert answer.status == 200
+        began_s = time.monotonic()
+        assert await penstock.stop() == 0
+        assert time.monotonic() - began_s < 1.0
+
+
+async def test_a_kept_connection_gets_no_new_request(simulate: Simulate, serve: Serve) -> None:
+    """Once the grace is over, what is still open takes its answer and closes."""
+    servers = await simulate(1, profile="steady-50")
+    penstock = await serve(servers)
+    reader, writer = await asyncio.open_connection("127.0.0.1", penstock.port)
+    body = b'{"prompt":"x","max_tokens":25}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    raw = head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    writer.write(raw)
+    while not servers[0].engine.running:
+        await asyncio.sleep(0.01)
+    penstock.process.send_signal(signal.SIGTERM)
+    await until_refused(penstock, 1)
+    writer.write(raw)
+    got = await asyncio.wait_for(reader.read(), 3)
+    writer.transport.abort()
+    assert got.startswith(b"HTTP/1.1 200 OK")
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert len(servers[0].seen) == 1
+    assert await exit_status(penstock, 1.5) == 0
+
+
+@pytest.mark.parametrize("hurried", [True, False], ids=["second signal", "timeout"])
+async def test_a_drain_that_is_over_breaks_off(
+    simulate: Simulate, serve: Serve, hurried: bool
+) -> None:
+    (server,) = await simulate(profile="steady-50")
+    penstock = await serve([server], drain={"grace_s": 0, "timeout_s": 30 if hurried else 0.4})
+    async with stream(penstock) as answer:
+        began_s = time.monotonic()
+        penstock.process.send_signal(signal.SIGTERM)
+        await until_refused(penstock, 1)
+        assert penstock.process.returncode is None
+        if hurried:
+            penstock.process.send_signal(signal.SIGTERM)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await answer.read()
+        assert time.monotonic() - began_s < 1.0
+    assert await exit_status(penstock, 1.5) == 0
+    assert server.engine.idle
+    assert any(b"breaking off" in line for line in penstock.log)
+
+
+async def test_a_second_signal_cuts_the_grace_short(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(), drain={"grace_s": 30, "timeout_s": 30})
+    penstock.process.send_signal(signal.SIGTERM)
+    await asyncio.sleep(0.05)
+    assert await status(f"{penstock.admin_url}/readyz") == 503
+    penstock.process.send_signal(signal.SIGTERM)
+    assert await exit_status(penstock, 1.5) == 0
+
+
+async def test_breaking_off_is_a_reset_over_http_1_0(simulate: Simulate, serve: Serve) -> None:
+    """A plain close would say that the answer is whole."""
+    penstock = await serve(await simulate(1, profile="steady-50"), drain={"grace_s": 0})
+    reader, writer = await asyncio.open_connection("127.0.0.1", penstock.port)
+    body = b'{"prompt":"x","max_tokens":5000,"stream":true}'
+    head = b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\n"
+    writer.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    await reader.readuntil(b'"text":')
+    penstock.process.send_signal(signal.SIGTERM)
+    await until_refused(penstock, 1)
+    penstock.process.send_signal(signal.SIGTERM)
+    try:
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 3)
+    finally:
+        writer.transport.abort()
+    assert await exit_status(penstock, 1.5) == 0

@@ -1,0 +1,435 @@
+"""Layers, origins and errors: what wins, where it came from, and all that is wrong at once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from conf.issues import ConfigError
+from conf.load import Loaded, load
+
+FLEET = """\
+pools:
+  - name: chat
+    backends:
+      - {name: a, url: "http://a:1"}
+"""
+
+
+class Folder:
+    """A folder with one configuration file in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = path / "conf.yaml"
+
+    def load(
+        self,
+        text: str,
+        environ: Mapping[str, str] | None = None,
+        flags: Mapping[str, object] | None = None,
+    ) -> Loaded:
+        self.file.write_text(text)
+        return load(self.file, environ or {}, flags or {})
+
+    def issues(
+        self,
+        text: str,
+        environ: Mapping[str, str] | None = None,
+        flags: Mapping[str, object] | None = None,
+    ) -> list[str]:
+        """The lines that are printed, without the folder."""
+        with pytest.raises(ConfigError) as refused:
+            self.load(text, environ, flags)
+        return [str(issue).replace(f"{self.path}/", "") for issue in refused.value.issues]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+# -- precedence and origins
+
+
+def test_flags_win_over_the_environment_over_the_file_over_defaults(folder: Folder) -> None:
+    text = FLEET + "listen:\n  port: 1\nadmin: {port: 1}\ndrain: {grace_s: 1}\n"
+    environ = {"PENSTOCK_LISTEN__PORT": "2", "PENSTOCK_ADMIN__PORT": "2"}
+    loaded = folder.load(text, environ, {"listen.port": 3})
+    settings = loaded.settings
+    assert (settings.listen.port, settings.admin.port, settings.drain.grace_s) == (3, 2, 1)
+    assert settings.drain.timeout_s == 300
+    assert loaded.origins["listen.port"] == "flag --port"
+    assert loaded.origins["admin.port"] == "env PENSTOCK_ADMIN__PORT"
+    assert loaded.origins["drain.grace_s"] == "file:8"
+    assert loaded.origins["drain.timeout_s"] == "default"
+    assert loaded.origins["pools[0].backends[0].url"] == "file:4"
+    assert loaded.origins["pools[0].policy"] == "default"
+
+
+def test_every_value_has_an_origin(folder: Folder) -> None:
+    origins = folder.load(FLEET).origins
+    assert len(origins) == 44
+    assert {"listen.cors_origins", "paths", "health.deep.fall", "pools[0].api_key"} <= set(origins)
+
+
+def test_flags_are_named_as_people_typed_them() -> None:
+    flags: dict[str, object] = {
+        "backends": ["http://a:1", "http://b:2/"],
+        "policy": "random",
+        "listen.host": "::1",
+        "admin.host": "::1",
+        "listen.reuse_port": True,
+        "log.level": "debug",
+    }
+    origins = load(None, {}, flags).origins
+    assert origins["pools[0].backends[1].url"] == "flag --backend"
+    assert origins["pools[0].policy"] == "flag --policy"
+    assert origins["listen.host"] == "flag --host"
+    assert origins["admin.host"] == "flag --admin-host"
+    assert origins["listen.reuse_port"] == "flag --reuse-port"
+    assert origins["log.level"] == "flag --log-level"
+
+
+def test_a_flag_that_is_none_was_not_given(folder: Folder) -> None:
+    loaded = folder.load(FLEET, {}, {"listen.port": None, "backends": [], "policy": None})
+    assert loaded.settings.listen.port == 8080
+    assert loaded.settings.pools[0].name == "chat"
+
+
+def test_backend_flags_replace_all_pools(folder: Folder) -> None:
+    environ = {"PENSTOCK_POOLS__0__POLICY": "random"}
+    (pool,) = folder.load(FLEET, environ, {"backends": ["http://x:1", "http://y:1"]}).settings.pools
+    assert (pool.name, pool.policy) == ("default", "least_tokens")
+    assert [(each.name, each.url) for each in pool.backends] == [
+        ("b0", "http://x:1"),
+        ("b1", "http://y:1"),
+    ]
+
+
+def test_the_policy_flag_is_for_every_pool(folder: Folder) -> None:
+    text = FLEET + '  - {name: q, policy: random, backends: [{name: z, url: "http://z"}]}\n'
+    pools = folder.load(text, {}, {"policy": "round_robin"}).settings.pools
+    assert [pool.policy for pool in pools] == ["round_robin", "round_robin"]
+
+
+# -- environment
+
+
+def test_the_environment_reads_yaml_except_for_text() -> None:
+    environ = {
+        "PENSTOCK_POOLS": '[{name: p, backends: [{name: a, url: "http://a"}]}]',
+        "PENSTOCK_PATHS": '["GET /x"]',
+        "PENSTOCK_LOG": "{level: error}",
+        "PENSTOCK_LOG__ACCESS": "false",
+        "PENSTOCK_HEALTH__DEEP__INTERVAL_S": "1e1",
+        "PENSTOCK_TIMEOUTS__TOTAL_S": "",
+        "PENSTOCK_ADMIN__TOKEN": "12345",
+        "PENSTOCK_POOLS__0__NAME": "007",
+    }
+    settings = load(None, environ, {}).settings
+    assert settings.paths == ("GET /x",)
+    assert (settings.log.level, settings.log.access) == ("error", False)
+    assert settings.health.deep.interval_s == 10
+    assert settings.timeouts.total_s is None
+    assert settings.admin.token is not None
+    assert settings.admin.token.get_secret_value() == "12345"
+    assert settings.pools[0].name == "007"
+
+
+def test_text_from_the_environment_is_taken_as_it_stands() -> None:
+    environ = {"PENSTOCK_ADMIN__TOKEN": "#{a:${X}", "PENSTOCK_ADMIN__TOKEN_FILE": "null"}
+    admin = load(None, environ, {"backends": ["http://a"]}).settings.admin
+    assert admin.token is not None
+    assert admin.token.get_secret_value() == "#{a:${X}"
+    assert admin.token_file is None
+
+
+def test_list_entries_by_index_change_and_append(folder: Folder) -> None:
+    environ = {
+        f"PENSTOCK_POOLS__0__BACKENDS__{index}__{key}": value.format(index)
+        for index in range(1, 12)
+        for key, value in (("NAME", "n{}"), ("URL", "http://h{}"))
+    }
+    environ["PENSTOCK_POOLS__0__BACKENDS__0__WEIGHT"] = "2"
+    loaded = folder.load(FLEET, environ)
+    backends = loaded.settings.pools[0].backends
+    assert [backend.name for backend in backends] == ["a", *(f"n{i}" for i in range(1, 12))]
+    assert (backends[0].weight, backends[0].url) == (2, "http://a:1")
+    origins = loaded.origins
+    assert origins["pools[0].backends[0].weight"] == "env PENSTOCK_POOLS__0__BACKENDS__0__WEIGHT"
+
+
+def test_a_fleet_from_the_environment_alone() -> None:
+    environ = {
+        "PENSTOCK_POOLS__0__NAME": "p",
+        "PENSTOCK_POOLS__0__BACKENDS__0__NAME": "a",
+        "PENSTOCK_POOLS__0__BACKENDS__0__URL": "http://a:1",
+    }
+    assert load(None, environ, {}).settings.pools[0].backends[0].url == "http://a:1"
+
+
+def test_mappings_merge_and_lists_replace(folder: Folder) -> None:
+    text = FLEET + 'listen: {port: 1, host: "::"}\naffinity: {headers: [a, b]}\n'
+    environ = {"PENSTOCK_LISTEN": "{port: 2}", "PENSTOCK_AFFINITY": "{headers: [c]}"}
+    loaded = folder.load(text, environ)
+    assert (loaded.settings.listen.port, loaded.settings.listen.host) == (2, "::")
+    assert loaded.settings.affinity.headers == ("c",)
+    assert loaded.origins["listen.host"] == "file:5"
+    assert loaded.origins["affinity.headers"] == "env PENSTOCK_AFFINITY"
+
+
+def test_a_list_of_the_environment_replaces_the_origins_below(folder: Folder) -> None:
+    environ = {"PENSTOCK_POOLS": '[{name: p, backends: [{name: z, url: "http://z"}]}]'}
+    loaded = folder.load(FLEET.replace("chat", "chat\n    policy: random"), environ)
+    assert loaded.origins["pools[0].policy"] == "default"
+    assert loaded.origins["pools[0].backends[0].url"] == "env PENSTOCK_POOLS"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("PENSTOCK_LISTEN__PROT", "1", "listen.prot: unknown key; did you mean port?"),
+        ("PENSTOCK_LISTEN", "{prot: 1}", "listen.prot: unknown key; did you mean port?"),
+        ("PENSTOCK_PORT", "9000", "port: unknown key; allowed here: listen, admin, pools,"),
+        ("PENSTOCK_LISTEN__PORT", "http", 'listen.port: must be a whole number, got "http"'),
+        ("PENSTOCK_LISTEN__PORT", "", "listen.port: must be a whole number, got null"),
+        ("PENSTOCK_LISTEN__0", "1", "listen: must be a mapping of keys, got a list"),
+        ("PENSTOCK_POOLS__3__NAME", "x", "pools[3].name: the next index of pools is 1"),
+        ("PENSTOCK_POOLS__1__NAME", "x", "pools[1].backends: is required"),
+        ("PENSTOCK_PATHS", "[", "paths: not valid YAML: while parsing a flow node"),
+        ("PENSTOCK_LOG", "{level: info, level: info}", "log.level: duplicate key"),
+        ("PENSTOCK_", "1", "unknown key; allowed here"),
+        ("PENSTOCK_\udcff", "1", "the name of the variable is not valid Unicode"),
+        ("PENSTOCK_LISTEN__HOST", "\udcff", 'listen.host: must be valid Unicode, got "\\udcff"'),
+        ("PENSTOCK_A__B__C", "1", "a: unknown key"),
+        ("PENSTOCK_POOLS__99999999999", "1", "pools: must be a list, got a mapping"),
+    ],
+)
+def test_errors_of_the_environment_name_the_variable(
+    folder: Folder, name: str, value: str, expected: str
+) -> None:
+    (issue,) = folder.issues(FLEET, {name: value})
+    start = f"environment {name}: ".replace("\udcff", "\\udcff")
+    assert issue.startswith(start)
+    assert expected in issue
+
+
+def test_variables_that_are_no_settings_are_left_alone(folder: Folder) -> None:
+    environ = {
+        "PENSTOCK_CONFIG": "/etc/penstock.yaml",
+        "PENSTOCK_SERVICE_HOST": "10.96.0.7",
+        "PENSTOCK_SERVICE_PORT": "8080",
+        "PENSTOCK_SERVICE_PORT_HTTP": "8080",
+        "PENSTOCK_PORT": "tcp://10.96.0.7:8080",
+        "PENSTOCK_PORT_8080_TCP": "tcp://10.96.0.7:8080",
+        "PENSTOCK_PORT_8080_TCP_ADDR": "10.96.0.7",
+        "PENSTOCK_ADMIN_SERVICE_HOST": "10.96.0.8",
+        "PENSTOCK_ADMIN_PORT": "tcp://10.96.0.8:9321",
+        "OTHER_LISTEN__PORT": "x",
+    }
+    origins = folder.load(FLEET, environ).origins
+    assert not [origin for origin in origins.values() if origin.startswith("env")]
+
+
+# -- the file
+
+
+def test_references_in_the_file(folder: Folder) -> None:
+    text = FLEET + "listen:\n  port: ${PORT}\n  host: ${HOST:-::1}\npaths: ['GET /$${x}']\n"
+    loaded = folder.load(text, {"PORT": "9000"})
+    assert (loaded.settings.listen.port, loaded.settings.listen.host) == (9000, "::1")
+    assert loaded.settings.paths == ("GET /${x}",)
+    assert loaded.origins["listen.port"] == "file:6"
+
+
+def test_all_errors_at_once_in_the_order_of_the_file(folder: Folder) -> None:
+    text = """\
+listen: {prot: 1}
+pools:
+  - name: chat
+    policy: least_token
+    backends:
+      - name: a
+        url: http://a:1/v1
+      - name: a
+        url: ${NOWHERE}
+      - url: http://c
+  - name: chat
+health:
+  deep: {fall: many}
+health: 1
+limits: {body_bytes: 2048, bodies_bytes: 1024}
+"""
+    issues = folder.issues(text, {"PENSTOCK_ADMIN__PORT": "-1"}, {"log.level": "loud"})
+    starts = [
+        "conf.yaml:1: listen.prot: unknown key; did you mean port?",
+        "conf.yaml:4: pools[0].policy: must be one of 'round_robin', 'random', 'weighted_random",
+        "conf.yaml:7: pools[0].backends[0].url: must not hold a path: drop '/v1'",
+        "conf.yaml:8: pools[0].backends[1].name: backend name 'a' is taken by pools[0].backends[0]",
+        "conf.yaml:9: pools[0].backends[1].url: environment variable NOWHERE is not set",
+        "conf.yaml:10: pools[0].backends[2].name: is required",
+        "conf.yaml:11: pools[1].backends: is required",
+        "conf.yaml:11: pools[1].name: pool name 'chat' is taken by pools[0]",
+        'conf.yaml:13: health.deep.fall: must be a whole number, got "many"',
+        "conf.yaml:14: health: duplicate key, given on line 12 and again on line 14",
+        "conf.yaml:15: limits: body_bytes (2048) must not be above bodies_bytes (1024)",
+        "environment PENSTOCK_ADMIN__PORT: admin.port: must be at least 0, got -1",
+        "flag --log-level: log.level: must be one of 'debug', 'info',",
+    ]
+    assert [issue[: len(start)] for issue, start in zip(issues, starts, strict=False)] == starts
+    assert len(issues) == len(starts)
+
+
+def test_a_value_that_could_not_be_read_is_told_once(folder: Folder) -> None:
+    (issue,) = folder.issues(FLEET + "listen: {port: !!int x}\npaths: !x [1]\n")[:1]
+    assert issue.startswith("conf.yaml:5: listen.port: is not the number")
+    (issue,) = folder.issues(FLEET + "log:\n  level: ${NOPE}\n")
+    assert issue.startswith("conf.yaml:6: log.level: environment variable NOPE")
+
+
+def test_a_missing_fleet_says_what_to_do(folder: Folder) -> None:
+    hint = "pools: is required: list them, or give --backend URL"
+    assert folder.issues("# nothing\n") == [f"conf.yaml:1: {hint}"]
+    assert folder.issues("\n\nlog: {}\n") == [f"conf.yaml:3: {hint}"]
+    with pytest.raises(ConfigError, match=f"^{hint}$"):
+        load(None, {}, {})
+
+
+def test_an_empty_section_says_what_to_do(folder: Folder) -> None:
+    assert folder.issues(FLEET + "health:\n") == [
+        "conf.yaml:5: health: must be a mapping of keys, got null; put keys under it or remove it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"- a\n", "conf.yaml:1: the file must be a mapping of keys, got a list"),
+        (b"\n8080", "conf.yaml:2: the file must be a mapping of keys, got 8080"),
+        (b"a: 1\nb: \xff\n", "conf.yaml:2: not UTF-8: byte 0xff"),
+        (b"a: 1\nb: [", "conf.yaml:2: not valid YAML: while parsing a flow node"),
+        (b"#" * 1_048_577, "conf.yaml: is larger than 1,048,576 bytes"),
+    ],
+)
+def test_files_that_cannot_be_read_at_all(folder: Folder, content: bytes, expected: str) -> None:
+    folder.file.write_bytes(content)
+    with pytest.raises(ConfigError) as refused:
+        load(folder.file, {}, {})
+    (issue,) = refused.value.issues
+    assert str(issue).replace(f"{folder.path}/", "").startswith(expected)
+
+
+def test_a_byte_order_mark_is_no_error(folder: Folder) -> None:
+    folder.file.write_bytes(b"\xef\xbb\xbf" + FLEET.encode())
+    assert load(folder.file, {}, {}).settings.pools[0].name == "chat"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (Path("nowhere.yaml"), "nowhere.yaml: cannot be read: No such file or directory"),
+        (Path("/"), "/: cannot be read: Is a directory"),
+        (Path("a\0b"), "a\\x00b: is not the name of a file"),
+        (Path("a\nb"), "a\\nb: cannot be read: No such file or directory"),
+    ],
+)
+def test_paths_that_are_no_file(path: Path, expected: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(path, {}, {})
+    assert str(refused.value) == expected
+
+
+def test_an_issue_is_one_bounded_printable_line(folder: Folder) -> None:
+    (issue,) = folder.issues(FLEET + f'"a\\n\\e{"x" * 1000}": 1\n')
+    assert issue.isprintable()
+    assert len(issue) < 300
+
+
+def test_backends_that_are_no_list() -> None:
+    with pytest.raises(ConfigError, match="^flag --backend: pools: must be a list, got"):
+        load(None, {}, {"backends": "http://a"})
+
+
+def test_flags_that_are_text_are_read_like_the_environment() -> None:
+    settings = load(None, {}, {"backends": ["http://a"], "listen.port": "9000"}).settings
+    assert settings.listen.port == 9000
+
+
+# -- secrets
+
+
+def test_secrets_come_from_files_beside_the_configuration(folder: Folder) -> None:
+    (folder.path / "key").write_text("sk-1\n")
+    (folder.path / "token").write_bytes(b"t-1\r\n")
+    text = FLEET.replace("chat", "chat\n    api_key_file: key") + "admin: {token_file: token}\n"
+    loaded = folder.load(text)
+    pool, admin = loaded.settings.pools[0], loaded.settings.admin
+    assert pool.api_key is not None
+    assert pool.api_key.get_secret_value() == "sk-1"
+    assert admin.token is not None
+    assert admin.token.get_secret_value() == "t-1"
+    assert (pool.api_key_file, loaded.origins["pools[0].api_key"]) == ("key", "file:3")
+
+
+def test_secret_files_outside_the_file_start_at_the_working_directory(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = folder.path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "token").write_text("t-1")
+    monkeypatch.chdir(elsewhere)
+    admin = folder.load(FLEET, {"PENSTOCK_ADMIN__TOKEN_FILE": "token"}).settings.admin
+    assert admin.token is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, '"key" cannot be read: No such file or directory'),
+        (b"", '"key" is empty'),
+        (b"\n", '"key" is empty'),
+        (b"sk-1\nsk-2\n", '"key" must be one line of visible ASCII without spaces'),
+        (b"sk-1\xff", '"key" must be one line of visible ASCII without spaces'),
+        (b"sk-1" * 2000, '"key" is longer than 4096 characters'),
+    ],
+)
+def test_errors_of_a_secret_file_name_key_and_file(
+    folder: Folder, content: bytes | None, expected: str
+) -> None:
+    if content is not None:
+        (folder.path / "key").write_bytes(content)
+    issues = folder.issues(FLEET.replace("chat", "chat\n    api_key_file: key"))
+    assert issues == [f"conf.yaml:3: pools[0].api_key_file: {expected}"]
+    assert "sk-" not in issues[0]
+
+
+def test_a_secret_file_that_is_a_folder(folder: Folder) -> None:
+    (issue,) = folder.issues(FLEET + "admin: {token_file: .}\n")
+    assert issue == 'conf.yaml:5: admin.token_file: "." cannot be read: Is a directory'
+
+
+def test_a_secret_and_its_file_exclude_each_other(folder: Folder) -> None:
+    text = FLEET + "admin: {token_file: f, token: hunter2}\n"
+    assert folder.issues(text) == [
+        "conf.yaml:5: admin.token_file: give either token or token_file, not both"
+    ]
+
+
+def test_secrets_may_stand_in_the_file_as_references(folder: Folder) -> None:
+    text = FLEET.replace("chat", "chat\n    api_key: ${KEY}")
+    pool = folder.load(text, {"KEY": "sk-1"}).settings.pools[0]
+    assert pool.api_key is not None
+    assert pool.api_key.get_secret_value() == "sk-1"
+
+
+@pytest.mark.parametrize(
+    "admin",
+    ["{token: 271828}", "{token: [hunter2]}", "{token: 'hunter2 '}", "hunter2", "[hunter2]",
+     "{tokne: hunter2}", "{token: {a: hunter2}}", "{token: true}", '{token: "hunter2\\n"}'],
+)  # fmt: skip
+def test_no_error_shows_a_secret(folder: Folder, admin: str) -> None:
+    text = "\n".join(folder.issues(FLEET + f"admin: {admin}\n"))
+    assert "admin" in text
+    assert "hunter2" not in text
+    assert "271828" not in text
