@@ -30,6 +30,10 @@ _NOTHING_ORDINARY: Final = b"\x00"  # never in an event: every read is inspected
 Ended = Callable[[BackendError | None], None]
 
 
+def _nobody(error: BackendError | None) -> None:
+    """Whom a relay reports to once it has reported."""
+
+
 class Relay:
     """Passes an answer on as it comes; the base of the others.
 
@@ -59,10 +63,16 @@ class Relay:
 
     def end(self) -> None:
         self._answer.finish()
-        self._ended(None)
+        self._report(None)
 
     def lost(self, error: BackendError) -> None:
-        self._ended(StreamBroken() if self.committed else error)
+        self._report(StreamBroken() if self.committed else error)
+
+    def _report(self, error: BackendError | None) -> None:
+        # Once, and then forget whom: the attempt holds this relay, and a cycle per
+        # request would be the collector's to find.
+        ended, self._ended = self._ended, _nobody
+        ended(error)
 
     def _commit(self, body: bytes, now_s: float) -> None:
         self.committed = True
@@ -102,7 +112,7 @@ class JsonRelay(Relay):
             self.usage = self._dialect.usage(body)
             if self._answer.started:  # a hold has sent a 200: this can only be an error
                 self._answer.break_off(self._dialect.wrapped_error(body))
-                self._ended(None)
+                self._report(None)
                 return
             if self._head.length is None:
                 self._head.length = len(body)
@@ -178,7 +188,7 @@ class EventRelay(Relay):
         if self.committed:
             super().end()
         else:
-            self._ended(AnswerEmpty())
+            self._report(AnswerEmpty())
 
     def _whole_events(self, data: bytes) -> bytes:
         """The part of `data` that ends with an event; the rest waits for more."""
@@ -206,10 +216,10 @@ class EventRelay(Relay):
                 self._begin_stream(rest, now_s)
                 return
             if sign is Sign.ERROR:
-                self._ended(BackendRefused())
+                self._report(BackendRefused())
                 return
             if sign is Sign.DONE:
-                self._ended(AnswerEmpty())
+                self._report(AnswerEmpty())
                 return
             self._held.append(event)
             self._held_bytes += len(event)

@@ -38,7 +38,7 @@ YAML_TEXT = st.text(
     max_size=60,
 )
 BOUNDED = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 
 

@@ -347,7 +347,7 @@ def test_an_issue_is_one_bounded_printable_line(folder: Folder) -> None:
 
 
 def test_backends_that_are_no_list() -> None:
-    with pytest.raises(ConfigError, match="^flag --backend: pools: must be a list, got"):
+    with pytest.raises(ConfigError, match=r"^flag --backend: pools: must be a list, got"):
         load(None, {}, {"backends": "http://a"})
 
 

@@ -1,0 +1,322 @@
+"""The SDKs that people use, with nothing changed but `base_url`; and curl."""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import orjson
+import pytest
+from anthropic.types import TextBlock
+
+from bench.sim.prompt import render
+from bench.sim.text import expected
+from tests.e2e.process import Penstock, Serve, Simulate
+
+TOKENS = 40
+QUESTION = 'Tell me of rivers, 水 and "bridges".'
+MESSAGES: list[dict[str, str]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": QUESTION},
+]
+USER: list[dict[str, str]] = MESSAGES[1:]
+CHAT_TEXT = expected(render(MESSAGES), TOKENS)
+USER_TEXT = expected(render(USER), TOKENS)
+PROMPT_TEXT = expected(QUESTION, TOKENS)
+
+
+@pytest.fixture
+async def gpt(simulate: Simulate, serve: Serve) -> AsyncIterator[openai.AsyncOpenAI]:
+    penstock = await serve(await simulate(2))
+    async with openai.AsyncOpenAI(base_url=penstock.url + "/v1", api_key="k") as client:
+        yield client
+
+
+@pytest.fixture
+async def claude(simulate: Simulate, serve: Serve) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    penstock = await serve(await simulate(2))
+    async with anthropic.AsyncAnthropic(base_url=penstock.url, api_key="k") as client:
+        yield client
+
+
+# OpenAI's, the current version -----------------------------------------------------------------
+
+
+async def test_openai_chat(gpt: openai.AsyncOpenAI) -> None:
+    ask: Any = {"model": "sim-model", "messages": MESSAGES, "max_tokens": TOKENS}
+    whole = await gpt.chat.completions.create(**ask)
+    assert whole.choices[0].message.content == CHAT_TEXT
+    assert whole.usage.completion_tokens == TOKENS
+    text, usages = "", 0
+    async for chunk in await gpt.chat.completions.create(**ask, stream=True):
+        text += chunk.choices[0].delta.content or ""  # no chunk without a choice
+        usages += chunk.usage is not None
+    assert (text, usages) == (CHAT_TEXT, 0)
+    options = {"stream_options": {"include_usage": True}}
+    chunks = [c async for c in await gpt.chat.completions.create(**ask, **options, stream=True)]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == TOKENS
+    async with gpt.chat.completions.stream(**ask) as stream:
+        events = [event async for event in stream]
+        final = await stream.get_final_completion()
+    assert events[-1].type == "content.done" or events
+    assert final.choices[0].message.content == CHAT_TEXT
+
+
+async def test_openai_completions(gpt: openai.AsyncOpenAI) -> None:
+    ask: Any = {"model": "sim-model", "prompt": [QUESTION, "x"], "max_tokens": TOKENS, "n": 2}
+    wanted = [expected(prompt, TOKENS, n) for prompt in (QUESTION, "x") for n in (0, 1)]
+    whole = await gpt.completions.create(**ask)
+    assert [choice.text for choice in whole.choices] == wanted
+    texts = ["", "", "", ""]
+    async for chunk in await gpt.completions.create(**ask, stream=True):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == wanted
+
+
+async def test_openai_responses(gpt: openai.AsyncOpenAI) -> None:
+    ask: Any = {"model": "sim-model", "input": QUESTION, "max_output_tokens": TOKENS}
+    whole = await gpt.responses.create(**ask)
+    assert whole.output_text == USER_TEXT
+    kinds, text = [], ""
+    async for event in await gpt.responses.create(**ask, stream=True):
+        kinds.append(event.type)
+        text += event.delta if event.type == "response.output_text.delta" else ""
+    assert text == USER_TEXT
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+    found = await gpt.responses.retrieve(whole.id)
+    assert found.output_text == USER_TEXT
+    with pytest.raises(openai.NotFoundError):
+        await gpt.responses.retrieve("resp_none")
+
+
+async def test_openai_the_rest(gpt: openai.AsyncOpenAI) -> None:
+    assert [model.id async for model in gpt.models.list()] == ["sim-model"]
+    found = await gpt.embeddings.create(
+        model="sim-model", input=["a", "b", "a"], encoding_format="float"
+    )
+    first, second, third = [item.embedding for item in found.data]
+    assert first == third != second
+    heard = await gpt.audio.transcriptions.create(model="sim-model", file=("a.wav", b"\0" * 9_000))
+    assert heard.text
+
+
+async def test_openai_errors(gpt: openai.AsyncOpenAI) -> None:
+    ask: Any = {"model": "sim-model", "messages": MESSAGES}
+    with pytest.raises(openai.NotFoundError) as unknown:
+        await gpt.chat.completions.create(**ask | {"model": "gpt-0"})
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.BadRequestError) as bad:
+        await gpt.chat.completions.create(**ask | {"model": 5})
+    assert bad.value.code == "invalid_request"
+    with pytest.raises(openai.BadRequestError) as backends:
+        await gpt.chat.completions.create(**ask | {"max_tokens": -1})
+    assert backends.value.param == "max_tokens"
+    assert unknown.value.response.headers["x-request-id"] == unknown.value.request_id
+
+
+@pytest.mark.parametrize("rst", [False, True])
+async def test_a_cut_stream_raises(simulate: Simulate, serve: Serve, rst: bool) -> None:
+    """No SDK may take half an answer for a whole one."""
+    servers = await simulate(2)
+    penstock = await serve(servers)
+    for server in servers:
+        server.faults.set("cut_mid_stream", tokens=4, rst=rst)
+    ask: Any = {"model": "sim-model", "messages": USER, "max_tokens": TOKENS, "stream": True}
+    async with openai.AsyncOpenAI(base_url=penstock.url + "/v1", api_key="k") as gpt:
+        said = ""
+        with pytest.raises(openai.APIError, match="incomplete"):
+            async for chunk in await gpt.chat.completions.create(**ask):
+                said += chunk.choices[0].delta.content or ""
+        assert said == expected(render(USER), 4)
+        with pytest.raises(openai.APIError, match="incomplete"):
+            async for _ in await gpt.completions.create(
+                model="sim-model", prompt=QUESTION, max_tokens=TOKENS, stream=True
+            ):
+                pass
+        responses = gpt.responses.create(
+            model="sim-model", input=QUESTION, max_output_tokens=TOKENS, stream=True
+        )
+        with pytest.raises(openai.APIError, match="incomplete"):
+            async for event in await responses:
+                # The API's own error event is an event like any other to this SDK.
+                if event.type == "error":
+                    raise openai.APIError(event.message, None, body=None)  # type: ignore[arg-type]
+    async with anthropic.AsyncAnthropic(base_url=penstock.url, api_key="k") as claude:
+        said = ""
+        with pytest.raises(anthropic.APIError, match="incomplete"):
+            async with claude.messages.stream(
+                model="sim-model", messages=USER, max_tokens=TOKENS
+            ) as stream:
+                async for text in stream.text_stream:
+                    said += text
+        assert said == expected(render(USER), 4)
+    assert all(len(server.seen) <= 4 for server in servers)  # and none is tried again
+
+
+async def test_sdks_retry_what_they_should(simulate: Simulate, serve: Serve) -> None:
+    """A 502, 503 and 504 are tried again, after the time that penstock gives."""
+    (server,) = await simulate()
+    penstock = await serve([server], health={"interval_s": 0.2})
+    ask: Any = {"model": "sim-model", "messages": USER, "max_tokens": TOKENS}
+    async with (
+        openai.AsyncOpenAI(base_url=penstock.url + "/v1", api_key="k", max_retries=1) as gpt,
+        anthropic.AsyncAnthropic(base_url=penstock.url, api_key="k", max_retries=1) as claude,
+    ):
+        server.faults.set("busy", times=1)
+        whole = await gpt.chat.completions.create(**ask)
+        assert whole.choices[0].message.content == USER_TEXT
+        server.faults.set("busy", times=1)
+        said = await claude.messages.create(**ask)
+        assert isinstance(said.content[0], TextBlock)
+        assert said.content[0].text == USER_TEXT
+        server.faults.set("refuse")
+        await penstock.until(lambda listing: listing[0]["state"] == "ejected", 5)
+        with pytest.raises(openai.InternalServerError) as none:
+            await gpt.chat.completions.create(**ask)
+        assert (none.value.status_code, none.value.code) == (503, "no_backend")
+        with pytest.raises(anthropic.APIStatusError) as overloaded:
+            await claude.messages.create(**ask)
+        assert overloaded.value.status_code == 503
+        server.faults.clear()
+        await penstock.until_ready(1)
+        assert (await gpt.chat.completions.create(**ask)).choices
+
+
+# Anthropic's -----------------------------------------------------------------------------------
+
+
+async def test_anthropic_messages(claude: anthropic.AsyncAnthropic) -> None:
+    ask: Any = {"model": "sim-model", "messages": USER, "max_tokens": TOKENS}
+    whole = await claude.messages.create(**ask)
+    assert whole.content[0].text == USER_TEXT
+    assert whole.usage.output_tokens == TOKENS
+    async with claude.messages.stream(**ask) as stream:
+        assert "".join([text async for text in stream.text_stream]) == USER_TEXT
+        final = await stream.get_final_message()
+    assert (final.stop_reason, final.usage.output_tokens) == ("max_tokens", TOKENS)
+    kinds = [event.type async for event in await claude.messages.create(**ask, stream=True)]
+    assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
+    counted = await claude.messages.count_tokens(model="sim-model", messages=ask["messages"])
+    assert counted.input_tokens == whole.usage.input_tokens
+
+
+async def test_anthropic_errors(claude: anthropic.AsyncAnthropic) -> None:
+    ask: Any = {"model": "claude-0", "messages": USER, "max_tokens": TOKENS}
+    with pytest.raises(anthropic.NotFoundError, match="No pool serves this model"):
+        await claude.messages.create(**ask)
+    with pytest.raises(anthropic.BadRequestError, match="must be a string"):
+        await claude.messages.create(**ask | {"model": 5})
+
+
+# OpenAI's, the version before ------------------------------------------------------------------
+
+VERSION_2 = """
+import sys, json, openai
+base_url, question, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
+assert openai.__version__.startswith("2."), openai.__version__
+ask = {"model": "sim-model", "messages": [{"role": "user", "content": question}], "max_tokens": tokens}
+text = {}
+with openai.OpenAI(base_url=base_url, api_key="k") as gpt:
+    text["models"] = [model.id for model in gpt.models.list()]
+    text["chat"] = gpt.chat.completions.create(**ask).choices[0].message.content
+    chunks = list(gpt.chat.completions.create(**ask, stream=True))
+    text["chat streamed"] = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    ask = {"model": "sim-model", "input": question, "max_output_tokens": tokens}
+    text["responses"] = gpt.responses.create(**ask).output_text
+    events = list(gpt.responses.create(**ask, stream=True))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    text["responses streamed"] = "".join(deltas)
+    ask = {"model": "sim-model", "prompt": question, "max_tokens": tokens}
+    text["completions"] = gpt.completions.create(**ask).choices[0].text
+    chunks = list(gpt.completions.create(**ask, stream=True))
+    text["completions streamed"] = "".join(chunk.choices[0].text for chunk in chunks)
+    try:
+        gpt.chat.completions.create(model="gpt-0", messages=[])
+    except openai.NotFoundError as error:
+        text["error"] = error.code
+print(json.dumps(text))
+"""
+
+
+async def run(*command: str, within_s: float = 20.0) -> bytes:
+    """A command that must succeed: what it wrote to stdout."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(within_s):
+            stdout, stderr = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, f"{command[0]} failed: {stderr.decode()[-2000:]}"
+    return stdout
+
+
+@pytest.mark.timeout(300)
+async def test_openai_before_version_3(
+    simulate: Simulate, serve: Serve, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """In an environment of its own, from the package registry: some 10 s, more without a cache."""
+    folder = tmp_path_factory.mktemp("openai-2")
+    await run(sys.executable, "-m", "venv", str(folder), within_s=60)
+    python = str(folder / "bin" / "python")
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    await run(*pip, "openai<3,>=2", within_s=220)
+    script = Path(folder / "ask.py")
+    script.write_text(VERSION_2)
+    penstock = await serve(await simulate(2))
+    told = await run(python, str(script), penstock.url + "/v1", QUESTION, str(TOKENS))
+    assert orjson.loads(told) == {
+        "models": ["sim-model"],
+        "chat": USER_TEXT,
+        "chat streamed": USER_TEXT,
+        "responses": USER_TEXT,
+        "responses streamed": USER_TEXT,
+        "completions": PROMPT_TEXT,
+        "completions streamed": PROMPT_TEXT,
+        "error": "model_not_found",
+    }
+
+
+# curl ------------------------------------------------------------------------------------------
+
+
+async def curl(penstock: Penstock, *options: str, **fields: Any) -> bytes:
+    path = shutil.which("curl")
+    assert path, "this test needs curl (Debian: apt-get install curl)"
+    ask = {"model": "sim-model", "prompt": QUESTION, "max_tokens": TOKENS, **fields}
+    header = ("-H", "Content-Type: application/json", "-d", orjson.dumps(ask).decode())
+    return await run(path, "-sS", *options, *header, f"{penstock.url}/v1/completions")
+
+
+async def test_curl(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(2))
+    for version in ("--http1.1", "--http1.0", "--http2"):  # the last offers an upgrade
+        whole = orjson.loads(await curl(penstock, version, "--fail"))
+        assert whole["choices"][0]["text"] == PROMPT_TEXT
+        streamed = await curl(penstock, version, "-N", "--fail", stream=True)
+        assert streamed.endswith(b"data: [DONE]\n\n")
+        chunks = [
+            orjson.loads(line[6:]) for line in streamed.split(b"\n") if line[:7] == b"data: {"
+        ]
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == PROMPT_TEXT
+    large = "x" * 100_000  # curl says Expect: 100-continue
+    whole = orjson.loads(await curl(penstock, "-H", "Expect: 100-continue", prompt=large))
+    assert whole["choices"][0]["text"] == expected(large, TOKENS)
+    headed = await curl(penstock, "-i", "-H", "x-request-id: mine")
+    assert b"\r\nx-request-id: mine\r\n" in headed
+
+
+async def test_curl_notices_a_cut_stream(simulate: Simulate, serve: Serve) -> None:
+    (server,) = await simulate()
+    penstock = await serve([server])
+    server.faults.set("cut_mid_stream", tokens=3)
+    for version in ("--http1.1", "--http1.0"):
+        with pytest.raises(AssertionError, match=r"curl failed: curl: \((18|56)\)"):
+            await curl(penstock, version, "-N", stream=True)
