@@ -69,7 +69,8 @@ async def _windows(port: int, admin_port: int, rounds: int) -> tuple[list[float]
         transports.append(transport)
         await asyncio.sleep(0.005)
     await asyncio.sleep(1.0)
-    quiet_ms, scraped_ms = [], []
+    quiet_ms: list[float] = []
+    scraped_ms: list[float] = []
     async with aiohttp.ClientSession() as session:
         for number in range(2 * rounds):
             scrape = number % 2 == 1

@@ -51,8 +51,8 @@ def put_flags(draft: Draft, flags: Mapping[str, object]) -> None:
         _put_backends(draft, urls)
     policy = given.pop("policy", None)
     pools = draft.get(("pools",))
-    if policy is not None and isinstance(pools, list):
-        for index in range(len(pools)):
+    for index, pool in enumerate(pools if isinstance(pools, list) else ()):
+        if policy is not None and isinstance(pool, dict):
             draft.put(("pools", index, "policy"), policy, Origin("flag", "--policy"))
     for key, value in given.items():
         origin = Origin("flag", _flag_of(key))

@@ -39,6 +39,16 @@ _GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
 class Attempt:
     """Sends `exchange`'s request to the lease's backend and relays the answer."""
 
+    __slots__ = (
+        "_connection",
+        "_connections",
+        "_ended",
+        "_exchange",
+        "_first_byte_by_s",
+        "_lease",
+        "relay",
+    )
+
     def __init__(self, exchange: "Exchange", lease: Lease, connections: ConnectionPool) -> None:
         self._exchange = exchange
         self._lease = lease

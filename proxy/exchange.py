@@ -50,6 +50,31 @@ ATTEMPTS_MAX: Final = 3
 class Exchange:
     """One request and its answer. Read by its attempts."""
 
+    __slots__ = (
+        "_attempt",
+        "_attempts",
+        "_began_s",
+        "_client",
+        "_error",
+        "_lease",
+        "_phase",
+        "_plane",
+        "_received_s",
+        "_sent_s",
+        "_task",
+        "answer",
+        "ask",
+        "body",
+        "head",
+        "hides_usage",
+        "hold_s",
+        "out_of_time_s",
+        "paused",
+        "peer",
+        "route",
+        "timeouts",
+    )
+
     def __init__(
         self,
         plane: "DataPlane",
@@ -267,21 +292,18 @@ class Exchange:
     def _log(self, log: AccessLog, status: int, usage: Usage | None, now_s: float) -> None:
         lease, ask = self._lease, self.ask
         first_s = lease.first_token_s if lease is not None else None
-        log.write(
-            self._plane.line(self.head, self.answer, self.peer, status)
-            | {
-                "error": self._error.code if self._error else None,
-                "whole": self.answer.finished,
-                "model": ask.model[:128] if ask.model else None,
-                "backend": lease.backend.name if lease is not None else None,
-                "attempts": self._attempts,
-                "stream": ask.stream,
-                "duration_ms": int((now_s - self._began_s) * 1e6) / 1000,
-                "ttft_ms": int((first_s - self._began_s) * 1e6) / 1000 if first_s else None,
-                "prompt_tokens": usage.prompt_tokens if usage else None,
-                "completion_tokens": usage.completion_tokens if usage else None,
-            }
-        )
+        line = self._plane.line(self.head, self.answer, self.peer, status)
+        line["error"] = self._error.code if self._error else None
+        line["whole"] = self.answer.finished
+        line["model"] = ask.model[:128] if ask.model else None
+        line["backend"] = lease.backend.name if lease is not None else None
+        line["attempts"] = self._attempts
+        line["stream"] = ask.stream
+        line["duration_ms"] = int((now_s - self._began_s) * 1e6) / 1000
+        line["ttft_ms"] = int((first_s - self._began_s) * 1e6) / 1000 if first_s else None
+        line["prompt_tokens"] = usage.prompt_tokens if usage else None
+        line["completion_tokens"] = usage.completion_tokens if usage else None
+        log.write(line)
 
     def _learn(self, prompt_tokens: int, pool: PoolMetrics) -> None:
         """Compare the estimate with the backend's own count and calibrate by it."""

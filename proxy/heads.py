@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.errors import (
+    ClientError,
     ExpectationFailed,
     HeadersTooLarge,
     MalformedHttp,
@@ -84,9 +85,9 @@ _DECISIVE: Final = frozenset(
         b"expect",
         b"host",
         b"transfer-encoding",
-        b"upgrade",
     }
 )
+_NONE: Final[frozenset[bytes]] = frozenset()
 
 
 @dataclass(slots=True)
@@ -98,11 +99,10 @@ class RequestHead:
     path: bytes
     http11: bool
     headers: Headers
-    nominated: set[bytes]
+    nominated: frozenset[bytes]
     length: int | None
     keep_alive: bool
     expects_continue: bool
-    upgrade: bytes
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower case)."""
@@ -118,9 +118,8 @@ class ResponseHead:
 
     status: int
     reason: bytes
-    http11: bool
     headers: Headers
-    nominated: set[bytes]
+    nominated: frozenset[bytes]
     length: int | None
     chunked: bool
     keep_alive: bool
@@ -138,71 +137,84 @@ def parse_request_head(block: bytes) -> RequestHead:
         raise MalformedHttp("The request line is malformed.")
     method, target, minor = match.groups()
     http11 = minor == b"1"
-    headers = _parse_fields(fields)
-    framing = _Framing(headers)
-    if framing.hosts > 1 or (http11 and framing.hosts == 0) or not _HOST.fullmatch(framing.host):
+    headers, decisive = _parse_fields(fields)
+    host = decisive.get(b"host")
+    if (host is None and http11) or (host is not None and not _HOST.fullmatch(host)):
         raise MalformedHttp("Exactly one valid Host header is needed.")
-    length = _request_length(framing, http11)
-    if framing.expect and framing.expect.lower() != b"100-continue":
+    expect = decisive.get(b"expect")
+    if expect is not None and expect.lower() != b"100-continue":
         raise ExpectationFailed
+    nominated = _nominated(decisive)
     target = _origin_form(target)
     return RequestHead(
-        method=method,
-        target=target,
-        path=target.partition(b"?")[0],
-        http11=http11,
-        headers=headers,
-        nominated=framing.nominated,
-        length=length,
-        keep_alive=http11 and not framing.close,
-        expects_continue=http11 and bool(framing.expect),
-        upgrade=framing.upgrade,
+        method,
+        target,
+        target.partition(b"?")[0],
+        http11,
+        headers,
+        nominated,
+        _request_length(decisive, http11),
+        http11 and b"close" not in nominated,
+        http11 and expect is not None,
     )
 
 
 def parse_response_head(block: bytes) -> ResponseHead:
-    """Validate a backend's head. Raises MalformedHttp or UnsupportedCoding."""
+    """Validate a backend's head. Raises MalformedHttp."""
     line, _, fields = block.partition(b"\r\n")
     match = _STATUS_LINE.fullmatch(line)
     if match is None:
         raise MalformedHttp
     minor, status, reason = match.groups()
     http11 = minor == b"1"
-    headers = _parse_fields(fields)
-    framing = _Framing(headers)
-    chunked = bool(framing.codings)
-    if chunked and (framing.lengths or framing.codings != [b"chunked"] or not http11):
+    headers, decisive = _parse_fields(fields)
+    length = _length(decisive)
+    coding = decisive.get(b"transfer-encoding")
+    if coding is not None and (length is not None or coding.lower() != b"chunked" or not http11):
         raise MalformedHttp
+    nominated = _nominated(decisive)
     return ResponseHead(
-        status=int(status),
-        reason=reason or b"",
-        http11=http11,
-        headers=headers,
-        nominated=framing.nominated,
-        length=framing.length(),
-        chunked=chunked,
-        keep_alive=http11 and not framing.close,
-        content_type=framing.content_type.partition(b";")[0].strip().lower(),
-        encoded=framing.encoding not in (b"", b"identity"),
+        int(status),
+        reason or b"",
+        headers,
+        nominated,
+        length,
+        coding is not None,
+        http11 and b"close" not in nominated,
+        decisive.get(b"content-type", b"").partition(b";")[0].strip().lower(),
+        decisive.get(b"content-encoding", b"identity").lower() != b"identity",
     )
 
 
-def _parse_fields(fields: bytes) -> Headers:
-    """Header lines to (lower-case name, value) pairs."""
+def _parse_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
+    """Header lines to (lower-case name, value) pairs, and those that decide framing by name.
+
+    A decisive header may come once; a repeated `Connection` is one list.
+    """
+    headers: Headers = []
+    decisive: dict[bytes, bytes] = {}
     if not fields:
-        return []
+        return headers, decisive
     lines = fields.split(b"\r\n")
     if fields.translate(None, _TEXT) != b"\r\n" * (len(lines) - 1):
         raise MalformedHttp("A header holds a control character or a bare line end.")
     if len(lines) > HEADERS_MAX:
         raise HeadersTooLarge
-    headers = []
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon:
             raise MalformedHttp("A header line is malformed.")
-        headers.append((_names.get(name) or _name(name), value.strip(b" \t")))
-    return headers
+        name = _names.get(name) or _name(name)
+        value = value.strip(b" \t")
+        headers.append((name, value))
+        if name in _DECISIVE:
+            if name not in decisive:
+                decisive[name] = value
+            elif name == b"connection":
+                decisive[name] += b"," + value
+            else:
+                raise _repeated(name)
+    return headers, decisive
 
 
 def _name(name: bytes) -> bytes:
@@ -215,87 +227,58 @@ def _name(name: bytes) -> bytes:
     return lower
 
 
-class _Framing:
-    """The headers that decide framing and connection, collected in one pass."""
-
-    __slots__ = (
-        "close",
-        "codings",
-        "content_type",
-        "encoding",
-        "expect",
-        "host",
-        "hosts",
-        "lengths",
-        "nominated",
-        "upgrade",
-    )
-
-    def __init__(self, headers: Headers) -> None:
-        self.host = self.expect = self.upgrade = self.content_type = self.encoding = b""
-        self.hosts = 0
-        self.close = False
-        self.lengths: list[bytes] = []
-        self.codings: list[bytes] = []
-        self.nominated: set[bytes] = set()
-        for name, value in headers:
-            if name not in _DECISIVE:
-                continue
-            if name == b"content-type":
-                self.content_type = value
-            elif name == b"content-length":
-                self.lengths.append(value)
-            elif name == b"host":
-                self.host = value
-                self.hosts += 1
-            elif name == b"connection":
-                self.nominated.update(token.strip() for token in value.lower().split(b","))
-            elif name == b"transfer-encoding":
-                self.codings.append(value.lower())
-            elif name == b"content-encoding":
-                self.encoding = value.lower()
-            elif name == b"expect":
-                self.expect = value
-            else:
-                self.upgrade = value.lower()
-        self.close = b"close" in self.nominated
-        self.nominated -= _NEVER_NOMINATED
-
-    def length(self) -> int | None:
-        if not self.lengths:
-            return None
-        if len(self.lengths) > 1 or not _LENGTH.fullmatch(self.lengths[0]):
-            raise MalformedHttp("Content-Length must be one plain number.")
-        return int(self.lengths[0])
+def _repeated(name: bytes) -> ClientError:
+    if name == b"transfer-encoding":
+        return UnsupportedCoding()
+    return MalformedHttp(f"The header {name.decode()} may be given once.")
 
 
-def _request_length(framing: _Framing, http11: bool) -> int | None:
+def _nominated(decisive: dict[bytes, bytes]) -> frozenset[bytes]:
+    """What `Connection` names, in lower case."""
+    value = decisive.get(b"connection")
+    if value is None:
+        return _NONE
+    tokens = frozenset(token.strip() for token in value.lower().split(b","))
+    return tokens - _NEVER_NOMINATED
+
+
+def _length(decisive: dict[bytes, bytes]) -> int | None:
+    value = decisive.get(b"content-length")
+    if value is None:
+        return None
+    if not _LENGTH.fullmatch(value):
+        raise MalformedHttp("Content-Length must be one plain number.")
+    return int(value)
+
+
+def _request_length(decisive: dict[bytes, bytes], http11: bool) -> int | None:
     """Bytes of body, 0 without one, None when chunked."""
-    length = framing.length()
-    if not framing.codings:
+    length = _length(decisive)
+    coding = decisive.get(b"transfer-encoding")
+    if coding is None:
         return length or 0
     if length is not None:
         raise MalformedHttp("Content-Length and Transfer-Encoding exclude each other.")
     if not http11:
         raise MalformedHttp("Transfer-Encoding needs HTTP/1.1.")
-    if framing.codings != [b"chunked"]:
+    if coding.lower() != b"chunked":
         raise UnsupportedCoding
     return None
 
 
 def _origin_form(target: bytes) -> bytes:
     """The path and query of a target; its authority, if any, routes nothing."""
+    if b"#" in target:
+        raise MalformedHttp("The target holds a fragment.")
     if target.startswith(b"/"):
-        if b"#" in target:
-            raise MalformedHttp("The target holds a fragment.")
         return target
     match = _ABSOLUTE.fullmatch(target)
-    if match is None or b"#" in target:
+    if match is None:
         raise MalformedHttp("The target must be a path.")
     return match.group(1) or b"/"
 
 
-def end_to_end(headers: Headers, nominated: set[bytes]) -> Headers:
+def end_to_end(headers: Headers, nominated: frozenset[bytes]) -> Headers:
     """The headers that may pass: without hop-by-hop ones and those `Connection` names."""
     if nominated:
         dropped = HOP_BY_HOP | nominated

@@ -190,6 +190,13 @@ class ClientConnection(asyncio.Protocol):
         if head.length == 0:
             self._request_complete(b"")
             return
+        if head.length is not None and len(self._buffer) >= head.length:  # all of it is here
+            body = self._buffer[: head.length]
+            self._buffer = self._buffer[head.length :]
+            if self._take(body):
+                self._parts.clear()
+                self._request_complete(body)
+            return
         self._phase = Phase.BODY
         self._dechunker = Dechunker() if head.length is None else None
         now_s = monotonic()

@@ -30,11 +30,7 @@ from bench.overhead.table import table
 
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
-    plan = QUICK if options.quick else DEFAULT
-    if options.rounds is not None:
-        plan = replace(
-            plan, rounds=options.rounds, wide_rounds=min(plan.wide_rounds, options.rounds)
-        )
+    plan = _plan(options)
     with ExitStack() as stack, TemporaryDirectory(prefix="penstock-bench-") as folder:
         try:
             backend = start_backend()
@@ -67,8 +63,24 @@ def _parser() -> argparse.ArgumentParser:
         metavar="A,B",
         help=f"which to measure (default {','.join(START)})",
     )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        metavar="S",
+        help="seconds for measurements to be repeated that others disturbed (default 30)",
+    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write every round's values")
     return parser
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    plan = QUICK if options.quick else DEFAULT
+    if options.rounds is not None:
+        wide_rounds = min(plan.wide_rounds, options.rounds)
+        plan = replace(plan, rounds=options.rounds, wide_rounds=wide_rounds)
+    if options.patience is not None:
+        plan = replace(plan, repeats_s=options.patience)
+    return plan
 
 
 def _count(text: str) -> int:

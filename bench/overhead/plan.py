@@ -26,7 +26,7 @@ class Plan:
     requests_per_s: int = 2_000
     request_window_s: float = 2.5
     turns: int = 300
-    repeats_s: float = 45.0  # to take disturbed measurements again
+    repeats_s: float = 30.0  # to take disturbed measurements again
 
 
 DEFAULT = Plan()
