@@ -45,6 +45,7 @@ class _Peek(msgspec.Struct):
     model: msgspec.Raw = NO_FIELD
     stream: msgspec.Raw = NO_FIELD
     stream_options: msgspec.Raw = NO_FIELD
+    previous_response_id: msgspec.Raw = NO_FIELD
     n: msgspec.Raw = NO_FIELD
     max_tokens: msgspec.Raw = NO_FIELD
     max_completion_tokens: msgspec.Raw = NO_FIELD
@@ -83,6 +84,8 @@ class Ask(msgspec.Struct, frozen=True):
     stream: bool = False
     stream_options: bytes = b""
     generates: bool = True
+    continues: bool = False  # refers to a response that one backend holds
+    first_pool: bool = False  # no model decides
 
     @classmethod
     def from_request(
@@ -124,6 +127,7 @@ class Ask(msgspec.Struct, frozen=True):
             stream=peek.stream is not NO_FIELD and bytes(peek.stream) == b"true",
             stream_options=bytes(peek.stream_options),
             generates=generates,
+            continues=bytes(peek.previous_response_id).startswith(b'"'),
         )
 
     @property

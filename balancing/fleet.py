@@ -48,6 +48,8 @@ class Fleet:
 
     def resolve(self, ask: Ask) -> list[Pool]:
         """The pools that may serve `ask`, best first. Raises UnknownModel."""
+        if ask.first_pool:
+            return [self.pools[0]]
         pools = [pool for pool in self.pools if pool.serves(ask.model)]
         if not pools:
             raise UnknownModel

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -81,7 +82,10 @@ class App:
         application = Admin(self.plane, self.monitor, admin).application()
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, admin.host, admin.port).start()
+        try:
+            await web.TCPSite(self._runner, admin.host, admin.port).start()
+        except OSError as error:
+            raise _named(error, "admin", admin.host, admin.port) from None
         self.admin_port = self._runner.addresses[0][1]
         await self.monitor.start()
         # What lives as long as the process is not the collector's business, and requests
@@ -152,9 +156,14 @@ def fleet_of(settings: Settings) -> Fleet:
 
 def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:
     """Accepted sockets inherit its options, which saves the calls per connection."""
-    family, _, _, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise OSError(
+            None, f"cannot listen on {host}:{port} (listen.host): {error.strerror}"
+        ) from None
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -165,7 +174,13 @@ def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socke
         keep_alive(sock)
         sock.bind(address)
         sock.setblocking(False)
-    except OSError:
+    except OSError as error:
         sock.close()
-        raise
+        raise _named(error, "listen", host, port) from None
     return sock
+
+
+def _named(error: OSError, section: str, host: str, port: int) -> OSError:
+    """The error, telling which of the two ports it is about."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return OSError(error.errno, f"cannot listen on {host}:{port} ({section}.port): {reason}")

@@ -126,7 +126,7 @@ class Attempt:
         if head.status in _GATEWAY_STATUSES:
             self._end(BackendRefused())
             return
-        if head.status == 404 and exchange.route.anywhere:
+        if head.status == 404 and exchange.anywhere:
             self._end(NotHere())
             return
         if head.content_type == b"text/event-stream" and head.status == 200 and not head.encoded:
@@ -175,7 +175,9 @@ class Attempt:
 
     def _watch(self, connection: BackendConnection) -> None:
         exchange = self._exchange
-        next_s = min(self._first_byte_by_s, exchange.out_of_time_s)
+        # Looks again after idle_s: by then there may be a first token, and silence counts.
+        idle_s = monotonic() + exchange.timeouts.idle_s
+        next_s = min(self._first_byte_by_s, exchange.out_of_time_s, idle_s)
         if exchange.ask.stream:
             next_s = min(next_s, exchange.hold_s)
         connection.deadline.set(next_s)

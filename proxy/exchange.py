@@ -16,6 +16,7 @@ from balancing.backend import Backend
 from balancing.fleet import UnknownModel
 from balancing.gate import NoBackend
 from balancing.lease import Lease
+from balancing.tokens import ContentClass
 from conf.settings import TimeoutSettings
 from proxy.access_log import AccessLog
 from proxy.answer import Answer
@@ -116,6 +117,11 @@ class Exchange:
         """The client left: whatever is under way for it ends now."""
         self._task.cancel()
 
+    def give_up(self, error: PenstockError) -> None:
+        """The proxy ends it (the drain is over): tell the client, then let go."""
+        self._fail(error)
+        self._task.cancel()
+
     def pause(self) -> None:
         """The client does not take what was written."""
         self.paused = True
@@ -132,6 +138,11 @@ class Exchange:
     @property
     def itl_s(self) -> Histogram:
         return self._pool_metrics.itl_s
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether it asks for something that one backend holds: a 404 sends it to the next."""
+        return self.route.anywhere or self.ask.continues
 
     @property
     def authorization(self) -> bytes | None:
@@ -158,7 +169,7 @@ class Exchange:
             self._fail(PenstockError())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
+        if task.cancelled() and self._error is None:
             self._plane.metrics.client_aborts.add(self._phase_now)
         self._account()
         self._attempt = None  # they know each other: left so, only the collector would free them
@@ -198,6 +209,10 @@ class Exchange:
     def _peek(self) -> None:
         """Read what the request wants, and have usage reported where it streams."""
         route = self.route
+        if route.first_pool:
+            tokens = self._plane.estimator.estimate(None, ContentClass.TEXT, len(self.body))
+            self.ask = Ask(self.ask.path, prompt_tokens=tokens, generates=False, first_pool=True)
+            return
         try:
             self.ask = Ask.from_request(
                 self.ask.path,

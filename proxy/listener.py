@@ -12,11 +12,12 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
-from proxy.answer import Answer
+from proxy.answer import Answer, reset
 from proxy.deadline import Deadline
 from proxy.dechunk import Dechunker, MalformedChunks
 from proxy.errors import (
     BodyTooLarge,
+    Draining,
     HeadersTooLarge,
     MalformedHttp,
     Overloaded,
@@ -101,8 +102,9 @@ class ClientConnection(asyncio.Protocol):
     def break_off(self) -> None:
         """The drain is over: end the request that is still running."""
         if self._exchange is not None:
-            self._exchange.cancel()
-        self._transport.abort()
+            self._exchange.give_up(Draining())
+        else:
+            self._transport.abort()
 
     # What the loop calls ---------------------------------------------------------------------
 
@@ -128,7 +130,10 @@ class ClientConnection(asyncio.Protocol):
             self._read_body(data)
         elif phase is Phase.ANSWER:
             self._buffer += data
-            if len(self._buffer) > SURPLUS_BYTES_MAX:
+            # Once the answer is finished its client may send the next request, of any
+            # size, before the task has ended: one more turn of the loop.
+            answered = self._exchange is None or self._exchange.answer.finished
+            if len(self._buffer) > SURPLUS_BYTES_MAX and not answered:
                 self._leave()
         elif phase is Phase.LINGER:
             self._lingered_bytes += len(data)
@@ -290,7 +295,10 @@ class ClientConnection(asyncio.Protocol):
         self._phase = Phase.CLOSING
         if self._exchange is not None:
             self._exchange.cancel()
-        self._transport.abort()
+        if self._head is None or self._head.http11:
+            self._transport.abort()
+        elif not self._transport.is_closing():
+            reset(self._transport)
 
     def _close(self) -> None:
         """Close once what was written has been taken, or the client has stalled."""

@@ -211,8 +211,11 @@ class EventRelay(Relay):
         while rest:
             event, separator, after = rest.partition(self._separator)
             event += separator
-            sign = self._dialect.read(event).sign
-            if sign is Sign.TOKEN or self._held_bytes > HELD_BYTES_MAX:
+            read = self._dialect.read(event)
+            sign = read.sign
+            # A 4xx inside a 200 is the request's own fault: nobody else would take it.
+            faulty = sign is Sign.ERROR and 400 <= read.status < 500
+            if sign is Sign.TOKEN or faulty or self._held_bytes > HELD_BYTES_MAX:
                 self._begin_stream(rest, now_s)
                 return
             if sign is Sign.ERROR:

@@ -20,6 +20,7 @@ class Row:
     digits: int = 1
     ratios: bool = False
     spread: bool = False
+    total: bool = False  # of all rounds: a fault in one is not averaged away
 
 
 def rows(plan: Plan) -> list[Row]:
@@ -33,10 +34,12 @@ def rows(plan: Plan) -> list[Row]:
         Row("first_byte_p99_ms", "added first-byte latency, idle, p99 ms", 3, True),
         Row("memory_mib", f"peak memory after {load}, MiB", 1, True),
         Row("stream_per_s", f"events/s arrived of {plan.streams * plan.events_per_s:,}", 0),
-        Row("stream_broken", f"broken streams, {load}", 0),
+        Row("stream_broken", "broken streams, all rounds", 0, total=True),
+        Row("stream_others_percent", "of a core: others on the machine, %", 0),
         Row("request_per_s", f"requests/s answered of {plan.requests_per_s:,}", 0),
-        Row("request_broken", "failed requests", 0),
-        Row("wide_broken", f"{wide}: broken streams", 0),
+        Row("request_broken", "failed requests, all rounds", 0, total=True),
+        Row("request_others_percent", "of a core: others on the machine, %", 0),
+        Row("wide_broken", f"{wide}: broken streams, all rounds", 0, total=True),
         Row("wide_per_s", f"events/s arrived of {plan.wide_streams * plan.wide_events_per_s:,}", 0),
         Row("wide_us", "us of CPU per event", 1, True, True),
         Row("wide_gap_p99_ms", "inter-event gap, p99 ms", 2),
@@ -56,8 +59,8 @@ def cell(results: Results, row: Row, subject: str) -> str:
     middle = results.median(row.metric, subject)
     if middle is None:
         return "-"
-    text = f"{middle:,.{row.digits}f}"
     values = results.rounds(row.metric, subject)
+    text = f"{sum(values) if row.total else middle:,.{row.digits}f}"
     if row.spread and len(values) > 1:
         text += f" ({min(values):,.{row.digits}f} to {max(values):,.{row.digits}f})"
     return text

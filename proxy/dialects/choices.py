@@ -22,6 +22,11 @@ class _Chunk(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw()
 
 
+class _Error(msgspec.Struct):
+    code: int = 500
+
+
+_error = msgspec.json.Decoder(_Error)
 _chunk = msgspec.json.Decoder(_Chunk)
 
 
@@ -42,8 +47,15 @@ class Choices(Dialect):
         except msgspec.DecodeError:
             return TOKEN  # not ours to judge
         if bytes(chunk.error) not in (b"", b"null"):
-            return Event(Sign.ERROR)
+            return Event(Sign.ERROR, status=_status_of(chunk.error))
         usage = usage_of(chunk.usage)
         if chunk.choices:
             return Event(Sign.TOKEN, chunk.choices[0].index, usage)
         return Event(Sign.USAGE if usage else Sign.TOKEN, 0, usage)
+
+
+def _status_of(error: msgspec.Raw) -> int:
+    try:
+        return _error.decode(error).code
+    except msgspec.DecodeError:
+        return 500

@@ -28,11 +28,16 @@ class Usage(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event's meaning. `choice` is the index of the choice it belongs to."""
+    """One event's meaning.
+
+    `choice` is the index of the choice it belongs to, `status` the HTTP status
+    that an error stands for: below 500 the request is at fault.
+    """
 
     sign: Sign
     choice: int = 0
     usage: Usage | None = None
+    status: int = 500
 
 
 QUIET: Final = Event(Sign.QUIET)

@@ -120,7 +120,7 @@ async def test_metrics_tell_what_happened(simulate: Simulate, serve: Serve) -> N
     assert samples["penstock_completion_tokens_total", pool] == 15
     assert samples["penstock_prompt_tokens_total", pool] == 3 * 4
     assert samples["penstock_time_to_first_token_seconds_count", pool] == 3
-    assert samples["penstock_inter_token_latency_seconds_count", pool] >= 8
+    assert samples["penstock_inter_token_latency_seconds_count", pool] >= 4  # those read apart
     assert samples["penstock_attempts_total", ("reason", "ok")] == 3
     assert samples["penstock_stream_failures_total", ("reason", "cut")] == 1
     assert samples["penstock_client_aborts_total", ("phase", "prefill")] == 1

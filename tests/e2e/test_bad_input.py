@@ -483,14 +483,17 @@ async def test_pipelined_requests_are_answered_in_order(guard: Guard) -> None:
 
 async def test_the_clocks_of_a_pipelined_request_start_at_its_turn(guard: Guard) -> None:
     """Its time limits are not used up by the request ahead of it."""
-    limits = {"client_head_s": 0.3, "client_body_s": 0.3, "total_s": 0.8}
+    limits = {"client_head_s": 0.6, "client_body_s": 0.6, "total_s": 1.6}
     _, penstock = await guard("steady-50", timeouts=limits)
-    second = numbered(1, max_tokens=25)
-    for ahead in (len(second), 30):
-        client = await Client.open(penstock, numbered(0, max_tokens=25) + second[:ahead])
+    first, second = [numbered(i, max_tokens=50) for i in range(2)]  # a second each
+
+    async def ask_twice(ahead: int) -> None:
+        client = await Client.open(penstock, first + second[:ahead])
         assert (await client.answer()).status == 200
         client.send(second[ahead:])
         assert (await client.answer()).status == 200
+
+    await asyncio.gather(ask_twice(len(second)), ask_twice(30))
 
 
 async def test_a_flood_of_pipelined_requests_is_cut(guard: Guard) -> None:

@@ -237,6 +237,13 @@ def test_a_cell_is_the_median_with_its_spread() -> None:
     assert cell(results(), row, "HAProxy") == "-"
 
 
+def test_faults_are_summed_over_the_rounds() -> None:
+    found = Results()
+    for broken in (0, 7, 0):
+        found.add("wide_broken", "penstock", broken)
+    assert cell(found, Row("wide_broken", "", 0, total=True), "penstock") == "7"
+
+
 def test_ratios_are_quotients_of_medians() -> None:
     row = Row("stream_us", "", ratios=True)
     assert ratio_cell(results(), row, "nginx") == "1.30"

@@ -279,13 +279,45 @@ limits: {body_bytes: 2048, bodies_bytes: 1024}
     ]
     assert [issue[: len(start)] for issue, start in zip(issues, starts, strict=False)] == starts
     assert len(issues) == len(starts)
+    assert issues[5] == starts[5]
 
 
 def test_a_value_that_could_not_be_read_is_told_once(folder: Folder) -> None:
-    (issue,) = folder.issues(FLEET + "listen: {port: !!int x}\npaths: !x [1]\n")[:1]
-    assert issue.startswith("conf.yaml:5: listen.port: is not the number")
-    (issue,) = folder.issues(FLEET + "log:\n  level: ${NOPE}\n")
-    assert issue.startswith("conf.yaml:6: log.level: environment variable NOPE")
+    text = FLEET + "listen: {port: !!int x}\npaths: !x [1]\nlog:\n  level: ${NOPE}\ndrain: !x {}\n"
+    assert folder.issues(text) == [
+        "conf.yaml:5: listen.port: is not the number that its tag says",
+        "conf.yaml:6: paths: has a tag that is not supported",
+        "conf.yaml:8: log.level: environment variable NOPE is not set and has no default"
+        " (${NOPE:-default} gives one)",
+        "conf.yaml:9: drain: has a tag that is not supported",
+    ]
+
+
+def test_a_repeated_name_is_told_once(folder: Folder) -> None:
+    text = FLEET + '      - {name: a, url: "http://b:1"}\n'
+    assert folder.issues(text) == [
+        "conf.yaml:5: pools[0].backends[1].name: backend name 'a' is taken by"
+        " pools[0].backends[0]; names must be unique"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("health: {fall: '1'}", 'health.fall: must be a whole number, got "1"; remove the quotes'),
+        ("drain: {grace_s: '.5'}", 'drain.grace_s: must be a number, got ".5"; remove the quotes'),
+        ("listen: {port: http}", 'listen.port: must be a whole number, got "http"'),
+        ("listen: {port: [1]}", "listen.port: must be a whole number, got a list"),
+        ("listen: {host: 127}", "listen.host: must be text, got 127; put it in quotes"),
+        ("listen: {host: }", "listen.host: must be text, got null"),
+        ("paths: GET /x", 'paths: must be a list, got "GET /x"; put it in [ ]'),
+        ("paths: 1", "paths: must be a list, got 1"),
+        ("health: 1", "health: must be a mapping of keys, got 1"),
+        ("log: {access: 1}", "log.access: must be true or false, got 1"),
+    ],
+)  # fmt: skip
+def test_hints_are_given_only_where_they_help(folder: Folder, text: str, problem: str) -> None:
+    assert folder.issues(FLEET + text) == [f"conf.yaml:5: {problem}"]
 
 
 def test_a_missing_fleet_says_what_to_do(folder: Folder) -> None:
