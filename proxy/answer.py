@@ -22,7 +22,7 @@ _EVENT_STREAM: Final = [
     (b"cache-control", b"no-cache"),
 ]
 # Ours to set: a backend's own are not passed.
-_OWN: Final = frozenset({b"x-request-id"})
+_OWN: Final = (b"x-penstock-", b"x-request-id")
 PING: Final = b": ping\n\n"
 
 
@@ -104,7 +104,7 @@ class Answer:
         headers = [
             field
             for field in end_to_end(head.headers, head.nominated)
-            if field[0] not in _OWN and not field[0].startswith(b"x-penstock-")
+            if not field[0].startswith(_OWN)
         ]
         self.start(head.status, head.reason, headers, length, body)
 

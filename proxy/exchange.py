@@ -5,7 +5,6 @@ lease is ended, the request is counted and logged once, and the client has
 either a whole answer or one that shows that it is not.
 """
 
-import asyncio
 import logging
 from math import inf
 from time import monotonic
@@ -58,10 +57,12 @@ class Exchange:
         "_client",
         "_error",
         "_lease",
+        "_left",
         "_phase",
         "_plane",
         "_received_s",
         "_sent_s",
+        "_started",
         "_task",
         "answer",
         "ask",
@@ -107,20 +108,21 @@ class Exchange:
         self.hold_s = self._received_s + self.timeouts.hold_s
         total_s = self.timeouts.total_s
         self.out_of_time_s = self._began_s + total_s if total_s else inf
+        self._left = False
+        self._started = False
         self._task = plane.loop.create_task(self._run())
-        # Not a `finally` in the task: one that is cancelled before it starts runs none.
-        self._task.add_done_callback(self._ended)
 
     # What the client's connection tells ------------------------------------------------
 
     def cancel(self) -> None:
         """The client left: whatever is under way for it ends now."""
-        self._task.cancel()
+        self._left = True
+        self._stop()
 
     def give_up(self, error: PenstockError) -> None:
         """The proxy ends it (the drain is over): tell the client, then let go."""
         self._fail(error)
-        self._task.cancel()
+        self._stop()
 
     def pause(self) -> None:
         """The client does not take what was written."""
@@ -160,6 +162,7 @@ class Exchange:
     # The task -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        self._started = True
         try:
             await self._serve()
         except PenstockError as error:
@@ -167,9 +170,16 @@ class Exchange:
         except Exception:  # the task's root: nothing may be lost in silence
             logger.exception("request failed request_id=%s", self.answer.request_id.decode())
             self._fail(PenstockError())
+        finally:
+            self._ended()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() and self._error is None:
+    def _stop(self) -> None:
+        self._task.cancel()
+        if not self._started:  # then it never will, and no `finally` of its own runs
+            self._ended()
+
+    def _ended(self) -> None:
+        if self._left:
             self._plane.metrics.client_aborts.add(self._phase_now)
         self._account()
         self._attempt = None  # they know each other: left so, only the collector would free them

@@ -59,6 +59,24 @@ class Phase(Enum):
 class ClientConnection(asyncio.Protocol):
     """One client's connection to the data port."""
 
+    __slots__ = (
+        "_body_bytes",
+        "_buffer",
+        "_deadline",
+        "_dechunker",
+        "_exchange",
+        "_head",
+        "_lingered_bytes",
+        "_parts",
+        "_phase",
+        "_plane",
+        "_route",
+        "_stalled_bytes",
+        "_transport",
+        "began_s",
+        "peer",
+    )
+
     def __init__(self, plane: "DataPlane") -> None:
         self._plane = plane
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)

@@ -41,6 +41,16 @@ class Relay:
     with what happened; the error is retryable while nothing was committed.
     """
 
+    __slots__ = (
+        "_answer",
+        "_ended",
+        "_head",
+        "_lease",
+        "committed",
+        "last_byte_s",
+        "usage",
+    )
+
     def __init__(self, head: ResponseHead, answer: Answer, lease: Lease, ended: Ended) -> None:
         self._head = head
         self._answer = answer
@@ -84,6 +94,8 @@ class Relay:
 class JsonRelay(Relay):
     """Holds a JSON answer until it is whole, up to WHOLE_BYTES_MAX."""
 
+    __slots__ = ("_dialect", "_parts", "_size_bytes")
+
     def __init__(
         self, head: ResponseHead, answer: Answer, lease: Lease, ended: Ended, dialect: Dialect
     ) -> None:
@@ -126,6 +138,18 @@ class EventRelay(Relay):
     Whole events, so that a hidden usage chunk never goes out in part and that
     a comment or an error can be put between any two writes.
     """
+
+    __slots__ = (
+        "_dialect",
+        "_held",
+        "_held_bytes",
+        "_hide_usage",
+        "_itl_s",
+        "_ordinary",
+        "_separator",
+        "_tail",
+        "broken_inside",
+    )
 
     def __init__(
         self,

@@ -51,6 +51,24 @@ class Sink(Protocol):
 class BackendConnection(asyncio.Protocol):
     """One connection to a backend. `sink` is where its current answer goes."""
 
+    __slots__ = (
+        "_buffer",
+        "_dechunker",
+        "_in_body",
+        "_keep_alive",
+        "_paused",
+        "_pool",
+        "_remaining",
+        "_to_head_request",
+        "_transport",
+        "answer_began",
+        "deadline",
+        "idle_since_s",
+        "on_deadline",
+        "reused",
+        "sink",
+    )
+
     def __init__(self, pool: "ConnectionPool") -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None

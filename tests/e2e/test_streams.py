@@ -447,9 +447,9 @@ async def test_a_response_continues_where_the_previous_was_made(
     penstock = await serve(servers)
     body = BODIES["/v1/responses"]
     for i in range(6):
-        made = await ask(penstock, "/v1/responses", body, x_request_id=f"id-{i}")
+        made = await ask(penstock, "/v1/responses", body, x_request_id=f"first-{i}")
         more = body | {"previous_response_id": made.json["id"]}
-        got = await ask(penstock, "/v1/responses", more)
+        got = await ask(penstock, "/v1/responses", more, x_request_id=f"then-{i}")
         assert (got.status, got.json.get("previous_response_id")) == (200, made.json["id"])
         assert got.headers["x-penstock-backend"] == made.headers["x-penstock-backend"]
 

@@ -86,6 +86,7 @@ def test_anchors_and_merges_work() -> None:
         ("a: !!python/name:os.system x", "1: a: has a tag that is not supported"),
         ("a: !!timestamp 2001-01-01", "1: a: has a tag that is not supported"),
         ("a: !!int x", "1: a: is not the number that its tag says"),
+        ("a: !!bool x", "1: a: has a tag that is not supported"),
         ("a: !!float ''", "1: a: is not the number that its tag says"),
         (f"a: {'9' * 5000}", "1: a: is a number of more than 64 digits"),
         (f"a: 0x{'f' * 5000}", "1: a: is a number of more than 64 digits"),
@@ -105,6 +106,10 @@ def test_what_is_refused_has_its_line(text: str, expected: str) -> None:
 def test_a_tab_and_a_reference_in_braces_get_a_hint() -> None:
     assert fault("a:\n\tb: 1").endswith("; indent with spaces, not tabs")
     assert fault("a: {b: ${X}}", {"X": "1"}).endswith('"${NAME}", or give it a line of its own')
+
+
+def test_other_syntax_errors_get_no_hint() -> None:
+    assert fault("a: 1\nb: [").endswith("but found '<stream end>'")
 
 
 def test_faults_do_not_end_the_reading() -> None:

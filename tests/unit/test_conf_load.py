@@ -113,6 +113,19 @@ def test_the_policy_flag_is_for_every_pool(folder: Folder) -> None:
     assert [pool.policy for pool in pools] == ["round_robin", "round_robin"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{}", "pools: is required"),
+        ("pools: 1", "pools: must be a list, got 1"),
+        ("pools: [x]", "pools[0]: must be a mapping of keys, got ***"),
+    ],
+)
+def test_the_policy_flag_needs_pools(folder: Folder, text: str, expected: str) -> None:
+    (issue,) = folder.issues(text, {}, {"policy": "random"})
+    assert issue.startswith(f"conf.yaml:1: {expected}")
+
+
 # -- environment
 
 
@@ -202,6 +215,7 @@ def test_a_list_of_the_environment_replaces_the_origins_below(folder: Folder) ->
         ("PENSTOCK_", "1", "unknown key; allowed here"),
         ("PENSTOCK_\udcff", "1", "the name of the variable is not valid Unicode"),
         ("PENSTOCK_LISTEN__HOST", "\udcff", 'listen.host: must be valid Unicode, got "\\udcff"'),
+        ("PENSTOCK_ADMIN__PORT", "tcp://a:1", 'admin.port: must be a whole number, got "tcp://a'),
         ("PENSTOCK_A__B__C", "1", "a: unknown key"),
         ("PENSTOCK_POOLS__99999999999", "1", "pools: must be a list, got a mapping"),
     ],
@@ -301,6 +315,19 @@ def test_a_repeated_name_is_told_once(folder: Folder) -> None:
     ]
 
 
+def test_missing_and_odd_names_are_not_repeated_names(folder: Folder) -> None:
+    text = "pools:\n  - backends: [{url: http://a}, {url: http://b}]\n  - {name: 1, backends: 1}\n"
+    assert folder.issues(text + "  - {name: 1, backends: 1}\n") == [
+        "conf.yaml:2: pools[0].name: is required",
+        "conf.yaml:2: pools[0].backends[0].name: is required",
+        "conf.yaml:2: pools[0].backends[1].name: is required",
+        "conf.yaml:3: pools[1].name: must be text, got 1; put it in quotes",
+        "conf.yaml:3: pools[1].backends: must be a list, got 1",
+        "conf.yaml:4: pools[2].name: must be text, got 1; put it in quotes",
+        "conf.yaml:4: pools[2].backends: must be a list, got 1",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -386,82 +413,3 @@ def test_backends_that_are_no_list() -> None:
 def test_flags_that_are_text_are_read_like_the_environment() -> None:
     settings = load(None, {}, {"backends": ["http://a"], "listen.port": "9000"}).settings
     assert settings.listen.port == 9000
-
-
-# -- secrets
-
-
-def test_secrets_come_from_files_beside_the_configuration(folder: Folder) -> None:
-    (folder.path / "key").write_text("sk-1\n")
-    (folder.path / "token").write_bytes(b"t-1\r\n")
-    text = FLEET.replace("chat", "chat\n    api_key_file: key") + "admin: {token_file: token}\n"
-    loaded = folder.load(text)
-    pool, admin = loaded.settings.pools[0], loaded.settings.admin
-    assert pool.api_key is not None
-    assert pool.api_key.get_secret_value() == "sk-1"
-    assert admin.token is not None
-    assert admin.token.get_secret_value() == "t-1"
-    assert (pool.api_key_file, loaded.origins["pools[0].api_key"]) == ("key", "file:3")
-
-
-def test_secret_files_outside_the_file_start_at_the_working_directory(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    elsewhere = folder.path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "token").write_text("t-1")
-    monkeypatch.chdir(elsewhere)
-    admin = folder.load(FLEET, {"PENSTOCK_ADMIN__TOKEN_FILE": "token"}).settings.admin
-    assert admin.token is not None
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (None, '"key" cannot be read: No such file or directory'),
-        (b"", '"key" is empty'),
-        (b"\n", '"key" is empty'),
-        (b"sk-1\nsk-2\n", '"key" must be one line of visible ASCII without spaces'),
-        (b"sk-1\xff", '"key" must be one line of visible ASCII without spaces'),
-        (b"sk-1" * 2000, '"key" is longer than 4096 characters'),
-    ],
-)
-def test_errors_of_a_secret_file_name_key_and_file(
-    folder: Folder, content: bytes | None, expected: str
-) -> None:
-    if content is not None:
-        (folder.path / "key").write_bytes(content)
-    issues = folder.issues(FLEET.replace("chat", "chat\n    api_key_file: key"))
-    assert issues == [f"conf.yaml:3: pools[0].api_key_file: {expected}"]
-    assert "sk-" not in issues[0]
-
-
-def test_a_secret_file_that_is_a_folder(folder: Folder) -> None:
-    (issue,) = folder.issues(FLEET + "admin: {token_file: .}\n")
-    assert issue == 'conf.yaml:5: admin.token_file: "." cannot be read: Is a directory'
-
-
-def test_a_secret_and_its_file_exclude_each_other(folder: Folder) -> None:
-    text = FLEET + "admin: {token_file: f, token: hunter2}\n"
-    assert folder.issues(text) == [
-        "conf.yaml:5: admin.token_file: give either token or token_file, not both"
-    ]
-
-
-def test_secrets_may_stand_in_the_file_as_references(folder: Folder) -> None:
-    text = FLEET.replace("chat", "chat\n    api_key: ${KEY}")
-    pool = folder.load(text, {"KEY": "sk-1"}).settings.pools[0]
-    assert pool.api_key is not None
-    assert pool.api_key.get_secret_value() == "sk-1"
-
-
-@pytest.mark.parametrize(
-    "admin",
-    ["{token: 271828}", "{token: [hunter2]}", "{token: 'hunter2 '}", "hunter2", "[hunter2]",
-     "{tokne: hunter2}", "{token: {a: hunter2}}", "{token: true}", '{token: "hunter2\\n"}'],
-)  # fmt: skip
-def test_no_error_shows_a_secret(folder: Folder, admin: str) -> None:
-    text = "\n".join(folder.issues(FLEET + f"admin: {admin}\n"))
-    assert "admin" in text
-    assert "hunter2" not in text
-    assert "271828" not in text

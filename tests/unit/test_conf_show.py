@@ -32,6 +32,7 @@ def test_each_line_has_its_origin(tmp_path: Path) -> None:
     assert text.startswith(
         'listen:\n  host: "0.0.0.0"  # default\n  port: 1  # env PENSTOCK_LISTEN__PORT\n'
     )
+    assert "  interval_s: 2  # default\n" in text
     assert '  - name: "chat"  # file:2\n    policy: "random"  # flag --policy\n' in text
     assert '      - name: "a"  # file:4\n        url: "http://a"  # file:4\n' in text
 
@@ -57,7 +58,9 @@ def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
         "PENSTOCK_TIMEOUTS__TOTAL_S": "0.25",
     }
     loaded = load(None, environ, {})
-    (tmp_path / "c.yaml").write_text(render(loaded), encoding="utf-8")
+    text = render(loaded)
+    assert all(line.isprintable() for line in text.splitlines())
+    (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
     assert load(tmp_path / "c.yaml", {}, {}).settings == loaded.settings
 
 
