@@ -11,9 +11,23 @@ def _overhead(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _policies(argv: Sequence[str]) -> int:
+    from bench.policies import main
+
+    return main(argv)
+
+
+def _scrape(argv: Sequence[str]) -> int:
+    from bench.scrape import main
+
+    return main(argv)
+
+
 # A benchmark is imported when it is asked for.
 COMMANDS: Final[dict[str, tuple[Callable[[Sequence[str]], int], str]]] = {
     "overhead": (_overhead, "CPU, latency and memory beside nginx, HAProxy and aiohttp"),
+    "policies": (_policies, "what counting tokens buys, on simulated servers"),
+    "scrape": (_scrape, "what a /metrics scrape does to the streams beside it"),
 }
 
 

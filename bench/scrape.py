@@ -6,13 +6,15 @@ each the longest gap between two events of any stream is kept. The machine's
 own noise is in both kinds of window, so their difference is the scrape's.
 """
 
+import argparse
 import asyncio
 import contextlib
 import re
+import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import Final, cast
 
@@ -148,3 +150,14 @@ def run(rounds: int) -> int:
     added_ms = statistics.median(scraped_ms) - statistics.median(quiet_ms)
     print(f"\nadded by a scrape (difference of the medians): {added_ms:.1f} ms")
     return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="penstock bench scrape", description="What a scrape does to the streams beside it."
+    )
+    parser.add_argument("--rounds", type=int, default=20, help="windows of each kind (default 20)")
+    options = parser.parse_args(argv)
+    print(f"$ {shlex.join(['penstock', 'bench', 'scrape', *argv])}\n")
+    return run(options.rounds)
