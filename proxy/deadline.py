@@ -8,11 +8,13 @@ the attribute when it fires, and sleeps on if the time was moved.
 import asyncio
 from collections.abc import Callable
 from math import inf
-from time import monotonic
 
 
 class Deadline:
-    """Calls `expired` once `at_s` (monotonic) has passed; `inf` means never."""
+    """Calls `expired` once `at_s` has passed; `inf` means never.
+
+    Loops keep the monotonic clock, so `time.monotonic` plus a duration is a time here.
+    """
 
     __slots__ = ("_expired", "_fires_s", "_loop", "_timer", "at_s")
 
@@ -45,13 +47,13 @@ class Deadline:
         if self._timer is not None:
             self._timer.cancel()
         self._fires_s = at_s
-        self._timer = self._loop.call_later(max(0.0, at_s - monotonic()), self._fire)
+        self._timer = self._loop.call_later(max(0.0, at_s - self._loop.time()), self._fire)
 
     def _fire(self) -> None:
         self._timer = None
         self._fires_s = inf
         # The loop's clock has millisecond steps (uvloop): a timer may fire that much early.
-        if self.at_s <= monotonic() + 0.002:
+        if self.at_s <= self._loop.time() + 0.002:
             self.at_s = inf
             self._expired()
         elif self.at_s < inf:

@@ -16,6 +16,7 @@ from proxy.plane import DataPlane
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05
+LAST_WORDS_S: Final = 0.5
 
 
 async def drain(
@@ -29,14 +30,18 @@ async def drain(
     server.close()
     for client in list(plane.clients):
         client.close_if_idle()
-    ends_s = monotonic() + settings.timeout_s
-    while plane.clients and monotonic() < ends_s and not hurry.is_set():
-        await _wait(hurry, POLL_S)
+    await _until_gone(plane, hurry, settings.timeout_s)
     if plane.clients:
         logger.warning("drain over, breaking off clients=%d", len(plane.clients))
     for client in list(plane.clients):
         client.break_off()
-    await asyncio.sleep(0)  # cancelled requests end here, with their leases
+    await _until_gone(plane, asyncio.Event(), LAST_WORDS_S)
+
+
+async def _until_gone(plane: DataPlane, hurry: asyncio.Event, time_s: float) -> None:
+    ends_s = monotonic() + time_s
+    while plane.clients and monotonic() < ends_s and not hurry.is_set():
+        await _wait(hurry, POLL_S)
 
 
 async def _wait(event: asyncio.Event, time_s: float) -> None:

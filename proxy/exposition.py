@@ -164,8 +164,9 @@ def pieces(families: Iterable[Metric]) -> Iterator[bytes]:
 class Exposition:
     """Renders /metrics for all scrapers, one rendering at a time."""
 
-    def __init__(self, collector: PenstockCollector) -> None:
+    def __init__(self, collector: Collector, slice_s: float = SLICE_S) -> None:
         self._collector = collector
+        self._slice_s = slice_s
         self._body = b""
         self._kept_until_s = 0.0
         self._rendering = asyncio.Lock()
@@ -182,7 +183,7 @@ class Exposition:
         began_s = perf_counter()
         for part in pieces(self._collector.collect()):
             parts.append(part)
-            if perf_counter() - began_s > SLICE_S:
+            if perf_counter() - began_s > self._slice_s:
                 await asyncio.sleep(0)
                 began_s = perf_counter()
         return b"".join(parts)

@@ -114,7 +114,9 @@ class ClientConnection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Close a connection that no request is on (the proxy drains)."""
-        if self._phase is Phase.HEAD and not self._buffer:
+        if self._phase is Phase.LINGER:
+            self._transport.abort()
+        elif self._phase is Phase.HEAD and not self._buffer:
             self._close()
 
     def break_off(self) -> None:

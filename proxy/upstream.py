@@ -12,7 +12,6 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
 from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -266,7 +265,7 @@ class ConnectionPool:
         """The youngest idle connection that is surely still open, or None."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable and monotonic() - connection.idle_since_s < IDLE_S:
+            if connection.usable and self.loop.time() - connection.idle_since_s < IDLE_S:
                 connection.reused = True
                 return connection
             connection.abort()
@@ -287,7 +286,7 @@ class ConnectionPool:
 
     def put(self, connection: BackendConnection) -> None:
         """Take back a connection whose request and answer both ended."""
-        connection.idle_since_s = monotonic()
+        connection.idle_since_s = self.loop.time()
         connection.on_deadline = None
         connection.deadline.clear()
         self._idle.append(connection)
@@ -308,7 +307,7 @@ class ConnectionPool:
             self._idle.pop().abort()
 
     def _expire(self) -> None:
-        limit_s = monotonic() - IDLE_S
+        limit_s = self.loop.time() - IDLE_S
         while self._idle and self._idle[0].idle_since_s <= limit_s + 0.002:
             self._idle.popleft().abort()
         if self._idle:

@@ -33,6 +33,8 @@ class Listener:
         self._open = True
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         sock = socket.create_server((self.host, self.port), family=family, backlog=BACKLOG)
+        # Accepted sockets inherit it; asyncio sets it on none that was made for it.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         self.port = sock.getsockname()[1]
         self._opening = asyncio.get_running_loop().create_task(self._accept(sock))

@@ -52,15 +52,15 @@ class Responses(Dialect):
         return TOKEN
 
     def error_event(self, error: PenstockError) -> bytes:
-        """The API's `error` event: flat, and typed so that the SDK raises on it."""
-        data = {
+        """The API's flat `error` event, and `error` beside it, on which the SDK raises."""
+        inner = {"code": error.code, "message": str(error), "param": error.param}
+        event = {
             "type": "error",
-            "code": error.code,
-            "message": str(error),
-            "param": error.param,
+            **inner,
             "sequence_number": 0,
+            "error": {**inner, "type": error.kind},
         }
-        return self.wrapped_error(orjson.dumps(data))
+        return self.wrapped_error(orjson.dumps(event))
 
     def wrapped_error(self, body: bytes) -> bytes:
         return b"event: error\n%b" % super().wrapped_error(body)

@@ -141,11 +141,10 @@ async def test_a_cut_stream_raises(simulate: Simulate, serve: Serve, rst: bool) 
         )
         assert "incomplete" in str(error)
         assert "".join(chunk.choices[0].text for chunk in chunks) == expected(QUESTION, 4)
-        events, _ = await consume(
+        events, error = await consume(
             gpt.responses.create(model="sim-model", input=QUESTION, stream=True)
         )
-        # This SDK hands out the API's own error event; what raises is the cut after it.
-        assert (events[-1].type, events[-1].code) == ("error", "stream_broken")
+        assert "incomplete" in str(error)
         text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
         assert text == expected(render(USER), 4)
     async with anthropic.AsyncAnthropic(base_url=penstock.url, api_key="k") as claude:

@@ -20,10 +20,12 @@ class Timer:
 class Loop:
     """Keeps timers and a clock; `to` moves it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now_s = 0.0
         self.timers: list[Timer] = []
-        monkeypatch.setattr("proxy.deadline.monotonic", lambda: self.now_s)
+
+    def time(self) -> float:
+        return self.now_s
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Any:
         self.timers.append(Timer(self.now_s + delay_s, callback))
@@ -38,8 +40,8 @@ class Loop:
         self.now_s = now_s
 
 
-def test_it_expires_once_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, expired = Loop(monkeypatch), []
+def test_it_expires_once_at_its_time() -> None:
+    loop, expired = Loop(), []
     deadline = Deadline(loop, lambda: expired.append(loop.now_s))  # type: ignore[arg-type]
     deadline.set(5.0)
     loop.to(20.0)
@@ -47,8 +49,8 @@ def test_it_expires_once_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert deadline.at_s == inf
 
 
-def test_moving_it_later_costs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, expired = Loop(monkeypatch), []
+def test_moving_it_later_costs_no_timer() -> None:
+    loop, expired = Loop(), []
     deadline = Deadline(loop, lambda: expired.append(loop.now_s))  # type: ignore[arg-type]
     for second in range(1, 5):
         deadline.set(second + 5.0)
@@ -59,8 +61,8 @@ def test_moving_it_later_costs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None
     assert expired == [9.0]
 
 
-def test_moving_it_earlier_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, expired = Loop(monkeypatch), []
+def test_moving_it_earlier_works() -> None:
+    loop, expired = Loop(), []
     deadline = Deadline(loop, lambda: expired.append(loop.now_s))  # type: ignore[arg-type]
     deadline.set(10.0)
     deadline.set(2.0)
@@ -69,8 +71,8 @@ def test_moving_it_earlier_works(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("end", ["clear", "close"])
-def test_it_can_be_called_off(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    loop, expired = Loop(monkeypatch), []
+def test_it_can_be_called_off(end: str) -> None:
+    loop, expired = Loop(), []
     deadline = Deadline(loop, lambda: expired.append(loop.now_s))  # type: ignore[arg-type]
     deadline.set(3.0)
     getattr(deadline, end)()
@@ -78,10 +80,8 @@ def test_it_can_be_called_off(monkeypatch: pytest.MonkeyPatch, end: str) -> None
     assert expired == []
 
 
-def test_it_can_be_set_again_after_it_expired_or_was_cleared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    loop, expired = Loop(monkeypatch), []
+def test_it_can_be_set_again_after_it_expired_or_was_cleared() -> None:
+    loop, expired = Loop(), []
     deadline = Deadline(loop, lambda: expired.append(loop.now_s))  # type: ignore[arg-type]
     for at_s in (1.0, 4.0):
         deadline.set(at_s)

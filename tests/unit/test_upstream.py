@@ -14,10 +14,12 @@ class Clock:
     """The part of a loop that a pool needs, and a hand to turn it."""
 
     def __init__(self) -> None:
-        self.timers: list[tuple[float, Any]] = []
+        self.now_s = 100.0
+
+    def time(self) -> float:
+        return self.now_s
 
     def call_later(self, delay_s: float, callback: Any) -> "Clock":
-        self.timers.append((delay_s, callback))
         return self
 
     def cancel(self) -> None:
@@ -69,8 +71,9 @@ class Link:
     """A pool, one connection of it, and what its sink saw."""
 
     def __init__(self) -> None:
-        clock: Any = Clock()
-        self.pool = ConnectionPool(clock, "http://10.0.0.1:8000", connect_timeout_s=1)
+        self.clock = Clock()
+        loop: Any = self.clock
+        self.pool = ConnectionPool(loop, "http://10.0.0.1:8000", connect_timeout_s=1)
         self.transport = BackendTransport()
         self.connection = BackendConnection(self.pool)
         self.connection.connection_made(self.transport)
@@ -225,21 +228,17 @@ def test_a_sink_that_aborts_hears_no_more() -> None:
     assert not link.reusable
 
 
-def test_the_youngest_is_taken_first_and_none_after_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now_s = 100.0
-    monkeypatch.setattr("proxy.upstream.monotonic", lambda: now_s)
-    links = [Link().ask().answer() for _ in range(2)]
-    pool = links[0].pool
-    for link in links:
-        link.connection.idle_since_s = now_s
-        pool.put(link.connection)
-        now_s += 1.0
-    assert pool.take_idle() is links[1].connection
-    now_s = 100.0 + IDLE_S
-    assert pool.take_idle() is None
-    assert links[0].transport.aborted
+def test_the_youngest_is_taken_first_and_none_after_its_time() -> None:
+    link = Link()
+    older, younger = link.connection, BackendConnection(link.pool)
+    younger.connection_made(BackendTransport())
+    link.pool.put(older)
+    link.clock.now_s += 1.0
+    link.pool.put(younger)
+    assert link.pool.take_idle() is younger
+    link.clock.now_s = 100.0 + IDLE_S
+    assert link.pool.take_idle() is None
+    assert link.transport.aborted
 
 
 def test_the_number_of_idle_connections_is_limited() -> None:
