@@ -8,18 +8,22 @@ the attribute when it fires, and sleeps on if the time was moved.
 import asyncio
 from collections.abc import Callable
 from math import inf
+from time import monotonic
 
 
 class Deadline:
-    """Calls `expired` once `at_s` has passed; `inf` means never.
+    """Calls `expired` once `at_s` has passed on the clock `now`; `inf` means never."""
 
-    Loops keep the monotonic clock, so `time.monotonic` plus a duration is a time here.
-    """
+    __slots__ = ("_expired", "_fires_s", "_loop", "_now", "_timer", "at_s")
 
-    __slots__ = ("_expired", "_fires_s", "_loop", "_timer", "at_s")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, expired: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        expired: Callable[[], None],
+        now: Callable[[], float] = monotonic,
+    ) -> None:
         self._loop = loop
+        self._now = now
         self._expired = expired
         self._timer: asyncio.TimerHandle | None = None
         self._fires_s = inf
@@ -47,13 +51,13 @@ class Deadline:
         if self._timer is not None:
             self._timer.cancel()
         self._fires_s = at_s
-        self._timer = self._loop.call_later(max(0.0, at_s - self._loop.time()), self._fire)
+        self._timer = self._loop.call_later(max(0.0, at_s - self._now()), self._fire)
 
     def _fire(self) -> None:
         self._timer = None
         self._fires_s = inf
         # The loop's clock has millisecond steps (uvloop): a timer may fire that much early.
-        if self.at_s <= self._loop.time() + 0.002:
+        if self.at_s <= self._now() + 0.002:
             self.at_s = inf
             self._expired()
         elif self.at_s < inf:

@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -249,23 +250,29 @@ class ConnectionPool:
     """The connections to one backend."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, url: str, *, connect_timeout_s: float
+        self,
+        loop: asyncio.AbstractEventLoop,
+        url: str,
+        *,
+        connect_timeout_s: float,
+        now: Callable[[], float] = monotonic,
     ) -> None:
         parts = urlsplit(url)
         self.loop = loop
+        self._now = now
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._connect_timeout_s = connect_timeout_s
         self._idle: deque[BackendConnection] = deque()  # oldest first
-        self._deadline = Deadline(loop, self._expire)
+        self._deadline = Deadline(loop, self._expire, now)
         self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
 
     def take_idle(self) -> BackendConnection | None:
         """The youngest idle connection that is surely still open, or None."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable and self.loop.time() - connection.idle_since_s < IDLE_S:
+            if connection.usable and self._now() - connection.idle_since_s < IDLE_S:
                 connection.reused = True
                 return connection
             connection.abort()
@@ -286,7 +293,7 @@ class ConnectionPool:
 
     def put(self, connection: BackendConnection) -> None:
         """Take back a connection whose request and answer both ended."""
-        connection.idle_since_s = self.loop.time()
+        connection.idle_since_s = self._now()
         connection.on_deadline = None
         connection.deadline.clear()
         self._idle.append(connection)
@@ -307,7 +314,7 @@ class ConnectionPool:
             self._idle.pop().abort()
 
     def _expire(self) -> None:
-        limit_s = self.loop.time() - IDLE_S
+        limit_s = self._now() - IDLE_S
         while self._idle and self._idle[0].idle_since_s <= limit_s + 0.002:
             self._idle.popleft().abort()
         if self._idle:

@@ -42,7 +42,7 @@ class Loop:
 
 def test_it_expires_once_at_its_time() -> None:
     loop, expired = Loop(), []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s))  # type: ignore[arg-type]
+    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
     deadline.set(5.0)
     loop.to(20.0)
     assert expired == [5.0]
@@ -51,7 +51,7 @@ def test_it_expires_once_at_its_time() -> None:
 
 def test_moving_it_later_costs_no_timer() -> None:
     loop, expired = Loop(), []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s))  # type: ignore[arg-type]
+    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
     for second in range(1, 5):
         deadline.set(second + 5.0)
         assert len(loop.timers) == 1
@@ -63,7 +63,7 @@ def test_moving_it_later_costs_no_timer() -> None:
 
 def test_moving_it_earlier_works() -> None:
     loop, expired = Loop(), []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s))  # type: ignore[arg-type]
+    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
     deadline.set(10.0)
     deadline.set(2.0)
     loop.to(20.0)
@@ -73,7 +73,7 @@ def test_moving_it_earlier_works() -> None:
 @pytest.mark.parametrize("end", ["clear", "close"])
 def test_it_can_be_called_off(end: str) -> None:
     loop, expired = Loop(), []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s))  # type: ignore[arg-type]
+    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
     deadline.set(3.0)
     getattr(deadline, end)()
     loop.to(20.0)
@@ -82,7 +82,7 @@ def test_it_can_be_called_off(end: str) -> None:
 
 def test_it_can_be_set_again_after_it_expired_or_was_cleared() -> None:
     loop, expired = Loop(), []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s))  # type: ignore[arg-type]
+    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
     for at_s in (1.0, 4.0):
         deadline.set(at_s)
         loop.to(at_s + 1.0)

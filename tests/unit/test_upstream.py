@@ -73,7 +73,9 @@ class Link:
     def __init__(self) -> None:
         self.clock = Clock()
         loop: Any = self.clock
-        self.pool = ConnectionPool(loop, "http://10.0.0.1:8000", connect_timeout_s=1)
+        self.pool = ConnectionPool(
+            loop, "http://10.0.0.1:8000", connect_timeout_s=1, now=self.clock.time
+        )
         self.transport = BackendTransport()
         self.connection = BackendConnection(self.pool)
         self.connection.connection_made(self.transport)
