@@ -1,13 +1,13 @@
 """Fewest tokens to wait for: prefill still to do, plus what the open streams cost.
 
 A prompt token is computed once and holds up everyone behind it until then. An
-open stream takes a place in every step (N) and reads its KV cache there (K):
-1/64 of a prefill token per token held, and as much as 64 prefill tokens for the
-place. That is some 200 steps to come (the mean output in Azure's 2023
-conversation trace is 211 tokens) at a third of a prefill token each. Without
-the second term long streams about to end repel more than fresh ones: it took
-the mean E2E of a decode-heavy mix from 1.02-1.09 x `least_requests`' to 1.00 x
-(bench/RESULTS.md). Weights scale: weight 2 may hold twice the tokens.
+open stream reads its KV cache in every step (K: 1/64 of a prefill token per
+token held) and takes a place in it (N: 128 prefill tokens for the place, some
+200 steps to come, as in Azure's 2023 conversation trace, at about 0.6 of a
+prefill token each). With K alone long streams about to end repel more than
+fresh ones: on a decode-heavy mix that cost 2-9 % of mean E2E latency against
+`least_requests`; with N they tie (bench/RESULTS.md). Weights scale: a backend
+of weight 2 may hold twice the tokens.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from balancing.backend import Backend
 from balancing.policies.policy import cheapest
 
 HELD_TOKEN_SHARE: Final = 1 / 64
-STREAM_TOKENS: Final = 64
+STREAM_TOKENS: Final = 128
 
 
 class LeastTokens:
