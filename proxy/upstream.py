@@ -95,6 +95,7 @@ class BackendConnection(asyncio.Protocol):
         self.sink = sink
         self.answer_began = False
         self._in_body = False
+        self._dechunker = None
         self._buffer = b""
         self._to_head_request = method == b"HEAD"
         transport = self._transport
@@ -135,10 +136,22 @@ class BackendConnection(asyncio.Protocol):
         tune(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
-        if self.sink is None:
+        sink = self.sink
+        dechunker = self._dechunker
+        if sink is None:
             self.abort()  # unsolicited: whatever it is, nobody asked for it
+        elif dechunker is not None:  # first, because it is what streams are made of
+            try:
+                body = dechunker.feed(data)
+            except MalformedChunks:
+                self._fail(AnswerMalformed())
+                return
+            if body:
+                sink.body(body)
+            if dechunker.complete:
+                self._complete(surplus=dechunker.surplus)
         elif self._in_body:
-            self._receive_body(data)
+            self._receive_counted(sink, data)
         else:
             self._receive_head(data)
 
@@ -199,31 +212,18 @@ class BackendConnection(asyncio.Protocol):
         assert sink is not None
         sink.head(head)  # may put another sink in its place, or abort
         if self.sink is not None and (data or self._remaining == 0):
-            self._receive_body(data)
+            self.data_received(data)
 
-    def _receive_body(self, data: bytes) -> None:
-        sink = self.sink
-        assert sink is not None
-        dechunker = self._dechunker
-        if dechunker is not None:
-            try:
-                body = dechunker.feed(data)
-            except MalformedChunks:
-                self._fail(AnswerMalformed())
-                return
-            if body:
-                sink.body(body)
-            if dechunker.complete:
-                self._complete(surplus=dechunker.surplus)
-        elif self._remaining is None:
+    def _receive_counted(self, sink: Sink, data: bytes) -> None:
+        if self._remaining is None:
             sink.body(data)
-        else:
-            taken = data[: self._remaining]
-            self._remaining -= len(taken)
-            if taken:
-                sink.body(taken)
-            if self._remaining == 0:
-                self._complete(surplus=len(taken) < len(data))
+            return
+        taken = data[: self._remaining]
+        self._remaining -= len(taken)
+        if taken:
+            sink.body(taken)
+        if self._remaining == 0:
+            self._complete(surplus=len(taken) < len(data))
 
     def _complete(self, *, surplus: bool) -> None:
         sink, self.sink = self.sink, None
