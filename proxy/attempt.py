@@ -70,8 +70,13 @@ class Attempt:
                 # It closed while idle, which says nothing of the backend: once more.
                 await self._send(await self._connections.dial())
         finally:
-            if self._connection is not None:
-                self._connection.abort()
+            self.abort()
+
+    def abort(self) -> None:
+        """Let go of the backend now; the task hears of it by itself."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
 
     def pause(self) -> None:
         """The client cannot take more: stop reading the answer."""
@@ -102,6 +107,8 @@ class Attempt:
         connection.on_deadline = self._tick
         self._watch(connection)
         connection.send(head, exchange.body, self, method=exchange.head.method)
+        if exchange.paused:
+            connection.pause()
         await self._ended
 
     def _first_byte_s(self) -> float:

@@ -174,6 +174,8 @@ class Exchange:
             self._ended()
 
     def _stop(self) -> None:
+        if self._attempt is not None:
+            self._attempt.abort()  # in this turn of the loop: no more bytes, and a free engine
         self._task.cancel()
         if not self._started:  # then it never will, and no `finally` of its own runs
             self._ended()
