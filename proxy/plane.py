@@ -140,6 +140,7 @@ class DataPlane:
         elif self.draining or not any(backend.fit for backend in self.fleet.backends):
             error = Draining() if self.draining else self.no_backend()
             status, body = error.status, orjson.dumps({"status": error.code})
+            headers = [*headers, *error.headers]
         else:
             body = b'{"status":"ok"}'
         answer.whole(status, headers, body)
