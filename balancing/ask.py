@@ -27,6 +27,8 @@ _INPUT_AUDIO: Final = re.compile(rb'"data"\s*:\s*"[A-Za-z0-9+/=\\]{256,}')
 _LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
 # Prompts of one request that are told apart; a list of texts longer than this is one.
 PROMPTS_MAX: Final = 1_024
+# More than any context holds: a number that a client gives must not stretch a timeout for ever.
+COUNT_MAX: Final = 131_072
 COUNTED_BYTES_MAX: Final = 262_144
 
 
@@ -199,4 +201,4 @@ def _positive(raw: msgspec.Raw) -> int | None:
         value = _integer.decode(raw)
     except (msgspec.DecodeError, ValueError):
         return None
-    return value if value > 0 else None
+    return min(value, COUNT_MAX) if value > 0 else None

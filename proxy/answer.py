@@ -7,6 +7,7 @@ because a plain close there means "complete".
 """
 
 import asyncio
+import contextlib
 import socket
 import struct
 from http import HTTPStatus
@@ -22,7 +23,7 @@ _EVENT_STREAM: Final = [
     (b"cache-control", b"no-cache"),
 ]
 # Ours to set: a backend's own are not passed.
-_OWN: Final = (b"x-penstock-", b"x-request-id")
+_OWN: Final = (b"access-control-", b"x-penstock-", b"x-request-id")
 PING: Final = b": ping\n\n"
 
 
@@ -156,7 +157,8 @@ class Answer:
 
 def reset(transport: asyncio.Transport) -> None:
     """Close with a reset: `abort` alone gives the peer a clean FIN, as after a whole answer."""
-    transport.get_extra_info("socket").setsockopt(
-        socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET
-    )
+    with contextlib.suppress(OSError):  # closed already
+        transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET
+        )
     transport.abort()

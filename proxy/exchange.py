@@ -121,7 +121,8 @@ class Exchange:
 
     def give_up(self, error: PenstockError) -> None:
         """The proxy ends it (the drain is over): tell the client, then let go."""
-        self._fail(error)
+        if not self.answer.finished:
+            self._fail(error)
         self._stop()
 
     def pause(self) -> None:
@@ -183,9 +184,11 @@ class Exchange:
     def _ended(self) -> None:
         if self._left:
             self._plane.metrics.client_aborts.add(self._phase_now)
-        self._account()
-        self._attempt = None  # they know each other: left so, only the collector would free them
-        self._client.answered(self.answer)
+        try:
+            self._account()
+        finally:
+            self._attempt = None  # they know each other: only the collector would free them
+            self._client.answered(self.answer)
 
     async def _serve(self) -> None:
         self._peek()

@@ -36,6 +36,7 @@ _TEXT: Final = bytes(byte for byte in range(256) if byte == 9 or (byte >= 32 and
 # Names seen, by their spelling: most requests send the same dozen.
 _names: dict[bytes, bytes] = {}
 NAMES_MAX: Final = 1_024
+NAME_BYTES_MAX: Final = 64
 # 15 digits stay exact everywhere; no sign, no underscore, no list.
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]\-]*")
@@ -222,7 +223,7 @@ def _name(name: bytes) -> bytes:
     if not _NAME.fullmatch(name):
         raise MalformedHttp("A header line is malformed.")
     lower = name.lower()
-    if len(_names) < NAMES_MAX:
+    if len(_names) < NAMES_MAX and len(name) <= NAME_BYTES_MAX:
         _names[name] = lower
     return lower
 

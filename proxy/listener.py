@@ -66,6 +66,7 @@ class ClientConnection(asyncio.Protocol):
         "_dechunker",
         "_exchange",
         "_head",
+        "_http10",
         "_lingered_bytes",
         "_parts",
         "_phase",
@@ -73,6 +74,8 @@ class ClientConnection(asyncio.Protocol):
         "_route",
         "_stalled_bytes",
         "_transport",
+        "_unread",
+        "_write_paused",
         "began_s",
         "peer",
     )
@@ -90,6 +93,9 @@ class ClientConnection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._deadline = Deadline(plane.loop, self._expired)
         self._stalled_bytes = 0
+        self._http10 = False  # to such a client a plain close says that an answer is whole
+        self._unread = False  # a request that came early waits in the buffer
+        self._write_paused = False  # the client takes less than it is sent
         self._lingered_bytes = 0
         self.began_s = 0.0
         self.peer = b""
@@ -107,8 +113,12 @@ class ClientConnection(asyncio.Protocol):
             self._close()
             return
         self._phase = Phase.HEAD
+        self._unread = bool(self._buffer)
+        if self._write_paused:  # the next request waits until this answer was taken
+            self._watch_stall()
+            return
         self._deadline.set(monotonic() + self._plane.settings.timeouts.client_idle_s)
-        if self._buffer:
+        if self._unread:
             self.began_s = monotonic()
             self._plane.loop.call_soon(self._read_head)
 
@@ -124,7 +134,7 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.give_up(Draining())
         else:
-            self._transport.abort()
+            self._abort()
 
     # What the loop calls ---------------------------------------------------------------------
 
@@ -145,7 +155,10 @@ class ClientConnection(asyncio.Protocol):
             if not self._buffer:
                 self.began_s = monotonic()
             self._buffer += data
-            self._read_head()
+            if not self._unread and not self._write_paused:
+                self._read_head()
+            elif len(self._buffer) > SURPLUS_BYTES_MAX:
+                self._leave()
         elif phase is Phase.BODY:
             self._read_body(data)
         elif phase is Phase.ANSWER:
@@ -173,19 +186,26 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client takes less than it is sent: stop its upstream, and watch it."""
+        self._write_paused = True
         if self._exchange is not None:
             self._exchange.pause()
-            self._watch_stall()
+        self._watch_stall()
 
     def resume_writing(self) -> None:
+        self._write_paused = False
         if self._exchange is not None:
             self._deadline.clear()
             self._exchange.resume()
+        elif self._phase is Phase.HEAD:
+            self._deadline.set(monotonic() + self._plane.settings.timeouts.client_idle_s)
+            self.began_s = monotonic()
+            self._plane.loop.call_soon(self._read_head)
 
     # Reading a request -------------------------------------------------------------------------
 
     def _read_head(self) -> None:
-        if self._phase is not Phase.HEAD or self._transport.is_closing():
+        self._unread = False
+        if self._phase is not Phase.HEAD or self._write_paused or self._transport.is_closing():
             return
         if self._buffer.startswith(b"\r\n"):  # RFC 9112 2.2: one empty line before a request
             self._buffer = self._buffer[2:]
@@ -276,6 +296,7 @@ class ClientConnection(asyncio.Protocol):
         assert head is not None
         self._deadline.clear()
         self._phase = Phase.ANSWER
+        self._http10 = not head.http11
         answer = self._plane.answer(self._transport, head)
         if self._route is None:
             self._plane.answer_here(head, answer)
@@ -315,10 +336,13 @@ class ClientConnection(asyncio.Protocol):
         self._phase = Phase.CLOSING
         if self._exchange is not None:
             self._exchange.cancel()
-        if self._head is None or self._head.http11:
-            self._transport.abort()
-        elif not self._transport.is_closing():
+        self._abort()
+
+    def _abort(self) -> None:
+        if self._http10:
             reset(self._transport)
+        else:
+            self._transport.abort()
 
     def _close(self) -> None:
         """Close once what was written has been taken, or the client has stalled."""
@@ -332,15 +356,14 @@ class ClientConnection(asyncio.Protocol):
 
     def _expired(self) -> None:
         phase = self._phase
-        if phase is Phase.HEAD and not self._buffer and self._transport.get_write_buffer_size():
-            self._transport.abort()
+        if self._write_paused or phase in (Phase.ANSWER, Phase.CLOSING):
+            if 0 < self._transport.get_write_buffer_size() < self._stalled_bytes:
+                self._watch_stall()  # slow, but reading
+            else:
+                self._leave()
         elif phase is Phase.HEAD and not self._buffer:
             self._close()
         elif phase in (Phase.HEAD, Phase.BODY):
             self._refuse(RequestTimeout())
         elif phase is Phase.LINGER:
             self._transport.abort()
-        elif 0 < self._transport.get_write_buffer_size() < self._stalled_bytes:
-            self._watch_stall()  # slow, but reading
-        else:
-            self._leave()

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+import msgspec
+
 from balancing.lease import Lease
 from proxy.answer import Answer
 from proxy.dialects import Dialect
-from proxy.dialects.dialect import Sign, Usage
-from proxy.errors import AnswerEmpty, BackendError, BackendRefused, StreamBroken
+from proxy.dialects.dialect import UNREADABLE, Sign, Usage
+from proxy.errors import AnswerCut, AnswerEmpty, BackendError, BackendRefused, StreamBroken
 from proxy.heads import ResponseHead
 from proxy.metrics import Histogram
 
@@ -26,6 +28,8 @@ HELD_BYTES_MAX: Final = 1_048_576
 EVENT_BYTES_MAX: Final = 262_144
 
 _NOTHING_ORDINARY: Final = b"\x00"  # never in an event: every read is inspected
+
+_any: Final = msgspec.json.Decoder(msgspec.Raw)
 
 Ended = Callable[[BackendError | None], None]
 
@@ -121,6 +125,9 @@ class JsonRelay(Relay):
     def end(self) -> None:
         if not self.committed:
             body = b"".join(self._parts)
+            if self._head.length is None and not self._head.chunked and not _is_json(body):
+                self._report(AnswerCut())  # it was to last until the close, which came early
+                return
             self.usage = self._dialect.usage(body)
             if self._answer.started:  # a hold has sent a 200: this can only be an error
                 self._answer.break_off(self._dialect.wrapped_error(body))
@@ -132,6 +139,14 @@ class JsonRelay(Relay):
         super().end()
 
 
+def _is_json(body: bytes) -> bool:
+    try:
+        _any.decode(body)
+    except UNREADABLE:
+        return False
+    return True
+
+
 class EventRelay(Relay):
     """Relays server-sent events, always whole ones.
 
@@ -141,6 +156,7 @@ class EventRelay(Relay):
 
     __slots__ = (
         "_dialect",
+        "_ended_itself",
         "_held",
         "_held_bytes",
         "_hide_usage",
@@ -171,6 +187,7 @@ class EventRelay(Relay):
         self._tail = b""
         self._separator = b"\n\n"
         self._ordinary = _NOTHING_ORDINARY
+        self._ended_itself = False
         self.broken_inside = False  # the backend itself reported an error after tokens
 
     def begin(self) -> None:
@@ -201,18 +218,17 @@ class EventRelay(Relay):
         self._answer.write(data)
 
     def end(self) -> None:
-        if self._tail:  # a last event without its empty line
-            data, self._tail = self._tail, b""
-            if self.committed:
-                data, _ = self._inspect(data, self.last_byte_s)
-                if data:
-                    self._answer.write(data)
-            else:
-                self._hold(data, self.last_byte_s)
-        if self.committed:
+        if not self.committed:
+            self._report(AnswerEmpty())
+            return
+        # A last event may lack its empty line; half of any other is not passed on.
+        if self._tail and self._dialect.read(self._tail).sign is Sign.DONE:
+            self._ended_itself = True
+            self._answer.write(self._tail)
+        if self._ended_itself or not self._dialect.has_end:
             super().end()
         else:
-            self._report(AnswerEmpty())
+            self._report(StreamBroken("unfinished"))
 
     def _whole_events(self, data: bytes) -> bytes:
         """The part of `data` that ends with an event; the rest waits for more."""
@@ -222,7 +238,7 @@ class EventRelay(Relay):
             end = data.rfind(self._separator)
         if end >= 0:
             end += len(self._separator)
-        elif len(data) > EVENT_BYTES_MAX:
+        elif len(data) > (EVENT_BYTES_MAX if self.committed else HELD_BYTES_MAX):
             end = len(data) - 3  # the separator may be cut across reads
         else:
             end = 0
@@ -277,7 +293,9 @@ class EventRelay(Relay):
             elif read.sign is Sign.USAGE and self._hide_usage:
                 continue
             elif read.sign is Sign.ERROR:
-                self.broken_inside = True
+                self.broken_inside = self._ended_itself = True
+            elif read.sign is Sign.DONE:
+                self._ended_itself = True
             kept.append(event)
         if not self._lease.prefilling:
             self._ordinary = self._dialect.ordinary

@@ -8,6 +8,7 @@ used again only when request and answer both ended and nothing came after.
 """
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections import deque
@@ -28,6 +29,8 @@ from proxy.errors import (
     PenstockError,
 )
 from proxy.heads import ResponseHead, parse_response_head
+
+logger = logging.getLogger(__name__)
 
 IDLE_S: Final = 3.5
 IDLE_MAX: Final = 256
@@ -232,12 +235,19 @@ class BackendConnection(asyncio.Protocol):
         transport = self._transport
         assert transport is not None
         self._dechunker = None
+        try:
+            sink.end()
+        except Exception:  # a fault of ours must not leave the client waiting
+            logger.exception("answer failed at its end")
+            transport.abort()
+            sink.lost(AnswerMalformed())
+            return
+        # Only now, when the sink has let go of it: the last write may still have paused it.
         if surplus or not self._keep_alive or transport.get_write_buffer_size():
             transport.abort()
         else:
             self.resume()
             self._pool.put(self)
-        sink.end()
 
     def _fail(self, error: BackendError) -> None:
         sink = self.sink
@@ -326,6 +336,8 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
     keep_alive(sock)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
 
 def keep_alive(sock: socket.socket) -> None:
@@ -335,7 +347,6 @@ def keep_alive(sock: socket.socket) -> None:
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
         ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
         ("TCP_KEEPCNT", KEEPALIVE_COUNT),
-        ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
     ):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
-from proxy.dialects.dialect import QUIET, TOKEN, Dialect, Event, Sign, payload, usage_of
+from proxy.dialects.dialect import QUIET, TOKEN, UNREADABLE, Dialect, Event, Sign, payload, usage_of
 
 
 class _Choice(msgspec.Struct):
@@ -35,6 +35,7 @@ class Choices(Dialect):
 
     asks_usage: ClassVar[bool] = True
     ordinary: ClassVar[bytes] = b'"finish_reason":null'
+    has_end: ClassVar[bool] = True
 
     def read(self, event: bytes) -> Event:
         data = payload(event)
@@ -44,7 +45,7 @@ class Choices(Dialect):
             return Event(Sign.DONE)
         try:
             chunk = _chunk.decode(data)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return TOKEN  # not ours to judge
         if bytes(chunk.error) not in (b"", b"null"):
             return Event(Sign.ERROR, status=_status_of(chunk.error))
@@ -57,5 +58,5 @@ class Choices(Dialect):
 def _status_of(error: msgspec.Raw) -> int:
     try:
         return _error.decode(error).code
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return 500

@@ -40,6 +40,8 @@ class Event(NamedTuple):
     status: int = 500
 
 
+# What decoding a backend's bytes may raise: no JSON, no UTF-8, nested too deep.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 QUIET: Final = Event(Sign.QUIET)
 TOKEN: Final = Event(Sign.TOKEN)
 
@@ -77,6 +79,8 @@ class Dialect:
     # other event does, so that one count tells whether a read holds only such
     # events. Quoted, and a quote inside JSON text is escaped: text cannot forge it.
     ordinary: ClassVar[bytes] = b""
+    # Whether a whole stream ends with an event of its own (DONE).
+    has_end: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -89,7 +93,7 @@ class Dialect:
         """The token counts of a whole JSON answer, None when it has none."""
         try:
             return usage_of(_whole.decode(body).usage)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return None
 
     def error_body(self, error: PenstockError) -> bytes:
@@ -133,7 +137,7 @@ def usage_of(raw: msgspec.Raw) -> Usage | None:
         return None
     try:
         counts = _counts.decode(value)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     details = counts.prompt_tokens_details or counts.input_tokens_details
     cached = counts.cache_read_input_tokens or (details.cached_tokens if details else 0) or 0

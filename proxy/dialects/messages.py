@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import msgspec
 import orjson
 
-from proxy.dialects.dialect import QUIET, TOKEN, Dialect, Event, Sign, payload, usage_of
+from proxy.dialects.dialect import QUIET, TOKEN, UNREADABLE, Dialect, Event, Sign, payload, usage_of
 from proxy.errors import PenstockError
 
 
@@ -36,6 +36,7 @@ class Messages(Dialect):
     """The messages API."""
 
     ordinary: ClassVar[bytes] = b'"type":"content_block_delta"'
+    has_end: ClassVar[bool] = True
 
     def read(self, event: bytes) -> Event:
         data = payload(event)
@@ -43,7 +44,7 @@ class Messages(Dialect):
             return QUIET
         try:
             typed = _typed.decode(data)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return TOKEN
         if typed.type in ("message_start", "ping"):
             return QUIET

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import msgspec
 import orjson
 
-from proxy.dialects.dialect import QUIET, TOKEN, Dialect, Event, Sign, payload, usage_of
+from proxy.dialects.dialect import QUIET, TOKEN, UNREADABLE, Dialect, Event, Sign, payload, usage_of
 from proxy.errors import PenstockError
 
 _PREAMBLE: Final = frozenset({"response.created", "response.in_progress", "response.queued"})
@@ -33,6 +33,7 @@ class Responses(Dialect):
     """The responses API."""
 
     ordinary: ClassVar[bytes] = b'"delta":"'
+    has_end: ClassVar[bool] = True
 
     def read(self, event: bytes) -> Event:
         data = payload(event)
@@ -40,7 +41,7 @@ class Responses(Dialect):
             return QUIET
         try:
             typed = _typed.decode(data)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return TOKEN
         usage = usage_of(typed.response.usage) if typed.response else None
         if typed.type in _PREAMBLE:
