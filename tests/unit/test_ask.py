@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from balancing.ask import Ask, MalformedAsk
+from balancing.ask import COUNT_MAX, Ask, MalformedAsk
 from balancing.tokens import MEDIA_PART_TOKENS, ContentClass, TokenEstimator
 
 JSON = [(b"content-type", b"application/json")]
@@ -172,3 +172,9 @@ def test_millions_of_prompts_are_not_millions_of_objects(item: bytes) -> None:
     body = b'{"prompt":[%b]}' % b",".join([item] * 1_000_000)
     seen = ask(body, "/v1/completions")
     assert seen.prompts <= 1_024
+
+
+def test_numbers_beyond_reason_are_bounded() -> None:
+    """They size timeouts: 10^400 must neither overflow nor switch one off."""
+    assert ask(b'{"max_tokens":1%b}' % (b"0" * 400)).max_tokens in (None, COUNT_MAX)
+    assert ask(b'{"max_tokens":1000000000000000}').max_tokens == COUNT_MAX

@@ -2,6 +2,7 @@
 
 import pytest
 
+from proxy import heads
 from proxy.errors import (
     ClientError,
     ExpectationFailed,
@@ -210,3 +211,9 @@ def test_a_backends_head() -> None:
     assert not head.keep_alive
     assert not head.encoded
     assert parse_response_head(b"HTTP/1.1 200\r\ncontent-encoding: gzip").encoded
+
+
+def test_names_that_clients_invent_take_no_memory() -> None:
+    for number in range(2_000):
+        parse_request_head(LINE + b"\r\nx-%d-%b: y" % (number, b"n" * 1_000))
+    assert sum(map(len, heads._names)) < 200_000

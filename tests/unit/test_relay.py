@@ -339,3 +339,63 @@ def test_http_1_0_gets_no_chunks_and_a_close() -> None:
 def test_heads_are_typed() -> None:
     assert isinstance(parse_request_head(b"GET / HTTP/1.0"), RequestHead)
     assert isinstance(parse_response_head(SSE), ResponseHead)
+
+
+def test_a_stream_without_its_own_end_is_broken() -> None:
+    """No [DONE], yet a clean end of the connection: the client must not take it for whole."""
+    request = Request().feed(TOKENS[0], TOKENS[1])
+    request.relay.end()
+    assert isinstance(request.ends[0], StreamBroken)
+    assert not request.complete
+
+
+def test_half_an_event_at_the_end_is_not_passed_on() -> None:
+    request = Request().feed(TOKENS[0], TOKENS[1][:30])
+    request.relay.end()
+    assert isinstance(request.ends[0], StreamBroken)
+    assert request.body == TOKENS[0]
+
+
+def test_an_end_without_its_empty_line_is_an_end() -> None:
+    request = Request().feed(TOKENS[0], b"data: [DONE]\n")
+    request.relay.end()
+    assert request.ends == [None]
+    assert request.body == TOKENS[0] + b"data: [DONE]\n"
+
+
+def test_a_cut_json_answer_without_a_length_is_found_out() -> None:
+    request = Request(head=JSON).feed(b'{"choices":[{"te')
+    request.relay.end()
+    assert isinstance(request.ends[0], AnswerCut)
+    assert request.transport.sent == b""
+    whole = Request(head=JSON).feed(b'{"choices":[]}')
+    whole.relay.end()
+    assert whole.ends == [None]
+
+
+def test_a_long_preamble_is_held_whole() -> None:
+    """`response.created` repeats the request: it may be larger than events passed in pieces."""
+    created = b'data: {"type":"response.created","response":{"instructions":"%b"}}\n\n' % (
+        b"x" * (2 * EVENT_BYTES_MAX)
+    )
+    request = Request(RESPONSES)
+    for at in range(0, len(created), 60_000):
+        request.feed(created[at : at + 60_000])
+    assert not request.relay.committed
+    assert request.lease.prefilling
+
+
+@pytest.mark.parametrize("body", [b"[" * 5_000, b'{"usage":{"a":' * 3_000, b'{"usage":"\xff"}'])
+def test_what_a_backend_sends_cannot_raise(body: bytes) -> None:
+    for dialect in (CHAT, COMPLETIONS, MESSAGES, RESPONSES):
+        assert dialect.usage(body) is None
+        dialect.read(b"data: %b\n\n" % body)
+        dialect.read(b'data: {"type":"\xff","error":"\xff"}\n\n')
+
+
+def test_a_backends_cors_headers_are_not_passed() -> None:
+    head = JSON + b"\r\naccess-control-allow-origin: *\r\nx-penstock-backend: evil"
+    request = Request(head=head).feed(b"{}")
+    request.relay.end()
+    assert b"access-control" not in request.transport.sent
+    assert b"evil" not in request.transport.sent

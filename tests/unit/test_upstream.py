@@ -250,3 +250,32 @@ def test_the_number_of_idle_connections_is_limited() -> None:
         pool.put(link.connection)
     assert links[0].transport.aborted
     assert not links[1].transport.aborted
+
+
+def test_a_pooled_connection_is_never_paused() -> None:
+    """The last write of an answer may fill the client's buffer and pause its upstream."""
+
+    class Full(Sink):
+        def end(self) -> None:
+            super().end()
+            link.connection.pause()
+
+    link = Link()
+    link.sink = Full()
+    link.connection.send(b"", b"", link.sink, method=b"POST")
+    link.connection.data_received(WHOLE)
+    assert link.reusable
+    assert link.transport.reading
+
+
+def test_a_sink_that_fails_at_the_end_is_told_and_the_connection_closed() -> None:
+    class Faulty(Sink):
+        def end(self) -> None:
+            raise RuntimeError
+
+    link = Link()
+    link.sink = Faulty()
+    link.connection.send(b"", b"", link.sink, method=b"POST")
+    link.connection.data_received(WHOLE)
+    assert link.sink.seen[-1] is AnswerMalformed
+    assert not link.reusable
