@@ -9,6 +9,8 @@ from balancing.backend import Backend
 from balancing.lease import Lease
 from proxy.answer import Answer
 from proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
+from proxy.dialects.choices import Choices
+from proxy.dialects.dialect import Event
 from proxy.errors import AnswerCut, AnswerEmpty, BackendError, BackendRefused, StreamBroken
 from proxy.heads import RequestHead, ResponseHead, parse_request_head, parse_response_head
 from proxy.metrics import ITL_S, Histogram
@@ -399,3 +401,21 @@ def test_a_backends_cors_headers_are_not_passed() -> None:
     request.relay.end()
     assert b"access-control" not in request.transport.sent
     assert b"evil" not in request.transport.sent
+
+
+def test_text_that_looks_like_framing_is_neither_counted_nor_parsed() -> None:
+    """Counting `data: ` counts text too: at best every such read would be parsed for nothing."""
+
+    class Watched(Choices):
+        reads = 0
+
+        def read(self, event: bytes) -> Event:
+            self.reads += 1
+            return super().read(event)
+
+    dialect = Watched("chat")
+    request = Request(dialect).feed(TOKENS[0])
+    reads = dialect.reads
+    request.feed(chat(rb"data: data: x\n\n"), chat(b"a") + chat(b"data: "))
+    assert dialect.reads == reads
+    assert request.lease.generated_tokens == 4
