@@ -34,7 +34,7 @@ from proxy.errors import (
 from proxy.heads import RequestHead
 from proxy.metrics import Histogram, PoolMetrics
 from proxy.paths import Route
-from proxy.relay import EventRelay
+from proxy.relay import EventRelay, Relay
 
 if TYPE_CHECKING:
     from proxy.listener import ClientConnection
@@ -284,12 +284,12 @@ class Exchange:
     # Accounting -------------------------------------------------------------------------------
 
     @property
-    def _relay(self) -> object:
+    def _relay(self) -> Relay | None:
         return self._attempt.relay if self._attempt is not None else None
 
     @property
     def _phase_now(self) -> str:
-        relay = self._attempt.relay if self._attempt is not None else None
+        relay = self._relay
         return "decode" if relay is not None and relay.committed else self._phase
 
     @property
@@ -300,7 +300,7 @@ class Exchange:
         """Count and log the request, once, however it ended."""
         now_s = monotonic()
         lease = self._lease
-        relay = self._attempt.relay if self._attempt is not None else None
+        relay = self._relay
         usage = relay.usage if relay is not None else None
         # 499, as nginx logs it: the client left before there was a status.
         status = self.answer.status or 499
