@@ -2,13 +2,19 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test unit lint format bench clean
+# What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
+BENCH_IN := $(if $(shell command -v cc),.compiled/,)
+
+.PHONY: demo test test-compiled unit lint format bench clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
 
 test: .venv/installed  ## all tests; ARGS="tests/unit -k heads" for some
 	.venv/bin/python -m pytest -q $(ARGS)
+
+test-compiled: .compiled/.venv/installed  ## the same tests on the data path as C extensions; needs cc
+	cd .compiled && .venv/bin/python -m pytest -q $(ARGS)
 
 lint: .venv/installed  ## formatting, lint rules, types
 	.venv/bin/ruff format --check .
@@ -19,8 +25,8 @@ format: .venv/installed
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-bench: .venv/installed  ## CPU, latency and memory beside nginx, HAProxy and aiohttp (Debian: nginx-light haproxy)
-	.venv/bin/penstock bench overhead $(ARGS)
+bench: $(BENCH_IN).venv/installed  ## CPU, latency and memory beside nginx, HAProxy and aiohttp (Debian: nginx-light haproxy)
+	$(BENCH_IN).venv/bin/penstock bench overhead $(ARGS)
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer: make PYTHON=python3.12 …")'
@@ -28,5 +34,14 @@ bench: .venv/installed  ## CPU, latency and memory beside nginx, HAProxy and aio
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# A copy of the working tree, because the extensions lie beside the files they come from
+# and would hide later edits. Files that git does not know yet are not in it.
+.compiled/.venv/installed: pyproject.toml $(shell git ls-files)
+	rm -rf .compiled && mkdir .compiled
+	git ls-files | tar --create --files-from=- | tar --extract --directory=.compiled
+	$(PYTHON) -m venv .compiled/.venv
+	cd .compiled && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .compiled .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

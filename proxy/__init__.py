@@ -4,4 +4,12 @@ This package is the data plane, the admin port and the command line; it is the
 only one that wires `conf`, `balancing` and `health` together.
 """
 
+from importlib.util import find_spec
+
 __version__ = "0.1.0"
+
+
+def compiled() -> bool:
+    """Whether the data path runs as C extensions (ARCHITECTURE.md, "Compiled")."""
+    spec = find_spec("proxy.relay")
+    return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import logging
 import os
+import platform
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -53,7 +54,9 @@ def _parser() -> argparse.ArgumentParser:
         description="A token-aware proxy in front of a fleet of vLLM servers.",
         epilog="Try it without a GPU: penstock demo",
     )
-    parser.add_argument("--version", action="version", version=f"penstock {proxy.__version__}")
+    build = "compiled" if proxy.compiled() else "interpreted"
+    version = f"penstock {proxy.__version__} ({build}, CPython {platform.python_version()})"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands)
     check = commands.add_parser("check", help="validate a configuration, print every error")

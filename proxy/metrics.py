@@ -13,16 +13,30 @@ from typing import Final
 # Labels that a client or backend can choose: so many values, then `other`.
 LABEL_VALUES_MAX: Final = 256
 
-LATENCY_S: Final = (
+LATENCY_S: Final[tuple[float, ...]] = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 600.0,
 )  # fmt: skip
-ITL_S: Final = (
+ITL_S: Final[tuple[float, ...]] = (
     0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
 )  # fmt: skip
-OVERHEAD_S: Final = (
+OVERHEAD_S: Final[tuple[float, ...]] = (
     0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0,
 )  # fmt: skip
-RATIO: Final = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
+RATIO: Final[tuple[float, ...]] = (
+    0.25,
+    0.5,
+    0.67,
+    0.8,
+    0.9,
+    0.95,
+    1.0,
+    1.05,
+    1.1,
+    1.25,
+    1.5,
+    2.0,
+    4.0,
+)
 
 
 class Histogram:

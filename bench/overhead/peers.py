@@ -103,7 +103,9 @@ def start_penstock(backend: int, folder: Path) -> Running:
     except Exception:
         stop(process)
         raise
-    return Running(f"{words[0]} {words[1]}", port, process.pid, process)
+    asked = start(python("proxy", "--version"), stdout=PIPE, stderr=DEVNULL)
+    version = asked.communicate()[0].decode().strip()
+    return Running(version, port, process.pid, process)
 
 
 def start_nginx(backend: int, folder: Path) -> Running:
