@@ -1,7 +1,6 @@
-"""The gate: where a request waits until it may be sent. Always open for now.
+"""The gate: through which every request is sent to its backend. Always open for now.
 
-`enter` is awaited because admission will hold requests here; choosing and
-reserving stay one synchronous call (`choose`), so that no other request can
+Choosing and reserving are one synchronous call, so that no other request can
 come between the reading of a load and the lease that changes it.
 """
 
@@ -21,23 +20,15 @@ class NoBackend(LookupError):
 class Gate:
     """Admits requests to the fleet that `fleet()` returns at that moment."""
 
-    def __init__(self, fleet: Callable[[], Fleet], now: Callable[[], float], rng: Random) -> None:
+    def __init__(self, fleet: Callable[[], Fleet], rng: Random) -> None:
         self._fleet = fleet
-        self._now = now
         self._rng = rng
 
-    async def enter(
-        self, ask: Ask, deadline_s: float | None = None, tried: Collection[Backend] = ()
-    ) -> Lease:
-        """Wait for admission, then choose and reserve. Raises NoBackend, UnknownModel.
-
-        `deadline_s` bounds the wait, `tried` are backends that already failed
-        this request. Cancellable while it waits; its phase is `queued`.
-        """
-        return self.choose(ask, self._now(), tried)
-
     def choose(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Lease:
-        """Choose a backend and reserve the tokens on it, in one step."""
+        """Choose a backend and reserve the tokens on it. Raises NoBackend, UnknownModel.
+
+        `tried` are backends that already failed this request.
+        """
         for pool in self._fleet().resolve(ask):
             fit = [
                 backend

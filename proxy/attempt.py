@@ -1,12 +1,13 @@
 """One attempt at one backend: dial, send, watch the clock, choose the relay.
 
 It is the first sink of the answer: the head decides which relay takes over. It
-ends once, by returning or by a BackendError that says whether another backend
-may try. Its deadline covers the first token, the pings of a hold, the silence
-between bytes, and the request's total time.
+ends once, and tells its exchange: None, or the BackendError that says whether
+another backend may try. Its deadline covers the first token, the pings of a
+hold, the silence between bytes, and the request's total time.
 """
 
 import asyncio
+import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from proxy.errors import (
     BackendError,
     BackendRefused,
     BackendTimeout,
+    ConnectFailed,
     ConnectionReset,
     NotHere,
     OutOfTime,
@@ -26,6 +28,8 @@ from proxy.upstream import BackendConnection, ConnectionPool
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange
+
+logger = logging.getLogger(__name__)
 
 PING_S: Final = 15.0
 # A plain answer's first byte comes after its last token, so it is allowed its
@@ -42,6 +46,7 @@ class Attempt:
     __slots__ = (
         "_connection",
         "_connections",
+        "_dialing",
         "_ended",
         "_exchange",
         "_first_byte_by_s",
@@ -54,29 +59,27 @@ class Attempt:
         self._lease = lease
         self._connections = connections
         self._connection: BackendConnection | None = None
-        self._ended: asyncio.Future[None] | None = None
+        self._dialing: asyncio.Task[BackendConnection] | None = None
+        self._ended = False
         self._first_byte_by_s = 0.0
         self.relay: Relay | None = None
 
-    async def run(self) -> None:
-        """Return once the answer was passed whole. Raises BackendError."""
-        try:
-            connection = self._connections.take_idle() or await self._connections.dial()
-            try:
-                await self._send(connection)
-            except ConnectionReset:
-                if not connection.reused:
-                    raise
-                # It closed while idle, which says nothing of the backend: once more.
-                await self._send(await self._connections.dial())
-        finally:
-            self.abort()
+    def begin(self) -> None:
+        """Send the request now if a connection is idle, else when one is open."""
+        connection = self._connections.take_idle()
+        if connection is not None:
+            self._send(connection)
+        else:
+            self._dial()
 
     def abort(self) -> None:
-        """Let go of the backend now; the task hears of it by itself."""
+        """Let go of the backend now; the exchange hears nothing more."""
+        self._ended = True
+        if self._dialing is not None:
+            self._dialing.cancel()
         connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
+        if connection is not None and connection.sink is not None:
+            connection.abort()  # not ended by itself: free its engine
 
     def pause(self) -> None:
         """The client cannot take more: stop reading the answer."""
@@ -89,10 +92,29 @@ class Attempt:
                 self.relay.last_byte_s = monotonic()  # the silence was the client's
             self._connection.resume()
 
-    async def _send(self, connection: BackendConnection) -> None:
+    def _dial(self) -> None:
+        self._dialing = self._connections.loop.create_task(self._connections.dial())
+        self._dialing.add_done_callback(self._dialed)
+
+    def _dialed(self, dialing: asyncio.Task[BackendConnection]) -> None:
+        self._dialing = None
+        if dialing.cancelled():
+            return
+        error = dialing.exception()
+        if self._ended:
+            if error is None:
+                dialing.result().abort()  # it opened in the turn that ended the attempt
+        elif error is None:
+            self._exchange.step(self._send, dialing.result())
+        elif isinstance(error, BackendError):
+            self._end(error)
+        else:
+            logger.error("dialing failed", exc_info=error)
+            self._end(ConnectFailed())
+
+    def _send(self, connection: BackendConnection) -> None:
         exchange = self._exchange
         self._connection = connection
-        self._ended = self._connections.loop.create_future()
         head = forwarded_request_head(
             exchange.head,
             authority=self._connections.authority,
@@ -109,7 +131,6 @@ class Attempt:
         connection.send(head, exchange.body, self, method=exchange.head.method)
         if exchange.paused:
             connection.pause()
-        await self._ended
 
     def _first_byte_s(self) -> float:
         """Time allowed until the first token, or until a plain answer's only one."""
@@ -164,21 +185,20 @@ class Attempt:
         raise AssertionError("an answer ends after its head")
 
     def lost(self, error: BackendError) -> None:
-        self._end(error)
+        connection = self._connection
+        if isinstance(error, ConnectionReset) and connection is not None and connection.reused:
+            # It closed while idle, which says nothing of the backend: once more.
+            self._connection = None
+            self._dial()
+        else:
+            self._end(error)
 
     # Time and end --------------------------------------------------------------------------
 
     def _end(self, error: BackendError | None) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None and connection.sink is not None:
-            connection.abort()  # not ended by itself: free its engine now
-        if self._ended is None or self._ended.done():
-            return
-        if error is None:
-            self._ended.set_result(None)
-        else:
-            self._ended.set_exception(error)
-            self._ended.exception()  # seen, even if the task is cancelled before it looks
+        if not self._ended:
+            self.abort()
+            self._exchange.attempted(error)
 
     def _watch(self, connection: BackendConnection) -> None:
         exchange = self._exchange

@@ -163,10 +163,7 @@ class ClientConnection(asyncio.Protocol):
             self._read_body(data)
         elif phase is Phase.ANSWER:
             self._buffer += data
-            # Once the answer is finished its client may send the next request, of any
-            # size, before the task has ended: one more turn of the loop.
-            answered = self._exchange is None or self._exchange.answer.finished
-            if len(self._buffer) > SURPLUS_BYTES_MAX and not answered:
+            if len(self._buffer) > SURPLUS_BYTES_MAX:
                 self._leave()
         elif phase is Phase.LINGER:
             self._lingered_bytes += len(data)
@@ -303,6 +300,7 @@ class ClientConnection(asyncio.Protocol):
             self.answered(answer)
         else:
             self._exchange = Exchange(self._plane, self, head, self._route, answer, body)
+            self._exchange.begin()
 
     def _release_body(self) -> None:
         self._plane.release(self._body_bytes)
@@ -334,9 +332,9 @@ class ClientConnection(asyncio.Protocol):
     def _leave(self) -> None:
         """The client is gone, or as good as gone."""
         self._phase = Phase.CLOSING
+        self._abort()
         if self._exchange is not None:
             self._exchange.cancel()
-        self._abort()
 
     def _abort(self) -> None:
         if self._http10:

@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from random import Random
-from time import monotonic, time
+from time import time
 from typing import Final
 
 import orjson
@@ -64,7 +64,7 @@ class DataPlane:
         self.access_log = access_log
         self.failed = on_failure
         self.estimator = TokenEstimator()
-        self.gate = Gate(lambda: self.fleet, monotonic, rng)
+        self.gate = Gate(lambda: self.fleet, rng)
         self.connections = {
             backend.name: ConnectionPool(
                 loop, backend.url, connect_timeout_s=settings.timeouts.connect_s

@@ -40,7 +40,7 @@ def loaded(name: str, level: int) -> Backend:
 
 def gate_over(backends: Sequence[Backend], policy: Policy, seed: int = 7) -> Gate:
     fleet = Fleet((Pool("default", tuple(backends), policy),))
-    return Gate(lambda: fleet, lambda: 0.0, Random(seed))
+    return Gate(lambda: fleet, Random(seed))
 
 
 def chi_square(seen: Counter[str], names: Sequence[str]) -> float:
