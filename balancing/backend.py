@@ -10,6 +10,9 @@ from enum import StrEnum
 from math import exp
 from typing import TYPE_CHECKING, Final
 
+from balancing.engine_report import EngineReport
+from balancing.slow_start import SlowStart
+
 if TYPE_CHECKING:
     from balancing.lease import Lease
 
@@ -45,11 +48,13 @@ class Load:
 
     `queued_prefill_tokens` (P): sent, not yet answered by a first token.
     `active_decode_tokens` (K): prompt + generated tokens of requests past it.
-    `streams` (N): requests past their first token. `requests`: all in flight.
+    `streams` (N): requests past their first token. `requests`: all in flight;
+    `engine_requests`: what the engine makes of them (prompts x choices each).
     """
 
     __slots__ = (
         "active_decode_tokens",
+        "engine_requests",
         "queued_prefill_tokens",
         "requests",
         "sequence",
@@ -61,13 +66,18 @@ class Load:
         self.active_decode_tokens = 0
         self.streams = 0
         self.requests = 0
+        self.engine_requests = 0
         self.sequence = 0
 
     @property
     def idle(self) -> bool:
         """All zeros: what every backend must come back to."""
         return not (
-            self.queued_prefill_tokens or self.active_decode_tokens or self.streams or self.requests
+            self.queued_prefill_tokens
+            or self.active_decode_tokens
+            or self.streams
+            or self.requests
+            or self.engine_requests
         )
 
 
@@ -119,6 +129,8 @@ class Backend:
         "_head_since_s",
         "_prefilling",
         "admin_state",
+        "doubted",
+        "failures_in_row",
         "failures_total",
         "latency",
         "models",
@@ -126,10 +138,14 @@ class Backend:
         "own",
         "pool",
         "prefill_rate",
+        "progress",
         "reason",
         "remote",
+        "report",
         "requests_total",
+        "slow_start",
         "state",
+        "taken_tokens",
         "url",
         "weight",
     )
@@ -147,7 +163,13 @@ class Backend:
         self.own = Load()
         self.remote = Load()
         self.requests_total = 0
+        self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
+        self.failures_in_row = 0
+        self.progress = 0  # moves whenever the engine was seen to generate
+        self.doubted = False  # ejected on suspicion: better than nobody
+        self.slow_start: SlowStart | None = None  # while warming
+        self.report: EngineReport | None = None
         self.prefill_rate = PrefillRate()
         self.latency = PeakEwma()
         # Leases whose prompts are not prefilled yet, oldest first (a dict as an ordered set).
@@ -186,6 +208,10 @@ class Backend:
     @property
     def requests_in_flight(self) -> int:
         return self.own.requests + self.remote.requests
+
+    def hidden_requests(self, now_s: float) -> float:
+        """Requests that reached the engine by another way, as far as a scrape tells."""
+        return self.report.hidden_requests(now_s) if self.report is not None else 0.0
 
     def waiting_tokens(self, now_s: float) -> float:
         """Prefill that a new request would wait for: queued, less what the head has had done.

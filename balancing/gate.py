@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from random import Random
 
 from balancing.ask import Ask
-from balancing.backend import Backend
-from balancing.fleet import Fleet
+from balancing.backend import AdminState, Backend
+from balancing.fleet import Fleet, Pool
 from balancing.lease import Lease, Reason
 
 
@@ -35,11 +35,42 @@ class Gate:
                 for backend in pool.backends
                 if backend.fit and backend not in tried and backend.serves(ask.model)
             ]
+            if not fit:  # panic: suspicion is no reason to serve nobody
+                fit = [
+                    backend
+                    for backend in pool.backends
+                    if backend.doubted
+                    and backend.admin_state is AdminState.READY
+                    and backend not in tried
+                    and backend.serves(ask.model)
+                ]
             if not fit:
                 continue
+            fit = _warm_enough(pool, fit, ask, now_s)
             for backend in fit:
                 backend.advance(now_s)
             if len(fit) == 1:
                 return Lease(fit[0], ask, now_s, Reason.ONLY)
             return Lease(pool.policy.choose(fit, ask, now_s, self._rng), ask, now_s)
         raise NoBackend
+
+
+def _warm_enough(pool: Pool, fit: list[Backend], ask: Ask, now_s: float) -> list[Backend]:
+    """`fit` without those whose slow start does not allow this request; all if none is left."""
+    if not any(backend.slow_start for backend in fit):
+        return fit
+    pool_tokens = sum(backend.taken_tokens for backend in pool.backends)
+    weight = sum(backend.weight for backend in fit)
+    allowed = [
+        backend
+        for backend in fit
+        if backend.slow_start is None
+        or backend.slow_start.admits(
+            ask.prompt_tokens,
+            now_s,
+            own_tokens=backend.taken_tokens,
+            pool_tokens=pool_tokens,
+            fair=backend.weight / weight,
+        )
+    ]
+    return allowed or fit

@@ -56,8 +56,10 @@ class Lease:
         own = backend.own
         own.queued_prefill_tokens += ask.prompt_tokens
         own.requests += 1
+        own.engine_requests += ask.prompts * ask.choices
         own.sequence += 1
         backend.requests_total += 1
+        backend.taken_tokens += ask.prompt_tokens
         backend.begin_prefill(self, now_s)
 
     @property
@@ -78,8 +80,10 @@ class Lease:
         """
         if self.ended:
             return
+        self.backend.progress += 1
         if self.first_token_s is None:
             self.first_token_s = now_s
+            self.backend.failures_in_row = 0
             elapsed_s = now_s - self.began_s
             self.backend.latency.observe(elapsed_s, now_s)
             if self.ask.stream:
@@ -116,6 +120,7 @@ class Lease:
             return
         self.generated_tokens += count
         self._held_tokens += count
+        self.backend.progress += 1
         own = self.backend.own
         own.active_decode_tokens += count
         own.sequence += 1
@@ -130,6 +135,7 @@ class Lease:
         own.queued_prefill_tokens -= self.queued_tokens
         own.active_decode_tokens -= self._held_tokens
         own.requests -= 1
+        own.engine_requests -= self.ask.prompts * self.ask.choices
         if self._streaming:
             own.streams -= 1
         own.sequence += 1
@@ -137,9 +143,12 @@ class Lease:
         assert own.active_decode_tokens >= 0
         assert own.streams >= 0
         assert own.requests >= 0
+        assert own.engine_requests >= 0
 
-    def fail(self, now_s: float) -> None:
-        """End, and count the failure against the backend."""
+    def fail(self, now_s: float, *, suspicious: bool = True) -> None:
+        """End, and count the failure against the backend; `suspicious`: as one in a row."""
         if not self.ended:
             self.backend.failures_total += 1
+            if suspicious:
+                self.backend.failures_in_row += 1
         self.end(now_s)

@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -32,6 +33,8 @@ from bench.sim.profiles import Profile
 from bench.sim.server import SimServer
 
 BACKENDS: Final = 4
+# Where the packages are: the proxy that is measured is the one that this belongs to.
+ROOT: Final = Path(__file__).parents[1]
 # The simulation counts four bytes a token.
 TOKEN_BYTES: Final = 4
 _LISTENING: Final = re.compile(rb"listening on [^ ]*:(\d+),")
@@ -128,11 +131,13 @@ class _penstock:  # noqa: N801 - used as a function: `async with _penstock(...) 
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             env={"PENSTOCK_DRAIN__GRACE_S": "0"},
+            cwd=ROOT,
         )
         assert self._process.stderr is not None
         async with asyncio.timeout(15):
-            while not (match := _LISTENING.search(await self._process.stderr.readline())):
-                pass
+            while not (match := _LISTENING.search(line := await self._process.stderr.readline())):
+                if not line:
+                    raise SystemExit("penstock bench: the proxy did not start")
         port = int(match.group(1))
         async with asyncio.timeout(15), aiohttp.ClientSession() as session:
             while (await session.get(f"http://127.0.0.1:{port}/health")).status != 200:

@@ -129,6 +129,11 @@ class HealthSettings(Section):
     )
     fall: Count = Field(default=3, description="Failures in a row that eject a backend.")
     rise: Count = Field(default=2, description="Passes in a row that put a backend back.")
+    slow_start_s: OptionalWaitS = Field(
+        default=30.0,
+        description="A backend that comes back takes 10 % of its share of the tokens at first"
+        " and all of it after this time.",
+    )
     deep: DeepProbeSettings = DeepProbeSettings()
 
 

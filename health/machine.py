@@ -1,45 +1,61 @@
 """The health of one backend: a table of states and events, and the counts between them.
 
-Pure: no clock, no I/O. A probe's outcome becomes an event; `fall` failures in a
-row eject, `rise` passes in a row bring back, and a refused connection ejects at
-once, because nobody listens there. The first admission needs a single pass: a
-server that never served has no record to live down.
+Pure: time and randomness are arguments. What probes and requests saw becomes an
+event; the table says what it changes. Two kinds of ejection: *certain* (nobody
+listens, the server drains, the engine sleeps, `fall` probes failed in a row),
+which always happens, and *on suspicion* (requests or deep probes fail), which
+the caller may forbid so that a pool is never emptied by it.
+
+    starting --passed--> ready <--passed-- suspect
+                          |  \\--failed----> |
+                          '--out--> ejected <--out--'   warming --failed, out--> ejected
+                                       '----recovered----> warming --warmed--> ready
 """
 
 from enum import StrEnum
+from random import Random
 from types import MappingProxyType
 from typing import Final
 
 from balancing.backend import State
 
+# Requests that fail in a row before they are taken for the backend's fault: Envoy's
+# `consecutive_5xx`.
+REQUESTS_FALL: Final = 5
+# A backend that is ejected again stays out longer, so that one that flaps takes
+# little: 10 s for each ejection that is not forgotten, at most 120 s. The first
+# certain one costs nothing: a restarted server is welcome at once.
+EJECTION_S: Final = 10.0
+EJECTION_S_MAX: Final = 120.0
+EJECTION_JITTER: Final = 0.2
+# One ejection is forgotten for each such time without another.
+FORGIVEN_S: Final = 120.0
+
 
 class Event(StrEnum):
     """What was seen of a backend."""
 
-    PASS = "pass"  # noqa: S105
-    PASS_LIMIT = "pass_limit"  # noqa: S105 - `rise` passes in a row
-    FAIL = "fail"
-    FAIL_LIMIT = "fail_limit"  # `fall` failures in a row
-    REFUSED = "refused"  # a connection was refused: hard and certain
+    PASSED = "passed"  # all that was asked was answered
+    FAILED = "failed"  # something was not
+    OUT = "out"  # too many failures, or one that is certain
+    RECOVERED = "recovered"  # enough passes, a deep one last, and its time is over
+    WARMED = "warmed"  # slow start is over
 
 
 # State x event to state; what is not listed stays. Every pair is covered by a test.
 NEXT: Final = MappingProxyType(
     {
-        (State.STARTING, Event.PASS): State.READY,
-        (State.STARTING, Event.PASS_LIMIT): State.READY,
-        (State.READY, Event.FAIL): State.SUSPECT,
-        (State.READY, Event.FAIL_LIMIT): State.EJECTED,
-        (State.READY, Event.REFUSED): State.EJECTED,
-        (State.SUSPECT, Event.PASS): State.READY,
-        (State.SUSPECT, Event.PASS_LIMIT): State.READY,
-        (State.SUSPECT, Event.FAIL_LIMIT): State.EJECTED,
-        (State.SUSPECT, Event.REFUSED): State.EJECTED,
-        (State.EJECTED, Event.PASS_LIMIT): State.READY,
-        (State.WARMING, Event.PASS_LIMIT): State.READY,
-        (State.WARMING, Event.FAIL): State.SUSPECT,
-        (State.WARMING, Event.FAIL_LIMIT): State.EJECTED,
-        (State.WARMING, Event.REFUSED): State.EJECTED,
+        (State.STARTING, Event.PASSED): State.READY,
+        (State.STARTING, Event.RECOVERED): State.READY,
+        (State.READY, Event.FAILED): State.SUSPECT,
+        (State.READY, Event.OUT): State.EJECTED,
+        (State.SUSPECT, Event.PASSED): State.READY,
+        (State.SUSPECT, Event.RECOVERED): State.READY,
+        (State.SUSPECT, Event.OUT): State.EJECTED,
+        (State.EJECTED, Event.RECOVERED): State.WARMING,
+        (State.WARMING, Event.FAILED): State.EJECTED,
+        (State.WARMING, Event.OUT): State.EJECTED,
+        (State.WARMING, Event.WARMED): State.READY,
     }
 )
 
@@ -50,35 +66,129 @@ def step(state: State, event: Event) -> State:
 
 
 class Health:
-    """The state of one backend and its runs of passes and failures."""
+    """The state of one backend, its runs of passes and failures, its ejections."""
 
-    __slots__ = ("_fails", "_fall", "_passes", "_rise", "state")
+    __slots__ = (
+        "_deep_fails",
+        "_deep_fall",
+        "_ejections",
+        "_fails",
+        "_fall",
+        "_out_until_s",
+        "_passes",
+        "_rise",
+        "_rng",
+        "_since_s",
+        "certain",
+        "state",
+    )
 
-    def __init__(self, *, fall: int, rise: int) -> None:
+    def __init__(self, *, fall: int, rise: int, deep_fall: int, rng: Random) -> None:
         self._fall = fall
         self._rise = rise
+        self._deep_fall = deep_fall
+        self._rng = rng
         self._passes = 0
         self._fails = 0
+        self._deep_fails = 0
+        self._ejections = 0
+        self._out_until_s = 0.0
+        self._since_s = 0.0  # of the last ejection
         self.state = State.STARTING
+        self.certain = False  # the last ejection was no mere suspicion
 
-    def passed(self) -> State:
-        """A probe passed on all its levels."""
+    @property
+    def doubted(self) -> bool:
+        """Ejected on suspicion only: to be used when there is nothing better."""
+        return self.state is State.EJECTED and not self.certain
+
+    @property
+    def deep_in_doubt(self) -> bool:
+        """A deep probe has failed and none has passed since."""
+        return self._deep_fails > 0
+
+    def wants_deep(self, now_s: float) -> bool:
+        """Whether only a deep pass is missing for its return."""
+        return (
+            self.state is State.EJECTED
+            and self._passes >= self._rise
+            and now_s >= self._out_until_s
+        )
+
+    def passed(self) -> None:
+        """A live and a ready probe passed."""
         self._fails = 0
         self._passes += 1
-        return self._step(Event.PASS_LIMIT if self._passes >= self._rise else Event.PASS)
+        if not self._deep_fails:
+            self._step(Event.PASSED)
 
-    def failed(self) -> State:
-        """A probe failed or was not answered in time."""
+    def deep_passed(self, now_s: float) -> None:
+        """It generates: a deep probe passed, or streams progressed meanwhile."""
+        self._deep_fails = 0
+        if self.wants_deep(now_s):
+            self._step(Event.RECOVERED)
+        elif self._passes:
+            self._step(Event.PASSED)
+
+    def failed(self, now_s: float) -> None:
+        """A live or ready probe failed; `fall` in a row are certain."""
         self._passes = 0
         self._fails += 1
-        return self._step(Event.FAIL_LIMIT if self._fails >= self._fall else Event.FAIL)
+        if self._fails >= self._fall:
+            self._out(now_s, certain=True)
+        else:
+            self._failed(now_s)
 
-    def refused(self) -> State:
-        """A connection was refused, by a probe's or by a request's."""
+    def deep_failed(self, now_s: float, *, may_eject: bool) -> None:
+        """A deep probe failed; `deep.fall` in a row eject, if the pool can spare it."""
+        self._deep_fails += 1
+        if self._deep_fails >= self._deep_fall and may_eject:
+            self._out(now_s, certain=False)
+        else:
+            self._failed(now_s)
+
+    def requests_failed(self, now_s: float, in_row: int, *, may_eject: bool) -> None:
+        """So many requests in a row failed for reasons of the backend's own."""
+        if in_row >= REQUESTS_FALL and may_eject:
+            self._out(now_s, certain=False)
+        elif in_row >= REQUESTS_FALL or self.state is State.WARMING:
+            self._failed(now_s)
+
+    def down(self, now_s: float) -> None:
+        """It cannot serve for certain: refused, draining, asleep."""
         self._passes = 0
         self._fails += 1
-        return self._step(Event.REFUSED)
+        self._out(now_s, certain=True)
 
-    def _step(self, event: Event) -> State:
+    def warmed(self) -> None:
+        """Its slow start is over."""
+        self._step(Event.WARMED)
+
+    def _failed(self, now_s: float) -> None:
+        if self.state is State.WARMING:  # on probation: one is enough
+            self._out(now_s, certain=False)
+        else:
+            self._step(Event.FAILED)
+
+    def _out(self, now_s: float, *, certain: bool) -> None:
+        before = self.state
+        self._step(Event.OUT)
+        if self.state is not State.EJECTED:
+            return
+        if before is State.EJECTED:
+            if self.certain or not certain:
+                return
+        else:
+            forgiven = int((now_s - self._since_s) / FORGIVEN_S)
+            self._ejections = max(0, self._ejections - forgiven) + 1
+            self._since_s = now_s
+        self.certain = certain
+        self._passes = 0
+        times = self._ejections - 1 if certain else self._ejections
+        out_s = min(EJECTION_S_MAX, EJECTION_S * times)
+        self._out_until_s = now_s + out_s * (
+            1.0 + EJECTION_JITTER * (2.0 * self._rng.random() - 1.0)
+        )
+
+    def _step(self, event: Event) -> None:
         self.state = step(self.state, event)
-        return self.state

@@ -1,50 +1,43 @@
-"""The loop that probes every backend and moves its state.
+"""The watches and scrapes of the whole fleet: their tasks, and what the rest of the program tells.
 
-One task a backend: a probe, a jittered pause, shorter while in doubt. The rest
-of the program tells it what it saw by `refused`. This is the only place that
-writes a backend's `state` and `reason`.
+Two tasks a backend: one takes the turns of its watch, one reads its metrics.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from time import time
+from time import monotonic
 from typing import Final
 
 import aiohttp
 
-from balancing.backend import Backend, State
+from balancing.backend import Backend
+from balancing.fleet import Fleet
 from conf.settings import HealthSettings
-from health import probes
-from health.machine import Health
+from health.probes import Prober
+from health.scrape import read_report
+from health.watch import LastProbe, Watch
 
 logger = logging.getLogger(__name__)
 
-# HAProxy's docs: a few percent of spread keep checks of many backends apart; we
-# also are several replicas, so more.
-JITTER: Final = 0.2
-# While a backend is in doubt, probes come this much sooner: a fall of 3 at 2 s
-# then takes some 2.5 s instead of 6.
-DOUBT_PACE: Final = 0.25
-
-
-@dataclass(slots=True)
-class LastProbe:
-    """How a level's last probe went, for people."""
-
-    at_unix_s: float
-    passed: bool
-    reason: str
+# A scrape costs vLLM's API server about 4 ms of the loop that also writes the tokens
+# (measured, 51-67 kB), and us a fifth of one: so every 2 s, and for a large fleet so
+# rarely that all of them together take a hundredth of our time.
+SCRAPE_S: Final = 2.0
+SCRAPE_S_PER_BACKEND: Final = 0.02
+SCRAPE_JITTER: Final = 0.1
+SCRAPE_BYTES_MAX: Final = 2_097_152
+# A server without such metrics is asked again after a while: it may be replaced by one with.
+NO_METRICS_S: Final = 60.0
 
 
 class Monitor:
-    """Probes backends and keeps their health. Start it once; `stop` ends all probes."""
+    """Watches backends and reads what they report. Start it once; `stop` ends all of it."""
 
     def __init__(
         self,
-        backends: Iterable[Backend],
+        fleet: Fleet,
         settings: HealthSettings,
         authorizations: Mapping[str, bytes],
         rng: Random,
@@ -52,52 +45,86 @@ class Monitor:
         self._settings = settings
         self._authorizations = authorizations
         self._rng = rng
-        self._health = {
-            backend: Health(fall=settings.fall, rise=settings.rise) for backend in backends
+        self._watches = {
+            backend: Watch(backend, pool.backends, sorted(pool.models), settings, rng)
+            for pool in fleet.pools
+            for backend in pool.backends
         }
         self._tasks: list[asyncio.Task[None]] = []
-        self._sooner = {backend: asyncio.Event() for backend in self._health}
-        self._unprobed = set(self._health)
-        self.last_probes: dict[Backend, dict[str, LastProbe]] = {
-            backend: {} for backend in self._health
-        }
-        self.started = asyncio.Event()  # every backend was probed once
+        self._unseen = set(self._watches)
+        self._scrape_s = max(SCRAPE_S, SCRAPE_S_PER_BACKEND * len(self._watches))
+        self.started = asyncio.Event()  # every backend was looked at once
 
     async def start(self) -> None:
-        """Begin to probe; returns at once."""
-        for backend in self._health:
-            self._tasks.append(asyncio.create_task(self._watch(backend)))
+        """Begin to watch; returns at once."""
+        for backend, watch in self._watches.items():
+            self._tasks.append(asyncio.create_task(self._take_turns(backend, watch)))
+            self._tasks.append(asyncio.create_task(self._scrape(backend, watch)))
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def refused(self, backend: Backend) -> None:
-        """A request found nobody listening: out at once, and probed at once."""
-        health = self._health.get(backend)
-        if health is None:
-            return
-        self._move(backend, health.refused(), "unreachable")
-        self._sooner[backend].set()
+    def last_probes(self, backend: Backend) -> Mapping[str, LastProbe]:
+        """How the last probe of each level went."""
+        return self._watches[backend].last_probes
 
-    async def _watch(self, backend: Backend) -> None:
-        sooner = self._sooner[backend]
+    def certain(self, backend: Backend, reason: str) -> None:
+        """A request found out that it cannot serve (nobody listens, it drains): out at once."""
+        if backend in self._watches:
+            self._watches[backend].certain(reason)
+
+    def request_failed(self, backend: Backend) -> None:
+        """A request failed for a reason that may be the backend's own."""
+        if backend in self._watches:
+            self._watches[backend].requests_failed()
+
+    async def _take_turns(self, backend: Backend, watch: Watch) -> None:
+        async with self._session(backend) as session:
+            ask = Prober(session, backend.url)
+            while True:
+                await _surviving(lambda: watch.turn(ask), backend)
+                self._unseen.discard(backend)
+                if not self._unseen:
+                    self.started.set()
+                await watch.pause()
+
+    async def _scrape(self, backend: Backend, watch: Watch) -> None:
+        pause_s = self._scrape_s * self._rng.random()  # not all at once
         async with self._session(backend) as session:
             while True:
-                try:
-                    await self._probe(session, backend)
-                except Exception:  # a probe's task must outlive whatever a backend answers
-                    logger.exception("probe failed name=%s", backend.name)
-                self._probed(backend)
-                try:
-                    async with asyncio.timeout(self._pause_s(backend)):
-                        await sooner.wait()
-                except TimeoutError:
-                    continue
-                sooner.clear()
-                # Requests may report many refusals a second; the probe answers them all.
-                await asyncio.sleep(self._settings.interval_s * DOUBT_PACE)
+                await asyncio.sleep(pause_s)
+                await _surviving(lambda: self._read_report(session, backend, watch), backend)
+                pause_s = self._scrape_s if backend.report is not None else NO_METRICS_S
+                pause_s *= 1.0 + SCRAPE_JITTER * (2.0 * self._rng.random() - 1.0)
+
+    async def _read_report(
+        self, session: aiohttp.ClientSession, backend: Backend, watch: Watch
+    ) -> None:
+        """Read one report; one that cannot be read leaves the last one to fade."""
+        if not backend.fit:
+            backend.report = backend.report and None
+            return
+        own_requests = backend.own.engine_requests
+        try:
+            async with (
+                asyncio.timeout(self._settings.timeout_s),
+                session.get(f"{backend.url}/metrics", allow_redirects=False) as answer,
+            ):
+                text = await answer.content.read(SCRAPE_BYTES_MAX) if answer.status == 200 else b""
+                while not answer.content.at_eof() and len(text) < SCRAPE_BYTES_MAX:
+                    text += await answer.content.read(SCRAPE_BYTES_MAX - len(text))
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return
+        before = backend.report
+        report = backend.report = read_report(text, monotonic(), own_requests)
+        if report is None:
+            return
+        if before is not None and report.generated_tokens > before.generated_tokens:
+            backend.progress += 1
+        if not report.awake:
+            watch.certain("asleep")
 
     def _session(self, backend: Backend) -> aiohttp.ClientSession:
         key = self._authorizations.get(backend.pool)
@@ -107,50 +134,10 @@ class Monitor:
             headers={"authorization": key.decode("latin-1")} if key else None,
         )
 
-    async def _probe(self, session: aiohttp.ClientSession, backend: Backend) -> None:
-        timeout_s = self._settings.timeout_s
-        outcome = await probes.live(session, backend.url, timeout_s)
-        self._note(backend, "live", outcome)
-        if outcome.passed:
-            outcome = await probes.ready(session, backend.url, timeout_s)
-            self._note(backend, "ready", outcome)
-        health = self._health[backend]
-        if outcome.passed:
-            backend.models = outcome.models
-            self._move(backend, health.passed(), "")
-        elif outcome.refused:
-            self._move(backend, health.refused(), "unreachable")
-        else:
-            self._move(backend, health.failed(), outcome.reason)
 
-    def _note(self, backend: Backend, level: str, outcome: probes.Outcome) -> None:
-        self.last_probes[backend][level] = LastProbe(time(), outcome.passed, outcome.reason)
-
-    def _move(self, backend: Backend, state: State, reason: str) -> None:
-        before = backend.state
-        backend.state = state
-        if state is State.READY:
-            backend.reason = ""
-        elif reason:
-            backend.reason = "loading" if state is State.STARTING else reason
-        if state is not before:
-            level = logging.WARNING if state is State.EJECTED else logging.INFO
-            logger.log(
-                level,
-                "backend %s name=%s was=%s reason=%s",
-                state,
-                backend.name,
-                before,
-                backend.reason or "-",
-            )
-
-    def _probed(self, backend: Backend) -> None:
-        self._unprobed.discard(backend)
-        if not self._unprobed:
-            self.started.set()
-
-    def _pause_s(self, backend: Backend) -> float:
-        pause_s = self._settings.interval_s
-        if backend.state is not State.READY:
-            pause_s *= DOUBT_PACE
-        return pause_s * (1.0 + JITTER * (2.0 * self._rng.random() - 1.0))
+async def _surviving(step: Callable[[], Awaitable[None]], backend: Backend) -> None:
+    """A backend's tasks must outlive whatever it answers."""
+    try:
+        await step()
+    except Exception:
+        logger.exception("probe failed name=%s", backend.name)

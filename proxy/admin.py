@@ -111,7 +111,7 @@ class Admin:
                     "passed": probe.passed,
                     "reason": probe.reason,
                 }
-                for level, probe in self._monitor.last_probes[backend].items()
+                for level, probe in self._monitor.last_probes(backend).items()
             },
         }
 

@@ -62,9 +62,7 @@ class App:
             access_log=self._access_log,
             on_failure=self._failed,
         )
-        self.monitor = Monitor(
-            self.plane.fleet.backends, settings.health, self.plane.authorizations, rng
-        )
+        self.monitor = Monitor(self.plane.fleet, settings.health, self.plane.authorizations, rng)
         self.port = 0
         self.admin_port = 0
 
@@ -127,7 +125,9 @@ class App:
 
     def _failed(self, backend: Backend, error: BackendError) -> None:
         if isinstance(error, ConnectionRefused):
-            self.monitor.refused(backend)
+            self.monitor.certain(backend, "unreachable")
+        elif error.suspicious:
+            self.monitor.request_failed(backend)
 
     async def _measure_lag(self) -> None:
         while True:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancing.lease import Lease
 from proxy.errors import (
+    BackendBusy,
     BackendError,
     BackendRefused,
     BackendTimeout,
@@ -152,7 +153,7 @@ class Attempt:
         connection = self._connection
         assert connection is not None
         if head.status in _GATEWAY_STATUSES:
-            self._end(BackendRefused())
+            self._end(BackendBusy() if head.status == 503 else BackendRefused())
             return
         if head.status == 404 and exchange.anywhere:
             self._end(NotHere())

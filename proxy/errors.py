@@ -163,6 +163,8 @@ class BackendError(PenstockError):
     reason: str = "failed"
     # Whether an engine may have worked on it; only such attempts are counted out.
     reached: ClassVar[bool] = True
+    # Whether it speaks against the backend's health; too much work does not.
+    suspicious: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__(retry_after_s=1.0)
@@ -206,9 +208,16 @@ class AnswerEmpty(BackendError):
 
 
 class BackendRefused(BackendError):
-    """502, 503 or 504, as a status or as the first event of a stream."""
+    """502 or 504, as a status or as the first event of a stream."""
 
     reason = "status"
+
+
+class BackendBusy(BackendRefused):
+    """503: its queue is full. Another may have room; it is not ill."""
+
+    reason = "busy"
+    suspicious = False
 
 
 class NotHere(BackendError):
@@ -230,6 +239,7 @@ class OutOfTime(BackendTimeout):
 
     message = "The time allowed for the whole request is over."
     retryable = False
+    suspicious = False
 
 
 class ResponseNotFound(ClientError):

@@ -281,7 +281,7 @@ class Exchange:
         self._plane.metrics.attempts.add(error.reason)
         if isinstance(error, NotHere):
             return
-        lease.fail(monotonic())
+        lease.fail(monotonic(), suspicious=error.suspicious)
         self._plane.failed(lease.backend, error)
 
     def _fail(self, error: PenstockError) -> None:

@@ -16,7 +16,14 @@ from balancing.lease import Lease
 from proxy.answer import Answer
 from proxy.dialects import Dialect
 from proxy.dialects.dialect import UNREADABLE, Sign, Usage
-from proxy.errors import AnswerCut, AnswerEmpty, BackendError, BackendRefused, StreamBroken
+from proxy.errors import (
+    AnswerCut,
+    AnswerEmpty,
+    BackendBusy,
+    BackendError,
+    BackendRefused,
+    StreamBroken,
+)
 from proxy.heads import ResponseHead
 from proxy.metrics import Histogram
 
@@ -259,7 +266,7 @@ class EventRelay(Relay):
                 self._begin_stream(rest, now_s)
                 return
             if sign is Sign.ERROR:
-                self._report(BackendRefused())
+                self._report(BackendBusy() if read.status == 503 else BackendRefused())
                 return
             if sign is Sign.DONE:
                 self._report(AnswerEmpty())

@@ -32,7 +32,7 @@ class LeastTokens:
             return (
                 backend.waiting_tokens(now_s)
                 + backend.active_decode_tokens * HELD_TOKEN_SHARE
-                + backend.streams * STREAM_TOKENS
+                + (backend.streams + backend.hidden_requests(now_s)) * STREAM_TOKENS
                 + prompt_tokens
             ) / backend.weight
 

@@ -64,7 +64,9 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
             "listen": {"host": "127.0.0.1", "port": 0},
             "admin": {"host": "127.0.0.1", "port": 0},
             "pools": [{"name": "default", "backends": backends, **(pool or {})}],
-            "health": {"interval_s": 0.2},
+            # Deep probes would meet the faults that are set for a test's own requests.
+            "health": {"interval_s": 0.2, "deep": {"interval_s": 600}, "slow_start_s": 0}
+            | config.pop("health", {}),
             "drain": {"grace_s": 0, "timeout_s": 5},
             **config,
         }

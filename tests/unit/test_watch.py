@@ -1,0 +1,255 @@
+"""The watch over a backend: what turns and requests do to its state, with a clock of the test's."""
+
+from collections.abc import Callable
+from random import Random
+
+from balancing.ask import Ask
+from balancing.backend import AdminState, Backend, State
+from balancing.lease import Lease
+from conf.settings import HealthSettings
+from health.machine import REQUESTS_FALL
+from health.probes import Outcome, Task
+from health.watch import STALL_S, Watch
+
+OK = Outcome(models={"m": b"{}"})
+TIMEOUT = Outcome("timeout")
+REFUSED = Outcome("unreachable", certain=True)
+HUNG = Outcome("hung")
+
+
+def _nothing() -> None:
+    pass
+
+
+class Backends:
+    """Answers as told; `during` is what happens while a probe is under way."""
+
+    def __init__(self) -> None:
+        self.live_is = Outcome()
+        self.ready_is = OK
+        self.deep_is = Outcome()
+        self.deep_asked = 0
+        self.deep_timeout_s = 0.0
+        self.during: Callable[[], None] = _nothing
+
+    async def live(self, timeout_s: float) -> Outcome:
+        self.during()
+        return self.live_is
+
+    async def ready(self, timeout_s: float) -> Outcome:
+        return self.ready_is
+
+    async def deep(
+        self, model: str, task: Task | None, timeout_s: float
+    ) -> tuple[Task | None, Outcome]:
+        assert model == "m"
+        self.deep_asked += 1
+        self.deep_timeout_s = timeout_s
+        self.during()
+        return Task.COMPLETION, self.deep_is
+
+
+class Scene:
+    """One backend of a pool of `count`, watched, at `now_s`."""
+
+    def __init__(self, count: int = 4, models: tuple[str, ...] = ()) -> None:
+        self.now_s = 1_000.0
+        self.ask = Backends()
+        self.peers = [Backend(f"b{i}", f"http://b{i}") for i in range(count)]
+        for peer in self.peers[1:]:
+            peer.state = State.READY
+        self.backend = self.peers[0]
+        settings = HealthSettings()
+        self.watch = Watch(
+            self.backend, self.peers, models, settings, Random(1), lambda: self.now_s
+        )
+
+    async def turn(self, times: int = 1, step_s: float = 0.0) -> State:
+        for _ in range(times):
+            self.now_s += step_s
+            await self.watch.turn(self.ask)
+        return self.backend.state
+
+    def lease(self, tokens: int = 100) -> Lease:
+        return Lease(self.backend, Ask("/", prompt_tokens=tokens, stream=True), self.now_s)
+
+
+async def test_one_pass_is_enough_at_first_and_tells_the_models() -> None:
+    scene = Scene()
+    assert await scene.turn() is State.READY
+    assert scene.backend.models == {"m": b"{}"}
+    assert scene.ask.deep_asked == 0
+
+
+async def test_a_pools_own_models_must_be_served() -> None:
+    scene = Scene(models=("other",))
+    assert await scene.turn(3) is State.STARTING
+    scene.ask.ready_is = Outcome(models={"m": b"{}", "other": b"{}"})
+    assert await scene.turn() is State.READY
+
+
+async def test_a_stopped_server_is_out_after_fall_probes() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.live_is = TIMEOUT
+    assert await scene.turn(2) is State.SUSPECT
+    assert scene.backend.fit
+    assert await scene.turn() is State.EJECTED
+    assert not scene.backend.doubted
+
+
+async def test_a_timeout_while_streams_progress_is_load() -> None:
+    scene = Scene()
+    await scene.turn()
+    lease = scene.lease()
+    lease.first_token(scene.now_s)
+    scene.ask.live_is = TIMEOUT
+    scene.ask.during = lambda: lease.tokens(1)
+    assert await scene.turn(10) is State.READY
+    scene.ask.during = _nothing
+    assert await scene.turn(3) is State.EJECTED
+
+
+async def test_a_refusal_that_a_request_met_is_certain() -> None:
+    scene = Scene(1)
+    await scene.turn()
+    scene.watch.certain("unreachable")
+    assert scene.backend.state is State.EJECTED
+    assert scene.backend.reason == "unreachable"
+    assert not scene.backend.doubted
+
+
+async def test_a_zombie_is_found_by_deep_probes() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.deep_is = HUNG
+    turns = 0
+    while await scene.turn(step_s=2.0) is not State.EJECTED:
+        turns += 1
+        assert turns < 10
+    assert scene.backend.reason == "hung"
+    assert scene.backend.doubted
+    assert scene.ask.deep_asked == 2
+
+
+async def test_requests_without_progress_bring_the_deep_probe_forward() -> None:
+    scene = Scene()
+    await scene.turn()
+    lease = scene.lease()
+    lease.first_token(scene.now_s)
+    await scene.turn()
+    scene.ask.deep_is = HUNG
+    await scene.turn(step_s=STALL_S + 0.1)
+    assert scene.ask.deep_asked == 1
+    assert scene.backend.state is State.SUSPECT
+    assert await scene.turn() is State.EJECTED
+
+
+async def test_a_long_prefill_is_no_stall() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.lease(tokens=100_000)  # 10 s at the prior rate, with patience 20
+    await scene.turn()
+    await scene.turn(step_s=9.0)  # before the first deep probe's own time
+    assert scene.ask.deep_asked <= 1
+    scene.ask.deep_is = Outcome()
+    await scene.turn(step_s=30.0)
+    assert scene.ask.deep_timeout_s == 4.0 + 20.0
+
+
+async def test_progress_during_a_deep_probe_forgives_it() -> None:
+    scene = Scene()
+    await scene.turn()
+    lease = scene.lease()
+    lease.first_token(scene.now_s)
+    await scene.turn()
+    scene.ask.deep_is = HUNG
+    scene.ask.during = lambda: lease.tokens(1)
+    for _ in range(5):
+        await scene.turn(step_s=20.0)
+    assert scene.backend.state is State.READY
+
+
+async def test_streams_that_progress_spare_the_deep_probe() -> None:
+    scene = Scene()
+    await scene.turn()
+    lease = scene.lease()
+    for _ in range(50):
+        lease.tokens(1)
+        await scene.turn(step_s=2.0)
+    assert scene.ask.deep_asked == 0
+    lease.end(scene.now_s)
+    await scene.turn(10, step_s=2.0)
+    assert scene.ask.deep_asked >= 1
+
+
+async def test_a_busy_answer_to_a_deep_probe_says_nothing() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.deep_is = Outcome("status_503", busy=True)
+    assert await scene.turn(20, step_s=10.0) is State.READY
+
+
+async def test_a_draining_server_is_out_at_once_and_not_back_by_its_health() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.watch.certain("draining")
+    scene.ask.deep_is = Outcome("draining", certain=True)
+    assert await scene.turn(30, step_s=2.0) is State.EJECTED
+    assert scene.backend.reason == "draining"
+    scene.ask.deep_is = Outcome()
+    assert await scene.turn(2) is State.WARMING
+
+
+async def test_back_through_a_deep_pass_then_slow_start() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.watch.certain("unreachable")
+    assert await scene.turn() is State.EJECTED
+    assert await scene.turn() is State.WARMING
+    assert scene.ask.deep_asked == 1
+    assert scene.backend.slow_start is not None
+    assert await scene.turn(step_s=29.0) is State.WARMING
+    assert await scene.turn(step_s=1.0) is State.READY
+    assert scene.backend.slow_start is None
+
+
+async def test_suspicion_never_takes_the_last_nor_more_than_half() -> None:
+    for count, others_out, state in (
+        (1, 0, State.SUSPECT),
+        (2, 0, State.EJECTED),
+        (2, 1, State.SUSPECT),
+        (4, 1, State.EJECTED),
+        (4, 2, State.SUSPECT),
+        (5, 2, State.SUSPECT),
+    ):
+        scene = Scene(count)
+        await scene.turn()
+        for peer in scene.peers[1 : 1 + others_out]:
+            peer.state = State.EJECTED
+        for _ in range(REQUESTS_FALL):
+            scene.lease().fail(scene.now_s)
+            scene.watch.requests_failed()
+        assert scene.backend.state is state, (count, others_out)
+
+
+async def test_an_answered_request_ends_a_run_of_failures() -> None:
+    scene = Scene()
+    await scene.turn()
+    for _ in range(3):
+        for _ in range(REQUESTS_FALL - 1):
+            scene.lease().fail(scene.now_s)
+            scene.watch.requests_failed()
+        good = scene.lease()
+        good.first_token(scene.now_s)
+        good.end(scene.now_s)
+    assert scene.backend.state is State.READY
+
+
+async def test_a_backend_in_maintenance_is_left_alone() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.backend.admin_state = AdminState.MAINT
+    scene.ask.live_is = REFUSED
+    assert await scene.turn(5, step_s=2.0) is State.READY
+    assert not scene.backend.fit
