@@ -95,17 +95,16 @@ class Monitor:
         async with self._session(backend) as session:
             while True:
                 await asyncio.sleep(pause_s)
+                pause_s = NO_METRICS_S
                 await _surviving(lambda: self._read_report(session, backend, watch), backend)
-                pause_s = self._scrape_s if backend.report is not None else NO_METRICS_S
+                if backend.report is not None or not backend.fit:
+                    pause_s = self._scrape_s
                 pause_s *= 1.0 + SCRAPE_JITTER * (2.0 * self._rng.random() - 1.0)
 
     async def _read_report(
         self, session: aiohttp.ClientSession, backend: Backend, watch: Watch
     ) -> None:
         """Read one report; one that cannot be read leaves the last one to fade."""
-        if not backend.fit:
-            backend.report = backend.report and None
-            return
         own_requests = backend.own.engine_requests
         try:
             async with (

@@ -152,7 +152,7 @@ class Watch:
             self._progress = backend.progress
             self._progress_at_s = now_s
         if backend.state is State.EJECTED:
-            return health.wants_deep(now_s)
+            return health.wants_deep(now_s) and not self._asleep(now_s)
         if backend.state is State.STARTING:
             return False
         if health.deep_in_doubt or now_s - self._progress_at_s > STALL_S + self._prefill_s():
@@ -184,6 +184,11 @@ class Watch:
         self._deep_progress = self.backend.progress
         self._next_deep_s = now_s + self._jittered(self._settings.deep.interval_s)
         self._settle("")
+
+    def _asleep(self, now_s: float) -> bool:
+        """Whether it says itself that it would not answer."""
+        report = self.backend.report
+        return report is not None and not report.awake and report.freshness(now_s) > 0
 
     def _prefill_s(self) -> float:
         """What the prompts queued there may take, with patience."""

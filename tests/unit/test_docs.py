@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from balancing.backend import State
 from balancing.policies import POLICIES
 from conf.load import load
+from health.machine import NEXT, Event
 from proxy import errors
 from proxy.cli import _parser
 
@@ -42,6 +44,22 @@ def test_the_readmes_configuration_loads(tmp_path: Path) -> None:
 def test_every_command_helps_and_is_in_the_readme(command: str) -> None:
     assert f"penstock {command}" in README
     assert command in _parser().format_help()
+
+
+def test_the_readmes_table_of_states_is_the_code() -> None:
+    header, *rows = re.findall(
+        r"^\| (?:state|`\w+`) \|.*$", README[README.index("### Health") :], re.M
+    )
+    events = [Event(name) for name in re.findall(r"`(\w+)`", header)]
+    told = {}
+    for row in rows[: len(State)]:
+        name, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+        told |= {
+            (State(name.strip("`")), event): State(cell)
+            for event, cell in zip(events, cells, strict=True)
+            if cell
+        }
+    assert told == dict(NEXT)
 
 
 def test_every_file_of_the_codemap_exists() -> None:

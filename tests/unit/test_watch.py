@@ -5,6 +5,7 @@ from random import Random
 
 from balancing.ask import Ask
 from balancing.backend import AdminState, Backend, State
+from balancing.engine_report import EngineReport
 from balancing.lease import Lease
 from conf.settings import HealthSettings
 from health.machine import REQUESTS_FALL
@@ -199,6 +200,18 @@ async def test_a_draining_server_is_out_at_once_and_not_back_by_its_health() -> 
     assert scene.backend.reason == "draining"
     scene.ask.deep_is = Outcome()
     assert await scene.turn(2) is State.WARMING
+
+
+async def test_an_engine_that_sleeps_is_not_asked_for_work() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.backend.report = EngineReport(at_s=scene.now_s, awake=False)
+    scene.watch.certain("asleep")
+    assert await scene.turn(4) is State.EJECTED
+    assert scene.backend.reason == "asleep"
+    assert scene.ask.deep_asked == 0
+    scene.backend.report = EngineReport(at_s=scene.now_s, awake=True)
+    assert await scene.turn() is State.WARMING
 
 
 async def test_back_through_a_deep_pass_then_slow_start() -> None:
