@@ -51,7 +51,7 @@ def test_the_readmes_table_of_states_is_the_code() -> None:
         r"^\| (?:state|`\w+`) \|.*$", README[README.index("### Health") :], re.M
     )
     events = [Event(name) for name in re.findall(r"`(\w+)`", header)]
-    told = {}
+    told: dict[tuple[State, Event], State] = {}
     for row in rows[: len(State)]:
         name, *cells = (cell.strip() for cell in row.strip("|").split("|"))
         told |= {
