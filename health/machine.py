@@ -23,12 +23,11 @@ from balancing.backend import State
 # `consecutive_5xx`.
 REQUESTS_FALL: Final = 5
 # A backend that is ejected again stays out longer, so that one that flaps takes
-# little: 10 s for each ejection that is not forgotten, at most 120 s. The first
-# certain one costs nothing: a restarted server is welcome at once.
+# little: 10 s for each ejection that is not forgotten. The first certain one
+# costs nothing: a restarted server is welcome at once.
 EJECTION_S: Final = 10.0
-EJECTION_S_MAX: Final = 120.0
 EJECTION_JITTER: Final = 0.2
-# One ejection is forgotten for each such time without another.
+# One ejection is forgotten for each such time, so that the wait settles near it.
 FORGIVEN_S: Final = 120.0
 
 
@@ -185,10 +184,8 @@ class Health:
         self.certain = certain
         self._passes = 0
         times = self._ejections - 1 if certain else self._ejections
-        out_s = min(EJECTION_S_MAX, EJECTION_S * times)
-        self._out_until_s = now_s + out_s * (
-            1.0 + EJECTION_JITTER * (2.0 * self._rng.random() - 1.0)
-        )
+        jitter = 1.0 + EJECTION_JITTER * (2.0 * self._rng.random() - 1.0)
+        self._out_until_s = now_s + EJECTION_S * times * jitter
 
     def _step(self, event: Event) -> None:
         self.state = step(self.state, event)

@@ -7,7 +7,7 @@ from balancing.ask import Ask
 from balancing.backend import AdminState, Backend, State
 from balancing.engine_report import EngineReport
 from balancing.lease import Lease
-from conf.settings import HealthSettings
+from conf.settings import DeepProbeSettings, HealthSettings
 from health.machine import REQUESTS_FALL
 from health.probes import Outcome, Task
 from health.watch import STALL_S, Watch
@@ -23,7 +23,7 @@ def _nothing() -> None:
 
 
 class Backends:
-    """Answers as told; `during` is what happens while a probe is under way."""
+    """Answers as told; `during_…` is what happens while a probe is under way."""
 
     def __init__(self) -> None:
         self.live_is = Outcome()
@@ -31,10 +31,11 @@ class Backends:
         self.deep_is = Outcome()
         self.deep_asked = 0
         self.deep_timeout_s = 0.0
-        self.during: Callable[[], None] = _nothing
+        self.during_live: Callable[[], None] = _nothing
+        self.during_deep: Callable[[], None] = _nothing
 
     async def live(self, timeout_s: float) -> Outcome:
-        self.during()
+        self.during_live()
         return self.live_is
 
     async def ready(self, timeout_s: float) -> Outcome:
@@ -46,21 +47,23 @@ class Backends:
         assert model == "m"
         self.deep_asked += 1
         self.deep_timeout_s = timeout_s
-        self.during()
+        self.during_deep()
         return Task.COMPLETION, self.deep_is
 
 
 class Scene:
     """One backend of a pool of `count`, watched, at `now_s`."""
 
-    def __init__(self, count: int = 4, models: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, count: int = 4, models: tuple[str, ...] = (), deep_interval_s: float = 10.0
+    ) -> None:
         self.now_s = 1_000.0
         self.ask = Backends()
         self.peers = [Backend(f"b{i}", f"http://b{i}") for i in range(count)]
         for peer in self.peers[1:]:
             peer.state = State.READY
         self.backend = self.peers[0]
-        settings = HealthSettings()
+        settings = HealthSettings(deep=DeepProbeSettings(interval_s=deep_interval_s))
         self.watch = Watch(
             self.backend, self.peers, models, settings, Random(1), lambda: self.now_s
         )
@@ -105,9 +108,9 @@ async def test_a_timeout_while_streams_progress_is_load() -> None:
     lease = scene.lease()
     lease.first_token(scene.now_s)
     scene.ask.live_is = TIMEOUT
-    scene.ask.during = lambda: lease.tokens(1)
+    scene.ask.during_live = lambda: lease.tokens(1)
     assert await scene.turn(10) is State.READY
-    scene.ask.during = _nothing
+    scene.ask.during_live = _nothing
     assert await scene.turn(3) is State.EJECTED
 
 
@@ -147,14 +150,14 @@ async def test_requests_without_progress_bring_the_deep_probe_forward() -> None:
 
 
 async def test_a_long_prefill_is_no_stall() -> None:
-    scene = Scene()
+    scene = Scene(deep_interval_s=3_000.0)
     await scene.turn()
     scene.lease(tokens=100_000)  # 10 s at the prior rate, with patience 20
     await scene.turn()
-    await scene.turn(step_s=9.0)  # before the first deep probe's own time
-    assert scene.ask.deep_asked <= 1
-    scene.ask.deep_is = Outcome()
-    await scene.turn(step_s=30.0)
+    await scene.turn(step_s=21.0)
+    assert scene.ask.deep_asked == 0
+    await scene.turn(step_s=2.0)
+    assert scene.ask.deep_asked == 1
     assert scene.ask.deep_timeout_s == 4.0 + 20.0
 
 
@@ -165,10 +168,9 @@ async def test_progress_during_a_deep_probe_forgives_it() -> None:
     lease.first_token(scene.now_s)
     await scene.turn()
     scene.ask.deep_is = HUNG
-    scene.ask.during = lambda: lease.tokens(1)
-    for _ in range(5):
-        await scene.turn(step_s=20.0)
-    assert scene.backend.state is State.READY
+    scene.ask.during_deep = lambda: lease.tokens(1)
+    assert await scene.turn(5, step_s=20.0) is State.READY
+    assert scene.ask.deep_asked >= 4
 
 
 async def test_streams_that_progress_spare_the_deep_probe() -> None:
@@ -244,6 +246,30 @@ async def test_suspicion_never_takes_the_last_nor_more_than_half() -> None:
             scene.lease().fail(scene.now_s)
             scene.watch.requests_failed()
         assert scene.backend.state is state, (count, others_out)
+
+
+async def test_peers_that_are_drained_cannot_stand_in() -> None:
+    scene = Scene()
+    await scene.turn()
+    for peer in scene.peers[1:]:
+        peer.admin_state = AdminState.DRAIN
+    for _ in range(REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+    assert scene.backend.state is State.SUSPECT
+
+
+async def test_a_run_of_failures_ends_with_the_ejection_that_it_led_to() -> None:
+    scene = Scene()
+    await scene.turn()
+    for _ in range(REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+    assert await scene.turn(2, step_s=20.0) is State.WARMING
+    assert await scene.turn(step_s=40.0) is State.READY
+    scene.lease().fail(scene.now_s)
+    scene.watch.requests_failed()
+    assert await scene.turn() is State.READY
 
 
 async def test_an_answered_request_ends_a_run_of_failures() -> None:
