@@ -9,6 +9,7 @@ import pytest
 
 from balancing.ask import Ask
 from balancing.backend import AdminState, Backend, State
+from balancing.engine_report import EngineReport
 from balancing.fleet import Fleet, Pool, UnknownModel
 from balancing.gate import Gate, NoBackend
 from balancing.lease import Lease, Reason
@@ -226,3 +227,12 @@ def test_a_remote_load_counts_like_our_own() -> None:
     near.remote.requests = 5
     for name in ("least_requests", "least_tokens", "power_of_two"):
         assert POLICIES[name]().choose([near, far], ASK, 0.0, Random(1)) is far
+
+
+def test_traffic_from_elsewhere_counts_while_the_report_is_fresh() -> None:
+    shared, free = ready("shared"), ready("free")
+    shared.report = EngineReport(at_s=0.0, running=6, waiting=2, own_requests=1)
+    choose = POLICIES["least_tokens"]().choose
+    assert {choose([shared, free], ASK, 1.0, Random(seed)).name for seed in range(20)} == {"free"}
+    stale = {choose([shared, free], ASK, 60.0, Random(seed)).name for seed in range(20)}
+    assert stale == {"shared", "free"}
