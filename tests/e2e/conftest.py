@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
 
 from bench.sim.server import SimServer
 from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.wire import KEY, PROMPT, Client, Guard
 
 ROOT = Path(__file__).resolve().parents[2]
 _LISTENING = re.compile(rb"listening on [^ ]*:(\d+), admin on [^ ]*:(\d+)")
@@ -107,6 +109,35 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
         await asyncio.gather(*readers)
     for penstock, _ in running:
         assert b"Traceback" not in b"".join(penstock.log), b"".join(penstock.log).decode()
+
+
+@pytest.fixture
+async def guard(simulate: Simulate, serve: Serve) -> AsyncIterator[Guard]:
+    """One server behind a proxy that must not have told anybody the key or the prompt."""
+    started: list[Penstock] = []
+
+    async def start(profile: str = "instant", **config: Any) -> tuple[SimServer, Penstock]:
+        (server,) = await simulate(profile=profile)
+        started.append(await serve([server], log={"level": "debug"}, **config))
+        return server, started[-1]
+
+    yield start
+    for client in Client.opened:
+        client.close()
+    Client.opened.clear()
+    for penstock in started:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{penstock.admin_url}/metrics") as answer,
+        ):
+            said = await answer.text()
+        await penstock.until_at_rest()
+        assert await penstock.stop() == 0
+        await asyncio.sleep(0.05)
+        assert penstock.access_lines
+        said += b"".join(penstock.log).decode() + str(penstock.access_lines)
+        assert KEY not in said
+        assert PROMPT not in said
 
 
 async def _read_log(penstock: Penstock, listening: asyncio.Event) -> None:

@@ -1,160 +1,26 @@
-"""Requests that are broken, hostile or too large, over raw sockets.
+"""Requests that are broken or hostile, over raw sockets.
 
 Each gets the status and code that are promised, reaches no backend, and costs the connection
 where its framing is in doubt. The key and the prompt that they carry show up nowhere.
 """
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
 
-import aiohttp
-import orjson
 import pytest
 
-from bench.sim.server import SimServer
 from bench.sim.text import expected
-from tests.e2e.process import Penstock, Serve, Simulate
-
-KEY, PROMPT = "sk-canary-7f3a", "canary prompt 91c2"
-HOST = b"Host: penstock\r\n"
-SECRET = b"Authorization: Bearer " + KEY.encode() + b"\r\n"
-BODY = orjson.dumps({"model": "sim-model", "prompt": PROMPT, "max_tokens": 4})
-CHUNKED = b"Transfer-Encoding: chunked\r\n"
-
-
-def request(
-    *fields: bytes,
-    path: bytes = b"/v1/completions",
-    method: bytes = b"POST",
-    body: bytes | None = BODY,
-    host: bytes = HOST,
-) -> bytes:
-    """A request with these header lines; with a length unless they hold the framing."""
-    lines = [b"Content-Type: application/json\r\n", *(field + b"\r\n" for field in fields)]
-    framed = any(b"content-length" in field.lower() for field in fields)
-    framed = framed or any(b"transfer-encoding" in field.lower() for field in fields)
-    if body is not None and not framed:
-        lines.append(b"Content-Length: %d\r\n" % len(body))
-    head = method + b" " + path + b" HTTP/1.1\r\n" + host + SECRET
-    return head + b"".join(lines) + b"\r\n" + (body or b"")
-
-
-@dataclass
-class Answer:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return orjson.loads(self.body)
-
-    @property
-    def code(self) -> Any:
-        return self.json["error"]["code"]
-
-
-class Client:
-    """A raw connection to the data port."""
-
-    opened: ClassVar[list["Client"]] = []
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self.opened.append(self)
-
-    @classmethod
-    async def open(cls, penstock: Penstock, data: bytes = b"") -> "Client":
-        client = cls(*await asyncio.open_connection("127.0.0.1", penstock.port))
-        client.send(data)
-        return client
-
-    def send(self, data: bytes) -> None:
-        self._writer.write(data)
-
-    async def answer(self, within_s: float = 5.0) -> Answer:
-        """The next answer, which must tell its length."""
-        async with asyncio.timeout(within_s):
-            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            line, *fields = head[:-4].split("\r\n")
-            headers = {n.lower(): v.strip() for n, _, v in (f.partition(":") for f in fields)}
-            status = int(line.split(" ")[1])
-            body = b""
-            if status >= 200:
-                body = await self._reader.readexactly(int(headers["content-length"]))
-            return Answer(status, headers, body)
-
-    async def rest(self, within_s: float = 1.0) -> bytes | None:
-        """What came until the connection was closed; None when it is still open."""
-        try:
-            return await asyncio.wait_for(self._reader.read(), within_s)
-        except TimeoutError:
-            return None
-        except ConnectionResetError:
-            return b""
-
-    def close(self) -> None:
-        self._writer.transport.abort()
-
-
-Guard = Callable[..., Awaitable[tuple[SimServer, Penstock]]]
-
-
-@pytest.fixture
-async def guard(simulate: Simulate, serve: Serve) -> AsyncIterator[Guard]:
-    """One server behind a proxy that must not have told anybody the key or the prompt."""
-    started: list[Penstock] = []
-
-    async def start(profile: str = "instant", **config: Any) -> tuple[SimServer, Penstock]:
-        (server,) = await simulate(profile=profile)
-        started.append(await serve([server], log={"level": "debug"}, **config))
-        return server, started[-1]
-
-    yield start
-    for client in Client.opened:
-        client.close()
-    Client.opened.clear()
-    for penstock in started:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"{penstock.admin_url}/metrics") as answer,
-        ):
-            said = await answer.text()
-        await penstock.until_at_rest()
-        assert await penstock.stop() == 0
-        await asyncio.sleep(0.05)
-        assert penstock.access_lines
-        said += b"".join(penstock.log).decode() + str(penstock.access_lines)
-        assert KEY not in said
-        assert PROMPT not in said
-
-
-async def refuse_all(
-    penstock: Penstock, cases: Mapping[str, tuple[bytes, int, str]], *, closes: bool = True
-) -> None:
-    """Send each case on a connection of its own and compare; tell all that differ at once."""
-    wrong: dict[str, object] = {}
-    for name, (raw, status, code) in cases.items():
-        client = await Client.open(penstock, raw)
-        try:
-            answer = await client.answer(2.0)
-            if (answer.status, answer.code) != (status, code):
-                wrong[name] = answer
-            elif closes and (rest := await client.rest()) != b"":
-                wrong[name] = "not closed" if rest is None else rest
-        except (OSError, EOFError, ValueError) as error:  # a timeout is an OSError
-            wrong[name] = repr(error)
-        client.close()
-    assert not wrong
-
-
-def malformed(cases: Mapping[str, bytes]) -> dict[str, tuple[bytes, int, str]]:
-    return {name: (raw, 400, "invalid_request") for name, raw in cases.items()}
-
+from tests.e2e.wire import (
+    BODY,
+    HOST,
+    KEY,
+    PROMPT,
+    Client,
+    Guard,
+    malformed,
+    numbered,
+    refuse_all,
+    request,
+)
 
 # Framing ---------------------------------------------------------------------------------------
 
@@ -460,11 +326,6 @@ async def test_a_continue_comes_from_penstock_once_the_head_is_accepted(guard: G
     assert (await client.answer()).status == 200
 
 
-def numbered(number: int, **options: Any) -> bytes:
-    body = {"prompt": f"{PROMPT} {number}", "max_tokens": 6, **options}
-    return request(body=orjson.dumps(body))
-
-
 async def test_pipelined_requests_are_answered_in_order(guard: Guard) -> None:
     server, penstock = await guard()
     health = request(path=b"/health", method=b"GET", body=None)
@@ -502,121 +363,6 @@ async def test_a_flood_of_pipelined_requests_is_cut(guard: Guard) -> None:
     client = await Client.open(penstock, numbered(0) * 2_000)
     assert await client.rest(3.0) == b""
     assert len(server.seen) <= 1
-
-
-# Limits ----------------------------------------------------------------------------------------
-
-
-async def test_a_body_over_the_limit(guard: Guard) -> None:
-    server, penstock = await guard(limits={"body_bytes": 2048})
-    padded = {"prompt": PROMPT, "max_tokens": 1, "x": ""}
-    padded["x"] = "x" * (2048 - len(orjson.dumps(padded)))
-    fits = orjson.dumps(padded)
-    chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
-    declared = request(b"Content-Length: 2049", body=b"")
-    await refuse_all(
-        penstock,
-        {
-            "declared": (declared, 413, "body_too_large"),
-            "sent": (request(body=fits + b" "), 413, "body_too_large"),
-            "far too much": (request(body=b"x" * 3_000_000), 413, "body_too_large"),
-            "chunked": (
-                request(b"Transfer-Encoding: chunked", body=chunk * 3),
-                413,
-                "body_too_large",
-            ),
-        },
-    )
-    assert not server.seen
-    client = await Client.open(penstock, request(body=fits))
-    assert (await client.answer()).status == 200
-    client.send(request(b"Transfer-Encoding: chunked", body=b"800\r\n" + fits + b"\r\n0\r\n\r\n"))
-    assert (await client.answer()).status == 200
-
-
-async def test_all_bodies_together_are_limited(guard: Guard) -> None:
-    server, penstock = await guard(limits={"body_bytes": 2048, "bodies_bytes": 4096})
-    body = orjson.dumps({"prompt": PROMPT + " " * 1900, "max_tokens": 1})
-    for half in (body[:-1], b"x" * 2000):
-        waiting = [
-            await Client.open(penstock, request(b"Content-Length: 2048", body=half)[:2000])
-            for _ in range(2)
-        ]
-        await asyncio.sleep(0.05)
-        client = await Client.open(penstock, request(body=body))
-        answer = await client.answer()
-        assert (answer.status, answer.code) == (429, "overloaded")
-        assert answer.headers["retry-after"] == "1"
-        assert await client.rest() == b""
-        for each in waiting:
-            each.close()
-        await asyncio.sleep(0.05)
-    assert not server.seen
-    client = await Client.open(penstock)
-    for _ in range(4):  # what is answered is given back
-        client.send(request(body=body))
-        assert (await client.answer()).status == 200
-
-
-async def test_connections_are_limited(guard: Guard) -> None:
-    server, penstock = await guard(limits={"connections": 2})
-    first, second = [await Client.open(penstock, request()) for _ in range(2)]
-    for client in (first, second):
-        assert (await client.answer()).status == 200
-    third = await Client.open(penstock)
-    answer = await third.answer()
-    assert (answer.status, answer.code) == (429, "overloaded")
-    assert int(answer.headers["retry-after-ms"]) > 0
-    assert await third.rest() == b""
-    first.close()
-    await asyncio.sleep(0.05)
-    fourth = await Client.open(penstock, request())
-    assert (await fourth.answer()).status == 200
-    assert len(server.seen) == 3
-
-
-async def test_half_a_request_is_not_waited_for(guard: Guard) -> None:
-    limits = {"client_head_s": 0.2, "client_body_s": 0.3, "client_idle_s": 0.4}
-    server, penstock = await guard(timeouts=limits)
-    for half, limit_s in ((request()[:60], 0.2), (request()[:-5], 0.3)):
-        for drip in (b"", b"x"):  # a byte now and then buys no time
-            began_s = time.monotonic()
-            client = await Client.open(penstock, half)
-            answer = asyncio.create_task(client.answer())
-            while not answer.done():
-                await asyncio.sleep(0.04)
-                if drip and limit_s == 0.2:
-                    client.send(drip)
-            got = await answer
-            assert (got.status, got.code) == (408, "request_timeout")
-            assert limit_s * 0.9 < time.monotonic() - began_s < limit_s + 0.5
-            assert await client.rest() == b""
-    began_s = time.monotonic()
-    client = await Client.open(penstock)  # nothing was asked: nothing is answered
-    assert await client.rest(2.0) == b""
-    assert 0.3 < time.monotonic() - began_s < 1.0
-    assert not server.seen
-
-
-async def test_a_slow_body_is_cut_and_a_moving_one_is_not(guard: Guard) -> None:
-    server, penstock = await guard(timeouts={"client_body_s": 0.2})
-    body = orjson.dumps({"prompt": PROMPT + " " * 5_000, "max_tokens": 1})
-    raw = request(body=body)
-    head = len(raw) - len(body)
-    client = await Client.open(penstock, raw[:head])
-    for start in range(head, len(raw), 300):  # some 7 KB a second for 0.7 s
-        client.send(raw[start : start + 300])
-        await asyncio.sleep(0.04)
-    assert (await client.answer()).status == 200
-    client = await Client.open(penstock, raw[:head])
-    answer = asyncio.create_task(client.answer())
-    for start in range(head, head + 30):
-        client.send(raw[start : start + 1])
-        await asyncio.sleep(0.04)
-        if answer.done():
-            break
-    assert (await answer).status == 408
-    assert len(server.seen) == 1
 
 
 # Bodies ----------------------------------------------------------------------------------------
