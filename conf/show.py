@@ -23,6 +23,12 @@ def render(loaded: Loaded) -> str:
     return "\n".join(lines) + "\n"
 
 
+def as_json(loaded: Loaded) -> dict[str, object]:
+    """The same for programs: `settings` as they are keyed, `origins` by dotted path."""
+    settings = loaded.settings.model_dump(mode="json")
+    return {"settings": settings, "origins": dict(loaded.origins)}
+
+
 def _lines(section: BaseModel, path: KeyPath, indent: int) -> Iterator[tuple[int, str, KeyPath]]:
     for key in type(section).model_fields:
         value, at = getattr(section, key), (*path, key)

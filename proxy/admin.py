@@ -1,10 +1,15 @@
-"""The admin port: probes, metrics, the state of the fleet. Never the data port.
+"""The admin port: probes, metrics, the state of the fleet and changes to it. Never the data port.
 
-Off loopback only what probes and Prometheus need answers without the token.
+Off loopback only what probes and Prometheus need answers without the token. On
+loopback without a token anybody on the machine may ask, but no web page that a
+browser there shows: its requests carry an `Origin`, or, when its name was
+pointed at this address, a foreign `Host`.
 """
 
+import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from time import monotonic
 from typing import Final
@@ -12,11 +17,16 @@ from typing import Final
 import orjson
 from aiohttp import web
 
-from balancing.backend import Backend
-from conf.settings import AdminSettings
+from balancing.backend import AdminState
+from conf.load import Loaded
+from conf.show import as_json
 from health.monitor import Monitor
-from proxy.exposition import CONTENT_TYPE, Exposition, PenstockCollector
+from proxy.exposition import CONTENT_TYPE, Exposition
+from proxy.families import PenstockCollector
+from proxy.listing import describe
 from proxy.plane import DataPlane
+
+logger = logging.getLogger(__name__)
 
 _OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics"})
 
@@ -26,39 +36,45 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Admin:
     """The admin application over a data plane and its monitor."""
 
-    def __init__(self, plane: DataPlane, monitor: Monitor, settings: AdminSettings) -> None:
+    def __init__(self, plane: DataPlane, monitor: Monitor, loaded: Loaded) -> None:
+        settings = loaded.settings.admin
         self._plane = plane
         self._monitor = monitor
+        self._loaded = loaded
         self._token = settings.token.get_secret_value() if settings.token else None
-        self._local = _is_loopback(settings.host)
+        self._local = is_loopback(settings.host)
         self._exposition = Exposition(PenstockCollector(plane.metrics, plane.fleet))
 
     def application(self) -> web.Application:
-        application = web.Application(middlewares=[self._authorize])
+        application = web.Application(middlewares=[_errors_as_json, self._authorize])
         application.add_routes(
             [
                 web.get("/livez", self._livez),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.get("/api/v1/backends", self._backends),
+                web.get("/api/v1/config", self._config),
+                web.post("/api/v1/backends/{name}/{state:drain|ready|maint}", self._set_state),
             ]
         )
         return application
 
+    # Who may ask --------------------------------------------------------------------------
+
     @web.middleware
     async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in _OPEN_PATHS:
+            return await handler(request)
         # A loopback port is open without a token, and guarded once there is one.
-        guarded = self._token is not None or not self._local
-        if guarded and request.path not in _OPEN_PATHS and not self._allowed(request):
-            return _json(
-                {
-                    "error": {
-                        "message": "The admin token is missing or wrong.",
-                        "code": "unauthorized",
-                    }
-                },
-                401,
-            )
+        if self._token is not None or not self._local:
+            if not self._allowed(request):
+                message = "The admin token is missing or wrong: Authorization: Bearer TOKEN."
+                if self._token is None:
+                    message = "Off loopback this needs admin.token_file to be configured."
+                return _error(401, "unauthorized", message)
+        elif "Origin" in request.headers or not is_loopback(_host_of(request)):
+            message = "Not for web pages: configure admin.token_file, or ask localhost directly."
+            return _error(403, "forbidden", message)
         return await handler(request)
 
     def _allowed(self, request: web.Request) -> bool:
@@ -66,6 +82,8 @@ class Admin:
         return self._token is not None and hmac.compare_digest(
             given.encode("utf-8", "surrogateescape"), self._token.encode()
         )
+
+    # What is asked --------------------------------------------------------------------------
 
     async def _livez(self, request: web.Request) -> web.Response:
         return _json({"status": "ok"})
@@ -85,35 +103,46 @@ class Admin:
 
     async def _backends(self, request: web.Request) -> web.Response:
         now_s = monotonic()
-        return _json([self._describe(backend, now_s) for backend in self._plane.fleet.backends])
+        return _json(
+            [
+                describe(backend, self._monitor.last_probes(backend), now_s)
+                for backend in self._plane.fleet.backends
+            ]
+        )
 
-    def _describe(self, backend: Backend, now_s: float) -> dict[str, object]:
-        backend.advance(now_s)
-        return {
-            "name": backend.name,
-            "url": backend.url,
-            "pool": backend.pool,
-            "state": backend.state,
-            "reason": backend.reason,
-            "admin_state": backend.admin_state,
-            "weight": backend.weight,
-            "models": sorted(backend.models or ()),
-            "requests_in_flight": backend.requests_in_flight,
-            "queued_prefill_tokens": backend.queued_prefill_tokens,
-            "active_decode_tokens": backend.active_decode_tokens,
-            "streams": backend.streams,
-            "requests_total": backend.requests_total,
-            "failures_total": backend.failures_total,
-            "prefill_tokens_per_s": round(backend.prefill_rate.tokens_per_s),
-            "last_probe": {
-                level: {
-                    "at": round(probe.at_unix_s, 3),
-                    "passed": probe.passed,
-                    "reason": probe.reason,
-                }
-                for level, probe in self._monitor.last_probes(backend).items()
-            },
-        }
+    async def _config(self, request: web.Request) -> web.Response:
+        return _json(as_json(self._loaded))
+
+    async def _set_state(self, request: web.Request) -> web.Response:
+        name, state = request.match_info["name"], AdminState(request.match_info["state"])
+        for backend in self._plane.fleet.backends:
+            if backend.name == name:
+                before, backend.admin_state = backend.admin_state, state
+                if state is not before:
+                    logger.info("backend set to %s name=%s was=%s", state, name, before)
+                probes = self._monitor.last_probes(backend)
+                return _json(describe(backend, probes, monotonic()))
+        names = ", ".join(backend.name for backend in self._plane.fleet.backends[:20])
+        return _error(404, "unknown_backend", f"No backend has this name; there are: {names}.")
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """aiohttp's own refusals in the shape of all others, and faults without their text."""
+    try:
+        return await handler(request)
+    except web.HTTPNotFound:
+        return _error(404, "unknown_path", "The admin port has no such path.")
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        answer = _error(405, "method_not_allowed", f"This path takes {allowed}.")
+        answer.headers["Allow"] = allowed
+        return answer
+    except (web.HTTPException, asyncio.CancelledError):
+        raise
+    except Exception:
+        logger.exception("admin request failed path=%s", request.path)
+        return _error(500, "internal_error", "A fault of penstock's own; the log tells more.")
 
 
 def _json(content: object, status: int = 200) -> web.Response:
@@ -122,7 +151,21 @@ def _json(content: object, status: int = 200) -> web.Response:
     )
 
 
-def _is_loopback(host: str) -> bool:
+def _error(status: int, code: str, message: str) -> web.Response:
+    content: Mapping[str, object] = {"error": {"message": message, "code": code}}
+    return _json(content, status)
+
+
+def _host_of(request: web.Request) -> str:
+    """The name in `Host`, without its port."""
+    host = request.headers.get("host", "")
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a configured or requested host is this machine's own."""
     if host == "localhost":
         return True
     try:

@@ -16,6 +16,7 @@ from aiohttp import web
 from balancing.backend import Backend
 from balancing.fleet import Fleet, Pool
 from balancing.policies import POLICIES
+from conf.load import Loaded
 from conf.settings import Settings
 from health.monitor import Monitor
 from proxy.access_log import AccessLog
@@ -24,6 +25,7 @@ from proxy.drain import drain
 from proxy.errors import BackendError, ConnectionRefused
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
+from proxy.notify import notify
 from proxy.plane import DataPlane
 from proxy.upstream import keep_alive
 
@@ -40,7 +42,9 @@ GC_THRESHOLD: Final = 20_000
 class App:
     """One proxy process: data port, admin port, probes."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, loaded: Loaded) -> None:
+        settings = loaded.settings
+        self._loaded = loaded
         self._settings = settings
         self._servers: list[asyncio.Server] = []
         self._runner: web.AppRunner | None = None
@@ -77,7 +81,7 @@ class App:
             )
         )
         self.port = sock.getsockname()[1]
-        application = Admin(self.plane, self.monitor, admin).application()
+        application = Admin(self.plane, self.monitor, self._loaded).application()
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         try:
@@ -99,6 +103,7 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         await self._stop.wait()
+        notify("STOPPING=1", "STATUS=draining")
         await drain(self.plane, self._servers[0], self._settings.drain, self._hurry)
         await self.close()
 

@@ -1,4 +1,4 @@
-"""The command line: `penstock serve`, `check`, `config`, `demo`, `sim`, `bench`.
+"""The command line: every command, what it takes and what its exit status says.
 
 Exit 0 is success, 2 a configuration or usage error, 1 anything else that failed.
 """
@@ -18,9 +18,14 @@ from conf.issues import ConfigError
 from conf.load import Loaded, load
 from conf.schema import schema
 from conf.show import render
+from proxy import admin_client
+from proxy.admin_state import set_admin_state
+from proxy.status import status
 
 T = TypeVar("T")
-_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_EXITS = "exit status: 0 success, 2 a configuration or usage error, 1 anything else that failed"
+# Seconds since 1970: the access log's clock, and no time zone to guess.
+_FORMAT = "%(created).3f %(levelname)s %(name)s %(message)s"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for issue in error.issues:
             print(issue, file=sys.stderr)
         return 2
+    except admin_client.AdminError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return 1
     except OSError as error:
         print(f"penstock: {error.strerror or error}", file=sys.stderr)
         return 1
@@ -52,14 +60,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="A token-aware proxy in front of a fleet of vLLM servers.",
-        epilog="Try it without a GPU: penstock demo",
+        epilog=f"Try it without a GPU: penstock demo. {_EXITS}.",
     )
     build = "compiled" if proxy.compiled() else "interpreted"
     version = f"penstock {proxy.__version__} ({build}, CPython {platform.python_version()})"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands)
-    check = commands.add_parser("check", help="validate a configuration, print every error")
+    check = commands.add_parser(
+        "check",
+        help="validate a configuration, print every error",
+        epilog="Example: penstock check penstock.yaml; prints FILE:LINE: key.path: what is wrong, "
+        "exit status 2.",
+    )
     check.add_argument("file", type=Path)
     check.set_defaults(command=_check)
     config = commands.add_parser("config", help="show the effective configuration, or its schema")
@@ -68,7 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("file", type=Path)
     show.set_defaults(command=_show)
     kinds.add_parser("schema", help="JSON Schema for editors").set_defaults(command=_schema)
-    demo = commands.add_parser("demo", help="simulated vLLM servers and the proxy, on loopback")
+    _add_operations(commands)
+    demo = commands.add_parser(
+        "demo",
+        help="simulated vLLM servers and the proxy, on loopback",
+        epilog="Example: penstock demo --once; exit status 0 only if the stream ended whole.",
+    )
     demo.add_argument("--backends", type=int, default=3, metavar="N", help="servers (default 3)")
     demo.add_argument("--port", type=int, default=0, help="data port (default: a free one)")
     demo.add_argument("--admin-port", type=int, default=0, help="admin port (default: a free one)")
@@ -103,6 +121,44 @@ def _add_serve(commands: Any) -> None:
     serve.set_defaults(command=_serve)
 
 
+def _add_operations(commands: Any) -> None:
+    """What an operator asks of a running proxy."""
+    fleet = commands.add_parser(
+        "status",
+        help="one table of the fleet",
+        epilog="Example: penstock status --json | jq '.[] | select(.state != \"ready\")'; exit "
+        "status 1 when nothing can serve, or nobody answers.",
+    )
+    fleet.add_argument("--json", action="store_true", help="the whole listing, as JSON")
+    admin_client.add_arguments(fleet)
+    fleet.set_defaults(command=status)
+    for state, text in (
+        ("drain", "send a backend no new requests; running ones finish"),
+        ("ready", "send it requests again"),
+        ("maint", "the same as drain, and leave it unprobed"),
+    ):
+        change = commands.add_parser(
+            state,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=f"Example: penstock {state} gpu-0 --wait; exit status 1 when that is not "
+            "reached in time, or there is no such backend.",
+        )
+        change.add_argument("backend", metavar="BACKEND", help="its name in the configuration")
+        change.add_argument(
+            "--wait",
+            action="store_true",
+            help="return when it takes requests again"
+            if state == "ready"
+            else "return when nothing is in flight there",
+        )
+        change.add_argument(
+            "--timeout", type=float, default=600.0, metavar="S", help="of --wait (default 600)"
+        )
+        admin_client.add_arguments(change)
+        change.set_defaults(command=set_admin_state, state=state)
+
+
 def _serve(parsed: argparse.Namespace) -> int:
     flags = {
         "backends": parsed.backend,
@@ -126,8 +182,9 @@ def _serve(parsed: argparse.Namespace) -> int:
 
 async def _serve_until_signal(loaded: Loaded) -> None:
     from proxy.app import App
+    from proxy.notify import notify
 
-    app = App(loaded.settings)
+    app = App(loaded)
     try:
         await app.start()
     except OSError:
@@ -139,6 +196,7 @@ async def _serve_until_signal(loaded: Loaded) -> None:
         file=sys.stderr,
         flush=True,
     )
+    notify("READY=1", f"STATUS=listening on port {app.port}, admin on {app.admin_port}")
     await app.run()
 
 

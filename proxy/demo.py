@@ -21,7 +21,7 @@ async def demo(*, backends: int, port: int, admin_port: int, once: bool) -> int:
     servers = [SimServer(name=f"sim-{i}", model=MODEL, seed=i) for i in range(max(1, backends))]
     for server in servers:
         await server.start()
-    settings = load(
+    loaded = load(
         None,
         {},
         {
@@ -31,8 +31,8 @@ async def demo(*, backends: int, port: int, admin_port: int, once: bool) -> int:
             "admin.port": admin_port,
             "log.access": not once,
         },
-    ).settings
-    app = App(settings)
+    )
+    app = App(loaded)
     try:
         await app.start()
         async with asyncio.timeout(READY_WITHIN_S):

@@ -130,8 +130,10 @@ class Overloaded(PenstockError):
     message = "The proxy is at a limit of its own; retry after the time given."
     closes = True
 
-    def __init__(self, message: str | None = None) -> None:
+    def __init__(self, reason: str, message: str | None = None) -> None:
+        """`reason` names the limit, for metrics."""
         super().__init__(message, retry_after_s=1.0)
+        self.reason = reason
 
 
 class NoBackendReady(PenstockError):

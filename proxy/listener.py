@@ -147,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         if self._plane.enter(self):
             self._deadline.set(self.began_s + self._plane.settings.timeouts.client_idle_s)
         else:
-            self._refuse(Overloaded("Too many connections are open; retry."))
+            self._refuse(Overloaded("connections", "Too many connections are open; retry."))
 
     def data_received(self, data: bytes) -> None:
         phase = self._phase
@@ -281,7 +281,8 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(BodyTooLarge(limit_bytes))
             return False
         if not self._plane.reserve(len(body)):
-            self._refuse(Overloaded("The bodies of all requests together are too large; retry."))
+            message = "The bodies of all requests together are too large; retry."
+            self._refuse(Overloaded("bodies", message))
             return False
         self._body_bytes += len(body)
         self._parts.append(body)

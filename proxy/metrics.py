@@ -129,4 +129,5 @@ class Metrics:
         self.attempts = Counter()
         self.client_aborts = Counter()
         self.stream_failures = Counter()
+        self.shed = Counter()
         self.access_lines_dropped = 0

@@ -26,6 +26,7 @@ from proxy.errors import (
     BodyTooLarge,
     Draining,
     NoBackendReady,
+    Overloaded,
     PenstockError,
     UnknownPath,
     UpgradeRequired,
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 LOGGED_PATH_BYTES_MAX: Final = 256
+# Of every request, as a label, while there is only one priority.
+PRIORITY: Final = "0"
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
 
 
@@ -197,6 +200,8 @@ class DataPlane:
         self, head: RequestHead | None, answer: Answer, error: PenstockError, peer: bytes
     ) -> None:
         """Count and log a request that no exchange was made for."""
+        if isinstance(error, Overloaded):
+            self.metrics.shed.add(error.reason, PRIORITY)
         self._count(error.status)
         if self.access_log is not None:
             self.access_log.write(

@@ -24,6 +24,7 @@ class Penstock:
     process: asyncio.subprocess.Process
     port: int
     admin_port: int
+    token: str = ""
     log: list[bytes] = field(default_factory=list)
     access_lines: list[dict[str, Any]] = field(default_factory=list)
 
@@ -36,8 +37,9 @@ class Penstock:
         return f"http://127.0.0.1:{self.admin_port}"
 
     async def backends(self) -> list[dict[str, Any]]:
+        headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
         async with (
-            aiohttp.ClientSession() as session,
+            aiohttp.ClientSession(headers=headers) as session,
             session.get(f"{self.admin_url}/api/v1/backends") as answer,
         ):
             listing: list[dict[str, Any]] = orjson.loads(await answer.read())

@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from balancing.backend import Backend, State
 from balancing.fleet import Fleet, Pool
 from balancing.policies import POLICIES
-from proxy.exposition import Exposition, PenstockCollector, pieces
+from proxy.exposition import Exposition, pieces
+from proxy.families import PenstockCollector
 from proxy.metrics import LABEL_VALUES_MAX, Counter, Histogram, Metrics
 
 FLEET = Fleet(

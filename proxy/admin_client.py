@@ -1,0 +1,95 @@
+"""The commands' side of the admin port: one question over HTTP, with errors that say what to do."""
+
+import http.client
+import os
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import orjson
+
+DEFAULT_URL: Final = "http://127.0.0.1:9321"
+TOKEN_VARIABLE: Final = "PENSTOCK_ADMIN__TOKEN"  # noqa: S105 - a variable's name
+TIMEOUT_S: Final = 10.0
+ANSWER_BYTES_MAX: Final = 67_108_864
+
+
+class AdminError(Exception):
+    """The admin port did not do what was asked; the text is for people."""
+
+
+class AdminClient:
+    """Asks the admin port at `url`, with a token if there is one."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """Raises AdminError when `url` is none."""
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = 0
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+            raise AdminError(f"--admin must be such as {DEFAULT_URL}, got {url!r}")
+        self._url = f"{parts.scheme}://{parts.netloc}"
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._connection = kind(parts.hostname, port, timeout=TIMEOUT_S)
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+
+    def backends(self) -> list[dict[str, Any]]:
+        """The listing of all backends."""
+        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/backends")
+        return listing
+
+    def set_state(self, name: str, state: str) -> dict[str, Any]:
+        """Set a backend's admin state; returns its description."""
+        backend: dict[str, Any] = self._ask("POST", f"/api/v1/backends/{quote(name, '')}/{state}")
+        return backend
+
+    def _ask(self, method: str, path: str) -> Any:
+        try:
+            self._connection.request(method, path, headers=self._headers)
+            answer = self._connection.getresponse()
+            content = orjson.loads(answer.read(ANSWER_BYTES_MAX))
+        except (OSError, http.client.HTTPException) as error:
+            said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise AdminError(
+                f"no answer from the admin port {self._url}: {said}; is penstock running, and is"
+                " this its admin.host and admin.port (--admin URL)?"
+            ) from None
+        except orjson.JSONDecodeError:
+            raise AdminError(f"{self._url} is no admin port of penstock") from None
+        finally:
+            self._connection.close()
+        if answer.status == 200:
+            return content
+        message = content.get("error", {}).get("message") if isinstance(content, dict) else None
+        hint = f" (--token-file, or {TOKEN_VARIABLE})" if answer.status == 401 else ""
+        raise AdminError(f"{message or f'{self._url} answered {answer.status}'}{hint}")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """What every command that asks the admin port takes."""
+    parser.add_argument(
+        "--admin", default=DEFAULT_URL, metavar="URL", help=f"admin port (default {DEFAULT_URL})"
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help=f"admin token; else {TOKEN_VARIABLE} is used",
+    )
+
+
+def client_of(parsed: Namespace) -> AdminClient:
+    """The client that a command's arguments describe. Raises AdminError."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    if parsed.token_file is not None:
+        try:
+            token = parsed.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            said = getattr(error, "strerror", None) or "not text"
+            raise AdminError(f"cannot read {parsed.token_file}: {said}") from None
+    return AdminClient(parsed.admin, token)

@@ -1,0 +1,59 @@
+"""A backend as `/api/v1/backends` tells it."""
+
+from collections.abc import Mapping
+
+from balancing.backend import Backend
+from health.watch import LastProbe
+
+
+def describe(
+    backend: Backend, last_probes: Mapping[str, LastProbe], now_s: float
+) -> dict[str, object]:
+    """State, load and speed of one backend, as JSON."""
+    backend.advance(now_s)
+    slow_start = backend.slow_start
+    return {
+        "name": backend.name,
+        "url": backend.url,
+        "pool": backend.pool,
+        "state": backend.state,
+        "reason": backend.reason,
+        "admin_state": backend.admin_state,
+        "weight": backend.weight,
+        "share": round(slow_start.share(now_s), 3) if slow_start is not None else 1.0,
+        "models": sorted(backend.models or ()),
+        "requests_in_flight": backend.requests_in_flight,
+        "queued_prefill_tokens": backend.queued_prefill_tokens,
+        "active_decode_tokens": backend.active_decode_tokens,
+        "streams": backend.streams,
+        "requests_total": backend.requests_total,
+        "failures_total": backend.failures_total,
+        "prefill_tokens_per_s": round(backend.prefill_rate.tokens_per_s),
+        "engine": _engine(backend, now_s),
+        "last_probe": {
+            level: {
+                "at": round(probe.at_unix_s, 3),
+                "passed": probe.passed,
+                "reason": probe.reason,
+            }
+            for level, probe in last_probes.items()
+        },
+    }
+
+
+def _engine(backend: Backend, now_s: float) -> dict[str, object] | None:
+    """What the engine's own metrics said last; None when it has none."""
+    report = backend.report
+    if report is None:
+        return None
+    queries = report.prefix_queries_tokens
+    return {
+        "age_s": round(now_s - report.at_s, 1),
+        "running": report.running,
+        "waiting": report.waiting,
+        "hidden_requests": round(report.hidden_requests(now_s), 1),
+        "kv_usage": round(report.kv_usage, 4),
+        "kv_tokens": report.kv_tokens,
+        "prefix_hit_rate": round(report.prefix_hits_tokens / queries, 4) if queries else None,
+        "awake": report.awake,
+    }

@@ -1,0 +1,76 @@
+"""`penstock status`: one table of the fleet, and whether anything can serve."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from proxy.admin_client import client_of
+
+_SERVING: Final = frozenset({"ready", "suspect", "warming"})
+_HEADS: Final = (
+    "BACKEND",
+    "POOL",
+    "STATE",
+    "ADMIN",
+    "IN FLIGHT",
+    "QUEUED TOKENS",
+    "HELD TOKENS",
+    "STREAMS",
+    "REQUESTS",
+    "FAILURES",
+)
+
+
+def status(parsed: argparse.Namespace) -> int:
+    """Print the table, or the listing as JSON. Returns 1 when nothing can serve."""
+    backends = client_of(parsed).backends()
+    if parsed.json:
+        print(orjson.dumps(backends, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(table(backends))
+    return 0 if any(map(serves, backends)) else 1
+
+
+def serves(backend: Mapping[str, Any]) -> bool:
+    """Whether new requests go there."""
+    return backend["admin_state"] == "ready" and backend["state"] in _SERVING
+
+
+def table(backends: Sequence[Mapping[str, Any]]) -> str:
+    """Columns aligned, numbers to the right, and a last line that sums it up."""
+    rows = [_HEADS, *map(_row, backends)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if number < 4 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    serving = sum(map(serves, backends))
+    return "\n".join([*lines, "", f"{serving} of {len(backends)} can serve"])
+
+
+def _row(backend: Mapping[str, Any]) -> tuple[str, ...]:
+    state = backend["state"]
+    if backend["reason"]:
+        state += f" ({backend['reason']})"
+    elif state == "warming":
+        state += f" ({backend['share']:.0%})"
+    counts = (
+        "requests_in_flight",
+        "queued_prefill_tokens",
+        "active_decode_tokens",
+        "streams",
+        "requests_total",
+        "failures_total",
+    )
+    return (
+        backend["name"],
+        backend["pool"],
+        state,
+        backend["admin_state"],
+        *(f"{backend[name]:,}" for name in counts),
+    )

@@ -1,0 +1,272 @@
+"""What operators do: the commands against a running proxy, changes by POST, systemd, metrics."""
+
+import asyncio
+import os
+import re
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import orjson
+import pytest
+
+from bench.sim.server import SimServer
+from tests.e2e.conftest import ROOT
+from tests.e2e.process import Penstock, Serve, Simulate
+
+
+class Ran(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+async def run(*arguments: str, environment: dict[str, str] | None = None) -> Ran:
+    """Run `penstock ARGUMENTS`."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "proxy", *arguments),
+        cwd=ROOT,
+        env=os.environ | (environment or {}),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 20)
+    assert "Traceback" not in err.decode()
+    return Ran(process.returncode or 0, out.decode(), err.decode())
+
+
+async def ask(
+    penstock: Penstock, path: str, method: str = "GET", **headers: str
+) -> tuple[int, Any]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, penstock.admin_url + path, headers=headers) as answer,
+    ):
+        return answer.status, orjson.loads(await answer.read())
+
+
+async def stream(penstock: Penstock, tokens: int) -> tuple[str, str]:
+    """One streamed completion: who served it, and its text."""
+    body = {"model": "sim-model", "prompt": "hello", "max_tokens": tokens, "stream": True}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{penstock.url}/v1/completions", json=body) as answer,
+    ):
+        assert answer.status == 200
+        return answer.headers["x-penstock-backend"], await answer.text()
+
+
+# Commands --------------------------------------------------------------------------------------
+
+
+async def test_status_tells_the_fleet_and_whether_it_serves(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers: list[SimServer] = await simulate(2)
+    penstock = await serve(servers)
+    admin = ("--admin", penstock.admin_url)
+    told = await run("status", *admin)
+    assert told.status == 0
+    assert re.search(r"^b0 +default +ready +ready +0 ", told.out, re.M)
+    assert told.out.endswith("\n2 of 2 can serve\n")
+    listing = orjson.loads((await run("status", "--json", *admin)).out)
+    assert [backend["name"] for backend in listing] == ["b0", "b1"]
+    for server in servers:
+        server.faults.set("refuse")
+    await penstock.until(lambda each: all(b["state"] == "ejected" for b in each), 5)
+    told = await run("status", *admin)
+    assert told.status == 1
+    assert "ejected (unreachable)" in told.out
+    assert told.out.endswith("\n0 of 2 can serve\n")
+
+
+async def test_drain_waits_for_what_runs_and_sends_nothing_new(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers: list[SimServer] = await simulate(2, profile="steady-50")
+    penstock = await serve(servers, pool={"policy": "round_robin"})
+    admin = ("--admin", penstock.admin_url)
+    running = [asyncio.create_task(stream(penstock, 60)) for _ in range(2)]
+    await penstock.until(lambda each: all(b["streams"] == 1 for b in each), 5)
+    short = await run("drain", "b0", "--wait", "--timeout", "0.1", *admin)
+    assert short.status == 1
+    assert "not within 0.1 s" in short.err
+    waited = await run("drain", "b0", "--wait", *admin)
+    assert waited.status == 0
+    assert waited.out.endswith("b0: admin state drain, ready, 0 in flight\n")
+    assert all("[DONE]" in text for _, text in await asyncio.gather(*running))
+    assert {(await stream(penstock, 2))[0] for _ in range(4)} == {"b1"}
+    assert (await run("ready", "b0", "--wait", *admin)).status == 0
+    assert {(await stream(penstock, 2))[0] for _ in range(4)} == {"b0", "b1"}
+
+
+async def test_maintenance_is_not_probed(simulate: Simulate, serve: Serve) -> None:
+    servers: list[SimServer] = await simulate(2)
+    penstock = await serve(servers)
+    admin = ("--admin", penstock.admin_url)
+    assert (await run("maint", "b0", "--wait", *admin)).status == 0
+    servers[0].faults.set("refuse")
+    await asyncio.sleep(1.0)  # five intervals
+    backend = (await penstock.backends())[0]
+    assert (backend["state"], backend["admin_state"]) == ("ready", "maint")
+    await run("ready", "b0", *admin)
+    await penstock.until(lambda each: each[0]["state"] == "ejected", 5)
+    assert any(b"backend set to maint name=b0" in line for line in penstock.log)
+
+
+async def test_what_goes_wrong_is_said(
+    simulate: Simulate, serve: Serve, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    (server,) = await simulate()
+    (tmp_path / "token").write_text("right\n")
+    admin = {"host": "127.0.0.1", "port": 0, "token": "right"}
+    penstock = await serve([server], admin=admin)
+    url = ("--admin", penstock.admin_url)
+    for arguments, said in (
+        (("status", "--admin", f"http://127.0.0.1:{unused_tcp_port}"), "Connection refused"),
+        (("status", "--admin", "nonsense://x"), "--admin must be such as"),
+        (("status", "--admin", "http://127.0.0.1:x"), "--admin must be such as"),
+        (("status", *url), "token is missing or wrong"),
+        (("status", *url, "--token-file", str(tmp_path / "none")), "cannot read"),
+    ):
+        told = await run(*arguments)
+        assert told.status == 1, arguments
+        assert said in told.err, arguments
+        assert told.err.count("\n") == 1
+    token = ("--token-file", str(tmp_path / "token"))
+    unknown = await run("drain", "b7", *url, *token)
+    assert unknown.status == 1
+    assert "there are: b0." in unknown.err
+    by_variable = await run("status", *url, environment={"PENSTOCK_ADMIN__TOKEN": "right"})
+    assert by_variable.status == 0
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+# Changes by POST -------------------------------------------------------------------------------
+
+
+async def test_no_web_page_changes_or_reads_anything(simulate: Simulate, serve: Serve) -> None:
+    """A browser on this machine shows pages of others; they must not reach the admin port."""
+    penstock = await serve(await simulate())
+    drain = "/api/v1/backends/b0/drain"
+    for path, method, headers in (
+        (drain, "POST", {"Origin": "http://evil.example"}),
+        (drain, "POST", {"Origin": "null"}),
+        (drain, "POST", {"Host": "evil.example"}),
+        ("/api/v1/config", "GET", {"Host": "evil.example:9321"}),
+        ("/api/v1/backends", "GET", {"Origin": penstock.admin_url}),
+    ):
+        status, said = await ask(penstock, path, method, **headers)
+        assert (status, said["error"]["code"]) == (403, "forbidden"), (path, headers)
+    assert (await penstock.backends())[0]["admin_state"] == "ready"
+    assert (await ask(penstock, "/livez", Host="evil.example"))[0] == 200
+
+
+async def test_only_post_changes_and_refusals_are_json(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate())
+    status, said = await ask(penstock, "/api/v1/backends/b0/drain")
+    assert (status, said["error"]["code"]) == (405, "method_not_allowed")
+    status, said = await ask(penstock, "/api/v1/backends/b0/explode", "POST")
+    assert (status, said["error"]["code"]) == (404, "unknown_path")
+    status, said = await ask(penstock, "/api/v1/backends/b9/drain", "POST")
+    assert (status, said["error"]["code"]) == (404, "unknown_backend")
+    status, said = await ask(penstock, "/api/v1/backends/b0/drain", "POST")
+    assert (status, said["admin_state"]) == (200, "drain")
+
+
+async def test_the_configuration_is_told_without_its_secrets(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("sk-canary")
+    penstock = await serve(
+        await simulate(), pool={"api_key_file": str(tmp_path / "key"), "policy": "round_robin"}
+    )
+    status, config = await ask(penstock, "/api/v1/config")
+    assert status == 200
+    assert config["settings"]["pools"][0]["policy"] == "round_robin"
+    assert config["origins"]["drain.timeout_s"] == "file:1"
+    assert config["origins"]["timeouts.idle_s"] == "default"
+    assert "sk-canary" not in orjson.dumps(config).decode()
+
+
+# systemd, logs, metrics ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+async def test_systemd_is_told(
+    simulate: Simulate, serve: Serve, tmp_path: Path, abstract: bool
+) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + path if abstract else path)
+        manager.setblocking(False)
+        environment = os.environ | {"NOTIFY_SOCKET": "@" + path if abstract else path}
+        penstock = await serve(await simulate(), environment=environment)
+        ready = manager.recv(4_096).decode().split("\n")
+        assert ready[0] == "READY=1"
+        assert f"port {penstock.port}," in ready[1]
+        assert await penstock.stop() == 0
+        assert manager.recv(4_096).startswith(b"STOPPING=1\nSTATUS=")
+
+
+async def test_no_service_manager_is_in_the_way(simulate: Simulate, serve: Serve) -> None:
+    environment = os.environ | {"NOTIFY_SOCKET": "/nowhere/notify"}
+    penstock = await serve(await simulate(), environment=environment)
+    assert (await ask(penstock, "/readyz"))[0] == 200
+    assert any(b"systemd cannot be notified" in line for line in penstock.log)
+
+
+async def test_log_lines_begin_with_unix_time(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate())
+    events = [line for line in penstock.log if b"listening on" not in line]
+    assert events
+    assert all(re.match(rb"\d{10}\.\d{3} (INFO|WARNING) [a-z_.]+ ", line) for line in events)
+
+
+async def test_sheds_are_counted(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(), limits={"body_bytes": 1024, "bodies_bytes": 1024})
+    body = b'{"prompt":"%b"}' % (b"x" * 900)
+    async with aiohttp.ClientSession() as session:
+
+        async def halves() -> Any:
+            yield body[:900]
+            async with session.post(f"{penstock.url}/v1/completions", data=body) as second:
+                assert second.status == 429
+            yield body[900:]
+
+        async with session.post(
+            f"{penstock.url}/v1/completions",
+            data=halves(),
+            headers={"content-type": "application/json"},
+        ) as first:
+            assert first.status == 200
+    metrics = await penstock.metrics()
+    assert 'penstock_shed_total{priority="0",reason="bodies"} 1.0' in metrics
+    assert "penstock_config_reload_success 1.0" in metrics
+    assert "# TYPE penstock_queue_wait_seconds histogram" in metrics
+    assert 'penstock_backend_admin_state{admin_state="ready",backend="b0"} 1.0' in metrics
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
+async def test_promtool_finds_no_fault(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate())
+    for _ in range(3):
+        await stream(penstock, 4)
+    process = await asyncio.create_subprocess_exec(
+        *("promtool", "check", "metrics"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    out, _ = await process.communicate((await penstock.metrics()).encode())
+    assert (process.returncode, out.decode()) == (0, "")
