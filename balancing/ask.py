@@ -79,6 +79,7 @@ class Ask(msgspec.Struct, frozen=True):
     model: str | None = None
     prompt_tokens: int = 1
     text_bytes: int = 0
+    counted_tokens: int | None = None  # of the text, where a tokenizer has counted it
     content: ContentClass = ContentClass.TEXT
     prompts: int = 1
     choices: int = 1

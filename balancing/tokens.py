@@ -22,6 +22,9 @@ MODELS_MAX: Final = 256
 # Enough of the newest text to tell its class; the whole of a long prompt would cost more.
 SAMPLE_BYTES: Final = 4_096
 
+# How much one request moves the mean of what a chat template adds.
+ADDED_GAIN: Final = 0.1
+
 _ASCII_BYTES: Final = bytes(range(128))
 
 
@@ -66,10 +69,15 @@ class _Ratio:
 
 
 class TokenEstimator:
-    """Learns tokens per byte for each model and content class."""
+    """Learns tokens per byte for each model and content class.
+
+    Where a tokenizer has counted the text, it learns what the model's chat
+    template adds to that instead.
+    """
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[str | None, ContentClass], _Ratio] = {}
+        self._added_tokens: dict[str | None, float] = {}
 
     def estimate(
         self, model: str | None, content: ContentClass, text_bytes: int, media_parts: int = 0
@@ -92,3 +100,16 @@ class TokenEstimator:
                 return
             ratio = self._ratios[key] = _Ratio()
         ratio.observe(text_bytes, prompt_tokens)
+
+    def counted(self, model: str | None, text_tokens: int) -> int:
+        """Prompt tokens of a text that was counted, with what the template adds; at least 1."""
+        return max(1, text_tokens + round(self._added_tokens.get(model, 0.0)))
+
+    def observe_counted(self, model: str | None, text_tokens: int, prompt_tokens: int) -> None:
+        """Learn what the template adds to a counted text: a fading mean of the differences."""
+        added = self._added_tokens.get(model)
+        sample = float(prompt_tokens - text_tokens)
+        if added is not None:
+            self._added_tokens[model] = added + ADDED_GAIN * (sample - added)
+        elif len(self._added_tokens) < MODELS_MAX:
+            self._added_tokens[model] = sample

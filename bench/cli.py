@@ -17,6 +17,12 @@ def _policies(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _estimators(argv: Sequence[str]) -> int:
+    from bench.estimator_error import main
+
+    return main(argv)
+
+
 def _scrape(argv: Sequence[str]) -> int:
     from bench.scrape import main
 
@@ -27,6 +33,7 @@ def _scrape(argv: Sequence[str]) -> int:
 COMMANDS: Final[dict[str, tuple[Callable[[Sequence[str]], int], str]]] = {
     "overhead": (_overhead, "CPU, latency and memory beside nginx, HAProxy and aiohttp"),
     "policies": (_policies, "what counting tokens buys, on simulated servers"),
+    "estimators": (_estimators, "estimated against real prompt tokens, on texts of four classes"),
     "scrape": (_scrape, "what a /metrics scrape does to the streams beside it"),
 }
 

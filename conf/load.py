@@ -44,7 +44,9 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
         _put_file(draft, path, environ)
     put_environment(draft, environ)
     put_flags(draft, flags)
-    put_secrets(draft, path.parent if path is not None else Path())
+    folder = path.parent if path is not None else Path()
+    put_secrets(draft, folder)
+    _place(draft, ("tokens", "file"), folder)
     settings = _validated(draft)
     origins = {
         spell(leaf): str(draft.origins.get(leaf, "default")) for leaf in _leaves(settings, ())
@@ -87,6 +89,13 @@ def _read_file(path: Path, environ: Mapping[str, str]) -> Document:
         problem = f"not UTF-8: byte 0x{content[error.start]:02x}"
         raise ConfigError([Issue(f"{path}:{line}", (), problem)]) from None
     return read(text, environ)
+
+
+def _place(draft: Draft, at: KeyPath, folder: Path) -> None:
+    """Let a relative path in a file start at the folder of that file."""
+    name, origin = draft.get(at), draft.origin_of(at)
+    if isinstance(name, str) and name and origin is not None and origin.layer == "file":
+        draft.put(at, str(folder / name), origin)
 
 
 def _validated(draft: Draft) -> Settings:

@@ -209,6 +209,32 @@ class AffinitySettings(Section):
     )
 
 
+class TokensSettings(Section):
+    """How prompt tokens are counted before a backend does."""
+
+    estimator: Literal["bytes", "tiktoken", "huggingface"] = Field(
+        default="bytes",
+        description="`bytes`: bytes of text times a ratio learnt from what the backends report."
+        " The others count exactly, in a thread, which costs milliseconds a request.",
+    )
+    file: FilePath | None = Field(
+        default=None,
+        description="For tiktoken its ranks file, for huggingface a tokenizer.json; a relative"
+        " path starts at the folder of the configuration file.",
+    )
+    encoding: Literal["cl100k_base", "o200k_base"] = Field(
+        default="cl100k_base", description="How tiktoken cuts text before it merges."
+    )
+
+    @model_validator(mode="after")
+    def _a_file_is_given_where_one_is_used(self) -> Self:
+        if self.estimator == "bytes" and self.file is not None:
+            raise ValueError("the estimator `bytes` takes no file: name another, or leave it out")
+        if self.estimator != "bytes" and self.file is None:
+            raise ValueError(f"the estimator `{self.estimator}` needs file, the tokenizer's")
+        return self
+
+
 class DrainSettings(Section):
     """What happens between SIGTERM and the exit."""
 
@@ -243,6 +269,7 @@ class Settings(Section):
     timeouts: TimeoutSettings = TimeoutSettings()
     limits: LimitSettings = LimitSettings()
     affinity: AffinitySettings = AffinitySettings()
+    tokens: TokensSettings = TokensSettings()
     drain: DrainSettings = DrainSettings()
     paths: ProxiedPaths = Field(
         default=(),
@@ -273,4 +300,5 @@ __all__ = [
     "PoolSettings",
     "Settings",
     "TimeoutSettings",
+    "TokensSettings",
 ]

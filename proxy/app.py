@@ -16,11 +16,13 @@ from aiohttp import web
 from balancing.backend import Backend
 from balancing.fleet import Fleet, Pool
 from balancing.policies import POLICIES
+from balancing.token_counter import TokenCounter
 from conf.load import Loaded
 from conf.settings import Settings
 from health.monitor import Monitor
 from proxy.access_log import AccessLog
 from proxy.admin import Admin
+from proxy.counting import Counting
 from proxy.drain import drain
 from proxy.errors import BackendError, ConnectionRefused
 from proxy.listener import ClientConnection
@@ -42,7 +44,8 @@ GC_THRESHOLD: Final = 20_000
 class App:
     """One proxy process: data port, admin port, probes."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, counter: TokenCounter | None = None) -> None:
+        """`counter` counts prompts exactly, where one is configured."""
         settings = loaded.settings
         self._loaded = loaded
         self._settings = settings
@@ -57,6 +60,7 @@ class App:
         self._access_log = (
             AccessLog(loop, metrics, sys.stdout.fileno()) if settings.log.access else None
         )
+        self._counting = Counting(loop, counter) if counter is not None else None
         self.plane = DataPlane(
             settings,
             fleet_of(settings),
@@ -64,6 +68,7 @@ class App:
             rng=rng,
             metrics=metrics,
             access_log=self._access_log,
+            counting=self._counting,
             on_failure=self._failed,
         )
         self.monitor = Monitor(self.plane.fleet, settings.health, self.plane.authorizations, rng)
@@ -120,6 +125,8 @@ class App:
             connections.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._counting is not None:
+            self._counting.close()
         if self._access_log is not None:
             self._access_log.close()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import proxy
+from balancing.token_counter import TokenCounter
 from conf.issues import ConfigError
 from conf.load import Loaded, load
 from conf.schema import schema
@@ -176,15 +177,17 @@ def _serve(parsed: argparse.Namespace) -> int:
         config = Path(os.environ["PENSTOCK_CONFIG"])
     loaded = load(config, os.environ, given)
     log_to_stderr(loaded.settings.log.level)
-    run_loop(_serve_until_signal(loaded))
+    from proxy.counting import counter_of
+
+    run_loop(_serve_until_signal(loaded, counter_of(loaded, config)))
     return 0
 
 
-async def _serve_until_signal(loaded: Loaded) -> None:
+async def _serve_until_signal(loaded: Loaded, counter: TokenCounter | None) -> None:
     from proxy.app import App
     from proxy.notify import notify
 
-    app = App(loaded)
+    app = App(loaded, counter)
     try:
         await app.start()
     except OSError:
@@ -201,7 +204,9 @@ async def _serve_until_signal(loaded: Loaded) -> None:
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    load(parsed.file, os.environ, {})
+    from proxy.counting import counter_of
+
+    counter_of(load(parsed.file, os.environ, {}), parsed.file)
     print(f"{parsed.file}: ok")
     return 0
 

@@ -13,6 +13,8 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from balancing.ask import NO_OBJECT, UNREADABLE, Ask, MalformedAsk
 from balancing.backend import Backend
 from balancing.fleet import UnknownModel
@@ -186,7 +188,22 @@ class Exchange:
 
     def _begin(self) -> None:
         self._peek()
-        self._next()
+        counting = self._plane.counting
+        if not (counting and self.ask.text_bytes and counting.submit(self.body, self._counted)):
+            self._next()
+
+    def _counted(self, tokens: int | None) -> None:
+        """A tokenizer has counted the prompt; the client may have left meanwhile."""
+        if self._ended:
+            return
+        if tokens is not None:
+            ask = self.ask
+            self.ask = msgspec.structs.replace(
+                ask,
+                prompt_tokens=self._plane.estimator.counted(ask.model, tokens),
+                counted_tokens=tokens,
+            )
+        self.step(self._next)
 
     def _next(self) -> None:
         """Choose a backend and reserve on it, and begin an attempt there."""
@@ -356,4 +373,7 @@ class Exchange:
         if not prompt_tokens or not ask.text_bytes:
             return
         self._plane.metrics.estimate_ratio.observe(ask.prompt_tokens / prompt_tokens)
-        self._plane.estimator.observe(ask.model, ask.content, ask.text_bytes, prompt_tokens)
+        if ask.counted_tokens is not None:
+            self._plane.estimator.observe_counted(ask.model, ask.counted_tokens, prompt_tokens)
+        else:
+            self._plane.estimator.observe(ask.model, ask.content, ask.text_bytes, prompt_tokens)

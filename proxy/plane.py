@@ -21,6 +21,7 @@ from balancing.tokens import TokenEstimator
 from conf.settings import Settings
 from proxy.access_log import AccessLog
 from proxy.answer import Answer
+from proxy.counting import Counting
 from proxy.errors import (
     BackendError,
     BodyTooLarge,
@@ -58,6 +59,7 @@ class DataPlane:
         rng: Random,
         metrics: Metrics,
         access_log: AccessLog | None = None,
+        counting: Counting | None = None,
         on_failure: Callable[[Backend, BackendError], None] = lambda backend, error: None,
     ) -> None:
         self.settings = settings
@@ -65,6 +67,7 @@ class DataPlane:
         self.loop = loop
         self.metrics = metrics
         self.access_log = access_log
+        self.counting = counting
         self.failed = on_failure
         self.estimator = TokenEstimator()
         self.gate = Gate(lambda: self.fleet, rng)

@@ -12,7 +12,7 @@ MAY_IMPORT = {
     "balancing": {"balancing", "conf"},
     "health": {"health", "balancing", "conf"},
     "proxy": {"proxy", "health", "balancing", "conf"},
-    "bench": {"bench"},
+    "bench": {"bench", "balancing", "conf"},  # experiments run the real decisions
 }
 # Lazily, and only for the commands that need simulated servers or the benchmarks.
 MAY_IMPORT_BENCH = {"proxy/cli.py", "proxy/demo.py"}

@@ -1,0 +1,138 @@
+"""`penstock bench estimators`: how far the estimate by bytes is from a real server's counts.
+
+Takes texts of four classes from directories (prose, code, JSON, Chinese), sends
+each as a chat of one token to a server, and compares the estimate that would
+have routed it with the `usage.prompt_tokens` that comes back; the estimator
+learns from each, as in the proxy. Now and then a chat with an inline image goes
+through the estimator too, which must not move it.
+"""
+
+import argparse
+import http.client
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from balancing.ask import Ask
+from balancing.tokens import TokenEstimator
+
+CLASSES: Final = ("prose", "code", "json", "chinese")
+TEXT_CHARS: Final = (400, 3_000)
+# Of one file, where there are few of its class.
+PIECES_MAX: Final = 5
+WARM: Final = 50
+_SUFFIXES: Final = {
+    ".md": "prose", ".txt": "prose", ".rst": "prose", ".py": "code", ".c": "code", ".h": "code",
+    ".js": "code", ".json": "json", ".po": "chinese",
+}  # fmt: skip
+_IMAGE: Final = "data:image/png;base64," + "iVBORw0KGgo" * 8_000
+
+
+def texts(folders: Sequence[Path], count: int, rng: Random) -> dict[str, list[str]]:
+    """`count` pieces of text of each class, spread over the files; fewer where they lack."""
+    found: dict[str, list[str]] = defaultdict(list)
+    paths = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    rng.shuffle(paths)
+    for path in paths * PIECES_MAX:
+        kind = _SUFFIXES.get(path.suffix)
+        if kind is None or path.stat().st_size > 5_000_000:
+            continue
+        text = path.read_text(errors="ignore")
+        wide = sum("\u4e00" <= char <= "\u9fff" for char in text[:20_000])
+        if wide > 0.2 * min(len(text), 20_000):
+            kind = "chinese"
+        elif kind == "chinese":
+            continue
+        length = rng.randint(*TEXT_CHARS)
+        if len(text) >= TEXT_CHARS[0] and len(found[kind]) < count:
+            start = rng.randint(0, max(0, len(text) - length))
+            found[kind].append(text[start : start + length])
+    return found
+
+
+class Server:
+    """Counts a chat's prompt tokens by asking for one token."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        self.model = self._ask("GET", "/v1/models", None)["data"][0]["id"]
+
+    def prompt_tokens(self, body: bytes) -> int:
+        return int(self._ask("POST", "/v1/chat/completions", body)["usage"]["prompt_tokens"])
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> dict:  # type: ignore[type-arg]
+        headers = {"content-type": "application/json"}
+        self._connection.request(method, path, body, headers)
+        answer = self._connection.getresponse()
+        content = answer.read()
+        if answer.status != 200:
+            raise SystemExit(f"the server answered {answer.status}: {content[:200]!r}")
+        return orjson.loads(content)  # type: ignore[no-any-return]
+
+
+def samples(
+    found: dict[str, list[str]], server: Server, rng: Random
+) -> Iterator[tuple[str, float]]:
+    """(class, estimate / actual) in the order of arrival, classes mixed."""
+    estimator = TokenEstimator()
+    arrivals = [(kind, text) for kind, pieces in found.items() for text in pieces]
+    rng.shuffle(arrivals)
+    headers = [(b"content-type", b"application/json")]
+    for number, (kind, text) in enumerate(arrivals):
+        if number % 5 == 0:
+            image = {"type": "image_url", "image_url": {"url": _IMAGE}}
+            body = _body(server.model, [image, {"type": "text", "text": text}])
+            ask = Ask.from_request("/v1/chat/completions", headers, body, estimator)
+            estimator.observe(ask.model, ask.content, ask.text_bytes, 1_400)
+        body = _body(server.model, text)
+        ask = Ask.from_request("/v1/chat/completions", headers, body, estimator)
+        actual = server.prompt_tokens(body)
+        yield kind, ask.prompt_tokens / actual
+        estimator.observe(ask.model, ask.content, ask.text_bytes, actual)
+
+
+def _body(model: str, content: object) -> bytes:
+    messages = [{"role": "user", "content": content}]
+    return orjson.dumps({"model": model, "max_tokens": 1, "messages": messages})
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="penstock bench estimators", description="The estimate by bytes against real counts."
+    )
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="where texts are")
+    parser.add_argument("--server", required=True, metavar="URL", help="a vLLM server")
+    parser.add_argument("--each", type=int, default=50, help="texts of each class (default 50)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(argv)
+    rng = Random(options.seed)
+    found = texts(options.folders, options.each, rng)
+    lacking = [kind for kind in CLASSES if len(found[kind]) < options.each]
+    if lacking:
+        counts = ", ".join(f"{len(found[kind])} of {kind}" for kind in lacking)
+        print(f"penstock bench: too few texts in these folders: {counts}", file=sys.stderr)
+        return 1
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for number, (kind, ratio) in enumerate(samples(found, Server(options.server), rng)):
+        if number >= WARM:
+            ratios[kind].append(ratio)
+            ratios["all"].append(ratio)
+    print(f"| class | texts after the first {WARM} | median ratio | median error | p90 error |")
+    print("|---|---:|---:|---:|---:|")
+    for kind in (*CLASSES, "all"):
+        errors = sorted(abs(ratio - 1.0) for ratio in ratios[kind])
+        p90 = errors[int(0.9 * len(errors))]
+        print(
+            f"| {kind} | {len(errors)} | {statistics.median(ratios[kind]):.3f} "
+            f"| {statistics.median(errors):.1%} | {p90:.1%} |"
+        )
+    return 0
