@@ -5,7 +5,7 @@ ARGS ?=
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
-.PHONY: demo test test-compiled unit lint format bench clean
+.PHONY: demo test test-compiled unit lint lint-deploy format bench clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -16,10 +16,24 @@ test: .venv/installed  ## all tests; ARGS="tests/unit -k heads" for some
 test-compiled: .compiled/.venv/installed  ## the same tests on the data path as C extensions; needs cc
 	cd .compiled && .venv/bin/python -m pytest -q $(ARGS)
 
-lint: .venv/installed  ## formatting, lint rules, types
+lint: .venv/installed lint-deploy  ## formatting, lint rules, types, deployment files
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+
+# Two tools are no Python packages; what they check is left out, aloud, where they are missing.
+lint-deploy: .venv/installed  ## the Dockerfile and deploy/; all of it with promtool and systemd-analyze (Debian: prometheus systemd)
+	.venv/bin/hadolint Dockerfile
+	.venv/bin/kubernetes-validate --strict --quiet deploy/kubernetes/*.yaml
+	.venv/bin/kubernetes-validate --strict --quiet -k 1.33 deploy/kubernetes/*.yaml
+	.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	if ! command -v promtool; then echo "no promtool: Prometheus files are not checked"; else \
+	  promtool check config deploy/prometheus.yml && promtool test rules deploy/alerts.test.yml; fi
+	sed 's#/usr/local/lib/penstock#$(CURDIR)/.venv#' deploy/penstock.service > .venv/penstock.service
+	if ! command -v systemd-analyze; then echo "no systemd-analyze: the unit is not checked"; else \
+	  systemd-analyze verify --man=no .venv/penstock.service \
+	  && systemd-analyze security --offline=yes --threshold=20 --no-pager .venv/penstock.service > .venv/security.txt \
+	  || { cat .venv/security.txt; exit 1; }; fi
 
 format: .venv/installed
 	.venv/bin/ruff format .

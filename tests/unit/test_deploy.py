@@ -1,0 +1,248 @@
+"""The files that deploy penstock: they load, fit each other, and leave a drain its time."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from configparser import ConfigParser
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import proxy
+from balancing.backend import Backend
+from balancing.fleet import Fleet, Pool
+from balancing.policies import POLICIES
+from conf.load import load
+from conf.settings import Settings
+from proxy.exposition import PenstockCollector
+from proxy.metrics import Metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+ALERTS = yaml.safe_load((DEPLOY / "alerts.yml").read_text())
+MANIFESTS = ["standalone", "sidecar"]
+# What the admin port answers without a token, on any address.
+OPEN_PATHS = {"/livez", "/readyz", "/metrics"}
+# What a drain may take after its timeout: last words, closing, the interpreter's exit.
+LEAVING_S = 5.0
+MIB = 2**20
+
+
+def manifest(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text()))
+
+
+def one(name: str, *kinds: str) -> dict[str, Any]:
+    (found,) = (each for each in manifest(name) if each["kind"] in kinds)
+    return found
+
+
+def pod(name: str) -> dict[str, Any]:
+    spec: dict[str, Any] = one(name, "Deployment", "StatefulSet")["spec"]["template"]["spec"]
+    return spec
+
+
+def penstock(name: str) -> dict[str, Any]:
+    """The container that runs penstock."""
+    spec = pod(name)
+    containers: list[dict[str, Any]] = [*spec["containers"], *spec.get("initContainers", [])]
+    (found,) = (each for each in containers if each["name"] == "penstock")
+    return found
+
+
+def settings(name: str, folder: Path) -> Settings:
+    """What a manifest's ConfigMap, or compose's file, configures."""
+    if name == "compose":
+        return load(DEPLOY / "penstock.yaml", {}, {}).settings
+    path = folder / "penstock.yaml"
+    path.write_text(one(name, "ConfigMap")["data"]["penstock.yaml"])
+    return load(path, {}, {}).settings
+
+
+def unit() -> ConfigParser:
+    parser = ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign] # keys are as written
+    parser.read(DEPLOY / "penstock.service")
+    return parser
+
+
+def seconds(text: str) -> float:
+    return float(text.removesuffix("s"))
+
+
+@pytest.mark.parametrize("name", ["compose", *MANIFESTS])
+def test_probes_and_prometheus_can_reach_the_admin_port(name: str, tmp_path: Path) -> None:
+    assert settings(name, tmp_path).admin.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize("name", ["compose", *MANIFESTS, "systemd"])
+def test_the_drain_ends_before_the_patience_of_who_stops_it(name: str, tmp_path: Path) -> None:
+    if name == "systemd":
+        drain = Settings.model_fields["drain"].default
+        patience_s = seconds(unit()["Service"]["TimeoutStopSec"])
+    elif name == "compose":
+        drain = settings(name, tmp_path).drain
+        patience_s = seconds(COMPOSE["services"]["penstock"]["stop_grace_period"])
+    else:
+        drain = settings(name, tmp_path).drain
+        patience_s = pod(name)["terminationGracePeriodSeconds"]
+    if name == "sidecar":  # a sidecar is told after the containers beside it are gone
+        (vllm,) = pod(name)["containers"]
+        patience_s -= vllm["lifecycle"]["preStop"]["sleep"]["seconds"]
+        (shutdown,) = (each for each in vllm["args"] if each.startswith("--shutdown-timeout="))
+        patience_s -= seconds(shutdown.partition("=")[2])
+    assert drain.grace_s + drain.timeout_s + LEAVING_S <= patience_s
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_probes_ask_the_admin_port_what_it_answers_without_a_token(name: str) -> None:
+    container = penstock(name)
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"http": 8080, "admin": 9321}
+    probes = {
+        kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")
+    }
+    assert {probe["port"] for probe in probes.values()} == {"admin"}
+    assert {probe["path"] for probe in probes.values()} <= OPEN_PATHS
+    # Not ready is no reason to restart, and a sidecar's start must not wait for its vLLM.
+    assert probes["liveness"]["path"] == probes["startup"]["path"] == "/livez"
+    assert probes["readiness"]["path"] == "/readyz"
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_pods_keep_to_the_restricted_profile(name: str) -> None:
+    container = penstock(name)
+    context = pod(name).get("securityContext", {}) | container["securityContext"]
+    assert context == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "USER 65532:65532\n" in DOCKERFILE
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_memory_holds_all_bodies_and_the_proxy(name: str, tmp_path: Path) -> None:
+    resources = penstock(name)["resources"]
+    limit_bytes = int(resources["limits"]["memory"].removesuffix("Mi")) * MIB
+    # 82 MiB were measured with 2,000 streams (bench/RESULTS.md).
+    assert settings(name, tmp_path).limits.bodies_bytes + 128 * MIB <= limit_bytes
+    assert "cpu" not in resources["limits"]
+
+
+def test_each_sidecar_knows_every_server(tmp_path: Path) -> None:
+    stateful = one("sidecar", "StatefulSet")
+    names = [f"{stateful['metadata']['name']}-{i}" for i in range(stateful["spec"]["replicas"])]
+    urls = [f"http://{name}.{stateful['spec']['serviceName']}:8000" for name in names]
+    (pool,) = settings("sidecar", tmp_path).pools
+    assert [(each.name, each.url) for each in pool.backends] == list(zip(names, urls, strict=True))
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_selectors_find_the_pods(name: str) -> None:
+    workload = one(name, "Deployment", "StatefulSet")["spec"]
+    labels = workload["template"]["metadata"]["labels"]
+    selectors = [workload["selector"]["matchLabels"]]
+    for each in manifest(name):
+        if each["kind"] == "Service":
+            selectors.append(each["spec"]["selector"])
+        elif each["kind"] == "PodDisruptionBudget":
+            selectors.append(each["spec"]["selector"]["matchLabels"])
+    assert len(selectors) >= 3
+    assert all(selector.items() <= labels.items() for selector in selectors)
+
+
+def test_files_suffice_for_every_connection() -> None:
+    connections = Settings.model_fields["limits"].default.connections
+    for files in (
+        int(unit()["Service"]["LimitNOFILE"]),
+        COMPOSE["services"]["penstock"]["ulimits"]["nofile"],
+    ):
+        assert files > 2 * connections
+
+
+def test_a_configuration_error_is_no_reason_to_start_again() -> None:
+    service = unit()["Service"]
+    assert service["Restart"] == "on-failure"
+    assert service["RestartPreventExitStatus"] == "2"
+
+
+def images() -> Iterator[str]:
+    yield from re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+    yield from (each["image"] for each in COMPOSE["services"].values())
+    for name in MANIFESTS:
+        spec = pod(name)
+        yield from (
+            each["image"] for each in [*spec["containers"], *spec.get("initContainers", [])]
+        )
+
+
+@pytest.mark.parametrize("image", sorted(set(images())))
+def test_images_are_pinned_to_a_patch_version(image: str) -> None:
+    assert re.search(r":v?\d+\.\d+\.\d+(-|$)", image)
+    if image.startswith("penstock:"):
+        assert image == f"penstock:{proxy.__version__}"
+
+
+def test_the_image_tells_the_version_it_holds() -> None:
+    assert f'org.opencontainers.image.version="{proxy.__version__}"' in DOCKERFILE
+    for text in (DOCKERFILE, (ROOT / "README.md").read_text()):
+        assert set(re.findall(r"penstock:(\d+\.[\w.]+)", text)) == {proxy.__version__}
+
+
+def test_both_stages_have_the_same_interpreter() -> None:
+    bases = re.findall(r"^FROM python:([\d.]+)(?:-slim)?-(\w+)", DOCKERFILE, re.MULTILINE)
+    assert len(bases) == 2
+    assert bases[0] == bases[1]
+
+
+def test_the_build_sees_and_guards_every_package_of_the_wheel() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = {line.removeprefix("!") for line in ignore if line.startswith("!")}
+    assert allowed == packages | {"LICENSE", "README.md", "pyproject.toml"}
+    assert ignore[ignore.index("*") + 1].startswith("!")
+    (guarded,) = re.findall(r"for name in \(([^)]*)\)", DOCKERFILE)
+    assert set(re.findall(r"'(\w+)'", guarded)) == packages
+
+
+def test_no_dependency_brings_a_package_named_as_ours() -> None:
+    owners = packages_distributions()
+    for name in ("balancing", "bench", "conf", "health", "proxy"):
+        assert set(owners.get(name, ["penstock"])) == {"penstock"}
+
+
+def test_alerts_name_only_metrics_and_labels_that_exist() -> None:
+    backend = Backend("x", "http://127.0.0.1:1", "p", 1.0)
+    pool = Pool(name="p", policy=POLICIES["random"](), models=frozenset(), backends=(backend,))
+    metrics = Metrics(["p"])
+    metrics.pools["p"].request("x", 200, 0.1)
+    metrics.stream_failures.add("reset")
+    metrics.attempts.add("ok")
+    labels: dict[str, set[str]] = {"up": set(), "penstock_attempts_total": set()}
+    for family in PenstockCollector(metrics, Fleet((pool,))).collect():
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+    rules = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+    assert rules
+    for rule in rules:
+        text = f"{rule['expr']} {rule['annotations']['action']}"
+        named = set(re.findall(r"\b(?:penstock_\w+|up\b)", text))
+        assert named, rule["alert"]
+        assert named <= labels.keys(), rule["alert"]
+        used = set(re.findall(r"by \(([^)]*)\)", rule["expr"]))
+        used = {label.strip() for each in used for label in each.split(",")}
+        used |= set(re.findall(r"(\w+)=~?\"", rule["expr"]))
+        known = set().union(*(labels[name] for name in named)) | {"instance", "job"}
+        assert used <= known, rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "action"}
