@@ -113,6 +113,13 @@ def test_one_hot_session_cannot_push_its_backend_over_the_bound(pool: Pooled, to
     assert sum(held_tokens(backend) > 0 for backend in pool.backends) == 3  # 4 / (1 + EPSILON)
 
 
+def test_less_than_one_step_of_work_moves_nobody(pool: Pooled) -> None:
+    """In an idle fleet any load is above the mean, yet nobody waits for it."""
+    leases = [pool.choose("s", 1_000) for _ in range(9)]
+    assert {lease.backend for lease in leases} == {pool.home("s")}
+    assert held_tokens(pool.home("s")) > SLACK_TOKENS
+
+
 def test_open_streams_count_like_queued_prompts(pool: Pooled) -> None:
     home = pool.home("s")
     lease = Lease(home, keyed(None, 2 * SLACK_TOKENS), 0.0)
