@@ -7,7 +7,7 @@ import pytest
 
 from bench.sim.server import SimServer
 from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.test_streams import BODIES, CHAT, Got, ask
+from tests.e2e.request import BODIES, CHAT, Got, ask
 
 SESSIONS = {"pool": {"policy": "session"}}
 KEY = "a-key-that-must-never-be-seen"
