@@ -40,7 +40,9 @@ def test_the_readmes_configuration_loads(tmp_path: Path) -> None:
     assert [backend.name for backend in settings.pools[0].backends] == ["gpu-0", "gpu-1"]
 
 
-@pytest.mark.parametrize("command", ["serve", "check", "status", "drain", "ready", "maint", "demo", "sim", "bench"])
+@pytest.mark.parametrize(
+    "command", ["serve", "check", "status", "drain", "ready", "maint", "demo", "sim", "bench"]
+)
 def test_every_command_helps_and_is_in_the_readme(command: str) -> None:
     assert f"penstock {command}" in README
     assert command in _parser().format_help()
