@@ -8,11 +8,14 @@ route either: a body that is no JSON object, a `model` that is no string.
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from balancing.tokens import ContentClass, TokenEstimator, content_class
+
+if TYPE_CHECKING:
+    from balancing.session_key import SessionKeys
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -41,7 +44,7 @@ class MalformedAsk(ValueError):
     """The body cannot be routed; the text says what to change. Never holds the body."""
 
 
-class _Peek(msgspec.Struct):
+class Peek(msgspec.Struct):
     """The top-level fields that routing reads, each left as raw JSON."""
 
     model: msgspec.Raw = NO_FIELD
@@ -60,7 +63,7 @@ class _Peek(msgspec.Struct):
     input: msgspec.Raw = NO_FIELD
 
 
-_peek = msgspec.json.Decoder(_Peek)
+_peek = msgspec.json.Decoder(Peek)
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _integer = msgspec.json.Decoder(int)
 _string = msgspec.json.Decoder(str)
@@ -87,7 +90,8 @@ class Ask(msgspec.Struct, frozen=True):
     stream: bool = False
     stream_options: bytes = b""
     generates: bool = True
-    continues: bool = False  # refers to a response that one backend holds
+    session: str | None = None  # whose cache it may share; never to be logged
+    response_id: str | None = None  # of a stored response that it refers to, at one backend
     first_pool: bool = False  # no model decides
 
     @classmethod
@@ -99,13 +103,24 @@ class Ask(msgspec.Struct, frozen=True):
         estimator: TokenEstimator,
         *,
         generates: bool = True,
+        sessions: "SessionKeys | None" = None,
     ) -> "Ask":
-        """Read a request's wishes. Raises MalformedAsk on a body that is no JSON object."""
+        """Read a request's wishes. Raises MalformedAsk on a body that is no JSON object.
+
+        `sessions` tells where a session's key stands; None: nobody asks for it.
+        """
         if not body or not _is_json(headers):
             tokens = estimator.estimate(None, ContentClass.TEXT, len(body))
-            return cls(path, prompt_tokens=tokens, text_bytes=len(body), generates=generates)
+            return cls(
+                path,
+                prompt_tokens=tokens,
+                text_bytes=len(body),
+                generates=generates,
+                session=sessions.read(headers, None) if sessions is not None else None,
+                response_id=_response_in(path),
+            )
         try:
-            peek = _peek.decode(body)
+            peek = (_peek if sessions is None else sessions.decoder).decode(body)
         except (*UNREADABLE, RecursionError):
             raise MalformedAsk(NO_OBJECT) from None
         model = _model_of(peek.model)
@@ -130,7 +145,8 @@ class Ask(msgspec.Struct, frozen=True):
             stream=peek.stream is not NO_FIELD and bytes(peek.stream) == b"true",
             stream_options=bytes(peek.stream_options),
             generates=generates,
-            continues=bytes(peek.previous_response_id).startswith(b'"'),
+            session=sessions.read(headers, peek) if sessions is not None else None,
+            response_id=_response_in(path) or _text(peek.previous_response_id),
         )
 
     @property
@@ -161,7 +177,22 @@ def _model_of(raw: msgspec.Raw) -> str | None:
         raise MalformedAsk("`model` must be a string.") from None
 
 
-def _text_of(peek: _Peek) -> bytes:
+def _response_in(path: str) -> str | None:
+    """The id in `/v1/responses/{id}` and in what lies below it."""
+    return path.split("/")[3] if path.startswith("/v1/responses/") else None
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    """A string, or None for anything else."""
+    if not bytes(raw).startswith(b'"'):
+        return None
+    try:
+        return _string.decode(raw)
+    except UNREADABLE:
+        return None
+
+
+def _text_of(peek: Peek) -> bytes:
     """The prompt's JSON, wherever the dialect keeps it, as bytes to be measured."""
     parts = (peek.messages, peek.prompt, peek.input, peek.system, peek.instructions, peek.tools)
     given = [part for part in parts if part is not NO_FIELD]

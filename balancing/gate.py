@@ -4,13 +4,15 @@ Choosing and reserving are one synchronous call, so that no other request can
 come between the reading of a load and the lease that changes it.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 
 from balancing.ask import Ask
 from balancing.backend import AdminState, Backend
 from balancing.fleet import Fleet, Pool
 from balancing.lease import Lease, Reason
+from balancing.policies.session import Session
+from balancing.response_owners import ResponseOwners
 
 
 class NoBackend(LookupError):
@@ -23,13 +25,22 @@ class Gate:
     def __init__(self, fleet: Callable[[], Fleet], rng: Random) -> None:
         self._fleet = fleet
         self._rng = rng
+        self.owners = ResponseOwners()
 
     def choose(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Lease:
         """Choose a backend and reserve the tokens on it. Raises NoBackend, UnknownModel.
 
         `tried` are backends that already failed this request.
         """
-        for pool in self._fleet().resolve(ask):
+        pools = self._fleet().resolve(ask)
+        if ask.response_id is not None:
+            owner = self._owner(pools, ask.response_id, now_s)
+            if owner is not None and owner not in tried:
+                if not (owner.fit or _last_resort(owner)):
+                    raise NoBackend
+                owner.advance(now_s)
+                return Lease(owner, ask, now_s, Reason.AFFINITY)
+        for pool in pools:
             fit = [
                 backend
                 for backend in pool.backends
@@ -39,20 +50,41 @@ class Gate:
                 fit = [
                     backend
                     for backend in pool.backends
-                    if backend.doubted
-                    and backend.admin_state is AdminState.READY
-                    and backend not in tried
-                    and backend.serves(ask.model)
+                    if _last_resort(backend) and backend not in tried and backend.serves(ask.model)
                 ]
             if not fit:
                 continue
             fit = _warm_enough(pool, fit, ask, now_s)
             for backend in fit:
                 backend.advance(now_s)
-            if len(fit) == 1:
-                return Lease(fit[0], ask, now_s, Reason.ONLY)
-            return Lease(pool.policy.choose(fit, ask, now_s, self._rng), ask, now_s)
+            alone = len(fit) == 1
+            chosen = fit[0] if alone else pool.policy.choose(fit, ask, now_s, self._rng)
+            return Lease(chosen, ask, now_s, _reason(pool, ask, chosen, alone=alone))
         raise NoBackend
+
+    def may_hold(self, ask: Ask) -> set[Backend]:
+        """All that might hold the response that `ask` refers to, fit or not."""
+        return {
+            backend
+            for pool in self._fleet().resolve(ask)
+            for backend in pool.backends
+            if backend.serves(ask.model)
+        }
+
+    def _owner(self, pools: Sequence[Pool], response_id: str, now_s: float) -> Backend | None:
+        """Who made a stored response, as far as it is remembered and still in the fleet."""
+        name = self.owners.find(response_id, now_s)
+        if name is not None:
+            for pool in pools:
+                for backend in pool.backends:
+                    if backend.name == name:
+                        return backend
+        return None
+
+
+def _last_resort(backend: Backend) -> bool:
+    """Whether it is out on suspicion alone."""
+    return backend.doubted and backend.admin_state is AdminState.READY
 
 
 def _warm_enough(pool: Pool, fit: list[Backend], ask: Ask, now_s: float) -> list[Backend]:
@@ -74,3 +106,10 @@ def _warm_enough(pool: Pool, fit: list[Backend], ask: Ask, now_s: float) -> list
         )
     ]
     return allowed or fit
+
+
+def _reason(pool: Pool, ask: Ask, chosen: Backend, *, alone: bool) -> Reason:
+    if ask.session is not None and isinstance(pool.policy, Session):
+        home = pool.policy.home(ask.session)
+        return Reason.AFFINITY if chosen.name == home else Reason.SPILL
+    return Reason.ONLY if alone else Reason.COST

@@ -17,6 +17,8 @@ class Reason(StrEnum):
 
     COST = "cost"  # the policy preferred it
     ONLY = "only"  # no other could serve
+    AFFINITY = "affinity"  # the own backend of its session, or of the response that it refers to
+    SPILL = "spill"  # its session's own was unfit, over its bound or tried already
 
 
 class Lease:

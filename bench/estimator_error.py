@@ -25,6 +25,8 @@ from balancing.tokens import TokenEstimator
 
 CLASSES: Final = ("prose", "code", "json", "chinese")
 TEXT_CHARS: Final = (400, 3_000)
+# A token has at least a byte: no text is longer than the smallest context in use.
+TEXT_BYTES_MAX: Final = 3_600
 # Of one file, where there are few of its class.
 PIECES_MAX: Final = 5
 WARM: Final = 50
@@ -53,7 +55,8 @@ def texts(folders: Sequence[Path], count: int, rng: Random) -> dict[str, list[st
         length = rng.randint(*TEXT_CHARS)
         if len(text) >= TEXT_CHARS[0] and len(found[kind]) < count:
             start = rng.randint(0, max(0, len(text) - length))
-            found[kind].append(text[start : start + length])
+            piece = text[start : start + length].encode()[:TEXT_BYTES_MAX]
+            found[kind].append(piece.decode(errors="ignore"))
     return found
 
 

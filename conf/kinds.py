@@ -41,10 +41,11 @@ PolicyName = Literal[
     "power_of_two",
     "peak_ewma",
     "least_tokens",
+    "session",
 ]
 POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
 # Names that documents mention already: told apart from a misspelling.
-PLANNED_POLICY_NAMES: Final = frozenset({"session", "token_cost"})
+PLANNED_POLICY_NAMES: Final = frozenset({"token_cost"})
 
 
 def _refuse_planned(name: object) -> object:

@@ -18,7 +18,7 @@ from balancing.fleet import Fleet, Pool
 from balancing.policies import POLICIES
 from balancing.token_counter import TokenCounter
 from conf.load import Loaded
-from conf.settings import Settings
+from conf.settings import PoolSettings, Settings
 from health.monitor import Monitor
 from proxy.access_log import AccessLog
 from proxy.admin import Admin
@@ -150,20 +150,15 @@ class App:
 
 def fleet_of(settings: Settings) -> Fleet:
     """The fleet that a configuration describes, every backend still `starting`."""
-    return Fleet(
-        tuple(
-            Pool(
-                name=pool.name,
-                policy=POLICIES[pool.policy](),
-                models=frozenset(pool.models),
-                backends=tuple(
-                    Backend(each.name, each.url.rstrip("/"), pool.name, each.weight)
-                    for each in pool.backends
-                ),
-            )
-            for pool in settings.pools
-        )
+    return Fleet(tuple(_pool_of(pool) for pool in settings.pools))
+
+
+def _pool_of(pool: PoolSettings) -> Pool:
+    backends = tuple(
+        Backend(each.name, each.url.rstrip("/"), pool.name, each.weight) for each in pool.backends
     )
+    policy = POLICIES[pool.policy](backends)
+    return Pool(pool.name, backends, policy, frozenset(pool.models))
 
 
 def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:

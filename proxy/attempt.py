@@ -166,13 +166,19 @@ class Attempt:
                 self._end,
                 exchange.route.dialect,
                 exchange.itl_s,
+                exchange.made,
                 hide_usage=exchange.hides_usage,
             )
         elif exchange.answer.started or (
             head.content_type == b"application/json" and not head.encoded
         ):
             self.relay = JsonRelay(
-                head, exchange.answer, self._lease, self._end, exchange.route.dialect
+                head,
+                exchange.answer,
+                self._lease,
+                self._end,
+                exchange.route.dialect,
+                exchange.made,
             )
         else:
             self.relay = Relay(head, exchange.answer, self._lease, self._end)

@@ -226,6 +226,7 @@ class NotHere(BackendError):
     """A stateful object that this backend does not have; another may."""
 
     reason = "not_here"
+    reached = False
 
 
 class BackendTimeout(BackendError):
@@ -242,6 +243,12 @@ class OutOfTime(BackendTimeout):
     message = "The time allowed for the whole request is over."
     retryable = False
     suspicious = False
+
+
+class ResponseOutOfReach(NoBackendReady):
+    """Who could be asked does not hold the stored response; the others may."""
+
+    message = "The backend that may hold this response cannot be reached now; retry later."
 
 
 class ResponseNotFound(ClientError):

@@ -70,6 +70,7 @@ class Exchange:
         "_received_s",
         "_sent_s",
         "_tried",
+        "_without",
         "answer",
         "ask",
         "body",
@@ -101,6 +102,7 @@ class Exchange:
         self._error: PenstockError | None = None
         self._failure: BackendError | None = None  # the last attempt's
         self._tried: set[Backend] = set()
+        self._without: set[Backend] = set()  # said that they do not hold what is asked for
         self._sent_s: float | None = None
         self._attempts = 0
         self._reached = 0  # attempts that may have cost an engine work
@@ -155,13 +157,18 @@ class Exchange:
     @property
     def anywhere(self) -> bool:
         """Whether it asks for something that one backend holds: a 404 sends it to the next."""
-        return self.route.anywhere or self.ask.continues
+        return self.route.anywhere or self.ask.response_id is not None
 
     @property
     def authorization(self) -> bytes | None:
         """The pool's own key, for a client that sent none."""
         assert self._lease is not None
         return self._plane.authorizations.get(self._lease.backend.pool)
+
+    def made(self, response_id: str) -> None:
+        """The backend answers with a stored response: whoever refers to it is sent there."""
+        assert self._lease is not None
+        self._plane.gate.owners.put(response_id, self._lease.backend.name, monotonic())
 
     def sent(self, now_s: float) -> None:
         """The request is on its way upstream."""
@@ -213,10 +220,15 @@ class Exchange:
         except UnknownModel:
             raise ModelNotFound from None
         except NoBackend:
-            if isinstance(self._failure, NotHere):
-                raise ResponseNotFound from None
-            raise self._failure or self._plane.no_backend() from None
+            raise self._nobody() from None
         self._try(self._lease)
+
+    def _nobody(self) -> PenstockError:
+        """Why nobody serves it: a response is unknown only if all who may hold it said so."""
+        if self._without:
+            all_said = self._plane.gate.may_hold(self.ask) <= self._without
+            return ResponseNotFound() if all_said else self._plane.out_of_reach()
+        return self._failure or self._plane.no_backend()
 
     def _attempted(self, error: BackendError | None) -> None:
         lease = self._lease
@@ -228,9 +240,7 @@ class Exchange:
         self._failure = error
         self._failed(error)
         self._reached += error.reached
-        if not error.retryable or (
-            self._reached >= ATTEMPTS_MAX and not isinstance(error, NotHere)
-        ):
+        if not error.retryable or self._reached >= ATTEMPTS_MAX:
             raise error
         lease.end(monotonic())
         self._tried.add(lease.backend)
@@ -268,6 +278,7 @@ class Exchange:
                 self.body,
                 self._plane.estimator,
                 generates=route.generates,
+                sessions=self._plane.sessions,
             )
         except MalformedAsk as error:
             raise BadRequest(str(error)) from None
@@ -297,6 +308,7 @@ class Exchange:
         assert lease is not None
         self._plane.metrics.attempts.add(error.reason)
         if isinstance(error, NotHere):
+            self._without.add(lease.backend)
             return
         lease.fail(monotonic(), suspicious=error.suspicious)
         self._plane.failed(lease.backend, error)
@@ -343,6 +355,8 @@ class Exchange:
                 pool.ttft_s.observe(lease.first_token_s - self._began_s)
             if relay.broken_inside:
                 self._plane.metrics.stream_failures.add("error_event")
+        if lease is not None:
+            self._plane.placed(lease)
         if usage is not None:
             self._learn(usage.prompt_tokens, pool)
             pool.prompt_tokens += usage.prompt_tokens

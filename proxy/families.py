@@ -94,6 +94,12 @@ class PenstockCollector(Collector):
         metrics = self._metrics
         for name, text, labels, counter in (
             ("attempts", "Attempts by outcome.", ["reason"], metrics.attempts),
+            (
+                "affinity",
+                "Requests by whether the own backend of their session or response served them.",
+                ["result"],
+                metrics.affinity,
+            ),
             ("client_aborts", "Clients that left, by phase.", ["phase"], metrics.client_aborts),
             (
                 "stream_failures",

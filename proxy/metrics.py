@@ -127,6 +127,7 @@ class Metrics:
         self.loop_lag_s = Histogram(OVERHEAD_S)
         self.estimate_ratio = Histogram(RATIO)
         self.attempts = Counter()
+        self.affinity = Counter()
         self.client_aborts = Counter()
         self.stream_failures = Counter()
         self.shed = Counter()

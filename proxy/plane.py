@@ -17,6 +17,8 @@ import orjson
 from balancing.backend import Backend
 from balancing.fleet import Fleet
 from balancing.gate import Gate
+from balancing.lease import Lease, Reason
+from balancing.session_key import SessionKeys
 from balancing.tokens import TokenEstimator
 from conf.settings import Settings
 from proxy.access_log import AccessLog
@@ -29,6 +31,7 @@ from proxy.errors import (
     NoBackendReady,
     Overloaded,
     PenstockError,
+    ResponseOutOfReach,
     UnknownPath,
     UpgradeRequired,
 )
@@ -71,6 +74,15 @@ class DataPlane:
         self.failed = on_failure
         self.estimator = TokenEstimator()
         self.gate = Gate(lambda: self.fleet, rng)
+        self._session_pools = frozenset(
+            pool.name for pool in settings.pools if pool.policy == "session"
+        )
+        # None: no pool asks for keys, so none is read.
+        self.sessions = (
+            SessionKeys(settings.affinity.headers, settings.affinity.body_fields)
+            if self._session_pools
+            else None
+        )
         self.connections = {
             backend.name: ConnectionPool(
                 loop, backend.url, connect_timeout_s=settings.timeouts.connect_s
@@ -184,6 +196,10 @@ class DataPlane:
         """Nothing can serve: say when the next probe may have changed that."""
         return NoBackendReady(retry_after_s=self.settings.health.interval_s)
 
+    def out_of_reach(self) -> ResponseOutOfReach:
+        """Nobody who may hold a stored response is left to ask."""
+        return ResponseOutOfReach(retry_after_s=self.settings.health.interval_s)
+
     def answer(self, transport: asyncio.Transport, head: RequestHead | None) -> Answer:
         """An answer to a request; `head` is None when it could not be read."""
         answer = Answer(transport, head, self._request_id(head), self.cors(head))
@@ -210,6 +226,15 @@ class DataPlane:
             self.access_log.write(
                 self.line(head, answer, peer, error.status) | {"error": error.code}
             )
+
+    def placed(self, lease: Lease) -> None:
+        """Count whether a request was served where its session, or its response, belongs."""
+        if lease.reason is Reason.AFFINITY:
+            self.metrics.affinity.add("hit")
+        elif lease.reason is Reason.SPILL:
+            self.metrics.affinity.add("spill")
+        elif lease.backend.pool in self._session_pools:
+            self.metrics.affinity.add("miss")
 
     def _count(self, status: int) -> None:
         requests = self.metrics.pools[""].requests

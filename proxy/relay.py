@@ -39,6 +39,7 @@ _NOTHING_ORDINARY: Final = b"\x00"  # never in an event: every read is inspected
 _any: Final = msgspec.json.Decoder(msgspec.Raw)
 
 Ended = Callable[[BackendError | None], None]
+Made = Callable[[str], None]
 
 
 def _nobody(error: BackendError | None) -> None:
@@ -103,15 +104,25 @@ class Relay:
 
 
 class JsonRelay(Relay):
-    """Holds a JSON answer until it is whole, up to WHOLE_BYTES_MAX."""
+    """Holds a JSON answer until it is whole, up to WHOLE_BYTES_MAX.
 
-    __slots__ = ("_dialect", "_parts", "_size_bytes")
+    `made` is told the id of the stored response that the answer is, if it is one.
+    """
+
+    __slots__ = ("_dialect", "_made", "_parts", "_size_bytes")
 
     def __init__(
-        self, head: ResponseHead, answer: Answer, lease: Lease, ended: Ended, dialect: Dialect
+        self,
+        head: ResponseHead,
+        answer: Answer,
+        lease: Lease,
+        ended: Ended,
+        dialect: Dialect,
+        made: Made,
     ) -> None:
         super().__init__(head, answer, lease, ended)
         self._dialect = dialect
+        self._made = made
         self._parts: list[bytes] = []
         self._size_bytes = 0
 
@@ -136,6 +147,9 @@ class JsonRelay(Relay):
                 self._report(AnswerCut())  # it was to last until the close, which came early
                 return
             self.usage = self._dialect.usage(body)
+            response_id = self._dialect.response_id(body)
+            if response_id is not None:
+                self._made(response_id)
             if self._answer.started:  # a hold has sent a 200: this can only be an error
                 self._answer.break_off(self._dialect.wrapped_error(body))
                 self._report(None)
@@ -158,7 +172,8 @@ class EventRelay(Relay):
     """Relays server-sent events, always whole ones.
 
     Whole events, so that a hidden usage chunk never goes out in part and that
-    a comment or an error can be put between any two writes.
+    a comment or an error can be put between any two writes. `made` is told the
+    id of the stored response that the stream begins.
     """
 
     __slots__ = (
@@ -168,6 +183,7 @@ class EventRelay(Relay):
         "_held_bytes",
         "_hide_usage",
         "_itl_s",
+        "_made",
         "_ordinary",
         "_separator",
         "_tail",
@@ -182,12 +198,14 @@ class EventRelay(Relay):
         ended: Ended,
         dialect: Dialect,
         itl_s: Histogram,
+        made: Made,
         *,
         hide_usage: bool,
     ) -> None:
         super().__init__(head, answer, lease, ended)
         self._dialect = dialect
         self._itl_s = itl_s
+        self._made = made
         self._hide_usage = hide_usage
         self._held: list[bytes] = []
         self._held_bytes = 0
@@ -271,6 +289,8 @@ class EventRelay(Relay):
             if sign is Sign.DONE:
                 self._report(AnswerEmpty())
                 return
+            if read.response_id is not None:
+                self._made(read.response_id)
             self._held.append(event)
             self._held_bytes += len(event)
             rest = after

@@ -31,13 +31,15 @@ class Event(NamedTuple):
     """One event's meaning.
 
     `choice` is the index of the choice it belongs to, `status` the HTTP status
-    that an error stands for: below 500 the request is at fault.
+    that an error stands for: below 500 the request is at fault. `response_id`
+    names a response that the backend keeps.
     """
 
     sign: Sign
     choice: int = 0
     usage: Usage | None = None
     status: int = 500
+    response_id: str | None = None
 
 
 # What decoding a backend's bytes may raise: no JSON, no UTF-8, nested too deep.
@@ -95,6 +97,10 @@ class Dialect:
             return usage_of(_whole.decode(body).usage)
         except UNREADABLE:
             return None
+
+    def response_id(self, body: bytes) -> str | None:
+        """The id of the stored response that a whole JSON answer is, None when it is none."""
+        return None
 
     def error_body(self, error: PenstockError) -> bytes:
         """An error as a whole JSON answer."""

@@ -18,6 +18,8 @@ _FAILED: Final = frozenset({"error", "response.failed"})
 
 
 class _Response(msgspec.Struct):
+    id: msgspec.Raw = msgspec.Raw()
+    object: msgspec.Raw = msgspec.Raw()
     usage: msgspec.Raw = msgspec.Raw()
 
 
@@ -27,6 +29,8 @@ class _Typed(msgspec.Struct):
 
 
 _typed = msgspec.json.Decoder(_Typed)
+_response = msgspec.json.Decoder(_Response)
+_string = msgspec.json.Decoder(str)
 
 
 class Responses(Dialect):
@@ -45,12 +49,21 @@ class Responses(Dialect):
             return TOKEN
         usage = usage_of(typed.response.usage) if typed.response else None
         if typed.type in _PREAMBLE:
+            if typed.type == "response.created" and typed.response:
+                return Event(Sign.QUIET, response_id=_id_of(typed.response))
             return QUIET
         if typed.type in _LAST:
             return Event(Sign.DONE, 0, usage)
         if typed.type in _FAILED:
             return Event(Sign.ERROR)
         return TOKEN
+
+    def response_id(self, body: bytes) -> str | None:
+        try:
+            response = _response.decode(body)
+        except UNREADABLE:
+            return None
+        return _id_of(response) if bytes(response.object) == b'"response"' else None
 
     def error_event(self, error: PenstockError) -> bytes:
         """The API's flat `error` event, and `error` beside it, on which the SDK raises."""
@@ -65,3 +78,10 @@ class Responses(Dialect):
 
     def wrapped_error(self, body: bytes) -> bytes:
         return b"event: error\n%b" % super().wrapped_error(body)
+
+
+def _id_of(response: _Response) -> str | None:
+    try:
+        return _string.decode(response.id)
+    except UNREADABLE:
+        return None  # an odd type, or none

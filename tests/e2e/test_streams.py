@@ -5,60 +5,22 @@ of its request and is compared byte for byte.
 """
 
 import re
-from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 import msgspec
 import orjson
 import pytest
-from multidict import CIMultiDictProxy
 
 from bench.sim.prompt import render
 from bench.sim.server import SimServer
 from bench.sim.text import expected
 from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.request import BODIES, CHAT, MESSAGES, ask
 
-MESSAGES = [{"role": "user", "content": "Tell me of rivers."}]
-CHAT: dict[str, Any] = {"model": "sim-model", "messages": MESSAGES, "max_tokens": 20}
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": CHAT,
-    "/v1/completions": {"model": "sim-model", "prompt": "Once upon a time", "max_tokens": 20},
-    "/v1/responses": {"model": "sim-model", "input": "Rivers?", "max_output_tokens": 20},
-    "/v1/messages": CHAT,
-}
 ASK_USAGE = {"stream_options": {"include_usage": True}}
 every_dialect = pytest.mark.parametrize("path", BODIES)
 with_usage = pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-
-
-class Got(NamedTuple):
-    status: int
-    headers: CIMultiDictProxy[str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return orjson.loads(self.body)
-
-
-async def ask(
-    to: Penstock | SimServer,
-    path: str,
-    body: bytes | dict[str, Any] | None = None,
-    method: str = "POST",
-    **headers: str,
-) -> Got:
-    """One request; header names are spelt with `_` for `-`."""
-    fields = {"content-type": "application/json", "x-request-id": "id-1"}
-    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
-    raw = orjson.dumps(body) if isinstance(body, dict) else body
-    data = None if raw is None else BytesIO(raw)  # aiohttp warns of large bytes
-    async with (
-        aiohttp.ClientSession() as session,
-        session.request(method, to.url + path, data=data, headers=fields) as answer,
-    ):
-        return Got(answer.status, answer.headers, await answer.read())
 
 
 async def one(simulate: Simulate, serve: Serve, **config: Any) -> tuple[SimServer, Penstock]:

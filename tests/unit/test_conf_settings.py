@@ -115,7 +115,7 @@ def test_policies_that_exist(policy: str) -> None:
     assert load(None, {}, flags).settings.pools[0].policy == policy
 
 
-@pytest.mark.parametrize("policy", ["session", "token_cost"])
+@pytest.mark.parametrize("policy", ["token_cost"])
 def test_policies_to_come_are_told_apart(policy: str) -> None:
     assert pool_refusal(policy=policy) == (
         f"pools[0].policy: {policy} is not built yet; use least_tokens for now"

@@ -17,7 +17,7 @@ from balancing.fleet import Fleet, Pool
 from balancing.policies import POLICIES
 from conf.load import load
 from conf.settings import Settings
-from proxy.exposition import PenstockCollector
+from proxy.families import PenstockCollector
 from proxy.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -224,7 +224,9 @@ def test_no_dependency_brings_a_package_named_as_ours() -> None:
 
 def test_alerts_name_only_metrics_and_labels_that_exist() -> None:
     backend = Backend("x", "http://127.0.0.1:1", "p", 1.0)
-    pool = Pool(name="p", policy=POLICIES["random"](), models=frozenset(), backends=(backend,))
+    pool = Pool(
+        name="p", policy=POLICIES["random"]((backend,)), models=frozenset(), backends=(backend,)
+    )
     metrics = Metrics(["p"])
     metrics.pools["p"].request("x", 200, 0.1)
     metrics.stream_failures.add("reset")

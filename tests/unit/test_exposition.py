@@ -17,7 +17,7 @@ FLEET = Fleet(
         Pool(
             "chat",
             tuple(Backend(f"gpu-{i}", "http://127.0.0.1:1", "chat") for i in range(64)),
-            POLICIES["least_tokens"](),
+            POLICIES["least_tokens"](()),
         ),
     )
 )

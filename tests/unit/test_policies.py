@@ -15,13 +15,18 @@ from balancing.gate import Gate, NoBackend
 from balancing.lease import Lease, Reason
 from balancing.policies import POLICIES
 from balancing.policies.policy import Policy
+from balancing.policies.session import Session
 from conf.kinds import POLICY_NAMES
 
+Make = Callable[[Sequence[Backend]], Policy]
+
 ASK = Ask("/v1/completions", prompt_tokens=100, stream=True)
-LOADED = ("least_requests", "power_of_two", "peak_ewma", "least_tokens")
+KEYED = Ask("/v1/completions", prompt_tokens=100, stream=True, session="s-1")
+LOADED = ("least_requests", "power_of_two", "peak_ewma", "least_tokens", "session")
 CHI_SQUARE_0_1_PERCENT = {1: 10.83, 2: 13.82, 3: 16.27}
 
 every_policy = pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES.keys())
+every_ask = pytest.mark.parametrize("ask", [ASK, KEYED], ids=["keyless", "keyed"])
 every_loaded = pytest.mark.parametrize("make", [POLICIES[n] for n in LOADED], ids=LOADED)
 
 
@@ -39,8 +44,8 @@ def loaded(name: str, level: int) -> Backend:
     return backend
 
 
-def gate_over(backends: Sequence[Backend], policy: Policy, seed: int = 7) -> Gate:
-    fleet = Fleet((Pool("default", tuple(backends), policy),))
+def gate_over(backends: Sequence[Backend], make: Make, seed: int = 7) -> Gate:
+    fleet = Fleet((Pool("default", tuple(backends), make(backends)),))
     return Gate(lambda: fleet, Random(seed))
 
 
@@ -54,6 +59,7 @@ def test_the_configuration_names_the_policies_that_exist() -> None:
 
 
 @every_policy
+@every_ask
 @pytest.mark.parametrize(
     ("state", "admin_state"),
     [
@@ -64,43 +70,45 @@ def test_the_configuration_names_the_policies_that_exist() -> None:
     ],
 )
 def test_never_an_unfit_backend(
-    make: Callable[[], Policy], state: State, admin_state: AdminState
+    make: Make, ask: Ask, state: State, admin_state: AdminState
 ) -> None:
     backends = [loaded("busy", 9), ready("unfit"), loaded("busier", 12)]
     backends[1].state, backends[1].admin_state = state, admin_state
-    gate = gate_over(backends, make())
-    assert all(gate.choose(ASK, 0.0).backend is not backends[1] for _ in range(200))
+    gate = gate_over(backends, make)
+    assert all(gate.choose(ask, 0.0).backend is not backends[1] for _ in range(200))
 
 
 @every_policy
-def test_never_one_that_already_failed_this_request(make: Callable[[], Policy]) -> None:
+@every_ask
+def test_never_one_that_already_failed_this_request(make: Make, ask: Ask) -> None:
     backends = [ready(name) for name in "abc"]
-    gate = gate_over(backends, make())
+    gate = gate_over(backends, make)
     for _ in range(100):
-        lease = gate.choose(ASK, 0.0, tried={backends[0], backends[2]})
+        lease = gate.choose(ask, 0.0, tried={backends[0], backends[2]})
         assert lease.backend is backends[1]
-        assert lease.reason is Reason.ONLY
+        assert lease.reason is Reason.ONLY or (ask.session and make is Session)
 
 
 @every_policy
-def test_one_backend_works_and_none_is_said(make: Callable[[], Policy]) -> None:
+@every_ask
+def test_one_backend_works_and_none_is_said(make: Make, ask: Ask) -> None:
     only = ready("only")
-    gate = gate_over([only], make())
-    assert gate.choose(ASK, 0.0).backend is only
+    gate = gate_over([only], make)
+    assert gate.choose(ask, 0.0).backend is only
     with pytest.raises(NoBackend):
-        gate.choose(ASK, 0.0, tried={only})
+        gate.choose(ask, 0.0, tried={only})
     only.state = State.EJECTED
     with pytest.raises(NoBackend):
-        gate.choose(ASK, 0.0)
+        gate.choose(ask, 0.0)
 
 
 @every_policy
-def test_only_who_serves_the_model(make: Callable[[], Policy]) -> None:
+def test_only_who_serves_the_model(make: Make) -> None:
     backends = [ready(name) for name in "abc"]
     backends[0].models = {"other": b"{}"}
     backends[1].models = {"mine": b"{}"}
     backends[2].models = {"other": b"{}"}
-    gate = gate_over(backends, make())
+    gate = gate_over(backends, make)
     ask = Ask("/v1/completions", model="mine")
     assert all(gate.choose(ask, 0.0).backend is backends[1] for _ in range(50))
     with pytest.raises(UnknownModel):
@@ -108,9 +116,9 @@ def test_only_who_serves_the_model(make: Callable[[], Policy]) -> None:
 
 
 @every_policy
-def test_ties_split_evenly(make: Callable[[], Policy]) -> None:
+def test_ties_split_evenly(make: Make) -> None:
     names = ["a", "b", "c", "d"]
-    gate = gate_over([ready(name) for name in names], make(), seed=3)
+    gate = gate_over([ready(name) for name in names], make, seed=3)
     seen: Counter[str] = Counter()
     for _ in range(4_000):
         lease = gate.choose(ASK, 0.0)
@@ -120,7 +128,7 @@ def test_ties_split_evenly(make: Callable[[], Policy]) -> None:
 
 
 @every_policy
-def test_the_order_of_the_pool_does_not_matter(make: Callable[[], Policy]) -> None:
+def test_the_order_of_the_pool_does_not_matter(make: Make) -> None:
     """Over all orders of four unequal backends each position is chosen alike.
 
     The average over orders makes the position's share 1/4 for a policy without
@@ -132,7 +140,7 @@ def test_the_order_of_the_pool_does_not_matter(make: Callable[[], Policy]) -> No
         backends = [loaded(str(level), level) for level in order]
         for _ in range(100):
             # A fresh policy: round robin's memory would even out its own bias.
-            chosen = make().choose(backends, ASK, 0.0, rng)
+            chosen = make(backends).choose(backends, ASK, 0.0, rng)
             positions[str(backends.index(chosen))] += 1
     assert chi_square(positions, ["0", "1", "2", "3"]) < CHI_SQUARE_0_1_PERCENT[3]
 
@@ -143,7 +151,8 @@ def test_power_of_two_ranks_as_the_arithmetic_says() -> None:
     for order in permutations(range(1, 5)):
         backends = [loaded(str(level), level) for level in order]
         ranks = Counter(
-            POLICIES["power_of_two"]().choose(backends, ASK, 0.0, rng).name for _ in range(1_200)
+            POLICIES["power_of_two"](backends).choose(backends, ASK, 0.0, rng).name
+            for _ in range(1_200)
         )
         assert ranks["4"] == 0
         expected = {"1": 600.0, "2": 400.0, "3": 200.0}
@@ -155,16 +164,16 @@ def test_power_of_two_ranks_as_the_arithmetic_says() -> None:
 def test_the_least_of_all_is_taken(name: str) -> None:
     for order in permutations(range(1, 5)):
         backends = [loaded(str(level), level) for level in order]
-        assert POLICIES[name]().choose(backends, ASK, 0.0, Random(1)).name == "1"
+        assert POLICIES[name](backends).choose(backends, ASK, 0.0, Random(1)).name == "1"
 
 
 @every_loaded
-def test_more_load_never_attracts(make: Callable[[], Policy]) -> None:
+def test_more_load_never_attracts(make: Make) -> None:
     """A backend's share does not rise when its load does."""
     shares = []
     for level in range(5):
         backends = [loaded("mine", level), loaded("b", 2), loaded("c", 2)]
-        policy, rng = make(), Random(11)
+        policy, rng = make(backends), Random(11)
         picks = [policy.choose(backends, ASK, 0.0, rng) for _ in range(300)]
         shares.append(sum(pick.name == "mine" for pick in picks))
     assert shares == sorted(shares, reverse=True)
@@ -174,15 +183,15 @@ def test_more_load_never_attracts(make: Callable[[], Policy]) -> None:
 @pytest.mark.parametrize("name", ["round_robin", "weighted_random"])
 def test_weights_share_the_requests(name: str) -> None:
     backends = [ready("one", 1.0), ready("three", 3.0)]
-    gate = gate_over(backends, POLICIES[name](), seed=2)
+    gate = gate_over(backends, POLICIES[name], seed=2)
     seen = Counter(gate.choose(ASK, 0.0).backend.name for _ in range(4_000))
     assert 0.72 < seen["three"] / 4_000 < 0.78
 
 
 @every_loaded
-def test_weights_share_the_load(make: Callable[[], Policy]) -> None:
+def test_weights_share_the_load(make: Make) -> None:
     backends = [ready("one", 1.0), ready("three", 3.0)]
-    gate = gate_over(backends, make(), seed=2)
+    gate = gate_over(backends, make, seed=2)
     for _ in range(400):
         gate.choose(ASK, 0.0)  # held: the loads grow
     assert 0.72 < backends[1].requests_in_flight / 400 < 0.78
@@ -190,7 +199,7 @@ def test_weights_share_the_load(make: Callable[[], Policy]) -> None:
 
 def test_round_robin_takes_turns_and_owes_nothing_to_who_was_away() -> None:
     backends = [ready(name) for name in "abc"]
-    gate = gate_over(backends, POLICIES["round_robin"]())
+    gate = gate_over(backends, POLICIES["round_robin"])
     turns = [gate.choose(ASK, 0.0).backend.name for _ in range(9)]
     assert all(len(set(turns[i : i + 3])) == 3 for i in (0, 3, 6))
     backends[1].state = State.EJECTED
@@ -207,15 +216,15 @@ def test_least_tokens_sees_what_least_requests_does_not() -> None:
     Lease(heavy, Ask("/v1/completions", prompt_tokens=20_000, stream=True), 0.0)
     for _ in range(3):
         Lease(light, Ask("/v1/completions", prompt_tokens=300, stream=True), 0.0)
-    assert POLICIES["least_tokens"]().choose([heavy, light], ASK, 0.0, Random(1)) is light
-    assert POLICIES["least_requests"]().choose([heavy, light], ASK, 0.0, Random(1)) is heavy
+    assert POLICIES["least_tokens"](()).choose([heavy, light], ASK, 0.0, Random(1)) is light
+    assert POLICIES["least_requests"](()).choose([heavy, light], ASK, 0.0, Random(1)) is heavy
 
 
 def test_peak_ewma_leaves_a_slow_backend_at_once_and_returns() -> None:
     slow, fast = ready("slow"), ready("fast")
     slow.latency.observe(3.0, 0.0)
     fast.latency.observe(0.1, 0.0)
-    policy = POLICIES["peak_ewma"]()
+    policy = POLICIES["peak_ewma"](())
     assert policy.choose([slow, fast], ASK, 0.1, Random(1)) is fast
     fast.latency.observe(0.1, 100.0)
     assert policy.choose([slow, fast], ASK, 100.0, Random(1)) is slow
@@ -226,13 +235,13 @@ def test_a_remote_load_counts_like_our_own() -> None:
     near.remote.queued_prefill_tokens = 5_000
     near.remote.requests = 5
     for name in ("least_requests", "least_tokens", "power_of_two"):
-        assert POLICIES[name]().choose([near, far], ASK, 0.0, Random(1)) is far
+        assert POLICIES[name](()).choose([near, far], ASK, 0.0, Random(1)) is far
 
 
 def test_traffic_from_elsewhere_counts_while_the_report_is_fresh() -> None:
     shared, free = ready("shared"), ready("free")
     shared.report = EngineReport(at_s=0.0, running=6, waiting=2, own_requests=1)
-    choose = POLICIES["least_tokens"]().choose
+    choose = POLICIES["least_tokens"](()).choose
     assert {choose([shared, free], ASK, 1.0, Random(seed)).name for seed in range(20)} == {"free"}
     stale = {choose([shared, free], ASK, 60.0, Random(seed)).name for seed in range(20)}
     assert stale == {"shared", "free"}

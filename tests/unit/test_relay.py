@@ -68,6 +68,7 @@ class Request:
         self.backend = Backend("b0", "http://127.0.0.1:1")
         self.lease = Lease(self.backend, ask or Ask("/", prompt_tokens=7, stream=True), 0.0)
         self.ends: list[BackendError | None] = []
+        self.made: list[str] = []
         self.head = parse_response_head(head)
         self.relay: Relay
         if b"event-stream" in head:
@@ -78,10 +79,18 @@ class Request:
                 self.ends.append,
                 dialect,
                 Histogram(ITL_S),
+                self.made.append,
                 hide_usage=hide_usage,
             )
         elif b"application/json" in head:
-            self.relay = JsonRelay(self.head, self.answer, self.lease, self.ends.append, dialect)
+            self.relay = JsonRelay(
+                self.head,
+                self.answer,
+                self.lease,
+                self.ends.append,
+                dialect,
+                self.made.append,
+            )
         else:
             self.relay = Relay(self.head, self.answer, self.lease, self.ends.append)
         self.relay.begin()
@@ -419,3 +428,50 @@ def test_text_that_looks_like_framing_is_neither_counted_nor_parsed() -> None:
     request.feed(chat(rb"data: data: x\n\n"), chat(b"a") + chat(b"data: "))
     assert dialect.reads == reads
     assert request.lease.generated_tokens == 4
+
+
+# Stored responses -------------------------------------------------------------------------------
+
+CREATED = (
+    b'event: response.created\ndata: {"response":{"id":%b,"object":"response"},'
+    b'"sequence_number":0,"type":"response.created"}\n\n'
+)
+ITEM = b'event: x\ndata: {"item":{"id":"msg_1"},"type":"response.output_item.added"}\n\n'
+
+
+def test_the_id_of_a_streamed_response_is_told_once_wherever_it_is_cut() -> None:
+    stream = CREATED % b'"resp_1"' + ITEM
+    for cut in range(len(stream)):
+        assert Request(RESPONSES).feed(stream[:cut], stream[cut:]).made == ["resp_1"]
+
+
+@pytest.mark.parametrize("odd", [b"7", b"null", b"{}", b'["resp_1"]'])
+def test_an_odd_id_is_passed_on_and_not_told(odd: bytes) -> None:
+    stream = CREATED % odd + ITEM
+    request = Request(RESPONSES).feed(stream)
+    assert (request.made, request.body) == ([], stream)
+
+
+@pytest.mark.parametrize(
+    ("body", "made"),
+    [
+        (b'{"id":"resp_1","object":"response","usage":null}', ["resp_1"]),
+        (b'{"id":"resp_1","object":"response.deleted"}', []),
+        (b'{"id":7,"object":"response"}', []),
+        (b'{"error":{"message":"no"}}', []),
+        (b"[]", []),
+        (b"no JSON", []),
+    ],
+)
+def test_the_id_of_a_whole_response_is_told(body: bytes, made: list[str]) -> None:
+    head = JSON + b"\r\ncontent-length: %d" % len(body)
+    request = Request(RESPONSES, head=head).feed(body)
+    request.relay.end()
+    assert (request.made, request.ends) == (made, [None])
+
+
+def test_ids_of_other_dialects_are_no_responses() -> None:
+    body = b'{"id":"resp_1","object":"response"}'
+    request = Request(CHAT, head=JSON + b"\r\ncontent-length: %d" % len(body)).feed(body)
+    request.relay.end()
+    assert request.made == []

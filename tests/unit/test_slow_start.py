@@ -15,7 +15,7 @@ def fleet(count: int = 4) -> tuple[Gate, list[Backend]]:
     backends = [Backend(f"b{i}", f"http://b{i}") for i in range(count)]
     for backend in backends:
         backend.state = State.READY
-    pool = Pool("default", tuple(backends), POLICIES["least_tokens"]())
+    pool = Pool("default", tuple(backends), POLICIES["least_tokens"](backends))
     return Gate(lambda: Fleet((pool,)), Random(1)), backends
 
 

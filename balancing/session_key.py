@@ -1,0 +1,73 @@
+"""The key that tells which requests belong to one session, as the configuration names it.
+
+It is read in the same pass over the body as the rest of the peek: the decoder
+knows the configured keys as fields, so that a 200 KB prompt is passed over once.
+The key stands for a person or a conversation: it is compared and hashed, and
+never logged.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from balancing.ask import NO_FIELD, UNREADABLE, Headers, Peek
+
+# Longer keys are hashed: what is kept per request stays small.
+KEY_BYTES_MAX: Final = 128
+# Of a longer one only so much is hashed; keys that differ later share a backend.
+HASHED_BYTES_MAX: Final = 4_096
+
+_string: Final = msgspec.json.Decoder(str)
+_NUMBER: Final = b"-0123456789"
+
+
+class SessionKeys:
+    """Where a session's key may stand: headers in their order, then fields of the body."""
+
+    def __init__(self, headers: Sequence[str], body_fields: Sequence[str]) -> None:
+        self._headers = [name.lower().encode("ascii") for name in headers]
+        names = dict.fromkeys(body_fields)
+        known = {field.encode_name: field.name for field in msgspec.structs.fields(Peek)}
+        # Attributes by position: a configured key need not be a Python name.
+        new = {name: f"session_{i}" for i, name in enumerate(names) if name not in known}
+        peek = msgspec.defstruct(
+            "SessionPeek",
+            [(attribute, msgspec.Raw, NO_FIELD) for attribute in new.values()],
+            bases=(Peek,),
+            rename={attribute: name for name, attribute in new.items()},
+        )
+        self._attributes = [(known | new)[name] for name in names]
+        self.decoder: msgspec.json.Decoder[Peek] = msgspec.json.Decoder(peek)
+
+    def read(self, headers: Headers, peek: Peek | None) -> str | None:
+        """The first key that is present and usable; `peek` is what `decoder` made of the body."""
+        for wanted in self._headers:
+            for name, value in headers:
+                if name == wanted and value:
+                    return _bounded(value)
+        if peek is not None:
+            for attribute in self._attributes:
+                raw: msgspec.Raw = getattr(peek, attribute)
+                if raw is not NO_FIELD and (key := _text_of(bytes(raw))):
+                    return key
+        return None
+
+
+def _text_of(raw: bytes) -> str | None:
+    """A string's or number's text; None for any other value, and for an empty string."""
+    if raw[:1] == b'"':
+        if len(raw) > KEY_BYTES_MAX:
+            return _bounded(raw)
+        try:
+            return _string.decode(raw) or None
+        except UNREADABLE:
+            return None  # the backend judges it
+    return _bounded(raw) if raw[0] in _NUMBER else None
+
+
+def _bounded(key: bytes) -> str:
+    if len(key) <= KEY_BYTES_MAX:
+        return key.decode("latin-1")
+    return blake2b(key[:HASHED_BYTES_MAX], digest_size=16).hexdigest()

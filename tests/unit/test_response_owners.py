@@ -1,0 +1,115 @@
+"""Who made a response: remembered within a limit and for a time, and asked first."""
+
+from random import Random
+
+import pytest
+
+from balancing.ask import Ask
+from balancing.backend import Backend, State
+from balancing.fleet import Fleet, Pool
+from balancing.gate import Gate, NoBackend
+from balancing.lease import Reason
+from balancing.policies.least_tokens import LeastTokens
+from balancing.response_owners import ID_CHARS_MAX, KEPT_S, OWNERS_MAX, ResponseOwners
+from balancing.tokens import TokenEstimator
+
+JSON = [(b"content-type", b"application/json")]
+
+
+def test_the_oldest_go_at_the_limit() -> None:
+    owners = ResponseOwners()
+    for number in range(OWNERS_MAX):
+        owners.put(f"resp_{number}", "a", 0.0)
+    assert len(owners) == OWNERS_MAX
+    owners.put("resp_0", "b", 0.0)  # the same again is the youngest, not one more
+    owners.put("resp_new", "a", 0.0)
+    assert len(owners) == OWNERS_MAX
+    found = [owners.find(f"resp_{each}", 0.0) for each in (0, 1, 2, "new")]
+    assert found == ["b", None, "a", "a"]
+
+
+def test_a_time_later_they_are_forgotten_and_take_no_memory() -> None:
+    owners = ResponseOwners()
+    owners.put("resp_1", "a", 100.0)
+    owners.put("resp_2", "a", 101.0)
+    assert owners.find("resp_1", 99.9 + KEPT_S) == "a"
+    assert owners.find("resp_1", 100.0 + KEPT_S) is None
+    owners.put("resp_3", "a", 101.0 + KEPT_S)
+    assert len(owners) == 1
+
+
+def test_ids_that_nobody_could_ask_for_are_not_kept() -> None:
+    owners = ResponseOwners()
+    owners.put("r" * ID_CHARS_MAX, "a", 0.0)
+    owners.put("r" * (ID_CHARS_MAX + 1), "a", 0.0)
+    assert len(owners) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "response_id"),
+    [
+        ("/v1/responses", b'{"previous_response_id":"resp_1"}', "resp_1"),
+        ("/v1/responses", b'{"previous_response_id":null}', None),
+        ("/v1/responses", b'{"previous_response_id":7}', None),
+        ("/v1/responses", b"{}", None),
+        ("/v1/responses/resp_1", b"", "resp_1"),
+        ("/v1/responses/resp_1/cancel", b"", "resp_1"),
+        ("/v1/responses/resp_1/cancel", b"{}", "resp_1"),
+    ],
+)
+def test_what_a_request_refers_to(path: str, body: bytes, response_id: str | None) -> None:
+    assert Ask.from_request(path, JSON, body, TokenEstimator()).response_id == response_id
+
+
+@pytest.fixture
+def backends() -> list[Backend]:
+    made = [Backend(name, "http://127.0.0.1:1") for name in "abc"]
+    for backend in made:
+        backend.state = State.READY
+    return made
+
+
+@pytest.fixture
+def gate(backends: list[Backend]) -> Gate:
+    fleet = Fleet((Pool("default", tuple(backends), LeastTokens()),))
+    return Gate(lambda: fleet, Random(1))
+
+
+ASK = Ask("/v1/responses/resp_1", response_id="resp_1")
+
+
+def test_its_backend_is_asked_whatever_its_load(gate: Gate, backends: list[Backend]) -> None:
+    gate.owners.put("resp_1", "b", 0.0)
+    leases = [gate.choose(ASK, 1.0) for _ in range(20)]
+    assert {lease.backend for lease in leases} == {backends[1]}
+    assert {lease.reason for lease in leases} == {Reason.AFFINITY}
+    assert gate.choose(ASK, KEPT_S).backend is not backends[1]
+
+
+def test_the_others_are_asked_when_it_has_failed(gate: Gate, backends: list[Backend]) -> None:
+    gate.owners.put("resp_1", "b", 0.0)
+    lease = gate.choose(ASK, 1.0, tried={backends[1]})
+    assert (lease.backend is not backends[1], lease.reason) == (True, Reason.COST)
+
+
+def test_nobody_is_asked_while_it_cannot_be(gate: Gate, backends: list[Backend]) -> None:
+    gate.owners.put("resp_1", "b", 0.0)
+    backends[1].state = State.EJECTED
+    with pytest.raises(NoBackend):
+        gate.choose(ASK, 1.0)
+    gate.choose(Ask("/v1/responses/other", response_id="other"), 1.0)
+    backends[1].doubted = True  # out on suspicion alone: it may well answer
+    assert gate.choose(ASK, 1.0).backend is backends[1]
+
+
+def test_one_that_left_the_fleet_is_nobody(gate: Gate, backends: list[Backend]) -> None:
+    gate.owners.put("resp_1", "gone", 0.0)
+    assert gate.choose(ASK, 1.0).backend in backends
+
+
+def test_who_may_hold_it_serves_the_model_fit_or_not(gate: Gate, backends: list[Backend]) -> None:
+    backends[0].models = {"m": b"{}"}
+    backends[1].models = {"other": b"{}"}
+    backends[2].state = State.EJECTED
+    assert gate.may_hold(Ask("/v1/responses", model="m")) == {backends[0], backends[2]}
+    assert gate.may_hold(ASK) == set(backends)
