@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from balancing.tokens import ContentClass, TokenEstimator, content_class
+from balancing.tokens import BYTES_PER_TOKEN, NOTHING, Measure, TokenEstimator, measure
 
 if TYPE_CHECKING:
     from balancing.session_key import SessionKeys
@@ -21,10 +21,17 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 NO_FIELD: Final = msgspec.Raw()
 
-# Inline images and audio are no text: their base64 is left out of the byte count.
-_INLINE_MEDIA: Final = re.compile(rb";base64,[A-Za-z0-9+/=\\]*")
-_INPUT_AUDIO: Final = re.compile(rb'"data"\s*:\s*"[A-Za-z0-9+/=\\]{256,}')
-
+# A part that is no text, by its type; and what is inline of one, which is no text either. An
+# escaped quote before either is text that speaks of such parts.
+_MEDIA_PART: Final = re.compile(
+    rb'"type"\s*:\s*"(?:image|image_url|input_image|image_embeds|audio_url|input_audio'
+    rb'|video|video_url|document|file|input_file)"'
+)
+_INLINE_MEDIA: Final = re.compile(
+    rb'"(?:data"\s*:\s*"([A-Za-z0-9+/=\\]{256,})|data:[^",]{0,128};base64,([A-Za-z0-9+/=\\]*))'
+)
+# One of these is in every such part: most prompts are told by them to have none.
+_MEDIA_SIGNS: Final = (b'"image', b'"input_', b'_url"', b'"data', b'"video', b'"document', b'"file')
 
 # A list of prompts, of token ids, or of lists of token ids, by what it begins with.
 _LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
@@ -73,17 +80,18 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Ask(msgspec.Struct, frozen=True):
     """One request as the balancing sees it.
 
-    `prompt_tokens` is the estimate for all prompts together; `prompts` and
-    `choices` say how many engine requests the backend makes of it
-    (prompts x choices). `max_tokens` is the client's cap, None when not given.
+    `prompt_tokens` is the estimate for all prompts together, `measured` and
+    `counted` what it was made from; `prompts` and `choices` say how many engine
+    requests the backend makes of it (prompts x choices). `max_tokens` is the
+    client's cap, None when not given.
     """
 
     path: str
     model: str | None = None
     prompt_tokens: int = 1
-    text_bytes: int = 0
-    counted_tokens: int | None = None  # of the text, where a tokenizer has counted it
-    content: ContentClass = ContentClass.TEXT
+    measured: Measure = NOTHING  # nothing: the tokens are known, or it is no text
+    counted: Measure | None = None
+    media_parts: int = 0
     prompts: int = 1
     choices: int = 1
     max_tokens: int | None = None
@@ -110,11 +118,9 @@ class Ask(msgspec.Struct, frozen=True):
         `sessions` tells where a session's key stands; None: nobody asks for it.
         """
         if not body or not _is_json(headers):
-            tokens = estimator.estimate(None, ContentClass.TEXT, len(body))
             return cls(
                 path,
-                prompt_tokens=tokens,
-                text_bytes=len(body),
+                prompt_tokens=tokens_of_bytes(body),
                 generates=generates,
                 session=sessions.read(headers, None) if sessions is not None else None,
                 response_id=_response_in(path),
@@ -125,18 +131,18 @@ class Ask(msgspec.Struct, frozen=True):
             raise MalformedAsk(NO_OBJECT) from None
         model = _model_of(peek.model)
         text = _text_of(peek) or body
-        media_parts, text_bytes = 0, len(text)
-        if b";base64," in text or b'"input_audio"' in text:
-            media_parts, text_bytes = _without_media(text)
-        content = content_class(text)
+        media_parts = 0
+        if any(sign in text for sign in _MEDIA_SIGNS):
+            media_parts, text = without_media(text)
         prompts, token_ids = (1, 0) if peek.prompt is NO_FIELD else _prompts_of(peek.prompt)
-        tokens = token_ids or estimator.estimate(model, content, text_bytes, media_parts)
+        measured = NOTHING if token_ids else measure(text)
+        tokens = token_ids or estimator.estimate(model, measured, media_parts)
         return cls(
             path=path,
             model=model,
             prompt_tokens=tokens,
-            text_bytes=0 if token_ids or media_parts else text_bytes,
-            content=content,
+            measured=measured,
+            media_parts=media_parts,
             prompts=prompts,
             choices=min(_positive(peek.n) or 1, PROMPTS_MAX),
             max_tokens=_positive(peek.max_completion_tokens)
@@ -148,6 +154,11 @@ class Ask(msgspec.Struct, frozen=True):
             session=sessions.read(headers, peek) if sessions is not None else None,
             response_id=_response_in(path) or _text(peek.previous_response_id),
         )
+
+    def with_count(self, counted: Measure, estimator: TokenEstimator) -> "Ask":
+        """The same request, its text counted by a tokenizer: (tokens, turns)."""
+        tokens = estimator.estimate(self.model, self.measured, self.media_parts, counted)
+        return msgspec.structs.replace(self, prompt_tokens=tokens, counted=counted)
 
     @property
     def wants_usage(self) -> bool:
@@ -199,10 +210,22 @@ def _text_of(peek: Peek) -> bytes:
     return bytes(given[0]) if len(given) == 1 else b"".join(map(bytes, given))
 
 
-def _without_media(text: bytes) -> tuple[int, int]:
-    """(number of inline media parts, bytes of text without them)."""
-    media = [*_INLINE_MEDIA.findall(text), *_INPUT_AUDIO.findall(text)]
-    return len(media), max(0, len(text) - sum(map(len, media)))
+def without_media(text: bytes) -> tuple[int, bytes]:
+    """(number of parts that are no text, the JSON without their inline data)."""
+    parts = len(_MEDIA_PART.findall(text))
+    kept, at, inline = [], 0, 0
+    for found in _INLINE_MEDIA.finditer(text):
+        if text[found.start() - 1 : found.start()] != b"\\":
+            inline += 1
+            kept.append(text[at : found.start(found.lastindex or 0)])
+            at = found.end()
+    kept.append(text[at:])
+    return max(parts, inline), b"".join(kept)
+
+
+def tokens_of_bytes(body: bytes) -> int:
+    """A guess for a body that is not read as text, at least 1."""
+    return max(1, round(len(body) / BYTES_PER_TOKEN))
 
 
 def _prompts_of(raw: msgspec.Raw) -> tuple[int, int]:

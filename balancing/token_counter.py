@@ -11,6 +11,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from balancing.ask import without_media
+from balancing.tokens import Measure
+
 # How two families of vocabularies cut text before merging (from the definitions in
 # OpenAI's tiktoken package); a ranks file holds only the merges. Llama 3 cuts as
 # cl100k_base does.
@@ -33,10 +36,15 @@ PATTERNS: Final = {
         )
     ),
 }
-# Where a request keeps its prompt, in all dialects.
-_PROMPT_KEYS: Final = ("messages", "prompt", "input", "system", "instructions", "tools")
+# Where a request keeps its prompt, in all dialects; tools are told the model as JSON.
+_PROMPT_KEYS: Final = ("messages", "prompt", "input", "system", "instructions")
 # Of a part of a prompt, these are no text to the model.
 _NO_TEXT_KEYS: Final = frozenset({"role", "type", "id", "tool_call_id"})
+# A body with more commas is hardly text, and would be that many objects.
+COMMAS_MAX: Final = 32_768
+# Tokenizers hold the interpreter lock while they hand their result over, and cannot be
+# stopped: so much at a time keeps either below a few milliseconds.
+PIECE_CHARS: Final = 16_384
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -46,9 +54,9 @@ class TokenizerUnusable(ValueError):
 
 
 class TokenCounter(Protocol):
-    """Counts tokens of text; safe to be called from another thread."""
+    """Counts the tokens of up to PIECE_CHARS of text, from any thread."""
 
-    def count(self, texts: list[str]) -> int: ...
+    def count(self, text: str) -> int: ...
 
 
 class Tiktoken:
@@ -69,8 +77,8 @@ class Tiktoken:
         except (ValueError, KeyError, binascii.Error) as error:
             raise TokenizerUnusable(f"is no tiktoken ranks file: {error}") from None
 
-    def count(self, texts: list[str]) -> int:
-        return sum(len(self._encoding.encode_ordinary(text)) for text in texts)
+    def count(self, text: str) -> int:
+        return len(self._encoding.encode_ordinary(text))
 
 
 class HuggingFace:
@@ -89,21 +97,41 @@ class HuggingFace:
         except Exception as error:  # noqa: BLE001 - its Rust side raises nothing narrower
             raise TokenizerUnusable(f"is no tokenizer.json: {error}") from None
 
-    def count(self, texts: list[str]) -> int:
-        encode = self._tokenizer.encode
-        return sum(len(encode(text, add_special_tokens=False).ids) for text in texts)
+    def count(self, text: str) -> int:
+        # Of its calls, only those for batches let go of the interpreter lock.
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return len(encoding)
 
 
-def texts_of(body: bytes) -> list[str]:
-    """The text of a request's prompt, whatever the dialect; empty when there is none."""
+def count_prompt(counter: TokenCounter, body: bytes) -> Measure | None:
+    """(tokens of the text, turns) of a request's prompt; None where it has no readable text."""
+    texts, turns = prompt_of(body)
+    text = "\n".join(texts)
+    if not text:
+        return None
+    pieces = range(0, len(text), PIECE_CHARS)
+    return float(sum(counter.count(text[at : at + PIECE_CHARS]) for at in pieces)), float(turns)
+
+
+def prompt_of(body: bytes) -> tuple[list[str], int]:
+    """The texts of a request's prompt and its number of turns, whatever the dialect."""
+    body = without_media(body)[1]
+    if body.count(b",") > COMMAS_MAX:
+        return [], 0
     try:
         fields = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return []
+        return [], 0
     texts: list[str] = []
+    turns = 0
     for key in _PROMPT_KEYS:
-        _collect(fields.get(key), texts)
-    return texts
+        value = fields.get(key)
+        if value:
+            _collect(value, texts)
+            turns += len(value) if isinstance(value, list) else 1
+    if tools := fields.get("tools"):
+        texts.append(msgspec.json.encode(tools).decode())
+    return texts, turns
 
 
 def _collect(value: object, texts: list[str], depth: int = 0) -> None:

@@ -1,14 +1,17 @@
-"""`penstock bench estimators`: how far the estimate by bytes is from a real server's counts.
+"""`penstock bench estimators`: how far estimates of prompt tokens are from a real server's counts.
 
 Takes texts of four classes from directories (prose, code, JSON, Chinese), sends
 each as a chat of one token to a server, and compares the estimate that would
 have routed it with the `usage.prompt_tokens` that comes back; the estimator
-learns from each, as in the proxy. Now and then a chat with an inline image goes
-through the estimator too, which must not move it.
+learns from each, as in the proxy. Classes come mixed, and errors count once 50
+texts of each were seen. Now and then a chat with an inline image goes through
+the estimator too, which must not move it. With `--tokenizer` the exact count
+of that file is compared as well.
 """
 
 import argparse
 import http.client
+import shlex
 import statistics
 import sys
 from collections import defaultdict
@@ -21,6 +24,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from balancing.ask import Ask
+from balancing.token_counter import HuggingFace, TokenCounter, count_prompt
 from balancing.tokens import TokenEstimator
 
 CLASSES: Final = ("prose", "code", "json", "chinese")
@@ -82,24 +86,43 @@ class Server:
 
 
 def samples(
-    found: dict[str, list[str]], server: Server, rng: Random
-) -> Iterator[tuple[str, float]]:
-    """(class, estimate / actual) in the order of arrival, classes mixed."""
+    found: dict[str, list[str]], server: Server, counter: TokenCounter | None, rng: Random
+) -> Iterator[tuple[str, str, float]]:
+    """(estimator, class, estimate / actual) of what comes once every class has WARM texts."""
     estimator = TokenEstimator()
-    arrivals = [(kind, text) for kind, pieces in found.items() for text in pieces]
-    rng.shuffle(arrivals)
-    headers = [(b"content-type", b"application/json")]
-    for number, (kind, text) in enumerate(arrivals):
+    arrivals: list[tuple[str, str, bool]] = []
+    for measured in (False, True):
+        part = [
+            (kind, text, measured)
+            for kind, pieces in found.items()
+            for text in (pieces[WARM:] if measured else pieces[:WARM])
+        ]
+        rng.shuffle(part)
+        arrivals += part
+    for number, (kind, text, measured) in enumerate(arrivals):
         if number % 5 == 0:
             image = {"type": "image_url", "image_url": {"url": _IMAGE}}
-            body = _body(server.model, [image, {"type": "text", "text": text}])
-            ask = Ask.from_request("/v1/chat/completions", headers, body, estimator)
-            estimator.observe(ask.model, ask.content, ask.text_bytes, 1_400)
+            ask = _ask(_body(server.model, [image, {"type": "text", "text": text}]), estimator)
+            _learn(estimator, ask, 1_400)
         body = _body(server.model, text)
-        ask = Ask.from_request("/v1/chat/completions", headers, body, estimator)
+        asks = {"bytes": _ask(body, estimator)}
+        counted = count_prompt(counter, body) if counter else None
+        if counted is not None:
+            asks["exact"] = asks["bytes"].with_count(counted, estimator)
         actual = server.prompt_tokens(body)
-        yield kind, ask.prompt_tokens / actual
-        estimator.observe(ask.model, ask.content, ask.text_bytes, actual)
+        if measured:
+            for name, ask in asks.items():
+                yield name, kind, ask.prompt_tokens / actual
+        _learn(estimator, asks.get("exact", asks["bytes"]), actual)
+
+
+def _ask(body: bytes, estimator: TokenEstimator) -> Ask:
+    headers = [(b"content-type", b"application/json")]
+    return Ask.from_request("/v1/chat/completions", headers, body, estimator)
+
+
+def _learn(estimator: TokenEstimator, ask: Ask, actual: int) -> None:
+    estimator.observe(ask.model, ask.measured, actual, ask.media_parts, ask.counted)
 
 
 def _body(model: str, content: object) -> bytes:
@@ -110,32 +133,35 @@ def _body(model: str, content: object) -> bytes:
 def main(argv: Sequence[str]) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(
-        prog="penstock bench estimators", description="The estimate by bytes against real counts."
+        prog="penstock bench estimators", description="Estimates against real counts."
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="where texts are")
     parser.add_argument("--server", required=True, metavar="URL", help="a vLLM server")
-    parser.add_argument("--each", type=int, default=50, help="texts of each class (default 50)")
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="its tokenizer.json")
+    parser.add_argument("--each", type=int, default=50, help="texts measured of each class")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
+    print(f"$ {shlex.join(['penstock', 'bench', 'estimators', *argv])}\n")
     rng = Random(options.seed)
-    found = texts(options.folders, options.each, rng)
-    lacking = [kind for kind in CLASSES if len(found[kind]) < options.each]
+    wanted = WARM + options.each
+    found = texts(options.folders, wanted, rng)
+    lacking = [kind for kind in CLASSES if len(found[kind]) < wanted]
     if lacking:
         counts = ", ".join(f"{len(found[kind])} of {kind}" for kind in lacking)
-        print(f"penstock bench: too few texts in these folders: {counts}", file=sys.stderr)
+        print(f"penstock bench: fewer than {wanted} texts there: {counts}", file=sys.stderr)
         return 1
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for number, (kind, ratio) in enumerate(samples(found, Server(options.server), rng)):
-        if number >= WARM:
-            ratios[kind].append(ratio)
-            ratios["all"].append(ratio)
-    print(f"| class | texts after the first {WARM} | median ratio | median error | p90 error |")
-    print("|---|---:|---:|---:|---:|")
-    for kind in (*CLASSES, "all"):
-        errors = sorted(abs(ratio - 1.0) for ratio in ratios[kind])
+    counter = HuggingFace(options.tokenizer.read_bytes()) if options.tokenizer else None
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for name, kind, ratio in samples(found, Server(options.server), counter, rng):
+        ratios[name, kind].append(ratio)
+        ratios[name, "all"].append(ratio)
+    print(f"| estimator | class | texts, after {WARM} | median ratio | median error | p90 error |")
+    print("|---|---|---:|---:|---:|---:|")
+    for (name, kind), values in sorted(ratios.items()):
+        errors = sorted(abs(ratio - 1.0) for ratio in values)
         p90 = errors[int(0.9 * len(errors))]
         print(
-            f"| {kind} | {len(errors)} | {statistics.median(ratios[kind]):.3f} "
+            f"| {name} | {kind} | {len(errors)} | {statistics.median(values):.3f} "
             f"| {statistics.median(errors):.1%} | {p90:.1%} |"
         )
     return 0

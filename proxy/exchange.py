@@ -13,18 +13,17 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from balancing.ask import NO_OBJECT, UNREADABLE, Ask, MalformedAsk
+from balancing.ask import NO_OBJECT, UNREADABLE, Ask, MalformedAsk, tokens_of_bytes
 from balancing.backend import Backend
 from balancing.fleet import UnknownModel
 from balancing.gate import NoBackend
 from balancing.lease import Lease
-from balancing.tokens import ContentClass
+from balancing.tokens import NOTHING, Measure
 from conf.settings import TimeoutSettings
 from proxy.access_log import AccessLog
 from proxy.answer import Answer
 from proxy.attempt import Attempt
+from proxy.counting import Count
 from proxy.dialects.dialect import Usage
 from proxy.edit import with_usage_asked
 from proxy.errors import (
@@ -60,6 +59,7 @@ class Exchange:
         "_attempts",
         "_began_s",
         "_client",
+        "_count",
         "_ended",
         "_error",
         "_failure",
@@ -98,6 +98,7 @@ class Exchange:
         self._received_s = monotonic()
         self._began_s = client.began_s
         self._attempt: Attempt | None = None
+        self._count: Count | None = None
         self._lease: Lease | None = None
         self._error: PenstockError | None = None
         self._failure: BackendError | None = None  # the last attempt's
@@ -196,20 +197,16 @@ class Exchange:
     def _begin(self) -> None:
         self._peek()
         counting = self._plane.counting
-        if not (counting and self.ask.text_bytes and counting.submit(self.body, self._counted)):
+        if counting is not None and self.ask.measured != NOTHING:
+            self._count = counting.submit(self.body, self._counted)
+        if self._count is None:
             self._next()
 
-    def _counted(self, tokens: int | None) -> None:
-        """A tokenizer has counted the prompt; the client may have left meanwhile."""
-        if self._ended:
-            return
-        if tokens is not None:
-            ask = self.ask
-            self.ask = msgspec.structs.replace(
-                ask,
-                prompt_tokens=self._plane.estimator.counted(ask.model, tokens),
-                counted_tokens=tokens,
-            )
+    def _counted(self, counted: Measure | None) -> None:
+        """A tokenizer has counted the prompt, or could not: choose now."""
+        self._count = None
+        if counted is not None:
+            self.ask = self.ask.with_count(counted, self._plane.estimator)
         self.step(self._next)
 
     def _next(self) -> None:
@@ -251,6 +248,9 @@ class Exchange:
         if self._ended:
             return
         self._ended = True
+        if self._count is not None:
+            self._count.cancel()
+            self._count = None
         attempt = self._attempt
         if attempt is not None:
             attempt.abort()
@@ -268,7 +268,7 @@ class Exchange:
         """Read what the request wants, and have usage reported where it streams."""
         route = self.route
         if route.first_pool:
-            tokens = self._plane.estimator.estimate(None, ContentClass.TEXT, len(self.body))
+            tokens = tokens_of_bytes(self.body)
             self.ask = Ask(self.ask.path, prompt_tokens=tokens, generates=False, first_pool=True)
             return
         try:
@@ -384,10 +384,9 @@ class Exchange:
     def _learn(self, prompt_tokens: int, pool: PoolMetrics) -> None:
         """Compare the estimate with the backend's own count and calibrate by it."""
         ask = self.ask
-        if not prompt_tokens or not ask.text_bytes:
+        if not prompt_tokens or ask.measured == NOTHING:
             return
         self._plane.metrics.estimate_ratio.observe(ask.prompt_tokens / prompt_tokens)
-        if ask.counted_tokens is not None:
-            self._plane.estimator.observe_counted(ask.model, ask.counted_tokens, prompt_tokens)
-        else:
-            self._plane.estimator.observe(ask.model, ask.content, ask.text_bytes, prompt_tokens)
+        self._plane.estimator.observe(
+            ask.model, ask.measured, prompt_tokens, ask.media_parts, ask.counted
+        )

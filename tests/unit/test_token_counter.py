@@ -9,14 +9,17 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from balancing.token_counter import (
+    COMMAS_MAX,
     PATTERNS,
+    PIECE_CHARS,
     HuggingFace,
     Tiktoken,
     TokenizerUnusable,
-    texts_of,
+    count_prompt,
+    prompt_of,
 )
-from balancing.tokens import MODELS_MAX, ContentClass, TokenEstimator
-from proxy.counting import BODY_BYTES_MAX, QUEUE_MAX, Counting
+from balancing.tokens import Measure
+from proxy.counting import BODY_BYTES_MAX, QUEUED_BYTES_MAX, TURN_BYTES, Counting
 
 
 def ranks(*merges: bytes) -> bytes:
@@ -38,16 +41,15 @@ def whitespace_tokenizer() -> bytes:
 @pytest.mark.parametrize("encoding", PATTERNS)
 def test_tiktoken_merges_as_its_ranks_say(encoding: str) -> None:
     counter = Tiktoken(MERGES, encoding)
-    assert counter.count(["hello"]) == 1
-    assert counter.count(["hello world"]) == 1 + 4  # " wo", r, l, d
-    assert counter.count(["he", "llo"]) == 1 + 2
-    assert counter.count([]) == 0
-    assert counter.count(["<|endoftext|>"]) == 13  # text of a client is never special
+    assert counter.count("hello") == 1
+    assert counter.count("hello world") == 1 + 4  # " wo", r, l, d
+    assert counter.count("") == 0
+    assert counter.count("<|endoftext|>") == 13  # text of a client is never special
 
 
 def test_a_hugging_face_tokenizer() -> None:
     counter = HuggingFace(whitespace_tokenizer())
-    assert counter.count(["hello world", "hello"]) == 3
+    assert counter.count("hello world hello") == 3
 
 
 @pytest.mark.parametrize(
@@ -70,11 +72,12 @@ def test_what_is_no_tokenizer_json(content: bytes) -> None:
         HuggingFace(content)
 
 
-def test_the_text_of_every_dialect() -> None:
-    for fields, texts in (
-        ({"prompt": "a b"}, ["a b"]),
-        ({"prompt": ["a", "b"], "model": "m", "user": "u"}, ["a", "b"]),
-        ({"messages": [{"role": "user", "content": "a"}]}, ["a"]),
+def test_the_text_and_the_turns_of_every_dialect() -> None:
+    function = {"type": "function", "function": {"name": "f"}}
+    for fields, texts, turns in (
+        ({"prompt": "a b"}, ["a b"], 1),
+        ({"prompt": ["a", "b"], "model": "m", "user": "u"}, ["a", "b"], 2),
+        ({"messages": [{"role": "user", "content": "a"}]}, ["a"], 1),
         (
             {
                 "system": "s",
@@ -84,33 +87,53 @@ def test_the_text_of_every_dialect() -> None:
                 ],
             },
             ["a", "b", "s"],
+            3,
         ),
-        ({"instructions": "i", "input": [{"role": "user", "content": "a"}]}, ["a", "i"]),
-        ({"messages": [], "tools": [{"type": "function", "function": {"name": "f"}}]}, ["f"]),
-        ({"prompt": [1, 2, 3]}, []),
-        ({"prompt": None, "messages": 7}, []),
+        ({"instructions": "i", "input": [{"role": "user", "content": "a"}]}, ["a", "i"], 2),
+        # Tools are told the model as JSON, keys and all.
+        ({"messages": [], "tools": [function]}, [orjson.dumps([function]).decode()], 0),
+        ({"prompt": None, "messages": 7}, [], 1),
     ):
-        assert texts_of(orjson.dumps(fields)) == texts
+        assert prompt_of(orjson.dumps(fields)) == (texts, turns)
     for body in (b"", b"[]", b"{", b"\xff", b'{"prompt":' + b"[" * 5_000 + b"]" * 5_000 + b"}"):
-        assert texts_of(body) == []
+        assert prompt_of(body) == ([], 0)
 
 
-def test_what_the_template_adds_is_learnt_per_model() -> None:
-    estimator = TokenEstimator()
-    assert estimator.counted("m", 100) == 100
-    assert estimator.counted("m", 0) == 1
-    for _ in range(50):
-        estimator.observe_counted("m", 100, 125)
-    assert estimator.counted("m", 1_000) == 1_025
-    assert estimator.counted("other", 1_000) == 1_000
-    for _ in range(100):
-        estimator.observe_counted("m", 100, 110)  # another template
-    assert estimator.counted("m", 1_000) == 1_010
-    for number in range(2 * MODELS_MAX):
-        estimator.observe_counted(f"m{number}", 10, 20)
-    assert estimator.counted(f"m{2 * MODELS_MAX - 1}", 10) == 10
-    # The bytes of the same model are another matter.
-    assert estimator.estimate("m", ContentClass.TEXT, 3_200) == 1_000
+def test_inline_data_is_no_text() -> None:
+    data = "QUJD" * 2_000
+    parts = [
+        {"type": "text", "text": "a"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+        {"type": "image", "source": {"type": "base64", "data": data}},
+    ]
+    texts, _ = prompt_of(orjson.dumps({"messages": [{"role": "user", "content": parts}]}))
+    assert texts[0] == "a"
+    assert sum(map(len, texts)) < 60
+
+
+def test_a_body_of_countless_values_is_not_read() -> None:
+    most = b'{"prompt":["a"%b]}' % (b',""' * COMMAS_MAX)
+    assert prompt_of(most)[1] == COMMAS_MAX + 1
+    assert prompt_of(most.replace(b'""]', b'"",""]')) == ([], 0)
+
+
+class Pieces:
+    """A counter that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def count(self, text: str) -> int:
+        self.seen.append(text)
+        return len(text)
+
+
+def test_long_texts_are_counted_in_pieces() -> None:
+    counter = Pieces()
+    body = orjson.dumps({"prompt": ["a" * PIECE_CHARS, "b" * PIECE_CHARS]})
+    assert count_prompt(counter, body) == (2 * PIECE_CHARS + 1, 2)
+    assert [len(piece) for piece in counter.seen] == [PIECE_CHARS, PIECE_CHARS, 1]
+    assert count_prompt(counter, b'{"prompt":[1,2]}') is None
 
 
 class Slow:
@@ -118,32 +141,63 @@ class Slow:
 
     def __init__(self) -> None:
         self.go = threading.Event()
+        self.counted = 0
 
-    def count(self, texts: list[str]) -> int:
+    def count(self, text: str) -> int:
         self.go.wait(10)
-        if texts == ["fail"]:
-            raise RuntimeError
-        return len(texts)
+        if text == "secret":
+            raise RuntimeError(text)
+        self.counted += 1
+        return len(text)
 
 
-async def test_the_queue_is_bounded_and_a_failure_is_an_answer() -> None:
+async def test_the_queue_is_bounded_and_a_failure_is_an_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     counter = Slow()
     counting = Counting(asyncio.get_running_loop(), counter)
-    answers: list[int | None] = []
+    answers: list[Measure | None] = []
     done = asyncio.Event()
 
-    def counted(tokens: int | None) -> None:
-        answers.append(tokens)
-        if len(answers) == QUEUE_MAX:
+    def counted(result: Measure | None) -> None:
+        answers.append(result)
+        if counting.queued_bytes == 0:
             done.set()
 
-    assert not counting.submit(b" " * (BODY_BYTES_MAX + 1), counted)
-    assert counting.submit(b'{"prompt":"fail"}', counted)
-    for _ in range(QUEUE_MAX - 1):
-        assert counting.submit(b'{"prompt":"a"}', counted)
-    assert not counting.submit(b'{"prompt":"a"}', counted)
+    assert counting.submit(b" " * (BODY_BYTES_MAX + 1), counted) is None
+    assert counting.submit(b'{"prompt":"secret"}', counted)
+    body = b'{"prompt":"a","pad":"%b"}' % (b" " * 100_000)
+    while counting.submit(body, counted):
+        assert counting.queued_bytes <= QUEUED_BYTES_MAX
+    assert counting.queued_bytes > QUEUED_BYTES_MAX - len(body) - TURN_BYTES
     counter.go.set()
     await done.wait()
-    assert answers == [None] + [1] * (QUEUE_MAX - 1)
-    assert counting.submit(b'{"prompt":"a"}', counted)  # there is room again
+    assert answers == [None] + [(1.0, 1.0)] * (len(answers) - 1)
+    assert len(answers) > 5
+    assert counting.submit(body, counted) is not None  # there is room again
+    assert "RuntimeError" in caplog.text
+    assert "secret" not in caplog.text
+    counting.close()
+
+
+async def test_what_nobody_waits_for_is_not_counted() -> None:
+    counter = Slow()
+    counting = Counting(asyncio.get_running_loop(), counter)
+    answers: list[Measure | None] = []
+    done = asyncio.Event()
+    counts = [counting.submit(b'{"prompt":"a"}', answers.append) for _ in range(3)]
+    for count in counts:
+        assert count is not None
+        count.cancel()
+
+    def counted(result: Measure | None) -> None:
+        answers.append(result)
+        done.set()
+
+    assert counting.submit(b'{"prompt":"ab"}', counted)
+    counter.go.set()
+    await done.wait()
+    assert answers == [(2.0, 1.0)]
+    assert counter.counted <= 2  # the first may have begun
+    assert counting.queued_bytes == 0
     counting.close()

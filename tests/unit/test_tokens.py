@@ -1,0 +1,117 @@
+"""The estimate of prompt tokens: what is measured of a text, and what is learnt from usage."""
+
+from random import Random
+
+import orjson
+import pytest
+
+from balancing.tokens import (
+    MEDIA_PART_TOKENS,
+    MODELS_MAX,
+    NOTHING,
+    SAMPLE_BYTES,
+    TokenEstimator,
+    measure,
+)
+
+PROSE = b"The river runs through the valley and the mill stands by it. "
+WIDE = "河流穿过山谷，磨坊就在旁边。"
+
+
+def test_a_long_text_is_measured_by_a_sample() -> None:
+    short, long = PROSE * 60, PROSE * 60 * 50
+    assert len(short) < SAMPLE_BYTES < len(long)
+    assert measure(long)[0] == pytest.approx(50 * measure(short)[0], rel=0.03)
+    # Its slices are taken from all of it: half prose and half digits is neither.
+    mixed = PROSE * 1_000 + b"0123456789" * 6_100
+    halves = measure(PROSE * 1_000)[0] + measure(b"0123456789" * 6_100)[0]
+    assert measure(mixed)[0] == pytest.approx(halves, rel=0.05)
+
+
+@pytest.mark.parametrize("size", [0, 1, SAMPLE_BYTES - 1, SAMPLE_BYTES, SAMPLE_BYTES + 1])
+def test_sizes_around_the_sample(size: int) -> None:
+    pieces, wide = measure(b"a " * (size // 2) + b"a" * (size % 2))
+    assert pieces == pytest.approx(0.78 * (size + 1) // 2, rel=0.02, abs=1)
+    assert wide == 0
+
+
+def test_wide_characters_are_the_same_escaped() -> None:
+    raw, escaped = WIDE.encode(), WIDE.encode("ascii", "backslashreplace")
+    assert measure(raw) == measure(escaped) == (0.0, len(WIDE))
+
+
+def test_nothing_known_is_near_common_vocabularies() -> None:
+    """One token for four to five letters of prose, one for a Chinese character."""
+    estimator = TokenEstimator()
+    assert estimator.estimate("m", measure(PROSE * 20)) == pytest.approx(20 * 13, rel=0.15)
+    assert estimator.estimate("m", measure(WIDE.encode() * 20)) == pytest.approx(252, rel=0.01)
+    assert estimator.estimate("m", NOTHING) == 1
+
+
+def test_two_costs_are_learnt_at_once_for_each_model() -> None:
+    estimator, rng = TokenEstimator(), Random(1)
+    for _ in range(50):
+        pieces, wide = rng.uniform(10, 5_000), rng.choice((0.0, rng.uniform(10, 5_000)))
+        estimator.observe("m", (pieces, wide), round(1.4 * pieces + 2.9 * wide))
+    assert estimator.estimate("m", (1_000, 0)) == pytest.approx(1_400, rel=0.05)
+    assert estimator.estimate("m", (0, 1_000)) == pytest.approx(2_900, rel=0.1)
+    assert estimator.estimate("other", (1_000, 0)) == 1_000
+
+
+def test_a_changed_tokenizer_is_followed() -> None:
+    estimator = TokenEstimator()
+    for tokens in (2_500, 5_000):
+        for _ in range(1_000):
+            estimator.observe("m", (4_000, 0), tokens)
+    assert estimator.estimate("m", (4_000, 0)) == pytest.approx(5_000, rel=0.02)
+
+
+@pytest.mark.parametrize("tokens", [1, 10**9])
+def test_one_absurd_report_does_not_spoil_the_estimate(tokens: int) -> None:
+    estimator = TokenEstimator()
+    for number in range(101):
+        estimator.observe("m", (4_000, 0), tokens if number == 80 else 4_000)
+    assert 0.5 < estimator.estimate("m", (4_000, 0)) / 4_000 < 1.5
+
+
+def test_what_was_never_seen_keeps_its_prior() -> None:
+    estimator = TokenEstimator()
+    for _ in range(10_000):
+        estimator.observe("m", (100, 0), 140)
+    assert estimator.estimate("m", (0, 1_000)) == 900
+
+
+def test_an_exact_count_gets_what_the_template_adds_a_turn() -> None:
+    estimator, rng = TokenEstimator(), Random(1)
+    measured = measure(PROSE)
+    assert estimator.estimate("m", measured, counted=(1_000, 1)) == 1_005
+    for _ in range(100):
+        tokens, turns = rng.randint(10, 5_000), rng.randint(1, 20)
+        estimator.observe("m", measured, tokens + 12 * turns + 3, counted=(tokens, turns))
+    for tokens, turns in ((20, 1), (3_000, 1), (400, 20)):
+        estimate = estimator.estimate("m", measured, counted=(tokens, turns))
+        assert estimate == pytest.approx(tokens + 12 * turns + 3, rel=0.1)
+
+
+def test_media_teaches_what_a_part_costs_and_nothing_else() -> None:
+    estimator = TokenEstimator()
+    measured = measure(orjson.dumps("what is in this image?" * 20))
+    before = estimator.estimate("m", measured)
+    assert estimator.estimate("m", measured, 2) == before + 2 * MEDIA_PART_TOKENS
+    for _ in range(30):
+        estimator.observe("m", measured, before + 2 * 250, 2)
+    assert estimator.estimate("m", measured) == before
+    assert estimator.estimate("m", measured, 1) == pytest.approx(before + 250, rel=0.05)
+
+
+def test_models_that_clients_invent_take_no_more_memory() -> None:
+    estimator = TokenEstimator()
+    for number in range(2 * MODELS_MAX):
+        estimator.observe(f"m{number}", (1_000, 0), 3_000)
+    known = [
+        number
+        for number in range(2 * MODELS_MAX)
+        if estimator.estimate(f"m{number}", (1_000, 0)) > 1_000
+    ]
+    assert known == list(range(MODELS_MAX))
+    assert estimator.estimate("new", (1_000, 0)) == 1_000
