@@ -18,6 +18,7 @@ _FAILED: Final = frozenset({"error", "response.failed"})
 
 
 class _Response(msgspec.Struct):
+    status: msgspec.Raw = msgspec.Raw()
     usage: msgspec.Raw = msgspec.Raw()
 
 
@@ -27,6 +28,7 @@ class _Typed(msgspec.Struct):
 
 
 _typed = msgspec.json.Decoder(_Typed)
+_whole = msgspec.json.Decoder(_Response)
 
 
 class Responses(Dialect):
@@ -51,6 +53,17 @@ class Responses(Dialect):
         if typed.type in _FAILED:
             return Event(Sign.ERROR)
         return TOKEN
+
+    def aborted(self, body: bytes) -> bool:
+        """vLLM calls an answer that it gave up "completed"; only one without a token shows."""
+        if b'"output_tokens":0' not in body:
+            return False
+        try:
+            whole = _whole.decode(body)
+        except UNREADABLE:
+            return False
+        usage = usage_of(whole.usage)
+        return bytes(whole.status) == b'"completed"' and usage is not None and usage[1] == 0
 
     def error_event(self, error: PenstockError) -> bytes:
         """The API's flat `error` event, and `error` beside it, on which the SDK raises."""
