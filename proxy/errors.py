@@ -222,6 +222,19 @@ class BackendBusy(BackendRefused):
     suspicious = False
 
 
+class BackendDraining(BackendError):
+    """It is shutting down: its probes pass, and it answers every request with a failure."""
+
+    reason = "draining"
+    reached = False  # its engine takes nothing more, and says so within a millisecond
+
+
+class EngineDead(BackendError):
+    """Its engine died; the server before it follows within a second."""
+
+    reason = "engine_dead"
+
+
 class NotHere(BackendError):
     """A stateful object that this backend does not have; another may."""
 

@@ -14,12 +14,14 @@ import msgspec
 
 from balancing.lease import Lease
 from proxy.answer import Answer
+from proxy.diagnosis import diagnosis
 from proxy.dialects import Dialect
 from proxy.dialects.dialect import UNREADABLE, Sign, Usage
 from proxy.errors import (
     AnswerCut,
     AnswerEmpty,
     BackendBusy,
+    BackendDraining,
     BackendError,
     BackendRefused,
     StreamBroken,
@@ -146,6 +148,10 @@ class JsonRelay(Relay):
             if self._head.length is None and not self._head.chunked and not _is_json(body):
                 self._report(AnswerCut())  # it was to last until the close, which came early
                 return
+            failure = self._failure(body)
+            if failure is not None:
+                self._report(failure)
+                return
             self.usage = self._dialect.usage(body)
             response_id = self._dialect.response_id(body)
             if response_id is not None:
@@ -158,6 +164,14 @@ class JsonRelay(Relay):
                 self._head.length = len(body)
             self._commit(body, self.last_byte_s)
         super().end()
+
+    def _failure(self, body: bytes) -> BackendError | None:
+        """What a whole answer says of the backend rather than of the request."""
+        if self._head.status == 500:
+            return diagnosis(body)
+        if self._head.status == 200 and self._dialect.aborted(body):
+            return BackendDraining()
+        return None
 
 
 def _is_json(body: bytes) -> bool:
@@ -177,6 +191,7 @@ class EventRelay(Relay):
     """
 
     __slots__ = (
+        "_aborted",
         "_dialect",
         "_ended_itself",
         "_held",
@@ -213,6 +228,7 @@ class EventRelay(Relay):
         self._separator = b"\n\n"
         self._ordinary = _NOTHING_ORDINARY
         self._ended_itself = False
+        self._aborted = False  # the backend gave the request up
         self.broken_inside = False  # the backend itself reported an error after tokens
 
     def begin(self) -> None:
@@ -235,12 +251,13 @@ class EventRelay(Relay):
         count = data.count(self._separator)
         if data.count(self._ordinary) != count:
             data, count = self._inspect(data, now_s)
-            if not data:
-                return
         if count:
             self._itl_s.observe(gap_s / count, count)
             self._lease.tokens(count)
-        self._answer.write(data)
+        if data:
+            self._answer.write(data)
+        if self._aborted:
+            self._report(StreamBroken("abort"))
 
     def end(self) -> None:
         if not self.committed:
@@ -284,7 +301,13 @@ class EventRelay(Relay):
                 self._begin_stream(rest, now_s)
                 return
             if sign is Sign.ERROR:
-                self._report(BackendBusy() if read.status == 503 else BackendRefused())
+                self._report(
+                    diagnosis(event)
+                    or (BackendBusy() if read.status == 503 else BackendRefused())
+                )
+                return
+            if sign is Sign.ABORT:
+                self._report(BackendDraining())
                 return
             if sign is Sign.DONE:
                 self._report(AnswerEmpty())
@@ -298,8 +321,11 @@ class EventRelay(Relay):
     def _begin_stream(self, data: bytes, now_s: float) -> None:
         held = b"".join(self._held)
         self._held.clear()
-        self.committed = True
         data, count = self._inspect(data, now_s)
+        if self._aborted:  # in the same read: nothing was said yet
+            self._report(BackendDraining())
+            return
+        self.committed = True
         self._lease.tokens(count)
         self._answer.relay(self._head, None, held + data)
 
@@ -323,6 +349,9 @@ class EventRelay(Relay):
                 self.broken_inside = self._ended_itself = True
             elif read.sign is Sign.DONE:
                 self._ended_itself = True
+            elif read.sign is Sign.ABORT:
+                self._aborted = True
+                break
             kept.append(event)
         if not self._lease.prefilling:
             self._ordinary = self._dialect.ordinary

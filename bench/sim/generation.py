@@ -20,7 +20,12 @@ from bench.sim.text import Token, Voice
 if TYPE_CHECKING:
     from bench.sim.server import SimServer
 
-_BREAKS = (FaultKind.CUT_AFTER_HEADERS, FaultKind.CUT_MID_STREAM, FaultKind.ERROR_EVENT)
+_BREAKS = (
+    FaultKind.CUT_AFTER_HEADERS,
+    FaultKind.CUT_MID_STREAM,
+    FaultKind.ERROR_EVENT,
+    FaultKind.ABORT_MID_STREAM,
+)
 _HANGS = (
     FaultKind.HANG_BEFORE_HEADERS,
     FaultKind.HANG_AFTER_HEADERS,
@@ -179,6 +184,11 @@ class Generation:
             return
         if self.job.stream:
             self._open_answer()
+        self._abort()
+
+    def _abort(self) -> None:
+        """End every choice without more text."""
+        if self.job.stream:
             for choice in self.choices:
                 self._reply.event(self.dialect.delta(choice, b"", b"null", "abort"))
         self._finish("abort")
@@ -188,6 +198,9 @@ class Generation:
         fault = self._break
         assert fault is not None
         self._leave()
+        if fault.kind is FaultKind.ABORT_MID_STREAM:
+            self._abort()
+            return
         if fault.kind is not FaultKind.ERROR_EVENT:
             if self.job.stream or fault.kind is FaultKind.CUT_AFTER_HEADERS:
                 self._reply.cut(rst=fault.rst)

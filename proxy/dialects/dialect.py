@@ -16,6 +16,7 @@ class Sign(Enum):
     TOKEN = "token"  # generated output  # noqa: S105
     USAGE = "usage"  # the extra chunk that reports token counts and nothing else
     ERROR = "error"  # the backend reports a failure inside the stream
+    ABORT = "abort"  # the backend gave the request up, and says so as if it were an end
     DONE = "done"  # the dialect's own end of the stream
 
 
@@ -101,6 +102,10 @@ class Dialect:
     def response_id(self, body: bytes) -> str | None:
         """The id of the stored response that a whole JSON answer is, None when it is none."""
         return None
+
+    def aborted(self, body: bytes) -> bool:
+        """Whether a whole JSON answer says that the backend gave the request up."""
+        return False
 
     def error_body(self, error: PenstockError) -> bytes:
         """An error as a whole JSON answer."""

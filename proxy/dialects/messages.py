@@ -1,8 +1,9 @@
 """Anthropic messages: named events from `message_start` to `message_stop`; no [DONE].
 
 `message_start` comes before the engine has done anything and `ping` at any
-time, so neither commits. The SDK ignores OpenAI's error form; an error must be
-`event: error` with `type` beside it.
+time, so neither commits; nor does the end of an answer without a token, which is
+what vLLM says of a request that it gave up in the queue. The SDK ignores OpenAI's
+error form; an error must be `event: error` with `type` beside it.
 """
 
 from typing import ClassVar, Final
@@ -14,9 +15,15 @@ from proxy.dialects.dialect import QUIET, TOKEN, UNREADABLE, Dialect, Event, Sig
 from proxy.errors import PenstockError
 
 
+class _Stop(msgspec.Struct):
+    stop_reason: msgspec.Raw = msgspec.Raw()
+
+
 class _Typed(msgspec.Struct):
     type: str = ""
     usage: msgspec.Raw = msgspec.Raw()
+    delta: _Stop | None = None
+    stop_reason: msgspec.Raw = msgspec.Raw()
 
 
 _typed = msgspec.json.Decoder(_Typed)
@@ -52,8 +59,23 @@ class Messages(Dialect):
             return Event(Sign.DONE)
         if typed.type == "error":
             return Event(Sign.ERROR)
-        # Only message_delta has the counts, among them the prompt's.
-        return Event(Sign.TOKEN, 0, usage_of(typed.usage))
+        usage = usage_of(typed.usage)  # only message_delta has the counts, the prompt's too
+        if typed.type == "message_delta":
+            if typed.delta and bytes(typed.delta.stop_reason) == b"null":
+                return Event(Sign.ABORT)
+            if usage and not usage.completion_tokens:
+                return Event(Sign.QUIET, 0, usage)
+        return Event(Sign.TOKEN, 0, usage)
+
+    def aborted(self, body: bytes) -> bool:
+        """vLLM gives a reason to stop, unless it was none of the model's or the client's."""
+        if b'"stop_reason":"' in body:
+            return False
+        try:
+            typed = _typed.decode(body)
+        except UNREADABLE:
+            return False
+        return typed.type == "message" and bytes(typed.stop_reason) in (b"", b"null")
 
     def error_body(self, error: PenstockError) -> bytes:
         kind = _TYPE_OF_STATUS.get(error.status)

@@ -20,6 +20,7 @@ _FAILED: Final = frozenset({"error", "response.failed"})
 class _Response(msgspec.Struct):
     id: msgspec.Raw = msgspec.Raw()
     object: msgspec.Raw = msgspec.Raw()
+    status: msgspec.Raw = msgspec.Raw()
     usage: msgspec.Raw = msgspec.Raw()
 
 
@@ -64,6 +65,17 @@ class Responses(Dialect):
         except UNREADABLE:
             return None
         return _id_of(response) if bytes(response.object) == b'"response"' else None
+
+    def aborted(self, body: bytes) -> bool:
+        """vLLM calls an answer that it gave up "completed"; only one without a token shows."""
+        if b'"output_tokens":0' not in body:
+            return False
+        try:
+            whole = _response.decode(body)
+        except UNREADABLE:
+            return False
+        usage = usage_of(whole.usage)
+        return bytes(whole.status) == b'"completed"' and usage is not None and usage[1] == 0
 
     def error_event(self, error: PenstockError) -> bytes:
         """The API's flat `error` event, and `error` beside it, on which the SDK raises."""

@@ -11,7 +11,15 @@ from proxy.answer import Answer
 from proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
 from proxy.dialects.choices import Choices
 from proxy.dialects.dialect import Event
-from proxy.errors import AnswerCut, AnswerEmpty, BackendError, BackendRefused, StreamBroken
+from proxy.errors import (
+    AnswerCut,
+    AnswerEmpty,
+    BackendDraining,
+    BackendError,
+    BackendRefused,
+    EngineDead,
+    StreamBroken,
+)
 from proxy.heads import RequestHead, ResponseHead, parse_request_head, parse_response_head
 from proxy.metrics import ITL_S, Histogram
 from proxy.relay import (
@@ -40,6 +48,8 @@ USAGE = (
     b'"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
 )
 DONE = b"data: [DONE]\n\n"
+ROLE = chat(b"").replace(b'{"content"', b'{"role":"assistant","content"')
+DRAINING = b"cannot schedule new futures after shutdown"
 ERROR = b'data: {"error": {"message": "busy", "type": "Service Unavailable", "code": 503}}\n\n'
 # Text that looks like framing, escaped as JSON must have it, and bytes of several per character.
 TOKENS = [
@@ -211,6 +221,11 @@ def test_what_counts_as_the_first_token(dialect: Dialect, preamble: bytes, first
     [
         (CHAT, ERROR + DONE, BackendRefused),
         (CHAT, b": ping\n\n" + ERROR + DONE, BackendRefused),
+        (CHAT, ROLE + ERROR.replace(b"busy", b"EngineCore encountered an issue."), EngineDead),
+        (COMPLETIONS, ERROR.replace(b"busy", DRAINING), BackendDraining),
+        (COMPLETIONS, ERROR.replace(b"busy", rb"\"message\": \"" + DRAINING), BackendRefused),
+        (CHAT, ROLE + ROLE + chat(b"", b'"abort"') + DONE, BackendDraining),
+        (CHAT, ROLE + DONE, AnswerEmpty),
         (CHAT, DONE, AnswerEmpty),
         (CHAT, b"", AnswerEmpty),
         (
@@ -260,6 +275,43 @@ def test_an_error_after_tokens_passes_and_is_noted() -> None:
     assert request.body == TOKENS[0] + ERROR + DONE
     assert isinstance(request.relay, EventRelay)
     assert request.relay.broken_inside
+
+
+def test_an_abort_after_tokens_ends_the_stream_as_broken() -> None:
+    request = Request().feed(TOKENS[0], TOKENS[1] + chat(b"x", b'"abort"') + DONE)
+    assert request.body == TOKENS[0] + TOKENS[1]
+    assert isinstance(request.ends[0], StreamBroken)
+    assert request.ends[0].reason == "abort"
+    assert not request.complete
+
+
+def test_the_role_alone_commits_nothing() -> None:
+    """It comes with the first token, but also before the end of what never had one."""
+    request = Request().feed(ROLE)
+    assert request.transport.sent == b""
+    assert request.feed(TOKENS[0]).body == ROLE + TOKENS[0]
+    for first in (
+        ROLE.replace(b'"content":""', b'"content":"x"'),
+        ROLE.replace(b'"content":""', b'"content":"","tool_calls":[{"index":0}]'),
+        ROLE.replace(b'"finish_reason":null', b'"finish_reason":"stop"'),
+    ):
+        assert Request().feed(first).relay.committed
+
+
+@pytest.mark.parametrize("body", [b'{"error":{"message":"%b"}}', b'{"error": {"message": "%b"}}'])
+def test_a_500_tells_of_its_backend_or_passes(body: bytes) -> None:
+    head = b"HTTP/1.1 500 Oops\r\ncontent-type: application/json"
+    cases = {
+        DRAINING: BackendDraining,
+        b"EngineCore encountered an issue. See above.": EngineDead,
+        b"quoted: " + DRAINING: type(None),
+        rb"\"message\":\"" + DRAINING: type(None),
+    }
+    for message, error in cases.items():
+        request = Request(head=head).feed(body % message)
+        request.relay.end()
+        assert type(request.ends[0]) is error
+        assert bool(request.transport.sent) == (error is type(None))
 
 
 def test_each_prompt_of_several_is_released_by_its_first_token() -> None:

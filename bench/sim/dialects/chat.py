@@ -77,7 +77,7 @@ class Chat:
         return [b"%b]%b%b}\n\n" % (self._head, usage, self._fingerprint), DONE]
 
     def done_only(self) -> list[bytes]:
-        return [DONE]
+        return [*self.first(), DONE]
 
     def broken(self, refusal: Refusal) -> list[bytes] | None:
         return [refusal.event(), DONE]

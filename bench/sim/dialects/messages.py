@@ -8,13 +8,15 @@ from bench.sim.dialects.dialect import Identity, Spoken, named_event, quoted, te
 from bench.sim.errors import Refusal
 from bench.sim.job import Job
 
-_STOP_REASONS = {"length": "max_tokens", "stop": "end_turn", "abort": "end_turn"}
+_STOP = named_event("message_stop", b'{"type":"message_stop"}')
+_STOP_REASONS = {"length": "max_tokens", "stop": "end_turn", "abort": None}
 
 
 class Messages:
     def __init__(self, identity: Identity, job: Job) -> None:
         self._identity = identity
         self._job = job
+        self._reason: str | None = None
 
     def opening(self) -> list[bytes]:
         return []
@@ -32,24 +34,31 @@ class Messages:
         return [named_event("message_start", start), named_event("content_block_start", block)]
 
     def delta(self, choice: Spoken, text: bytes, token_ids: bytes, finish: str | None) -> bytes:
+        if finish is not None:
+            self._reason = _STOP_REASONS[finish]
         return (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":'
             b'{"type":"text_delta","text":"%b"},"index":0}\n\n'
         ) % text
 
     def closing(self, choices: list[Any]) -> list[bytes]:
-        end = (
-            b'{"type":"message_delta","delta":{"stop_reason":"max_tokens","stop_sequence":null},'
-            b'"usage":{"input_tokens":%d,"output_tokens":%d}}'
-        ) % usage_of(choices)
         return [
             named_event("content_block_stop", b'{"type":"content_block_stop","index":0}'),
-            named_event("message_delta", end),
-            named_event("message_stop", b'{"type":"message_stop"}'),
+            self._end(self._reason, *usage_of(choices)),
+            _STOP,
         ]
 
+    def _end(self, reason: str | None, input_tokens: int, output_tokens: int) -> bytes:
+        return named_event(
+            "message_delta",
+            b'{"type":"message_delta","delta":{"stop_reason":%b,"stop_sequence":null},'
+            b'"usage":{"input_tokens":%d,"output_tokens":%d}}'
+            % (orjson.dumps(reason), input_tokens, output_tokens),
+        )
+
     def done_only(self) -> list[bytes]:
-        return []
+        start, _ = self.first()
+        return [start, self._end("end_turn", self._job.prompt_tokens, 0), _STOP]
 
     def broken(self, refusal: Refusal) -> list[bytes] | None:
         # The inner error, status and all, survives only inside the message text.
@@ -59,6 +68,7 @@ class Messages:
     def whole(self, choices: list[Any], finish: str) -> bytes:
         identity = self._identity
         prompt_tokens, completion_tokens = usage_of(choices)
+        reason = _STOP_REASONS[finish]
         return orjson.dumps(
             {
                 "id": f"chatcmpl-{identity.request_id}",
@@ -66,7 +76,7 @@ class Messages:
                 "role": "assistant",
                 "content": [{"type": "text", "text": text_of(choices[0])}],
                 "model": identity.model,
-                "stop_reason": _STOP_REASONS[finish],
+                **({"stop_reason": reason} if reason else {}),
                 "usage": {"input_tokens": prompt_tokens, "output_tokens": completion_tokens},
             }
         )

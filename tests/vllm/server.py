@@ -1,0 +1,151 @@
+"""One real vLLM on a port of this machine: start, kill, drain, and what its gauges say.
+
+Its files are those of `make test-vllm`: an environment with the CPU build, named by
+TEST_VLLM_VENV, and the tiny model beside it.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+VENV: Final = Path(os.environ.get("TEST_VLLM_VENV") or ROOT / ".vllm" / "venv").absolute()
+MODEL_FOLDER: Final = ROOT / ".vllm" / "model"
+MODEL: Final = "tiny"
+# 20 s alone on an idle machine, 35 s beside another; shared cores multiply that.
+START_WITHIN_S: Final = 300.0
+# 32,768 tokens of KV cache, so that it can be filled; blocks of a multiple of 32 are the
+# only ones that the CPU's attention takes.
+KV: Final = ("--num-gpu-blocks-override", "1024", "--block-size", "32")
+# Loopback only, no telemetry, and one thread a process: two servers share few cores.
+ENVIRONMENT: Final = {
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_LOOPBACK_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # for /pause, see abort_all
+    "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # saves 12 s of its start
+}
+
+
+class VllmServer:
+    """A vLLM process and its children, in a process group of their own."""
+
+    def __init__(self, log: Path, *flags: str) -> None:
+        self._log = log
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> "VllmServer":
+        """Begin to load; returns at once."""
+        assert self._process is None, "it runs"
+        command = [
+            *(str(VENV / "bin" / "vllm"), "serve", str(MODEL_FOLDER), "--load-format", "dummy"),
+            *("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "64"),
+            *("--enable-prefix-caching", *KV, *self._flags),
+        ]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=os.environ | ENVIRONMENT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self
+
+    def wait(self) -> "VllmServer":
+        """Return when it serves. Raises AssertionError when it dies or takes too long."""
+        until_s = time.monotonic() + START_WITHIN_S
+        while time.monotonic() < until_s:
+            assert self._process is not None
+            assert self._process.poll() is None, f"vLLM died while loading; see {self._log}"
+            if self.healthy():
+                return self
+            time.sleep(0.2)
+        raise AssertionError(f"vLLM took over {START_WITHIN_S:.0f} s to start; see {self._log}")
+
+    def healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def gauge(self, name: str) -> float:
+        """The sum of a metric's series, such as `vllm:num_requests_running`."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().split("\n")
+        values = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{")]
+        assert values, f"no metric {name}"
+        return sum(values)
+
+    @property
+    def busy(self) -> float:
+        """Requests that its engine has running or waiting."""
+        return self.gauge("vllm:num_requests_running") + self.gauge("vllm:num_requests_waiting")
+
+    def drain(self) -> None:
+        """SIGTERM: it ends when its requests have, or after its --shutdown-timeout."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+    def abort_all(self) -> None:
+        """Give up every request, as an engine does that is about to be updated."""
+        ask = urllib.request.Request(f"{self.url}/pause?mode=abort", method="POST")
+        with urllib.request.urlopen(ask, timeout=30) as answer:
+            assert answer.status == 200
+
+    def kill_engine(self) -> None:
+        """SIGKILL to the engine's process alone; the API server is left to find out."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        for child in children.read_text().split():
+            if b"EngineCore" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGKILL)
+                return
+        raise AssertionError("no engine process found")
+
+    def kill(self) -> None:
+        """SIGKILL to all of it; returns when it is gone."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def ended(self, within_s: float) -> bool:
+        """Whether it exits by itself in this time."""
+        assert self._process is not None
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def _free_port() -> int:
+    """A port nobody has now; vLLM cannot be asked which one it took."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
