@@ -5,7 +5,7 @@ ARGS ?=
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
-.PHONY: demo test test-compiled unit lint lint-deploy format bench clean
+.PHONY: demo test test-compiled test-vllm unit lint lint-deploy format bench clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -15,6 +15,17 @@ test: .venv/installed  ## all tests; ARGS="tests/unit -k heads" for some
 
 test-compiled: .compiled/.venv/installed  ## the same tests on the data path as C extensions; needs cc
 	cd .compiled && .venv/bin/python -m pytest -q $(ARGS)
+
+# VLLM=FOLDER takes a vLLM that is there already: an environment whose bin/ has `vllm`.
+VLLM ?= .vllm/venv
+test-vllm: .venv/installed .vllm/model/config.json  ## against two real vLLM servers on this CPU; 2.5 GB, Python 3.11
+	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m pytest -q --timeout 600 tests/vllm $(ARGS)
+
+.vllm/model/config.json: tests/vllm/tiny_model.py | $(VLLM)/bin/vllm
+	$(VLLM)/bin/python tests/vllm/tiny_model.py $(@D)
+
+.vllm/venv/bin/vllm:
+	tests/vllm/install.sh .vllm/venv
 
 lint: .venv/installed lint-deploy  ## formatting, lint rules, types, deployment files
 	.venv/bin/ruff format --check .

@@ -10,6 +10,7 @@ BUSY_MESSAGE: Final = (
     "The engine is currently busy and cannot accept new requests. "
     "Please try again later or on a different instance."
 )
+DEAD_MESSAGE: Final = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 DRAINING_MESSAGE: Final = "cannot schedule new futures after shutdown"
 
 
@@ -59,7 +60,7 @@ def engine_error(status: int) -> Refusal:
     """What a request already accepted gets when the engine cannot serve it after all."""
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return busy()
-    return Refusal(status, "EngineCore encountered an issue.", "InternalServerError")
+    return Refusal(status, DEAD_MESSAGE, "InternalServerError")
 
 
 def unknown_model(model: str, served: str) -> Refusal:

@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bench.sim.dialects.dialect import Dialect, id_list
+from bench.sim.dialects.messages import Messages
 from bench.sim.engine import Sequence
 from bench.sim.errors import engine_error
 from bench.sim.faults import Fault, FaultKind
@@ -212,7 +213,8 @@ class Generation:
             return
         refusal = engine_error(fault.status)
         if not self.job.stream:
-            self._reply.whole(refusal.status, refusal.body())
+            anthropic = isinstance(self.dialect, Messages)
+            self._reply.whole(refusal.status, refusal.body(anthropic=anthropic))
             return
         events = self.dialect.broken(refusal)
         if events is None:

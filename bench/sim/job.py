@@ -21,6 +21,7 @@ class Job:
 
     prompts: list[Prompt]
     max_tokens: int = DEFAULT_MAX_TOKENS
+    limit_field: str = "max_tokens"
     n: int = 1
     stream: bool = False
     include_usage: bool = False
@@ -118,6 +119,7 @@ def _job(body: Body, prompts: list[Prompt], limit_field: str) -> Job:
     return Job(
         prompts,
         max_tokens=_positive(body, limit_field, DEFAULT_MAX_TOKENS),
+        limit_field=limit_field,
         n=_positive(body, "n", 1),
         stream=body.get("stream") is True,
         include_usage=include_usage,

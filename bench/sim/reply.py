@@ -67,11 +67,15 @@ class Reply:
         self.faults = faults
         self._bent = not _BENDING.isdisjoint(faults)
 
-    def whole(self, status: int, body: bytes, content_type: str = JSON) -> None:
-        """Send a whole answer and end it."""
+    def whole(
+        self, status: int, body: bytes, content_type: str = JSON, *, vary: bool = True
+    ) -> None:
+        """Send a whole answer and end it; vLLM adds `vary` unless a handler has failed."""
         headers = {"content-length": str(len(body))}
         if body:
             headers["content-type"] = content_type
+        if vary:
+            headers["vary"] = "Origin"
         self._write(self._head(status, headers) + b"\r\n" + body)
         self._end()
 

@@ -6,7 +6,7 @@ import orjson
 
 from bench.sim import control, endpoints, generate, pooling
 from bench.sim.connection import Request
-from bench.sim.errors import Refusal, busy
+from bench.sim.errors import DRAINING_MESSAGE, Refusal, busy
 from bench.sim.faults import FaultKind
 from bench.sim.generate import Handler
 from bench.sim.reply import Reply
@@ -69,7 +69,11 @@ def dispatch(server: "SimServer", request: Request, reply: Reply) -> None:
     except Refusal as refusal:
         # Bodies that fail validation get OpenAI's shape on every path.
         anthropic = path.startswith("/v1/messages") and refusal.kind != "Bad Request"
-        reply.whole(refusal.status, refusal.body(anthropic=anthropic))
+        reply.whole(
+            refusal.status,
+            refusal.body(anthropic=anthropic),
+            vary=anthropic or refusal.message != DRAINING_MESSAGE,
+        )
 
 
 def _authorized(server: "SimServer", request: Request) -> bool:

@@ -143,8 +143,8 @@ class SimServer:
         if longest + min(1, job.max_tokens) > limit:
             raise prompt_too_long(longest, limit)
         if job.max_tokens > limit:
-            message = f"max_tokens={job.max_tokens} is more than the context of {limit} tokens."
-            raise Refusal(400, message, param="max_tokens")
+            message = f"{job.limit_field}={job.max_tokens} cannot be greater than {limit}."
+            raise Refusal(400, message, param=job.limit_field)
         job.max_tokens = min(job.max_tokens, limit - longest)
         queued = self.engine.running + self.engine.waiting
         if self.max_queued is not None and queued >= self.max_queued:

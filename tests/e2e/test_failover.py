@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from bench.sim.server import SimServer
-from bench.sim.text import expected
+from bench.sim.text import expected, tokenize
 from tests.e2e.process import Penstock, Serve, Simulate
 
 MESSAGES = [{"role": "user", "content": "Tell me of rivers."}]
@@ -102,12 +102,18 @@ def text_of(stream: bytes) -> str:
     return "".join(event["choices"][0]["text"] for event in events if "choices" in event)
 
 
+def told_by(got: Got) -> str:
+    return str(orjson.loads(got.body)["choices"][0]["text"])
+
+
 async def states(penstock: Penstock) -> list[str]:
     return [backend["state"] for backend in await penstock.backends()]
 
 
 # Before the first token ------------------------------------------------------------------------
 
+# A responses stream has no word for it: vLLM ends it as `done_only` does.
+ABORT_EMPTY = {"kind": "abort_empty"}
 HIDDEN_FAULTS: tuple[dict[str, Any], ...] = (
     {"kind": "cut_before_headers"},
     {"kind": "cut_before_headers", "rst": True},
@@ -116,6 +122,7 @@ HIDDEN_FAULTS: tuple[dict[str, Any], ...] = (
     {"kind": "error_event"},
     {"kind": "error_event", "status": 500},
     {"kind": "done_only"},
+    {"kind": "draining"},
     {"kind": "busy"},
 )
 
@@ -129,9 +136,13 @@ async def test_what_fails_before_the_first_token_is_tried_elsewhere(
     plain: tuple[dict[str, Any], ...] = (
         *HIDDEN_FAULTS[:4],
         {"kind": "cut_mid_stream"},
+        {"kind": "error_event", "status": 500},
+        ABORT_EMPTY,
+        {"kind": "draining"},
         {"kind": "busy"},
     )
-    for stream, faults in ((True, HIDDEN_FAULTS), (False, plain)):
+    streamed = HIDDEN_FAULTS if path == "/v1/responses" else (*HIDDEN_FAULTS, ABORT_EMPTY)
+    for stream, faults in ((True, streamed), (False, plain)):
         for fault in faults:
             attempts = []
             servers[0].drop_connections()  # a failure on a reused one is no attempt
@@ -159,6 +170,33 @@ async def test_each_kind_of_failure_is_counted(simulate: Simulate, serve: Serve)
     metrics = await penstock.metrics()
     assert 'penstock_attempts_total{reason="busy"} 1.0' in metrics
     assert 'penstock_attempts_total{reason="ok"} 4.0' in metrics
+
+
+async def test_a_draining_server_is_told_apart(simulate: Simulate, serve: Serve) -> None:
+    """Text gets a 500, token ids an empty answer; nobody sees either, streamed or not."""
+    servers = await simulate(2)
+    penstock = await serve(servers, pool={"policy": "round_robin"})
+    servers[0].faults.set("draining")
+    text, ids = "Once upon a time", tokenize(b"Once upon a time")
+    for prompt in (text, ids):
+        for stream in (True, False):
+            for _ in range(4):
+                got = await ask(penstock, prompt=prompt, stream=stream)
+                assert (got.status, got.ended) == (200, True)
+                assert got.header(b"x-penstock-backend") == b"b1"
+                said = text_of(got.body) if stream else told_by(got)
+                assert said == expected(text, 12)
+    assert 'penstock_attempts_total{reason="draining"}' in await penstock.metrics()
+
+
+async def test_an_engine_that_died_is_told_apart(simulate: Simulate, serve: Serve) -> None:
+    servers = await simulate(2)
+    penstock = await serve(servers, pool={"policy": "round_robin"})
+    servers[0].faults.set("error_event", status=500)
+    for stream in (True, False):
+        for _ in range(2):
+            assert (await ask(penstock, stream=stream)).status == 200
+    assert 'penstock_attempts_total{reason="engine_dead"} 2.0' in await penstock.metrics()
 
 
 async def test_a_lone_backend_that_fails_is_told(simulate: Simulate, serve: Serve) -> None:
@@ -356,6 +394,22 @@ async def test_a_stream_cut_midway_is_said_to_be_broken(
     assert not got.reset
     assert not got.header(b"transfer-encoding")
     assert got.body.endswith(ENDS[path])
+
+
+@pytest.mark.parametrize("path", [path for path in BODIES if path != "/v1/responses"])
+async def test_a_stream_given_up_midway_is_said_to_be_broken(
+    simulate: Simulate, serve: Serve, path: str
+) -> None:
+    """Not responses: there vLLM calls it "completed"."""
+    servers = await simulate(2, profile="steady-50")
+    penstock = await serve(servers)
+    for server in servers:
+        server.faults.set("abort_mid_stream", tokens=3)
+    assert_broken(path, await ask(penstock, path, stream=True))
+    got = await ask(penstock, path, stream=False)  # nothing was said yet: both were tried
+    assert got.status == 502
+    assert sum(len(server.seen) for server in servers) == 3
+    assert 'penstock_stream_failures_total{reason="abort"} 1.0' in await penstock.metrics()
 
 
 async def test_silence_after_the_first_token(simulate: Simulate, serve: Serve) -> None:

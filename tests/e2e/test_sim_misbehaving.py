@@ -242,9 +242,18 @@ async def test_error_events_of_the_other_dialects(server: SimServer, client: Cli
 
 async def test_done_only(server: SimServer, client: Client) -> None:
     server.faults.set("done_only")
-    await client.post("/v1/chat/completions", CHAT)
+    await client.post("/v1/completions", PROMPT)
     got = await client.rest()
     assert got.partition(HEAD_END)[2] == b"e\r\ndata: [DONE]\n\n" + LAST_CHUNK
+
+
+async def test_abort_mid_stream(server: SimServer, client: Client) -> None:
+    server.faults.set("abort_mid_stream", tokens=3)
+    await client.post("/v1/completions", PROMPT)
+    got = await client.rest()
+    assert got.count(b'"finish_reason":null') == 3
+    assert got.count(b'"finish_reason":"abort"') == 1
+    assert got.endswith(b"data: [DONE]\n\n" + LAST_CHUNK)
 
 
 @pytest.mark.parametrize("stream", [True, False])

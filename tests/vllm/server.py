@@ -48,6 +48,7 @@ class VllmServer:
         self._log = log
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
+        self._leaving = False
         self.port = _free_port()
 
     @property
@@ -55,8 +56,9 @@ class VllmServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> "VllmServer":
-        """Begin to load; returns at once."""
-        assert self._process is None, "it runs"
+        """Begin to load, in place of what still runs; returns at once."""
+        self.kill()
+        self._leaving = False
         command = [
             *(str(VENV / "bin" / "vllm"), "serve", str(MODEL_FOLDER), "--load-format", "dummy"),
             *("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(self.port)),
@@ -84,6 +86,13 @@ class VllmServer:
             time.sleep(0.2)
         raise AssertionError(f"vLLM took over {START_WITHIN_S:.0f} s to start; see {self._log}")
 
+    @property
+    def running(self) -> bool:
+        """Whether its process lives, and is not on its way out."""
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
+        return self._process is not None and not self._leaving
+
     def healthy(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
@@ -99,7 +108,6 @@ class VllmServer:
         assert values, f"no metric {name}"
         return sum(values)
 
-    @property
     def busy(self) -> float:
         """Requests that its engine has running or waiting."""
         return self.gauge("vllm:num_requests_running") + self.gauge("vllm:num_requests_waiting")
@@ -107,6 +115,7 @@ class VllmServer:
     def drain(self) -> None:
         """SIGTERM: it ends when its requests have, or after its --shutdown-timeout."""
         assert self._process is not None
+        self._leaving = True
         self._process.send_signal(signal.SIGTERM)
 
     def abort_all(self) -> None:

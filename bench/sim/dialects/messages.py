@@ -61,8 +61,11 @@ class Messages:
         return [start, self._end("end_turn", self._job.prompt_tokens, 0), _STOP]
 
     def broken(self, refusal: Refusal) -> list[bytes] | None:
-        # The inner error, status and all, survives only inside the message text.
-        error = {"type": "internal_error", "message": str(refusal.openai())}
+        # Of the inner error, the text of another one keeps little but the status.
+        inner = f"{{'error': {{'message': '{refusal.message[:2]}...am': None, 'code': "
+        inner += f"{refusal.status}}}}}"
+        message = f"2 validation errors\nmodel\n  Field required [input_value={inner}]"
+        error = {"type": "internal_error", "message": message}
         return [named_event("error", orjson.dumps({"type": "error", "error": error}))]
 
     def whole(self, choices: list[Any], finish: str) -> bytes:

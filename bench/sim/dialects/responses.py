@@ -29,6 +29,7 @@ class Responses:
         self._previous = previous_response_id
         self._keep = keep
         self._item_id = f"msg_{identity.request_id}"
+        self._finish_reason = "abort"
         self._sequence = -1
         self._delta_head = b'{"content_index":0,"delta":"'
         self._delta_tail = (
@@ -51,6 +52,8 @@ class Responses:
         ]
 
     def delta(self, choice: Spoken, text: bytes, token_ids: bytes, finish: str | None) -> bytes:
+        if finish is not None:
+            self._finish_reason = finish
         self._sequence += 1
         return (
             b"event: response.output_text.delta\ndata: "
@@ -67,11 +70,12 @@ class Responses:
             self._event("response.content_part.done", self._part(text, None)),
             self._event("response.output_item.done", {"item": item, "output_index": 0}),
         ]
-        response = self._finish(choices, "length")
+        response = self._finish(choices, self._finish_reason)
         return [*events, self._event("response.completed", {"response": response})]
 
     def done_only(self) -> list[bytes]:
-        return []
+        response = self._response("completed", [], _usage(self._job.prompt_tokens, 0))
+        return [self._event("response.completed", {"response": response})]
 
     def broken(self, refusal: Refusal) -> list[bytes] | None:
         return None

@@ -1,0 +1,70 @@
+"""A client that leaves frees the engine, by vLLM's own gauges: nothing runs, nothing waits."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from tests.e2e.process import Penstock
+from tests.vllm.server import MODEL, VllmServer
+
+# The engine's gauges are set once a step, and a loaded machine takes its time.
+FREE_WITHIN_S = 10.0
+LONG = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 3_900, "ignore_eos": True}
+# Ten prompts of some 3,900 tokens each: a second of prefill and more on a CPU.
+PREFILL = {**LONG, "prompt": [f"{i} " + "river " * 1_900 for i in range(10)], "max_tokens": 16}
+
+
+async def busy(servers: list[VllmServer]) -> float:
+    return sum([await asyncio.to_thread(each.busy) for each in servers])
+
+
+async def until_busy(servers: list[VllmServer]) -> None:
+    async with asyncio.timeout(FREE_WITHIN_S):
+        while not await busy(servers):
+            await asyncio.sleep(0.01)
+
+
+async def until_free(servers: list[VllmServer]) -> None:
+    async with asyncio.timeout(FREE_WITHIN_S):
+        while await busy(servers):
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_leaving_in_prefill(
+    penstock: Penstock, servers: list[VllmServer], stream: bool
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        asking = asyncio.create_task(
+            session.post(f"{penstock.url}/v1/completions", json=PREFILL | {"stream": stream})
+        )
+        await until_busy(servers)
+        assert not asking.done()  # no status before the first token
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await until_free(servers)
+    await penstock.until_at_rest()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_leaving_in_decode(
+    penstock: Penstock, servers: list[VllmServer], stream: bool
+) -> None:
+    """3,900 tokens take some 15 s here: the engine is free long before."""
+    async with aiohttp.ClientSession() as session:
+        url, body = f"{penstock.url}/v1/completions", LONG | {"stream": stream}
+        if stream:
+            answer = await session.post(url, json=body)
+            assert (await answer.content.readline()).startswith(b"data: {")
+            assert await busy(servers) == 1
+            answer.close()
+        else:
+            asking = asyncio.create_task(session.post(url, json=body))
+            await until_busy(servers)
+            await asyncio.sleep(0.5)
+            assert not asking.done()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await until_free(servers)
+    await penstock.until_at_rest()
