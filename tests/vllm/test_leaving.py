@@ -1,6 +1,7 @@
 """A client that leaves frees the engine, by vLLM's own gauges: nothing runs, nothing waits."""
 
 import asyncio
+from random import Random
 
 import aiohttp
 import pytest
@@ -11,8 +12,9 @@ from tests.vllm.server import MODEL, VllmServer
 # The engine's gauges are set once a step, and a loaded machine takes its time.
 FREE_WITHIN_S = 10.0
 LONG = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 3_900, "ignore_eos": True}
-# Ten prompts of some 3,900 tokens each: a second of prefill and more on a CPU.
-PREFILL = {**LONG, "prompt": [f"{i} " + "river " * 1_900 for i in range(10)], "max_tokens": 16}
+# Prompts in token ids, no two alike: seconds of prefill on a CPU.
+PREFILL = {**LONG, "max_tokens": 16}
+PROMPTS, PROMPT_TOKENS = 40, 3_900
 
 
 async def busy(servers: list[VllmServer]) -> float:
@@ -35,16 +37,24 @@ async def until_free(servers: list[VllmServer]) -> None:
 async def test_leaving_in_prefill(
     penstock: Penstock, servers: list[VllmServer], stream: bool
 ) -> None:
+    rng = Random(stream)
+    prompt = [[rng.randrange(100, 4_000) for _ in range(PROMPT_TOKENS)] for _ in range(PROMPTS)]
+    body = PREFILL | {"prompt": prompt, "stream": stream}
     async with aiohttp.ClientSession() as session:
-        asking = asyncio.create_task(
-            session.post(f"{penstock.url}/v1/completions", json=PREFILL | {"stream": stream})
-        )
+        asking = asyncio.create_task(session.post(f"{penstock.url}/v1/completions", json=body))
         await until_busy(servers)
-        assert not asking.done()  # no status before the first token
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        assert sum(each["queued_prefill_tokens"] for each in await penstock.backends())
+        await leave(asking)
         await until_free(servers)
     await penstock.until_at_rest()
+
+
+async def leave(asking: asyncio.Task[aiohttp.ClientResponse]) -> None:
+    """Close the connection, before the answer's head or after it."""
+    asking.cancel()
+    (answer,) = await asyncio.gather(asking, return_exceptions=True)
+    if isinstance(answer, aiohttp.ClientResponse):
+        answer.close()
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -64,7 +74,6 @@ async def test_leaving_in_decode(
             await until_busy(servers)
             await asyncio.sleep(0.5)
             assert not asking.done()
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            await leave(asking)
         await until_free(servers)
     await penstock.until_at_rest()
