@@ -24,7 +24,7 @@ from proxy.access_log import AccessLog
 from proxy.admin import Admin
 from proxy.counting import Counting
 from proxy.drain import drain
-from proxy.errors import BackendError, ConnectionRefused
+from proxy.errors import BackendDraining, BackendError, ConnectionRefused, EngineDead
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.notify import notify
@@ -39,6 +39,12 @@ SEND_BUFFER_BYTES: Final = 262_144
 LAG_PERIOD_S: Final = 0.25
 # Container objects made and not freed before the collector looks (CPython: 700).
 GC_THRESHOLD: Final = 20_000
+# What one request is enough to know, as the reason of an ejection.
+_CERTAIN: Final[dict[type[BackendError], str]] = {
+    ConnectionRefused: "unreachable",
+    BackendDraining: "draining",
+    EngineDead: "failing",
+}
 
 
 class App:
@@ -136,8 +142,9 @@ class App:
         self._stop.set()
 
     def _failed(self, backend: Backend, error: BackendError) -> None:
-        if isinstance(error, ConnectionRefused):
-            self.monitor.certain(backend, "unreachable")
+        certain = _CERTAIN.get(type(error))
+        if certain is not None:
+            self.monitor.certain(backend, certain)
         elif error.suspicious:
             self.monitor.request_failed(backend)
 

@@ -302,8 +302,7 @@ class EventRelay(Relay):
                 return
             if sign is Sign.ERROR:
                 self._report(
-                    diagnosis(event)
-                    or (BackendBusy() if read.status == 503 else BackendRefused())
+                    diagnosis(event) or (BackendBusy() if read.status == 503 else BackendRefused())
                 )
                 return
             if sign is Sign.ABORT:

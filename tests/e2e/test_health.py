@@ -161,6 +161,25 @@ async def test_a_zombie_is_out_within_15_s(simulate: Simulate, serve: Serve) -> 
     print(f"a zombie was out after {out_s:.1f} s")
 
 
+async def test_a_draining_server_is_out_after_its_first_refusal(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """Its /health stays 200 and it fails requests within a millisecond."""
+    servers: list[SimServer] = await simulate(2)
+    penstock = await serve(servers, health=DEFAULTS | {"slow_start_s": 1})
+    async with Load(penstock, workers=1) as load:
+        servers[0].faults.set("draining")
+        await penstock.until(lambda listing: listing[0]["state"] == "ejected", 5)
+        await asyncio.sleep(2.5)  # live and ready probes pass meanwhile
+        backend = (await penstock.backends())[0]
+        assert (backend["state"], backend["reason"]) == ("ejected", "draining")
+        servers[0].faults.clear()
+        await penstock.until(lambda listing: listing[0]["state"] == "warming", 10)
+        await penstock.until(lambda listing: listing[0]["state"] == "ready", 10)
+    assert load.errors == []
+    assert sum(attempts == 2 for _, attempts in load.served) == 1
+
+
 async def test_a_flapping_server_gets_no_more_than_its_slow_start_share(
     simulate: Simulate, serve: Serve
 ) -> None:

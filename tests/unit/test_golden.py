@@ -9,6 +9,7 @@ from proxy.dialects.dialect import Usage
 from proxy.errors import (
     AnswerCut,
     AnswerEmpty,
+    BackendBusy,
     BackendDraining,
     BackendError,
     BackendRefused,
@@ -36,9 +37,10 @@ HIDDEN: dict[str, type[BackendError]] = {
         if name.startswith(("dead", "aborted")) and name not in STREAMS
     },
     **dict.fromkeys([n for n in STREAMS if n.startswith("aborted_queued")], AnswerEmpty),
-    **dict.fromkeys([name for name in STREAMS if name.startswith("busy")], BackendRefused),
+    **dict.fromkeys([name for name in STREAMS if name.startswith("busy")], BackendBusy),
     "draining_token_ids_stream": AnswerEmpty,
     "busy_responses_inside": AnswerCut,
+    "busy_messages_inside": BackendRefused,  # its own words get lost in vLLM's conversion
 }
 # vLLM says "completed" of a response that it gave up, however much of it there is.
 HIDDEN.pop("aborted_responses")
