@@ -30,8 +30,6 @@ _MEDIA_PART: Final = re.compile(
 _INLINE_MEDIA: Final = re.compile(
     rb'"(?:data"\s*:\s*"([A-Za-z0-9+/=\\]{256,})|data:[^",]{0,128};base64,([A-Za-z0-9+/=\\]*))'
 )
-# One of these is in every such part: most prompts are told by them to have none.
-_MEDIA_SIGNS: Final = (b'"image', b'"input_', b'_url"', b'"data', b'"video', b'"document', b'"file')
 
 # A list of prompts, of token ids, or of lists of token ids, by what it begins with.
 _LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
@@ -131,9 +129,7 @@ class Ask(msgspec.Struct, frozen=True):
             raise MalformedAsk(NO_OBJECT) from None
         model = _model_of(peek.model)
         text = _text_of(peek) or body
-        media_parts = 0
-        if any(sign in text for sign in _MEDIA_SIGNS):
-            media_parts, text = without_media(text)
+        media_parts, text = without_media(text)
         prompts, token_ids = (1, 0) if peek.prompt is NO_FIELD else _prompts_of(peek.prompt)
         measured = NOTHING if token_ids else measure(text)
         tokens = token_ids or estimator.estimate(model, measured, media_parts)
@@ -213,14 +209,15 @@ def _text_of(peek: Peek) -> bytes:
 def without_media(text: bytes) -> tuple[int, bytes]:
     """(number of parts that are no text, the JSON without their inline data)."""
     parts = len(_MEDIA_PART.findall(text))
-    kept, at, inline = [], 0, 0
+    if not parts:
+        return 0, text
+    kept, at = [], 0
     for found in _INLINE_MEDIA.finditer(text):
         if text[found.start() - 1 : found.start()] != b"\\":
-            inline += 1
             kept.append(text[at : found.start(found.lastindex or 0)])
             at = found.end()
     kept.append(text[at:])
-    return max(parts, inline), b"".join(kept)
+    return parts, b"".join(kept)
 
 
 def tokens_of_bytes(body: bytes) -> int:
