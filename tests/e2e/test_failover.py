@@ -8,6 +8,7 @@ import socket
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import product
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -32,6 +33,7 @@ ENDS = {
     "/v1/responses": b'"type":"response.completed"}\n\n',
     "/v1/messages": b'data: {"type":"message_stop"}\n\n',
 }
+CHOICES = ("/v1/chat/completions", "/v1/completions")
 every_dialect = pytest.mark.parametrize("path", BODIES)
 COMPLETIONS = "/v1/completions"
 
@@ -112,18 +114,20 @@ async def states(penstock: Penstock) -> list[str]:
 
 # Before the first token ------------------------------------------------------------------------
 
-# A responses stream has no word for it: vLLM ends it as `done_only` does.
-ABORT_EMPTY = {"kind": "abort_empty"}
 HIDDEN_FAULTS: tuple[dict[str, Any], ...] = (
     {"kind": "cut_before_headers"},
     {"kind": "cut_before_headers", "rst": True},
     {"kind": "cut_after_headers"},
     {"kind": "cut_after_headers", "rst": True},
     {"kind": "error_event"},
-    {"kind": "error_event", "status": 500},
     {"kind": "done_only"},
-    {"kind": "draining"},
     {"kind": "busy"},
+)
+# By these a backend says of itself that it is ending, and is out at once.
+ENDING_FAULTS: tuple[dict[str, Any], ...] = (
+    {"kind": "error_event", "status": 500},
+    {"kind": "draining"},
+    {"kind": "abort_empty"},
 )
 
 
@@ -136,13 +140,9 @@ async def test_what_fails_before_the_first_token_is_tried_elsewhere(
     plain: tuple[dict[str, Any], ...] = (
         *HIDDEN_FAULTS[:4],
         {"kind": "cut_mid_stream"},
-        {"kind": "error_event", "status": 500},
-        ABORT_EMPTY,
-        {"kind": "draining"},
         {"kind": "busy"},
     )
-    streamed = HIDDEN_FAULTS if path == "/v1/responses" else (*HIDDEN_FAULTS, ABORT_EMPTY)
-    for stream, faults in ((True, streamed), (False, plain)):
+    for stream, faults in ((True, HIDDEN_FAULTS), (False, plain)):
         for fault in faults:
             attempts = []
             servers[0].drop_connections()  # a failure on a reused one is no attempt
@@ -158,6 +158,28 @@ async def test_what_fails_before_the_first_token_is_tried_elsewhere(
                     assert got.header(b"x-penstock-backend") == b"b1"
             assert attempts.count(b"2") == 1, fault
     assert await states(penstock) == ["ready", "ready"]
+
+
+@every_dialect
+async def test_a_backend_that_says_it_is_ending_is_out_at_once(
+    simulate: Simulate, serve: Serve, path: str
+) -> None:
+    servers = await simulate(7)
+    penstock = await serve(servers, pool={"policy": "round_robin"})
+    for number, (stream, fault) in enumerate(product((True, False), ENDING_FAULTS)):
+        # As events these two are not told everywhere: the stream is empty, or just ends.
+        untold = {"abort_empty"} if path in CHOICES else {"abort_empty", "error_event"}
+        if stream and fault["kind"] in untold:
+            continue
+        servers[number].faults.set(**fault)
+        attempts = []
+        for _ in range(2 * len(servers)):
+            got = await ask(penstock, path, stream=stream)
+            assert (got.status, got.ended) == (200, True), fault
+            assert b"error" not in got.body.replace(b'"error":null', b""), fault
+            attempts.append(got.header(b"x-penstock-attempts"))
+        assert attempts.count(b"2") == 1, fault
+        assert (await states(penstock))[number] == "ejected", fault
 
 
 async def test_each_kind_of_failure_is_counted(simulate: Simulate, serve: Serve) -> None:
@@ -196,7 +218,8 @@ async def test_an_engine_that_died_is_told_apart(simulate: Simulate, serve: Serv
     for stream in (True, False):
         for _ in range(2):
             assert (await ask(penstock, stream=stream)).status == 200
-    assert 'penstock_attempts_total{reason="engine_dead"} 2.0' in await penstock.metrics()
+    assert 'penstock_attempts_total{reason="engine_dead"} 1.0' in await penstock.metrics()
+    assert await states(penstock) == ["ejected", "ready"]
 
 
 async def test_a_lone_backend_that_fails_is_told(simulate: Simulate, serve: Serve) -> None:
