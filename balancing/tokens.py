@@ -6,8 +6,8 @@ them costs in tokens is learnt per model from `usage.prompt_tokens`:
 
 - by bytes: `measure` counts kinds of bytes in a sample. Tokenizers cut text at
   the same places that it counts (words, digits, punctuation), so two costs fit
-  prose, code, JSON and Chinese at once; a ratio per byte was off by 15-19 % in
-  the median where this is off by 3-12 % (`penstock bench estimators`).
+  prose, code, JSON and Chinese at once: 3-11 % off in the median where a ratio
+  of bytes for each class of text was 7-20 % off (`penstock bench estimators`).
 - exactly, when a tokenizer is configured: the tokens of the text and its number
   of turns, where the cost of a turn is what the chat template adds.
 

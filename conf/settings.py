@@ -214,7 +214,7 @@ class TokensSettings(Section):
 
     estimator: Literal["bytes", "tiktoken", "huggingface"] = Field(
         default="bytes",
-        description="`bytes`: bytes of text times a ratio learnt from what the backends report."
+        description="`bytes`: kinds of bytes times costs learnt from what the backends report."
         " The others count exactly, in a thread, which costs milliseconds a request.",
     )
     file: FilePath | None = Field(

@@ -177,7 +177,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         config = Path(os.environ["PENSTOCK_CONFIG"])
     loaded = load(config, os.environ, given)
     log_to_stderr(loaded.settings.log.level)
-    from proxy.counting import counter_of
+    from proxy.tokenizer_file import counter_of
 
     run_loop(_serve_until_signal(loaded, counter_of(loaded, config)))
     return 0
@@ -204,7 +204,7 @@ async def _serve_until_signal(loaded: Loaded, counter: TokenCounter | None) -> N
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    from proxy.counting import counter_of
+    from proxy.tokenizer_file import counter_of
 
     counter_of(load(parsed.file, os.environ, {}), parsed.file)
     print(f"{parsed.file}: ok")

@@ -10,19 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Final
 
-from balancing.token_counter import (
-    HuggingFace,
-    Tiktoken,
-    TokenCounter,
-    TokenizerUnusable,
-    count_prompt,
-)
+from balancing.token_counter import TokenCounter, count_prompt
 from balancing.tokens import Measure
-from conf.issues import ConfigError, Issue
-from conf.load import Loaded
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +23,6 @@ BODY_BYTES_MAX: Final = 262_144
 QUEUED_BYTES_MAX: Final = 1_048_576
 # Even an empty prompt takes its turn of the thread: what that counts as.
 TURN_BYTES: Final = 4_096
-
-TOKENIZER_BYTES_MAX: Final = 268_435_456
 
 Counted = Callable[[Measure | None], None]
 
@@ -96,31 +85,3 @@ class Counting:
             logger.error("prompt not counted error=%s", type(error).__name__)
         finally:  # a tokenizer that panics raises no Exception
             self._loop.call_soon_threadsafe(self.ended, count, result)
-
-
-def counter_of(loaded: Loaded, config: Path | None) -> TokenCounter | None:
-    """The exact counter that is configured, None for the estimate by bytes. Raises ConfigError."""
-    settings = loaded.settings.tokens
-    if settings.file is None:
-        return None
-    try:
-        content = _read(Path(settings.file))
-        if settings.estimator == "tiktoken":
-            return Tiktoken(content, settings.encoding)
-        return HuggingFace(content)
-    except TokenizerUnusable as error:
-        where = loaded.origins["tokens.file"]
-        if config is not None:
-            where = where.replace("file:", f"{config}:", 1)
-        raise ConfigError([Issue(where, ("tokens", "file"), str(error))]) from None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(TOKENIZER_BYTES_MAX + 1)
-    except OSError as error:
-        raise TokenizerUnusable(f"{path.name} cannot be read: {error.strerror}") from None
-    if len(content) > TOKENIZER_BYTES_MAX:
-        raise TokenizerUnusable(f"{path.name} is larger than {TOKENIZER_BYTES_MAX:,} bytes")
-    return content
