@@ -123,10 +123,12 @@ def test_media_is_no_text(part: bytes) -> None:
 
 
 def test_text_that_speaks_of_media_is_text() -> None:
-    said = orjson.dumps(PARTS["messages image"].decode())
-    seen = ask(b'{"messages":[{"role":"user","content":%b}]}' % said)
+    said = b'{"type":"text","text":%b}' % orjson.dumps(PARTS["chat image"].decode())
+    seen = ask(b'{"messages":[{"role":"user","content":[%b]}]}' % said)
     assert seen.media_parts == 0
-    assert seen.prompt_tokens > 10_000
+    beside = ask(b'{"messages":[{"role":"user","content":[%b,%b]}]}' % (said, PARTS["chat image"]))
+    assert beside.media_parts == 1
+    assert beside.measured[0] > seen.measured[0] > 10_000
 
 
 def test_multipart_is_not_read_as_json() -> None:
