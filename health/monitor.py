@@ -22,8 +22,8 @@ from health.watch import LastProbe, Watch
 logger = logging.getLogger(__name__)
 
 # A scrape costs vLLM's API server about 4 ms of the loop that also writes the tokens
-# (measured, 51-67 kB), and us a fifth of one: so every 2 s, and for a large fleet so
-# rarely that all of them together take a hundredth of our time.
+# (measured, 51-67 kB), and us a fifth of one: so no sooner than every 2 s, nor than the
+# probes, and for a large fleet so rarely that all together take a hundredth of our time.
 SCRAPE_S: Final = 2.0
 SCRAPE_S_PER_BACKEND: Final = 0.02
 SCRAPE_JITTER: Final = 0.1
@@ -52,7 +52,9 @@ class Monitor:
         }
         self._tasks: list[asyncio.Task[None]] = []
         self._unseen = set(self._watches)
-        self._scrape_s = max(SCRAPE_S, SCRAPE_S_PER_BACKEND * len(self._watches))
+        self._scrape_s = max(
+            SCRAPE_S, settings.interval_s, SCRAPE_S_PER_BACKEND * len(self._watches)
+        )
         self.started = asyncio.Event()  # every backend was looked at once
 
     async def start(self) -> None:
@@ -91,7 +93,7 @@ class Monitor:
                 await watch.pause()
 
     async def _scrape(self, backend: Backend, watch: Watch) -> None:
-        pause_s = self._scrape_s * self._rng.random()  # not all at once
+        pause_s = self._scrape_s * (0.5 + 0.5 * self._rng.random())  # not all at once
         async with self._session(backend) as session:
             while True:
                 await asyncio.sleep(pause_s)

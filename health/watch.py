@@ -80,8 +80,8 @@ class Watch:
         self._progress = backend.progress
         self._progress_at_s = now()
         self._deep_progress = backend.progress
-        # Not all at once: the first one comes somewhere in the first interval.
-        self._next_deep_s = now() + settings.deep.interval_s * rng.random()
+        # Not all at once: the first one comes somewhere in the first interval's second half.
+        self._next_deep_s = now() + settings.deep.interval_s * (0.5 + 0.5 * rng.random())
         self.last_probes: dict[str, LastProbe] = {}
 
     # What requests and scrapes saw ----------------------------------------------------------
