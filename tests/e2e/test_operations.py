@@ -90,7 +90,7 @@ async def test_drain_waits_for_what_runs_and_sends_nothing_new(
     servers: list[SimServer] = await simulate(2, profile="steady-50")
     penstock = await serve(servers, pool={"policy": "round_robin"})
     admin = ("--admin", penstock.admin_url)
-    running = [asyncio.create_task(stream(penstock, 60)) for _ in range(2)]
+    running = [asyncio.create_task(stream(penstock, 250)) for _ in range(2)]
     await penstock.until(lambda each: all(b["streams"] == 1 for b in each), 5)
     short = await run("drain", "b0", "--wait", "--timeout", "0.1", *admin)
     assert short.status == 1
