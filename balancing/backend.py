@@ -189,6 +189,11 @@ class Backend:
             self.state is State.READY or self.state is State.SUSPECT or self.state is State.WARMING
         )
 
+    @property
+    def last_resort(self) -> bool:
+        """Whether it is out on suspicion alone: it serves when nobody else can."""
+        return self.doubted and self.admin_state is AdminState.READY
+
     def serves(self, model: str | None) -> bool:
         """Whether the model is known, or may be: an unread list serves any."""
         return model is None or self.models is None or model in self.models

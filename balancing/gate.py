@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from random import Random
 
 from balancing.ask import Ask
-from balancing.backend import AdminState, Backend
+from balancing.backend import Backend
 from balancing.fleet import Fleet, Pool
 from balancing.lease import Lease, Reason
 from balancing.policies.session import Session
@@ -36,7 +36,7 @@ class Gate:
         if ask.response_id is not None:
             owner = self._owner(pools, ask.response_id, now_s)
             if owner is not None and owner not in tried:
-                if not (owner.fit or _last_resort(owner)):
+                if not (owner.fit or owner.last_resort):
                     raise NoBackend
                 owner.advance(now_s)
                 return Lease(owner, ask, now_s, Reason.AFFINITY)
@@ -50,7 +50,7 @@ class Gate:
                 fit = [
                     backend
                     for backend in pool.backends
-                    if _last_resort(backend) and backend not in tried and backend.serves(ask.model)
+                    if backend.last_resort and backend not in tried and backend.serves(ask.model)
                 ]
             if not fit:
                 continue
@@ -80,11 +80,6 @@ class Gate:
                     if backend.name == name:
                         return backend
         return None
-
-
-def _last_resort(backend: Backend) -> bool:
-    """Whether it is out on suspicion alone."""
-    return backend.doubted and backend.admin_state is AdminState.READY
 
 
 def _warm_enough(pool: Pool, fit: list[Backend], ask: Ask, now_s: float) -> list[Backend]:

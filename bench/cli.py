@@ -49,4 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _usage() -> str:
     lines = [f"  {name:<12}{what}" for name, (_, what) in COMMANDS.items()]
-    return "\n".join(["usage: penstock bench COMMAND [--help]", "", "commands:", *lines])
+    usage = ["usage: penstock bench COMMAND [--help]", "", "commands:", *lines, ""]
+    return "\n".join(
+        [*usage, "Example: penstock bench overhead --quick; exit status 2 on a usage error."]
+    )

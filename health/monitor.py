@@ -12,7 +12,7 @@ from typing import Final
 
 import aiohttp
 
-from balancing.backend import Backend
+from balancing.backend import AdminState, Backend
 from balancing.fleet import Fleet
 from conf.settings import HealthSettings
 from health.probes import Prober
@@ -82,6 +82,11 @@ class Monitor:
         if backend in self._watches:
             self._watches[backend].requests_failed()
 
+    def resume(self, backend: Backend) -> None:
+        """Its maintenance is over: it is unknown again, and looked at soon."""
+        if backend in self._watches:
+            self._watches[backend].resume()
+
     async def _take_turns(self, backend: Backend, watch: Watch) -> None:
         async with self._session(backend) as session:
             ask = Prober(session, backend.url)
@@ -107,6 +112,8 @@ class Monitor:
         self, session: aiohttp.ClientSession, backend: Backend, watch: Watch
     ) -> None:
         """Read one report; one that cannot be read leaves the last one to fade."""
+        if backend.admin_state is AdminState.MAINT:
+            return
         own_requests = backend.own.engine_requests
         try:
             async with (

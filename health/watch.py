@@ -72,9 +72,7 @@ class Watch:
         self._settings = settings
         self._rng = rng
         self._now = now
-        self._health = Health(
-            fall=settings.fall, rise=settings.rise, deep_fall=settings.deep.fall, rng=rng
-        )
+        self._health = self._unknown()
         self._task: Task | None = None
         self._sooner = asyncio.Event()
         self._progress = backend.progress
@@ -98,6 +96,12 @@ class Watch:
             self._now(), self.backend.failures_in_row, may_eject=self._may_eject()
         )
         self._settle("failing")
+
+    def resume(self) -> None:
+        """Its maintenance is over. What was known of it is void: it may be another server now."""
+        self._health = self._unknown()
+        self._settle("loading")
+        self._sooner.set()
 
     # Turns ------------------------------------------------------------------------------------
 
@@ -204,6 +208,12 @@ class Watch:
         return any(model in models for model in self._models)
 
     # State ------------------------------------------------------------------------------------
+
+    def _unknown(self) -> Health:
+        settings = self._settings
+        return Health(
+            fall=settings.fall, rise=settings.rise, deep_fall=settings.deep.fall, rng=self._rng
+        )
 
     def _may_eject(self) -> bool:
         """Whether the pool can spare it on suspicion: never the last, nor more than half."""

@@ -9,7 +9,7 @@ pointed at this address, a foreign `Host`.
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from time import monotonic
 from typing import Final
@@ -29,6 +29,11 @@ from proxy.plane import DataPlane
 logger = logging.getLogger(__name__)
 
 _OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics"})
+_KINDS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    500: "internal_server_error",
+}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -120,6 +125,8 @@ class Admin:
                 before, backend.admin_state = backend.admin_state, state
                 if state is not before:
                     logger.info("backend set to %s name=%s was=%s", state, name, before)
+                    if before is AdminState.MAINT:
+                        self._monitor.resume(backend)
                 probes = self._monitor.last_probes(backend)
                 return _json(describe(backend, probes, monotonic()))
         names = ", ".join(backend.name for backend in self._plane.fleet.backends[:20])
@@ -141,7 +148,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except (web.HTTPException, asyncio.CancelledError):
         raise
     except Exception:
-        logger.exception("admin request failed path=%s", request.path)
+        logger.exception("admin request failed path=%r", request.path)
         return _error(500, "internal_error", "A fault of penstock's own; the log tells more.")
 
 
@@ -152,8 +159,10 @@ def _json(content: object, status: int = 200) -> web.Response:
 
 
 def _error(status: int, code: str, message: str) -> web.Response:
-    content: Mapping[str, object] = {"error": {"message": message, "code": code}}
-    return _json(content, status)
+    """The shape of the data port's errors (OpenAI's)."""
+    kind = _KINDS.get(status, "invalid_request_error")
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return _json({"error": error}, status)
 
 
 def _host_of(request: web.Request) -> str:

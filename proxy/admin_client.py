@@ -24,31 +24,34 @@ class AdminClient:
 
     def __init__(self, url: str, token: str | None) -> None:
         """Raises AdminError when `url` is none."""
-        parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
             port = parts.port
         except ValueError:
-            port = 0
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            raise AdminError(f"--admin must be such as {DEFAULT_URL}, got {url!r}")
-        self._url = f"{parts.scheme}://{parts.netloc}"
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        self._connection = kind(parts.hostname, port, timeout=TIMEOUT_S)
+            parts, port = urlsplit(""), None
+        host, secure = parts.hostname, parts.scheme == "https"
+        if not host or port == 0 or parts.scheme not in ("http", "https"):
+            # What stands before an @ may be a password.
+            raise AdminError(
+                f"--admin must be such as {DEFAULT_URL}, got {url.rpartition('@')[2]!r}"
+            )
+        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        self._connection = kind(host, port, timeout=TIMEOUT_S)
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def backends(self) -> list[dict[str, Any]]:
         """The listing of all backends."""
-        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/backends")
+        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/backends", list)
         return listing
 
     def set_state(self, name: str, state: str) -> dict[str, Any]:
         """Set a backend's admin state; returns its description."""
-        backend: dict[str, Any] = self._ask("POST", f"/api/v1/backends/{quote(name, '')}/{state}")
+        path = f"/api/v1/backends/{quote(name, '')}/{state}"
+        backend: dict[str, Any] = self._ask("POST", path, dict)
         return backend
 
-    def _ask(self, method: str, path: str) -> Any:
+    def _ask(self, method: str, path: str, kind: type[object]) -> Any:
         try:
             self._connection.request(method, path, headers=self._headers)
             answer = self._connection.getresponse()
@@ -63,11 +66,13 @@ class AdminClient:
             raise AdminError(f"{self._url} is no admin port of penstock") from None
         finally:
             self._connection.close()
-        if answer.status == 200:
+        if answer.status == 200 and isinstance(content, kind):
             return content
-        message = content.get("error", {}).get("message") if isinstance(content, dict) else None
+        refusal = content.get("error") if isinstance(content, dict) else None
+        if not isinstance(refusal, dict) or refusal.get("code") == "unknown_path":
+            raise AdminError(f"{self._url} is no admin port of penstock, or of another version")
         hint = f" (--token-file, or {TOKEN_VARIABLE})" if answer.status == 401 else ""
-        raise AdminError(f"{message or f'{self._url} answered {answer.status}'}{hint}")
+        raise AdminError(f"{refusal.get('message')}{hint}")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -92,4 +97,6 @@ def client_of(parsed: Namespace) -> AdminClient:
         except (OSError, UnicodeDecodeError) as error:
             said = getattr(error, "strerror", None) or "not text"
             raise AdminError(f"cannot read {parsed.token_file}: {said}") from None
+    if token and not (token.isascii() and token.isprintable()):
+        raise AdminError("the admin token must be one line of printable ASCII")
     return AdminClient(parsed.admin, token)

@@ -36,7 +36,7 @@ def set_admin_state(parsed: argparse.Namespace) -> int:
 def _done(backend: dict[str, Any], state: str) -> bool:
     """Drained is: nothing in flight. Ready is: it takes requests again."""
     if state == "ready":
-        return backend["state"] in ("ready", "suspect", "warming")
+        return bool(backend["can_serve"])
     return bool(backend["requests_in_flight"] == 0)
 
 

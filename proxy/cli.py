@@ -9,9 +9,10 @@ import logging
 import os
 import platform
 import sys
+import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import proxy
 from balancing.token_counter import TokenCounter
@@ -24,6 +25,7 @@ from proxy.admin_state import set_admin_state
 from proxy.status import status
 
 T = TypeVar("T")
+YEAR_S: Final = 31_536_000.0
 _EXITS = "exit status: 0 success, 2 a configuration or usage error, 1 anything else that failed"
 # Seconds since 1970: the access log's clock, and no time zone to guess.
 _FORMAT = "%(created).3f %(levelname)s %(name)s %(message)s"
@@ -72,21 +74,16 @@ def _parser() -> argparse.ArgumentParser:
         "check",
         help="validate a configuration, print every error",
         epilog="Example: penstock check penstock.yaml; prints FILE:LINE: key.path: what is wrong, "
-        "exit status 2.",
+        "exit status 2; 0 when there is none.",
     )
     check.add_argument("file", type=Path)
     check.set_defaults(command=_check)
-    config = commands.add_parser("config", help="show the effective configuration, or its schema")
-    kinds = config.add_subparsers(required=True, metavar="WHAT")
-    show = kinds.add_parser("show", help="effective values with their origin, secrets masked")
-    show.add_argument("file", type=Path)
-    show.set_defaults(command=_show)
-    kinds.add_parser("schema", help="JSON Schema for editors").set_defaults(command=_schema)
+    _add_config(commands)
     _add_operations(commands)
     demo = commands.add_parser(
         "demo",
         help="simulated vLLM servers and the proxy, on loopback",
-        epilog="Example: penstock demo --once; exit status 0 only if the stream ended whole.",
+        epilog="Example: penstock demo --once; exit status 0 only if the stream ended with [DONE].",
     )
     demo.add_argument("--backends", type=int, default=3, metavar="N", help="servers (default 3)")
     demo.add_argument("--port", type=int, default=0, help="data port (default: a free one)")
@@ -98,13 +95,37 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_config(commands: Any) -> None:
+    config = commands.add_parser(
+        "config",
+        help="show the effective configuration, or its schema",
+        epilog="Example: penstock config show penstock.yaml; exit status 2 when the file is wrong.",
+    )
+    kinds = config.add_subparsers(required=True, metavar="WHAT")
+    show = kinds.add_parser(
+        "show",
+        help="effective values with their origin, secrets masked",
+        epilog="Example: PENSTOCK_LISTEN__PORT=9000 penstock config show penstock.yaml; "
+        "exit status 2 when the file is wrong.",
+    )
+    show.add_argument("file", type=Path)
+    show.set_defaults(command=_show)
+    kinds.add_parser(
+        "schema",
+        help="JSON Schema for editors",
+        epilog="Example: penstock config schema > penstock.schema.json; exit status 0.",
+    ).set_defaults(command=_schema)
+
+
 def _add_serve(commands: Any) -> None:
     serve = commands.add_parser(
         "serve",
         help="run the proxy",
         epilog="Flags override environment variables (PENSTOCK_LISTEN__PORT=…), which override "
-        "the file. Without a file, --backend is enough: "
-        "penstock serve --backend http://10.0.0.1:8000 --backend http://10.0.0.2:8000",
+        "the file; without a file, --backend is enough. Example: "
+        "penstock serve --backend http://10.0.0.1:8000 --backend http://10.0.0.2:8000; "
+        "exit status 0 after a drain (SIGTERM), 2 on a configuration error, 1 when a port is "
+        "taken.",
     )
     serve.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
     serve.add_argument(
@@ -154,10 +175,18 @@ def _add_operations(commands: Any) -> None:
             else "return when nothing is in flight there",
         )
         change.add_argument(
-            "--timeout", type=float, default=600.0, metavar="S", help="of --wait (default 600)"
+            "--timeout", type=_seconds, default=600.0, metavar="S", help="of --wait (default 600)"
         )
         admin_client.add_arguments(change)
         change.set_defaults(command=set_admin_state, state=state)
+
+
+def _seconds(text: str) -> float:
+    """A duration that ends."""
+    seconds = float(text)
+    if not 0 <= seconds <= YEAR_S:
+        raise ValueError
+    return seconds
 
 
 def _serve(parsed: argparse.Namespace) -> int:
@@ -193,8 +222,10 @@ async def _serve_until_signal(loaded: Loaded, counter: TokenCounter | None) -> N
     except OSError:
         await app.close()
         raise
+    # In the log's form, but at every level: it tells which free ports were taken.
     print(
-        f"penstock {proxy.__version__} listening on {loaded.settings.listen.host}:{app.port}, "
+        f"{time.time():.3f} INFO {__name__} penstock {proxy.__version__} "
+        f"listening on {loaded.settings.listen.host}:{app.port}, "
         f"admin on {loaded.settings.admin.host}:{app.admin_port}",
         file=sys.stderr,
         flush=True,

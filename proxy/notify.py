@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
+from errno import errorcode
 
 logger = logging.getLogger(__name__)
 
@@ -24,4 +25,4 @@ def notify(*fields: str, environ: Mapping[str, str] = os.environ) -> None:
             sock.connect(address)
             sock.send("\n".join(fields).encode())
     except OSError as error:
-        logger.warning("systemd cannot be notified error=%s", error.strerror or error)
+        logger.warning("systemd not notified error=%s", errorcode.get(error.errno or 0, "unknown"))

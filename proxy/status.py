@@ -8,7 +8,6 @@ import orjson
 
 from proxy.admin_client import client_of
 
-_SERVING: Final = frozenset({"ready", "suspect", "warming"})
 _HEADS: Final = (
     "BACKEND",
     "POOL",
@@ -30,12 +29,7 @@ def status(parsed: argparse.Namespace) -> int:
         print(orjson.dumps(backends, option=orjson.OPT_INDENT_2).decode())
     else:
         print(table(backends))
-    return 0 if any(map(serves, backends)) else 1
-
-
-def serves(backend: Mapping[str, Any]) -> bool:
-    """Whether new requests go there."""
-    return backend["admin_state"] == "ready" and backend["state"] in _SERVING
+    return 0 if any(backend["can_serve"] for backend in backends) else 1
 
 
 def table(backends: Sequence[Mapping[str, Any]]) -> str:
@@ -49,7 +43,7 @@ def table(backends: Sequence[Mapping[str, Any]]) -> str:
         ).rstrip()
         for row in rows
     ]
-    serving = sum(map(serves, backends))
+    serving = sum(backend["can_serve"] for backend in backends)
     return "\n".join([*lines, "", f"{serving} of {len(backends)} can serve"])
 
 

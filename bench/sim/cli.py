@@ -58,7 +58,12 @@ def _profile(options: argparse.Namespace) -> Profile:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="penstock sim", description="Simulated vLLM servers.")
+    parser = argparse.ArgumentParser(
+        prog="penstock sim",
+        description="Simulated vLLM servers.",
+        epilog="Example: penstock sim --port 8000 --speedup 10; exit status 0 after SIGTERM, 1 "
+        "when a port is taken, 2 on a usage error.",
+    )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True, help="the first port; 0 takes free ones")
     parser.add_argument("--count", type=int, default=1, help="servers, on consecutive ports")

@@ -1,5 +1,6 @@
 """The documents tell what the code has: policies, error codes, commands, the configuration."""
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -10,11 +11,14 @@ from balancing.policies import POLICIES
 from conf.load import load
 from health.machine import NEXT, Event
 from proxy import errors
-from proxy.cli import _parser
+from proxy.cli import _parser, main
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+
+
+COMMANDS = ("serve", "check", "status", "drain", "ready", "maint", "demo", "sim", "bench")
 
 
 def subclasses(of: type[errors.PenstockError]) -> set[type[errors.PenstockError]]:
@@ -40,12 +44,24 @@ def test_the_readmes_configuration_loads(tmp_path: Path) -> None:
     assert [backend.name for backend in settings.pools[0].backends] == ["gpu-0", "gpu-1"]
 
 
-@pytest.mark.parametrize(
-    "command", ["serve", "check", "status", "drain", "ready", "maint", "demo", "sim", "bench"]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_helps_and_is_in_the_readme(command: str) -> None:
     assert f"penstock {command}" in README
     assert command in _parser().format_help()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [*COMMANDS, "config", "config show", "config schema"],
+)
+def test_help_has_an_example_and_exit_statuses(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.suppress(SystemExit):
+        main([*command.split(), "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert re.search(rf"Example: (\w+=\S+ )?penstock {command} ", told), told
+    assert "exit status" in told
 
 
 def test_the_readmes_table_of_states_is_the_code() -> None:

@@ -292,3 +292,29 @@ async def test_a_backend_in_maintenance_is_left_alone() -> None:
     scene.ask.live_is = REFUSED
     assert await scene.turn(5, step_s=2.0) is State.READY
     assert not scene.backend.fit
+
+
+async def test_after_maintenance_it_is_unknown() -> None:
+    """It may be another server: one pass lets it in, as at the start."""
+    scene = Scene()
+    await scene.turn()
+    scene.backend.admin_state = AdminState.MAINT
+    await scene.turn()
+    scene.backend.admin_state = AdminState.READY
+    scene.watch.resume()
+    assert (scene.backend.state, scene.backend.reason) == (State.STARTING, "loading")
+    scene.ask.live_is = REFUSED
+    assert await scene.turn(5, step_s=2.0) is State.STARTING
+    scene.ask.live_is = Outcome()
+    assert await scene.turn() is State.READY
+    assert scene.backend.reason == ""
+
+
+async def test_maintenance_pardons_ejections() -> None:
+    scene = Scene()
+    await scene.turn()
+    for _ in range(3):
+        scene.watch.certain("unreachable")
+    assert scene.backend.state is State.EJECTED
+    scene.watch.resume()
+    assert await scene.turn() is State.READY
