@@ -129,11 +129,12 @@ async def test_maintenance_is_not_probed(simulate: Simulate, serve: Serve) -> No
     servers: list[SimServer] = await simulate(2)
     penstock = await serve(servers)
     admin = ("--admin", penstock.admin_url)
+    await penstock.until(lambda each: each[0]["engine"] is not None, 5)
     assert (await run("maint", "b0", "--wait", *admin)).status == 0
     await asyncio.sleep(0.3)  # for a probe that is on its way
-    asked = len(servers[0].seen)
+    connections = servers[0].connections_total
     await asyncio.sleep(2.5)  # a dozen intervals, and one of reading its metrics
-    assert len(servers[0].seen) == asked
+    assert servers[0].connections_total == connections
     servers[0].faults.set("refuse")
     backend = (await penstock.backends())[0]
     assert (backend["state"], backend["admin_state"]) == ("ready", "maint")
