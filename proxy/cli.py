@@ -5,6 +5,7 @@ Exit 0 is success, 2 a configuration or usage error, 1 anything else that failed
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import platform
@@ -183,10 +184,10 @@ def _add_operations(commands: Any) -> None:
 
 def _seconds(text: str) -> float:
     """A duration that ends."""
-    seconds = float(text)
-    if not 0 <= seconds <= YEAR_S:
-        raise ValueError
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0 <= (seconds := float(text)) <= YEAR_S:
+            return seconds
+    raise argparse.ArgumentTypeError(f"must be seconds from 0 to {YEAR_S:.0f}, got {text!r}")
 
 
 def _serve(parsed: argparse.Namespace) -> int:

@@ -80,6 +80,8 @@ async def test_connections_are_limited(guard: Guard) -> None:
     fourth = await Client.open(penstock, request())
     assert (await fourth.answer()).status == 200
     assert len(server.seen) == 3
+    shed = 'penstock_shed_total{priority="0",reason="connections"} 1.0'
+    assert shed in await penstock.metrics()
 
 
 async def test_half_a_request_is_not_waited_for(guard: Guard) -> None:

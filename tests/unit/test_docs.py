@@ -64,6 +64,17 @@ def test_help_has_an_example_and_exit_statuses(
     assert "exit status" in told
 
 
+@pytest.mark.parametrize("timeout", ["nan", "inf", "-1", "1e9", "soon"])
+def test_a_wait_ends(timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["drain", "gpu-0", "--wait", "--timeout", timeout])
+    assert ended.value.code == 2
+    assert (
+        f"argument --timeout: must be seconds from 0 to 31536000, got '{timeout}'"
+        in capsys.readouterr().err
+    )
+
+
 def test_the_readmes_table_of_states_is_the_code() -> None:
     header, *rows = re.findall(
         r"^\| (?:state|`\w+`) \|.*$", README[README.index("### Health") :], re.M
