@@ -58,7 +58,8 @@ class Messages(Dialect):
         if typed.type == "message_stop":
             return Event(Sign.DONE)
         if typed.type == "error":
-            return Event(Sign.ERROR)
+            # vLLM's text is that of a failed conversion, which keeps the end of the real error.
+            return Event(Sign.ERROR, status=503 if b"'code': 503}" in data else 500)
         usage = usage_of(typed.usage)  # only message_delta has the counts, the prompt's too
         if typed.type == "message_delta":
             if typed.delta and bytes(typed.delta.stop_reason) == b"null":

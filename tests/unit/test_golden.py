@@ -12,7 +12,6 @@ from proxy.errors import (
     BackendBusy,
     BackendDraining,
     BackendError,
-    BackendRefused,
     EngineDead,
     StreamBroken,
 )
@@ -40,7 +39,6 @@ HIDDEN: dict[str, type[BackendError]] = {
     **dict.fromkeys([name for name in STREAMS if name.startswith("busy")], BackendBusy),
     "draining_token_ids_stream": AnswerEmpty,
     "busy_responses_inside": AnswerCut,
-    "busy_messages_inside": BackendRefused,  # its own words get lost in vLLM's conversion
 }
 # vLLM says "completed" of a response that it gave up, however much of it there is.
 HIDDEN.pop("aborted_responses")
