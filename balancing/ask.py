@@ -60,6 +60,7 @@ class Peek(msgspec.Struct):
     max_tokens: msgspec.Raw = NO_FIELD
     max_completion_tokens: msgspec.Raw = NO_FIELD
     max_output_tokens: msgspec.Raw = NO_FIELD
+    truncate_prompt_tokens: msgspec.Raw = NO_FIELD
     prompt: msgspec.Raw = NO_FIELD
     messages: msgspec.Raw = NO_FIELD
     system: msgspec.Raw = NO_FIELD
@@ -96,6 +97,7 @@ class Ask(msgspec.Struct, frozen=True):
     stream: bool = False
     stream_options: bytes = b""
     generates: bool = True
+    engine: bool = True  # an engine works on it: its answer says that the engine does
     session: str | None = None  # whose cache it may share; never to be logged
     response_id: str | None = None  # of a stored response that it refers to, at one backend
     first_pool: bool = False  # no model decides
@@ -109,6 +111,7 @@ class Ask(msgspec.Struct, frozen=True):
         estimator: TokenEstimator,
         *,
         generates: bool = True,
+        engine: bool = True,
         sessions: "SessionKeys | None" = None,
     ) -> "Ask":
         """Read a request's wishes. Raises MalformedAsk on a body that is no JSON object.
@@ -120,6 +123,7 @@ class Ask(msgspec.Struct, frozen=True):
                 path,
                 prompt_tokens=tokens_of_bytes(body),
                 generates=generates,
+                engine=engine,
                 session=sessions.read(headers, None) if sessions is not None else None,
                 response_id=_response_in(path),
             )
@@ -130,9 +134,14 @@ class Ask(msgspec.Struct, frozen=True):
         model = _model_of(peek.model)
         text = _text_of(peek) or body
         media_parts, text = without_media(text)
-        prompts, token_ids = (1, 0) if peek.prompt is NO_FIELD else _prompts_of(peek.prompt)
+        prompts, token_ids = _prompts_of(peek.input if peek.prompt is NO_FIELD else peek.prompt)
         measured = NOTHING if token_ids else measure(text)
         tokens = token_ids or estimator.estimate(model, measured, media_parts)
+        response_id = _response_in(path) or _text(peek.previous_response_id)
+        cut_tokens = _positive(peek.truncate_prompt_tokens)
+        if cut_tokens or response_id is not None:  # the backend counts other tokens than these
+            measured = NOTHING
+            tokens = min(tokens, cut_tokens or tokens)
         return cls(
             path=path,
             model=model,
@@ -147,8 +156,9 @@ class Ask(msgspec.Struct, frozen=True):
             stream=peek.stream is not NO_FIELD and bytes(peek.stream) == b"true",
             stream_options=bytes(peek.stream_options),
             generates=generates,
+            engine=engine,
             session=sessions.read(headers, peek) if sessions is not None else None,
-            response_id=_response_in(path) or _text(peek.previous_response_id),
+            response_id=response_id,
         )
 
     def with_count(self, counted: Measure, estimator: TokenEstimator) -> "Ask":
@@ -226,7 +236,7 @@ def tokens_of_bytes(body: bytes) -> int:
 
 
 def _prompts_of(raw: msgspec.Raw) -> tuple[int, int]:
-    """(number of prompts, exact tokens when they are token ids else 0) of `prompt`.
+    """(number of prompts, exact tokens when they are token ids else 0) of `prompt` or `input`.
 
     Token ids are counted by their commas: a list of millions must not become
     millions of objects. Lists of lists have a comma between any two ids too.

@@ -14,6 +14,7 @@ from balancing.engine_report import EngineReport
 from balancing.slow_start import SlowStart
 
 if TYPE_CHECKING:
+    from balancing.ask import Ask
     from balancing.lease import Lease
 
 # Prior of the prefill rate, tokens/s: an 8B model on one H100 prefills about
@@ -129,6 +130,7 @@ class Backend:
         "_head_since_s",
         "_prefilling",
         "admin_state",
+        "back_since_s",
         "doubted",
         "failures_in_row",
         "failures_total",
@@ -169,6 +171,7 @@ class Backend:
         self.progress = 0  # moves whenever the engine was seen to generate
         self.doubted = False  # ejected on suspicion: better than nobody
         self.slow_start: SlowStart | None = None  # while warming
+        self.back_since_s = float("-inf")  # the last return from an ejection
         self.report: EngineReport | None = None
         self.prefill_rate = PrefillRate()
         self.latency = PeakEwma()
@@ -185,14 +188,28 @@ class Backend:
     @property
     def fit(self) -> bool:
         """Whether a new request may be sent here."""
-        return self.admin_state is AdminState.READY and (
+        return self.admin_state is AdminState.READY and self.healthy
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it would answer, as far as its probes tell."""
+        return (
             self.state is State.READY or self.state is State.SUSPECT or self.state is State.WARMING
         )
+
+    def may_finish(self, ask: "Ask") -> bool:
+        """Whether it may be asked for what it already has, while it is drained: no new work."""
+        return not ask.engine and self.healthy and self.admin_state is AdminState.DRAIN
 
     @property
     def last_resort(self) -> bool:
         """Whether it is out on suspicion alone: it serves when nobody else can."""
         return self.doubted and self.admin_state is AdminState.READY
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether any request may come here, if only for want of better."""
+        return self.fit or self.last_resort
 
     def serves(self, model: str | None) -> bool:
         """Whether the model is known, or may be: an unread list serves any."""
@@ -231,6 +248,12 @@ class Backend:
             return queued
         done = (now_s - self._head_since_s) * self.prefill_rate.tokens_per_s
         return queued - min(max(0.0, done), head.queued_tokens)
+
+    @property
+    def head_prefill_s(self) -> float:
+        """What the prompt that is being prefilled takes in all, at the measured rate."""
+        head = next(iter(self._prefilling), None)
+        return head.queued_tokens / self.prefill_rate.tokens_per_s if head is not None else 0.0
 
     def begin_prefill(self, lease: "Lease", now_s: float) -> None:
         """A lease's prompt joins the queue."""

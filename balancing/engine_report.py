@@ -33,6 +33,10 @@ class EngineReport:
         hidden = max(0, self.running + self.waiting - self.own_requests)
         return hidden * self.freshness(now_s)
 
+    def works_since(self, before: "EngineReport") -> bool:
+        """Whether the engine has made tokens since; its cache may fill while it makes none."""
+        return self.generated_tokens > before.generated_tokens
+
     def freshness(self, now_s: float) -> float:
         """1.0 while fresh, 0.0 once stale."""
         return min(1.0, max(0.0, (STALE_S - (now_s - self.at_s)) / (STALE_S - FRESH_S)))

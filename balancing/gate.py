@@ -19,6 +19,10 @@ class NoBackend(LookupError):
     """Nothing can serve this request now."""
 
 
+class OwnerAway(NoBackend):
+    """The backend that made the response which is asked for cannot be asked now."""
+
+
 class Gate:
     """Admits requests to the fleet that `fleet()` returns at that moment."""
 
@@ -28,7 +32,9 @@ class Gate:
         self.owners = ResponseOwners()
 
     def choose(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Lease:
-        """Choose a backend and reserve the tokens on it. Raises NoBackend, UnknownModel.
+        """Choose a backend and reserve the tokens on it.
+
+        Raises NoBackend, OwnerAway, UnknownModel.
 
         `tried` are backends that already failed this request.
         """
@@ -36,31 +42,17 @@ class Gate:
         if ask.response_id is not None:
             owner = self._owner(pools, ask.response_id, now_s)
             if owner is not None and owner not in tried:
-                if not (owner.fit or owner.last_resort):
-                    raise NoBackend
+                if not (owner.can_serve or owner.may_finish(ask)):
+                    raise OwnerAway
                 owner.advance(now_s)
                 return Lease(owner, ask, now_s, Reason.AFFINITY)
-        for pool in pools:
-            fit = [
-                backend
-                for backend in pool.backends
-                if backend.fit and backend not in tried and backend.serves(ask.model)
-            ]
-            if not fit:  # panic: suspicion is no reason to serve nobody
-                fit = [
-                    backend
-                    for backend in pool.backends
-                    if backend.last_resort and backend not in tried and backend.serves(ask.model)
-                ]
-            if not fit:
-                continue
-            fit = _warm_enough(pool, fit, ask, now_s)
-            for backend in fit:
-                backend.advance(now_s)
-            alone = len(fit) == 1
-            chosen = fit[0] if alone else pool.policy.choose(fit, ask, now_s, self._rng)
-            return Lease(chosen, ask, now_s, _reason(pool, ask, chosen, alone=alone))
-        raise NoBackend
+        pool, fit = _fit(pools, ask, tried)
+        fit = _warm_enough(pool, fit, ask, now_s)
+        for backend in fit:
+            backend.advance(now_s)
+        alone = len(fit) == 1
+        chosen = fit[0] if alone else pool.policy.choose(fit, ask, now_s, self._rng)
+        return Lease(chosen, ask, now_s, _reason(pool, ask, chosen, alone=alone))
 
     def may_hold(self, ask: Ask) -> set[Backend]:
         """All that might hold the response that `ask` refers to, fit or not."""
@@ -80,6 +72,31 @@ class Gate:
                     if backend.name == name:
                         return backend
         return None
+
+
+def _fit(pools: Sequence[Pool], ask: Ask, tried: Collection[Backend]) -> tuple[Pool, list[Backend]]:
+    """The first pool with backends that can serve it, and those. Raises NoBackend.
+
+    When no pool has any, those count that are out on suspicion alone: that is no
+    reason to serve nobody.
+    """
+    for pool in pools:
+        fit = [
+            backend
+            for backend in pool.backends
+            if backend.fit and backend not in tried and backend.serves(ask.model)
+        ]
+        if fit:
+            return pool, fit
+    for pool in pools:
+        fit = [
+            backend
+            for backend in pool.backends
+            if backend.last_resort and backend not in tried and backend.serves(ask.model)
+        ]
+        if fit:
+            return pool, fit
+    raise NoBackend
 
 
 def _warm_enough(pool: Pool, fit: list[Backend], ask: Ask, now_s: float) -> list[Backend]:

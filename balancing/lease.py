@@ -82,10 +82,10 @@ class Lease:
         """
         if self.ended:
             return
-        self.backend.progress += 1
+        if self.ask.engine:
+            self.backend.progress += 1
         if self.first_token_s is None:
             self.first_token_s = now_s
-            self.backend.failures_in_row = 0
             elapsed_s = now_s - self.began_s
             self.backend.latency.observe(elapsed_s, now_s)
             if self.ask.stream:
@@ -118,7 +118,7 @@ class Lease:
 
     def tokens(self, count: int) -> None:
         """`count` more tokens were generated and are held in the KV cache."""
-        if self.ended:
+        if self.ended or not count:
             return
         self.generated_tokens += count
         self._held_tokens += count
@@ -147,10 +147,22 @@ class Lease:
         assert own.requests >= 0
         assert own.engine_requests >= 0
 
-    def fail(self, now_s: float, *, suspicious: bool = True) -> None:
-        """End, and count the failure against the backend; `suspicious`: as one in a row."""
+    def complete(self, now_s: float) -> None:
+        """End with a whole answer: what an engine finished ends a run of failures."""
+        if not self.ended and self.ask.engine and self.first_token_s is not None:
+            self.backend.failures_in_row = 0
+        self.end(now_s)
+
+    def fail(self, now_s: float, *, suspicious: bool = True) -> bool:
+        """End, and count the failure against the backend; `suspicious`: as one in a row.
+
+        Returns whether it speaks of the backend as it is now: a request that began
+        before the last return does not, however late it breaks.
+        """
+        current = self.began_s >= self.backend.back_since_s
         if not self.ended:
             self.backend.failures_total += 1
-            if suspicious:
+            if suspicious and current:
                 self.backend.failures_in_row += 1
         self.end(now_s)
+        return current

@@ -14,8 +14,9 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Final
 
-# Points at weight 1. Shares then differ from the fair ones by 1/sqrt(256) = 6 %
-# (standard deviation); the 160 of ketama give 8 %, and twice as many save little.
+# Points at weight 1, or at the power of two below the largest weight. Shares then differ
+# from the fair ones by 1/sqrt(256) = 6 % (standard deviation); the 160 of ketama give 8 %,
+# and twice as many save little.
 POINTS: Final = 256
 # Of all names together, 10 bytes each: 1,024 backends of weight 1.
 POINTS_MAX: Final = 262_144
@@ -29,8 +30,10 @@ class Ring:
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._names = sorted(weights)
-        # Halved and not cut where there are too many: weights keep their proportions.
-        each = float(POINTS)
+        # By powers of two, which a name that joins seldom changes; and halved, not cut, where
+        # there are too many: weights keep their proportions.
+        largest = int(max(weights.values(), default=1.0))
+        each = POINTS / 2.0 ** max(0, largest.bit_length() - 1)
         while each > 1 and each * sum(weights.values()) > POINTS_MAX:
             each /= 2
         circle = sorted(

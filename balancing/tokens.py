@@ -43,7 +43,7 @@ MODELS_MAX: Final = 256
 # Each observation fades the ones before: about the last hundred count.
 FADE: Final = 0.99
 # A report further from the estimate than this factor is taken for this factor.
-SURPRISE_MAX: Final = 8.0
+SURPRISE_MAX: Final = 2.0
 
 _ASCII: Final = bytes(range(128))
 _LETTERS: Final = bytes([*range(65, 91), *range(97, 123)])
@@ -89,8 +89,10 @@ def _measured(sample: bytes) -> Measure:
 class Costs:
     """What the two numbers of a measure cost in tokens: least squares, fading.
 
-    Errors are relative ones: a short prompt teaches as much as a long one. The
-    prior is never forgotten, so that a number that is always zero does no harm.
+    Errors are relative to the estimate: a short prompt teaches as much as a long one,
+    and a report that is far too low (a prompt that the backend cut) no more than one
+    that is too high. The prior is never forgotten, so that a number that is always zero
+    does no harm.
     """
 
     __slots__ = ("_aa", "_ab", "_ay", "_bb", "_by", "_prior", "_trust")
@@ -114,13 +116,13 @@ class Costs:
     def observe(self, measured: Measure, tokens: int) -> None:
         """Learn that a prompt of this measure had so many tokens."""
         expected = max(1.0, self.tokens(measured))
-        actual = min(max(float(tokens), expected / SURPRISE_MAX), expected * SURPRISE_MAX)
-        a, b = measured[0] / actual, measured[1] / actual
+        surprise = min(max(tokens / expected, 1.0 / SURPRISE_MAX), SURPRISE_MAX)
+        a, b = measured[0] / expected, measured[1] / expected
         self._aa = self._aa * FADE + a * a
         self._ab = self._ab * FADE + a * b
         self._bb = self._bb * FADE + b * b
-        self._ay = self._ay * FADE + a
-        self._by = self._by * FADE + b
+        self._ay = self._ay * FADE + a * surprise
+        self._by = self._by * FADE + b * surprise
 
 
 class _Calibration:

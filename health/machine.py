@@ -52,7 +52,7 @@ NEXT: Final = MappingProxyType(
         (State.SUSPECT, Event.RECOVERED): State.READY,
         (State.SUSPECT, Event.OUT): State.EJECTED,
         (State.EJECTED, Event.RECOVERED): State.WARMING,
-        (State.WARMING, Event.FAILED): State.EJECTED,
+        (State.WARMING, Event.FAILED): State.EJECTED,  # where the pool can spare it
         (State.WARMING, Event.OUT): State.EJECTED,
         (State.WARMING, Event.WARMED): State.READY,
     }
@@ -129,14 +129,14 @@ class Health:
         elif self._passes:
             self._step(Event.PASSED)
 
-    def failed(self, now_s: float) -> None:
+    def failed(self, now_s: float, *, may_eject: bool) -> None:
         """A live or ready probe failed; `fall` in a row are certain."""
         self._passes = 0
         self._fails += 1
         if self._fails >= self._fall:
             self._out(now_s, certain=True)
         else:
-            self._failed(now_s)
+            self._failed(now_s, may_eject=may_eject)
 
     def deep_failed(self, now_s: float, *, may_eject: bool) -> None:
         """A deep probe failed; `deep.fall` in a row eject, if the pool can spare it."""
@@ -144,14 +144,14 @@ class Health:
         if self._deep_fails >= self._deep_fall and may_eject:
             self._out(now_s, certain=False)
         else:
-            self._failed(now_s)
+            self._failed(now_s, may_eject=may_eject)
 
     def requests_failed(self, now_s: float, in_row: int, *, may_eject: bool) -> None:
         """So many requests in a row failed for reasons of the backend's own."""
         if in_row >= REQUESTS_FALL and may_eject:
             self._out(now_s, certain=False)
-        elif in_row >= REQUESTS_FALL or self.state is State.WARMING:
-            self._failed(now_s)
+        elif in_row >= REQUESTS_FALL or (in_row and self.state is State.WARMING):
+            self._failed(now_s, may_eject=may_eject)
 
     def down(self, now_s: float) -> None:
         """It cannot serve for certain: refused, draining, asleep."""
@@ -163,11 +163,11 @@ class Health:
         """Its slow start is over."""
         self._step(Event.WARMED)
 
-    def _failed(self, now_s: float) -> None:
-        if self.state is State.WARMING:  # on probation: one is enough
-            self._out(now_s, certain=False)
-        else:
+    def _failed(self, now_s: float, *, may_eject: bool) -> None:
+        if self.state is not State.WARMING:
             self._step(Event.FAILED)
+        elif may_eject:  # on probation: one is enough
+            self._out(now_s, certain=False)
 
     def _out(self, now_s: float, *, certain: bool) -> None:
         before = self.state

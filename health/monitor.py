@@ -28,8 +28,11 @@ SCRAPE_S: Final = 2.0
 SCRAPE_S_PER_BACKEND: Final = 0.02
 SCRAPE_JITTER: Final = 0.1
 SCRAPE_BYTES_MAX: Final = 2_097_152
-# A server without such metrics is asked again after a while: it may be replaced by one with.
+# A server that serves but has no such metrics is asked rarely: it may be replaced by one with.
+NO_METRICS_AFTER: Final = 5
 NO_METRICS_S: Final = 60.0
+# Compressing 60 kB of metrics would cost vLLM's loop another millisecond.
+_PLAIN: Final = {"accept-encoding": "identity"}
 
 
 class Monitor:
@@ -99,13 +102,14 @@ class Monitor:
 
     async def _scrape(self, backend: Backend, watch: Watch) -> None:
         pause_s = self._scrape_s * (0.5 + 0.5 * self._rng.random())  # not all at once
+        in_vain = 0
         async with self._session(backend) as session:
             while True:
                 await asyncio.sleep(pause_s)
-                pause_s = NO_METRICS_S
+                before = backend.report
                 await _surviving(lambda: self._read_report(session, backend, watch), backend)
-                if backend.report is not None or not backend.fit:
-                    pause_s = self._scrape_s
+                in_vain = in_vain + 1 if backend.fit and backend.report is before else 0
+                pause_s = NO_METRICS_S if in_vain >= NO_METRICS_AFTER else self._scrape_s
                 pause_s *= 1.0 + SCRAPE_JITTER * (2.0 * self._rng.random() - 1.0)
 
     async def _read_report(
@@ -125,11 +129,11 @@ class Monitor:
                     text += await answer.content.read(SCRAPE_BYTES_MAX - len(text))
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return
-        before = backend.report
-        report = backend.report = read_report(text, monotonic(), own_requests)
+        report = read_report(text, monotonic(), own_requests)
         if report is None:
             return
-        if before is not None and report.generated_tokens > before.generated_tokens:
+        before, backend.report = backend.report, report
+        if before is not None and report.works_since(before):
             backend.progress += 1
         if not report.awake:
             watch.certain("asleep")
@@ -139,7 +143,7 @@ class Monitor:
         # A fresh connection each: a pooled one says nothing of whether new ones are taken.
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True),
-            headers={"authorization": key.decode("latin-1")} if key else None,
+            headers=_PLAIN | ({"authorization": key.decode("latin-1")} if key else {}),
         )
 
 

@@ -22,6 +22,11 @@ _DRAINING: Final = b"cannot schedule new futures after shutdown"
 # How servers say that they do not have an endpoint for a model of this kind.
 _NOT_DONE_HERE: Final = frozenset({400, 404, 405, 422, 501})
 
+# A key that we do not have, or no such list: clients may fare better.
+_NOT_TOLD: Final = frozenset({401, 403, 404, 405})
+# Where the engine schedules by priority, before whatever others have queued there.
+_FIRST: Final = {"content-type": "application/json", "x-vllm-priority": "-1000000"}
+
 
 class Task(StrEnum):
     """What a backend does, as far as a deep probe can ask for it."""
@@ -77,10 +82,12 @@ class Prober:
         return Outcome() if answer.status == 200 else Outcome(f"status_{answer.status}")
 
     async def ready(self, timeout_s: float) -> Outcome:
-        """Ask which models are served; none is not ready."""
+        """Ask which models are served; none is not ready. Where that is not told, any may be."""
         answer = await _ask(self._session, _Request("GET", self._url + "/v1/models"), timeout_s)
         if isinstance(answer, Outcome):
             return answer
+        if answer.status in _NOT_TOLD:
+            return Outcome()
         if answer.status != 200:
             return Outcome(f"status_{answer.status}")
         return _read_models(answer.body)
@@ -137,7 +144,7 @@ async def _ask(
                 request.method,
                 request.url,
                 data=request.body,
-                headers={"content-type": "application/json"} if request.body else None,
+                headers=_FIRST if request.body else None,
                 allow_redirects=False,
             ) as answer,
         ):

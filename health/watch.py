@@ -27,11 +27,18 @@ JITTER: Final = 0.2
 # While a backend is in doubt, probes come this much sooner: a fall of 3 at 2 s
 # then takes some 2.5 s instead of 6.
 DOUBT_PACE: Final = 0.25
-# Requests in flight and no token for so long, beside what their prompts take at the
-# measured rate (twice, since others may be before them): a deep probe comes at once.
+# Requests in flight and no token for so long, beside what the oldest prompt takes at the
+# measured rate: a deep probe comes at once. Engines prefill first come first served, so
+# the prompts behind it buy no time; the rate, a lower bound, is patient enough.
 STALL_S: Final = 2.0
-PREFILL_PATIENCE: Final = 2.0
-DEEP_TIMEOUT_S_MAX: Final = 60.0
+PREFILL_S_MAX: Final = 60.0
+# A backend that no deep probe can be made for (transcription) shows only by its requests
+# whether it works; the longest file takes less.
+UNPROBED_STALL_S: Final = 60.0
+
+
+# What a server shows that has just been started: nobody listens, or not for long.
+_LOADING: Final = frozenset({"loading", "unreachable", "timeout", "status_503"})
 
 
 class Asks(Protocol):
@@ -100,6 +107,7 @@ class Watch:
     def resume(self) -> None:
         """Its maintenance is over. What was known of it is void: it may be another server now."""
         self._health = self._unknown()
+        self._task = None
         self._settle("loading")
         self._sooner.set()
 
@@ -125,7 +133,8 @@ class Watch:
         elif outcome.certain:
             self._health.down(now_s)
         elif outcome.reason != "timeout" or self.backend.progress == progress:
-            self._health.failed(now_s)  # a timeout while streams progress is load
+            # A timeout while streams progress is load.
+            self._health.failed(now_s, may_eject=self._may_eject())
         self._settle(outcome.reason)
         if outcome.passed and self._deep_due(now_s):
             await self._look_deep(ask)
@@ -159,7 +168,7 @@ class Watch:
             return health.wants_deep(now_s) and not self._asleep(now_s)
         if backend.state is State.STARTING:
             return False
-        if health.deep_in_doubt or now_s - self._progress_at_s > STALL_S + self._prefill_s():
+        if health.deep_in_doubt or self._stalled_s(now_s) > STALL_S:
             return True
         if now_s < self._next_deep_s:
             return False
@@ -171,15 +180,22 @@ class Watch:
     async def _look_deep(self, ask: Asks) -> None:
         backend = self.backend
         progress = backend.progress
-        timeout_s = min(DEEP_TIMEOUT_S_MAX, self._settings.deep.timeout_s + self._prefill_s())
+        # It waits behind the prompt that is being prefilled, for what is left of that.
+        left_s = max(0.0, -self._stalled_s(self._now()))
+        timeout_s = self._settings.deep.timeout_s + left_s
         self._task, outcome = await ask.deep(self._model(), self._task, timeout_s)
-        self._note("deep", outcome)
         now_s = self._now()
-        if outcome.passed or (backend.fit and backend.progress != progress):
+        if self._task is Task.NONE and self._stalled_s(now_s) > UNPROBED_STALL_S:
+            outcome = Outcome("hung")
+        self._note("deep", outcome)
+        back = backend.state is State.EJECTED and outcome.busy  # it works, for others
+        if outcome.passed or back or (backend.fit and backend.progress != progress):
             self._deep_passed(now_s)
         elif outcome.certain:
             self._health.down(now_s)
-        elif not outcome.busy:
+        elif outcome.busy:
+            self._next_deep_s = now_s + self._jittered(self._settings.deep.interval_s)
+        else:
             self._health.deep_failed(now_s, may_eject=self._may_eject())
         self._settle(outcome.reason)
 
@@ -194,11 +210,10 @@ class Watch:
         report = self.backend.report
         return report is not None and not report.awake and report.freshness(now_s) > 0
 
-    def _prefill_s(self) -> float:
-        """What the prompts queued there may take, with patience."""
-        backend = self.backend
-        queued_s = backend.queued_prefill_tokens / backend.prefill_rate.tokens_per_s
-        return PREFILL_PATIENCE * queued_s
+    def _stalled_s(self, now_s: float) -> float:
+        """How long it has shown no progress, beyond what the prompt at work may take."""
+        prefill_s = min(PREFILL_S_MAX, self.backend.head_prefill_s)
+        return now_s - self._progress_at_s - prefill_s
 
     def _model(self) -> str:
         models = self.backend.models or {}
@@ -230,13 +245,17 @@ class Watch:
         if health.state in (State.READY, State.WARMING):
             backend.reason = ""
         elif reason:
-            backend.reason = "loading" if health.state is State.STARTING else reason
+            loads = health.state is State.STARTING and reason in _LOADING
+            backend.reason = "loading" if loads else reason
         if health.state is before:
             return
         backend.failures_in_row = 0
+        if health.state is State.EJECTED:
+            self._task = None  # another server may come back in its place
         if health.state is State.WARMING:
+            backend.back_since_s = self._now()
             backend.slow_start = SlowStart(
-                self._now(),
+                backend.back_since_s,
                 self._settings.slow_start_s,
                 own_tokens=backend.taken_tokens,
                 pool_tokens=sum(peer.taken_tokens for peer in self._peers),

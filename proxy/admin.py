@@ -83,9 +83,11 @@ class Admin:
         return await handler(request)
 
     def _allowed(self, request: web.Request) -> bool:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        return self._token is not None and hmac.compare_digest(
-            given.encode("utf-8", "surrogateescape"), self._token.encode()
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        return (
+            scheme.lower() == "bearer"
+            and self._token is not None
+            and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode())
         )
 
     # What is asked --------------------------------------------------------------------------

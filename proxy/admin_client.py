@@ -9,8 +9,12 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-DEFAULT_URL: Final = "http://127.0.0.1:9321"
+DEFAULT_PORT: Final = "9321"
+DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+# The proxy's own settings, where the command runs beside it.
+PORT_VARIABLE: Final = "PENSTOCK_ADMIN__PORT"
 TOKEN_VARIABLE: Final = "PENSTOCK_ADMIN__TOKEN"  # noqa: S105 - a variable's name
+TOKEN_FILE_VARIABLE: Final = "PENSTOCK_ADMIN__TOKEN_FILE"  # noqa: S105 - a variable's name
 TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 67_108_864
 
@@ -78,25 +82,31 @@ class AdminClient:
 def add_arguments(parser: ArgumentParser) -> None:
     """What every command that asks the admin port takes."""
     parser.add_argument(
-        "--admin", default=DEFAULT_URL, metavar="URL", help=f"admin port (default {DEFAULT_URL})"
+        "--admin",
+        metavar="URL",
+        help=f"admin port (default {DEFAULT_URL}, or the port in {PORT_VARIABLE})",
     )
     parser.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",
-        help=f"admin token; else {TOKEN_VARIABLE} is used",
+        help=f"admin token; else {TOKEN_VARIABLE} is used, or {TOKEN_FILE_VARIABLE}",
     )
 
 
 def client_of(parsed: Namespace) -> AdminClient:
     """The client that a command's arguments describe. Raises AdminError."""
     token = os.environ.get(TOKEN_VARIABLE)
-    if parsed.token_file is not None:
+    file = parsed.token_file
+    if file is None and not token and TOKEN_FILE_VARIABLE in os.environ:
+        file = Path(os.environ[TOKEN_FILE_VARIABLE])
+    if file is not None:
         try:
-            token = parsed.token_file.read_text().strip()
+            token = file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             said = getattr(error, "strerror", None) or "not text"
-            raise AdminError(f"cannot read {parsed.token_file}: {said}") from None
+            raise AdminError(f"cannot read {file}: {said}") from None
     if token and not (token.isascii() and token.isprintable()):
         raise AdminError("the admin token must be one line of printable ASCII")
-    return AdminClient(parsed.admin, token)
+    port = os.environ.get(PORT_VARIABLE, DEFAULT_PORT)
+    return AdminClient(parsed.admin or f"http://127.0.0.1:{port}", token)

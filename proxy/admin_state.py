@@ -5,7 +5,7 @@ import sys
 import time
 from typing import Any, Final
 
-from proxy.admin_client import client_of
+from proxy.admin_client import AdminError, client_of
 
 POLL_S: Final = 0.2
 
@@ -23,12 +23,20 @@ def set_admin_state(parsed: argparse.Namespace) -> int:
             print(f"penstock: not within {parsed.timeout:g} s: {_line(backend)}", file=sys.stderr)
             return 1
         time.sleep(POLL_S)
-        listing = client_of(parsed).backends()
+        try:
+            listing = client_of(parsed).backends()
+        except AdminError:
+            if time.monotonic() > ends_s:
+                raise
+            continue  # it may be busy, or restarting
         found = [each for each in listing if each["name"] == parsed.backend]
         if not found:
             print(f"penstock: {parsed.backend} is gone", file=sys.stderr)
             return 1
         (backend,) = found
+        if backend["admin_state"] != parsed.state:
+            print(f"penstock: somebody else has set it: {_line(backend)}", file=sys.stderr)
+            return 1
     print(_line(backend))
     return 0
 

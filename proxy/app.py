@@ -39,6 +39,9 @@ SEND_BUFFER_BYTES: Final = 262_144
 LAG_PERIOD_S: Final = 0.25
 # Container objects made and not freed before the collector looks (CPython: 700).
 GC_THRESHOLD: Final = 20_000
+# aiohttp logs heads that it cannot read, tokens in them included; our own middleware logs faults.
+_UNHEARD: Final = logging.getLogger("penstock.unheard")
+_UNHEARD.disabled = True
 # What one request is enough to know, as the reason of an ejection.
 _CERTAIN: Final[dict[type[BackendError], str]] = {
     ConnectionRefused: "unreachable",
@@ -93,7 +96,9 @@ class App:
         )
         self.port = sock.getsockname()[1]
         application = Admin(self.plane, self.monitor, self._loaded).application()
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            application, access_log=None, logger=_UNHEARD, shutdown_timeout=1.0
+        )
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, admin.host, admin.port).start()

@@ -22,6 +22,7 @@ from proxy.errors import (
     NotHere,
     OutOfTime,
     StreamBroken,
+    StreamOutOfTime,
 )
 from proxy.heads import ResponseHead, forwarded_request_head
 from proxy.relay import EventRelay, JsonRelay, Relay
@@ -224,7 +225,7 @@ class Attempt:
         now_s = monotonic()
         committed = self.relay is not None and self.relay.committed
         if now_s >= exchange.out_of_time_s:
-            self._end(StreamBroken("total") if committed else OutOfTime())
+            self._end(StreamOutOfTime() if committed else OutOfTime())
         elif self.relay is not None and committed:
             quiet_s = exchange.timeouts.idle_s
             ends_s = (now_s if exchange.paused else self.relay.last_byte_s) + quiet_s

@@ -281,3 +281,12 @@ class StreamBroken(BackendError):
     def __init__(self, reason: str = "cut") -> None:
         super().__init__()
         self.reason = reason
+
+
+class StreamOutOfTime(StreamBroken):
+    """The request's own total time is over, after its first token."""
+
+    suspicious = False
+
+    def __init__(self) -> None:
+        super().__init__("total")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from balancing.ask import NO_OBJECT, UNREADABLE, Ask, MalformedAsk, tokens_of_bytes
 from balancing.backend import Backend
 from balancing.fleet import UnknownModel
-from balancing.gate import NoBackend
+from balancing.gate import NoBackend, OwnerAway
 from balancing.lease import Lease
 from balancing.tokens import NOTHING, Measure
 from conf.settings import TimeoutSettings
@@ -216,6 +216,8 @@ class Exchange:
             self._lease = self._plane.gate.choose(self.ask, monotonic(), self._tried)
         except UnknownModel:
             raise ModelNotFound from None
+        except OwnerAway:
+            raise self._plane.out_of_reach() from None
         except NoBackend:
             raise self._nobody() from None
         self._try(self._lease)
@@ -232,6 +234,7 @@ class Exchange:
         assert lease is not None
         if error is None:
             self._plane.metrics.attempts.add("ok")
+            self._answered(lease)
             self._end(None)
             return
         self._failure = error
@@ -242,6 +245,14 @@ class Exchange:
         lease.end(monotonic())
         self._tried.add(lease.backend)
         self._next()
+
+    def _answered(self, lease: Lease) -> None:
+        relay = self._relay
+        if isinstance(relay, EventRelay) and relay.broken_inside:
+            if lease.fail(monotonic()):
+                self._plane.failed(lease.backend, StreamBroken("error_event"))
+        else:
+            lease.complete(monotonic())
 
     def _end(self, error: PenstockError | None) -> None:
         """The one end of all: no more bytes, a free engine, a free lease, one account."""
@@ -269,7 +280,13 @@ class Exchange:
         route = self.route
         if route.first_pool:
             tokens = tokens_of_bytes(self.body)
-            self.ask = Ask(self.ask.path, prompt_tokens=tokens, generates=False, first_pool=True)
+            self.ask = Ask(
+                self.ask.path,
+                prompt_tokens=tokens,
+                generates=False,
+                engine=False,
+                first_pool=True,
+            )
             return
         try:
             self.ask = Ask.from_request(
@@ -278,6 +295,7 @@ class Exchange:
                 self.body,
                 self._plane.estimator,
                 generates=route.generates,
+                engine=route.engine,
                 sessions=self._plane.sessions,
             )
         except MalformedAsk as error:
@@ -310,8 +328,8 @@ class Exchange:
         if isinstance(error, NotHere):
             self._without.add(lease.backend)
             return
-        lease.fail(monotonic(), suspicious=error.suspicious)
-        self._plane.failed(lease.backend, error)
+        if lease.fail(monotonic(), suspicious=error.suspicious):
+            self._plane.failed(lease.backend, error)
 
     def _fail(self, error: PenstockError) -> None:
         """Tell the client, in whatever way is still open."""

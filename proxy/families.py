@@ -1,6 +1,7 @@
 """The plain counters as prometheus-client's families: every metric's name, labels and help."""
 
 from collections.abc import Iterable, Iterator
+from time import monotonic
 
 from prometheus_client import Metric
 from prometheus_client.core import (
@@ -69,6 +70,7 @@ class PenstockCollector(Collector):
                 ("queued_prefill_tokens", "queued_prefill_tokens", "Sent, no first token yet."),
                 ("active_decode_tokens", "active_decode_tokens", "Held by open streams."),
                 ("requests_in_flight", "requests_in_flight", "Requests sent and not ended."),
+                ("can_serve", "can_serve", "1 when requests may be sent there."),
             )
         }
         state = GaugeMetricFamily(
@@ -81,14 +83,14 @@ class PenstockCollector(Collector):
         )
         for backend in self._fleet.backends:
             for field, gauge in gauges.items():
-                gauge.add_metric([backend.name], getattr(backend, field))
+                gauge.add_metric([backend.name], float(getattr(backend, field)))
             for each in State:
                 state.add_metric([backend.name, each.value], float(backend.state is each))
             for wanted in AdminState:
                 held = float(backend.admin_state is wanted)
                 admin_state.add_metric([backend.name, wanted.value], held)
         yield from (*gauges.values(), state, admin_state)
-        yield from _engines(self._fleet.backends)
+        yield from _engines(self._fleet.backends, monotonic())
 
     def _process(self) -> Iterator[Metric]:
         metrics = self._metrics
@@ -148,8 +150,8 @@ def _histogram(name: str, text: str, label: str) -> HistogramMetricFamily:
     return HistogramMetricFamily(f"penstock_{name}", text, labels=[label])
 
 
-def _engines(backends: Iterable[Backend]) -> Iterator[Metric]:
-    """What engines report of themselves; no series for those that do not."""
+def _engines(backends: Iterable[Backend], now_s: float) -> Iterator[Metric]:
+    """What engines report of themselves; no series for those that do not, or no more."""
     gauges = {
         "running": GaugeMetricFamily(
             "penstock_backend_engine_running", "Requests in the batch.", labels=["backend"]
@@ -165,8 +167,11 @@ def _engines(backends: Iterable[Backend]) -> Iterator[Metric]:
         ),
     }
     for backend in backends:
+        report = backend.report
+        if report is None or not report.freshness(now_s):
+            continue
         for field, gauge in gauges.items():
-            value = getattr(backend.report, field, None)
+            value = getattr(report, field)
             if value is not None:
                 gauge.add_metric([backend.name], value)
     yield from gauges.values()

@@ -19,7 +19,7 @@ def describe(
         "state": backend.state,
         "reason": backend.reason,
         "admin_state": backend.admin_state,
-        "can_serve": backend.fit or backend.last_resort,
+        "can_serve": backend.can_serve,
         "weight": backend.weight,
         "share": round(slow_start.share(now_s), 3) if slow_start is not None else 1.0,
         "models": sorted(backend.models or ()),

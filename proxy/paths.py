@@ -18,26 +18,30 @@ _RESPONSE_ID: Final = re.compile(rb"/v1/responses/[A-Za-z0-9_\-]{1,128}(/cancel)
 class Route:
     """How one path is served.
 
-    `generates`: the answer has decode tokens, not only prefill. `anywhere`: a
-    backend's 404 sends it on to the next, for objects that one backend holds.
-    `first_pool`: no model decides, the first pool serves it.
+    `generates`: the answer has decode tokens, not only prefill. `engine`: an
+    engine works on it; others the API server answers by itself, also while its
+    engine hangs. `anywhere`: a backend's 404 sends it on to the next, for objects
+    that one backend holds. `first_pool`: no model decides, the first pool serves it.
     """
 
     dialect: Dialect
     generates: bool = False
+    engine: bool = True
     anywhere: bool = False
     first_pool: bool = False
 
 
 _PLAIN: Final = Route(POOLING)
-_STATEFUL: Final = Route(RESPONSES, anywhere=True)
+_STATEFUL: Final = Route(RESPONSES, engine=False, anywhere=True)
 
 _POST: Final[dict[bytes, Route]] = {
     b"/v1/chat/completions": Route(CHAT, generates=True),
     b"/v1/completions": Route(COMPLETIONS, generates=True),
     b"/v1/responses": Route(RESPONSES, generates=True),
     b"/v1/messages": Route(MESSAGES, generates=True),
-    b"/v1/messages/count_tokens": Route(MESSAGES),
+    b"/v1/messages/count_tokens": Route(MESSAGES, engine=False),
+    b"/tokenize": Route(POOLING, engine=False),
+    b"/detokenize": Route(POOLING, engine=False),
     **dict.fromkeys(
         (
             b"/v1/embeddings",
@@ -48,8 +52,6 @@ _POST: Final[dict[bytes, Route]] = {
             b"/rerank",
             b"/v1/rerank",
             b"/v2/rerank",
-            b"/tokenize",
-            b"/detokenize",
             b"/v1/audio/transcriptions",
             b"/v1/audio/translations",
         ),
@@ -68,7 +70,9 @@ class Paths:
         self._routes = {(b"POST", path): route for path, route in _POST.items()}
         for entry in extra:
             method, _, path = entry.partition(" ")
-            self._routes[method.encode(), path.encode()] = Route(POOLING, first_pool=True)
+            self._routes[method.encode(), path.encode()] = Route(
+                POOLING, engine=False, first_pool=True
+            )
 
     def find(self, method: bytes, path: bytes) -> Route | None:
         """The route of an exact method and path, None when it is not served."""

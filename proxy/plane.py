@@ -155,7 +155,7 @@ class DataPlane:
             status, headers = 204, []
         elif head.path == b"/v1/models":
             body = self._models()
-        elif self.draining or not any(b.fit or b.last_resort for b in self.fleet.backends):
+        elif self.draining or not any(backend.can_serve for backend in self.fleet.backends):
             error = Draining() if self.draining else self.no_backend()
             status, body = error.status, orjson.dumps({"status": error.code})
             headers = [*headers, *error.headers]

@@ -45,6 +45,8 @@ class Event(NamedTuple):
 
 # What decoding a backend's bytes may raise: no JSON, no UTF-8, nested too deep.
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+# No request has more; a count beyond it, or below zero, is nonsense.
+TOKENS_MAX: Final = 2**40
 QUIET: Final = Event(Sign.QUIET)
 TOKEN: Final = Event(Sign.TOKEN)
 
@@ -154,4 +156,6 @@ def usage_of(raw: msgspec.Raw) -> Usage | None:
     cached = counts.cache_read_input_tokens or (details.cached_tokens if details else 0) or 0
     prompt = counts.prompt_tokens if counts.prompt_tokens is not None else counts.input_tokens
     completion = counts.completion_tokens or counts.output_tokens or 0
-    return None if prompt is None else Usage(prompt, completion, cached)
+    if prompt is None or not all(0 <= each < TOKENS_MAX for each in (prompt, completion, cached)):
+        return None
+    return Usage(prompt, completion, cached)

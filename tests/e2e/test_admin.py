@@ -248,6 +248,19 @@ async def test_off_loopback_only_probes_and_metrics_are_open(
         assert len((await fetch(f"{url}/api/v1/backends", headers=right)).json) == 1
 
 
+async def test_a_head_that_cannot_be_read_is_not_logged(simulate: Simulate, serve: Serve) -> None:
+    """A token from a file with Windows line ends is a malformed head, and still a secret."""
+    penstock = await serve(await simulate())
+    for end in (b"\r", b"\x00", b"\x01"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", penstock.admin_port)
+        secret = b"authorization: Bearer tok-canary" + end
+        writer.write(b"GET /api/v1/backends HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n" % secret)
+        await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+    assert (await fetch(f"{penstock.admin_url}/livez")).status == 200
+    assert not any(b"canary" in line or b"Traceback" in line for line in penstock.log)
+
+
 async def test_off_loopback_without_a_token_the_rest_is_closed(
     simulate: Simulate, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import aiohttp
 import pytest
 
 from bench.sim.server import SimServer
@@ -214,6 +215,26 @@ async def test_a_remembered_one_waits_for_its_backend(simulate: Simulate, serve:
     await until_state(penstock, home, "ready")
     got = await ask(penstock, "/v1/responses/resp_id-1", method="GET")
     assert placed(got) == (home, "affinity")
+
+
+async def test_a_drained_backend_is_still_asked_for_what_it_made(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """Nothing new goes there, and what runs there can be polled and cancelled."""
+    penstock = await serve(await simulate(2))
+    made = await ask(penstock, "/v1/responses", BODIES["/v1/responses"])
+    home = made.headers["x-penstock-backend"]
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{penstock.admin_url}/api/v1/backends/{home}/drain") as answer,
+    ):
+        assert answer.status == 200
+    got = await ask(penstock, "/v1/responses/resp_id-1", method="GET")
+    assert (got.status, *placed(got)) == (200, home, "affinity")
+    body = BODIES["/v1/responses"] | {"previous_response_id": "resp_id-1"}
+    got = await ask(penstock, "/v1/responses", body)
+    assert (got.status, got.json["error"]["code"]) == (503, "no_backend")
+    assert "cannot be reached now" in got.json["error"]["message"]
 
 
 async def test_sessions_of_many_clients_at_once_stay_apart(

@@ -131,6 +131,26 @@ def test_text_that_speaks_of_media_is_text() -> None:
     assert beside.measured[0] > seen.measured[0] > 10_000
 
 
+@pytest.mark.parametrize(
+    ("body", "tokens", "prompts"),
+    [
+        (b'{"input":[1,2,3]}', 3, 1),
+        (b'{"input":[[1,2,3],[4]]}', 4, 2),
+        (b'{"input":"some words that are cut","truncate_prompt_tokens":2}', 2, 1),
+    ],
+)
+def test_tokens_that_are_known_teach_nothing(body: bytes, tokens: int, prompts: int) -> None:
+    asked = ask(body, "/v1/embeddings")
+    assert (asked.prompt_tokens, asked.prompts, asked.measured) == (tokens, prompts, NOTHING)
+
+
+def test_a_history_that_the_backend_keeps_teaches_nothing() -> None:
+    body = b'{"input":"and then?","previous_response_id":"resp_1"}'
+    asked = ask(body, "/v1/responses")
+    assert asked.measured == NOTHING
+    assert asked.prompt_tokens > 1
+
+
 def test_multipart_is_not_read_as_json() -> None:
     form = [(b"content-type", b"multipart/form-data; boundary=x")]
     seen = Ask.from_request("/v1/audio/transcriptions", form, b"--x\r\n...", TokenEstimator())

@@ -39,7 +39,7 @@ def after(events: str, *, may_eject: bool = True, now_s: float = 1_000.0) -> Hea
             case "p":
                 health.passed()
             case "f":
-                health.failed(now_s)
+                health.failed(now_s, may_eject=may_eject)
             case "d":
                 health.down(now_s)
             case "P":
@@ -89,10 +89,17 @@ def test_every_pair_moves_or_is_known_to_stay(state: State, event: Event) -> Non
         ("pFpP", State.READY),
         ("pFPF", State.SUSPECT),
         ("pFF", State.EJECTED),
+        ("pdppPff", State.EJECTED),
     ],
 )
 def test_runs(events: str, state: State) -> None:
     assert after(events).state is state
+
+
+def test_on_probation_a_pool_that_cannot_spare_it_waits_for_certainty() -> None:
+    assert after("pdppPff", may_eject=False).state is State.WARMING
+    assert after("pdppPF", may_eject=False).state is State.WARMING
+    assert after("pdppPfff", may_eject=False).state is State.EJECTED
 
 
 def test_suspicion_ejects_only_where_the_pool_can_spare_it() -> None:
@@ -114,9 +121,12 @@ def test_failed_requests_in_a_row_are_suspicious() -> None:
     assert health.doubted
 
 
-def test_on_probation_one_failed_request_is_enough() -> None:
+def test_on_probation_one_failed_request_is_enough_where_the_pool_can_spare_it() -> None:
     health = after("pdppP")
+    health.requests_failed(0.0, 0, may_eject=True)  # one that began in its former life
     health.requests_failed(0.0, 1, may_eject=False)
+    assert state_of(health) is State.WARMING
+    health.requests_failed(0.0, 1, may_eject=True)
     assert state_of(health) is State.EJECTED
     assert back_after_s(health, 0.0) >= 10.0  # it counts as one more ejection
 

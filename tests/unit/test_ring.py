@@ -61,8 +61,17 @@ def test_a_light_one_has_a_place_and_the_points_are_bounded() -> None:
     assert "tiny" in Ring({"big": 1.0, "tiny": 1e-6}).walk("any")
     assert len(ring("a")) == POINTS
     heavy = Ring({"a": 1_000.0, "b": 1_000.0, "c": 500.0})
-    assert POINTS_MAX / 2 < len(heavy) <= POINTS_MAX
+    assert len(heavy) <= 5 * POINTS
     assert 0.35 < Counter(homes(heavy).values())["a"] / len(KEYS) < 0.45
+    assert len(Ring({str(number): 1.0 for number in range(2_000)})) <= POINTS_MAX
+
+
+def test_heavy_weights_move_no_more_sessions_than_light_ones() -> None:
+    before = homes(Ring({str(number): 100.0 for number in range(10)}))
+    after = homes(Ring({str(number): 100.0 for number in range(11)}))
+    moved = [key for key in KEYS if before[key] != after[key]]
+    assert all(after[key] == "10" for key in moved)
+    assert 0.05 < len(moved) / len(KEYS) < 0.15
 
 
 def test_any_text_is_a_key() -> None:

@@ -74,6 +74,15 @@ def test_one_absurd_report_does_not_spoil_the_estimate(tokens: int) -> None:
     assert 0.5 < estimator.estimate("m", (4_000, 0)) / 4_000 < 1.5
 
 
+def test_a_few_reports_that_are_far_too_low_do_not_blind_it() -> None:
+    """A backend that cuts prompts on request counts what was left of them."""
+    estimator = TokenEstimator()
+    measured = measure(PROSE * 50)
+    for number in range(2_000):
+        estimator.observe("m", measured, 1 if number % 20 == 0 else 700)
+    assert 630 < estimator.estimate("m", measured) < 770
+
+
 def test_what_was_never_seen_keeps_its_prior() -> None:
     estimator = TokenEstimator()
     for _ in range(10_000):

@@ -31,6 +31,8 @@ class Backends:
         self.deep_is = Outcome()
         self.deep_asked = 0
         self.deep_timeout_s = 0.0
+        self.task_is = Task.COMPLETION
+        self.tasks_were: list[Task | None] = []
         self.during_live: Callable[[], None] = _nothing
         self.during_deep: Callable[[], None] = _nothing
 
@@ -47,8 +49,9 @@ class Backends:
         assert model == "m"
         self.deep_asked += 1
         self.deep_timeout_s = timeout_s
+        self.tasks_were.append(task)
         self.during_deep()
-        return Task.COMPLETION, self.deep_is
+        return self.task_is, self.deep_is
 
 
 class Scene:
@@ -152,13 +155,43 @@ async def test_requests_without_progress_bring_the_deep_probe_forward() -> None:
 async def test_a_long_prefill_is_no_stall() -> None:
     scene = Scene(deep_interval_s=3_000.0)
     await scene.turn()
-    scene.lease(tokens=100_000)  # 10 s at the prior rate, with patience 20
+    scene.lease(tokens=100_000)  # 10 s at the prior rate
     await scene.turn()
-    await scene.turn(step_s=21.0)
+    await scene.turn(step_s=11.0)
     assert scene.ask.deep_asked == 0
     await scene.turn(step_s=2.0)
     assert scene.ask.deep_asked == 1
-    assert scene.ask.deep_timeout_s == 4.0 + 20.0
+    assert scene.ask.deep_timeout_s == 4.0
+
+
+async def test_a_deep_probe_waits_for_what_is_left_of_the_prompt_at_work() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.now_s += 10.0
+    await scene.turn()
+    scene.ask.deep_asked = 0
+    scene.lease(tokens=100_000)
+    await scene.turn(step_s=2.0)
+    await scene.turn(step_s=10.0)
+    assert scene.ask.deep_asked == 1
+    assert 0.0 <= scene.ask.deep_timeout_s - 4.0 <= 8.0
+
+
+async def test_prompts_that_pile_up_at_a_zombie_buy_it_no_time() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.deep_is = HUNG
+    began_s = scene.now_s
+
+    def wait() -> None:
+        scene.now_s += scene.ask.deep_timeout_s
+
+    scene.ask.during_deep = wait
+    while scene.backend.state is not State.EJECTED:
+        scene.lease(tokens=20_000)  # 2 s each at the prior rate; 20 of them
+        await scene.turn(step_s=1.0)
+        assert scene.now_s - began_s <= 15.0
+    assert scene.backend.reason == "hung"
 
 
 async def test_progress_during_a_deep_probe_forgives_it() -> None:
@@ -281,8 +314,98 @@ async def test_an_answered_request_ends_a_run_of_failures() -> None:
             scene.watch.requests_failed()
         good = scene.lease()
         good.first_token(scene.now_s)
-        good.end(scene.now_s)
+        good.complete(scene.now_s)
     assert scene.backend.state is State.READY
+
+
+async def test_streams_that_all_break_after_their_first_token_are_a_run_of_failures() -> None:
+    scene = Scene()
+    await scene.turn()
+    for _ in range(REQUESTS_FALL):
+        lease = scene.lease()
+        lease.first_token(scene.now_s)
+        lease.tokens(3)
+        assert lease.fail(scene.now_s)
+        scene.watch.requests_failed()
+    assert scene.backend.state is State.EJECTED
+
+
+async def test_answers_that_need_no_engine_prove_nothing_of_it() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.deep_is = HUNG
+    scene.lease()
+    while await scene.turn(step_s=2.0) is not State.EJECTED:
+        tokenized = Lease(scene.backend, Ask("/tokenize", engine=False), scene.now_s)
+        tokenized.first_token(scene.now_s)
+        tokenized.complete(scene.now_s)
+        assert scene.ask.deep_asked < 5
+        assert scene.now_s < 1_030.0
+
+
+async def test_what_began_before_the_return_says_nothing_of_it() -> None:
+    scene = Scene()
+    await scene.turn()
+    old = [scene.lease() for _ in range(REQUESTS_FALL)]
+    scene.now_s += 1.0
+    scene.watch.certain("unreachable")
+    assert await scene.turn(2, step_s=1.0) is State.WARMING
+    assert not any(lease.fail(scene.now_s) for lease in old)
+    assert scene.backend.failures_in_row == 0
+    new = scene.lease()
+    assert new.fail(scene.now_s)
+    scene.watch.requests_failed()
+    assert scene.backend.state is State.EJECTED
+
+
+async def test_a_busy_answer_lets_it_back() -> None:
+    """A key that we do not have, a queue that others fill: it works, and slow start bounds it."""
+    scene = Scene()
+    await scene.turn()
+    scene.watch.certain("unreachable")
+    scene.ask.deep_is = Outcome("status_401", busy=True)
+    assert await scene.turn(2) is State.WARMING
+
+
+async def test_a_busy_backend_is_asked_no_sooner() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.deep_is = Outcome("status_503", busy=True)
+    await scene.turn(20, step_s=2.0)
+    assert 3 <= scene.ask.deep_asked <= 5
+
+
+async def test_a_task_without_a_probe_is_known_by_its_requests() -> None:
+    scene = Scene()
+    scene.ask.task_is = Task.NONE
+    await scene.turn()
+    await scene.turn(6, step_s=2.0)  # the task is found out
+    scene.lease()
+    assert await scene.turn(29, step_s=2.0) is State.READY
+    assert await scene.turn(4, step_s=2.0) is State.EJECTED
+    assert scene.backend.reason == "hung"
+
+
+async def test_another_kind_of_server_may_come_back() -> None:
+    scene = Scene()
+    await scene.turn()
+    await scene.turn(12, step_s=2.0)
+    scene.watch.certain("unreachable")
+    await scene.turn(2)
+    assert scene.ask.tasks_were[0] is None
+    assert set(scene.ask.tasks_were[1:-1]) == {Task.COMPLETION}
+    assert scene.ask.tasks_were[-1] is None
+
+
+async def test_a_reason_is_told_from_the_start() -> None:
+    scene = Scene()
+    scene.ask.live_is = REFUSED
+    await scene.turn()
+    assert scene.backend.reason == "loading"
+    scene.ask.live_is = Outcome()
+    scene.ask.ready_is = Outcome("no_models")
+    await scene.turn()
+    assert (scene.backend.state, scene.backend.reason) == (State.STARTING, "no_models")
 
 
 async def test_a_backend_in_maintenance_is_left_alone() -> None:

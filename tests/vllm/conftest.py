@@ -10,17 +10,21 @@ import pytest
 from tests.e2e.conftest import serve as serve
 from tests.e2e.conftest import simulate as simulate
 from tests.e2e.process import Penstock, Serve
-from tests.vllm.server import VENV, VllmServer
+from tests.vllm.server import CONTEXT_TOKENS, VENV, VllmServer
 
 Start = Callable[[], Awaitable[Penstock]]
 
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VllmServer]]:
-    """Two servers that a SIGTERM leaves 20 s to finish; loading takes about a minute."""
+    """Two servers that a SIGTERM leaves 120 s to finish; loading takes about a minute.
+
+    Their context is long, so that a request can outlast any look at it.
+    """
     assert (VENV / "bin" / "vllm").exists(), f"no vLLM in {VENV}; run this by `make test-vllm`"
     folder = tmp_path_factory.mktemp("vllm")
-    servers = [VllmServer(folder / f"{i}.log", "--shutdown-timeout", "20") for i in range(2)]
+    flags = ("--shutdown-timeout", "120", "--max-model-len", str(CONTEXT_TOKENS))
+    servers = [VllmServer(folder / f"{i}.log", *flags) for i in range(2)]
     try:
         for server in servers:
             server.start()

@@ -19,6 +19,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 VENV: Final = Path(os.environ.get("TEST_VLLM_VENV") or ROOT / ".vllm" / "venv").absolute()
 MODEL_FOLDER: Final = ROOT / ".vllm" / "model"
 MODEL: Final = "tiny"
+CONTEXT_TOKENS: Final = 16_384  # of the tests' servers; by itself a VllmServer has 4,096
 # 20 s alone on an idle machine, 35 s beside another; shared cores multiply that.
 START_WITHIN_S: Final = 300.0
 # 32,768 tokens of KV cache, so that it can be filled; blocks of a multiple of 32 are the

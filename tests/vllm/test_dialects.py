@@ -11,11 +11,12 @@ import pytest
 from anthropic.types import TextBlock
 
 from tests.e2e.process import Penstock
-from tests.vllm.server import MODEL
+from tests.vllm.server import CONTEXT_TOKENS, MODEL
 
 TOKENS = 24
 QUESTION = "Tell me of rivers, 水 and bridges."
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
+TOO_MANY = CONTEXT_TOKENS + 1_000
 # Each dialect's request, and how its stream ends.
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": TOKENS},
@@ -96,7 +97,7 @@ async def test_openai_the_rest(gpt: openai.AsyncOpenAI) -> None:
         await gpt.chat.completions.create(model="gpt-0", messages=MESSAGES)
     assert unknown.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as long:  # the backend's own
-        await gpt.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5_000)
+        await gpt.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=TOO_MANY)
     assert long.value.param == "max_tokens"
 
 
@@ -113,7 +114,7 @@ async def test_anthropic_messages(claude: anthropic.AsyncAnthropic) -> None:
     counted = await claude.messages.count_tokens(model=MODEL, messages=MESSAGES)
     assert counted.input_tokens == whole.usage.input_tokens
     with pytest.raises(anthropic.BadRequestError):
-        await claude.messages.create(**ask | {"max_tokens": 5_000})
+        await claude.messages.create(**ask | {"max_tokens": TOO_MANY})
 
 
 @every_path
