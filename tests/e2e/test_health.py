@@ -157,7 +157,7 @@ async def test_a_zombie_is_out_within_15_s(simulate: Simulate, serve: Serve) -> 
         servers[0].faults.clear()
         servers[0].drop_connections()  # what hangs there already hangs for ever
         # Out for 10 s, with jitter 12; then two passes and a deep one.
-        await penstock.until(lambda listing: listing[0]["state"] == "warming", 20)
+        await penstock.until(lambda listing: listing[0]["state"] == "warming", 40)
     print(f"a zombie was out after {out_s:.1f} s")
 
 
@@ -228,6 +228,41 @@ async def test_all_down_answers_at_once(simulate: Simulate, serve: Serve) -> Non
     took_s.sort()
     assert took_s[len(took_s) // 2] < 0.05
     print(f"503 after {took_s[10] * 1000:.1f} ms (median), {took_s[-1] * 1000:.1f} ms at most")
+
+
+async def test_a_zombie_that_answers_for_its_engine_is_out(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """Its API server counts tokens as fast as ever; nothing comes out of its engine."""
+    servers: list[SimServer] = await simulate(2)
+    penstock = await serve(
+        servers, health=DEFAULTS | {"deep": {"interval_s": 1, "timeout_s": 0.5, "fall": 2}}
+    )
+    servers[0].faults.set("hang_before_headers", path="/v1/completions")
+    async with Load(penstock, workers=4):
+        async with aiohttp.ClientSession() as session:
+            for _ in range(150):
+                text = {"model": "sim-model", "prompt": "count me"}
+                async with session.post(f"{penstock.url}/tokenize", json=text) as answer:
+                    assert answer.status == 200
+                if await state_of(penstock) == "ejected":
+                    break
+                await asyncio.sleep(0.1)
+        assert await state_of(penstock) == "ejected"
+        servers[0].faults.clear()
+        servers[0].drop_connections()
+
+
+async def test_a_server_with_a_key_of_its_own_serves(simulate: Simulate, serve: Serve) -> None:
+    """Its models are not told to us; clients have the key."""
+    (server,) = await simulate(1, api_key="k-1")
+    penstock = await serve([server], health=DEFAULTS)
+    await penstock.until(lambda listing: listing[0]["state"] == "ready", 5)
+    async with (
+        aiohttp.ClientSession(headers={"authorization": "Bearer k-1"}) as session,
+        session.post(f"{penstock.url}/v1/completions", json=BODY) as answer,
+    ):
+        assert answer.status == 200
 
 
 async def test_a_busy_backend_is_not_ill(simulate: Simulate, serve: Serve) -> None:

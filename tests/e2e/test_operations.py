@@ -125,6 +125,22 @@ async def test_drain_waits_for_what_runs_and_sends_nothing_new(
     assert {(await stream(penstock, 2))[0] for _ in range(4)} == {"b0", "b1"}
 
 
+async def test_who_waits_is_told_that_somebody_else_set_it(
+    simulate: Simulate, serve: Serve
+) -> None:
+    penstock = await serve(await simulate(2, profile="steady-50"), pool={"policy": "round_robin"})
+    admin = ("--admin", penstock.admin_url)
+    running = [asyncio.create_task(stream(penstock, 250)) for _ in range(2)]
+    await penstock.until(lambda each: all(b["streams"] == 1 for b in each), 5)
+    waiting = asyncio.create_task(run("drain", "b0", "--wait", *admin))
+    await penstock.until(lambda each: each[0]["admin_state"] == "drain", 10)
+    await ask(penstock, "/api/v1/backends/b0/ready", "POST")
+    waited = await waiting
+    assert waited.status == 1
+    assert "somebody else has set it: b0: admin state ready" in waited.err
+    await asyncio.gather(*running)
+
+
 async def test_maintenance_is_not_probed(simulate: Simulate, serve: Serve) -> None:
     servers: list[SimServer] = await simulate(2)
     penstock = await serve(servers)
@@ -181,8 +197,12 @@ async def test_what_goes_wrong_is_said(
     unknown = await run("drain", "b7", *url, *token)
     assert unknown.status == 1
     assert "there are: b0." in unknown.err
-    by_variable = await run("status", *url, environment={"PENSTOCK_ADMIN__TOKEN": "right"})
-    assert by_variable.status == 0
+    port = {"PENSTOCK_ADMIN__PORT": str(penstock.admin_port)}
+    for environment in (
+        {"PENSTOCK_ADMIN__TOKEN": "right"},
+        {"PENSTOCK_ADMIN__TOKEN_FILE": str(tmp_path / "token")},
+    ):
+        assert (await run("status", environment=port | environment)).status == 0
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """Metrics: cut into pieces or whole, the text is the same, and labels are bounded."""
 
 import asyncio
+from time import monotonic
 
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from balancing.backend import Backend, State
+from balancing.engine_report import STALE_S, EngineReport
 from balancing.fleet import Fleet, Pool
 from balancing.policies import POLICIES
 from proxy.exposition import Exposition, pieces
@@ -47,6 +49,18 @@ def test_the_text_parses_and_counts() -> None:
     assert sum(sample.value for sample in states) == 64
     duration = families["penstock_request_duration_seconds"].samples
     assert [s.value for s in duration if s.name.endswith("_count")] == [300.0]
+
+
+def test_an_engine_that_reports_no_more_has_no_series() -> None:
+    backend = Backend("gpu-0", "http://x")
+    backend.state = State.EJECTED
+    fleet = Fleet((Pool("chat", (backend,), POLICIES["least_tokens"](())),))
+    for age_s, told in ((0.0, True), (STALE_S, False)):
+        backend.report = EngineReport(at_s=monotonic() - age_s, running=4)
+        collected = PenstockCollector(Metrics(["chat"]), fleet).collect()
+        text = b"".join(pieces(collected)).decode()
+        assert ('penstock_backend_engine_running{backend="gpu-0"} 4.0' in text) == told
+        assert 'penstock_backend_can_serve{backend="gpu-0"} 0.0' in text
 
 
 def test_histograms_are_cumulative_and_exact_at_bounds() -> None:

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from balancing.ask import Ask
-from balancing.backend import Backend, State
+from balancing.backend import AdminState, Backend, State
 from balancing.fleet import Fleet, Pool
-from balancing.gate import Gate, NoBackend
+from balancing.gate import Gate, NoBackend, OwnerAway
 from balancing.lease import Reason
 from balancing.policies.least_tokens import LeastTokens
 from balancing.response_owners import ID_CHARS_MAX, KEPT_S, OWNERS_MAX, ResponseOwners
@@ -100,6 +100,20 @@ def test_nobody_is_asked_while_it_cannot_be(gate: Gate, backends: list[Backend])
     gate.choose(Ask("/v1/responses/other", response_id="other"), 1.0)
     backends[1].doubted = True  # out on suspicion alone: it may well answer
     assert gate.choose(ASK, 1.0).backend is backends[1]
+
+
+def test_a_drained_one_is_asked_for_what_it_has_and_no_more(
+    gate: Gate, backends: list[Backend]
+) -> None:
+    gate.owners.put("resp_1", "b", 0.0)
+    backends[1].admin_state = AdminState.DRAIN
+    polled = Ask("/v1/responses/resp_1", response_id="resp_1", engine=False)
+    assert gate.choose(polled, 1.0).backend is backends[1]
+    with pytest.raises(OwnerAway):
+        gate.choose(ASK, 1.0)
+    backends[1].admin_state = AdminState.MAINT
+    with pytest.raises(OwnerAway):
+        gate.choose(polled, 1.0)
 
 
 def test_one_that_left_the_fleet_is_nobody(gate: Gate, backends: list[Backend]) -> None:
