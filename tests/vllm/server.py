@@ -109,7 +109,7 @@ class VllmServer:
 
     def gauge(self, name: str) -> float:
         """The sum of a metric's series, such as `vllm:num_requests_running`."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
             lines = answer.read().decode().split("\n")
         values = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{")]
         assert values, f"no metric {name}"
