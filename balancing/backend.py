@@ -137,6 +137,7 @@ class Backend:
         "admin_state",
         "back_since_s",
         "doubted",
+        "failing_since_s",
         "failures_in_row",
         "failures_total",
         "latency",
@@ -174,6 +175,7 @@ class Backend:
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
         self.failures_in_row = 0
+        self.failing_since_s = float("-inf")  # the first failure of the present row
         self.penalty = Penalty()
         self.progress = 0  # moves whenever the engine was seen to generate
         self.doubted = False  # ejected on suspicion: better than nobody

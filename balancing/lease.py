@@ -39,6 +39,7 @@ class Lease:
         "generated_tokens",
         "queued_tokens",
         "reason",
+        "sound",
     )
 
     def __init__(
@@ -54,6 +55,7 @@ class Lease:
         """`bound`: only this backend holds what is asked for; `retry`: another's engine failed."""
         self.backend = backend
         self.bound = bound
+        self.sound = backend.fit  # not a last resort
         self._retry = retry
         self.ask = ask
         self.began_s = now_s
@@ -196,6 +198,8 @@ class Lease:
         if not self.ended:
             backend.failures_total += 1
             if suspicious and current:
+                if not backend.failures_in_row:
+                    backend.failing_since_s = now_s
                 backend.failures_in_row += 1
             if penal and current and not (doubtful and backend.failures_in_row < 2):
                 backend.penalty.charge(now_s, in_row=backend.failures_in_row, hint_s=hint_s)

@@ -30,6 +30,10 @@ class Penalty:
         seconds = min(hint_s, HINT_S_MAX) or PENALTY_S * max(1, min(in_row, ROW_MAX))
         self.until_s = max(self.until_s, now_s + seconds)
 
+    def forgive(self) -> None:
+        """It has proved that it generates: what it may take now is slow start's to say."""
+        self.until_s = 0.0
+
     def read(self, now_s: float) -> float:
         """Seconds still to go, 0.0 for most."""
         left_s = self.until_s - now_s

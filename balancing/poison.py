@@ -3,17 +3,30 @@
 A request on which two engines died is taken for the cause. Nothing tells the
 cause from those that died beside it, so who was waiting on two engines that were
 killed one after the other within its own prefill is remembered too; only the
-very same bytes are refused, and for ten minutes. A request that met one death
-is never remembered: the deaths of one request are counted, not those of a text
-that many send.
+very same bytes are refused, and for ten minutes. What keeps the innocent out:
+
+- an engine dies once: a backend that has been failing for a second, or is out and
+  tried for want of better, does not die again of each request that it fails;
+- the deaths of one request are counted, not those of a text that many send;
+- who finds nobody listening has met no death.
 """
 
 from hashlib import blake2b
 from typing import Final
 
+from balancing.lease import Lease
+
 MEMORY_S: Final = 600.0
+# All that die with an engine hear of it at once; who fails later than this after the
+# first of a row met a backend that was failing already.
+DEATH_S: Final = 1.0
 # At 100 bytes each: a fleet has long ceased to exist when this many have killed two engines.
 REMEMBERED_MAX: Final = 1_024
+
+
+def died_of_it(lease: Lease, now_s: float) -> bool:
+    """Whether a connection that broke just now may have been the end of a sound engine."""
+    return lease.sound and now_s - lease.backend.failing_since_s <= DEATH_S
 
 
 class Poison:

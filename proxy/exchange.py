@@ -18,6 +18,7 @@ from balancing.backend import Backend
 from balancing.fleet import UnknownModel
 from balancing.gate import NoBackend, OwnerAway
 from balancing.lease import Lease
+from balancing.poison import died_of_it
 from balancing.tokens import NOTHING, Measure
 from conf.settings import TimeoutSettings
 from proxy.access_log import AccessLog
@@ -257,7 +258,7 @@ class Exchange:
         self._failure = error
         self._failed(error, now_s)
         self._reached += error.reached
-        self._deaths += error.fatal
+        self._deaths += error.fatal and died_of_it(lease, now_s)
         if self._deaths >= DEATHS_MAX:
             self._plane.poison.add(self.ask.path, self.body, now_s)
             logger.warning("poison request request_id=%s", self.answer.request_id.decode())

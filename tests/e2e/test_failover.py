@@ -261,7 +261,7 @@ async def test_no_more_than_three_engines_are_tried(simulate: Simulate, serve: S
     servers = await simulate(5)
     penstock = await serve(servers)
     for server in servers:
-        server.faults.set("cut_before_headers")
+        server.faults.set("busy")
     got = await ask(penstock)
     assert got.status == 502
     assert sum(len(server.seen) for server in servers) == 3
