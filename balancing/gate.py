@@ -60,15 +60,12 @@ class Gate:
         reason = _reason(pool, ask, chosen, alone=alone)
         return Lease(chosen, ask, now_s, reason, retry=retry)
 
-    def may_retry(self, failed: Backend, now_s: float, *, lost: bool) -> bool:
-        """Whether the budget of its pool lets a request that `failed` failed go on.
-
-        `lost`: its engine or its connection died with the request.
-        """
+    def may_retry(self, failed: Backend, now_s: float) -> bool:
+        """Whether the budget of its pool lets a request that `failed` failed go on."""
         for pool in self._fleet().pools:
             if pool.name == failed.pool:
                 budget = self._budgets.setdefault(pool.name, RetryBudget())
-                return budget.allows(pool.backends, failed, now_s, lost=lost)
+                return budget.allows(pool.backends, failed, now_s)
         return True  # its pool is gone: others serve the model, or nobody does
 
     def may_hold(self, ask: Ask) -> set[Backend]:

@@ -5,9 +5,9 @@ be one of five requests in flight, and three in any case (Envoy's budget). Beyon
 that a failure is answered at once: a fleet that fails gets no load on top.
 
 One backend of four holds more than a fifth, and its death must stay invisible.
-So the requests that a dead backend loses move on whatever the budget says, as
-long as no other of its pool was lost lately: they can leave it only once, and
-leave no work behind. They occupy the budget all the same.
+So what a single backend fails moves on whatever the budget says, as long as no
+other of its pool failed anything lately: requests can leave it only once, and the
+others are well. They occupy the budget all the same, for when a second one fails.
 """
 
 from collections.abc import Sequence
@@ -17,28 +17,25 @@ from balancing.backend import Backend
 
 SHARE: Final = 0.2
 FLOOR: Final = 3
-# Two losses within this time are no accident of one backend. Envoy's outlier detection
-# sweeps at this pace.
+# Two backends that fail within this time are no accident of one. Envoy's outlier
+# detection sweeps at this pace.
 CALM_S: Final = 10.0
 
 
 class RetryBudget:
-    """The budget of one pool; it remembers when each backend was last lost."""
+    """The budget of one pool; it remembers when each backend last failed."""
 
-    __slots__ = ("_lost_s",)
+    __slots__ = ("_failed_s",)
 
     def __init__(self) -> None:
-        self._lost_s: dict[str, float] = {}
+        self._failed_s: dict[str, float] = {}
 
-    def allows(
-        self, backends: Sequence[Backend], failed: Backend, now_s: float, *, lost: bool
-    ) -> bool:
+    def allows(self, backends: Sequence[Backend], failed: Backend, now_s: float) -> bool:
         """Whether a request that `failed` failed may be tried again on another of `backends`.
 
-        `lost`: its engine or its connection died with the request. The request itself is
-        taken to be in flight still, its lease to be ended.
+        It is taken to be in flight still, its lease to be ended.
         """
-        if lost and self._alone(backends, failed, now_s):
+        if self._alone(backends, failed, now_s):
             return True
         retries = 0
         in_flight = 1
@@ -48,11 +45,11 @@ class RetryBudget:
         return retries < max(FLOOR, int(SHARE * in_flight))
 
     def _alone(self, backends: Sequence[Backend], failed: Backend, now_s: float) -> bool:
-        """Whether `failed` is the only one of the pool that was lost lately."""
-        self._lost_s[failed.name] = now_s
+        """Whether `failed` is the only one of the pool that failed anything lately."""
+        self._failed_s[failed.name] = now_s
         for backend in backends:
             if backend is not failed:
-                lost_s = self._lost_s.get(backend.name)
-                if lost_s is not None and now_s - lost_s < CALM_S:
+                failed_s = self._failed_s.get(backend.name)
+                if failed_s is not None and now_s - failed_s < CALM_S:
                     return False
         return True

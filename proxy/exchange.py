@@ -281,7 +281,7 @@ class Exchange:
             raise self._plane.out_of_reach()
         if now_s >= min(self.out_of_time_s, inf if self.answer.started else self.begin_by_s):
             raise OutOfTime
-        if error.reached and not self._plane.gate.may_retry(lease.backend, now_s, lost=error.fatal):
+        if error.reached and not self._plane.gate.may_retry(lease.backend, now_s):
             self._plane.metrics.attempts.add("over_budget")
             return False
         return True
