@@ -47,12 +47,20 @@ class Got(NamedTuple):
 
 
 async def ask(
-    penstock: Penstock, path: str = COMPLETIONS, *, http: bytes = b"1.1", **fields: Any
+    penstock: Penstock,
+    path: str = COMPLETIONS,
+    *,
+    http: bytes = b"1.1",
+    headers: bytes = b"",
+    **fields: Any,
 ) -> Got:
-    """One request over a raw connection, read until penstock closes it."""
+    """One request over a raw connection, read until penstock closes it.
+
+    `headers` are more lines of the head, each with its line end.
+    """
     body = orjson.dumps(BODIES[path] | fields)
     head = b"POST %b HTTP/%b\r\nHost: x\r\nConnection: close\r\n" % (path.encode(), http)
-    head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head += headers + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
     loop = asyncio.get_running_loop()
     raw, reset = b"", False
     with socket.socket() as sock:

@@ -11,13 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
 from tests.e2e.process import COUNTS, Penstock
 from tests.faults import sdks
 from tests.faults.fleet import Server, proxy
-from tests.faults.streams import PATHS, Stream, Verdict
+from tests.faults.streams import CHAT, COMPLETIONS, MESSAGES, PATHS, Stream, Verdict
 
 TIMEOUTS: Final = {
     "connect_s": 0.5,
@@ -32,6 +33,8 @@ ZERO_WITHIN_S: Final = 2.0
 # Of a stream's events: from its very beginning to near its end, in every dialect's preamble.
 OFFSETS: Final = (0, 1, 6, 40, 150, 600, 1_300, 2_500, 3_700, 4_900)
 
+TOLD_APART: Final = (CHAT, COMPLETIONS, MESSAGES)
+
 Strike = Callable[[list[Server]], Awaitable[None]]
 
 
@@ -43,13 +46,15 @@ async def _nothing(servers: list[Server]) -> None:
 class Fault:
     """`before` strikes before the streams begin, `live` while they run.
 
-    `hidden`: no client may notice, since no token was sent before it.
+    `hidden`: no client may notice, since no token was sent before it. `paths`: the APIs
+    in which a server tells it apart from an answer.
     """
 
     name: str
     before: Strike = _nothing
     live: Strike = _nothing
     hidden: bool = False
+    paths: tuple[str, ...] = PATHS
 
 
 @dataclass
@@ -133,7 +138,8 @@ FAULTS: Final = (
     Fault("garbage after 5 tokens", on_first("garbage", tokens=5)),
     Fault("200, then an error event", on_first("error_event", status=500), hidden=True),
     Fault("error event after 5 tokens", on_first("error_event", status=500, tokens=5)),
-    Fault("abort after 5 tokens", on_first("abort_mid_stream", tokens=5)),
+    # Of a response that it gives up vLLM says "completed", as of one that ended by itself.
+    Fault("abort after 5 tokens", on_first("abort_mid_stream", tokens=5), paths=TOLD_APART),
     Fault("silence after 5 tokens", on_first("hang_mid_stream", tokens=5)),
     Fault("nothing but the end", on_first("done_only"), hidden=True),
     Fault("503, loading", _load),
@@ -154,11 +160,11 @@ async def run(fault: Fault, servers: list[Server], folder: Path, count: int) -> 
     ):
         await fault.before(servers)
         streams = [
-            Stream(f"{fault.name} {number}", PATHS[number % 4], http11=number % 5 > 0)
-            for number in range(count)
+            Stream(f"{fault.name} {number}", path, http11=number % 5 > 0)
+            for number, path in zip(range(count), cycle(fault.paths), strict=False)
         ]
         running = asyncio.gather(*[stream.run(penstock.port, LIMIT_S) for stream in streams])
-        asking = asyncio.create_task(sdks.ask(lone.url, fault.name, LIMIT_S))
+        asking = asyncio.create_task(sdks.ask(lone.url, fault.name, fault.paths, LIMIT_S))
         if fault.live is not _nothing:
             await _until_live(penstock, count)
             await fault.live(servers)

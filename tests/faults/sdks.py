@@ -1,17 +1,18 @@
 """The real SDKs before a proxy whose only backend fails: each must raise, or have all of it."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import anthropic
 import openai
 
-from tests.faults.streams import CHAT, COMPLETIONS, PATHS, RESPONSES, Stream, Verdict
+from tests.faults.streams import CHAT, COMPLETIONS, RESPONSES, Stream, Verdict
 
 
-async def ask(url: str, name: str, limit_s: float) -> list[Verdict]:
+async def ask(url: str, name: str, paths: Sequence[str], limit_s: float) -> list[Verdict]:
     """One stream of each dialect at once, and what its application would believe."""
-    streams = [Stream(f"{name} sdk {path}", path) for path in PATHS]
+    streams = [Stream(f"{name} sdk {path}", path) for path in paths]
     async with (
         openai.AsyncOpenAI(base_url=url + "/v1", api_key="k", max_retries=0) as gpt,
         anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as claude,
