@@ -5,7 +5,7 @@ ARGS ?=
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
-.PHONY: demo test test-compiled test-vllm faults unit lint lint-deploy format bench clean
+.PHONY: demo test test-compiled test-vllm faults splits unit lint lint-deploy format bench clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -18,6 +18,9 @@ test-compiled: .compiled/.venv/installed  ## the same tests on the data path as 
 
 faults: .venv/installed  ## the fault matrix under 200 live streams, one table; some 10 minutes; ARGS="SIGKILL --streams 40"
 	.venv/bin/python -m tests.faults $(ARGS)
+
+splits: .venv/installed  ## every recorded stream cut into two reads at every byte
+	TEST_SPLIT_STRIDE=1 .venv/bin/python -m pytest -q --timeout 600 tests/unit/test_every_split.py $(ARGS)
 
 # VLLM=FOLDER takes a vLLM that is there already: an environment whose bin/ has `vllm`.
 VLLM ?= .vllm/venv
