@@ -1,6 +1,9 @@
 """What two engines died on is remembered, for a time and up to a number."""
 
-from balancing.poison import MEMORY_S, REMEMBERED_MAX, Poison
+from balancing.ask import Ask
+from balancing.backend import Backend, State
+from balancing.lease import Lease
+from balancing.poison import MEMORY_S, REMEMBERED_MAX, Poison, died_of_it
 
 CHAT = "/v1/chat/completions"
 
@@ -34,3 +37,24 @@ def test_beyond_the_limit_the_oldest_is_forgotten() -> None:
     assert not poison.holds(CHAT, b"0", 2.0)
     assert poison.holds(CHAT, b"1", 2.0)
     assert poison.holds(CHAT, b"%d" % REMEMBERED_MAX, 2.0)
+
+
+def test_an_engine_dies_once_and_only_a_sound_one() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    backend.state = State.READY
+    ask = Ask("/v1/completions")
+    leases = [Lease(backend, ask, 0.0) for _ in range(3)]
+    for lease, now_s, died in zip(leases, (10.0, 10.9, 11.1), (True, True, False), strict=True):
+        lease.fail(now_s)
+        assert died_of_it(lease, now_s) is died
+    whole = Lease(backend, ask, 12.0)
+    whole.first_token(12.1)
+    whole.complete(12.1)
+    again = Lease(backend, ask, 13.0)
+    again.fail(14.0)
+    assert died_of_it(again, 14.0)
+    backend.failures_in_row = 0
+    backend.state = State.EJECTED
+    last_resort = Lease(backend, ask, 20.0)
+    last_resort.fail(20.0)
+    assert not died_of_it(last_resort, 20.0)
