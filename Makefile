@@ -5,7 +5,7 @@ ARGS ?=
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
-.PHONY: demo test test-compiled test-vllm unit lint lint-deploy format bench clean
+.PHONY: demo test test-compiled test-vllm faults splits unit lint lint-deploy format bench clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -15,6 +15,12 @@ test: .venv/installed  ## all tests; ARGS="tests/unit -k heads" for some
 
 test-compiled: .compiled/.venv/installed  ## the same tests on the data path as C extensions; needs cc
 	cd .compiled && .venv/bin/python -m pytest -q $(ARGS)
+
+faults: .venv/installed  ## the fault matrix under 200 live streams, one table; some 10 minutes; ARGS="SIGKILL --streams 40"
+	.venv/bin/python -m tests.faults $(ARGS)
+
+splits: .venv/installed  ## every recorded stream cut into two reads at every byte
+	TEST_SPLIT_STRIDE=1 .venv/bin/python -m pytest -q --timeout 600 tests/unit/test_every_split.py $(ARGS)
 
 # VLLM=FOLDER takes a vLLM that is there already: an environment whose bin/ has `vllm`.
 VLLM ?= .vllm/venv

@@ -11,6 +11,7 @@ from math import exp
 from typing import TYPE_CHECKING, Final
 
 from balancing.engine_report import EngineReport
+from balancing.penalty import Penalty
 from balancing.slow_start import SlowStart
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Load:
     `active_decode_tokens` (K): prompt + generated tokens of requests past it.
     `streams` (N): requests past their first token. `requests`: all in flight;
     `engine_requests`: what the engine makes of them (prompts x choices each).
+    `retries`: those that another engine failed before, not yet past their first token.
     """
 
     __slots__ = (
@@ -58,6 +60,7 @@ class Load:
         "engine_requests",
         "queued_prefill_tokens",
         "requests",
+        "retries",
         "sequence",
         "streams",
     )
@@ -68,6 +71,7 @@ class Load:
         self.streams = 0
         self.requests = 0
         self.engine_requests = 0
+        self.retries = 0
         self.sequence = 0
 
     @property
@@ -79,6 +83,7 @@ class Load:
             or self.streams
             or self.requests
             or self.engine_requests
+            or self.retries
         )
 
 
@@ -132,12 +137,14 @@ class Backend:
         "admin_state",
         "back_since_s",
         "doubted",
+        "failing_since_s",
         "failures_in_row",
         "failures_total",
         "latency",
         "models",
         "name",
         "own",
+        "penalty",
         "pool",
         "prefill_rate",
         "progress",
@@ -168,6 +175,8 @@ class Backend:
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
         self.failures_in_row = 0
+        self.failing_since_s = float("-inf")  # the first failure of the present row
+        self.penalty = Penalty()
         self.progress = 0  # moves whenever the engine was seen to generate
         self.doubted = False  # ejected on suspicion: better than nobody
         self.slow_start: SlowStart | None = None  # while warming
@@ -234,6 +243,22 @@ class Backend:
     def hidden_requests(self, now_s: float) -> float:
         """Requests that reached the engine by another way, as far as a scrape tells."""
         return self.report.hidden_requests(now_s) if self.report is not None else 0.0
+
+    def penalty_tokens(self, now_s: float) -> float:
+        """What its failures make it look to hold, in prefill tokens.
+
+        At its measured rate, but not below the prior: the rate of short prompts is a
+        loose lower bound, and a penalty too large passes as soon as one too small.
+        """
+        seconds = self.penalty.read(now_s)
+        if not seconds:
+            return 0.0
+        return seconds * max(PREFILL_RATE_PRIOR, self.prefill_rate.tokens_per_s)
+
+    def penalty_requests(self, now_s: float) -> float:
+        """The same in requests of the size that it is sent."""
+        tokens = self.penalty_tokens(now_s)
+        return tokens * self.requests_total / self.taken_tokens if tokens else 0.0
 
     def waiting_tokens(self, now_s: float) -> float:
         """Prefill that a new request would wait for: queued, less what the head has had done.

@@ -13,6 +13,7 @@ from balancing.fleet import Fleet, Pool
 from balancing.lease import Lease, Reason
 from balancing.policies.session import Session
 from balancing.response_owners import ResponseOwners
+from balancing.retry_budget import RetryBudget
 
 
 class NoBackend(LookupError):
@@ -29,14 +30,18 @@ class Gate:
     def __init__(self, fleet: Callable[[], Fleet], rng: Random) -> None:
         self._fleet = fleet
         self._rng = rng
+        self._budgets: dict[str, RetryBudget] = {}  # by pool
         self.owners = ResponseOwners()
 
-    def choose(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Lease:
+    def choose(
+        self, ask: Ask, now_s: float, tried: Collection[Backend] = (), *, retry: bool = False
+    ) -> Lease:
         """Choose a backend and reserve the tokens on it.
 
         Raises NoBackend, OwnerAway, UnknownModel.
 
-        `tried` are backends that already failed this request.
+        `tried` are backends that already failed this request; `retry`: an engine may have
+        worked on it there.
         """
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
@@ -45,14 +50,23 @@ class Gate:
                 if not (owner.can_serve or owner.may_finish(ask)):
                     raise OwnerAway
                 owner.advance(now_s)
-                return Lease(owner, ask, now_s, Reason.AFFINITY)
+                return Lease(owner, ask, now_s, Reason.AFFINITY, bound=True, retry=retry)
         pool, fit = _fit(pools, ask, tried)
         fit = _warm_enough(pool, fit, ask, now_s)
         for backend in fit:
             backend.advance(now_s)
         alone = len(fit) == 1
         chosen = fit[0] if alone else pool.policy.choose(fit, ask, now_s, self._rng)
-        return Lease(chosen, ask, now_s, _reason(pool, ask, chosen, alone=alone))
+        reason = _reason(pool, ask, chosen, alone=alone)
+        return Lease(chosen, ask, now_s, reason, retry=retry)
+
+    def may_retry(self, failed: Backend, now_s: float) -> bool:
+        """Whether the budget of its pool lets a request that `failed` failed go on."""
+        for pool in self._fleet().pools:
+            if pool.name == failed.pool:
+                budget = self._budgets.setdefault(pool.name, RetryBudget())
+                return budget.allows(pool.backends, failed, now_s)
+        return True  # its pool is gone: others serve the model, or nobody does
 
     def may_hold(self, ask: Ask) -> set[Backend]:
         """All that might hold the response that `ask` refers to, fit or not."""

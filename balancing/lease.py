@@ -9,7 +9,7 @@ lease means all zeros.
 from enum import StrEnum
 
 from balancing.ask import Ask
-from balancing.backend import Backend
+from balancing.backend import Backend, Load
 
 
 class Reason(StrEnum):
@@ -27,22 +27,36 @@ class Lease:
     __slots__ = (
         "_ahead_tokens",
         "_held_tokens",
+        "_retry",
         "_streaming",
         "_unseen",
         "ask",
         "backend",
         "began_s",
+        "bound",
         "ended",
         "first_token_s",
         "generated_tokens",
         "queued_tokens",
         "reason",
+        "sound",
     )
 
     def __init__(
-        self, backend: Backend, ask: Ask, now_s: float, reason: Reason = Reason.COST
+        self,
+        backend: Backend,
+        ask: Ask,
+        now_s: float,
+        reason: Reason = Reason.COST,
+        *,
+        bound: bool = False,
+        retry: bool = False,
     ) -> None:
+        """`bound`: only this backend holds what is asked for; `retry`: another's engine failed."""
         self.backend = backend
+        self.bound = bound
+        self.sound = backend.fit  # not a last resort
+        self._retry = retry
         self.ask = ask
         self.began_s = now_s
         self.reason = reason
@@ -59,6 +73,7 @@ class Lease:
         own.queued_prefill_tokens += ask.prompt_tokens
         own.requests += 1
         own.engine_requests += ask.prompts * ask.choices
+        own.retries += retry
         own.sequence += 1
         backend.requests_total += 1
         backend.taken_tokens += ask.prompt_tokens
@@ -111,10 +126,16 @@ class Lease:
         if not self._streaming:
             self._streaming = True
             own.streams += 1
+            self._proved(own)
         own.sequence += 1
         assert own.queued_prefill_tokens >= 0
         if not self._unseen:
             self.backend.end_prefill(self, now_s)
+
+    def _proved(self, own: Load) -> None:
+        """A retry that has its first token, or has ended, is none any more."""
+        own.retries -= self._retry
+        self._retry = False
 
     def tokens(self, count: int) -> None:
         """`count` more tokens were generated and are held in the KV cache."""
@@ -140,12 +161,14 @@ class Lease:
         own.engine_requests -= self.ask.prompts * self.ask.choices
         if self._streaming:
             own.streams -= 1
+        self._proved(own)
         own.sequence += 1
         assert own.queued_prefill_tokens >= 0
         assert own.active_decode_tokens >= 0
         assert own.streams >= 0
         assert own.requests >= 0
         assert own.engine_requests >= 0
+        assert own.retries >= 0
 
     def complete(self, now_s: float) -> None:
         """End with a whole answer: what an engine finished ends a run of failures."""
@@ -153,16 +176,36 @@ class Lease:
             self.backend.failures_in_row = 0
         self.end(now_s)
 
-    def fail(self, now_s: float, *, suspicious: bool = True) -> bool:
-        """End, and count the failure against the backend; `suspicious`: as one in a row.
+    def fail(
+        self,
+        now_s: float,
+        *,
+        suspicious: bool = True,
+        penal: bool = True,
+        doubtful: bool = False,
+        hint_s: float = 0.0,
+    ) -> bool:
+        """End, and count the failure against the backend.
 
-        Returns whether it speaks of the backend as it is now: a request that began
-        before the last return does not, however late it breaks.
+        `suspicious`: as one in a row; `penal`: it makes the backend look busy, for
+        `hint_s` where that is given; `doubtful`: only if it is not the first in a row,
+        since the request itself may be the cause. Returns whether it speaks of the
+        backend as it is now: a request that began before the last return does not,
+        however late it breaks.
         """
-        current = self.began_s >= self.backend.back_since_s
+        backend = self.backend
+        current = self.began_s >= backend.back_since_s
         if not self.ended:
-            self.backend.failures_total += 1
+            backend.failures_total += 1
             if suspicious and current:
-                self.backend.failures_in_row += 1
+                if not backend.failures_in_row:
+                    backend.failing_since_s = now_s
+                backend.failures_in_row += 1
+            if penal and current and not (doubtful and backend.failures_in_row < 2):
+                backend.penalty.charge(now_s, in_row=backend.failures_in_row, hint_s=hint_s)
         self.end(now_s)
         return current
+
+    def turned_away(self, now_s: float, hint_s: float) -> None:
+        """It was answered that there is too much work: no failure, but a sample of load."""
+        self.backend.penalty.charge(now_s, hint_s=hint_s)

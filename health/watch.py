@@ -98,10 +98,16 @@ class Watch:
         self._sooner.set()
 
     def requests_failed(self) -> None:
-        """A request failed for a reason of the backend's own; it counts its runs itself."""
-        self._health.requests_failed(
-            self._now(), self.backend.failures_in_row, may_eject=self._may_eject()
-        )
+        """A request failed for a reason of the backend's own; it counts its runs itself.
+
+        Two in a row ask for a deep probe: traffic goes elsewhere meanwhile, so it might be
+        long until there are enough of them to tell.
+        """
+        now_s = self._now()
+        in_row = self.backend.failures_in_row
+        if in_row >= 2:
+            self._next_deep_s = min(self._next_deep_s, now_s)
+        self._health.requests_failed(now_s, in_row, may_eject=self._may_eject())
         self._settle("failing")
 
     def resume(self) -> None:
@@ -254,6 +260,7 @@ class Watch:
             self._task = None  # another server may come back in its place
         if health.state is State.WARMING:
             backend.back_since_s = self._now()
+            backend.penalty.forgive()
             backend.slow_start = SlowStart(
                 backend.back_since_s,
                 self._settings.slow_start_s,

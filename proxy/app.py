@@ -24,7 +24,13 @@ from proxy.access_log import AccessLog
 from proxy.admin import Admin
 from proxy.counting import Counting
 from proxy.drain import drain
-from proxy.errors import BackendDraining, BackendError, ConnectionRefused, EngineDead
+from proxy.errors import (
+    BackendDraining,
+    BackendError,
+    BackendGone,
+    ConnectionRefused,
+    EngineDead,
+)
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.notify import notify
@@ -45,6 +51,7 @@ _UNHEARD.disabled = True
 # What one request is enough to know, as the reason of an ejection.
 _CERTAIN: Final[dict[type[BackendError], str]] = {
     ConnectionRefused: "unreachable",
+    BackendGone: "unreachable",
     BackendDraining: "draining",
     EngineDead: "failing",
 }

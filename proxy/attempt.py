@@ -15,9 +15,11 @@ from balancing.lease import Lease
 from proxy.errors import (
     BackendBusy,
     BackendError,
+    BackendGone,
     BackendRefused,
     BackendTimeout,
     ConnectFailed,
+    ConnectionRefused,
     ConnectionReset,
     NotHere,
     OutOfTime,
@@ -25,6 +27,7 @@ from proxy.errors import (
     StreamOutOfTime,
 )
 from proxy.heads import ResponseHead, forwarded_request_head
+from proxy.patience import hint_of
 from proxy.relay import EventRelay, JsonRelay, Relay
 from proxy.upstream import BackendConnection, ConnectionPool
 
@@ -53,6 +56,7 @@ class Attempt:
         "_exchange",
         "_first_byte_by_s",
         "_lease",
+        "_reset",
         "relay",
     )
 
@@ -64,6 +68,7 @@ class Attempt:
         self._dialing: asyncio.Task[BackendConnection] | None = None
         self._ended = False
         self._first_byte_by_s = 0.0
+        self._reset = False  # a reused connection was, after the request had gone out on it
         self.relay: Relay | None = None
 
     def begin(self) -> None:
@@ -108,6 +113,8 @@ class Attempt:
                 dialing.result().abort()  # it opened in the turn that ended the attempt
         elif error is None:
             self._exchange.step(self._send, dialing.result())
+        elif isinstance(error, ConnectionRefused) and self._reset:
+            self._end(BackendGone())
         elif isinstance(error, BackendError):
             self._end(error)
         else:
@@ -154,7 +161,8 @@ class Attempt:
         connection = self._connection
         assert connection is not None
         if head.status in _GATEWAY_STATUSES:
-            self._end(BackendBusy() if head.status == 503 else BackendRefused())
+            busy = head.status == 503
+            self._end(BackendBusy(hint_of(head)) if busy else BackendRefused())
             return
         if head.status == 404 and exchange.anywhere:
             self._end(NotHere())
@@ -197,6 +205,7 @@ class Attempt:
         if isinstance(error, ConnectionReset) and connection is not None and connection.reused:
             # It closed while idle, which says nothing of the backend: once more.
             self._connection = None
+            self._reset = True
             self._dial()
         else:
             self._end(error)
@@ -215,6 +224,8 @@ class Attempt:
         next_s = min(self._first_byte_by_s, exchange.out_of_time_s, idle_s)
         if exchange.ask.stream:
             next_s = min(next_s, exchange.hold_s)
+        if not exchange.answer.started:
+            next_s = min(next_s, exchange.begin_by_s)
         connection.deadline.set(next_s)
 
     def _tick(self) -> None:
@@ -226,6 +237,8 @@ class Attempt:
         committed = self.relay is not None and self.relay.committed
         if now_s >= exchange.out_of_time_s:
             self._end(StreamOutOfTime() if committed else OutOfTime())
+        elif now_s >= exchange.begin_by_s and not exchange.answer.started:
+            self._end(OutOfTime())
         elif self.relay is not None and committed:
             quiet_s = exchange.timeouts.idle_s
             ends_s = (now_s if exchange.paused else self.relay.last_byte_s) + quiet_s

@@ -166,10 +166,23 @@ class BackendError(PenstockError):
     # Whether an engine may have worked on it; only such attempts are counted out.
     reached: ClassVar[bool] = True
     # Whether it speaks against the backend's health; too much work does not.
-    suspicious: ClassVar[bool] = True
+    suspicious: bool = True
+    # Whether the backend looks busy for it, so that failing fast attracts nothing.
+    penal: bool = True
+    # Whether the request itself may be the cause, so that only a row of them is the backend's.
+    doubtful: ClassVar[bool] = False
+    # Whether an engine, or the server before it, died with the request.
+    fatal: bool = False
+    # What the backend's own Retry-After said, in seconds.
+    hint_s: float = 0.0
 
     def __init__(self) -> None:
         super().__init__(retry_after_s=1.0)
+
+    @property
+    def of_backend(self) -> "BackendError":
+        """What it tells of the backend, where that is more than its effect on the request."""
+        return self
 
 
 class ConnectFailed(BackendError):
@@ -185,16 +198,33 @@ class ConnectionRefused(ConnectFailed):
     reason = "refused"
 
 
+class BackendGone(ConnectionRefused):
+    """It took the request, ended the connection, and listens no more: it died of something."""
+
+    reached = True
+    fatal = True
+
+
 class ConnectionReset(BackendError):
     """The connection ended before any byte of an answer."""
 
     reason = "reset"
+    fatal = True
 
 
 class AnswerCut(BackendError):
     """The answer began and ended early."""
 
     reason = "cut"
+    fatal = True
+
+
+class AnswerDropped(AnswerCut):
+    """Cut without a word by a server that may just be full: vLLM cannot say so in every API."""
+
+    reason = "dropped"
+    suspicious = False
+    fatal = False
 
 
 class AnswerMalformed(BackendError):
@@ -221,6 +251,17 @@ class BackendBusy(BackendRefused):
     reason = "busy"
     suspicious = False
 
+    def __init__(self, hint_s: float = 0.0) -> None:
+        super().__init__()
+        self.hint_s = hint_s
+
+
+class InternalFault(BackendError):
+    """A 500 that says nothing of the backend's end: passed on as it is, and counted."""
+
+    reason = "internal"
+    doubtful = True
+
 
 class BackendDraining(BackendError):
     """It is shutting down: its probes pass, and it answers every request with a failure."""
@@ -233,6 +274,7 @@ class EngineDead(BackendError):
     """Its engine died; the server before it follows within a second."""
 
     reason = "engine_dead"
+    fatal = True
 
 
 class NotHere(BackendError):
@@ -240,6 +282,8 @@ class NotHere(BackendError):
 
     reason = "not_here"
     reached = False
+    suspicious = False
+    penal = False
 
 
 class BackendTimeout(BackendError):
@@ -251,11 +295,24 @@ class BackendTimeout(BackendError):
 
 
 class OutOfTime(BackendTimeout):
-    """The request's own total time is over: nobody else may try."""
+    """The request's own time is over, ours or its client's: nobody else may try."""
 
-    message = "The time allowed for the whole request is over."
+    message = "The time allowed for the request is over."
+    reason = "out_of_time"
     retryable = False
     suspicious = False
+    penal = False
+
+
+class PoisonRequest(PenstockError):
+    """Two engines died on this request, or on one of the same bytes."""
+
+    code = "poison_request"
+    message = "Two backends died while they worked on this request; do not send it again."
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"x-should-retry", b"false")]
 
 
 class ResponseOutOfReach(NoBackendReady):
@@ -278,15 +335,25 @@ class StreamBroken(BackendError):
     message = "The backend failed while answering; what was received is incomplete."
     retryable = False
 
-    def __init__(self, reason: str = "cut") -> None:
+    def __init__(self, reason: str, cause: BackendError | None = None) -> None:
+        """`cause`: what the backend failed of, if that is known."""
         super().__init__()
         self.reason = reason
+        self._cause = cause
+        self.fatal = cause is not None and cause.fatal
+        if cause is not None:
+            self.suspicious = cause.suspicious
+
+    @property
+    def of_backend(self) -> BackendError:
+        return self._cause or self
 
 
 class StreamOutOfTime(StreamBroken):
-    """The request's own total time is over, after its first token."""
+    """The request's own time is over, after its first token."""
 
     suspicious = False
+    penal = False
 
     def __init__(self) -> None:
         super().__init__("total")

@@ -18,6 +18,7 @@ from balancing.backend import Backend
 from balancing.fleet import UnknownModel
 from balancing.gate import NoBackend, OwnerAway
 from balancing.lease import Lease
+from balancing.poison import died_of_it
 from balancing.tokens import NOTHING, Measure
 from conf.settings import TimeoutSettings
 from proxy.access_log import AccessLog
@@ -29,15 +30,19 @@ from proxy.edit import with_usage_asked
 from proxy.errors import (
     BackendError,
     BadRequest,
+    InternalFault,
     ModelNotFound,
     NotHere,
+    OutOfTime,
     PenstockError,
+    PoisonRequest,
     ResponseNotFound,
     StreamBroken,
 )
 from proxy.heads import RequestHead
 from proxy.metrics import Histogram, PoolMetrics
 from proxy.paths import Route
+from proxy.patience import patience
 from proxy.relay import EventRelay, Relay
 
 if TYPE_CHECKING:
@@ -49,6 +54,8 @@ logger = logging.getLogger(__name__)
 # Attempts that may have cost an engine work; refused connections cost nothing
 # and are limited by the number of backends.
 ATTEMPTS_MAX: Final = 3
+# Engines that die on one request before it is taken for the cause.
+DEATHS_MAX: Final = 2
 
 
 class Exchange:
@@ -60,9 +67,11 @@ class Exchange:
         "_began_s",
         "_client",
         "_count",
+        "_deaths",
         "_ended",
         "_error",
         "_failure",
+        "_hint_s",
         "_lease",
         "_phase",
         "_plane",
@@ -73,6 +82,7 @@ class Exchange:
         "_without",
         "answer",
         "ask",
+        "begin_by_s",
         "body",
         "head",
         "hides_usage",
@@ -107,6 +117,8 @@ class Exchange:
         self._sent_s: float | None = None
         self._attempts = 0
         self._reached = 0  # attempts that may have cost an engine work
+        self._deaths = 0  # engines that died with it
+        self._hint_s = inf  # the shortest Retry-After that a backend gave
         self._ended = False
         self._phase = "queued"
         self.head = head
@@ -119,8 +131,10 @@ class Exchange:
         self.ask = Ask(head.path.decode("ascii"))
         self.timeouts: TimeoutSettings = plane.settings.timeouts
         self.hold_s = self._received_s + self.timeouts.hold_s
-        total_s = self.timeouts.total_s
-        self.out_of_time_s = self._began_s + total_s if total_s else inf
+        begun_s, whole_s = patience(head.headers)
+        total_s = min(self.timeouts.total_s or inf, whole_s or inf)
+        self.out_of_time_s = self._began_s + total_s
+        self.begin_by_s = self._began_s + begun_s if begun_s else inf
 
     # What the client's connection tells ------------------------------------------------
 
@@ -196,6 +210,9 @@ class Exchange:
 
     def _begin(self) -> None:
         self._peek()
+        if self._plane.poison.holds(self.ask.path, self.body, self._received_s):
+            self._plane.metrics.attempts.add("poison")
+            raise PoisonRequest
         counting = self._plane.counting
         if counting is not None and self.ask.measured != NOTHING:
             self._count = counting.submit(self.body, self._counted)
@@ -213,7 +230,9 @@ class Exchange:
         """Choose a backend and reserve on it, and begin an attempt there."""
         self._phase = "queued"
         try:
-            self._lease = self._plane.gate.choose(self.ask, monotonic(), self._tried)
+            self._lease = self._plane.gate.choose(
+                self.ask, monotonic(), self._tried, retry=self._reached > 0
+            )
         except UnknownModel:
             raise ModelNotFound from None
         except OwnerAway:
@@ -227,32 +246,66 @@ class Exchange:
         if self._without:
             all_said = self._plane.gate.may_hold(self.ask) <= self._without
             return ResponseNotFound() if all_said else self._plane.out_of_reach()
-        return self._failure or self._plane.no_backend()
+        return self._failed_by_all() if self._failure else self._plane.no_backend()
 
     def _attempted(self, error: BackendError | None) -> None:
         lease = self._lease
         assert lease is not None
+        now_s = monotonic()
         if error is None:
-            self._plane.metrics.attempts.add("ok")
-            self._answered(lease)
-            self._end(None)
+            self._answered(lease, now_s)
             return
         self._failure = error
-        self._failed(error)
+        self._failed(error, now_s)
         self._reached += error.reached
-        if not error.retryable or self._reached >= ATTEMPTS_MAX:
-            raise error
-        lease.end(monotonic())
+        self._deaths += error.fatal and died_of_it(lease, now_s)
+        if self._deaths >= DEATHS_MAX:
+            self._plane.poison.add(self.ask.path, self.body, now_s)
+            logger.warning("poison request request_id=%s", self.answer.request_id.decode())
+            raise PoisonRequest
+        if not self._may_go_on(lease, error, now_s):
+            raise self._failed_by_all()
+        lease.end(now_s)
         self._tried.add(lease.backend)
         self._next()
 
-    def _answered(self, lease: Lease) -> None:
+    def _may_go_on(self, lease: Lease, error: BackendError, now_s: float) -> bool:
+        """Whether another backend may try what this one failed. Raises OutOfTime."""
+        if not error.retryable or self._reached >= ATTEMPTS_MAX:
+            return False
+        if isinstance(error, NotHere):
+            return True
+        if lease.bound:
+            if error.reached:
+                return False
+            raise self._plane.out_of_reach()
+        if now_s >= min(self.out_of_time_s, inf if self.answer.started else self.begin_by_s):
+            raise OutOfTime
+        if error.reached and not self._plane.gate.may_retry(lease.backend, now_s):
+            self._plane.metrics.attempts.add("over_budget")
+            return False
+        return True
+
+    def _failed_by_all(self) -> BackendError:
+        """The last failure as the client hears it, with the shortest wait that was hinted."""
+        error = self._failure
+        assert error is not None
+        if self._hint_s < inf:
+            error.retry_after_s = self._hint_s
+        return error
+
+    def _answered(self, lease: Lease, now_s: float) -> None:
+        """The answer was passed as it came; what it says of its backend counts all the same."""
         relay = self._relay
-        if isinstance(relay, EventRelay) and relay.broken_inside:
-            if lease.fail(monotonic()):
-                self._plane.failed(lease.backend, StreamBroken("error_event"))
+        status = relay.status if relay is not None else 0
+        if status == 500:
+            self._failed(InternalFault(), now_s)
         else:
-            lease.complete(monotonic())
+            self._plane.metrics.attempts.add("ok")
+            if status == 429 and relay is not None:
+                lease.turned_away(now_s, relay.hint_s)
+            lease.complete(now_s)
+        self._end(None)
 
     def _end(self, error: PenstockError | None) -> None:
         """The one end of all: no more bytes, a free engine, a free lease, one account."""
@@ -321,22 +374,31 @@ class Exchange:
         self._attempt = Attempt(self, lease, self._plane.connections[backend.name])
         self._attempt.begin()
 
-    def _failed(self, error: BackendError) -> None:
+    def _failed(self, error: BackendError, now_s: float) -> None:
         lease = self._lease
         assert lease is not None
         self._plane.metrics.attempts.add(error.reason)
         if isinstance(error, NotHere):
             self._without.add(lease.backend)
             return
-        if lease.fail(monotonic(), suspicious=error.suspicious):
-            self._plane.failed(lease.backend, error)
+        if isinstance(error, StreamBroken):
+            self._plane.metrics.stream_failures.add(error.reason)
+        if error.hint_s:
+            self._hint_s = min(self._hint_s, error.hint_s)
+        current = lease.fail(
+            now_s,
+            suspicious=error.suspicious,
+            penal=error.penal,
+            doubtful=error.doubtful,
+            hint_s=error.hint_s,
+        )
+        if current:
+            self._plane.failed(lease.backend, error.of_backend)
 
     def _fail(self, error: PenstockError) -> None:
         """Tell the client, in whatever way is still open."""
         self._error = error
         dialect = self.route.dialect
-        if isinstance(error, StreamBroken):
-            self._plane.metrics.stream_failures.add(error.reason)
         if not self.answer.started:
             self.answer.fail(error, dialect.error_body(error))
             return
@@ -368,12 +430,9 @@ class Exchange:
         status = self.answer.status or 499
         pool = self._pool_metrics
         pool.request(lease.backend.name if lease else "", status, now_s - self._began_s)
-        if isinstance(relay, EventRelay):
-            if lease is not None and lease.first_token_s is not None:
-                pool.ttft_s.observe(lease.first_token_s - self._began_s)
-            if relay.broken_inside:
-                self._plane.metrics.stream_failures.add("error_event")
         if lease is not None:
+            if isinstance(relay, EventRelay) and lease.first_token_s is not None:
+                pool.ttft_s.observe(lease.first_token_s - self._began_s)
             self._plane.placed(lease)
         if usage is not None:
             self._learn(usage.prompt_tokens, pool)

@@ -18,6 +18,7 @@ from balancing.backend import Backend
 from balancing.fleet import Fleet
 from balancing.gate import Gate
 from balancing.lease import Lease, Reason
+from balancing.poison import Poison
 from balancing.session_key import SessionKeys
 from balancing.tokens import TokenEstimator
 from conf.settings import Settings
@@ -74,6 +75,7 @@ class DataPlane:
         self.failed = on_failure
         self.estimator = TokenEstimator()
         self.gate = Gate(lambda: self.fleet, rng)
+        self.poison = Poison()
         self._session_pools = frozenset(
             pool.name for pool in settings.pools if pool.policy == "session"
         )

@@ -19,6 +19,7 @@ from proxy.dialects import Dialect
 from proxy.dialects.dialect import UNREADABLE, Sign, Usage
 from proxy.errors import (
     AnswerCut,
+    AnswerDropped,
     AnswerEmpty,
     BackendBusy,
     BackendDraining,
@@ -28,6 +29,7 @@ from proxy.errors import (
 )
 from proxy.heads import ResponseHead
 from proxy.metrics import Histogram
+from proxy.patience import hint_of
 
 # A JSON answer up to this size is held whole, so that a cut one can be tried elsewhere.
 WHOLE_BYTES_MAX: Final = 1_048_576
@@ -90,7 +92,17 @@ class Relay:
         self._report(None)
 
     def lost(self, error: BackendError) -> None:
-        self._report(StreamBroken() if self.committed else error)
+        self._report(StreamBroken(error.reason, error) if self.committed else error)
+
+    @property
+    def status(self) -> int:
+        """The status that the backend answered with."""
+        return self._head.status
+
+    @property
+    def hint_s(self) -> float:
+        """How long the backend asked to be left alone, in seconds; 0.0 when it did not."""
+        return hint_of(self._head)
 
     def _report(self, error: BackendError | None) -> None:
         # Once, and then forget whom: the attempt holds this relay, and a cycle per
@@ -194,6 +206,7 @@ class EventRelay(Relay):
         "_aborted",
         "_dialect",
         "_ended_itself",
+        "_failure",
         "_held",
         "_held_bytes",
         "_hide_usage",
@@ -202,7 +215,6 @@ class EventRelay(Relay):
         "_ordinary",
         "_separator",
         "_tail",
-        "broken_inside",
     )
 
     def __init__(
@@ -228,8 +240,8 @@ class EventRelay(Relay):
         self._separator = b"\n\n"
         self._ordinary = _NOTHING_ORDINARY
         self._ended_itself = False
-        self._aborted = False  # the backend gave the request up
-        self.broken_inside = False  # the backend itself reported an error after tokens
+        self._failure: BackendError | None = None  # the backend itself says that it failed
+        self._aborted = False  # by calling the request given up
 
     def begin(self) -> None:
         pass
@@ -256,8 +268,13 @@ class EventRelay(Relay):
             self._lease.tokens(count)
         if data:
             self._answer.write(data)
-        if self._aborted:
-            self._report(StreamBroken("abort"))
+        failure = self._failure
+        if failure is not None:
+            # A backend that gives up one stream need not be ending: that only speaks against it.
+            broken = (
+                StreamBroken("abort") if self._aborted else StreamBroken("error_event", failure)
+            )
+            self._report(broken)
 
     def end(self) -> None:
         if not self.committed:
@@ -271,6 +288,14 @@ class EventRelay(Relay):
             super().end()
         else:
             self._report(StreamBroken("unfinished"))
+
+    def lost(self, error: BackendError) -> None:
+        if self.committed and self._ended_itself and not self._tail:
+            super().end()  # its own end has come; only that of the framing is missing
+        elif not self.committed and self._dialect.full_is_cut and isinstance(error, AnswerCut):
+            self._report(AnswerDropped())
+        else:
+            super().lost(error)
 
     def _whole_events(self, data: bytes) -> bytes:
         """The part of `data` that ends with an event; the rest waits for more."""
@@ -301,9 +326,7 @@ class EventRelay(Relay):
                 self._begin_stream(rest, now_s)
                 return
             if sign is Sign.ERROR:
-                self._report(
-                    diagnosis(event) or (BackendBusy() if read.status == 503 else BackendRefused())
-                )
+                self._report(_told(event, read.status))
                 return
             if sign is Sign.ABORT:
                 self._report(BackendDraining())
@@ -321,8 +344,8 @@ class EventRelay(Relay):
         held = b"".join(self._held)
         self._held.clear()
         data, count = self._inspect(data, now_s)
-        if self._aborted:  # in the same read: nothing was said yet
-            self._report(BackendDraining())
+        if self._failure is not None:  # in the same read: nothing was said yet
+            self._report(self._failure)
             return
         self.committed = True
         self._lease.tokens(count)
@@ -344,14 +367,21 @@ class EventRelay(Relay):
                     self._lease.first_token(now_s, read.choice)
             elif read.sign is Sign.USAGE and self._hide_usage:
                 continue
-            elif read.sign is Sign.ERROR:
-                self.broken_inside = self._ended_itself = True
-            elif read.sign is Sign.DONE:
+            elif read.sign is Sign.ERROR and read.status >= 500:
+                self._failure = _told(event, read.status)
+                break
+            elif read.sign is Sign.DONE or read.sign is Sign.ERROR:
                 self._ended_itself = True
             elif read.sign is Sign.ABORT:
+                self._failure = BackendDraining()
                 self._aborted = True
                 break
             kept.append(event)
         if not self._lease.prefilling:
             self._ordinary = self._dialect.ordinary
         return b"".join(kept), tokens
+
+
+def _told(event: bytes, status: int) -> BackendError:
+    """What an error event of a stream says of the backend."""
+    return diagnosis(event) or (BackendBusy() if status == 503 else BackendRefused())

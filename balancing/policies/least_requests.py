@@ -8,8 +8,13 @@ from balancing.backend import Backend
 from balancing.policies.policy import cheapest
 
 
+def requests(backend: Backend, now_s: float) -> float:
+    """What it would have in flight with one more, failures counted as the work they feign."""
+    return backend.requests_in_flight + 1 + backend.penalty_requests(now_s)
+
+
 class LeastRequests:
     """Right when requests cost alike; blind to a 20,000-token prompt."""
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
-        return cheapest(fit, lambda b: (b.requests_in_flight + 1) / b.weight, rng)
+        return cheapest(fit, lambda b: requests(b, now_s) / b.weight, rng)

@@ -31,6 +31,7 @@ class LeastTokens:
         def tokens(backend: Backend) -> float:
             return (
                 backend.waiting_tokens(now_s)
+                + backend.penalty_tokens(now_s)
                 + backend.active_decode_tokens * HELD_TOKEN_SHARE
                 + (backend.streams + backend.hidden_requests(now_s)) * STREAM_TOKENS
                 + prompt_tokens

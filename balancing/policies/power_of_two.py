@@ -9,6 +9,7 @@ from random import Random
 
 from balancing.ask import Ask
 from balancing.backend import Backend
+from balancing.policies.least_requests import requests
 from balancing.policies.policy import cheapest
 
 
@@ -17,4 +18,4 @@ class PowerOfTwo:
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
         pair = fit if len(fit) <= 2 else rng.sample(fit, 2)
-        return cheapest(pair, lambda b: (b.requests_in_flight + 1) / b.weight, rng)
+        return cheapest(pair, lambda b: requests(b, now_s) / b.weight, rng)

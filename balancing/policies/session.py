@@ -47,15 +47,17 @@ class Session:
             by_name[backend.name] = backend
             weight += backend.weight
             tokens += held_tokens(backend)
-        # Someone of `fit` is at or below the mean, so somebody is always taken.
+        # Someone of `fit` is at or below the mean, so somebody is always taken, unless all
+        # who could be have failed lately. What failures feign is nobody's share to hold.
         allowed = (1.0 + EPSILON) * tokens / weight
         for name in self._ring.walk(ask.session):
             candidate = by_name.get(name)
             if candidate is not None and (
-                held_tokens(candidate) <= allowed * candidate.weight + SLACK_TOKENS
+                held_tokens(candidate) + candidate.penalty_tokens(now_s)
+                <= allowed * candidate.weight + SLACK_TOKENS
             ):
                 return candidate
-        return self._keyless.choose(fit, ask, now_s, rng)  # none of `fit` is on the ring
+        return self._keyless.choose(fit, ask, now_s, rng)
 
 
 def held_tokens(backend: Backend) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _BREAKS = (
     FaultKind.CUT_AFTER_HEADERS,
     FaultKind.CUT_MID_STREAM,
+    FaultKind.GARBAGE,
     FaultKind.ERROR_EVENT,
     FaultKind.ABORT_MID_STREAM,
 )
@@ -35,6 +36,7 @@ _HANGS = (
 _AT_ONCE = frozenset(
     {FaultKind.CUT_AFTER_HEADERS, FaultKind.HANG_BEFORE_HEADERS, FaultKind.HANG_AFTER_HEADERS}
 )
+_GARBAGE = b"\x00\xff no chunk \r\n: data: {]\n\n" * 4
 _PROMISED_BYTES = 512
 """Content-length of an unstreamed body that will never come."""
 
@@ -201,6 +203,10 @@ class Generation:
         self._leave()
         if fault.kind is FaultKind.ABORT_MID_STREAM:
             self._abort()
+            return
+        if fault.kind is FaultKind.GARBAGE:
+            self._reply.raw(_GARBAGE)
+            self._reply.cut(rst=fault.rst)
             return
         if fault.kind is not FaultKind.ERROR_EVENT:
             if self.job.stream or fault.kind is FaultKind.CUT_AFTER_HEADERS:

@@ -13,7 +13,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
-from bench.sim.faults import FaultKind, Taken
+from bench.sim.faults import Fault, FaultKind, Taken
 
 JSON: Final = "application/json"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -21,7 +21,7 @@ KEEP_ALIVE_COMMENT: Final = b": keep-alive\n\n"
 
 _NO_FAULTS: Final[Taken] = {}
 _SECOND_BODY: Final = b'{"object":"second answer"}'
-_BENDING: Final = frozenset({FaultKind.SPLIT, FaultKind.CRLF})
+_BENDING: Final = frozenset({FaultKind.SPLIT, FaultKind.CRLF, FaultKind.CUT_AT_BYTE})
 
 
 class Reply:
@@ -31,6 +31,7 @@ class Reply:
         "_bent",
         "_clock",
         "_ended",
+        "_event_bytes",
         "_finished",
         "_loop",
         "_split_rest",
@@ -56,6 +57,7 @@ class Reply:
         self._ended = False
         self._bent = False
         self._split_rest = b""
+        self._event_bytes = 0
         self._finished = finished
         self.faults = _NO_FAULTS
         self.gone: Callable[[], None] | None = None
@@ -96,6 +98,8 @@ class Reply:
             self._transport.write(b"%x\r\n%b\r\n" % (len(event), event))
 
     def close_stream(self) -> None:
+        if self._ended:
+            return
         if self._split_rest:
             self._loop.call_later(self.faults[FaultKind.SPLIT].delay_s, self.close_stream)
             return
@@ -142,6 +146,10 @@ class Reply:
     def _bent_event(self, event: bytes) -> None:
         if FaultKind.CRLF in self.faults:
             event = event.replace(b"\n", b"\r\n")
+        ending = self.faults.get(FaultKind.CUT_AT_BYTE)
+        if ending is not None:
+            self._event_until(event, ending)
+            return
         chunk = b"%x\r\n%b\r\n" % (len(event), event)
         split = self.faults.get(FaultKind.SPLIT)
         if split is None:
@@ -153,6 +161,18 @@ class Reply:
         self._write(chunk[:cut])
         self._split_rest = chunk[cut:]
         self._loop.call_later(split.delay_s, self._flush_rest)
+
+    def _event_until(self, event: bytes, cut: Fault) -> None:
+        """The event, or as much of it as goes out before the connection ends."""
+        if self._ended:
+            return
+        left = cut.at_byte - self._event_bytes
+        self._event_bytes += len(event)
+        self._write(b"%x\r\n%b" % (len(event), event[:left]))
+        if left <= len(event):
+            self.cut(rst=cut.rst)
+        else:
+            self._write(b"\r\n")
 
     def _flush_rest(self) -> None:
         rest, self._split_rest = self._split_rest, b""

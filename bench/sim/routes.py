@@ -91,6 +91,8 @@ def _strike(reply: Reply) -> bool:
     if cut is not None:
         reply.cut(rst=cut.rst)
         return True
+    if FaultKind.INTERNAL_ERROR in faults:
+        raise Refusal(500, "Internal Server Error", "InternalServerError")
     if FaultKind.BUSY in faults:
         raise busy()
     return False

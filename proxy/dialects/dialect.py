@@ -86,6 +86,8 @@ class Dialect:
     ordinary: ClassVar[bytes] = b""
     # Whether a whole stream ends with an event of its own (DONE).
     has_end: ClassVar[bool] = False
+    # Whether a vLLM that is full cuts a stream without a word, for want of an error event.
+    full_is_cut: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
         self.name = name

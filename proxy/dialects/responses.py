@@ -39,6 +39,7 @@ class Responses(Dialect):
 
     ordinary: ClassVar[bytes] = b'"delta":"'
     has_end: ClassVar[bool] = True
+    full_is_cut: ClassVar[bool] = True
 
     def read(self, event: bytes) -> Event:
         data = payload(event)

@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from bench.sim.server import SimServer
-from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.process import Penstock, Script, Serve, Simulate
 from tests.e2e.wire import KEY, PROMPT, Client, Guard
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +109,31 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
         await asyncio.gather(*readers)
     for penstock, _ in running:
         assert b"Traceback" not in b"".join(penstock.log), b"".join(penstock.log).decode()
+
+
+@pytest.fixture
+async def scripted() -> AsyncIterator[Script]:
+    """Start a server of a model that answers every POST with the given bytes."""
+    started: list[asyncio.Server] = []
+
+    async def start(model: str, raw: bytes) -> str:
+        listing = b'{"data":[{"id":"%b"}]}' % model.encode()
+        models = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(listing), listing)
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(raw if head.startswith(b"POST") else models)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        started.append(server)
+        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    yield start
+    for server in started:
+        server.close()
+        await server.wait_closed()
 
 
 @pytest.fixture

@@ -85,3 +85,4 @@ class Penstock:
 
 Serve = Callable[..., Awaitable[Penstock]]
 Simulate = Callable[..., Awaitable[list[SimServer]]]
+Script = Callable[[str, bytes], Awaitable[str]]

@@ -13,7 +13,9 @@ from proxy.dialects.choices import Choices
 from proxy.dialects.dialect import Event
 from proxy.errors import (
     AnswerCut,
+    AnswerDropped,
     AnswerEmpty,
+    BackendBusy,
     BackendDraining,
     BackendError,
     BackendRefused,
@@ -51,6 +53,7 @@ DONE = b"data: [DONE]\n\n"
 ROLE = chat(b"").replace(b'{"content"', b'{"role":"assistant","content"')
 DRAINING = b"cannot schedule new futures after shutdown"
 ERROR = b'data: {"error": {"message": "busy", "type": "Service Unavailable", "code": 503}}\n\n'
+DEAD = ERROR.replace(b"busy", b"EngineCore encountered an issue.").replace(b"503", b"500")
 # Text that looks like framing, escaped as JSON must have it, and bytes of several per character.
 TOKENS = [
     chat(b""),
@@ -270,11 +273,63 @@ def test_a_cut_before_the_first_token_is_retryable_and_after_it_is_not() -> None
     assert not after.complete
 
 
-def test_an_error_after_tokens_passes_and_is_noted() -> None:
-    request = Request().feed(TOKENS[0], ERROR, DONE)
-    assert request.body == TOKENS[0] + ERROR + DONE
-    assert isinstance(request.relay, EventRelay)
-    assert request.relay.broken_inside
+def test_an_error_after_tokens_ends_the_stream_as_broken() -> None:
+    """With the tokens that came before it, and without the end that vLLM puts after it."""
+    for error, cause in ((ERROR, BackendBusy), (DEAD, EngineDead)):
+        request = Request().feed(TOKENS[0], TOKENS[1] + error + DONE)
+        assert request.body == TOKENS[0] + TOKENS[1]
+        broken = request.ends[0]
+        assert isinstance(broken, StreamBroken)
+        assert broken.reason == "error_event"
+        assert type(broken.of_backend) is cause
+        assert broken.fatal is (cause is EngineDead)
+        assert not request.complete
+
+
+def test_an_error_in_the_read_of_the_first_token_is_retryable() -> None:
+    request = Request().feed(TOKENS[0] + ERROR + DONE)
+    assert type(request.ends[0]) is BackendBusy
+    assert request.transport.sent == b""
+
+
+def test_a_clients_own_fault_after_tokens_passes() -> None:
+    fault = ERROR.replace(b"503", b"400")
+    request = Request().feed(TOKENS[0], fault, DONE)
+    request.relay.end()
+    assert request.body == TOKENS[0] + fault + DONE
+    assert request.complete
+
+
+def test_a_stream_is_whole_by_its_own_end_though_its_framing_was_cut() -> None:
+    whole = Request().feed(TOKENS[0], DONE)
+    whole.relay.lost(AnswerCut())
+    assert whole.ends == [None]
+    assert whole.complete
+    more = Request().feed(TOKENS[0], DONE, TOKENS[1][:9])
+    more.relay.lost(AnswerCut())
+    assert isinstance(more.ends[0], StreamBroken)
+
+
+def test_the_end_may_come_twice_and_comments_anywhere() -> None:
+    comment = b": keep-alive\n\n"
+    pieces = (comment, TOKENS[0], comment + TOKENS[1] + comment, DONE + DONE)
+    request = Request().feed(*pieces)
+    request.relay.end()
+    assert request.body == b"".join(pieces)
+    assert request.complete
+    assert request.lease.generated_tokens == 2
+
+
+def test_a_cut_that_may_mean_a_full_queue_is_no_death() -> None:
+    """vLLM cannot say in a responses stream that it is full: it cuts it after the preamble."""
+    preamble = b'event: response.created\ndata: {"type":"response.created"}\n\n'
+    for dialect, kind, fatal in ((RESPONSES, AnswerDropped, False), (CHAT, AnswerCut, True)):
+        request = Request(dialect).feed(preamble if dialect is RESPONSES else b": wait\n\n")
+        request.relay.lost(AnswerCut())
+        error = request.ends[0]
+        assert type(error) is kind
+        assert error.retryable
+        assert error.fatal is fatal
 
 
 def test_an_abort_after_tokens_ends_the_stream_as_broken() -> None:

@@ -441,3 +441,29 @@ async def test_maintenance_pardons_ejections() -> None:
     assert scene.backend.state is State.EJECTED
     scene.watch.resume()
     assert await scene.turn() is State.READY
+
+
+async def test_failing_requests_ask_for_a_deep_probe() -> None:
+    """Penalties keep further requests away, so five in a row may take long to come."""
+    scene = Scene(deep_interval_s=600.0)
+    await scene.turn()
+    for failures, asked in ((1, 0), (1, 1)):
+        for _ in range(failures):
+            scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+        await scene.turn(step_s=0.5)
+        assert scene.ask.deep_asked == asked
+    assert scene.backend.state is State.READY  # it passed
+
+
+async def test_what_returns_is_forgiven() -> None:
+    scene = Scene()
+    await scene.turn()
+    for _ in range(REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+    scene.watch.requests_failed()
+    assert scene.backend.state is State.EJECTED
+    assert scene.backend.penalty.read(scene.now_s) > 20.0
+    while await scene.turn(step_s=0.5) is State.EJECTED:
+        assert scene.now_s < 1_020.0
+    assert scene.backend.penalty.read(scene.now_s) == 0.0

@@ -1,0 +1,252 @@
+"""What limits attempts: poison, the budget, what a client bears, what a backend asks for."""
+
+import asyncio
+import re
+import time
+from typing import Any
+
+import orjson
+import pytest
+
+from bench.sim.server import SimServer
+from tests.e2e.answers import COMPLETIONS, Got, ask
+from tests.e2e.process import Penstock, Script, Serve, Simulate
+
+FAR_PROBES = {"interval_s": 60, "timeout_s": 5}
+
+
+def asked(servers: list[SimServer]) -> int:
+    return sum(len(server.seen) for server in servers)
+
+
+def error_of(got: Got) -> Any:
+    return orjson.loads(got.body)["error"]
+
+
+async def attempts(penstock: Penstock) -> dict[str, int]:
+    found = re.findall(r'penstock_attempts_total{reason="(\w+)"} (\d+)', await penstock.metrics())
+    return {reason: int(count) for reason, count in found}
+
+
+# Poison ----------------------------------------------------------------------------------------
+
+DEATHS: tuple[dict[str, Any], ...] = (
+    {"kind": "cut_before_headers"},
+    {"kind": "cut_after_headers", "rst": True},
+    {"kind": "error_event", "status": 500},
+)
+
+
+async def test_what_two_engines_died_on_is_refused_from_then_on(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(9)
+    penstock = await serve(servers, health=FAR_PROBES)
+    for number, fault in enumerate(DEATHS):
+        for server in servers:
+            server.faults.set(**fault)
+            server.seen.clear()
+        stream = bool(number % 2)
+        got = await ask(penstock, prompt=f"kill {number}", stream=stream)
+        assert (got.status, error_of(got)["code"]) == (500, "poison_request"), fault
+        assert got.header(b"x-should-retry") == b"false"
+        assert not got.header(b"retry-after")
+        assert asked(servers) == 2, fault
+        for server in servers:
+            server.faults.clear()
+        again = await ask(penstock, prompt=f"kill {number}", stream=stream)
+        assert (again.status, error_of(again)["code"]) == (500, "poison_request")
+        assert asked(servers) == 2
+        assert (await ask(penstock, prompt=f"other {number}")).status == 200
+    assert (await attempts(penstock))["poison"] == len(DEATHS)
+    for server in servers:
+        server.faults.set("cut_before_headers")
+    got = await ask(penstock, "/v1/messages")
+    assert orjson.loads(got.body).keys() == {"type", "error"}
+    assert got.status == 500
+
+
+async def test_failures_that_are_no_deaths_make_no_poison(simulate: Simulate, serve: Serve) -> None:
+    servers = await simulate(3)
+    penstock = await serve(servers, health=FAR_PROBES)
+    for path, fault in (
+        (COMPLETIONS, "busy"),
+        (COMPLETIONS, "done_only"),
+        # So vLLM says in this API alone that it is full.
+        ("/v1/responses", "cut_after_headers"),
+    ):
+        for server in servers:
+            server.faults.clear()
+            server.faults.set(fault)
+        got = await ask(penstock, path, stream=True)
+        assert (got.status, error_of(got)["code"]) == (502, "backend_error"), fault
+        for server in servers:
+            server.faults.clear()
+        assert (await ask(penstock, path, stream=True)).status == 200, fault
+
+
+async def test_a_server_that_died_of_a_request_on_a_kept_connection_counts(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """The second attempt at the same server finds nobody: a death, no mere refusal."""
+    servers = await simulate(4)
+    penstock = await serve(servers, pool={"policy": "round_robin"}, health=FAR_PROBES)
+    for _ in range(4):
+        assert (await ask(penstock)).status == 200
+    for server in servers:
+        server.faults.set("hang_before_headers")
+        server.seen.clear()
+    asking = asyncio.create_task(ask(penstock, prompt="kill"))
+    for _ in range(2):
+        async with asyncio.timeout(5):
+            while not (busy := [s for s in servers if len(s.seen) and s.connections]):
+                await asyncio.sleep(0.005)
+        for server in busy:
+            await server.stop()
+    got = await asking
+    assert (got.status, error_of(got)["code"]) == (500, "poison_request")
+    assert asked(servers) == 2
+
+
+# The budget --------------------------------------------------------------------------------------
+
+
+async def test_a_fleet_that_fails_gets_few_retries(simulate: Simulate, serve: Serve) -> None:
+    """Without a budget each of 60 requests would be tried three times."""
+    servers = await simulate(4)
+    penstock = await serve(servers, health=FAR_PROBES)
+    for server in servers:
+        server.faults.set("busy")
+    answers = await asyncio.gather(*[ask(penstock, prompt=f"{i}") for i in range(60)])
+    assert {got.status for got in answers} == {502}
+    counted = await attempts(penstock)
+    assert counted["over_budget"] >= 20
+    # A fifth, and what the first to fail had, before a second one did.
+    assert counted["busy"] <= 60 + 12 + 20
+
+
+async def test_a_backend_of_four_that_fails_all_it_has_is_never_seen(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """A quarter of what is in flight at once, which is more than the budget."""
+    servers = await simulate(4, profile="default")
+    penstock = await serve(servers, health=FAR_PROBES)
+    servers[0].faults.set("hang_after_headers")
+    asking = [asyncio.create_task(ask(penstock, prompt=f"{i} {i}", stream=True)) for i in range(80)]
+    await penstock.until(lambda listing: listing[0]["requests_in_flight"] >= 18, 5)
+    await servers[0].stop()
+    answers = await asyncio.gather(*asking)
+    assert all(got.status == 200 and got.ended for got in answers)
+
+
+# Patience --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", ["x-request-timeout", "x-stainless-read-timeout"])
+async def test_nobody_works_for_a_client_that_will_have_gone(
+    simulate: Simulate, serve: Serve, header: str
+) -> None:
+    servers = await simulate(2)
+    penstock = await serve(servers)
+    for server in servers:
+        server.faults.set("hang_after_headers")
+    for stream in (False, True):
+        began_s = time.monotonic()
+        got = await ask(penstock, stream=stream, headers=f"{header}: 0.3\r\n".encode())
+        assert 0.25 < time.monotonic() - began_s < 3.0
+        assert (got.status, error_of(got)["code"]) == (504, "backend_timeout")
+    assert asked(servers) == 2  # one each time: there is no time to try another
+    listing = await penstock.backends()
+    assert [each["state"] for each in listing] == ["ready", "ready"]
+
+
+async def test_a_whole_request_is_timed_and_a_silence_only_till_the_answer(
+    simulate: Simulate, serve: Serve
+) -> None:
+    (server,) = await simulate(profile="steady-50")
+    penstock = await serve([server])
+    got = await ask(
+        penstock, stream=True, max_tokens=40, headers=b"x-stainless-read-timeout: 0.4\r\n"
+    )
+    assert (got.status, got.ended) == (200, True)
+    got = await ask(penstock, stream=True, max_tokens=500, headers=b"x-request-timeout: 0.4\r\n")
+    assert (got.status, got.ended) == (200, False)
+    assert got.last_event["error"]["code"] == "stream_broken"
+    async with asyncio.timeout(2):
+        while not server.engine.idle:
+            await asyncio.sleep(0.01)
+    got = await ask(penstock, headers=b"x-request-timeout: never\r\nx-stainless-timeout: -1\r\n")
+    assert got.status == 200
+
+
+# What backends answer --------------------------------------------------------------------------
+
+
+async def test_the_shortest_wait_that_a_backend_hinted_is_passed_on(
+    serve: Serve, scripted: Script
+) -> None:
+    full = b"HTTP/1.1 503 Busy\r\nretry-after: %b\r\ncontent-length: 0\r\n\r\n"
+    for hints, wanted in (((b"7", b"3"), b"3"), ((b"7", b"soon"), b"7"), ((b"-1", b"x"), b"1")):
+        penstock = await serve([await scripted("m", full % hint) for hint in hints])
+        got = await ask(penstock, model="m")
+        assert (got.status, got.header(b"retry-after")) == (502, wanted)
+        assert got.header(b"retry-after-ms") == wanted + b"000"
+
+
+async def test_a_500_of_its_own_passes_and_counts(simulate: Simulate, serve: Serve) -> None:
+    servers = await simulate(2)
+    penstock = await serve(servers, pool={"policy": "round_robin"}, health=FAR_PROBES)
+    for server in servers:
+        server.faults.set("internal_error", times=1)
+    for stream in (True, False):
+        got = await ask(penstock, stream=stream)
+        assert (got.status, error_of(got)["message"]) == (500, "Internal Server Error")
+        assert got.header(b"x-penstock-attempts") == b"1"
+    assert [each["failures_total"] for each in await penstock.backends()] == [1, 1]
+    assert (await attempts(penstock))["internal"] == 2
+
+
+async def test_what_one_backend_holds_is_not_tried_elsewhere(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(2)
+    penstock = await serve(servers)
+    made = await ask(penstock, "/v1/responses")
+    holder = servers[int(made.header(b"x-penstock-backend")[1:])]
+    other = servers[1 - servers.index(holder)]
+    other.seen.clear()
+    holder.faults.set("busy")
+    previous = orjson.loads(made.body)["id"]
+    got = await ask(penstock, "/v1/responses", previous_response_id=previous)
+    assert (got.status, error_of(got)["code"]) == (502, "backend_error")
+    assert len(other.seen) == 0
+    holder.faults.clear()
+    assert (await ask(penstock, "/v1/responses", previous_response_id=previous)).status == 200
+
+
+# The black hole --------------------------------------------------------------------------------
+
+
+async def test_what_fails_fast_attracts_nothing(simulate: Simulate, serve: Serve) -> None:
+    """Its 500s pass, so they are seen; but after a moment hardly anything goes there."""
+    servers = await simulate(4, profile="default")
+    penstock = await serve(servers)
+    servers[0].faults.set("internal_error")
+    over = False
+
+    async def keep_asking(worker: int) -> None:
+        count = 0
+        while not over:
+            count += 1
+            await ask(penstock, prompt=f"{worker} {count}", max_tokens=4, stream=True)
+
+    workers = [asyncio.create_task(keep_asking(worker)) for worker in range(8)]
+    await asyncio.sleep(5)
+    before = [each["requests_total"] for each in await penstock.backends()]
+    await asyncio.sleep(3)
+    after = [each["requests_total"] for each in await penstock.backends()]
+    over = True
+    await asyncio.gather(*workers)
+    hole, *others = (late - early for early, late in zip(before, after, strict=True))
+    assert sum(others) > 50
+    assert hole / (hole + sum(others)) < 0.02

@@ -1,0 +1,132 @@
+"""Simulated servers in processes of their own, which can be killed, and proxies before them."""
+
+import asyncio
+import contextlib
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from tests.e2e.process import Penstock
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_LISTENING: Final = re.compile(rb"listening on [^ ]*:(\d+), admin on [^ ]*:(\d+)")
+# 10 tokens a second on every stream, however many there are.
+SIM: Final = ("--profile", "steady-50", "--speedup", "0.2")
+
+
+class Server:
+    """One `penstock sim` process on a port that it keeps through its deaths."""
+
+    def __init__(self) -> None:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.port = int(sock.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it unless it runs; returns when it listens."""
+        if self._process is not None and self._process.returncode is None:
+            return
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "proxy", "sim", "--port", str(self.port), *SIM),
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        async with asyncio.timeout(60):
+            assert await self._process.stdout.readline()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """As a crash does: without a word."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    async def fault(self, kind: str, **options: Any) -> None:
+        await self._control({"clear": True, "set": [{"kind": kind, **options}]})
+
+    async def also(self, kind: str, **options: Any) -> None:
+        """One more fault beside those that are on."""
+        await self._control({"set": [{"kind": kind, **options}]})
+
+    async def mixed(self) -> int:
+        """Of the last requests that came here, those whose bytes are not what was sent."""
+        limit = aiohttp.ClientTimeout(5)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=limit) as session,
+                session.get(f"{self.url}/sim/state") as got,
+            ):
+                seen = (await got.json())["requests"]
+        except (aiohttp.ClientError, TimeoutError):
+            return 0  # it was killed, or its fault is to take no connections
+        wrong = 0
+        for request in seen:
+            check = dict(request["headers"]).get("x-check")
+            wrong += check is not None and check != request["body_sha256"]
+        return wrong
+
+    async def _control(self, body: dict[str, Any]) -> None:
+        async with (
+            asyncio.timeout(20),
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.url}/sim/faults", json=body) as answer,
+        ):
+            assert answer.status == 200, await answer.text()
+
+
+@contextlib.asynccontextmanager
+async def proxy(servers: list[Server], folder: Path, **config: Any) -> AsyncIterator[Penstock]:
+    """A penstock before these servers, all of them ready."""
+    backends = [{"name": f"b{i}", "url": server.url} for i, server in enumerate(servers)]
+    settings = {
+        "listen": {"host": "127.0.0.1", "port": 0},
+        "admin": {"host": "127.0.0.1", "port": 0},
+        "pools": [{"name": "default", "backends": backends}],
+        "health": {"interval_s": 0.5, "deep": {"interval_s": 5}, "slow_start_s": 0},
+        "drain": {"grace_s": 0, "timeout_s": 1},
+        "log": {"access": False},
+        **config,
+    }
+    path = folder / f"penstock-{servers[0].port}-{len(servers)}.yaml"
+    path.write_bytes(orjson.dumps(settings))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "proxy", "serve", "--config", str(path)),
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    penstock = Penstock(process, 0, 0)
+    listening = asyncio.Event()
+    reader = asyncio.create_task(_read_log(penstock, listening))
+    try:
+        async with asyncio.timeout(60):
+            await listening.wait()
+        await penstock.until_ready(len(servers), 30)
+        yield penstock
+    finally:
+        await penstock.stop()
+        await reader
+    assert b"Traceback" not in b"".join(penstock.log), b"".join(penstock.log).decode()
+
+
+async def _read_log(penstock: Penstock, listening: asyncio.Event) -> None:
+    assert penstock.process.stderr is not None
+    async for line in penstock.process.stderr:
+        penstock.log.append(line)
+        if match := _LISTENING.search(line):
+            penstock.port, penstock.admin_port = map(int, match.groups())
+            listening.set()
+    listening.set()

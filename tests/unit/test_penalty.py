@@ -1,0 +1,122 @@
+"""What fails looks busy: no policy that reads loads is drawn to it."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+
+from balancing.ask import Ask
+from balancing.backend import PREFILL_RATE_PRIOR, Backend, State
+from balancing.fleet import Fleet, Pool
+from balancing.gate import Gate
+from balancing.lease import Lease
+from balancing.penalty import HINT_S_MAX, PENALTY_S, ROW_MAX
+from balancing.policies import POLICIES
+from balancing.policies.policy import Policy
+
+LOAD_READING = ("least_requests", "power_of_two", "peak_ewma", "least_tokens", "session")
+ASK = Ask("/v1/completions", prompt_tokens=200, stream=True, session="s-1")
+Make = Callable[[Sequence[Backend]], Policy]
+
+
+def ready(name: str) -> Backend:
+    backend = Backend(name, "http://127.0.0.1:1")
+    backend.state = State.READY
+    return backend
+
+
+def test_a_failure_is_five_seconds_of_work_that_pass() -> None:
+    backend = ready("a")
+    Lease(backend, ASK, 10.0).fail(10.0)
+    assert backend.own.idle
+    assert backend.penalty_tokens(10.0) == PENALTY_S * PREFILL_RATE_PRIOR
+    assert backend.penalty_tokens(12.0) == pytest.approx(3.0 * PREFILL_RATE_PRIOR)
+    assert backend.penalty_requests(12.0) == pytest.approx(3.0 * PREFILL_RATE_PRIOR / 200)
+    assert backend.penalty_tokens(10.0 + PENALTY_S) == 0.0
+
+
+def test_failures_in_a_row_add_up_to_a_limit() -> None:
+    backend = ready("a")
+    for row in range(1, 20):
+        Lease(backend, ASK, 0.0).fail(0.0)
+        assert backend.penalty.read(0.0) == PENALTY_S * min(row, ROW_MAX)
+    lease = Lease(backend, ASK, 0.0)
+    lease.first_token(0.1)
+    lease.complete(0.1)
+    Lease(backend, ASK, 0.1).fail(0.1)
+    assert backend.penalty.until_s == PENALTY_S * ROW_MAX  # a lesser one takes nothing back
+
+
+def test_a_hint_counts_as_it_is_to_a_limit() -> None:
+    for hint_s, seconds in ((2.0, 2.0), (30.0, 30.0), (3_600.0, HINT_S_MAX)):
+        backend = ready("a")
+        Lease(backend, ASK, 0.0).fail(0.0, suspicious=False, hint_s=hint_s)
+        assert backend.penalty.read(0.0) == seconds
+        assert backend.failures_in_row == 0
+
+
+def test_what_may_be_the_requests_own_fault_costs_from_the_second_in_a_row() -> None:
+    backend = ready("a")
+    for _ in range(3):  # each followed by an answer
+        Lease(backend, ASK, 0.0).fail(0.0, doubtful=True)
+        lease = Lease(backend, ASK, 0.0)
+        lease.first_token(0.1)
+        lease.complete(0.1)
+    assert backend.penalty.read(0.0) == 0.0
+    for _ in range(2):
+        Lease(backend, ASK, 0.0).fail(0.0, doubtful=True)
+    assert backend.penalty.read(0.0) == 2 * PENALTY_S
+
+
+def test_what_is_not_the_backends_costs_nothing() -> None:
+    backend = ready("a")
+    Lease(backend, ASK, 0.0).fail(0.0, suspicious=False, penal=False)
+    assert backend.penalty.read(0.0) == 0.0
+    assert backend.failures_total == 1
+
+
+@pytest.mark.parametrize("make", [POLICIES[name] for name in LOAD_READING], ids=LOAD_READING)
+def test_the_penalised_is_passed_by_while_others_hold_less(make: Make) -> None:
+    backends = [ready(name) for name in "abcd"]
+    for backend in backends[1:]:
+        for _ in range(20):
+            Lease(backend, ASK, 0.0)
+    failed = backends[0]
+    for _ in range(2):
+        Lease(failed, ASK, 0.0).fail(0.0)
+    policy, rng = make(backends), Random(1)
+    assert all(policy.choose(backends, ASK, 0.5, rng) is not failed for _ in range(200))
+    assert policy.choose([failed], ASK, 0.5, rng) is failed
+
+
+@pytest.mark.parametrize("in_flight", [1, 40], ids=["idle", "loaded"])
+@pytest.mark.parametrize("name", LOAD_READING)
+def test_a_black_hole_gets_next_to_nothing(name: str, in_flight: int) -> None:
+    """One of four answers 500 in 1 ms, and nothing ejects it: its share after five seconds.
+
+    The others serve a request in `in_flight` / 100 s; 300 requests a second come for 30 s.
+    """
+    backends = [ready(name) for name in "abcd"]
+    hole = backends[0]
+    fleet = Fleet((Pool("default", tuple(backends), POLICIES[name](backends)),))
+    gate = Gate(lambda: fleet, Random(3))
+    waiting: list[tuple[float, Lease]] = []
+    went: Counter[str] = Counter()
+    for tick in range(30 * 300):
+        now_s = tick / 300
+        while waiting and waiting[0][0] <= now_s:
+            done_s, lease = waiting.pop(0)
+            if lease.backend is hole:
+                lease.fail(done_s, doubtful=True)
+            else:
+                lease.first_token(done_s)
+                lease.complete(done_s)
+        ask = Ask("/v1/completions", prompt_tokens=200, stream=True, session=f"s-{tick % 97}")
+        lease = gate.choose(ask, now_s)
+        takes_s = 0.001 if lease.backend is hole else in_flight / 100
+        waiting.append((now_s + takes_s, lease))
+        waiting.sort(key=lambda entry: entry[0])
+        if now_s > 5.0:
+            went[lease.backend.name] += 1
+    assert went["a"] / went.total() < 0.02
