@@ -26,7 +26,7 @@ from proxy.errors import (
 )
 from proxy.heads import ResponseHead, forwarded_request_head
 from proxy.relay import EventRelay, JsonRelay, Relay
-from proxy.upstream import BackendConnection, ConnectionPool
+from proxy.upstream import BackendConnection, ConnectionPool, NoDescriptors
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange
@@ -110,6 +110,8 @@ class Attempt:
             self._exchange.step(self._send, dialing.result())
         elif isinstance(error, BackendError):
             self._end(error)
+        elif isinstance(error, NoDescriptors):
+            self._exchange.shed("descriptors")
         else:
             logger.error("dialing failed", exc_info=error)
             self._end(ConnectFailed())

@@ -1,0 +1,114 @@
+"""When the process has too much to do: figures in, a decision out."""
+
+import pytest
+
+from proxy.overload import HINT_MAX_S, HINT_MIN_S, LAG_SAMPLE_MAX_S, LAG_TAU_S, Overload
+
+PERIOD_S = 0.25
+GIB = 2**30
+
+
+class Watched:
+    """An overload that is looked at every period, on a clock of the test's own."""
+
+    def __init__(self) -> None:
+        self.overload = Overload()
+        self.now_s = 1_000.0
+        self.changes: list[str] = []
+
+    def look(self, late_s: float = 0.0, memory_bytes: int = 0, limit_bytes: int = 0) -> str:
+        self.now_s += PERIOD_S + late_s
+        if self.overload.observe(self.now_s, PERIOD_S, late_s, memory_bytes, limit_bytes):
+            self.changes.append(self.overload.reason)
+        return self.overload.reason
+
+    def until(self, reason: str, late_s: float = 0.0) -> float:
+        """Seconds until a reason is told, at a steady lateness."""
+        began_s = self.now_s
+        while self.look(late_s) != reason:
+            assert self.now_s - began_s < 60
+        return self.now_s - began_s
+
+
+def test_a_quiet_loop_is_not_overloaded() -> None:
+    watched = Watched()
+    for _ in range(1_000):
+        watched.look(late_s=0.24)
+    assert watched.changes == []
+
+
+def test_one_late_turn_is_not_an_overload_and_a_second_is() -> None:
+    watched = Watched()
+    watched.look(late_s=0.4)
+    assert watched.overload.reason == ""
+    watched.look(late_s=0.4)
+    assert watched.overload.reason == "lag"
+
+
+def test_an_overload_is_known_within_two_seconds_and_over_within_two() -> None:
+    watched = Watched()
+    assert watched.until("lag", late_s=0.3) < 2.5
+    assert 0.5 < watched.until("") < 2.0
+
+
+def test_between_the_two_marks_nothing_changes() -> None:
+    watched = Watched()
+    for _ in range(100):
+        assert watched.look(late_s=0.2) == ""
+    watched.until("lag", late_s=0.5)
+    for _ in range(100):
+        assert watched.look(late_s=0.2) == "lag"
+    watched.until("")
+    assert watched.changes == ["lag", ""]
+
+
+def test_a_stopped_process_serves_again_soon() -> None:
+    """Thirty seconds of standing still are one sample, not thirty seconds of refusing."""
+    watched = Watched()
+    watched.look(late_s=30.0)
+    assert watched.overload.lag_s <= LAG_SAMPLE_MAX_S
+    assert watched.until("") < 2.5 * LAG_TAU_S
+
+
+def test_memory_is_left_at_a_lower_mark_than_it_is_reached_at() -> None:
+    watched = Watched()
+    seen = [
+        watched.look(memory_bytes=int(share * GIB), limit_bytes=GIB)
+        for share in (0.5, 0.89, 0.91, 0.89, 0.81, 0.79, 0.89, 0.91)
+    ]
+    assert seen == ["", "", "memory", "memory", "memory", "", "", "memory"]
+
+
+def test_without_a_limit_memory_is_nobodys_business() -> None:
+    assert Watched().look(memory_bytes=2**50) == ""
+
+
+def test_memory_is_told_before_lag() -> None:
+    """It also stops bodies that are being read."""
+    watched = Watched()
+    watched.until("lag", late_s=0.5)
+    assert watched.look(0.5, GIB, GIB) == "memory"
+    assert watched.look(0.5, 0, GIB) == "lag"
+
+
+def test_the_hint_grows_with_the_overload_and_stays_below_a_minute() -> None:
+    watched = Watched()
+    overload = watched.overload
+    assert overload.hint_s(watched.now_s) == HINT_MIN_S
+    watched.until("lag", late_s=0.5)
+    began_s = watched.now_s
+    assert overload.hint_s(began_s) == HINT_MIN_S
+    assert overload.hint_s(began_s + 17) == pytest.approx(17)
+    assert overload.hint_s(began_s + 3_600) == HINT_MAX_S == 59.0
+    assert not overload.hopeless(began_s + 58)
+    assert overload.hopeless(began_s + 60)
+
+
+def test_a_second_overload_is_new() -> None:
+    watched = Watched()
+    watched.until("lag", late_s=0.5)
+    watched.now_s += 100
+    watched.until("")
+    assert watched.overload.lasted_s(watched.now_s) == 0.0
+    watched.until("lag", late_s=0.5)
+    assert watched.overload.lasted_s(watched.now_s) == 0.0
