@@ -27,7 +27,7 @@ class Wanted:
 
     request_id: str
     path: str
-    stream: bool
+    tokens: int
     text: str
     raw: bytes
 
@@ -36,9 +36,8 @@ def wanted(number: int, rng: Random, *, tokens: int = 0, path: str = "") -> Want
     """The request with this number; `rng` decides what is not given."""
     path = path or rng.choice(PATHS)
     tokens = tokens or rng.randint(1, TOKENS_MAX)
-    stream = rng.random() < STREAMED_SHARE
     prompt = f"{number:09d} " + "river " * (rng.randrange(40, PROMPT_BYTES_MAX) // 6)
-    body: dict[str, Any] = {"model": MODEL, "stream": stream}
+    body: dict[str, Any] = {"model": MODEL, "stream": rng.random() < STREAMED_SHARE}
     messages = [{"role": "user", "content": prompt}]
     if path == "/v1/completions":
         body |= {"prompt": prompt, "max_tokens": tokens}
@@ -50,7 +49,8 @@ def wanted(number: int, rng: Random, *, tokens: int = 0, path: str = "") -> Want
         body |= {"messages": messages, "max_tokens": tokens}
         heard = Prompt.from_messages(messages, None).text
     request_id = f"bench-{number:09d}"
-    return Wanted(request_id, path, stream, expected(heard, tokens), _raw(path, request_id, body))
+    raw = _raw(path, request_id, body)
+    return Wanted(request_id, path, tokens, expected(heard, tokens), raw)
 
 
 def _raw(path: str, request_id: str, body: dict[str, Any]) -> bytes:
