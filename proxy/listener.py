@@ -97,7 +97,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = Deadline(plane.loop, self._expired)
         self._stalled_bytes = 0
         self._http10 = False  # to such a client a plain close says that an answer is whole
-        self._excess = False  # one too many: only told so, and asked for the fleet's health
+        self._excess = True  # one too many until it has a place: told so, or the fleet's health
         self._line_skipped = False
         self._unread = False  # a request that came early waits in the buffer
         self._write_paused = False  # the client takes less than it is sent
@@ -153,7 +153,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._plane.enter(self):
             self._turn_away()
             return
-        self._excess = self._plane.crowded
+        self._excess = not self._plane.seat()
         wait_s = EXCESS_S if self._excess else self._plane.settings.timeouts.client_idle_s
         self._deadline.set(self.began_s + wait_s)
 
@@ -183,7 +183,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
-        self._plane.leave(self)
+        self._plane.leave(self, seated=not self._excess)
         if self._exchange is not None:
             self._exchange.cancel()
         else:
@@ -231,8 +231,8 @@ class ClientConnection(asyncio.Protocol):
         self._buffer = data[end + 4 :]
         try:
             self._head = parse_request_head(data[:end])
-            self._excess = self._excess and self._plane.crowded  # others may have left
-            self._head.keep_alive = self._head.keep_alive and not self._excess
+            if self._excess and not self._take_seat():
+                self._head.keep_alive = False
             self._route = self._plane.admit(self._head, excess=self._excess)
         except PenstockError as error:
             self._refuse(error)
@@ -340,6 +340,11 @@ class ClientConnection(asyncio.Protocol):
         self._deadline.set(monotonic() + LINGER_S)
         if self._transport.can_write_eof():
             self._transport.write_eof()
+
+    def _take_seat(self) -> bool:
+        """Whether others have left meanwhile, so that this client can be served."""
+        self._excess = not self._plane.seat()
+        return not self._excess
 
     def _turn_away(self) -> None:
         """Far too many: a word that the kernel may deliver, and no descriptor kept for it."""

@@ -102,6 +102,7 @@ class DataPlane:
             if pool.api_key is not None
         }
         self.clients: set[ClientConnection] = set()
+        self._seated = 0
         self.clients_fit = EVERYBODY  # as many as there are descriptors for
         self.overload = Overload()
         self.draining = False  # said to whoever asks; requests are still served
@@ -114,22 +115,26 @@ class DataPlane:
 
     def enter(self, client: ClientConnection) -> bool:
         """Count a client in; False when not even its head is to be read."""
-        if len(self.clients) >= self._clients_max + EXCESS_MAX:
+        if len(self.clients) - self._seated >= EXCESS_MAX and not self._seats_left:
             return False
         self.clients.add(client)
         return True
 
-    @property
-    def crowded(self) -> bool:
-        """Whether there are more clients than may be served."""
-        return len(self.clients) > self._clients_max
+    def seat(self) -> bool:
+        """Give a client that has entered one of the places of those that are served."""
+        if not self._seats_left:
+            return False
+        self._seated += 1
+        return True
 
-    @property
-    def _clients_max(self) -> int:
-        return min(self.settings.limits.connections, self.clients_fit)
-
-    def leave(self, client: ClientConnection) -> None:
+    def leave(self, client: ClientConnection, *, seated: bool) -> None:
         self.clients.discard(client)
+        self._seated -= seated
+        assert 0 <= self._seated <= len(self.clients)
+
+    @property
+    def _seats_left(self) -> bool:
+        return self._seated < min(self.settings.limits.connections, self.clients_fit)
 
     def reserve(self, size_bytes: int) -> bool:
         """Count bytes of a body in; False when there is no memory for them."""

@@ -6,12 +6,15 @@ stalled reader costs is what the proxy holds. Prints its port.
 
 import asyncio
 import re
+import socket
 from typing import Final, cast
 
 import uvloop
 
 from bench.overhead import answers
 
+# Small, so that the kernel's memory is that of the proxy's sockets.
+SEND_BUFFER_BYTES: Final = 16_384
 _STREAM: Final = re.compile(rb'"stream" *: *true')
 _BLOCK: Final = answers.TOKEN_CHUNK * 256
 
@@ -58,9 +61,13 @@ class FloodConnection(asyncio.Protocol):
 
 
 async def _serve() -> None:
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(FloodConnection, "127.0.0.1", 0, backlog=4_096)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # inherited
+    sock.bind(("127.0.0.1", 0))
+    server = await asyncio.get_running_loop().create_server(
+        FloodConnection, sock=sock, backlog=4_096
+    )
+    print(sock.getsockname()[1], flush=True)
     await server.serve_forever()
 
 

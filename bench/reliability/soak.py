@@ -37,7 +37,7 @@ TOKEN_S: Final = 0.01
 REST_S: Final = 2.0
 # Idle connections to backends are kept 3.5 s.
 POOL_EMPTY_S: Final = 4.5
-SAMPLE_S: Final = 2.0
+SAMPLE_S: Final = 1.0
 # The first part of a run fills caches, pools and the allocator's free lists.
 WARM_SHARE: Final = 0.3
 DESCRIPTORS_SLACK: Final = 3
@@ -238,7 +238,7 @@ async def soak(options: argparse.Namespace) -> Report:
 
 def main(argv: Sequence[str]) -> int:
     """The command; returns its exit status."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     print(f"$ {shlex.join(['penstock', 'bench', 'soak', *argv])}\n")
     report = uvloop.run(soak(options))
     print(f"| {options.seconds:g} s at {options.rate:g} requests/s | |\n|---|---:|")
@@ -249,7 +249,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if report.failures else 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock bench soak", description="Load, leaving clients, faults, and nothing left."
     )

@@ -17,9 +17,9 @@ MIB: Final = 2**20
 KIB: Final = 1024
 # What a reader's own kernel takes; the least there is.
 RECEIVE_BUFFER_BYTES: Final = 4_096
-# 256 KiB at which its backend is paused, what was read when that came, and the objects of a
-# connection, an exchange and a backend's connection.
-READER_BYTES_MAX: Final = 512 * KIB
+# 256 KiB at which its backend is paused, as much again in the read that reached it, and the
+# objects of a connection, an exchange and a backend's connection.
+READER_BYTES_MAX: Final = 576 * KIB
 DROPPING_S: Final = 5.0
 _PAGE_BYTES: Final = 4_096
 
