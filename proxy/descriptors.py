@@ -10,7 +10,7 @@ import logging
 import resource
 from typing import Final, Protocol
 
-from proxy.plane import EXCESS_MAX
+from proxy.plane import EVERYBODY, EXCESS_MAX
 from proxy.upstream import IDLE_MAX
 
 logger = logging.getLogger(__name__)
@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 OWN: Final = 64
 # Probes and scrapes of a backend that may run at a time.
 OF_A_BACKEND: Final = 4
+_HOW: Final = "(ulimit -n, LimitNOFILE=, --ulimit nofile=)"
 
 
 class Limits(Protocol):
@@ -48,32 +49,33 @@ def covered(descriptors: int, backends: int) -> int:
 
 
 def secure(connections: int, backends: int, limits: Limits = resource) -> int:
-    """Raise the soft limit if it must be; how many of these clients can be served.
+    """Raise the soft limit if it must be; how many clients it is enough for then.
 
     Raises OSError when that is none.
     """
     soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
     wanted = needed(connections, backends)
-    if soft != limits.RLIM_INFINITY and soft < wanted:
+    if soft == limits.RLIM_INFINITY:
+        return EVERYBODY
+    if soft < wanted:
         soft = wanted if hard == limits.RLIM_INFINITY else min(wanted, hard)
         limits.setrlimit(limits.RLIMIT_NOFILE, (soft, hard))
-        if soft < wanted:
-            return _fewer(connections, backends, soft, wanted)
-    return connections
+    fit = covered(soft, backends)
+    if fit < connections:
+        _warn(connections, fit, soft, f"raise the limit to {wanted} {_HOW}")
+    return fit
 
 
-def _fewer(connections: int, backends: int, limit: int, wanted: int) -> int:
-    fit = covered(limit, backends)
-    remedy = f"raise the limit to {wanted} (ulimit -n, LimitNOFILE=, --ulimit nofile=)"
+def _warn(connections: int, fit: int, limit: int, remedy: str) -> None:
     if fit < 1:
         raise OSError(
             errno.EMFILE, f"{limit} file descriptors are too few to serve anybody; {remedy}"
         )
     logger.warning(
-        "descriptors are too few: limits.connections=%d descriptors=%d, taking %d clients; %s",
+        "descriptors are too few: limits.connections=%d descriptors=%d, taking %d clients; "
+        "%s, or lower limits.connections",
         connections,
         limit,
         fit,
-        f"{remedy}, or lower limits.connections",
+        remedy,
     )
-    return fit

@@ -15,11 +15,12 @@ from typing import Final
 # 20 tokens/s comes in lumps of five.
 LAG_S: Final = 0.25
 LAG_OVER_S: Final = 0.125
-# Time constant of the mean: one long turn (a collection, a burst) is no overload, a second is.
-LAG_TAU_S: Final = 1.0
-# A longer pause was none of the loop's (a stopped process, a suspended machine): it counts as
-# this much, so that the proxy serves again two seconds after it.
-LAG_SAMPLE_MAX_S: Final = 1.0
+# Time constant of the mean: an overload lasts; a collection, a burst, a moment without a CPU do
+# not.
+LAG_TAU_S: Final = 2.0
+# A longer pause was none of the loop's (a stopped process, a suspended machine) and counts as
+# this much: alone it is no overload, and one that lasted is over three seconds after its end.
+LAG_SAMPLE_MAX_S: Final = 0.5
 # Shares of the memory limit. What is left must hold what running requests still bring.
 MEMORY_SHARE: Final = 0.90
 MEMORY_OVER_SHARE: Final = 0.80

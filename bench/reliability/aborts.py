@@ -46,7 +46,7 @@ TASKS_SLACK: Final = 2
 # A rendered /metrics is kept so long.
 SCRAPE_S: Final = 1.1
 # Longer than the simulated servers keep the connections of the first probes.
-PROBES_GONE_S: Final = 1.0
+PROBES_GONE_S: Final = 0.5
 _PROFILES: Final = {
     "queued": "instant",
     "connect": "instant",

@@ -181,13 +181,25 @@ async def test_memory_that_is_given_back_opens_the_door_again(
             await asyncio.sleep(0.1)
 
 
+async def test_one_pause_is_no_overload(serve: Serve, simulate: Simulate) -> None:
+    penstock = await serve(await simulate())
+    penstock.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(1.0)
+    penstock.process.send_signal(signal.SIGCONT)
+    for _ in range(5):
+        assert (await asked(penstock)).status == 200
+        await asyncio.sleep(0.1)
+
+
 async def test_a_loop_that_lags_sheds_and_soon_serves_again(
     serve: Serve, simulate: Simulate
 ) -> None:
     penstock = await serve(await simulate())
-    penstock.process.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(1.5)
-    penstock.process.send_signal(signal.SIGCONT)
+    for _ in range(5):  # what it has is never enough
+        penstock.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(0.8)
+        penstock.process.send_signal(signal.SIGCONT)
+        await asyncio.sleep(0.05)
     statuses: list[tuple[int, Any]] = []
     async with asyncio.timeout(15):
         while not statuses or statuses[-1][0] != 200 or all(s == 200 for s, _ in statuses):
@@ -278,10 +290,10 @@ async def test_without_descriptors_it_neither_spins_nor_dies(
 async def test_a_dial_without_descriptors_is_no_fault_of_the_backends(
     serve: Serve, simulate: Simulate
 ) -> None:
-    (server,) = await simulate()
+    (server,) = await simulate(keep_alive_s=0.2)
     penstock = await serve([server], descriptors=300, health={"interval_s": 60, "timeout_s": 5})
     client = await Client.open(penstock)
-    await asyncio.sleep(4.0)  # the connections of the first probes are gone
+    await asyncio.sleep(0.5)  # the connections of the first probes are gone
     hogs: list[asyncio.StreamWriter] = []
     async with asyncio.timeout(10):
         while len(os.listdir(f"/proc/{penstock.process.pid}/fd")) < 300:

@@ -7,7 +7,7 @@ import pytest
 
 from proxy import descriptors
 from proxy.descriptors import covered, needed
-from proxy.plane import EXCESS_MAX
+from proxy.plane import EVERYBODY, EXCESS_MAX
 from proxy.pressure import group_limit_bytes, resident_bytes, trim
 
 
@@ -45,10 +45,10 @@ class Limits:
 @pytest.mark.parametrize(
     ("soft", "hard", "wanted", "fit", "after"),
     [
-        (1_024, 4_096, 100, 100, 1_024),  # enough: left alone
+        (1_024, 4_096, 100, covered(1_024, 1), 1_024),  # enough: left alone
         (1_024, 100_000, 10_000, 10_000, needed(10_000, 1)),
         (1_024, -1, 10_000, 10_000, needed(10_000, 1)),
-        (-1, -1, 10_000, 10_000, -1),
+        (-1, -1, 10_000, EVERYBODY, -1),
         (1_024, 4_096, 10_000, covered(4_096, 1), 4_096),
     ],
 )
