@@ -112,6 +112,8 @@ async def test_far_too_many_are_turned_away(guard: Guard) -> None:
     for answer in answers:
         assert_shed(answer)
     assert len({answer.headers["retry-after-ms"] for answer in answers}) > 50  # spread
+    # Those who are turned away hold nothing, though they have not closed their end.
+    assert len(os.listdir(f"/proc/{penstock.process.pid}/fd")) < EXCESS_MAX + 60
     for client in clients:
         assert await client.rest(3.0) == b""
     for client in inside:
@@ -133,7 +135,9 @@ async def test_short_of_memory_new_requests_are_shed_by_their_head(
     client = await Client.open(penstock, request())
     assert_shed(await client.answer())
     assert await client.rest() == b""
-    assert_shed(await asked(penstock, request(b"Content-Length: 900000", body=b"{")))
+    # By the head alone: nobody is asked for a body.
+    expecting = request(b"Expect: 100-continue", b"Content-Length: 9", body=b"")
+    assert_shed(await asked(penstock, expecting))
     assert (await asked(penstock, HEALTH)).status == 200
     models = request(method=b"GET", path=b"/v1/models", body=None)
     assert (await asked(penstock, models)).status == 200
