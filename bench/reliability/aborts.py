@@ -128,7 +128,7 @@ async def at_a_server(
 ) -> Times:
     """They leave while a server works for them; `tokens`: after their first one."""
     clients = await ask(proxy, count, request(stream=stream))
-    await until(lambda: server.engine.running == count, "requests run")
+    await until(lambda: _running(server, clients) == count, "requests run")
     if tokens:
         await until(lambda: all(each.answer.body for each in clients), "tokens come")
     server.ended_s.clear()
@@ -137,6 +137,14 @@ async def at_a_server(
     assert server.engine.idle
     await gone(clients)
     return [ended_s - began_s for ended_s in server.ended_s]
+
+
+def _running(server: TimedServer, clients: Sequence[ClientConnection]) -> int:
+    """Requests that a server works for; raises SystemExit when one was refused instead."""
+    for client in clients:
+        if client.answer.status not in (0, 200):
+            raise SystemExit(f"penstock bench aborts: refused: {bytes(client.answer.body)!r}")
+    return server.engine.running
 
 
 async def while_dialled(proxy: ProxyProcess, count: int) -> Times:
