@@ -34,9 +34,9 @@ class PenstockError(Exception):
         """Retry hints that the OpenAI and Anthropic SDKs obey."""
         hints: list[tuple[bytes, bytes]] = []
         if self.retry_after_s:
-            whole_s = max(1, -int(-self.retry_after_s // 1))
-            hints.append((b"retry-after", b"%d" % whole_s))
-            hints.append((b"retry-after-ms", b"%d" % round(self.retry_after_s * 1000)))
+            after_ms = round(self.retry_after_s * 1000)
+            hints.append((b"retry-after", b"%d" % max(1, -(-after_ms // 1000))))
+            hints.append((b"retry-after-ms", b"%d" % after_ms))
         if not self.retry_helps:
             hints.append((b"x-should-retry", b"false"))
         return hints

@@ -15,11 +15,10 @@ from typing import Final
 # 20 tokens/s comes in lumps of five.
 LAG_S: Final = 0.25
 LAG_OVER_S: Final = 0.125
-# Time constant of the mean: an overload lasts; a collection, a burst, a moment without a CPU do
-# not.
+# Time constant of the mean: an overload lasts, a collection or a burst does not.
 LAG_TAU_S: Final = 2.0
-# A longer pause was none of the loop's (a stopped process, a suspended machine) and counts as
-# this much: alone it is no overload, and one that lasted is over three seconds after its end.
+# What one late turn counts as, at most: alone it is no overload, and one that lasted is over
+# three seconds after its end.
 LAG_SAMPLE_MAX_S: Final = 0.5
 # Shares of the memory limit. What is left must hold what running requests still bring.
 MEMORY_SHARE: Final = 0.90
@@ -43,13 +42,21 @@ class Overload:
         self.reason = ""
 
     def observe(
-        self, now_s: float, period_s: float, late_s: float, memory_bytes: int, limit_bytes: int
+        self,
+        now_s: float,
+        period_s: float,
+        late_s: float,
+        worked_s: float,
+        memory_bytes: int,
+        limit_bytes: int,
     ) -> bool:
         """Look at one period of a timer that came `late_s` late; True when `reason` changed.
 
-        `limit_bytes` is 0 where memory has no limit.
+        `worked_s` is the CPU time that the loop used in it: a loop that waited for a CPU which
+        others have is late too, but refusing its requests would help nobody. `limit_bytes` is
+        0 where memory has no limit.
         """
-        late_s = min(late_s, LAG_SAMPLE_MAX_S)
+        late_s = min(late_s, worked_s, LAG_SAMPLE_MAX_S)
         kept = exp(-(period_s + late_s) / LAG_TAU_S)
         self.lag_s = self.lag_s * kept + late_s * (1 - kept)
         self._late = self.lag_s > (LAG_OVER_S if self._late else LAG_S)

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Final
 
 from proxy.plane import DataPlane
@@ -40,11 +40,12 @@ class Pressure:
         """Measure until cancelled."""
         while True:
             due_s = monotonic() + PERIOD_S
+            worked_s = thread_time()
             await asyncio.sleep(PERIOD_S)
             now_s = monotonic()
-            self._look(now_s, max(0.0, now_s - due_s))
+            self._look(now_s, max(0.0, now_s - due_s), thread_time() - worked_s)
 
-    def _look(self, now_s: float, late_s: float) -> None:
+    def _look(self, now_s: float, late_s: float, worked_s: float) -> None:
         plane = self._plane
         overload = plane.overload
         metrics = plane.metrics
@@ -54,7 +55,7 @@ class Pressure:
         limit_bytes = plane.settings.limits.memory_bytes or self._group_limit_bytes
         held_bytes = resident_bytes() if limit_bytes else 0
         lasted_s = overload.lasted_s(now_s)
-        if overload.observe(now_s, PERIOD_S, late_s, held_bytes, limit_bytes):
+        if overload.observe(now_s, PERIOD_S, late_s, worked_s, held_bytes, limit_bytes):
             if overload.reason:
                 logger.warning(
                     "overloaded, refusing new requests reason=%s lag_ms=%.0f resident_bytes=%d "

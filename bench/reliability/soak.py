@@ -9,6 +9,7 @@ are where they were. Exit 0 when all of that holds.
 
 import argparse
 import asyncio
+import contextlib
 import shlex
 import statistics
 import sys
@@ -32,6 +33,8 @@ BACKENDS: Final = 4
 # No answer takes longer: hung servers are given up after 3 s, thrice at most.
 ANSWER_S: Final = 30.0
 TIMEOUTS: Final = {"first_byte_s": 3, "idle_s": 3, "hold_s": 1}
+# Arrivals that are later than this are left out; the load shares its cores with others.
+ARREARS_S: Final = 0.5
 # What a server takes for a token: a client that leaves does so before its last one.
 TOKEN_S: Final = 0.01
 REST_S: Final = 2.0
@@ -91,6 +94,7 @@ class Soak:
         self.wrong: list[str] = []
         self.left = 0
         self.faults = 0
+        self.skipped_s = 0.0
         self.latencies_s: list[float] = []
         self.samples: list[Sample] = []
 
@@ -103,6 +107,10 @@ class Soak:
             sampling = tasks.create_task(self._sample(began_s))
             while (next_s := next_s + rng.expovariate(options.rate)) < began_s + options.seconds:
                 await asyncio.sleep(max(0.0, next_s - monotonic()))
+                late_s = monotonic() - next_s
+                if late_s > ARREARS_S:  # this process stood still: no burst to make up for it
+                    self.skipped_s += late_s
+                    next_s += late_s
                 number += 1
                 if rng.random() < options.faults:
                     kind, how = rng.choice(_MISBEHAVIOUR)
@@ -132,9 +140,10 @@ class Soak:
                 left = True
                 self.left += 1
                 connection.leave(way)
-                async with asyncio.timeout(ANSWER_S):
-                    await connection.gone()
-        if left or connection.answer.ended or not connection.open:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ANSWER_S):
+                        await connection.gone()
+        if connection.answer.ended or not connection.open:
             verdict = judge(request, connection.answer, left=left)
         if not left:
             self.verdicts[verdict] += 1
@@ -142,8 +151,11 @@ class Soak:
         if verdict in FAULTS and len(self.wrong) < 10:
             answer = connection.answer
             tail = bytes(answer.body[-200:])
-            self.wrong.append(f"{request.request_id} {request.path} {answer.status}: {verdict}")
-            print(self.wrong[-1], f"left={left} ended={answer.ended} {tail!r}", file=sys.stderr)
+            how = f"left by {way.value}" if left else "stayed"
+            self.wrong.append(
+                f"{request.request_id} {request.path} {answer.status}, {how}: {verdict}"
+            )
+            print(self.wrong[-1], tail, file=sys.stderr)
         if connection.reusable:
             self._idle.append(connection)
         elif connection.open:
@@ -199,6 +211,7 @@ class Report:
             ("told broken", f"{counts[Verdict.TOLD]:,}"),
             ("cut in silence, mixed, malformed or hung", f"{sum(counts[f] for f in FAULTS)}"),
             ("clients that left before their answer's end", f"{soak.left:,}"),
+            ("seconds of arrivals left out, the load being late", f"{soak.skipped_s:.1f}"),
             ("faults set", f"{soak.faults:,}"),
             ("time to the last byte, p50 / p99 ms", f"{cuts[49] * 1e3:.0f} / {cuts[98] * 1e3:.0f}"),
             ("counters that are not zero at the end", str(len(self._left))),

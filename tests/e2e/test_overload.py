@@ -1,18 +1,20 @@
 """The proxy at its own limits: it sheds early and says so, stays reachable, and recovers."""
 
 import asyncio
+import gc
 import os
 import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
-import orjson
 import pytest
 
+from conf.load import load
+from proxy.app import App
 from proxy.plane import EXCESS_MAX
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.wire import Answer, Client, Guard, request
@@ -185,37 +187,49 @@ async def test_memory_that_is_given_back_opens_the_door_again(
             await asyncio.sleep(0.1)
 
 
-async def test_one_pause_is_no_overload(serve: Serve, simulate: Simulate) -> None:
+async def test_a_pause_is_no_overload(serve: Serve, simulate: Simulate) -> None:
+    """Nor is a machine that others keep busy: what is late waits, but is not refused."""
     penstock = await serve(await simulate())
-    penstock.process.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(1.0)
-    penstock.process.send_signal(signal.SIGCONT)
-    for _ in range(5):
-        assert (await asked(penstock)).status == 200
-        await asyncio.sleep(0.1)
-
-
-async def test_a_loop_that_lags_sheds_and_soon_serves_again(
-    serve: Serve, simulate: Simulate
-) -> None:
-    penstock = await serve(await simulate())
-    for _ in range(5):  # what it has is never enough
+    for _ in range(3):
         penstock.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(0.8)
         penstock.process.send_signal(signal.SIGCONT)
-        await asyncio.sleep(0.05)
-    statuses: list[tuple[int, Any]] = []
-    async with asyncio.timeout(15):
-        while not statuses or statuses[-1][0] != 200 or all(s == 200 for s, _ in statuses):
-            answer = await asked(penstock)
-            statuses.append((answer.status, orjson.loads(answer.body)))
-            if answer.status != 200:
-                assert_shed(answer)
-            await asyncio.sleep(0.05)
-    metrics = await penstock.metrics()
-    assert 'penstock_shed_total{priority="0",reason="lag"}' in metrics
-    assert 'penstock_overload{reason="lag"} 0.0' in metrics
-    assert any(b"overload is over" in each for each in penstock.log)
+        assert (await asked(penstock)).status == 200
+
+
+def spin(work_s: float) -> None:
+    """Keep the loop's thread at work."""
+    ends_s = time.thread_time() + work_s
+    while time.thread_time() < ends_s:
+        pass
+
+
+async def test_a_loop_that_lags_sheds_and_soon_serves_again(
+    simulate: Simulate,
+) -> None:
+    """In this process, where its loop can be kept busy."""
+    thresholds = gc.get_threshold()  # of this process: the app sets its own
+    (server,) = await simulate()
+    given = {"backends": [server.url], "listen.port": 0, "admin.port": 0, "log.access": False}
+    app = App(load(None, {}, given))
+    await app.start()
+    try:
+        penstock = Penstock(cast(Any, None), app.port, app.admin_port)
+        await penstock.until_ready(1)
+        assert (await asked(penstock)).status == 200
+        for _ in range(5):
+            spin(0.6)
+            await asyncio.sleep(0.001)
+        assert_shed(await asked(penstock))
+        assert (await asked(penstock, HEALTH)).status == 200
+        assert app.plane.metrics.shed["lag", "0"] == 1
+        async with asyncio.timeout(20):
+            while (await asked(penstock)).status != 200:
+                await asyncio.sleep(0.1)
+    finally:
+        await app.close()
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
 
 
 async def test_a_retry_that_cannot_help_is_not_asked_for(guard: Guard) -> None:

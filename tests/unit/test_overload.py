@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.overload import HINT_MAX_S, HINT_MIN_S, LAG_S, Overload
+from proxy.overload import HINT_MAX_S, HINT_MIN_S, Overload
 
 PERIOD_S = 0.25
 GIB = 2**30
@@ -16,9 +16,16 @@ class Watched:
         self.now_s = 1_000.0
         self.changes: list[str] = []
 
-    def look(self, late_s: float = 0.0, memory_bytes: int = 0, limit_bytes: int = 0) -> str:
+    def look(
+        self,
+        late_s: float = 0.0,
+        memory_bytes: int = 0,
+        limit_bytes: int = 0,
+        worked_share: float = 1.0,
+    ) -> str:
         self.now_s += PERIOD_S + late_s
-        if self.overload.observe(self.now_s, PERIOD_S, late_s, memory_bytes, limit_bytes):
+        worked_s = (PERIOD_S + late_s) * worked_share
+        if self.overload.observe(self.now_s, PERIOD_S, late_s, worked_s, memory_bytes, limit_bytes):
             self.changes.append(self.overload.reason)
         return self.overload.reason
 
@@ -64,10 +71,19 @@ def test_between_the_two_marks_nothing_changes() -> None:
 
 
 def test_a_process_that_was_stopped_serves_at_once() -> None:
-    """Thirty seconds of standing still are one late turn."""
+    """Thirty seconds of standing still are no work of its own."""
     watched = Watched()
-    assert watched.look(late_s=30.0) == ""
-    assert watched.overload.lag_s < LAG_S
+    assert watched.look(late_s=30.0, worked_share=0.001) == ""
+    assert watched.overload.lag_s < 0.05
+
+
+def test_who_waits_for_a_cpu_that_others_have_refuses_nobody() -> None:
+    watched = Watched()
+    for _ in range(1_000):
+        assert watched.look(late_s=0.7, worked_share=0.05) == ""
+    for _ in range(20):  # work of its own shows all the same, with half a CPU
+        watched.look(late_s=0.7, worked_share=0.5)
+    assert watched.overload.reason == "lag"
 
 
 def test_memory_is_left_at_a_lower_mark_than_it_is_reached_at() -> None:
