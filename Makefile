@@ -5,7 +5,7 @@ ARGS ?=
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
-.PHONY: demo test test-compiled test-vllm faults splits unit lint lint-deploy format bench clean
+.PHONY: demo test test-compiled test-vllm faults splits unit lint lint-deploy format bench soak aborts slow clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -58,6 +58,15 @@ format: .venv/installed
 
 bench: $(BENCH_IN).venv/installed  ## CPU, latency and memory beside nginx, HAProxy and aiohttp (Debian: nginx-light haproxy)
 	$(BENCH_IN).venv/bin/penstock bench overhead $(ARGS)
+
+soak: $(BENCH_IN).venv/installed  ## 200 requests/s, leaving clients, failing servers, and then nothing is left; ARGS="--seconds 900"
+	$(BENCH_IN).venv/bin/penstock bench soak $(ARGS)
+
+aborts: $(BENCH_IN).venv/installed  ## 12,500 clients leave in every phase: how soon their backends are let go; ARGS="--each 100"
+	$(BENCH_IN).venv/bin/penstock bench aborts $(ARGS)
+
+slow: $(BENCH_IN).venv/installed  ## 1,000 slow heads, slow bodies and stalled readers: six minutes; ARGS="--rounds 1 --body-s 10"
+	$(BENCH_IN).venv/bin/penstock bench slow $(ARGS)
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer: make PYTHON=python3.12 …")'

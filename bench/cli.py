@@ -29,11 +29,32 @@ def _scrape(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _soak(argv: Sequence[str]) -> int:
+    from bench.reliability.soak import main
+
+    return main(argv)
+
+
+def _aborts(argv: Sequence[str]) -> int:
+    from bench.reliability.aborts import main
+
+    return main(argv)
+
+
+def _slow(argv: Sequence[str]) -> int:
+    from bench.reliability.slow import main
+
+    return main(argv)
+
+
 # A benchmark is imported when it is asked for.
 COMMANDS: Final[dict[str, tuple[Callable[[Sequence[str]], int], str]]] = {
     "overhead": (_overhead, "CPU, latency and memory beside nginx, HAProxy and aiohttp"),
     "policies": (_policies, "what counting tokens buys, on simulated servers"),
     "estimators": (_estimators, "estimated against real prompt tokens, on texts of four classes"),
+    "soak": (_soak, "load, leaving clients and failing servers, and then nothing is left"),
+    "aborts": (_aborts, "how soon after a client leaves its backend is let go, in each phase"),
+    "slow": (_slow, "clients that send or read slowly: what they cost the others, and memory"),
     "scrape": (_scrape, "what a /metrics scrape does to the streams beside it"),
 }
 

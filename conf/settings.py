@@ -185,7 +185,17 @@ class LimitSettings(Section):
         description="Of all request bodies held at a time.",
     )
     connections: int = Field(
-        default=10_000, ge=1, le=1_000_000, description="Client connections open."
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Client connections open; each takes up to three file descriptors.",
+    )
+    memory_bytes: int | None = Field(
+        default=None,
+        ge=16_777_216,
+        le=2**44,
+        description="Of the whole process: from 90 % of it new requests are refused. null: what"
+        " the control group allows (memory.max), if it sets a limit.",
     )
 
     @model_validator(mode="after")

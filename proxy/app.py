@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 from random import Random, SystemRandom
-from time import monotonic
 from typing import Final
 
 from aiohttp import web
@@ -20,6 +19,7 @@ from balancing.token_counter import TokenCounter
 from conf.load import Loaded
 from conf.settings import PoolSettings, Settings
 from health.monitor import Monitor
+from proxy import descriptors
 from proxy.access_log import AccessLog
 from proxy.admin import Admin
 from proxy.counting import Counting
@@ -35,6 +35,7 @@ from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.notify import notify
 from proxy.plane import DataPlane
+from proxy.pressure import Pressure, group_limit_bytes
 from proxy.upstream import keep_alive
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,6 @@ logger = logging.getLogger(__name__)
 BACKLOG: Final = 4_096
 # What the kernel may hold of an answer that a client does not read.
 SEND_BUFFER_BYTES: Final = 262_144
-LAG_PERIOD_S: Final = 0.25
 # Container objects made and not freed before the collector looks (CPython: 700).
 GC_THRESHOLD: Final = 20_000
 # aiohttp logs heads that it cannot read, tokens in them included; our own middleware logs faults.
@@ -67,7 +67,7 @@ class App:
         self._settings = settings
         self._servers: list[asyncio.Server] = []
         self._runner: web.AppRunner | None = None
-        self._lag: asyncio.Task[None] | None = None
+        self._pressure: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -92,8 +92,14 @@ class App:
         self.admin_port = 0
 
     async def start(self) -> None:
-        """Listen on both ports and begin to probe. Raises OSError when a port is taken."""
+        """Listen on both ports and begin to probe.
+
+        Raises OSError when a port is taken or there are too few descriptors.
+        """
         listen, admin = self._settings.listen, self._settings.admin
+        self.plane.clients_fit = descriptors.secure(
+            self._settings.limits.connections, len(self.plane.fleet.backends)
+        )
         loop = self.plane.loop
         sock = _listening_socket(listen.host, listen.port, reuse_port=listen.reuse_port)
         self._servers.append(
@@ -118,7 +124,7 @@ class App:
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
-        self._lag = loop.create_task(self._measure_lag())
+        self._pressure = loop.create_task(Pressure(self.plane, group_limit_bytes()).watch())
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain; a second signal ends the drain."""
@@ -137,8 +143,8 @@ class App:
         for client in list(self.plane.clients):
             client.break_off()
         await self.monitor.stop()
-        if self._lag is not None:
-            self._lag.cancel()
+        if self._pressure is not None:
+            self._pressure.cancel()
         for connections in self.plane.connections.values():
             connections.close()
         if self._runner is not None:
@@ -159,12 +165,6 @@ class App:
             self.monitor.certain(backend, certain)
         elif error.suspicious:
             self.monitor.request_failed(backend)
-
-    async def _measure_lag(self) -> None:
-        while True:
-            due_s = monotonic() + LAG_PERIOD_S
-            await asyncio.sleep(LAG_PERIOD_S)
-            self.plane.metrics.loop_lag_s.observe(max(0.0, monotonic() - due_s))
 
 
 def fleet_of(settings: Settings) -> Fleet:

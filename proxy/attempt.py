@@ -29,7 +29,7 @@ from proxy.errors import (
 from proxy.heads import ResponseHead, forwarded_request_head
 from proxy.patience import hint_of
 from proxy.relay import EventRelay, JsonRelay, Relay
-from proxy.upstream import BackendConnection, ConnectionPool
+from proxy.upstream import BackendConnection, ConnectionPool, NoDescriptors
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange
@@ -117,6 +117,8 @@ class Attempt:
             self._end(BackendGone())
         elif isinstance(error, BackendError):
             self._end(error)
+        elif isinstance(error, NoDescriptors):
+            self._exchange.shed("descriptors")
         else:
             logger.error("dialing failed", exc_info=error)
             self._end(ConnectFailed())

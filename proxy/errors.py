@@ -18,6 +18,9 @@ class PenstockError(Exception):
     message: ClassVar[str] = "penstock failed to serve this request; retry it."
     # Whether the connection's framing is in doubt, so that it cannot be used again.
     closes: ClassVar[bool] = False
+    # Whether the same request, sent again, may fare better. SDKs retry 408, 409, 429 and 5xx
+    # by themselves, twice, unless they are told not to.
+    retry_helps: bool = True
 
     def __init__(
         self, message: str | None = None, *, param: str | None = None, retry_after_s: float = 0.0
@@ -29,13 +32,14 @@ class PenstockError(Exception):
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Retry hints that the OpenAI and Anthropic SDKs obey."""
-        if not self.retry_after_s:
-            return []
-        whole_s = max(1, -int(-self.retry_after_s // 1))
-        return [
-            (b"retry-after", b"%d" % whole_s),
-            (b"retry-after-ms", b"%d" % round(self.retry_after_s * 1000)),
-        ]
+        hints: list[tuple[bytes, bytes]] = []
+        if self.retry_after_s:
+            after_ms = round(self.retry_after_s * 1000)
+            hints.append((b"retry-after", b"%d" % max(1, -(-after_ms // 1000))))
+            hints.append((b"retry-after-ms", b"%d" % after_ms))
+        if not self.retry_helps:
+            hints.append((b"x-should-retry", b"false"))
+        return hints
 
 
 class ClientError(PenstockError):
@@ -83,6 +87,7 @@ class BodyTooLarge(ClientError):
     status = 413
     code = "body_too_large"
     closes = True
+    retry_helps = False
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(f"The request body is over the limit of {limit_bytes} bytes.")
@@ -91,6 +96,7 @@ class BodyTooLarge(ClientError):
 class HeadersTooLarge(ClientError):
     status = 431
     code = "headers_too_large"
+    retry_helps = False
     message = "The request's head is over the limit; send fewer or shorter headers."
     closes = True
 
@@ -130,10 +136,18 @@ class Overloaded(PenstockError):
     message = "The proxy is at a limit of its own; retry after the time given."
     closes = True
 
-    def __init__(self, reason: str, message: str | None = None) -> None:
-        """`reason` names the limit, for metrics."""
-        super().__init__(message, retry_after_s=1.0)
+    def __init__(
+        self,
+        reason: str,
+        message: str | None = None,
+        *,
+        retry_after_s: float,
+        hopeless: bool = False,
+    ) -> None:
+        """`reason` names the limit, for metrics; `hopeless`: retries only add to the load."""
+        super().__init__(message, retry_after_s=retry_after_s)
         self.reason = reason
+        self.retry_helps = not hopeless
 
 
 class NoBackendReady(PenstockError):

@@ -152,6 +152,10 @@ class Exchange:
         """The proxy ends it (the drain is over): tell the client, then let go."""
         self._end(error)
 
+    def shed(self, reason: str) -> None:
+        """A limit of the proxy's own ends it; no backend is at fault."""
+        self._end(self._plane.overloaded(reason))
+
     def pause(self) -> None:
         """The client does not take what was written."""
         self.paused = True

@@ -132,6 +132,14 @@ class PenstockCollector(Collector):
             yield HistogramMetricFamily(
                 f"penstock_{name}", text, histogram.buckets(), histogram.total
             )
+        yield GaugeMetricFamily("penstock_clients", "Open client connections.", metrics.clients)
+        yield GaugeMetricFamily("penstock_tasks", "Tasks on the event loop.", metrics.tasks)
+        overload = GaugeMetricFamily(
+            "penstock_overload", "1 while new requests are refused for it.", labels=["reason"]
+        )
+        for reason in ("lag", "memory"):
+            overload.add_metric([reason], float(metrics.overload == reason))
+        yield overload
         # Nothing waits yet: the family is there, so that dashboards need no second version.
         yield _histogram("queue_wait_seconds", "Waiting for admission.", "priority")
         yield GaugeMetricFamily(

@@ -20,7 +20,6 @@ from proxy.errors import (
     Draining,
     HeadersTooLarge,
     MalformedHttp,
-    Overloaded,
     PenstockError,
     RequestTimeout,
 )
@@ -42,6 +41,8 @@ LINGER_S: Final = 2.0
 LINGER_BYTES_MAX: Final = 4_194_304
 # Time to send a body grows with what has arrived: this rate is always in time.
 BODY_BYTES_PER_S_MIN: Final = 4_096
+# A client that is one too many is told so by then, whether it has asked for anything or not.
+EXCESS_S: Final = 1.0
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -64,9 +65,11 @@ class ClientConnection(asyncio.Protocol):
         "_buffer",
         "_deadline",
         "_dechunker",
+        "_excess",
         "_exchange",
         "_head",
         "_http10",
+        "_line_skipped",
         "_lingered_bytes",
         "_parts",
         "_phase",
@@ -94,6 +97,8 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = Deadline(plane.loop, self._expired)
         self._stalled_bytes = 0
         self._http10 = False  # to such a client a plain close says that an answer is whole
+        self._excess = True  # one too many until it has a place: told so, or the fleet's health
+        self._line_skipped = False
         self._unread = False  # a request that came early waits in the buffer
         self._write_paused = False  # the client takes less than it is sent
         self._lingered_bytes = 0
@@ -113,6 +118,7 @@ class ClientConnection(asyncio.Protocol):
             self._close()
             return
         self._phase = Phase.HEAD
+        self._line_skipped = False
         self._unread = bool(self._buffer)
         if self._write_paused:  # the next request waits until this answer was taken
             self._watch_stall()
@@ -144,10 +150,12 @@ class ClientConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = peer[0].encode("ascii") if peer else b""
         self.began_s = monotonic()
-        if self._plane.enter(self):
-            self._deadline.set(self.began_s + self._plane.settings.timeouts.client_idle_s)
-        else:
-            self._refuse(Overloaded("connections", "Too many connections are open; retry."))
+        if not self._plane.enter(self):
+            self._turn_away()
+            return
+        self._excess = not self._plane.seat()
+        wait_s = EXCESS_S if self._excess else self._plane.settings.timeouts.client_idle_s
+        self._deadline.set(self.began_s + wait_s)
 
     def data_received(self, data: bytes) -> None:
         phase = self._phase
@@ -175,7 +183,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
-        self._plane.leave(self)
+        self._plane.leave(self, seated=not self._excess)
         if self._exchange is not None:
             self._exchange.cancel()
         else:
@@ -204,7 +212,9 @@ class ClientConnection(asyncio.Protocol):
         self._unread = False
         if self._phase is not Phase.HEAD or self._write_paused or self._transport.is_closing():
             return
-        if self._buffer.startswith(b"\r\n"):  # RFC 9112 2.2: one empty line before a request
+        # RFC 9112 2.2: one empty line before a request; more would buy time, byte by byte.
+        if not self._line_skipped and self._buffer.startswith(b"\r\n"):
+            self._line_skipped = True
             self._buffer = self._buffer[2:]
         data = self._buffer
         limit_bytes = self._plane.settings.limits.head_bytes
@@ -216,12 +226,14 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(MalformedHttp("Speak HTTP/1.1 here, without TLS."))
             elif data:
                 head_s = self._plane.settings.timeouts.client_head_s
-                self._deadline.set(self.began_s + head_s)
+                self._deadline.set(self.began_s + (EXCESS_S if self._excess else head_s))
             return
         self._buffer = data[end + 4 :]
         try:
             self._head = parse_request_head(data[:end])
-            self._route = self._plane.admit(self._head)
+            if self._excess and not self._take_seat():
+                self._head.keep_alive = False
+            self._route = self._plane.admit(self._head, excess=self._excess)
         except PenstockError as error:
             self._refuse(error)
             return
@@ -281,8 +293,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(BodyTooLarge(limit_bytes))
             return False
         if not self._plane.reserve(len(body)):
-            message = "The bodies of all requests together are too large; retry."
-            self._refuse(Overloaded("bodies", message))
+            self._refuse(self._plane.no_room())
             return False
         self._body_bytes += len(body)
         self._parts.append(body)
@@ -330,6 +341,20 @@ class ClientConnection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
+    def _take_seat(self) -> bool:
+        """Whether others have left meanwhile, so that this client can be served."""
+        self._excess = not self._plane.seat()
+        return not self._excess
+
+    def _turn_away(self) -> None:
+        """Far too many: a word that the kernel may deliver, and no descriptor kept for it."""
+        error = self._plane.overloaded("connections", "Too many connections are open; retry.")
+        answer = self._plane.answer(self._transport, None)
+        answer.fail(error, dialect_of(b"").error_body(error))
+        self._plane.refused(None, answer, error, self.peer)
+        self._phase = Phase.CLOSING
+        self._transport.close()
+
     def _leave(self) -> None:
         """The client is gone, or as good as gone."""
         self._phase = Phase.CLOSING
@@ -360,6 +385,8 @@ class ClientConnection(asyncio.Protocol):
                 self._watch_stall()  # slow, but reading
             else:
                 self._leave()
+        elif phase is Phase.HEAD and self._excess:
+            self._refuse(self._plane.overloaded("connections"))
         elif phase is Phase.HEAD and not self._buffer:
             self._close()
         elif phase in (Phase.HEAD, Phase.BODY):

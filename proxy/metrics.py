@@ -132,3 +132,7 @@ class Metrics:
         self.stream_failures = Counter()
         self.shed = Counter()
         self.access_lines_dropped = 0
+        # Set four times a second by what watches the process.
+        self.clients = 0
+        self.tasks = 0
+        self.overload = ""

@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from random import Random
-from time import time
+from time import monotonic, time
 from typing import Final
 
 import orjson
@@ -39,6 +39,7 @@ from proxy.errors import (
 from proxy.heads import Headers, RequestHead
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
+from proxy.overload import Overload
 from proxy.paths import LOCAL_PATHS, WEBSOCKET_PATHS, Paths, Route
 from proxy.upstream import ConnectionPool
 
@@ -48,6 +49,12 @@ _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 LOGGED_PATH_BYTES_MAX: Final = 256
 # Of every request, as a label, while there is only one priority.
 PRIORITY: Final = "0"
+# Clients beyond limits.connections whose heads are read all the same: so many are told in their
+# API's own shape, and `/health` is answered; what comes on top is turned away unread.
+EXCESS_MAX: Final = 64
+# A limit that other requests' ends make room under: soon.
+ROOM_S: Final = 1.0
+EVERYBODY: Final = 2**31
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
 
 
@@ -97,6 +104,9 @@ class DataPlane:
             if pool.api_key is not None
         }
         self.clients: set[ClientConnection] = set()
+        self._seated = 0
+        self.clients_fit = EVERYBODY  # as many as there are descriptors for
+        self.overload = Overload()
         self.draining = False  # said to whoever asks; requests are still served
         self.closing = False  # the grace is over: no new requests
         self._paths = Paths(settings.paths)
@@ -106,18 +116,31 @@ class DataPlane:
     # Limits ---------------------------------------------------------------------------------
 
     def enter(self, client: ClientConnection) -> bool:
-        """Count a client in; False when there are too many."""
-        if len(self.clients) >= self.settings.limits.connections:
+        """Count a client in; False when not even its head is to be read."""
+        if len(self.clients) - self._seated >= EXCESS_MAX and not self._seats_left:
             return False
         self.clients.add(client)
         return True
 
-    def leave(self, client: ClientConnection) -> None:
+    def seat(self) -> bool:
+        """Give a client that has entered one of the places of those that are served."""
+        if not self._seats_left:
+            return False
+        self._seated += 1
+        return True
+
+    def leave(self, client: ClientConnection, *, seated: bool) -> None:
         self.clients.discard(client)
+        self._seated -= seated
+        assert 0 <= self._seated <= len(self.clients)
+
+    @property
+    def _seats_left(self) -> bool:
+        return self._seated < min(self.settings.limits.connections, self.clients_fit)
 
     def reserve(self, size_bytes: int) -> bool:
-        """Count bytes of a body in; False when all bodies together are too large."""
-        if self._bodies_bytes + size_bytes > self.settings.limits.bodies_bytes:
+        """Count bytes of a body in; False when there is no memory for them."""
+        if self._too_large(size_bytes) or self.overload.reason == "memory":
             return False
         self._bodies_bytes += size_bytes
         return True
@@ -126,12 +149,40 @@ class DataPlane:
         self._bodies_bytes -= size_bytes
         assert self._bodies_bytes >= 0
 
+    def _too_large(self, size_bytes: int) -> bool:
+        return self._bodies_bytes + size_bytes > self.settings.limits.bodies_bytes
+
+    def overloaded(self, reason: str, message: str | None = None) -> Overloaded:
+        """A limit of the process's own is reached: count it, and say when to try again.
+
+        Times are spread by half, or all who were refused would come back at once.
+        """
+        self.metrics.shed.add(reason, PRIORITY)
+        spread = 1.0 - self._rng.random() / 2
+        if reason != self.overload.reason:
+            return Overloaded(reason, message, retry_after_s=ROOM_S * spread)
+        now_s = monotonic()
+        return Overloaded(
+            reason,
+            message,
+            retry_after_s=self.overload.hint_s(now_s) * spread,
+            hopeless=self.overload.hopeless(now_s),
+        )
+
+    def no_room(self) -> Overloaded:
+        """The body that is being read cannot be held."""
+        if self.overload.reason == "memory":
+            return self.overloaded("memory")
+        message = "The bodies of all requests together are too large; retry."
+        return self.overloaded("bodies", message)
+
     # Requests ----------------------------------------------------------------------------------
 
-    def admit(self, head: RequestHead) -> Route | None:
+    def admit(self, head: RequestHead, *, excess: bool = False) -> Route | None:
         """Accept a request by its head, before its body is read; None: answered here.
 
-        The place for whatever refuses by head alone. Raises a PenstockError.
+        The place for whatever refuses by head alone. `excess`: its client is one too many.
+        Raises a PenstockError.
         """
         if self.closing:
             raise Draining
@@ -148,6 +199,12 @@ class DataPlane:
             if head.method == b"OPTIONS" and self.settings.listen.cors_origins:
                 return None
             raise UnknownPath
+        if excess:
+            raise self.overloaded("connections", "Too many connections are open; retry.")
+        if self.overload.reason:
+            raise self.overloaded(self.overload.reason)
+        if head.length and self._too_large(head.length):
+            raise self.no_room()
         return route
 
     def answer_here(self, head: RequestHead, answer: Answer) -> None:
@@ -221,8 +278,6 @@ class DataPlane:
         self, head: RequestHead | None, answer: Answer, error: PenstockError, peer: bytes
     ) -> None:
         """Count and log a request that no exchange was made for."""
-        if isinstance(error, Overloaded):
-            self.metrics.shed.add(error.reason, PRIORITY)
         self._count(error.status)
         if self.access_log is not None:
             self.access_log.write(

@@ -8,6 +8,7 @@ used again only when request and answer both ended and nothing came after.
 """
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -40,6 +41,10 @@ RECEIVE_BUFFER_BYTES: Final = 262_144
 # A host that vanished: first keepalive after 15 s, gone by 30 s.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 15, 5, 3
 USER_TIMEOUT_MS: Final = 30_000
+
+
+class NoDescriptors(Exception):
+    """The process may open no more: its own limit, and no fault of the backend's."""
 
 
 class Sink(Protocol):
@@ -289,7 +294,10 @@ class ConnectionPool:
         return None
 
     async def dial(self) -> BackendConnection:
-        """Open a new connection. Raises ConnectFailed or ConnectionRefused."""
+        """Open a new connection.
+
+        Raises ConnectFailed, ConnectionRefused or NoDescriptors.
+        """
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await self.loop.create_connection(
@@ -297,7 +305,9 @@ class ConnectionPool:
                 )
         except ConnectionRefusedError:
             raise ConnectionRefused from None
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise NoDescriptors from None
             raise ConnectFailed from None
         return connection
 

@@ -46,7 +46,8 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
     """Start penstock before servers: `await serve(servers, timeouts={"hold_s": 0.2})`.
 
     Keyword arguments are top-level keys of the configuration. `at_rest=False`
-    leaves out the check at the end, `ready` is how many backends to wait for.
+    leaves out the check at the end, `ready` is how many backends to wait for,
+    `descriptors` limits what the process may open.
     """
     running: list[tuple[Penstock, bool]] = []
     readers: list[asyncio.Task[None]] = []
@@ -58,6 +59,7 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
         at_rest: bool = True,
         pool: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
+        descriptors: int | None = None,
         **config: Any,
     ) -> Penstock:
         urls = [server if isinstance(server, str) else server.url for server in servers]
@@ -74,7 +76,9 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
         }
         path = tmp_path / f"penstock-{len(running)}.yaml"
         path.write_bytes(orjson.dumps(settings))  # JSON is YAML
+        limit = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"] if descriptors else []
         process = await asyncio.create_subprocess_exec(
+            *limit,
             sys.executable,
             "-m",
             "proxy",

@@ -174,6 +174,50 @@ async def test_leaving_a_held_stream(simulate: Simulate, serve: Serve) -> None:
         await assert_work_ends(penstock, server, f"hold {leave.__name__}")
 
 
+async def test_leaving_over_http_1_0(simulate: Simulate, serve: Serve) -> None:
+    (server,) = await simulate(profile="steady-50")
+    penstock = await serve([server], health=QUIET)
+    for leave in WAYS:
+        for stream in (True, False):
+            client = await Client.ask(penstock, http=b"1.0", stream=stream)
+            if stream:
+                await client.until(b"text")
+            await until(lambda: server.engine.running == 1)
+            leave(client)
+            await assert_work_ends(penstock, server, f"1.0 stream={stream} {leave.__name__}")
+    assert server.engine.aborted_total == 6
+
+
+async def test_leaving_with_more_requests_sent_ahead(simulate: Simulate, serve: Serve) -> None:
+    """The one that runs ends, and those behind it never begin, whole or not."""
+    (server,) = await simulate(profile="steady-50")
+    penstock = await serve([server], health=QUIET)
+    for count, leave in enumerate(WAYS, 1):
+        client = await Client.ask(penstock, stream=count == 1)
+        await until(lambda: server.engine.running == 1)
+        early = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+        early += b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\n\r\n{"
+        await client._loop.sock_sendall(client.sock, early)
+        leave(client)
+        await assert_work_ends(penstock, server, f"pipelined {leave.__name__}")
+        assert sum(each.method == "POST" for each in server.seen) == count
+    assert server.engine.aborted_total == len(WAYS)
+
+
+async def test_leaving_after_the_answer_costs_nothing(simulate: Simulate, serve: Serve) -> None:
+    """A client that is served and goes, in any way, is no abort and breaks nothing for others."""
+    (server,) = await simulate()
+    penstock = await serve([server], health=QUIET)
+    for leave in WAYS:
+        client = await Client.ask(penstock, stream=True, max_tokens=2)
+        await client.until(b"0\r\n\r\n")
+        leave(client)
+    client = await Client.ask(penstock, max_tokens=1)
+    await client.until(b"200 OK")
+    assert server.client_aborts_total == 0
+    assert "penstock_client_aborts_total{" not in await penstock.metrics()
+
+
 @pytest.fixture
 def full_port() -> Callable[[int], list[socket.socket]]:
     """Occupy a port with a listener that answers no more connections."""

@@ -55,6 +55,11 @@ async def test_all_bodies_together_are_limited(guard: Guard) -> None:
         assert (answer.status, answer.code) == (429, "overloaded")
         assert answer.headers["retry-after"] == "1"
         assert await client.rest() == b""
+        # By its declared length alone, before a byte of it is asked for.
+        client = await Client.open(
+            penstock, request(b"Expect: 100-continue", b"Content-Length: 2048", body=b"")
+        )
+        assert (await client.answer()).status == 429
         for each in waiting:
             each.close()
         await asyncio.sleep(0.05)
@@ -105,6 +110,25 @@ async def test_half_a_request_is_not_waited_for(guard: Guard) -> None:
     assert await client.rest(2.0) == b""
     assert 0.3 < time.monotonic() - began_s < 1.0
     assert not server.seen
+
+
+async def test_empty_lines_buy_no_time(guard: Guard) -> None:
+    """One is skipped before a request; a client that goes on with them asks for nothing."""
+    limits = {"client_head_s": 0.3, "client_idle_s": 0.4}
+    _, penstock = await guard(timeouts=limits)
+    client = await Client.open(penstock, b"\r\n" + request())
+    assert (await client.answer()).status == 200
+    client.send(b"\r\n" + request())
+    assert (await client.answer()).status == 200
+    began_s = time.monotonic()
+    client = await Client.open(penstock)
+    rest = asyncio.create_task(client.rest(5.0))
+    while not rest.done():
+        for byte in (b"\r", b"\n"):
+            client.send(byte)
+            await asyncio.sleep(0.05)
+    assert await rest is not None
+    assert time.monotonic() - began_s < 3.0
 
 
 async def test_a_slow_body_is_cut_and_a_moving_one_is_not(guard: Guard) -> None:

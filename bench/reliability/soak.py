@@ -1,0 +1,275 @@
+"""`penstock bench soak`: load, leaving clients and failing servers, and then nothing is left.
+
+Requests of all dialects, streamed and plain, through a real proxy before
+simulated servers; some clients leave (FIN, RST, half-close) at any moment, some
+requests meet a fault. At the end every answer was whole or told broken, none
+held another's bytes, all counters are zero, and descriptors, tasks and memory
+are where they were. Exit 0 when all of that holds.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import shlex
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from random import Random
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import uvloop
+
+from bench.reliability.client import ClientConnection, Way
+from bench.reliability.proxy_process import Held, ProxyProcess
+from bench.reliability.trend import Trend, trend
+from bench.reliability.verdict import FAULTS, Verdict, judge
+from bench.reliability.workload import PATHS, Wanted, wanted
+from bench.sim.server import SimServer
+
+BACKENDS: Final = 4
+# No answer takes longer: hung servers are given up after 3 s, thrice at most.
+ANSWER_S: Final = 30.0
+TIMEOUTS: Final = {"first_byte_s": 3, "idle_s": 3, "hold_s": 1}
+# Arrivals that are later than this are left out; the load shares its cores with others.
+ARREARS_S: Final = 0.5
+# What a server takes for a token: a client that leaves does so before its last one.
+TOKEN_S: Final = 0.01
+REST_S: Final = 2.0
+# Idle connections to backends are kept 3.5 s.
+POOL_EMPTY_S: Final = 4.5
+SAMPLE_S: Final = 1.0
+# The first part of a run fills caches, pools and the allocator's free lists.
+WARM_SHARE: Final = 0.3
+DESCRIPTORS_SLACK: Final = 3
+TASKS_SLACK: Final = 2
+MIB: Final = 2**20
+# Over a measured window: this much is noise of the allocator, whatever its length.
+RESIDENT_NOISE_BYTES: Final = 2 * MIB
+RESIDENT_BYTES_PER_S: Final = MIB / 600
+
+_MISBEHAVIOUR: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("cut_before_headers", {}),
+    ("cut_before_headers", {"rst": True}),
+    ("cut_after_headers", {}),
+    ("cut_mid_stream", {"tokens": 3}),
+    ("cut_mid_stream", {"tokens": 3, "rst": True}),
+    ("error_event", {}),
+    ("error_event", {"tokens": 2}),
+    ("done_only", {}),
+    ("abort_empty", {}),
+    ("abort_mid_stream", {"tokens": 2}),
+    ("busy", {}),
+    ("hang_after_headers", {}),
+    ("hang_mid_stream", {"tokens": 2}),
+    # Not `unsolicited`, which sends an answer nobody asked for a moment after the real one: once
+    # the next request is on its way, that is the next request's answer to whoever speaks HTTP/1.1.
+    ("second_answer", {}),
+)
+# A vLLM that gives a request up says so in every dialect but one: there the answer is said to be
+# complete, and nobody can tell.
+_GIVEN_UP: Final = ("abort_empty", "abort_mid_stream")
+_TELLING: Final = tuple(path for path in PATHS if path != "/v1/responses")
+
+
+class Sample(NamedTuple):
+    """What the proxy held at a moment of the run."""
+
+    at_s: float
+    held: Held
+
+
+class Soak:
+    """One run: its load, its samples, its answers."""
+
+    def __init__(self, options: argparse.Namespace, proxy: ProxyProcess) -> None:
+        self._options = options
+        self._rng = Random(options.seed)
+        self._proxy = proxy
+        self._idle: list[ClientConnection] = []
+        self.servers: list[SimServer] = []
+        self.verdicts: Counter[Verdict] = Counter()
+        self.wrong: list[str] = []
+        self.left = 0
+        self.faults = 0
+        self.skipped_s = 0.0
+        self.latencies_s: list[float] = []
+        self.samples: list[Sample] = []
+
+    async def load(self) -> None:
+        """Requests at the given rate, arriving at random, until the time is over."""
+        options, rng = self._options, self._rng
+        began_s = monotonic()
+        next_s, number = began_s, 0
+        async with asyncio.TaskGroup() as tasks:
+            sampling = tasks.create_task(self._sample(began_s))
+            while (next_s := next_s + rng.expovariate(options.rate)) < began_s + options.seconds:
+                await asyncio.sleep(max(0.0, next_s - monotonic()))
+                late_s = monotonic() - next_s
+                if late_s > ARREARS_S:  # this process stood still: no burst to make up for it
+                    self.skipped_s += late_s
+                    next_s += late_s
+                number += 1
+                if rng.random() < options.faults:
+                    kind, how = rng.choice(_MISBEHAVIOUR)
+                    path = rng.choice(_TELLING) if kind in _GIVEN_UP else None
+                    rng.choice(self.servers).faults.set(kind, times=1, path=path, **how)
+                    self.faults += 1
+                tasks.create_task(self._one(wanted(number, rng)))
+            sampling.cancel()
+        for connection in self._idle:
+            connection.leave(Way.CLOSE)
+
+    async def _one(self, request: Wanted) -> None:
+        rng = self._rng
+        leaves = rng.random() < self._options.aborts
+        leaves_s = rng.uniform(0, TOKEN_S * request.tokens) if leaves else None
+        way = rng.choice(list(Way))
+        began_s = monotonic()
+        connection = self._taken() or await ClientConnection.dial(self._proxy.port)
+        left = False
+        verdict = Verdict.HUNG
+        connection.send(request.raw)
+        try:
+            async with asyncio.timeout(ANSWER_S if leaves_s is None else leaves_s):
+                await connection.ended()
+        except TimeoutError:
+            if leaves_s is not None:
+                left = True
+                self.left += 1
+                connection.leave(way)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ANSWER_S):
+                        await connection.gone()
+        if connection.answer.ended or not connection.open:
+            verdict = judge(request, connection.answer, left=left)
+        if not left:
+            self.verdicts[verdict] += 1
+            self.latencies_s.append(monotonic() - began_s)
+        if verdict in FAULTS and len(self.wrong) < 10:
+            answer = connection.answer
+            tail = bytes(answer.body[-200:])
+            how = f"left by {way.value}" if left else "stayed"
+            self.wrong.append(
+                f"{request.request_id} {request.path} {answer.status}, {how}: {verdict}"
+            )
+            print(self.wrong[-1], tail, file=sys.stderr)
+        if connection.reusable:
+            self._idle.append(connection)
+        elif connection.open:
+            connection.leave(Way.CLOSE)
+
+    def _taken(self) -> ClientConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable:
+                return connection
+        return None
+
+    async def _sample(self, began_s: float) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            self.samples.append(Sample(monotonic() - began_s, await self._proxy.held()))
+
+
+class Report:
+    """The figures of a run, and what of them is not as it must be."""
+
+    def __init__(self, soak: Soak, before: Held, after: Held, left: dict[str, int]) -> None:
+        self._soak = soak
+        warm = soak.samples[int(len(soak.samples) * WARM_SHARE) :]
+        self._before, self._after = before, after
+        self._left = left
+        self.resident = trend([(s.at_s, s.held.resident_bytes) for s in warm])
+        self.descriptors = trend([(s.at_s, s.held.descriptors) for s in warm])
+        self.tasks = trend([(s.at_s, s.held.tasks) for s in warm])
+
+    @property
+    def failures(self) -> list[str]:
+        soak, before, after = self._soak, self._before, self._after
+        found = list(soak.wrong)
+        found += [f"{name} is {count} at the end" for name, count in self._left.items()]
+        if after.descriptors > before.descriptors + DESCRIPTORS_SLACK:
+            found.append(f"descriptors: {before.descriptors} before, {after.descriptors} after")
+        if after.tasks > before.tasks + TASKS_SLACK:
+            found.append(f"tasks: {before.tasks} before, {after.tasks} after")
+        allowed = max(RESIDENT_NOISE_BYTES, RESIDENT_BYTES_PER_S * self.resident.span_s)
+        if self.resident.growth > allowed:
+            found.append(f"memory grows: {self.resident.growth / MIB:.1f} MiB while measured")
+        busy = [server.name for server in soak.servers if not server.engine.idle]
+        return found + [f"{name} still works for nobody" for name in busy]
+
+    def rows(self) -> list[tuple[str, str]]:
+        soak = self._soak
+        cuts = statistics.quantiles(soak.latencies_s, n=100)
+        counts = soak.verdicts
+        return [
+            ("requests answered", f"{sum(counts.values()):,}"),
+            ("whole", f"{counts[Verdict.WHOLE]:,}"),
+            ("told broken", f"{counts[Verdict.TOLD]:,}"),
+            ("cut in silence, mixed, malformed or hung", f"{sum(counts[f] for f in FAULTS)}"),
+            ("clients that left before their answer's end", f"{soak.left:,}"),
+            ("seconds of arrivals left out, the load being late", f"{soak.skipped_s:.1f}"),
+            ("faults set", f"{soak.faults:,}"),
+            ("time to the last byte, p50 / p99 ms", f"{cuts[49] * 1e3:.0f} / {cuts[98] * 1e3:.0f}"),
+            ("counters that are not zero at the end", str(len(self._left))),
+            (
+                "descriptors before / after",
+                f"{self._before.descriptors} / {self._after.descriptors}",
+            ),
+            ("tasks before / after", f"{self._before.tasks} / {self._after.tasks}"),
+            ("descriptors, slope per minute", f"{self.descriptors.per_s * 60:+.2f}"),
+            ("tasks, slope per minute", f"{self.tasks.per_s * 60:+.2f}"),
+            ("memory, first / last measured MiB", _mib(self.resident)),
+            ("memory, slope MiB per 10 minutes", f"{self.resident.per_s * 600 / MIB:+.2f}"),
+        ]
+
+
+def _mib(line: Trend) -> str:
+    return f"{line.first / MIB:.1f} / {line.last / MIB:.1f}"
+
+
+async def soak(options: argparse.Namespace) -> Report:
+    """Run the load and wait for the proxy to come to rest."""
+    async with AsyncExitStack() as stack:
+        servers = [SimServer(f"sim-{i}", "steady-50", speedup=2, seed=i) for i in range(BACKENDS)]
+        for server in servers:
+            await server.start()
+            stack.push_async_callback(server.stop)
+        urls = [server.url for server in servers]
+        proxy = await stack.enter_async_context(ProxyProcess(urls, timeouts=TIMEOUTS))
+        await asyncio.sleep(SAMPLE_S)
+        before = await proxy.held()
+        run = Soak(options, proxy)
+        run.servers = servers
+        await run.load()
+        left = await proxy.until_at_rest(REST_S)
+        await asyncio.sleep(POOL_EMPTY_S)
+        return Report(run, before, await proxy.held(), left)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns its exit status."""
+    options = parser().parse_args(argv)
+    print(f"$ {shlex.join(['penstock', 'bench', 'soak', *argv])}\n")
+    report = uvloop.run(soak(options))
+    print(f"| {options.seconds:g} s at {options.rate:g} requests/s | |\n|---|---:|")
+    for name, value in report.rows():
+        print(f"| {name} | {value} |")
+    for failure in report.failures:
+        print(f"\nFailed: {failure}")
+    return 1 if report.failures else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock bench soak", description="Load, leaving clients, faults, and nothing left."
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="of load (default 60)")
+    parser.add_argument("--rate", type=float, default=200.0, help="requests/s (default 200)")
+    parser.add_argument("--aborts", type=float, default=0.05, help="share that leaves (0.05)")
+    parser.add_argument("--faults", type=float, default=0.02, help="share that meets one (0.02)")
+    parser.add_argument("--seed", type=int, default=1, help="of arrivals and choices (default 1)")
+    return parser

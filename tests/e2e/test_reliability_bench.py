@@ -1,0 +1,43 @@
+"""The benches of leaving and slow clients, short: their counts hold here, their times elsewhere."""
+
+import asyncio
+import statistics
+
+import pytest
+
+from bench.reliability import aborts, slow, stalled
+from bench.reliability.attackers import Attack, attack
+from bench.reliability.proxy_process import ProxyProcess
+from bench.sim.server import SimServer
+
+
+@pytest.mark.parametrize("name", ["queued", "connect", "prefill", "decode", "plain"])
+async def test_whoever_leaves_is_counted_and_nothing_is_left(name: str) -> None:
+    phase = await aborts.measure(name, 50)
+    assert phase.faults == []
+    assert len(phase.times_s) == 50
+    print(f"{name}: median {statistics.median(phase.times_s) * 1e3:.1f} ms")
+
+
+async def test_slow_senders_are_all_closed_in_time() -> None:
+    server = await SimServer("sim", "instant").start()
+    timeouts = {"client_head_s": 1.0, "client_body_s": 2.0}
+    async with ProxyProcess([server.url], timeouts=timeouts) as proxy:
+        others = asyncio.Event()
+        window = asyncio.create_task(slow.Others(proxy).window(others))
+        lives = await attack(Attack(proxy.port, 150, 150, 1.0, 2.0, drip_s=0.2))
+        others.set()
+        assert len(await window) > 30
+        # The process is no fatter for it, and nobody is left inside.
+        assert (await proxy.held()).descriptors < 100
+    await server.stop()
+    assert lives.never == 0
+    assert lives.statuses == {"408": 300}
+    assert 0.9 < min(lives.heads_s) <= max(lives.heads_s) < 1.0 + slow.CLOSING_S
+    assert 1.9 < min(lives.bodies_s) <= max(lives.bodies_s) < 2.0 + slow.CLOSING_S
+
+
+async def test_stalled_readers_take_bounded_memory_and_are_dropped() -> None:
+    figures = await stalled.measure(40, 4.0)
+    assert stalled.report(figures) == []
+    assert figures.each_bytes > 100 * stalled.KIB  # it did hold something for them
