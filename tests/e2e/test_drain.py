@@ -67,7 +67,7 @@ async def test_a_drain_drops_nothing(simulate: Simulate, serve: Serve, number: i
             assert late.headers.get("connection") == "close"
         await until_refused(penstock, 2)
         assert 0.4 < time.monotonic() - began_s < 1.0
-        assert await asyncio.wait_for(idle.read(), 0.5) == b""
+        assert await asyncio.wait_for(idle.read(), 2.0) == b""
         idle_writer.transport.abort()
         assert penstock.process.returncode is None
         text = await answer.read()
@@ -82,14 +82,15 @@ async def _plain(penstock: Penstock, **fields: Any) -> Any:
         return (await answer.json())["choices"][0]["text"]
 
 
-async def test_an_idle_proxy_exits_at_once(simulate: Simulate, serve: Serve) -> None:
+async def test_an_idle_proxy_exits_in_a_moment(simulate: Simulate, serve: Serve) -> None:
+    """A kept connection on which a request may be on its way is given a second."""
     penstock = await serve(await simulate(), drain={"grace_s": 0, "timeout_s": 30})
     async with aiohttp.ClientSession() as session:  # keeps its connection open
         async with session.get(f"{penstock.url}/health") as answer:
             assert answer.status == 200
         began_s = time.monotonic()
         assert await penstock.stop() == 0
-        assert time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s < 3.0
 
 
 async def test_a_kept_connection_gets_no_new_request(simulate: Simulate, serve: Serve) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 import proxy
 from balancing.backend import Backend
-from balancing.fleet import Fleet, Pool
+from balancing.fleet import Pool
 from balancing.policies import POLICIES
 from conf.load import load
 from conf.settings import Settings
@@ -232,7 +232,7 @@ def test_alerts_name_only_metrics_and_labels_that_exist() -> None:
     metrics.stream_failures.add("reset")
     metrics.attempts.add("ok")
     labels: dict[str, set[str]] = {"up": set(), "penstock_attempts_total": set()}
-    for family in PenstockCollector(metrics, Fleet((pool,))).collect():
+    for family in PenstockCollector(metrics, lambda: pool.backends).collect():
         for sample in family.samples:
             labels.setdefault(sample.name, set()).update(sample.labels)
     rules = [rule for group in ALERTS["groups"] for rule in group["rules"]]
