@@ -23,7 +23,7 @@ from proxy.admin import Admin
 from proxy.configuration import Configuration, configure, draft
 from proxy.drain import drain
 from proxy.errors import BackendDraining, BackendError, ConnectionRefused, EngineDead
-from proxy.host import Lookup, look_up
+from proxy.host import Names
 from proxy.inherited import inherited
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
@@ -63,12 +63,12 @@ class App:
         source: Source,
         loaded: Loaded,
         counter: TokenCounter | None = None,
-        lookup: Lookup = look_up,
+        names: Names | None = None,
     ) -> None:
         """`loaded` came from `source`, which a reload reads again.
 
-        `counter` counts prompts exactly, where one is configured; `lookup` finds the
-        addresses of backends' names.
+        `counter` counts prompts exactly, where one is configured; `names` finds the
+        addresses of backends.
         """
         self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
@@ -79,13 +79,14 @@ class App:
         loop = asyncio.get_running_loop()
         rng = Random(SystemRandom().getrandbits(64))
         metrics = Metrics([])
-        configuration = configure(draft(loaded, counter), loop, lookup)
+        names = names or Names()
+        configuration = configure(draft(loaded, counter), loop, names)
         self.plane = DataPlane(
             configuration, loop=loop, rng=rng, metrics=metrics, on_failure=self._failed
         )
         self.monitor = Monitor(rng)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
-        self._reload = Reload(source, self.plane, self._retirement, self._use, lookup)
+        self._reload = Reload(source, self.plane, self._retirement, self._use, names)
         self._reloads: set[asyncio.Task[None]] = set()
         self.host = loaded.settings.listen.host
         self.port = 0

@@ -19,7 +19,7 @@ from balancing.token_counter import TokenCounter
 from conf.load import Loaded
 from conf.settings import PoolSettings, Settings
 from proxy.counting import Counting
-from proxy.host import Lookup
+from proxy.host import Names
 from proxy.paths import Paths
 from proxy.upstream import ConnectionPool
 
@@ -86,7 +86,7 @@ def draft(loaded: Loaded, counter: TokenCounter | None) -> Draft:
 def configure(
     new: Draft,
     loop: asyncio.AbstractEventLoop,
-    lookup: Lookup,
+    names: Names,
     known: Iterable[Member] = (),
     counting: Counting | None = None,
 ) -> Configuration:
@@ -106,7 +106,7 @@ def configure(
                 each.url,
                 connect_timeout_s=settings.timeouts.connect_s,
                 name=each.name,
-                lookup=lookup,
+                names=names,
             ),
         )
     return Configuration(

@@ -32,6 +32,14 @@ async def look_up(name: str) -> Sequence[str]:
     return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
 
 
+class Names:
+    """How names become addresses: who is asked, and how long an answer stands."""
+
+    def __init__(self, look_up: Lookup = look_up, refresh_s: float = REFRESH_S) -> None:
+        self.look_up = look_up
+        self.refresh_s = refresh_s
+
+
 class Host:
     """One host, an address or a name, as `backend`'s connections and probes know it."""
 
@@ -41,9 +49,9 @@ class Host:
         "_due_s",
         "_fixed",
         "_looking",
-        "_lookup",
         "_loop",
         "_lost",
+        "_names",
         "_now",
         "epoch",
         "name",
@@ -54,12 +62,12 @@ class Host:
         loop: asyncio.AbstractEventLoop,
         name: str,
         backend: str,
-        lookup: Lookup = look_up,
+        names: Names,
         now: Callable[[], float] = monotonic,
     ) -> None:
         self._loop = loop
         self._backend = backend
-        self._lookup = lookup
+        self._names = names
         self._now = now
         self._fixed = _is_address(name)
         self._addresses: tuple[str, ...] = (name,) if self._fixed else ()
@@ -93,13 +101,13 @@ class Host:
 
     async def _look_up(self) -> None:
         try:
-            found = tuple(dict.fromkeys(await self._lookup(self.name)))[:ADDRESSES_MAX]
+            found = tuple(dict.fromkeys(await self._names.look_up(self.name)))[:ADDRESSES_MAX]
         except (OSError, UnicodeError):  # no answer; no name that DNS could know
             found = ()
         finally:
             self._looking = None
         if found or self._addresses:
-            self._due_s = self._now() + REFRESH_S
+            self._due_s = self._now() + self._names.refresh_s
         if not found:
             if self._addresses and not self._lost:
                 logger.warning("no address found, keeping the last ones name=%s", self._backend)

@@ -15,7 +15,7 @@ from conf.fixed import keep_fixed
 from conf.issues import ConfigError
 from proxy.configuration import Configuration, Draft, configure, draft
 from proxy.errors import Draining
-from proxy.host import Lookup
+from proxy.host import Names
 from proxy.plane import DataPlane
 from proxy.retirement import Retirement
 from proxy.source import Source
@@ -42,13 +42,13 @@ class Reload:
         plane: DataPlane,
         retirement: Retirement,
         apply: Callable[[Configuration], None],
-        lookup: Lookup,
+        names: Names,
     ) -> None:
         self._source = source
         self._plane = plane
         self._retirement = retirement
         self._apply = apply
-        self._lookup = lookup
+        self._names = names
         self._running = asyncio.Lock()
         self._next: asyncio.Task[Change] | None = None
 
@@ -107,7 +107,7 @@ class Reload:
         after = configure(
             new,
             self._plane.loop,
-            self._lookup,
+            self._names,
             (*self._retirement.members, *before.items()),
             running.counting if same_tokens else None,
         )

@@ -29,7 +29,7 @@ from proxy.errors import (
     PenstockError,
 )
 from proxy.heads import ResponseHead, parse_response_head
-from proxy.host import Host, Lookup, look_up
+from proxy.host import Host, Names
 
 logger = logging.getLogger(__name__)
 
@@ -269,13 +269,13 @@ class ConnectionPool:
         *,
         connect_timeout_s: float,
         name: str = "",
-        lookup: Lookup = look_up,
+        names: Names | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
         """`name` is the backend's, for the log."""
         parts = urlsplit(url)
         self.loop = loop
-        self.host = Host(loop, parts.hostname or "", name, lookup, now)
+        self.host = Host(loop, parts.hostname or "", name, names or Names(), now)
         self.connect_timeout_s = connect_timeout_s
         self._now = now
         self._port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -10,12 +10,16 @@ from balancing.lease import Lease
 from conf.fixed import keep_fixed
 from conf.load import Loaded, load
 from proxy.configuration import Configuration, configure, draft
+from proxy.host import Names
 from proxy.metrics import Metrics
 from proxy.retirement import Retirement
 
 
 async def look_up(name: str) -> Sequence[str]:
     raise AssertionError(name)
+
+
+NAMES = Names(look_up)
 
 
 def loaded(*urls: str, **flags: Any) -> Loaded:
@@ -26,12 +30,12 @@ A, B, C = (f"http://10.0.0.{i}:8000" for i in (1, 2, 3))
 
 
 def first(*urls: str, **flags: Any) -> Configuration:
-    return configure(draft(loaded(*urls, **flags), None), asyncio.get_running_loop(), look_up)
+    return configure(draft(loaded(*urls, **flags), None), asyncio.get_running_loop(), NAMES)
 
 
 def after(before: Configuration, *urls: str, **flags: Any) -> Configuration:
     new = draft(loaded(*urls, **flags), None)
-    return configure(new, asyncio.get_running_loop(), look_up, before.members, before.counting)
+    return configure(new, asyncio.get_running_loop(), NAMES, before.members, before.counting)
 
 
 async def test_backends_named_alike_are_the_same_objects() -> None:
@@ -52,7 +56,7 @@ async def test_nothing_changes_before_it_is_settled() -> None:
         "PENSTOCK_POOLS": f'[{{name: default, backends: [{{name: b0, url: "{A}", weight: 4}}]}}]'
     }
     new = draft(load(None, environ, {"timeouts.connect_s": 9.0}), None)
-    next_one = configure(new, asyncio.get_running_loop(), look_up, before.members)
+    next_one = configure(new, asyncio.get_running_loop(), NAMES, before.members)
     (backend,) = before.fleet.backends
     assert next_one.fleet.backends == (backend,)
     assert (backend.weight, before.connections["b0"].connect_timeout_s) == (1.0, 1.0)
@@ -94,7 +98,7 @@ class Scene:
         before = self.running
         new = draft(loaded(*urls), None)
         known = (*self.retirement.members, *before.members)
-        self.running = configure(new, asyncio.get_running_loop(), look_up, known)
+        self.running = configure(new, asyncio.get_running_loop(), NAMES, known)
         self.retirement.take(before.members)
 
     @property

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.host import ADDRESSES_MAX, REFRESH_S, Host
+from proxy.host import ADDRESSES_MAX, REFRESH_S, Host, Names
 
 
-class Names:
+class Service:
     """A name server that answers as told, counting."""
 
     def __init__(self, *addresses: str) -> None:
@@ -17,7 +17,7 @@ class Names:
         self.now_s = 1_000.0
         self.held: asyncio.Event | None = None
         loop = asyncio.get_running_loop()
-        self.host = Host(loop, "gpu.example", "gpu-0", self.look_up, lambda: self.now_s)
+        self.host = Host(loop, "gpu.example", "gpu-0", Names(self.look_up), lambda: self.now_s)
 
     async def look_up(self, name: str) -> Sequence[str]:
         assert name == "gpu.example"
@@ -42,12 +42,12 @@ async def test_an_address_is_never_looked_up(address: str) -> None:
     async def look_up(name: str) -> Sequence[str]:
         raise AssertionError(name)
 
-    host = Host(asyncio.get_running_loop(), address, "b", look_up)
+    host = Host(asyncio.get_running_loop(), address, "b", Names(look_up))
     assert await host.addresses() == (address,)
 
 
 async def test_a_name_is_looked_up_again_in_time() -> None:
-    names = Names("10.0.0.1")
+    names = Service("10.0.0.1")
     assert await names.after(0) == ("10.0.0.1",)
     names.found = ["10.0.0.2"]
     assert await names.after(REFRESH_S - 1) == ("10.0.0.1",)
@@ -57,7 +57,7 @@ async def test_a_name_is_looked_up_again_in_time() -> None:
 
 
 async def test_nobody_waits_for_a_second_lookup() -> None:
-    names = Names("10.0.0.1")
+    names = Service("10.0.0.1")
     await names.after(0)
     names.held = asyncio.Event()
     names.found = ["10.0.0.2"]
@@ -69,7 +69,7 @@ async def test_nobody_waits_for_a_second_lookup() -> None:
 
 
 async def test_a_failure_keeps_the_last_good(caplog: pytest.LogCaptureFixture) -> None:
-    names = Names("10.0.0.1")
+    names = Service("10.0.0.1")
     await names.after(0)
     names.found = []
     for _ in range(3):
@@ -84,7 +84,7 @@ async def test_a_failure_keeps_the_last_good(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_a_name_that_was_never_found_is_an_error_and_asked_again() -> None:
-    names = Names()
+    names = Service()
     for asked in (1, 2):
         with pytest.raises(OSError, match="no address"):
             await names.host.addresses()
@@ -94,7 +94,7 @@ async def test_a_name_that_was_never_found_is_an_error_and_asked_again() -> None
 
 
 async def test_all_who_wait_for_the_first_lookup_share_it() -> None:
-    names = Names("10.0.0.1")
+    names = Service("10.0.0.1")
     names.held = asyncio.Event()
     waiting = [asyncio.create_task(names.host.addresses()) for _ in range(5)]
     await asyncio.sleep(0)
@@ -105,7 +105,7 @@ async def test_all_who_wait_for_the_first_lookup_share_it() -> None:
 
 
 async def test_one_that_fails_is_tried_last_and_an_order_is_no_move() -> None:
-    names = Names("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    names = Service("10.0.0.1", "10.0.0.2", "10.0.0.3")
     await names.after(0)
     names.host.failed("10.0.0.1")
     names.host.failed("10.0.0.9")
@@ -116,6 +116,6 @@ async def test_one_that_fails_is_tried_last_and_an_order_is_no_move() -> None:
 
 
 async def test_addresses_are_bounded_and_each_is_there_once() -> None:
-    names = Names(*["10.0.0.1"] * 3, *(f"10.0.1.{i}" for i in range(50)))
+    names = Service(*["10.0.0.1"] * 3, *(f"10.0.1.{i}" for i in range(50)))
     found = await names.after(0)
     assert len(found) == ADDRESSES_MAX == len(set(found))
