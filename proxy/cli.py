@@ -126,6 +126,7 @@ def _add_serve(commands: Any) -> None:
         epilog="Flags override environment variables (PENSTOCK_LISTEN__PORT=…), which override "
         "the file; without a file, --backend is enough. Example: "
         "penstock serve --backend http://10.0.0.1:8000 --backend http://10.0.0.2:8000; "
+        "SIGHUP reads the configuration again; LISTEN_FDS hands over a listening socket; "
         "exit status 0 after a drain (SIGTERM), 2 on a configuration error, 1 when a port is "
         "taken.",
     )
@@ -139,7 +140,10 @@ def _add_serve(commands: Any) -> None:
     serve.add_argument("--admin-port", type=int, metavar="P", help="admin port (default 9321)")
     serve.add_argument("--policy", metavar="NAME", help="how backends are chosen, in every pool")
     serve.add_argument(
-        "--reuse-port", action="store_true", default=None, help="share the port (SO_REUSEPORT)"
+        "--reuse-port",
+        action="store_true",
+        default=None,
+        help="share the port (SO_REUSEPORT), at best effort: an inherited socket loses nothing",
     )
     serve.add_argument("--log-level", metavar="L", help="debug, info, warning or error")
     serve.set_defaults(command=_serve)
