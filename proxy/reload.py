@@ -59,16 +59,17 @@ class Reload:
         """
         if self._next is None:
             self._next = asyncio.create_task(self._in_turn())
+            self._next.add_done_callback(_heard)
         return await asyncio.shield(self._next)  # others may wait for the same
 
     async def by_signal(self) -> None:
         """Reload for somebody who reads only the log."""
+        if self._next is not None:
+            return  # one is to begin
         try:
             await self()
-        except (ConfigError, Draining):
-            return  # logged
-        except Exception:
-            logger.exception("reload failed")
+        except Exception:  # noqa: BLE001 - it was logged
+            return
 
     async def _in_turn(self) -> Change:
         async with self._running:
@@ -85,6 +86,7 @@ class Reload:
                 raise
             except Exception:
                 self._plane.metrics.reload_success = False
+                logger.exception("reload failed")
                 raise
             self._plane.metrics.reload_success = True
             logger.info(
@@ -131,3 +133,9 @@ class Reload:
             counter = self._source.counter(loaded)
         loaded, needs_restart = keep_fixed(loaded, running.loaded)
         return draft(loaded, counter), needs_restart
+
+
+def _heard(reload: "asyncio.Task[Change]") -> None:
+    """Whoever asked may have left: what it raised was logged."""
+    if not reload.cancelled():
+        reload.exception()
