@@ -260,14 +260,17 @@ async def test_ports_wait_for_a_restart_and_the_rest_applies(
 
 
 async def test_keys_of_pools_change(serve: Serve, simulate: Simulate, tmp_path: Path) -> None:
+    """For requests and for probes."""
     (server,) = await simulate(api_key="second")
-    penstock = await serve([server], ready=0)
+    penstock = await serve([server])
+    assert (await ask(penstock, "/v1/completions", {"prompt": "x"})).status == 401
+    assert (await listing(penstock))["b0"]["models"] == []
     (tmp_path / "key").write_text("second\n")
     pools = pool(server, api_key_file=str(tmp_path / "key"))
     assert (await penstock.reload(pools=pools))[0] == 200
-    await penstock.until_ready(1)
     answer = await ask(penstock, "/v1/completions", {"prompt": "x", "max_tokens": 1})
     assert answer.status == 200
+    await penstock.until(lambda all_: all_[0]["models"] == ["sim-model"], 5)  # told to who has it
 
 
 async def test_reloads_at_once_are_one_after_the_other(simulate: Simulate, serve: Serve) -> None:
