@@ -19,6 +19,7 @@ from aiohttp import web
 
 from balancing.backend import AdminState
 from conf.issues import ConfigError
+from conf.load import Loaded
 from conf.show import as_json
 from health.monitor import Monitor
 from proxy.errors import Draining
@@ -120,7 +121,8 @@ class Admin:
         return _json(listing)
 
     async def _config(self, request: web.Request) -> web.Response:
-        return _json(as_json(self._plane.configuration.loaded))
+        running = self._plane.configuration
+        return _json(as_json(Loaded(running.settings, running.origins)))
 
     async def _reload_now(self, request: web.Request) -> web.Response:
         try:

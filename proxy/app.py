@@ -80,7 +80,7 @@ class App:
         rng = Random(SystemRandom().getrandbits(64))
         metrics = Metrics([])
         names = names or Names()
-        configuration = configure(draft(loaded, counter), loop, names)
+        configuration = configure(draft(loaded.settings, loaded.origins, counter), loop, names)
         self.plane = DataPlane(
             configuration, loop=loop, rng=rng, metrics=metrics, on_failure=self._failed
         )

@@ -16,7 +16,6 @@ from balancing.fleet import Fleet, Pool
 from balancing.policies import POLICIES
 from balancing.session_key import SessionKeys
 from balancing.token_counter import TokenCounter
-from conf.load import Loaded
 from conf.settings import PoolSettings, Settings
 from proxy.counting import Counting
 from proxy.host import Names
@@ -30,7 +29,8 @@ Member = tuple[Backend, ConnectionPool]
 class Configuration:
     """What the proxy runs on. `connections` are by backend, `authorizations` by pool."""
 
-    loaded: Loaded
+    settings: Settings
+    origins: Mapping[str, str]  # where each value came from, for people
     fleet: Fleet
     connections: Mapping[str, ConnectionPool]
     authorizations: Mapping[str, bytes]
@@ -40,10 +40,6 @@ class Configuration:
     paths: Paths
     # None: prompts are estimated.
     counting: Counting | None
-
-    @property
-    def settings(self) -> Settings:
-        return self.loaded.settings
 
     def settle(self) -> None:
         """Give backends that were there before what is new of them; on the way into use."""
@@ -64,19 +60,20 @@ class Configuration:
 class Draft:
     """What is read and computed beforehand, off the loop: a fleet of nothing but new backends."""
 
-    loaded: Loaded
+    settings: Settings
+    origins: Mapping[str, str]
     fleet: Fleet
     counter: TokenCounter | None
     sessions: SessionKeys | None
 
 
-def draft(loaded: Loaded, counter: TokenCounter | None) -> Draft:
+def draft(settings: Settings, origins: Mapping[str, str], counter: TokenCounter | None) -> Draft:
     """Compute what takes long, such as rings of many backends. Touches nothing that runs."""
-    settings = loaded.settings
     affinity = settings.affinity
     asked = any(pool.policy == "session" for pool in settings.pools)
     return Draft(
-        loaded,
+        settings,
+        origins,
         Fleet(tuple(_pool_of(pool) for pool in settings.pools)),
         counter,
         SessionKeys(affinity.headers, affinity.body_fields) if asked else None,
@@ -95,7 +92,7 @@ def configure(
     `counting` is the running one, for a draft that has no other counter. Changes nothing; what
     becomes of the known ones' weights and timeouts is `Configuration.settle`'s.
     """
-    settings = new.loaded.settings
+    settings = new.settings
     known_by = {(each.pool, each.name, each.url): (each, pool) for each, pool in known}
     members = {}
     for each in new.fleet.backends:
@@ -110,7 +107,8 @@ def configure(
             ),
         )
     return Configuration(
-        loaded=new.loaded,
+        settings=settings,
+        origins=new.origins,
         fleet=Fleet(
             tuple(
                 Pool(

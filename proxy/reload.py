@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from conf.fixed import keep_fixed
 from conf.issues import ConfigError
+from conf.load import Loaded
 from proxy.configuration import Configuration, Draft, configure, draft
 from proxy.errors import Draining
 from proxy.host import Names
@@ -105,7 +106,7 @@ class Reload:
             raise Draining
         # From here to the end there is no await: the swap.
         before = dict(running.members)
-        same_tokens = new.loaded.settings.tokens == running.settings.tokens
+        same_tokens = new.settings.tokens == running.settings.tokens
         after = configure(
             new,
             self._plane.loop,
@@ -131,8 +132,8 @@ class Reload:
         counter = None
         if loaded.settings.tokens != running.settings.tokens:
             counter = self._source.counter(loaded)
-        loaded, needs_restart = keep_fixed(loaded, running.loaded)
-        return draft(loaded, counter), needs_restart
+        loaded, needs_restart = keep_fixed(loaded, Loaded(running.settings, running.origins))
+        return draft(loaded.settings, loaded.origins, counter), needs_restart
 
 
 def _heard(reload: "asyncio.Task[Change]") -> None:

@@ -9,7 +9,7 @@ from balancing.backend import Backend
 from balancing.lease import Lease
 from conf.fixed import keep_fixed
 from conf.load import Loaded, load
-from proxy.configuration import Configuration, configure, draft
+from proxy.configuration import Configuration, Draft, configure, draft
 from proxy.host import Names
 from proxy.metrics import Metrics
 from proxy.retirement import Retirement
@@ -29,12 +29,16 @@ def loaded(*urls: str, **flags: Any) -> Loaded:
 A, B, C = (f"http://10.0.0.{i}:8000" for i in (1, 2, 3))
 
 
+def drafted(given: Loaded) -> Draft:
+    return draft(given.settings, given.origins, None)
+
+
 def first(*urls: str, **flags: Any) -> Configuration:
-    return configure(draft(loaded(*urls, **flags), None), asyncio.get_running_loop(), NAMES)
+    return configure(drafted(loaded(*urls, **flags)), asyncio.get_running_loop(), NAMES)
 
 
 def after(before: Configuration, *urls: str, **flags: Any) -> Configuration:
-    new = draft(loaded(*urls, **flags), None)
+    new = drafted(loaded(*urls, **flags))
     return configure(new, asyncio.get_running_loop(), NAMES, before.members, before.counting)
 
 
@@ -55,7 +59,7 @@ async def test_nothing_changes_before_it_is_settled() -> None:
     environ = {
         "PENSTOCK_POOLS": f'[{{name: default, backends: [{{name: b0, url: "{A}", weight: 4}}]}}]'
     }
-    new = draft(load(None, environ, {"timeouts.connect_s": 9.0}), None)
+    new = drafted(load(None, environ, {"timeouts.connect_s": 9.0}))
     next_one = configure(new, asyncio.get_running_loop(), NAMES, before.members)
     (backend,) = before.fleet.backends
     assert next_one.fleet.backends == (backend,)
@@ -96,7 +100,7 @@ class Scene:
 
     def swap(self, *urls: str) -> None:
         before = self.running
-        new = draft(loaded(*urls), None)
+        new = drafted(loaded(*urls))
         known = (*self.retirement.members, *before.members)
         self.running = configure(new, asyncio.get_running_loop(), NAMES, known)
         self.retirement.take(before.members)
