@@ -5,7 +5,7 @@ ARGS ?=
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
-.PHONY: demo test test-compiled test-vllm faults splits unit lint lint-deploy format bench soak aborts slow clean
+.PHONY: demo test test-compiled test-vllm faults splits reloads unit lint lint-deploy format bench soak aborts slow clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -21,6 +21,10 @@ faults: .venv/installed  ## the fault matrix under 200 live streams, one table; 
 
 splits: .venv/installed  ## every recorded stream cut into two reads at every byte
 	TEST_SPLIT_STRIDE=1 .venv/bin/python -m pytest -q --timeout 600 tests/unit/test_every_split.py $(ARGS)
+
+reloads: .venv/installed  ## 100 reloads and 20 restarts on an inherited socket under load, with their figures
+	TEST_RELOADS=100 TEST_RESTARTS=20 .venv/bin/python -m pytest -q --capture=no --timeout 600 \
+	  tests/e2e/test_reload.py tests/e2e/test_restart.py -k under_load $(ARGS)
 
 # VLLM=FOLDER takes a vLLM that is there already: an environment whose bin/ has `vllm`.
 VLLM ?= .vllm/venv
@@ -47,8 +51,9 @@ lint-deploy: .venv/installed  ## the Dockerfile and deploy/; all of it with prom
 	if ! command -v promtool; then echo "no promtool: Prometheus files are not checked"; else \
 	  promtool check config deploy/prometheus.yml && promtool test rules deploy/alerts.test.yml; fi
 	sed 's#/usr/local/lib/penstock#$(CURDIR)/.venv#' deploy/penstock.service > .venv/penstock.service
-	if ! command -v systemd-analyze; then echo "no systemd-analyze: the unit is not checked"; else \
-	  systemd-analyze verify --man=no .venv/penstock.service \
+	cp deploy/penstock.socket .venv/penstock.socket
+	if ! command -v systemd-analyze; then echo "no systemd-analyze: the units are not checked"; else \
+	  systemd-analyze verify --man=no .venv/penstock.service .venv/penstock.socket \
 	  && systemd-analyze security --offline=yes --threshold=20 --no-pager .venv/penstock.service > .venv/security.txt \
 	  || { cat .venv/security.txt; exit 1; }; fi
 

@@ -49,7 +49,9 @@ class ListenSettings(Section):
         description="Browser origins that may call the API (`*` for any); empty: no CORS.",
     )
     reuse_port: bool = Field(
-        default=False, description="Share the port among several processes (SO_REUSEPORT)."
+        default=False,
+        description="Share the port among several processes (SO_REUSEPORT), at best effort: one"
+        " that ends resets connections that it has not accepted.",
     )
 
 

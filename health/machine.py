@@ -83,10 +83,8 @@ class Health:
     )
 
     def __init__(self, *, fall: int, rise: int, deep_fall: int, rng: Random) -> None:
-        self._fall = fall
-        self._rise = rise
-        self._deep_fall = deep_fall
         self._rng = rng
+        self.set_thresholds(fall=fall, rise=rise, deep_fall=deep_fall)
         self._passes = 0
         self._fails = 0
         self._deep_fails = 0
@@ -95,6 +93,12 @@ class Health:
         self._since_s = 0.0  # of the last ejection
         self.state = State.STARTING
         self.certain = False  # the last ejection was no mere suspicion
+
+    def set_thresholds(self, *, fall: int, rise: int, deep_fall: int) -> None:
+        """How long runs must be, from the next failure or pass on."""
+        self._fall = fall
+        self._rise = rise
+        self._deep_fall = deep_fall
 
     @property
     def doubted(self) -> bool:

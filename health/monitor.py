@@ -5,15 +5,18 @@ Two tasks a backend: one takes the turns of its watch, one reads its metrics.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from balancing.backend import AdminState, Backend
-from balancing.fleet import Fleet
+from balancing.fleet import Fleet, Pool
 from conf.settings import HealthSettings
 from health.probes import Prober
 from health.scrape import read_report
@@ -35,116 +38,200 @@ NO_METRICS_S: Final = 60.0
 _PLAIN: Final = {"accept-encoding": "identity"}
 
 
-class Monitor:
-    """Watches backends and reads what they report. Start it once; `stop` ends all of it."""
+class Addresses(Protocol):
+    """Where a backend's host is now; `proxy.host.Host`."""
 
-    def __init__(
+    async def addresses(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """By what a backend is watched; others mean that its tasks begin anew."""
+
+    settings: HealthSettings
+    authorization: bytes | None
+    host: Addresses
+
+
+@dataclass(slots=True)
+class _Watched:
+    watch: Watch
+    terms: Terms
+    tasks: tuple[asyncio.Task[None], ...]
+
+
+class Monitor:
+    """Watches the backends that `use` names, and reads what they report. `stop` ends all of it."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._watched: dict[Backend, _Watched] = {}
+        self._unseen: set[Backend] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._scrape_s = SCRAPE_S
+        self.started = asyncio.Event()  # every backend was looked at once
+
+    def use(
         self,
         fleet: Fleet,
         settings: HealthSettings,
         authorizations: Mapping[str, bytes],
-        rng: Random,
+        hosts: Mapping[str, Addresses],
     ) -> None:
-        self._settings = settings
-        self._authorizations = authorizations
-        self._rng = rng
-        self._watches = {
-            backend: Watch(backend, pool.backends, sorted(pool.models), settings, rng)
-            for pool in fleet.pools
-            for backend in pool.backends
-        }
-        self._tasks: list[asyncio.Task[None]] = []
-        self._unseen = set(self._watches)
-        self._scrape_s = max(
-            SCRAPE_S, settings.interval_s, SCRAPE_S_PER_BACKEND * len(self._watches)
-        )
-        self.started = asyncio.Event()  # every backend was looked at once
+        """Watch this fleet from now on, keys by pool and hosts by backend; returns at once.
 
-    async def start(self) -> None:
-        """Begin to watch; returns at once."""
-        for backend, watch in self._watches.items():
-            self._tasks.append(asyncio.create_task(self._take_turns(backend, watch)))
-            self._tasks.append(asyncio.create_task(self._scrape(backend, watch)))
+        What is known of a backend stays while it is watched. One that was not
+        is unknown, whatever it was before.
+        """
+        count = len(fleet.backends)
+        self._scrape_s = max(SCRAPE_S, settings.interval_s, SCRAPE_S_PER_BACKEND * count)
+        for pool in fleet.pools:
+            for backend in pool.backends:
+                terms = Terms(settings, authorizations.get(pool.name), hosts[backend.name])
+                self._watch(backend, pool, terms)
+        for backend in self._watched.keys() - set(fleet.backends):
+            self._end(self._watched.pop(backend).tasks)
+            self._seen(backend)
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        for watched in self._watched.values():
+            self._end(watched.tasks)
+        self._watched.clear()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _watch(self, backend: Backend, pool: Pool, terms: Terms) -> None:
+        watched = self._watched.get(backend)
+        models = sorted(pool.models)
+        if watched is None:
+            watch = Watch(backend, pool.backends, models, terms.settings, self._rng)
+            watch.resume()
+            self._unseen.add(backend)
+        else:
+            watch = watched.watch
+            watch.reconfigure(pool.backends, models, terms.settings)
+            if watched.terms == terms:
+                return
+            self._end(watched.tasks)
+        tasks = (
+            asyncio.create_task(self._take_turns(backend, watch, terms)),
+            asyncio.create_task(self._scrape(backend, watch, terms)),
+        )
+        self._watched[backend] = _Watched(watch, terms, tasks)
+
+    def _end(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _seen(self, backend: Backend) -> None:
+        self._unseen.discard(backend)
+        if not self._unseen:
+            self.started.set()
 
     def last_probes(self, backend: Backend) -> Mapping[str, LastProbe]:
-        """How the last probe of each level went."""
-        return self._watches[backend].last_probes
+        """How the last probe of each level went; nothing of one that is not watched."""
+        watched = self._watched.get(backend)
+        return watched.watch.last_probes if watched is not None else {}
 
     def certain(self, backend: Backend, reason: str) -> None:
         """A request found out that it cannot serve (nobody listens, it drains): out at once."""
-        if backend in self._watches:
-            self._watches[backend].certain(reason)
+        if backend in self._watched:
+            self._watched[backend].watch.certain(reason)
 
     def request_failed(self, backend: Backend) -> None:
         """A request failed for a reason that may be the backend's own."""
-        if backend in self._watches:
-            self._watches[backend].requests_failed()
+        if backend in self._watched:
+            self._watched[backend].watch.requests_failed()
 
     def resume(self, backend: Backend) -> None:
         """Its maintenance is over: it is unknown again, and looked at soon."""
-        if backend in self._watches:
-            self._watches[backend].resume()
+        if backend in self._watched:
+            self._watched[backend].watch.resume()
 
-    async def _take_turns(self, backend: Backend, watch: Watch) -> None:
-        async with self._session(backend) as session:
+    async def _take_turns(self, backend: Backend, watch: Watch, terms: Terms) -> None:
+        async with _session(terms) as session:
             ask = Prober(session, backend.url)
             while True:
                 await _surviving(lambda: watch.turn(ask), backend)
-                self._unseen.discard(backend)
-                if not self._unseen:
-                    self.started.set()
+                self._seen(backend)
                 await watch.pause()
 
-    async def _scrape(self, backend: Backend, watch: Watch) -> None:
+    async def _scrape(self, backend: Backend, watch: Watch, terms: Terms) -> None:
         pause_s = self._scrape_s * (0.5 + 0.5 * self._rng.random())  # not all at once
         in_vain = 0
-        async with self._session(backend) as session:
+        timeout_s = terms.settings.timeout_s
+        async with _session(terms) as session:
             while True:
                 await asyncio.sleep(pause_s)
                 before = backend.report
-                await _surviving(lambda: self._read_report(session, backend, watch), backend)
+                await _surviving(lambda: _read_report(session, backend, watch, timeout_s), backend)
                 in_vain = in_vain + 1 if backend.fit and backend.report is before else 0
                 pause_s = NO_METRICS_S if in_vain >= NO_METRICS_AFTER else self._scrape_s
                 pause_s *= 1.0 + SCRAPE_JITTER * (2.0 * self._rng.random() - 1.0)
 
-    async def _read_report(
-        self, session: aiohttp.ClientSession, backend: Backend, watch: Watch
-    ) -> None:
-        """Read one report; one that cannot be read leaves the last one to fade."""
-        if backend.admin_state is AdminState.MAINT:
-            return
-        own_requests = backend.own.engine_requests
-        try:
-            async with (
-                asyncio.timeout(self._settings.timeout_s),
-                session.get(f"{backend.url}/metrics", allow_redirects=False) as answer,
-            ):
-                text = await answer.content.read(SCRAPE_BYTES_MAX) if answer.status == 200 else b""
-                while not answer.content.at_eof() and len(text) < SCRAPE_BYTES_MAX:
-                    text += await answer.content.read(SCRAPE_BYTES_MAX - len(text))
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            return
-        report = read_report(text, monotonic(), own_requests)
-        if report is None:
-            return
-        before, backend.report = backend.report, report
-        if before is not None and report.works_since(before):
-            backend.progress += 1
-        if not report.awake:
-            watch.certain("asleep")
 
-    def _session(self, backend: Backend) -> aiohttp.ClientSession:
-        key = self._authorizations.get(backend.pool)
-        # A fresh connection each: a pooled one says nothing of whether new ones are taken.
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True),
-            headers=_PLAIN | ({"authorization": key.decode("latin-1")} if key else {}),
-        )
+async def _read_report(
+    session: aiohttp.ClientSession, backend: Backend, watch: Watch, timeout_s: float
+) -> None:
+    """Read one report; one that cannot be read leaves the last one to fade."""
+    if backend.admin_state is AdminState.MAINT:
+        return
+    own_requests = backend.own.engine_requests
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            session.get(f"{backend.url}/metrics", allow_redirects=False) as answer,
+        ):
+            text = await answer.content.read(SCRAPE_BYTES_MAX) if answer.status == 200 else b""
+            while not answer.content.at_eof() and len(text) < SCRAPE_BYTES_MAX:
+                text += await answer.content.read(SCRAPE_BYTES_MAX - len(text))
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        return
+    report = read_report(text, monotonic(), own_requests)
+    if report is None:
+        return
+    before, backend.report = backend.report, report
+    if before is not None and report.works_since(before):
+        backend.progress += 1
+    if not report.awake:
+        watch.certain("asleep")
+
+
+def _session(terms: Terms) -> aiohttp.ClientSession:
+    key = terms.authorization
+    # A fresh connection each: a pooled one says nothing of whether new ones are taken.
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            resolver=_Resolver(terms.host), use_dns_cache=False, force_close=True
+        ),
+        headers=_PLAIN | ({"authorization": key.decode("latin-1")} if key else {}),
+    )
+
+
+class _Resolver(AbstractResolver):
+    """Probes go where requests go; aiohttp tries several addresses almost at once."""
+
+    def __init__(self, host: Addresses) -> None:
+        self._host = host
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in await self._host.addresses()
+        ]
+
+    async def close(self) -> None:
+        pass
 
 
 async def _surviving(step: Callable[[], Awaitable[None]], backend: Backend) -> None:

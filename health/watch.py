@@ -89,6 +89,21 @@ class Watch:
         self._next_deep_s = now() + settings.deep.interval_s * (0.5 + 0.5 * rng.random())
         self.last_probes: dict[str, LastProbe] = {}
 
+    def reconfigure(
+        self, peers: Sequence[Backend], models: Sequence[str], settings: HealthSettings
+    ) -> None:
+        """Go on by these; what is known of the backend stays."""
+        self._peers = peers
+        self._models = models
+        if settings == self._settings:
+            return
+        self._settings = settings
+        self._health.set_thresholds(
+            fall=settings.fall, rise=settings.rise, deep_fall=settings.deep.fall
+        )
+        soon_s = settings.deep.interval_s * (0.5 + 0.5 * self._rng.random())
+        self._next_deep_s = min(self._next_deep_s, self._now() + soon_s)
+
     # What requests and scrapes saw ----------------------------------------------------------
 
     def certain(self, reason: str) -> None:

@@ -18,13 +18,17 @@ import orjson
 from aiohttp import web
 
 from balancing.backend import AdminState
+from conf.issues import ConfigError
 from conf.load import Loaded
 from conf.show import as_json
 from health.monitor import Monitor
+from proxy.errors import Draining
 from proxy.exposition import CONTENT_TYPE, Exposition
 from proxy.families import PenstockCollector
 from proxy.listing import describe
 from proxy.plane import DataPlane
+from proxy.reload import Reload
+from proxy.retirement import Retirement
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +37,7 @@ _KINDS: Final = {
     401: "authentication_error",
     403: "permission_error",
     500: "internal_server_error",
+    503: "service_unavailable_error",
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -41,14 +46,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Admin:
     """The admin application over a data plane and its monitor."""
 
-    def __init__(self, plane: DataPlane, monitor: Monitor, loaded: Loaded) -> None:
-        settings = loaded.settings.admin
+    def __init__(
+        self, plane: DataPlane, monitor: Monitor, reload: Reload, retirement: Retirement
+    ) -> None:
         self._plane = plane
         self._monitor = monitor
-        self._loaded = loaded
-        self._token = settings.token.get_secret_value() if settings.token else None
-        self._local = is_loopback(settings.host)
-        self._exposition = Exposition(PenstockCollector(plane.metrics, plane.fleet))
+        self._reload = reload
+        self._retirement = retirement
+        # Of the port that is open: a reload does not move it.
+        self._local = is_loopback(plane.settings.admin.host)
+        self._exposition = Exposition(PenstockCollector(plane.metrics, lambda: retirement.known))
 
     def application(self) -> web.Application:
         application = web.Application(middlewares=[_errors_as_json, self._authorize])
@@ -59,6 +66,7 @@ class Admin:
                 web.get("/metrics", self._metrics),
                 web.get("/api/v1/backends", self._backends),
                 web.get("/api/v1/config", self._config),
+                web.post("/api/v1/reload", self._reload_now),
                 web.post("/api/v1/backends/{name}/{state:drain|ready|maint}", self._set_state),
             ]
         )
@@ -71,24 +79,17 @@ class Admin:
         if request.path in _OPEN_PATHS:
             return await handler(request)
         # A loopback port is open without a token, and guarded once there is one.
-        if self._token is not None or not self._local:
-            if not self._allowed(request):
+        token = self._plane.settings.admin.token
+        if token is not None or not self._local:
+            if token is None or not _bears(request, token.get_secret_value()):
                 message = "The admin token is missing or wrong: Authorization: Bearer TOKEN."
-                if self._token is None:
+                if token is None:
                     message = "Off loopback this needs admin.token_file to be configured."
                 return _error(401, "unauthorized", message)
         elif "Origin" in request.headers or not is_loopback(_host_of(request)):
             message = "Not for web pages: configure admin.token_file, or ask localhost directly."
             return _error(403, "forbidden", message)
         return await handler(request)
-
-    def _allowed(self, request: web.Request) -> bool:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        return (
-            scheme.lower() == "bearer"
-            and self._token is not None
-            and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode())
-        )
 
     # What is asked --------------------------------------------------------------------------
 
@@ -110,15 +111,30 @@ class Admin:
 
     async def _backends(self, request: web.Request) -> web.Response:
         now_s = monotonic()
-        return _json(
-            [
-                describe(backend, self._monitor.last_probes(backend), now_s)
-                for backend in self._plane.fleet.backends
-            ]
-        )
+        listing = [
+            describe(backend, self._monitor.last_probes(backend), now_s)
+            for backend in self._plane.fleet.backends
+        ]
+        listing += [
+            describe(backend, {}, now_s, removed=True) for backend, _ in self._retirement.members
+        ]
+        return _json(listing)
 
     async def _config(self, request: web.Request) -> web.Response:
-        return _json(as_json(self._loaded))
+        running = self._plane.configuration
+        return _json(as_json(Loaded(running.settings, running.origins)))
+
+    async def _reload_now(self, request: web.Request) -> web.Response:
+        try:
+            change = await self._reload()
+        except Draining as error:
+            return _error(error.status, error.code, "Too late: this proxy is shutting down.")
+        except ConfigError as error:
+            message = "The configuration cannot be used; the one before it stays in use."
+            answer = _error_of(422, "invalid_configuration", message)
+            answer["issues"] = [str(issue) for issue in error.issues]
+            return _json({"error": answer}, 422)
+        return _json(change)
 
     async def _set_state(self, request: web.Request) -> web.Response:
         name, state = request.match_info["name"], AdminState(request.match_info["state"])
@@ -161,10 +177,20 @@ def _json(content: object, status: int = 200) -> web.Response:
 
 
 def _error(status: int, code: str, message: str) -> web.Response:
+    return _json({"error": _error_of(status, code, message)}, status)
+
+
+def _error_of(status: int, code: str, message: str) -> dict[str, object]:
     """The shape of the data port's errors (OpenAI's)."""
     kind = _KINDS.get(status, "invalid_request_error")
-    error = {"message": message, "type": kind, "param": None, "code": code}
-    return _json({"error": error}, status)
+    return {"message": message, "type": kind, "param": None, "code": code}
+
+
+def _bears(request: web.Request, token: str) -> bool:
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(
+        given.encode("utf-8", "surrogateescape"), token.encode()
+    )
 
 
 def _host_of(request: web.Request) -> str:

@@ -29,7 +29,7 @@ def set_admin_state(parsed: argparse.Namespace) -> int:
             if time.monotonic() > ends_s:
                 raise
             continue  # it may be busy, or restarting
-        found = [each for each in listing if each["name"] == parsed.backend]
+        found = [each for each in listing if each["name"] == parsed.backend and not each["removed"]]
         if not found:
             print(f"penstock: {parsed.backend} is gone", file=sys.stderr)
             return 1

@@ -1,6 +1,7 @@
 """The wiring: settings in, a running proxy out."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -13,16 +14,13 @@ from typing import Final
 from aiohttp import web
 
 from balancing.backend import Backend
-from balancing.fleet import Fleet, Pool
-from balancing.policies import POLICIES
 from balancing.token_counter import TokenCounter
 from conf.load import Loaded
-from conf.settings import PoolSettings, Settings
 from health.monitor import Monitor
 from proxy import descriptors
 from proxy.access_log import AccessLog
 from proxy.admin import Admin
-from proxy.counting import Counting
+from proxy.configuration import Configuration, configure, draft
 from proxy.drain import drain
 from proxy.errors import (
     BackendDraining,
@@ -31,11 +29,16 @@ from proxy.errors import (
     ConnectionRefused,
     EngineDead,
 )
+from proxy.host import Names
+from proxy.inherited import inherited
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.notify import notify
 from proxy.plane import DataPlane
 from proxy.pressure import Pressure, group_limit_bytes
+from proxy.reload import Reload
+from proxy.retirement import Retirement
+from proxy.source import Source
 from proxy.upstream import keep_alive
 
 logger = logging.getLogger(__name__)
@@ -43,6 +46,8 @@ logger = logging.getLogger(__name__)
 BACKLOG: Final = 4_096
 # What the kernel may hold of an answer that a client does not read.
 SEND_BUFFER_BYTES: Final = 262_144
+# How long an inherited socket waits for the first looks at the backends: above two probes.
+FIRST_LOOKS_S: Final = 5.0
 # Container objects made and not freed before the collector looks (CPython: 700).
 GC_THRESHOLD: Final = 20_000
 # aiohttp logs heads that it cannot read, tokens in them included; our own middleware logs faults.
@@ -60,34 +65,37 @@ _CERTAIN: Final[dict[type[BackendError], str]] = {
 class App:
     """One proxy process: data port, admin port, probes."""
 
-    def __init__(self, loaded: Loaded, counter: TokenCounter | None = None) -> None:
-        """`counter` counts prompts exactly, where one is configured."""
-        settings = loaded.settings
-        self._loaded = loaded
-        self._settings = settings
-        self._servers: list[asyncio.Server] = []
+    def __init__(
+        self,
+        source: Source,
+        loaded: Loaded,
+        counter: TokenCounter | None = None,
+        names: Names | None = None,
+    ) -> None:
+        """`loaded` came from `source`, which a reload reads again.
+
+        `counter` counts prompts exactly, where one is configured; `names` finds the
+        addresses of backends.
+        """
+        self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
         self._pressure: asyncio.Task[None] | None = None
+        self._access_log: AccessLog | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         loop = asyncio.get_running_loop()
         rng = Random(SystemRandom().getrandbits(64))
-        metrics = Metrics([pool.name for pool in settings.pools])
-        self._access_log = (
-            AccessLog(loop, metrics, sys.stdout.fileno()) if settings.log.access else None
-        )
-        self._counting = Counting(loop, counter) if counter is not None else None
+        metrics = Metrics([])
+        names = names or Names()
+        configuration = configure(draft(loaded.settings, loaded.origins, counter), loop, names)
         self.plane = DataPlane(
-            settings,
-            fleet_of(settings),
-            loop=loop,
-            rng=rng,
-            metrics=metrics,
-            access_log=self._access_log,
-            counting=self._counting,
-            on_failure=self._failed,
+            configuration, loop=loop, rng=rng, metrics=metrics, on_failure=self._failed
         )
-        self.monitor = Monitor(self.plane.fleet, settings.health, self.plane.authorizations, rng)
+        self.monitor = Monitor(rng)
+        self._retirement = Retirement(metrics, lambda: self.plane.fleet)
+        self._reload = Reload(source, self.plane, self._retirement, self._use, names)
+        self._reloads: set[asyncio.Task[None]] = set()
+        self.host = loaded.settings.listen.host
         self.port = 0
         self.admin_port = 0
 
@@ -95,20 +103,85 @@ class App:
         """Listen on both ports and begin to probe.
 
         Raises OSError when a port is taken or there are too few descriptors.
+        An inherited socket is accepted from once the backends were looked at: until
+        then connections wait in it, or are taken by the process before this one.
         """
-        listen, admin = self._settings.listen, self._settings.admin
-        self.plane.clients_fit = descriptors.secure(
-            self._settings.limits.connections, len(self.plane.fleet.backends)
+        listen = self.plane.settings.listen
+        self._fit_clients()
+        sock = inherited("data")
+        held = sock is not None
+        if sock is None:
+            sock = _listening_socket(listen.host, listen.port, reuse_port=listen.reuse_port)
+            await self._accept(sock)
+        self.host, self.port = sock.getsockname()[:2]
+        await self._start_admin()
+        self._use(self.plane.configuration)
+        if held:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LOOKS_S):
+                    await self.monitor.started.wait()
+            await self._accept(sock)
+        # What lives as long as the process is not the collector's business, and requests
+        # leave no cycles behind: looking rarely saves 6 % of the CPU of a small request.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
+        self._pressure = self.plane.loop.create_task(
+            Pressure(self.plane, group_limit_bytes()).watch()
         )
+
+    def take_signals(self) -> None:
+        """From now on signals mean what `run` says; before whoever is told that we are ready."""
         loop = self.plane.loop
-        sock = _listening_socket(listen.host, listen.port, reuse_port=listen.reuse_port)
-        self._servers.append(
-            await loop.create_server(
-                lambda: ClientConnection(self.plane), sock=sock, backlog=BACKLOG
-            )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_by_signal)
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then drain; a second one ends that. SIGHUP reloads."""
+        await self._stop.wait()
+        notify("STOPPING=1", "STATUS=draining")
+        assert self._server is not None
+        await drain(self.plane, self._server, self.plane.settings.drain, self._hurry)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close both ports and everything behind them."""
+        if self._server is not None:
+            self._server.close()
+        for client in list(self.plane.clients):
+            client.break_off()
+        await self.monitor.stop()
+        if self._pressure is not None:
+            self._pressure.cancel()
+        self._retirement.close()
+        for connections in self.plane.connections.values():
+            connections.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self.plane.counting is not None:
+            self.plane.counting.close()
+        if self._access_log is not None:
+            self._access_log.close()
+
+    def _fit_clients(self) -> None:
+        self.plane.clients_fit = descriptors.secure(
+            self.plane.settings.limits.connections, len(self.plane.fleet.backends)
         )
-        self.port = sock.getsockname()[1]
-        application = Admin(self.plane, self.monitor, self._loaded).application()
+
+    async def _accept(self, sock: socket.socket) -> None:
+        # Accepted sockets inherit its options, which saves the calls per connection.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(sock)
+        sock.setblocking(False)
+        self._server = await self.plane.loop.create_server(
+            lambda: ClientConnection(self.plane), sock=sock, backlog=BACKLOG
+        )
+
+    async def _start_admin(self) -> None:
+        admin = self.plane.settings.admin
+        application = Admin(self.plane, self.monitor, self._reload, self._retirement).application()
         self._runner = web.AppRunner(
             application, access_log=None, logger=_UNHEARD, shutdown_timeout=1.0
         )
@@ -118,41 +191,27 @@ class App:
         except OSError as error:
             raise _named(error, "admin", admin.host, admin.port) from None
         self.admin_port = self._runner.addresses[0][1]
-        await self.monitor.start()
-        # What lives as long as the process is not the collector's business, and requests
-        # leave no cycles behind: looking rarely saves 6 % of the CPU of a small request.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD)
-        self._pressure = loop.create_task(Pressure(self.plane, group_limit_bytes()).watch())
 
-    async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then drain; a second signal ends the drain."""
-        loop = self.plane.loop
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled)
-        await self._stop.wait()
-        notify("STOPPING=1", "STATUS=draining")
-        await drain(self.plane, self._servers[0], self._settings.drain, self._hurry)
-        await self.close()
+    def _use(self, configuration: Configuration) -> None:
+        """Put a configuration in use, at the start and by a reload."""
+        settings = configuration.settings
+        if settings.log.level != self.plane.settings.log.level:
+            logging.getLogger().setLevel(settings.log.level.upper())
+        limits = self.plane.settings.limits
+        self.plane.use(configuration)
+        if settings.limits != limits:
+            with contextlib.suppress(OSError):  # too few for anybody: then as before
+                self._fit_clients()
+        hosts = {name: pool.host for name, pool in configuration.connections.items()}
+        self.monitor.use(configuration.fleet, settings.health, configuration.authorizations, hosts)
+        if settings.log.access and self._access_log is None:
+            self._access_log = AccessLog(self.plane.loop, self.plane.metrics, sys.stdout.fileno())
+        self.plane.access_log = self._access_log if settings.log.access else None
 
-    async def close(self) -> None:
-        """Close both ports and everything behind them."""
-        for server in self._servers:
-            server.close()
-        for client in list(self.plane.clients):
-            client.break_off()
-        await self.monitor.stop()
-        if self._pressure is not None:
-            self._pressure.cancel()
-        for connections in self.plane.connections.values():
-            connections.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
-        if self._counting is not None:
-            self._counting.close()
-        if self._access_log is not None:
-            self._access_log.close()
+    def _reload_by_signal(self) -> None:
+        reload = self.plane.loop.create_task(self._reload.by_signal())
+        self._reloads.add(reload)  # the loop itself keeps no task alive
+        reload.add_done_callback(self._reloads.discard)
 
     def _signalled(self) -> None:
         if self._stop.is_set():
@@ -167,21 +226,7 @@ class App:
             self.monitor.request_failed(backend)
 
 
-def fleet_of(settings: Settings) -> Fleet:
-    """The fleet that a configuration describes, every backend still `starting`."""
-    return Fleet(tuple(_pool_of(pool) for pool in settings.pools))
-
-
-def _pool_of(pool: PoolSettings) -> Pool:
-    backends = tuple(
-        Backend(each.name, each.url.rstrip("/"), pool.name, each.weight) for each in pool.backends
-    )
-    policy = POLICIES[pool.policy](backends)
-    return Pool(pool.name, backends, policy, frozenset(pool.models))
-
-
 def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:
-    """Accepted sockets inherit its options, which saves the calls per connection."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -195,11 +240,7 @@ def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socke
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(sock)
         sock.bind(address)
-        sock.setblocking(False)
     except OSError as error:
         sock.close()
         raise _named(error, "listen", host, port) from None

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Coroutine, Sequence
@@ -16,13 +17,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import proxy
-from balancing.token_counter import TokenCounter
 from conf.issues import ConfigError
 from conf.load import Loaded, load
 from conf.schema import schema
 from conf.show import render
 from proxy import admin_client
 from proxy.admin_state import set_admin_state
+from proxy.source import Source
 from proxy.status import status
 
 T = TypeVar("T")
@@ -125,6 +126,7 @@ def _add_serve(commands: Any) -> None:
         epilog="Flags override environment variables (PENSTOCK_LISTEN__PORT=…), which override "
         "the file; without a file, --backend is enough. Example: "
         "penstock serve --backend http://10.0.0.1:8000 --backend http://10.0.0.2:8000; "
+        "SIGHUP reads the configuration again; LISTEN_FDS hands over a listening socket; "
         "exit status 0 after a drain (SIGTERM), 2 on a configuration error, 1 when a port is "
         "taken.",
     )
@@ -138,7 +140,10 @@ def _add_serve(commands: Any) -> None:
     serve.add_argument("--admin-port", type=int, metavar="P", help="admin port (default 9321)")
     serve.add_argument("--policy", metavar="NAME", help="how backends are chosen, in every pool")
     serve.add_argument(
-        "--reuse-port", action="store_true", default=None, help="share the port (SO_REUSEPORT)"
+        "--reuse-port",
+        action="store_true",
+        default=None,
+        help="share the port (SO_REUSEPORT), at best effort: an inherited socket loses nothing",
     )
     serve.add_argument("--log-level", metavar="L", help="debug, info, warning or error")
     serve.set_defaults(command=_serve)
@@ -205,28 +210,30 @@ def _serve(parsed: argparse.Namespace) -> int:
     config = parsed.config
     if config is None and os.environ.get("PENSTOCK_CONFIG"):
         config = Path(os.environ["PENSTOCK_CONFIG"])
-    loaded = load(config, os.environ, given)
+    # Until it reloads, which needs the loop, it must not end us: the file is read just now.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    source = Source(config, os.environ, given)
+    loaded = source.load()
     log_to_stderr(loaded.settings.log.level)
-    from proxy.tokenizer_file import counter_of
-
-    run_loop(_serve_until_signal(loaded, counter_of(loaded, config)))
+    run_loop(_serve_until_signal(source, loaded))
     return 0
 
 
-async def _serve_until_signal(loaded: Loaded, counter: TokenCounter | None) -> None:
+async def _serve_until_signal(source: Source, loaded: Loaded) -> None:
     from proxy.app import App
     from proxy.notify import notify
 
-    app = App(loaded, counter)
+    app = App(source, loaded, source.counter(loaded))
     try:
         await app.start()
     except OSError:
         await app.close()
         raise
+    app.take_signals()
     # In the log's form, but at every level: it tells which free ports were taken.
     print(
         f"{time.time():.3f} INFO {__name__} penstock {proxy.__version__} "
-        f"listening on {loaded.settings.listen.host}:{app.port}, "
+        f"listening on {app.host}:{app.port}, "
         f"admin on {loaded.settings.admin.host}:{app.admin_port}",
         file=sys.stderr,
         flush=True,
@@ -236,9 +243,8 @@ async def _serve_until_signal(loaded: Loaded, counter: TokenCounter | None) -> N
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    from proxy.tokenizer_file import counter_of
-
-    counter_of(load(parsed.file, os.environ, {}), parsed.file)
+    source = Source(parsed.file, os.environ, {})
+    source.counter(source.load())
     print(f"{parsed.file}: ok")
     return 0
 

@@ -8,8 +8,8 @@ import aiohttp
 import orjson
 
 from bench.sim.server import SimServer
-from conf.load import load
 from proxy.app import App
+from proxy.source import Source
 
 MODEL: Final = "demo-model"
 READY_WITHIN_S: Final = 10.0
@@ -21,7 +21,7 @@ async def demo(*, backends: int, port: int, admin_port: int, once: bool) -> int:
     servers = [SimServer(name=f"sim-{i}", model=MODEL, seed=i) for i in range(max(1, backends))]
     for server in servers:
         await server.start()
-    loaded = load(
+    source = Source(
         None,
         {},
         {
@@ -32,13 +32,14 @@ async def demo(*, backends: int, port: int, admin_port: int, once: bool) -> int:
             "log.access": not once,
         },
     )
-    app = App(loaded)
+    app = App(source, source.load())
     try:
         await app.start()
         async with asyncio.timeout(READY_WITHIN_S):
             await app.monitor.started.wait()
         if once:
             return await _stream_one(app.port)
+        app.take_signals()
         _tell(app, len(servers))
         await app.run()
         return 0

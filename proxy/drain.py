@@ -1,8 +1,10 @@
 """Leaving without dropping anything: what happens between SIGTERM and the exit.
 
 Readiness turns 503 at once while requests are still served, because a load
-balancer needs a moment to notice. Then the listener closes, idle connections
-close, and running answers may finish. What outlives the timeout is broken off.
+balancer needs a moment to notice; every answer says `Connection: close`. Then
+the listener closes (what waits in a socket that others hold too is theirs), idle
+connections close, and running answers may finish. Whoever was accepted is
+served. What outlives the timeout is broken off.
 """
 
 import asyncio
@@ -24,12 +26,15 @@ async def drain(
 ) -> None:
     """Return when every answer has ended or `timeout_s` is over; `hurry` ends it at once."""
     plane.draining = True
+    for client in plane.clients:
+        client.announce_close()
     logger.info("draining grace_s=%g clients=%d", settings.grace_s, len(plane.clients))
     await _wait(hurry, settings.grace_s)
     plane.closing = True
     server.close()
     for client in list(plane.clients):
         client.close_if_idle()
+    await _wait(hurry, POLL_S)  # those accepted in this turn of the loop are told to us in the next
     await _until_gone(plane, hurry, settings.timeout_s)
     if plane.clients:
         logger.warning("drain over, breaking off clients=%d", len(plane.clients))

@@ -422,7 +422,7 @@ class Exchange:
 
     @property
     def _pool_metrics(self) -> PoolMetrics:
-        return self._plane.metrics.pools[self._lease.backend.pool if self._lease else ""]
+        return self._plane.metrics.of(self._lease.backend.pool if self._lease else "")
 
     def _account(self) -> None:
         """Count and log the request, once, however it ended."""

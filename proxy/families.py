@@ -1,6 +1,6 @@
 """The plain counters as prometheus-client's families: every metric's name, labels and help."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 
 from prometheus_client import Metric
@@ -14,16 +14,16 @@ from prometheus_client.registry import Collector
 
 import proxy
 from balancing.backend import AdminState, Backend, State
-from balancing.fleet import Fleet
 from proxy.metrics import Metrics
 
 
 class PenstockCollector(Collector):
     """Turns the plain counters into prometheus-client's families."""
 
-    def __init__(self, metrics: Metrics, fleet: Fleet) -> None:
+    def __init__(self, metrics: Metrics, backends: Callable[[], Iterable[Backend]]) -> None:
+        """`backends()` are those to tell of at that moment, each name once."""
         self._metrics = metrics
-        self._fleet = fleet
+        self._known = backends
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily(
@@ -81,7 +81,8 @@ class PenstockCollector(Collector):
             "1 for what the operator wants.",
             labels=["backend", "admin_state"],
         )
-        for backend in self._fleet.backends:
+        backends = tuple(self._known())
+        for backend in backends:
             for field, gauge in gauges.items():
                 gauge.add_metric([backend.name], float(getattr(backend, field)))
             for each in State:
@@ -90,7 +91,7 @@ class PenstockCollector(Collector):
                 held = float(backend.admin_state is wanted)
                 admin_state.add_metric([backend.name, wanted.value], held)
         yield from (*gauges.values(), state, admin_state)
-        yield from _engines(self._fleet.backends, monotonic())
+        yield from _engines(backends, monotonic())
 
     def _process(self) -> Iterator[Metric]:
         metrics = self._metrics
@@ -145,7 +146,7 @@ class PenstockCollector(Collector):
         yield GaugeMetricFamily(
             "penstock_config_reload_success",
             "1 when the configuration that was given last is the one in use.",
-            1.0,
+            float(metrics.reload_success),
         )
         yield CounterMetricFamily(
             "penstock_access_lines_dropped",

@@ -44,6 +44,10 @@ BODY_BYTES_PER_S_MIN: Final = 4_096
 # A client that is one too many is told so by then, whether it has asked for anything or not.
 EXCESS_S: Final = 1.0
 
+# Once the proxy accepts nobody new, a client may still be sending a request on a connection
+# that it takes for open: one just made, or one whose last answer did not say `close`.
+LAST_REQUEST_S: Final = 1.0
+
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -62,6 +66,7 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_body_bytes",
+        "_body_limit_bytes",
         "_buffer",
         "_deadline",
         "_dechunker",
@@ -92,6 +97,7 @@ class ClientConnection(asyncio.Protocol):
         self._route: Route | None = None
         self._parts: list[bytes] = []
         self._body_bytes = 0
+        self._body_limit_bytes = 0  # as it was when the request's head came
         self._dechunker: Dechunker | None = None
         self._exchange: Exchange | None = None
         self._deadline = Deadline(plane.loop, self._expired)
@@ -114,7 +120,7 @@ class ClientConnection(asyncio.Protocol):
         self._release_body()
         if self._transport.is_closing():
             return
-        if not answer.keep_alive or self._plane.closing:
+        if not answer.keep_alive:
             self._close()
             return
         self._phase = Phase.HEAD
@@ -123,17 +129,21 @@ class ClientConnection(asyncio.Protocol):
         if self._write_paused:  # the next request waits until this answer was taken
             self._watch_stall()
             return
-        self._deadline.set(monotonic() + self._plane.settings.timeouts.client_idle_s)
+        self._await_request()
         if self._unread:
-            self.began_s = monotonic()
             self._plane.loop.call_soon(self._read_head)
 
+    def announce_close(self) -> None:
+        """The proxy drains: the answer that is due says `close`, if it still can."""
+        if self._exchange is not None and not self._exchange.answer.started:
+            self._exchange.answer.keep_alive = False
+
     def close_if_idle(self) -> None:
-        """Close a connection that no request is on (the proxy drains)."""
+        """The proxy accepts nobody new: close, unless a request is here or may be on its way."""
         if self._phase is Phase.LINGER:
             self._transport.abort()
         elif self._phase is Phase.HEAD and not self._buffer:
-            self._close()
+            self._deadline.set(self.began_s + LAST_REQUEST_S)
 
     def break_off(self) -> None:
         """The drain is over: end the request that is still running."""
@@ -154,8 +164,7 @@ class ClientConnection(asyncio.Protocol):
             self._turn_away()
             return
         self._excess = not self._plane.seat()
-        wait_s = EXCESS_S if self._excess else self._plane.settings.timeouts.client_idle_s
-        self._deadline.set(self.began_s + wait_s)
+        self._await_request()
 
     def data_received(self, data: bytes) -> None:
         phase = self._phase
@@ -202,9 +211,17 @@ class ClientConnection(asyncio.Protocol):
             self._deadline.clear()
             self._exchange.resume()
         elif self._phase is Phase.HEAD:
-            self._deadline.set(monotonic() + self._plane.settings.timeouts.client_idle_s)
-            self.began_s = monotonic()
+            self._await_request()
             self._plane.loop.call_soon(self._read_head)
+
+    def _await_request(self) -> None:
+        """Nothing is under way: the next request has so long to begin."""
+        plane = self._plane
+        idle_s = LAST_REQUEST_S if plane.closing else plane.settings.timeouts.client_idle_s
+        if self._excess:
+            idle_s = EXCESS_S
+        self.began_s = monotonic()
+        self._deadline.set(self.began_s + idle_s)
 
     # Reading a request -------------------------------------------------------------------------
 
@@ -244,6 +261,7 @@ class ClientConnection(asyncio.Protocol):
         if head.length == 0:
             self._request_complete(b"")
             return
+        self._body_limit_bytes = self._plane.settings.limits.body_bytes
         if head.length is not None and len(self._buffer) >= head.length:  # all of it is here
             body = self._buffer[: head.length]
             self._buffer = self._buffer[head.length :]
@@ -288,9 +306,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _take(self, body: bytes) -> bool:
         """Count and keep a piece of the body; False when a limit was passed."""
-        limit_bytes = self._plane.settings.limits.body_bytes
-        if self._body_bytes + len(body) > limit_bytes:
-            self._refuse(BodyTooLarge(limit_bytes))
+        if self._body_bytes + len(body) > self._body_limit_bytes:
+            self._refuse(BodyTooLarge(self._body_limit_bytes))
             return False
         if not self._plane.reserve(len(body)):
             self._refuse(self._plane.no_room())

@@ -7,9 +7,16 @@ from health.watch import LastProbe
 
 
 def describe(
-    backend: Backend, last_probes: Mapping[str, LastProbe], now_s: float
+    backend: Backend,
+    last_probes: Mapping[str, LastProbe],
+    now_s: float,
+    *,
+    removed: bool = False,
 ) -> dict[str, object]:
-    """State, load and speed of one backend, as JSON."""
+    """State, load and speed of one backend, as JSON.
+
+    `removed`: a reload took it out of the configuration, and requests still run there.
+    """
     backend.advance(now_s)
     slow_start = backend.slow_start
     return {
@@ -19,7 +26,8 @@ def describe(
         "state": backend.state,
         "reason": backend.reason,
         "admin_state": backend.admin_state,
-        "can_serve": backend.can_serve,
+        "removed": removed,
+        "can_serve": not removed and backend.can_serve,
         "weight": backend.weight,
         "share": round(slow_start.share(now_s), 3) if slow_start is not None else 1.0,
         "models": sorted(backend.models or ()),

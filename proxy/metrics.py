@@ -7,7 +7,7 @@ families (`exposition`) that are rendered in slices.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 # Labels that a client or backend can choose: so many values, then `other`.
@@ -136,3 +136,24 @@ class Metrics:
         self.clients = 0
         self.tasks = 0
         self.overload = ""
+        self.reload_success = True
+
+    def of(self, pool: str) -> PoolMetrics:
+        """Those of a pool; of none when it is gone."""
+        return self.pools.get(pool) or self.pools[""]
+
+    def add_pools(self, names: Iterable[str]) -> None:
+        """Make a table for each pool that has none."""
+        for name in names:
+            if name not in self.pools:
+                self.pools[name] = PoolMetrics()
+
+    def forget_backend(self, pool: str, backend: str) -> None:
+        """Drop the series of a backend that is gone from its pool."""
+        requests = self.of(pool).requests
+        for key in [key for key in requests if key[0] == backend]:
+            del requests[key]
+
+    def forget_pool(self, name: str) -> None:
+        """Drop the series of a pool that is gone."""
+        self.pools.pop(name, None)

@@ -7,7 +7,7 @@ limits, counters) and answers what needs no backend.
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 from time import monotonic, time
 from typing import Final
@@ -15,16 +15,13 @@ from typing import Final
 import orjson
 
 from balancing.backend import Backend
-from balancing.fleet import Fleet
 from balancing.gate import Gate
 from balancing.lease import Lease, Reason
 from balancing.poison import Poison
-from balancing.session_key import SessionKeys
 from balancing.tokens import TokenEstimator
-from conf.settings import Settings
 from proxy.access_log import AccessLog
 from proxy.answer import Answer
-from proxy.counting import Counting
+from proxy.configuration import Configuration
 from proxy.errors import (
     BackendError,
     BodyTooLarge,
@@ -40,8 +37,7 @@ from proxy.heads import Headers, RequestHead
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.overload import Overload
-from proxy.paths import LOCAL_PATHS, WEBSOCKET_PATHS, Paths, Route
-from proxy.upstream import ConnectionPool
+from proxy.paths import LOCAL_PATHS, WEBSOCKET_PATHS, Route
 
 logger = logging.getLogger(__name__)
 
@@ -63,55 +59,44 @@ class DataPlane:
 
     def __init__(
         self,
-        settings: Settings,
-        fleet: Fleet,
+        configuration: Configuration,
         *,
         loop: asyncio.AbstractEventLoop,
         rng: Random,
         metrics: Metrics,
-        access_log: AccessLog | None = None,
-        counting: Counting | None = None,
         on_failure: Callable[[Backend, BackendError], None] = lambda backend, error: None,
     ) -> None:
-        self.settings = settings
-        self.fleet = fleet
         self.loop = loop
         self.metrics = metrics
-        self.access_log = access_log
-        self.counting = counting
+        self.access_log: AccessLog | None = None
         self.failed = on_failure
         self.estimator = TokenEstimator()
         self.gate = Gate(lambda: self.fleet, rng)
         self.poison = Poison()
-        self._session_pools = frozenset(
-            pool.name for pool in settings.pools if pool.policy == "session"
-        )
-        # None: no pool asks for keys, so none is read.
-        self.sessions = (
-            SessionKeys(settings.affinity.headers, settings.affinity.body_fields)
-            if self._session_pools
-            else None
-        )
-        self.connections = {
-            backend.name: ConnectionPool(
-                loop, backend.url, connect_timeout_s=settings.timeouts.connect_s
-            )
-            for backend in fleet.backends
-        }
-        self.authorizations: Mapping[str, bytes] = {
-            pool.name: b"Bearer " + pool.api_key.get_secret_value().encode()
-            for pool in settings.pools
-            if pool.api_key is not None
-        }
         self.clients: set[ClientConnection] = set()
         self._seated = 0
         self.clients_fit = EVERYBODY  # as many as there are descriptors for
         self.overload = Overload()
         self.draining = False  # said to whoever asks; requests are still served
-        self.closing = False  # the grace is over: no new requests
-        self._paths = Paths(settings.paths)
+        self.closing = False  # the grace is over: nobody new is accepted
         self._rng = rng
         self._bodies_bytes = 0
+        self.use(configuration)
+
+    def use(self, configuration: Configuration) -> None:
+        """Serve by it from the next request on. One step of the loop: none sees half of it."""
+        self.metrics.add_pools(pool.name for pool in configuration.fleet.pools)
+        configuration.settle()
+        self.configuration = configuration
+        # What requests look at, one attribute away.
+        self.settings = configuration.settings
+        self.fleet = configuration.fleet
+        self.connections = configuration.connections
+        self.authorizations = configuration.authorizations
+        self.sessions = configuration.sessions
+        self.counting = configuration.counting
+        self._session_pools = configuration.session_pools
+        self._paths = configuration.paths
 
     # Limits ---------------------------------------------------------------------------------
 
@@ -184,8 +169,6 @@ class DataPlane:
         The place for whatever refuses by head alone. `excess`: its client is one too many.
         Raises a PenstockError.
         """
-        if self.closing:
-            raise Draining
         path = head.path
         if path in WEBSOCKET_PATHS:
             raise UpgradeRequired

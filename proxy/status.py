@@ -65,6 +65,6 @@ def _row(backend: Mapping[str, Any]) -> tuple[str, ...]:
         backend["name"],
         backend["pool"],
         state,
-        backend["admin_state"],
+        "removed" if backend["removed"] else backend["admin_state"],
         *(f"{backend[name]:,}" for name in counts),
     )

@@ -30,6 +30,7 @@ from proxy.errors import (
     PenstockError,
 )
 from proxy.heads import ResponseHead, parse_response_head
+from proxy.host import Host, Names
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class BackendConnection(asyncio.Protocol):
         "_transport",
         "answer_began",
         "deadline",
+        "epoch",
         "idle_since_s",
         "on_deadline",
         "reused",
@@ -91,6 +93,7 @@ class BackendConnection(asyncio.Protocol):
         self.reused = False
         self.answer_began = False
         self.idle_since_s = 0.0
+        self.epoch = pool.host.epoch  # of the addresses that it was dialed by
         # One timer for all requests to come: a new one each would cost more than all else here.
         self.deadline = Deadline(pool.loop, self._expired)
         self.on_deadline: Callable[[], None] | None = None
@@ -262,7 +265,7 @@ class BackendConnection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """The connections to one backend."""
+    """The connections to one backend. `connect_timeout_s` may change while it is used."""
 
     def __init__(
         self,
@@ -270,15 +273,18 @@ class ConnectionPool:
         url: str,
         *,
         connect_timeout_s: float,
+        name: str = "",
+        names: Names | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
+        """`name` is the backend's, for the log."""
         parts = urlsplit(url)
         self.loop = loop
+        self.host = Host(loop, parts.hostname or "", name, names or Names(), now)
+        self.connect_timeout_s = connect_timeout_s
         self._now = now
-        self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
-        self._connect_timeout_s = connect_timeout_s
         self._idle: deque[BackendConnection] = deque()  # oldest first
         self._deadline = Deadline(loop, self._expire, now)
         self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
@@ -287,32 +293,54 @@ class ConnectionPool:
         """The youngest idle connection that is surely still open, or None."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable and self._now() - connection.idle_since_s < IDLE_S:
+            if (
+                connection.usable
+                and connection.epoch == self.host.epoch
+                and self._now() - connection.idle_since_s < IDLE_S
+            ):
                 connection.reused = True
                 return connection
             connection.abort()
         return None
 
     async def dial(self) -> BackendConnection:
-        """Open a new connection.
+        """Open a new connection, to the first address that takes it.
 
-        Raises ConnectFailed, ConnectionRefused or NoDescriptors.
+        Raises ConnectionRefused when all refuse, NoDescriptors when there are none left
+        for it, else ConnectFailed.
         """
+        refused = True
+        address = ""
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await self.loop.create_connection(
-                    lambda: BackendConnection(self), self._host, self._port, ssl=self._ssl
-                )
-        except ConnectionRefusedError:
-            raise ConnectionRefused from None
-        except (OSError, TimeoutError) as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise NoDescriptors from None
+            async with asyncio.timeout(self.connect_timeout_s):
+                for address in await self.host.addresses():
+                    try:
+                        return await self._open(address)
+                    except OSError as error:
+                        if error.errno in (errno.EMFILE, errno.ENFILE):
+                            raise NoDescriptors from None
+                        refused = refused and isinstance(error, ConnectionRefusedError)
+                        self.host.failed(address)
+        except (OSError, TimeoutError):  # no address is known, or time is up
+            self.host.failed(address)
             raise ConnectFailed from None
+        raise ConnectionRefused if refused else ConnectFailed
+
+    async def _open(self, address: str) -> BackendConnection:
+        _, connection = await self.loop.create_connection(
+            lambda: BackendConnection(self),
+            address,
+            self._port,
+            ssl=self._ssl,
+            server_hostname=self.host.name if self._ssl is not None else None,
+        )
         return connection
 
     def put(self, connection: BackendConnection) -> None:
         """Take back a connection whose request and answer both ended."""
+        if connection.epoch != self.host.epoch:
+            connection.abort()
+            return
         connection.idle_since_s = self._now()
         connection.on_deadline = None
         connection.deadline.clear()
@@ -329,6 +357,7 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Close what is idle; connections in use end with their answers."""
+        self.host.close()
         self._deadline.close()
         while self._idle:
             self._idle.pop().abort()

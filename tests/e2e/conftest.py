@@ -90,7 +90,7 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        penstock = Penstock(process, 0, 0, config.get("admin", {}).get("token", ""))
+        penstock = Penstock(process, 0, 0, config.get("admin", {}).get("token", ""), path)
         running.append((penstock, at_rest))
         listening = asyncio.Event()
         readers.append(asyncio.create_task(_read_log(penstock, listening)))

@@ -5,6 +5,7 @@ import contextlib
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -25,6 +26,7 @@ class Penstock:
     port: int
     admin_port: int
     token: str = ""
+    config: Path = Path()
     log: list[bytes] = field(default_factory=list)
     access_lines: list[dict[str, Any]] = field(default_factory=list)
 
@@ -74,6 +76,20 @@ class Penstock:
             lambda listing: not any(each[name] for each in listing for name in COUNTS),
             REST_WITHIN_S,
         )
+
+    def configure(self, **changes: Any) -> None:
+        """Write top-level keys of the configuration anew; the process is not told."""
+        settings = orjson.loads(self.config.read_bytes())
+        self.config.write_bytes(orjson.dumps(settings | changes))
+
+    async def reload(self, **changes: Any) -> tuple[int, Any]:
+        """Write keys anew and have the file read: the status and body of the answer."""
+        self.configure(**changes)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.admin_url}/api/v1/reload") as answer,
+        ):
+            return answer.status, orjson.loads(await answer.read())
 
     async def stop(self) -> int:
         """SIGTERM; returns the exit status."""

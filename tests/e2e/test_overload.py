@@ -14,8 +14,8 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from conf.load import load
 from proxy.app import App
+from proxy.source import Source
 from proxy.plane import EXCESS_MAX
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.wire import Answer, Client, Guard, request
@@ -212,7 +212,8 @@ async def test_a_loop_that_lags_sheds_and_soon_serves_again(
     thresholds = gc.get_threshold()  # of this process: the app sets its own
     (server,) = await simulate()
     given = {"backends": [server.url], "listen.port": 0, "admin.port": 0, "log.access": False}
-    app = App(load(None, {}, given))
+    source = Source(None, {}, given)
+    app = App(source, source.load())
     await app.start()
     try:
         penstock = Penstock(cast(Any, None), app.port, app.admin_port)

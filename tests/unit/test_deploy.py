@@ -13,10 +13,11 @@ import yaml
 
 import proxy
 from balancing.backend import Backend
-from balancing.fleet import Fleet, Pool
+from balancing.fleet import Pool
 from balancing.policies import POLICIES
 from conf.load import load
 from conf.settings import Settings
+from proxy.app import BACKLOG
 from proxy.families import PenstockCollector
 from proxy.metrics import Metrics
 
@@ -64,10 +65,10 @@ def settings(name: str, folder: Path) -> Settings:
     return load(path, {}, {}).settings
 
 
-def unit() -> ConfigParser:
+def unit(name: str = "penstock.service") -> ConfigParser:
     parser = ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign] # keys are as written
-    parser.read(DEPLOY / "penstock.service")
+    parser.read(DEPLOY / name)
     return parser
 
 
@@ -232,7 +233,7 @@ def test_alerts_name_only_metrics_and_labels_that_exist() -> None:
     metrics.stream_failures.add("reset")
     metrics.attempts.add("ok")
     labels: dict[str, set[str]] = {"up": set(), "penstock_attempts_total": set()}
-    for family in PenstockCollector(metrics, Fleet((pool,))).collect():
+    for family in PenstockCollector(metrics, lambda: pool.backends).collect():
         for sample in family.samples:
             labels.setdefault(sample.name, set()).update(sample.labels)
     rules = [rule for group in ALERTS["groups"] for rule in group["rules"]]
@@ -248,3 +249,13 @@ def test_alerts_name_only_metrics_and_labels_that_exist() -> None:
         known = set().union(*(labels[name] for name in named)) | {"instance", "job"}
         assert used <= known, rule["alert"]
         assert set(rule["annotations"]) == {"summary", "action"}
+
+
+def test_the_socket_is_the_data_port_as_it_is_without() -> None:
+    held = unit("penstock.socket")["Socket"]
+    listen = Settings.model_fields["listen"].default
+    assert held["ListenStream"] == f"{listen.host}:{listen.port}"
+    assert held["FileDescriptorName"] == "data"
+    assert int(held["Backlog"]) == BACKLOG
+    # By default it is for the service of the same name, one for all connections.
+    assert not {"Service", "Accept"} & set(held)

@@ -30,7 +30,7 @@ def collector() -> PenstockCollector:
     for number in range(300):
         metrics.pools["chat"].request(f"gpu-{number % 64}", 200 + number % 3, 0.1 * number)
     metrics.attempts.add("refused")
-    return PenstockCollector(metrics, FLEET)
+    return PenstockCollector(metrics, lambda: FLEET.backends)
 
 
 def test_the_pieces_are_the_whole() -> None:
@@ -57,7 +57,7 @@ def test_an_engine_that_reports_no_more_has_no_series() -> None:
     fleet = Fleet((Pool("chat", (backend,), POLICIES["least_tokens"](())),))
     for age_s, told in ((0.0, True), (STALE_S, False)):
         backend.report = EngineReport(at_s=monotonic() - age_s, running=4)
-        collected = PenstockCollector(Metrics(["chat"]), fleet).collect()
+        collected = PenstockCollector(Metrics(["chat"]), lambda: fleet.backends).collect()
         text = b"".join(pieces(collected)).decode()
         assert ('penstock_backend_engine_running{backend="gpu-0"} 4.0' in text) == told
         assert 'penstock_backend_can_serve{backend="gpu-0"} 0.0' in text

@@ -279,3 +279,15 @@ def test_a_sink_that_fails_at_the_end_is_told_and_the_connection_closed() -> Non
     link.connection.data_received(WHOLE)
     assert link.sink.seen[-1] is AnswerMalformed
     assert not link.reusable
+
+
+def test_connections_to_former_addresses_end_with_their_answers() -> None:
+    busy = Link().ask()
+    busy.pool.host.epoch += 1
+    busy.answer(WHOLE)
+    assert busy.sink.seen[-1] == "end"
+    assert busy.transport.aborted
+    idle = Link().ask().answer(WHOLE)
+    idle.pool.host.epoch += 1
+    assert not idle.reusable
+    assert idle.transport.aborted

@@ -467,3 +467,29 @@ async def test_what_returns_is_forgiven() -> None:
     while await scene.turn(step_s=0.5) is State.EJECTED:
         assert scene.now_s < 1_020.0
     assert scene.backend.penalty.read(scene.now_s) == 0.0
+
+
+async def test_other_settings_begin_with_the_next_turn_and_forget_nothing() -> None:
+    scene = Scene(deep_interval_s=3_000.0)
+    await scene.turn()
+    scene.ask.live_is = TIMEOUT
+    assert await scene.turn(2) is State.SUSPECT  # two failures of the three that eject
+    deep = DeepProbeSettings(interval_s=5.0)
+    scene.watch.reconfigure(scene.peers, [], HealthSettings(fall=4, rise=1, deep=deep))
+    assert await scene.turn() is State.SUSPECT
+    assert await scene.turn() is State.EJECTED
+    scene.ask.live_is = Outcome()
+    assert await scene.turn() is State.WARMING  # by one pass, and a deep one
+    deep_asked = scene.ask.deep_asked
+    await scene.turn(step_s=5.0 * 1.2)
+    assert scene.ask.deep_asked == deep_asked + 1
+
+
+async def test_peers_that_left_the_pool_cannot_stand_in() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.watch.reconfigure(scene.peers[:1], [], HealthSettings())
+    for _ in range(REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+    assert scene.backend.state is State.SUSPECT

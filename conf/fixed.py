@@ -1,0 +1,32 @@
+"""What a running proxy cannot change: the ports it listens on."""
+
+from dataclasses import replace
+from typing import Final
+
+from conf.load import Loaded
+
+# Section and key of each.
+FIXED: Final = (
+    ("listen", "host"),
+    ("listen", "port"),
+    ("listen", "reuse_port"),
+    ("admin", "host"),
+    ("admin", "port"),
+)
+
+
+def keep_fixed(new: Loaded, running: Loaded) -> tuple[Loaded, tuple[str, ...]]:
+    """`new` with the running values of what takes a restart, and the keys that wait for one."""
+    settings = new.settings
+    origins = dict(new.origins)
+    waiting = []
+    for section, key in FIXED:
+        value = getattr(getattr(running.settings, section), key)
+        wanted = getattr(settings, section)
+        if getattr(wanted, key) != value:
+            kept = wanted.model_copy(update={key: value})
+            settings = settings.model_copy(update={section: kept})
+            name = f"{section}.{key}"
+            origins[name] = running.origins[name]
+            waiting.append(name)
+    return replace(new, settings=settings, origins=origins), tuple(waiting)

@@ -1,0 +1,346 @@
+"""Reloads of a running process: all of a file or nothing, and nothing lost on the way."""
+
+import asyncio
+import contextlib
+import io
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bench.sim.server import SimServer
+from proxy.cli import main
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.request import ask
+from tests.e2e.test_counting import BYTES, TOKENS
+from tests.e2e.test_operations import run
+from tests.e2e.traffic import DONE, Traffic
+from tests.e2e.wire import Client, request
+
+# As many for the figures: `make reloads`.
+RELOADS = int(os.environ.get("TEST_RELOADS", "20"))
+REQUESTS_PER_RELOAD = 100 if RELOADS >= 100 else 40
+LONG: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 150, "stream": True}
+
+
+def pool(*servers: SimServer | str, **options: Any) -> list[dict[str, Any]]:
+    """Pools of one, its backends b0, b1…; an address may be given as `name=url`."""
+    backends = []
+    for number, server in enumerate(servers):
+        name, _, url = server.rpartition("=") if isinstance(server, str) else ("", "", server.url)
+        backends.append({"name": name or f"b{number}", "url": url})
+    return [{"name": "default", "backends": backends} | options]
+
+
+@asynccontextmanager
+async def stream(penstock: Penstock, **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+    """A streamed completion, past its first token."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{penstock.url}/v1/completions", json=LONG | fields) as answer,
+    ):
+        assert answer.status == 200
+        yield answer
+
+
+async def listing(penstock: Penstock) -> dict[str, dict[str, Any]]:
+    """Backends in use by name."""
+    return {each["name"]: each for each in await penstock.backends() if not each["removed"]}
+
+
+async def until_logged(penstock: Penstock, text: bytes, count: int = 1) -> None:
+    async with asyncio.timeout(10):
+        while sum(text in line for line in penstock.log) < count:
+            await asyncio.sleep(0.01)
+
+
+async def test_reloads_under_load_lose_nothing(simulate: Simulate, serve: Serve) -> None:
+    """Backends added, removed, moved and changed in turn, by signal and by call."""
+    servers = await simulate(5)
+    penstock = await serve(servers[:3])
+    a, b, c, d, e = servers
+    pools = [
+        pool(a, b, c, d),
+        pool(a, b, policy="round_robin"),
+        pool(a, c, e, policy="session"),  # b1 and b2 are other servers
+        pool(a, d, c, models=["sim-model"]),
+        [*pool(f"b0={a.url}"), {"name": "more", "backends": [{"name": "x", "url": b.url}]}],
+        pool(a, b, c),
+    ]
+    async with Traffic(penstock.url) as traffic:
+        for number in range(RELOADS):
+            await traffic.until(number * REQUESTS_PER_RELOAD)
+            changes = {
+                "pools": pools[number % len(pools)],
+                "timeouts": {"idle_s": 30 + number % 7},
+                "health": {"interval_s": 0.2 + number % 3, "slow_start_s": 0},
+            }
+            if number % 2:
+                status, said = await penstock.reload(**changes)
+                assert status == 200, said
+            else:
+                penstock.configure(**changes)
+                penstock.process.send_signal(signal.SIGHUP)
+            await until_logged(penstock, b"proxy.reload reloaded", number + 1)
+        await traffic.until(RELOADS * REQUESTS_PER_RELOAD)
+    print(f"{RELOADS} reloads, {traffic.whole} requests, {len(traffic.failed)} failed")
+    assert not traffic.failed
+    assert traffic.whole >= RELOADS * REQUESTS_PER_RELOAD
+    await penstock.until_at_rest()
+    async with asyncio.timeout(5):
+        while any(each["removed"] for each in await penstock.backends()):
+            await asyncio.sleep(0.05)
+
+
+BAD = {
+    "unknown key": b"nonsense: 1\n",
+    "bad port": b"listen: {port: 99999}\npools: [{name: p, backends: [{name: a, url: 'x'}]}]\n",
+    "no yaml": b"pools: [",
+    "no secret": b"admin: {token_file: missing}\npools: [{name: p, backends: "
+    b"[{name: a, url: 'http://127.0.0.1:1'}]}]\n",
+    "no tokenizer": b"tokens: {estimator: huggingface, file: none.json}\n"
+    b"pools: [{name: p, backends: [{name: a, url: 'http://127.0.0.1:1'}]}]\n",
+}
+
+
+async def test_a_bad_file_changes_nothing(simulate: Simulate, serve: Serve) -> None:
+    """It is told by the call as `penstock check` tells it, in the log and as a metric."""
+    penstock = await serve(await simulate(2))
+    good = penstock.config.read_bytes()
+    before = (await ask_admin(penstock, "/api/v1/config"))[1]
+    for number, (name, content) in enumerate(BAD.items()):
+        penstock.config.write_bytes(content)
+        status, said = await ask_admin(penstock, "/api/v1/reload", "POST")
+        checked = io.StringIO()
+        with contextlib.redirect_stderr(checked):
+            assert main(["check", str(penstock.config)]) == 2
+        assert status == 422, name
+        error = said["error"]
+        assert error["code"] == "invalid_configuration"
+        assert error["issues"] == checked.getvalue().splitlines(), name
+        penstock.process.send_signal(signal.SIGHUP)
+        last = error["issues"][-1].encode()
+        await until_logged(penstock, b"not reloaded: " + last, 2)
+        assert (await ask_admin(penstock, "/api/v1/config"))[1] == before
+        assert set(await listing(penstock)) == {"b0", "b1"}
+        answer = await ask(penstock, "/v1/completions", {"prompt": "x", "max_tokens": number + 1})
+        assert answer.status == 200
+    assert "penstock_config_reload_success 0.0" in await penstock.metrics()
+    penstock.config.write_bytes(good)
+    assert (await penstock.reload())[0] == 200
+    assert "penstock_config_reload_success 1.0" in await penstock.metrics()
+
+
+async def ask_admin(penstock: Penstock, path: str, method: str = "GET") -> tuple[int, Any]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, penstock.admin_url + path) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
+async def test_what_is_unchanged_is_kept(simulate: Simulate, serve: Serve) -> None:
+    a, b, c = await simulate(3, profile="steady-50")
+    penstock = await serve([a, b], health={"interval_s": 60, "slow_start_s": 0})
+    await ask_admin(penstock, "/api/v1/backends/b1/drain", "POST")
+    async with stream(penstock) as answer:
+        before = (await listing(penstock))["b0"]
+        assert before["streams"] == 1
+        probes = dict(before["last_probe"])
+        pools = pool(a, b, c)
+        pools[0]["backends"][0]["weight"] = 3.0
+        status, change = await penstock.reload(pools=pools)
+        assert (status, change["added"], change["removed"]) == (200, ["b2"], [])
+        after = await listing(penstock)
+        assert after["b0"]["streams"] == 1
+        assert after["b0"]["active_decode_tokens"] >= before["active_decode_tokens"]
+        assert after["b0"]["requests_total"] == before["requests_total"]
+        assert after["b0"]["state"] == "ready"
+        assert after["b0"]["weight"] == 3.0
+        assert after["b0"]["last_probe"]["live"]["at"] == probes["live"]["at"]
+        assert after["b1"]["admin_state"] == "drain"
+        await penstock.until_ready(3)  # the new one after its first look
+        assert (await answer.read()).endswith(DONE)
+
+
+async def test_a_removed_backend_ends_its_streams_and_is_gone(
+    simulate: Simulate, serve: Serve
+) -> None:
+    a, b = await simulate(2, profile="steady-50")
+    penstock = await serve([a])
+    async with stream(penstock) as answer:
+        assert (await penstock.reload(pools=pool(f"new={b.url}")))[1]["removed"] == ["b0"]
+        await penstock.until(lambda all_: all_[0]["state"] == "ready", 5)
+        (gone,) = [each for each in await penstock.backends() if each["removed"]]
+        assert (gone["name"], gone["streams"], gone["can_serve"]) == ("b0", 1, False)
+        table = await run("status", "--admin", penstock.admin_url)
+        assert "removed" in table.out
+        assert "1 of 2 can serve" in table.out
+        assert 'penstock_backend_requests_in_flight{backend="b0"} 1.0' in await penstock.metrics()
+        connections = a.connections_total  # each probe makes one
+        for _ in range(5):
+            late = await ask(penstock, "/v1/completions", {"prompt": "x", "max_tokens": 1})
+            assert late.headers["x-penstock-backend"] == "new"
+        await asyncio.sleep(0.5)  # more than two intervals
+        assert a.connections_total == connections
+        text = await answer.read()
+        assert text.endswith(DONE)
+        assert text.count(b'"text":') == LONG["max_tokens"]
+    await penstock.until(lambda all_: [each["name"] for each in all_] == ["new"], 5)
+    assert '"b0"' not in await penstock.metrics()
+    async with asyncio.timeout(5):  # its pool is closed
+        while a.connections:
+            await asyncio.sleep(0.05)
+
+
+async def test_one_that_is_named_again_has_the_load_it_had(
+    simulate: Simulate, serve: Serve
+) -> None:
+    a, b = await simulate(2, profile="steady-50")
+    penstock = await serve([a])
+    async with stream(penstock) as answer:
+        await penstock.reload(pools=pool(f"new={b.url}"))
+        await penstock.reload(pools=pool(f"b0={a.url}", f"new={b.url}"))
+        back = await penstock.backends()
+        assert [(each["name"], each["streams"]) for each in back] == [("b0", 1), ("new", 0)]
+        await penstock.until_ready(2)
+        assert (await answer.read()).endswith(DONE)
+
+
+async def test_a_name_that_moves_is_a_new_backend(simulate: Simulate, serve: Serve) -> None:
+    a, b = await simulate(2, profile="steady-50")
+    penstock = await serve([a])
+    await ask_admin(penstock, "/api/v1/backends/b0/drain", "POST")
+    await ask_admin(penstock, "/api/v1/backends/b0/ready", "POST")
+    async with stream(penstock) as answer:
+        await penstock.reload(pools=pool(b))
+        both = await penstock.backends()
+        assert [(each["url"], each["removed"]) for each in both] == [(b.url, False), (a.url, True)]
+        assert (await penstock.metrics()).count('requests_in_flight{backend="b0"}') == 1
+        assert (await answer.read()).endswith(DONE)
+    await penstock.until(lambda all_: [each["url"] for each in all_] == [b.url], 5)
+    await penstock.until_ready(1)
+    async with stream(penstock, max_tokens=2) as answer:
+        assert (await answer.read()).endswith(DONE)
+
+
+async def test_ports_wait_for_a_restart_and_the_rest_applies(
+    simulate: Simulate, serve: Serve
+) -> None:
+    (server,) = await simulate()
+    penstock = await serve([server])
+    status, change = await penstock.reload(
+        listen={"host": "127.0.0.1", "port": 1, "cors_origins": ["https://a.example"]},
+        admin={"host": "127.0.0.1", "port": 1},
+        limits={"body_bytes": 1024},
+        paths=["GET /tokenizer_info"],
+        log={"access": False},
+        health={"interval_s": 0.1, "slow_start_s": 0},
+    )
+    assert status == 200
+    assert change["needs_restart"] == ["listen.port", "admin.port"]
+    await until_logged(penstock, b"needs_restart=listen.port,admin.port")
+    _, config = await ask_admin(penstock, "/api/v1/config")
+    assert config["settings"]["listen"]["port"] == 0
+    assert config["settings"]["limits"]["body_bytes"] == 1024
+    too_large = await ask(penstock, "/v1/completions", b"x" * 2000)
+    assert too_large.status == 413
+    proxied = await ask(penstock, "/tokenizer_info", method="GET")
+    assert proxied.headers["x-penstock-backend"] == "b0"
+    cors = await ask(penstock, "/health", method="GET", origin="https://a.example")
+    assert cors.headers["access-control-allow-origin"] == "https://a.example"
+    lines = len(penstock.access_lines)
+    await ask(penstock, "/v1/completions", {"prompt": "x", "max_tokens": 1})
+    await asyncio.sleep(0.3)
+    assert len(penstock.access_lines) == lines
+
+
+async def test_keys_of_pools_change(serve: Serve, simulate: Simulate, tmp_path: Path) -> None:
+    """For requests and for probes."""
+    (server,) = await simulate(api_key="second")
+    penstock = await serve([server])
+    assert (await ask(penstock, "/v1/completions", {"prompt": "x"})).status == 401
+    assert (await listing(penstock))["b0"]["models"] == []
+    (tmp_path / "key").write_text("second\n")
+    pools = pool(server, api_key_file=str(tmp_path / "key"))
+    assert (await penstock.reload(pools=pools))[0] == 200
+    answer = await ask(penstock, "/v1/completions", {"prompt": "x", "max_tokens": 1})
+    assert answer.status == 200
+    await penstock.until(lambda all_: all_[0]["models"] == ["sim-model"], 5)  # told to who has it
+
+
+async def test_reloads_at_once_are_one_after_the_other(simulate: Simulate, serve: Serve) -> None:
+    """Whoever asks while one runs is answered by the next, which reads the file anew."""
+    a, b = await simulate(2)
+    penstock = await serve([a])
+    penstock.configure(pools=pool(a, b))
+    answers = await asyncio.gather(*(penstock.reload() for _ in range(20)))
+    assert [status for status, _ in answers] == [200] * 20
+    assert [change["added"] for _, change in answers].count(["b1"]) >= 1
+    for _ in range(20):
+        penstock.process.send_signal(signal.SIGHUP)
+    await penstock.until_ready(2)
+    await asyncio.sleep(0.3)
+    reloaded = sum(b"proxy.reload reloaded" in line for line in penstock.log)
+    assert 2 <= reloaded <= 40
+    assert (await penstock.reload())[1]["kept"] == 2
+
+
+async def test_a_draining_proxy_does_not_reload(simulate: Simulate, serve: Serve) -> None:
+    a, b = await simulate(2, profile="steady-50")
+    penstock = await serve([a], drain={"grace_s": 0, "timeout_s": 10})
+    async with stream(penstock, max_tokens=60) as answer:
+        penstock.process.send_signal(signal.SIGTERM)
+        await until_logged(penstock, b"draining grace_s")
+        status, said = await penstock.reload(pools=pool(b))
+        assert (status, said["error"]["code"]) == (503, "draining")
+        penstock.process.send_signal(signal.SIGHUP)
+        await until_logged(penstock, b"not reloaded, the proxy is shutting down", 2)
+        assert (await answer.read()).endswith(DONE)
+    assert await asyncio.wait_for(penstock.process.wait(), 5) == 0
+
+
+async def test_a_hold_outlives_a_reload(simulate: Simulate, serve: Serve) -> None:
+    """Its backend is removed while it waits for a first token, and dies: the next one serves."""
+    a, b = await simulate(2)
+    a.faults.set("hang_after_headers")
+    penstock = await serve([a], timeouts={"hold_s": 0.1})
+    async with stream(penstock, max_tokens=5) as answer:
+        assert await answer.content.readuntil(b"\n\n") == b": ping\n\n"
+        await penstock.reload(pools=pool(f"new={b.url}"))
+        await penstock.until(lambda all_: all_[0]["state"] == "ready", 5)
+        await a.stop()
+        assert (await answer.read()).endswith(DONE)
+
+
+async def test_a_lower_limit_is_for_requests_to_come(simulate: Simulate, serve: Serve) -> None:
+    """A body that has begun to come is taken as its head was."""
+    penstock = await serve(await simulate())
+    body = b'{"prompt":"%b","max_tokens":1}' % (b"x" * 5_000)
+    raw = request(b"Transfer-Encoding: chunked", body=b"")
+    client = await Client.open(penstock, raw + b"a\r\n%b\r\n" % body[:10])
+    await asyncio.sleep(0.1)
+    assert (await penstock.reload(limits={"body_bytes": 2_000}))[0] == 200
+    client.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body) - 10, body[10:]))
+    assert (await client.answer()).status == 200
+    assert (await ask(penstock, "/v1/completions", body)).status == 413
+    client.close()
+
+
+async def test_a_tokenizer_comes_and_goes_under_load(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    """What the former one has still to count is counted."""
+    (tmp_path / "ranks").write_bytes(b"\n".join(BYTES))
+    penstock = await serve(await simulate(2))
+    async with Traffic(penstock.url) as traffic:
+        for tokens in (TOKENS, {"estimator": "bytes"}, TOKENS, TOKENS | {"encoding": "o200k_base"}):
+            await traffic.until(traffic.whole + 50)
+            status, said = await penstock.reload(tokens=tokens)
+            assert status == 200, said
+        await traffic.until(traffic.whole + 50)
+    assert not traffic.failed
