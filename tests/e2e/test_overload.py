@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from proxy.app import App
-from proxy.source import Source
 from proxy.plane import EXCESS_MAX
+from proxy.source import Source
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.wire import Answer, Client, Guard, request
 
