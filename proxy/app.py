@@ -108,6 +108,7 @@ class App:
         """
         listen = self.plane.settings.listen
         self._fit_clients()
+        self._use(self.plane.configuration)
         sock = inherited("data")
         held = sock is not None
         if sock is None:
@@ -115,7 +116,6 @@ class App:
             await self._accept(sock)
         self.host, self.port = sock.getsockname()[:2]
         await self._start_admin()
-        self._use(self.plane.configuration)
         if held:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_LOOKS_S):

@@ -14,10 +14,10 @@ import aiohttp
 
 from bench.sim.server import SimServer
 from proxy.cli import main
+from proxy.status import table
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.request import ask
 from tests.e2e.test_counting import BYTES, TOKENS
-from tests.e2e.test_operations import run
 from tests.e2e.traffic import DONE, Traffic
 from tests.e2e.wire import Client, request
 
@@ -177,9 +177,9 @@ async def test_a_removed_backend_ends_its_streams_and_is_gone(
         await penstock.until(lambda all_: all_[0]["state"] == "ready", 5)
         (gone,) = [each for each in await penstock.backends() if each["removed"]]
         assert (gone["name"], gone["streams"], gone["can_serve"]) == ("b0", 1, False)
-        table = await run("status", "--admin", penstock.admin_url)
-        assert "removed" in table.out
-        assert "1 of 2 can serve" in table.out
+        shown = table(await penstock.backends())
+        assert "removed" in shown
+        assert "1 of 2 can serve" in shown
         assert 'penstock_backend_requests_in_flight{backend="b0"} 1.0' in await penstock.metrics()
         connections = a.connections_total  # each probe makes one
         for _ in range(5):
