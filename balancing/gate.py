@@ -23,6 +23,10 @@ class OwnerAway(NoBackend):
     """The backend that made the response which is asked for cannot be asked now."""
 
 
+class ForeignResponse(LookupError):
+    """The stored response that it refers to is another tenant's."""
+
+
 class Gate:
     """Admits requests to the fleet that `fleet()` returns at that moment."""
 
@@ -34,12 +38,14 @@ class Gate:
     def choose(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Lease:
         """Choose a backend and reserve the tokens on it.
 
-        Raises NoBackend, OwnerAway, UnknownModel.
+        Raises NoBackend, OwnerAway, ForeignResponse, UnknownModel.
 
         `tried` are backends that already failed this request.
         """
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
+            if self.owners.is_foreign(ask.response_id, ask.tenant, now_s):
+                raise ForeignResponse
             owner = self._owner(pools, ask.response_id, now_s)
             if owner is not None and owner not in tried:
                 if not (owner.can_serve or owner.may_finish(ask)):

@@ -64,7 +64,7 @@ def _refused(error: ErrorDetails) -> str:
     context: Mapping[str, object] = error.get("ctx", {})
     if kind == "value_error":
         wanted = str(context["error"])
-        if isinstance(value, dict):
+        if value is None or isinstance(value, dict | list):
             return wanted
     elif kind == "string_pattern_mismatch":
         wanted = SHAPES[str(context["pattern"])]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from balancing.ask import NO_OBJECT, UNREADABLE, Ask, MalformedAsk, tokens_of_bytes
 from balancing.backend import Backend
 from balancing.fleet import UnknownModel
-from balancing.gate import NoBackend, OwnerAway
+from balancing.gate import ForeignResponse, NoBackend, OwnerAway
 from balancing.lease import Lease
 from balancing.tokens import NOTHING, Measure
 from conf.settings import TimeoutSettings
@@ -161,15 +161,17 @@ class Exchange:
         return self.route.anywhere or self.ask.response_id is not None
 
     @property
-    def authorization(self) -> bytes | None:
-        """The pool's own key, for a client that sent none."""
+    def credentials(self) -> tuple[bool, bytes | None]:
+        """Whether the client's key goes upstream, and the one that does where it does not."""
         assert self._lease is not None
-        return self._plane.authorizations.get(self._lease.backend.pool)
+        return self._plane.credentials[self._lease.backend.pool]
 
     def made(self, response_id: str) -> None:
         """The backend answers with a stored response: whoever refers to it is sent there."""
         assert self._lease is not None
-        self._plane.gate.owners.put(response_id, self._lease.backend.name, monotonic())
+        self._plane.gate.owners.put(
+            response_id, self._lease.backend.name, monotonic(), self.ask.tenant
+        )
 
     def sent(self, now_s: float) -> None:
         """The request is on its way upstream."""
@@ -218,6 +220,8 @@ class Exchange:
             raise ModelNotFound from None
         except OwnerAway:
             raise self._plane.out_of_reach() from None
+        except ForeignResponse:
+            raise ResponseNotFound from None
         except NoBackend:
             raise self._nobody() from None
         self._try(self._lease)
@@ -286,6 +290,7 @@ class Exchange:
                 generates=False,
                 engine=False,
                 first_pool=True,
+                tenant=self.head.tenant,
             )
             return
         try:
@@ -297,6 +302,7 @@ class Exchange:
                 generates=route.generates,
                 engine=route.engine,
                 sessions=self._plane.sessions,
+                tenant=self.head.tenant,
             )
         except MalformedAsk as error:
             raise BadRequest(str(error)) from None
@@ -337,6 +343,8 @@ class Exchange:
         dialect = self.route.dialect
         if isinstance(error, StreamBroken):
             self._plane.metrics.stream_failures.add(error.reason)
+        if isinstance(error, ResponseNotFound):
+            self.answer.about = []  # not how far it was looked for: it may be another tenant's
         if not self.answer.started:
             self.answer.fail(error, dialect.error_body(error))
             return

@@ -20,7 +20,7 @@ from balancing.gate import Gate
 from balancing.lease import Lease, Reason
 from balancing.session_key import SessionKeys
 from balancing.tokens import TokenEstimator
-from conf.settings import Settings
+from conf.settings import PoolSettings, Settings
 from proxy.access_log import AccessLog
 from proxy.answer import Answer
 from proxy.counting import Counting
@@ -39,6 +39,7 @@ from proxy.heads import Headers, RequestHead
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.paths import LOCAL_PATHS, WEBSOCKET_PATHS, Paths, Route
+from proxy.tenants import Tenants
 from proxy.upstream import ConnectionPool
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,10 @@ class DataPlane:
             for pool in settings.pools
             if pool.api_key is not None
         }
+        self.tenants = Tenants(settings.tenants)
+        self.credentials = {
+            pool.name: _credentials(pool, tenants=bool(settings.tenants)) for pool in settings.pools
+        }
         self.clients: set[ClientConnection] = set()
         self.draining = False  # said to whoever asks; requests are still served
         self.closing = False  # the grace is over: no new requests
@@ -134,6 +139,8 @@ class DataPlane:
         if self.closing:
             raise Draining
         path = head.path
+        if self.tenants and not self._open_to_all(head):
+            head.tenant = self.tenants.of(head.headers)
         if path in WEBSOCKET_PATHS:
             raise UpgradeRequired
         limit_bytes = self.settings.limits.body_bytes
@@ -147,6 +154,12 @@ class DataPlane:
                 return None
             raise UnknownPath
         return route
+
+    def _open_to_all(self, head: RequestHead) -> bool:
+        """What load balancers, and browsers before they send a key, ask without one."""
+        if head.method == b"OPTIONS":
+            return bool(self.settings.listen.cors_origins)
+        return head.path == b"/health" and head.method in (b"GET", b"HEAD")
 
     def answer_here(self, head: RequestHead, answer: Answer) -> None:
         """Answer what needs no backend: health, the list of models, CORS."""
@@ -250,6 +263,14 @@ class DataPlane:
             "client": peer.decode("ascii"),
             "method": head.method.decode("ascii") if head is not None else None,
             "path": head.path[:LOGGED_PATH_BYTES_MAX].decode("ascii") if head is not None else None,
+            "tenant": (head.tenant or None) if head is not None else None,
             "status": status,
             "bytes": answer.body_bytes,
         }
+
+
+def _credentials(pool: PoolSettings, *, tenants: bool) -> tuple[bool, bytes | None]:
+    """Whether a pool's backends get the client's key, and the one that they get in its place."""
+    whose = pool.forward_authorization or ("pool" if tenants else "client")
+    own = b"Bearer " + pool.api_key.get_secret_value().encode() if pool.api_key else None
+    return whose == "client", None if whose == "none" else own
