@@ -42,7 +42,6 @@ from conf.kinds import (
 )
 from conf.repeated_names import repeated_names
 
-
 # Of all tenants together: every one is compared with every request's (README, "Security").
 TENANT_KEYS_MAX: Final = 1_024
 
@@ -105,7 +104,9 @@ class AdminSettings(Section):
 
     @field_validator("token")
     @classmethod
-    def _off_loopback_there_is_one(cls, token: Secret | None, info: ValidationInfo) -> Secret | None:
+    def _off_loopback_there_is_one(
+        cls, token: Secret | None, info: ValidationInfo
+    ) -> Secret | None:
         host = info.data.get("host", "localhost")
         if token is None and info.data.get("token_file") is None and not is_loopback(host):
             raise ValueError(

@@ -5,9 +5,11 @@ Two tasks a backend: one takes the turns of its watch, one reads its metrics.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from time import monotonic
+from types import MappingProxyType
 from typing import Final
 
 import aiohttp
@@ -44,10 +46,13 @@ class Monitor:
         settings: HealthSettings,
         authorizations: Mapping[str, bytes],
         rng: Random,
+        tls: Mapping[str, ssl.SSLContext] = MappingProxyType({}),
     ) -> None:
+        """`authorizations` and `tls` are by name of pool, where it has them."""
         self._settings = settings
         self._authorizations = authorizations
         self._rng = rng
+        self._tls = tls
         self._watches = {
             backend: Watch(backend, pool.backends, sorted(pool.models), settings, rng)
             for pool in fleet.pools
@@ -142,7 +147,7 @@ class Monitor:
         key = self._authorizations.get(backend.pool)
         # A fresh connection each: a pooled one says nothing of whether new ones are taken.
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True),
+            connector=aiohttp.TCPConnector(force_close=True, ssl=self._tls.get(backend.pool, True)),
             headers=_PLAIN | ({"authorization": key.decode("latin-1")} if key else {}),
         )
 

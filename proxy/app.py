@@ -22,10 +22,10 @@ from conf.settings import PoolSettings, Settings
 from health.monitor import Monitor
 from proxy.access_log import AccessLog
 from proxy.admin import Admin
+from proxy.certificates import PLAIN, Certificates
 from proxy.counting import Counting
 from proxy.drain import drain
 from proxy.errors import BackendDraining, BackendError, ConnectionRefused, EngineDead
-from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.notify import notify
 from proxy.plane import DataPlane
@@ -53,7 +53,12 @@ _CERTAIN: Final[dict[type[BackendError], str]] = {
 class App:
     """One proxy process: data port, admin port, probes."""
 
-    def __init__(self, loaded: Loaded, counter: TokenCounter | None = None) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        counter: TokenCounter | None = None,
+        certificates: Certificates = PLAIN,
+    ) -> None:
         """`counter` counts prompts exactly, where one is configured."""
         settings = loaded.settings
         self._loaded = loaded
@@ -78,9 +83,12 @@ class App:
             metrics=metrics,
             access_log=self._access_log,
             counting=self._counting,
+            certificates=certificates,
             on_failure=self._failed,
         )
-        self.monitor = Monitor(self.plane.fleet, settings.health, self.plane.authorizations, rng)
+        self.monitor = Monitor(
+            self.plane.fleet, settings.health, self.plane.authorizations, rng, certificates.pools
+        )
         self.port = 0
         self.admin_port = 0
 
@@ -90,9 +98,7 @@ class App:
         loop = self.plane.loop
         sock = _listening_socket(listen.host, listen.port, reuse_port=listen.reuse_port)
         self._servers.append(
-            await loop.create_server(
-                lambda: ClientConnection(self.plane), sock=sock, backlog=BACKLOG
-            )
+            await loop.create_server(self.plane.client, sock=sock, backlog=BACKLOG)
         )
         self.port = sock.getsockname()[1]
         application = Admin(self.plane, self.monitor, self._loaded).application()

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import proxy
 from balancing.token_counter import TokenCounter
@@ -24,6 +24,9 @@ from conf.show import render
 from proxy import admin_client
 from proxy.admin_state import set_admin_state
 from proxy.status import status
+
+if TYPE_CHECKING:
+    from proxy.certificates import Certificates
 
 T = TypeVar("T")
 YEAR_S: Final = 31_536_000.0
@@ -207,17 +210,21 @@ def _serve(parsed: argparse.Namespace) -> int:
         config = Path(os.environ["PENSTOCK_CONFIG"])
     loaded = load(config, os.environ, given)
     log_to_stderr(loaded.settings.log.level)
+    from proxy.certificates import certificates_of
     from proxy.tokenizer_file import counter_of
 
-    run_loop(_serve_until_signal(loaded, counter_of(loaded, config)))
+    certificates = certificates_of(loaded, config)
+    run_loop(_serve_until_signal(loaded, counter_of(loaded, config), certificates))
     return 0
 
 
-async def _serve_until_signal(loaded: Loaded, counter: TokenCounter | None) -> None:
+async def _serve_until_signal(
+    loaded: Loaded, counter: TokenCounter | None, certificates: "Certificates"
+) -> None:
     from proxy.app import App
     from proxy.notify import notify
 
-    app = App(loaded, counter)
+    app = App(loaded, counter, certificates)
     try:
         await app.start()
     except OSError:
@@ -236,9 +243,12 @@ async def _serve_until_signal(loaded: Loaded, counter: TokenCounter | None) -> N
 
 
 def _check(parsed: argparse.Namespace) -> int:
+    from proxy.certificates import certificates_of
     from proxy.tokenizer_file import counter_of
 
-    counter_of(load(parsed.file, os.environ, {}), parsed.file)
+    loaded = load(parsed.file, os.environ, {})
+    certificates_of(loaded, parsed.file)
+    counter_of(loaded, parsed.file)
     print(f"{parsed.file}: ok")
     return 0
 

@@ -132,3 +132,7 @@ class Metrics:
         self.stream_failures = Counter()
         self.shed = Counter()
         self.access_lines_dropped = 0
+        self.tls_handshakes_failed = 0
+
+    def handshake_failed(self) -> None:
+        self.tls_handshakes_failed += 1

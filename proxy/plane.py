@@ -23,6 +23,7 @@ from balancing.tokens import TokenEstimator
 from conf.settings import PoolSettings, Settings
 from proxy.access_log import AccessLog
 from proxy.answer import Answer
+from proxy.certificates import PLAIN, Certificates
 from proxy.counting import Counting
 from proxy.errors import (
     BackendError,
@@ -40,6 +41,7 @@ from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.paths import LOCAL_PATHS, WEBSOCKET_PATHS, Paths, Route
 from proxy.tenants import Tenants
+from proxy.tls import TlsConnection
 from proxy.upstream import ConnectionPool
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ class DataPlane:
         metrics: Metrics,
         access_log: AccessLog | None = None,
         counting: Counting | None = None,
+        certificates: Certificates = PLAIN,
         on_failure: Callable[[Backend, BackendError], None] = lambda backend, error: None,
     ) -> None:
         self.settings = settings
@@ -86,7 +89,10 @@ class DataPlane:
         )
         self.connections = {
             backend.name: ConnectionPool(
-                loop, backend.url, connect_timeout_s=settings.timeouts.connect_s
+                loop,
+                backend.url,
+                connect_timeout_s=settings.timeouts.connect_s,
+                tls=certificates.pools.get(backend.pool),
             )
             for backend in fleet.backends
         }
@@ -95,6 +101,7 @@ class DataPlane:
             for pool in settings.pools
             if pool.api_key is not None
         }
+        self.certificates = certificates
         self.tenants = Tenants(settings.tenants)
         self.credentials = {
             pool.name: _credentials(pool, tenants=bool(settings.tenants)) for pool in settings.pools
@@ -105,6 +112,20 @@ class DataPlane:
         self._paths = Paths(settings.paths)
         self._rng = rng
         self._bodies_bytes = 0
+
+    def client(self) -> asyncio.Protocol:
+        """The protocol of a new connection to the data port."""
+        client = ClientConnection(self)
+        context = self.certificates.listener
+        if context is None:
+            return client
+        return TlsConnection(
+            self.loop,
+            context,
+            client,
+            handshake_s=self.settings.timeouts.client_head_s,
+            on_failure=self.metrics.handshake_failed,
+        )
 
     # Limits ---------------------------------------------------------------------------------
 

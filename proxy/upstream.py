@@ -29,6 +29,7 @@ from proxy.errors import (
     PenstockError,
 )
 from proxy.heads import ResponseHead, parse_response_head
+from proxy.tls import TlsConnection
 
 logger = logging.getLogger(__name__)
 
@@ -265,6 +266,7 @@ class ConnectionPool:
         url: str,
         *,
         connect_timeout_s: float,
+        tls: ssl.SSLContext | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
         parts = urlsplit(url)
@@ -272,7 +274,8 @@ class ConnectionPool:
         self._now = now
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = tls if parts.scheme == "https" else None
+        assert self._tls is not None or parts.scheme == "http"
         self._connect_timeout_s = connect_timeout_s
         self._idle: deque[BackendConnection] = deque()  # oldest first
         self._deadline = Deadline(loop, self._expire, now)
@@ -292,14 +295,34 @@ class ConnectionPool:
         """Open a new connection. Raises ConnectFailed or ConnectionRefused."""
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await self.loop.create_connection(
-                    lambda: BackendConnection(self), self._host, self._port, ssl=self._ssl
-                )
+                connection = BackendConnection(self)
+                if self._tls is None:
+                    await self.loop.create_connection(lambda: connection, self._host, self._port)
+                else:
+                    await self._dial_tls(connection, self._tls)
         except ConnectionRefusedError:
             raise ConnectionRefused from None
         except (OSError, TimeoutError):
             raise ConnectFailed from None
         return connection
+
+    async def _dial_tls(self, connection: BackendConnection, context: ssl.SSLContext) -> None:
+        _, tls = await self.loop.create_connection(
+            lambda: TlsConnection(
+                self.loop,
+                context,
+                connection,
+                handshake_s=self._connect_timeout_s,
+                server_name=self._host,
+            ),
+            self._host,
+            self._port,
+        )
+        try:
+            await tls.opened
+        except BaseException:  # cancelled too: nobody else knows of it
+            tls.abort()
+            raise
 
     def put(self, connection: BackendConnection) -> None:
         """Take back a connection whose request and answer both ended."""

@@ -12,9 +12,16 @@ from pydantic import BaseModel
 
 import conf
 from conf.document import read
+from conf.keypath import type_at
 from conf.load import load
 from conf.schema import schema
-from conf.settings import BackendSettings, PoolSettings, Settings
+from conf.settings import (
+    BackendSettings,
+    PoolSettings,
+    Settings,
+    TenantKeySettings,
+    TenantSettings,
+)
 from conf.show import render
 
 EXAMPLES = Path(conf.__file__).parent / "examples"
@@ -180,7 +187,12 @@ def key_paths(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[
     """Every key of the settings, those of lists once."""
     for key, field in section.model_fields.items():
         yield (*path, key)
-        lists: dict[str, object] = {"pools": PoolSettings, "backends": BackendSettings}
-        inner = lists.get(key, field.annotation)
+        lists: dict[str, object] = {
+            "pools": PoolSettings,
+            "backends": BackendSettings,
+            "tenants": TenantSettings,
+            "keys": TenantKeySettings,
+        }
+        inner = lists.get(key) or type_at(section, (key,))
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield from key_paths(inner, (*path, key))
