@@ -31,8 +31,11 @@ class ResponseOwners:
         return len(self._owners)
 
     def put(self, response_id: str, backend: str, now_s: float, tenant: str = "") -> None:
-        """Remember who made a response; ids too long to be asked for are passed over."""
-        if len(response_id) > ID_CHARS_MAX:
+        """Remember who made a response; ids too long to be asked for are passed over.
+
+        So is one that is another tenant's: clients of vLLM may name their responses.
+        """
+        if len(response_id) > ID_CHARS_MAX or self.is_foreign(response_id, tenant, now_s):
             return
         owners = self._owners
         owners[response_id] = (backend, now_s + KEPT_S, tenant)

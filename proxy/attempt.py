@@ -122,7 +122,7 @@ class Attempt:
             exchange.head,
             authority=self._connections.authority,
             peer=exchange.peer,
-            request_id=exchange.answer.request_id,
+            request_id=exchange.request_id_upstream,
             length=len(exchange.body),
             authorization=authorization,
             forwards_key=forwards_key,

@@ -166,6 +166,10 @@ class Exchange:
         assert self._lease is not None
         return self._plane.credentials[self._lease.backend.pool]
 
+    @property
+    def request_id_upstream(self) -> bytes:
+        return self._plane.request_id_upstream(self.answer.request_id)
+
     def made(self, response_id: str) -> None:
         """The backend answers with a stored response: whoever refers to it is sent there."""
         assert self._lease is not None

@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from random import Random
+from secrets import token_hex
 from time import time
 from typing import Final
 
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 LOGGED_PATH_BYTES_MAX: Final = 256
+# Of a client's own id: with what is added it stays within what paths and memory take.
+UPSTREAM_ID_BYTES_MAX: Final = 64
 # Of every request, as a label, while there is only one priority.
 PRIORITY: Final = "0"
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
@@ -246,6 +249,15 @@ class DataPlane:
         if given and _REQUEST_ID.fullmatch(given):
             return given
         return b"%032x" % self._rng.getrandbits(128)
+
+    def request_id_upstream(self, request_id: bytes) -> bytes:
+        """The id that a backend is given: vLLM makes that of a stored response of it.
+
+        Among tenants nobody may guess, or choose, the id of another's.
+        """
+        if not self.tenants:
+            return request_id
+        return request_id[:UPSTREAM_ID_BYTES_MAX] + b"-" + token_hex(8).encode()
 
     # Accounts ------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import trustme
 
+NAMES = ("localhost", "127.0.0.1")
+
 
 @cache
 def authority() -> trustme.CA:
@@ -29,7 +31,7 @@ class Files:
 def issue(folder: Path, *names: str, by: trustme.CA | None = None, name: str = "tls") -> Files:
     """Write a certificate for `names` into a folder."""
     signer = by or authority()
-    issued = signer.issue_cert(*(names or ("localhost", "127.0.0.1")))
+    issued = signer.issue_cert(*(names or NAMES))
     files = Files(folder / f"{name}.crt", folder / f"{name}.key", folder / f"{name}.ca")
     files.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
     issued.private_key_pem.write_to_path(str(files.key))
@@ -38,9 +40,9 @@ def issue(folder: Path, *names: str, by: trustme.CA | None = None, name: str = "
 
 
 @cache
-def server_context() -> ssl.SSLContext:
+def server_context(*names: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority().issue_cert("localhost", "127.0.0.1").configure_cert(context)
+    authority().issue_cert(*(names or NAMES)).configure_cert(context)
     return context
 
 

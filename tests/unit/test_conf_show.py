@@ -185,7 +185,7 @@ def test_other_parsers_read_the_examples_alike() -> None:
 
 def key_paths(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every key of the settings, those of lists once."""
-    for key, field in section.model_fields.items():
+    for key in section.model_fields:
         yield (*path, key)
         lists: dict[str, object] = {
             "pools": PoolSettings,
