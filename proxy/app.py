@@ -26,6 +26,7 @@ from proxy.certificates import PLAIN, Certificates
 from proxy.counting import Counting
 from proxy.drain import drain
 from proxy.errors import BackendDraining, BackendError, ConnectionRefused, EngineDead
+from proxy.log_lines import log_of_loop
 from proxy.metrics import Metrics
 from proxy.notify import notify
 from proxy.plane import DataPlane
@@ -69,6 +70,7 @@ class App:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(log_of_loop)
         rng = Random(SystemRandom().getrandbits(64))
         metrics = Metrics([pool.name for pool in settings.pools])
         self._access_log = (

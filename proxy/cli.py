@@ -23,6 +23,7 @@ from conf.schema import schema
 from conf.show import render
 from proxy import admin_client
 from proxy.admin_state import set_admin_state
+from proxy.log_lines import log_to_stderr
 from proxy.status import status
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 YEAR_S: Final = 31_536_000.0
 _EXITS = "exit status: 0 success, 2 a configuration or usage error, 1 anything else that failed"
-# Seconds since 1970: the access log's clock, and no time zone to guess.
-_FORMAT = "%(created).3f %(levelname)s %(name)s %(message)s"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -275,11 +274,6 @@ def _demo(parsed: argparse.Namespace) -> int:
             once=parsed.once,
         )
     )
-
-
-def log_to_stderr(level: str) -> None:
-    """Log to stderr; stdout is the access log's."""
-    logging.basicConfig(level=level.upper(), format=_FORMAT, stream=sys.stderr)
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:

@@ -36,6 +36,7 @@ from proxy.errors import (
     StreamBroken,
 )
 from proxy.heads import RequestHead
+from proxy.log_lines import printable
 from proxy.metrics import Histogram, PoolMetrics
 from proxy.paths import Route
 from proxy.relay import EventRelay, Relay
@@ -401,7 +402,8 @@ class Exchange:
         line = self._plane.line(self.head, self.answer, self.peer, status)
         line["error"] = self._error.code if self._error else None
         line["whole"] = self.answer.finished
-        line["model"] = ask.model[:128] if ask.model else None
+        known = ask.model is not None and lease is not None and lease.backend.lists(ask.model)
+        line["model"] = printable(ask.model or "") if known else None
         line["backend"] = lease.backend.name if lease is not None else None
         line["attempts"] = self._attempts
         line["stream"] = ask.stream

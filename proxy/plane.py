@@ -48,7 +48,6 @@ from proxy.upstream import ConnectionPool
 logger = logging.getLogger(__name__)
 
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
-LOGGED_PATH_BYTES_MAX: Final = 256
 # Of a client's own id: with what is added it stays within what paths and memory take.
 UPSTREAM_ID_BYTES_MAX: Final = 64
 # Of every request, as a label, while there is only one priority.
@@ -286,6 +285,12 @@ class DataPlane:
         requests = self.metrics.pools[""].requests
         requests["", status] = requests.get(("", status), 0) + 1
 
+    def _logged_path(self, path: bytes) -> str | None:
+        """A path that is served; any other is a client's text, and may hold anything."""
+        if self._paths.lists(path):
+            return path.decode("ascii")
+        return "/v1/responses/{id}" if path.startswith(b"/v1/responses/") else None
+
     def line(
         self, head: RequestHead | None, answer: Answer, peer: bytes, status: int
     ) -> dict[str, object]:
@@ -295,7 +300,7 @@ class DataPlane:
             "request_id": answer.request_id.decode("ascii"),
             "client": peer.decode("ascii"),
             "method": head.method.decode("ascii") if head is not None else None,
-            "path": head.path[:LOGGED_PATH_BYTES_MAX].decode("ascii") if head is not None else None,
+            "path": self._logged_path(head.path) if head is not None else None,
             "tenant": (head.tenant or None) if head is not None else None,
             "status": status,
             "bytes": answer.body_bytes,

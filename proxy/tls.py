@@ -248,7 +248,8 @@ class TlsConnection(asyncio.Protocol):
 
     def _fail(self, error: ssl.SSLError) -> None:
         """The peer speaks no TLS that is acceptable: tell it by the alert, then close."""
-        logger.debug("tls failed server_name=%s reason=%s", self._server_name, error.reason)
+        side = "client" if self._server_name is None else "backend"
+        logger.debug("tls failed with=%s reason=%s", side, error.reason)
         self._error = error
         self._shut = True
         self._flush()
