@@ -52,6 +52,11 @@ _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 UPSTREAM_ID_BYTES_MAX: Final = 64
 # Of every request, as a label, while there is only one priority.
 PRIORITY: Final = "0"
+# What is logged of a method: any other is a client's text.
+_METHODS: Final = {
+    method.encode(): method
+    for method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT")
+}
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
 
 
@@ -299,7 +304,7 @@ class DataPlane:
             "time": int(time() * 1000) / 1000,
             "request_id": answer.request_id.decode("ascii"),
             "client": peer.decode("ascii"),
-            "method": head.method.decode("ascii") if head is not None else None,
+            "method": _METHODS.get(head.method) if head is not None else None,
             "path": self._logged_path(head.path) if head is not None else None,
             "tenant": (head.tenant or None) if head is not None else None,
             "status": status,

@@ -302,7 +302,7 @@ async def test_a_line_for_every_request(simulate: Simulate, serve: Serve) -> Non
     assert (unknown["status"], unknown["error"], unknown["path"]) == (
         404,
         "unknown_path",
-        "/nowhere",
+        None,  # a client's text: it may hold anything
     )
     assert (bad["status"], bad["error"]) == (400, "invalid_request")
     assert (broken["status"], broken["whole"], broken["error"]) == (200, False, "stream_broken")
