@@ -99,6 +99,7 @@ class Ask(msgspec.Struct, frozen=True):
     generates: bool = True
     engine: bool = True  # an engine works on it: its answer says that the engine does
     session: str | None = None  # whose cache it may share; never to be logged
+    tenant: str = ""  # who asks; nothing where nobody is asked
     response_id: str | None = None  # of a stored response that it refers to, at one backend
     first_pool: bool = False  # no model decides
 
@@ -113,6 +114,7 @@ class Ask(msgspec.Struct, frozen=True):
         generates: bool = True,
         engine: bool = True,
         sessions: "SessionKeys | None" = None,
+        tenant: str = "",
     ) -> "Ask":
         """Read a request's wishes. Raises MalformedAsk on a body that is no JSON object.
 
@@ -124,7 +126,8 @@ class Ask(msgspec.Struct, frozen=True):
                 prompt_tokens=tokens_of_bytes(body),
                 generates=generates,
                 engine=engine,
-                session=sessions.read(headers, None) if sessions is not None else None,
+                session=_session(sessions, headers, None, tenant),
+                tenant=tenant,
                 response_id=_response_in(path),
             )
         try:
@@ -157,7 +160,8 @@ class Ask(msgspec.Struct, frozen=True):
             stream_options=bytes(peek.stream_options),
             generates=generates,
             engine=engine,
-            session=sessions.read(headers, peek) if sessions is not None else None,
+            session=_session(sessions, headers, peek, tenant),
+            tenant=tenant,
             response_id=response_id,
         )
 
@@ -183,6 +187,14 @@ def _is_json(headers: Headers) -> bool:
         if name == b"content-type":
             return b"multipart/" not in value.lower()
     return True
+
+
+def _session(
+    sessions: "SessionKeys | None", headers: Headers, peek: Peek | None, tenant: str
+) -> str | None:
+    """The session's key, apart from equal ones of other tenants (no name holds a blank)."""
+    key = sessions.read(headers, peek) if sessions is not None else None
+    return f"{tenant} {key}" if tenant and key else key
 
 
 def _model_of(raw: msgspec.Raw) -> str | None:

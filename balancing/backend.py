@@ -220,6 +220,10 @@ class Backend:
         """Whether any request may come here, if only for want of better."""
         return self.fit or self.last_resort
 
+    def lists(self, model: str) -> bool:
+        """Whether the model is among those that the backend itself says it has."""
+        return self.models is not None and model in self.models
+
     def serves(self, model: str | None) -> bool:
         """Whether the model is known, or may be: an unread list serves any."""
         return model is None or self.models is None or model in self.models

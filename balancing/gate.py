@@ -24,6 +24,10 @@ class OwnerAway(NoBackend):
     """The backend that made the response which is asked for cannot be asked now."""
 
 
+class ForeignResponse(LookupError):
+    """The stored response that it refers to is another tenant's."""
+
+
 class Gate:
     """Admits requests to the fleet that `fleet()` returns at that moment."""
 
@@ -38,13 +42,15 @@ class Gate:
     ) -> Lease:
         """Choose a backend and reserve the tokens on it.
 
-        Raises NoBackend, OwnerAway, UnknownModel.
+        Raises NoBackend, OwnerAway, ForeignResponse, UnknownModel.
 
         `tried` are backends that already failed this request; `retry`: an engine may have
         worked on it there.
         """
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
+            if self.owners.is_foreign(ask.response_id, ask.tenant, now_s):
+                raise ForeignResponse
             owner = self._owner(pools, ask.response_id, now_s)
             if owner is not None and owner not in tried:
                 if not (owner.can_serve or owner.may_finish(ask)):

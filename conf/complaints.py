@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from conf.document import UNREAD
 from conf.issues import shown
-from conf.keypath import KeyPath, is_secret, keys_at
+from conf.keypath import KeyPath, is_secret, keys_at, type_at
 from conf.kinds import SHAPES
 from conf.settings import Settings
 
@@ -64,7 +64,7 @@ def _refused(error: ErrorDetails) -> str:
     context: Mapping[str, object] = error.get("ctx", {})
     if kind == "value_error":
         wanted = str(context["error"])
-        if isinstance(value, dict):
+        if value is None or isinstance(value, dict | list):
             return wanted
     elif kind == "string_pattern_mismatch":
         wanted = SHAPES[str(context["pattern"])]
@@ -74,17 +74,26 @@ def _refused(error: ErrorDetails) -> str:
             return wanted
     else:
         return error["msg"]
-    return f"{wanted}, got {shown(value, secret=_may_be_secret(path))}{_hint(error)}"
+    return f"{wanted}, got {shown(value, secret=_may_be_secret(path, value))}{_hint(error)}"
 
 
 def _bound(bound: object) -> str:
     return f"{bound:.15g}" if isinstance(bound, float) else str(bound)
 
 
-def _may_be_secret(path: KeyPath) -> bool:
-    """A secret itself, or a section that somebody may have written its secret into."""
-    inside = ((*path, key) for key in keys_at(Settings, path))
-    return is_secret(Settings, path) or any(is_secret(Settings, each) for each in inside)
+def _may_be_secret(path: KeyPath, value: object) -> bool:
+    """A secret itself, or in place of what holds one: somebody may have written it there."""
+    if is_secret(Settings, path):
+        return True
+    inside: list[KeyPath] = [(*path, key) for key in keys_at(Settings, path)]
+    if isinstance(value, str):
+        inside += _items_at(path)
+    return any(_may_be_secret(each, value) for each in inside)
+
+
+def _items_at(path: KeyPath) -> list[KeyPath]:
+    """The path of an entry of the list at `path`, none where no list is wanted."""
+    return [(*path, 0)] if type_at(Settings, (*path, 0)) is not None else []
 
 
 def _hint(error: ErrorDetails) -> str:

@@ -6,6 +6,7 @@ of them in words. Bounds are wide: they catch slips of unit and sign, not taste.
 """
 
 import re
+from ipaddress import ip_address
 from typing import Annotated, Final, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -93,9 +94,27 @@ def check_secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def check_digest(secret: SecretStr) -> SecretStr:
+    """Refuse what is no SHA-256 in hexadecimal; never says what it held."""
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", secret.get_secret_value()):
+        raise ValueError("must be the SHA-256 of a key: 64 hexadecimal digits")
+    return secret
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a configured or requested host is this machine's own."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 Policy = Annotated[PolicyName, BeforeValidator(_refuse_planned)]
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 Secret = Annotated[SecretStr, AfterValidator(check_secret)]
+Digest = Annotated[SecretStr, AfterValidator(check_digest)]
 Name = Annotated[str, Field(pattern=NAME)]
 Host = Annotated[str, Field(pattern=HOST)]
 Word = Annotated[str, Field(pattern=WORD)]

@@ -47,6 +47,11 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     folder = path.parent if path is not None else Path()
     put_secrets(draft, folder)
     _place(draft, ("tokens", "file"), folder)
+    _place(draft, ("listen", "tls", "cert_file"), folder)
+    _place(draft, ("listen", "tls", "key_file"), folder)
+    pools = draft.get(("pools",))
+    for index in range(len(pools) if isinstance(pools, list) else 0):
+        _place(draft, ("pools", index, "tls", "ca_file"), folder)
     settings = _validated(draft)
     origins = {
         spell(leaf): str(draft.origins.get(leaf, "default")) for leaf in _leaves(settings, ())
@@ -107,7 +112,7 @@ def _validated(draft: Draft) -> Settings:
             needs_fleet = path == ("pools",) and problem == "is required"
             hint = ": list them, or give --backend URL" if needs_fleet else ""
             draft.report(path, problem + hint)
-    for path, problem in repeated_names(draft.tree.get("pools")):
+    for path, problem in repeated_names(draft.tree):
         draft.report(path, problem)
     draft.raise_issues()
     assert settings is not None, "a refusal without an issue"

@@ -1,22 +1,56 @@
-"""Find names that occur twice in the pools, before or after validation.
+"""Find names and keys that occur twice, before or after validation.
 
 It reads plain data and passes over whatever is not in shape, so that a repeated name is told
 together with every other error, at the line of the second one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+from pydantic import SecretStr
 
 from conf.keypath import KeyPath, spell
 
 
-def repeated_names(pools: object) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the path of each repeated name and what is wrong with it."""
+def repeated_names(tree: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the path of each repeated name or key and what is wrong with it."""
+    yield from _of_fleet(tree.get("pools"))
+    yield from _of_tenants(tree.get("tenants"))
+
+
+def _of_fleet(pools: object) -> Iterator[tuple[KeyPath, str]]:
     seen_pools: dict[str, KeyPath] = {}
     seen_backends: dict[str, KeyPath] = {}
     for pool_path, pool in _mappings(pools, ("pools",)):
         yield from _check(pool, pool_path, seen_pools, "pool")
         for backend_path, backend in _mappings(pool.get("backends"), (*pool_path, "backends")):
             yield from _check(backend, backend_path, seen_backends, "backend")
+
+
+def _of_tenants(tenants: object) -> Iterator[tuple[KeyPath, str]]:
+    seen_tenants: dict[str, KeyPath] = {}
+    seen_keys: dict[bytes, KeyPath] = {}
+    for tenant_path, tenant in _mappings(tenants, ("tenants",)):
+        yield from _check(tenant, tenant_path, seen_tenants, "tenant")
+        for key_path, key in _mappings(tenant.get("keys"), (*tenant_path, "keys")):
+            digest = _digest(key)
+            first = seen_keys.setdefault(digest, key_path) if digest else key_path
+            if first != key_path:
+                yield key_path, f"is the same key as {spell(first)}; a key tells one tenant"
+
+
+def _digest(entry: dict[str, object]) -> bytes:
+    """SHA-256 of the key, nothing where it is not in shape."""
+    key, digest = (
+        value.get_secret_value() if isinstance(value, SecretStr) else value
+        for value in (entry.get("key"), entry.get("key_sha256"))
+    )
+    if isinstance(key, str):
+        return sha256(key.encode("utf-8", "replace")).digest()
+    try:
+        return bytes.fromhex(digest) if isinstance(digest, str) else b""
+    except ValueError:
+        return b""
 
 
 def _check(

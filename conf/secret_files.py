@@ -1,4 +1,4 @@
-"""Secrets that stand in files: `admin.token_file` and `pools[].api_key_file`.
+"""Secrets in files: `admin.token_file`, `pools[].api_key_file`, `tenants[].keys[].key_file`.
 
 The content of such a file takes the place of the secret itself. A relative name starts at the
 folder of the configuration file when it stands there, else at the working directory. Messages
@@ -18,9 +18,17 @@ from conf.kinds import SECRET_CHARS_MAX, check_secret
 def put_secrets(draft: Draft, folder: Path) -> None:
     """Read every secret file that is named and put its content beside its name."""
     _put_secret(draft, ("admin",), "token", folder)
-    pools = draft.get(("pools",))
-    for index in range(len(pools) if isinstance(pools, list) else 0):
-        _put_secret(draft, ("pools", index), "api_key", folder)
+    for pool in _entries(draft, ("pools",)):
+        _put_secret(draft, pool, "api_key", folder)
+    for tenant in _entries(draft, ("tenants",)):
+        for key in _entries(draft, (*tenant, "keys")):
+            _put_secret(draft, key, "key", folder)
+
+
+def _entries(draft: Draft, path: KeyPath) -> list[KeyPath]:
+    """The paths of what is in the list at `path`, none where there is no list."""
+    entries = draft.get(path)
+    return [(*path, index) for index in range(len(entries) if isinstance(entries, list) else 0)]
 
 
 def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path) -> None:

@@ -5,9 +5,18 @@ end up in the JSON Schema. Where values come from, and how errors are told to pe
 known here: see `load`.
 """
 
-from typing import Annotated, Literal, Self
+from hashlib import sha256
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from conf.keypath import spell
@@ -15,6 +24,7 @@ from conf.kinds import (
     BackendUrl,
     BodyFields,
     Count,
+    Digest,
     DurationS,
     FilePath,
     Headers,
@@ -28,8 +38,12 @@ from conf.kinds import (
     ProxiedPaths,
     Secret,
     Weight,
+    is_loopback,
 )
 from conf.repeated_names import repeated_names
+
+# Of all tenants together: every one is compared with every request's (README, "Security").
+TENANT_KEYS_MAX: Final = 1_024
 
 
 class Section(BaseModel):
@@ -37,6 +51,16 @@ class Section(BaseModel):
 
     # Strict: a coerced value is a slip that shows up later, as something else.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class ListenTlsSettings(Section):
+    """The certificate of the data port."""
+
+    cert_file: FilePath = Field(
+        description="PEM file of the certificate, the intermediate ones after it; a relative path"
+        " starts at the folder of the configuration file."
+    )
+    key_file: FilePath = Field(description="PEM file of its private key, not encrypted.")
 
 
 class ListenSettings(Section):
@@ -53,6 +77,9 @@ class ListenSettings(Section):
         description="Share the port among several processes (SO_REUSEPORT), at best effort: one"
         " that ends resets connections that it has not accepted.",
     )
+    tls: ListenTlsSettings | None = Field(
+        default=None, description="Speak TLS (1.2 or newer) on the data port; null: plain HTTP."
+    )
 
 
 class AdminSettings(Section):
@@ -60,8 +87,8 @@ class AdminSettings(Section):
 
     host: Host = Field(
         default="127.0.0.1",
-        description="Address of the admin port. Off loopback only /livez, /readyz and /metrics"
-        " answer without the token.",
+        description="Address of the admin port. Off loopback it needs a token, and only /livez,"
+        " /readyz and /metrics answer without it.",
     )
     port: Port = Field(
         default=9321, description="TCP port of the admin port; 0 takes any free one."
@@ -72,8 +99,23 @@ class AdminSettings(Section):
         " the configuration file.",
     )
     token: Secret | None = Field(
-        default=None, description="The admin token itself; prefer token_file or `${VAR}`."
+        default=None,
+        validate_default=True,
+        description="The admin token itself; prefer token_file or `${VAR}`.",
     )
+
+    @field_validator("token")
+    @classmethod
+    def _off_loopback_there_is_one(
+        cls, token: Secret | None, info: ValidationInfo
+    ) -> Secret | None:
+        host = info.data.get("host", "localhost")
+        if token is None and info.data.get("token_file") is None and not is_loopback(host):
+            raise ValueError(
+                f"must be given, here or by token_file, while admin.host is {host}:"
+                " only a loopback address does without"
+            )
+        return token
 
 
 class BackendSettings(Section):
@@ -84,6 +126,15 @@ class BackendSettings(Section):
         description="Scheme, host and port, such as http://10.0.0.1:8000; without a path."
     )
     weight: Weight = Field(default=1.0, description="Share of the work relative to the others.")
+
+
+class PoolTlsSettings(Section):
+    """Whom the pool's https backends are believed to be."""
+
+    ca_file: FilePath = Field(
+        description="PEM file of the certificates that may sign the backends', in place of the"
+        " system's; a relative path starts at the folder of the configuration file."
+    )
 
 
 class PoolSettings(Section):
@@ -106,6 +157,16 @@ class PoolSettings(Section):
     )
     api_key: Secret | None = Field(
         default=None, description="The key itself; prefer api_key_file or `${VAR}`."
+    )
+    forward_authorization: Literal["client", "pool", "none"] | None = Field(
+        default=None,
+        description="Whose key a request carries to a backend. `client`: the client's own, the"
+        " pool's for a client that sent none. `pool`: the pool's. `none`: nobody's. null: `client`"
+        " without tenants, `pool` with them.",
+    )
+    tls: PoolTlsSettings | None = Field(
+        default=None,
+        description="How https backends are verified; null: by the system's certificates.",
     )
     backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
         min_length=1, max_length=4096, description="The backends, at least one."
@@ -247,6 +308,55 @@ class TokensSettings(Section):
         return self
 
 
+class TenantKeySettings(Section):
+    """One key of a tenant, given in one of three ways."""
+
+    key: Secret | None = Field(default=None, description="The key itself, as `${VAR}`.")
+    key_file: FilePath | None = Field(
+        default=None,
+        description="File that holds the key; a relative path starts at the folder of the"
+        " configuration file.",
+    )
+    key_sha256: Digest | None = Field(
+        default=None, description="SHA-256 of the key in hexadecimal; the key is then not here."
+    )
+
+    @model_validator(mode="after")
+    def _is_given_once(self) -> Self:
+        given = self.key is not None or self.key_file is not None
+        if given == (self.key_sha256 is not None):
+            raise ValueError("give one of key, key_file and key_sha256")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the key."""
+        if self.key_sha256 is not None:
+            return bytes.fromhex(self.key_sha256.get_secret_value())
+        assert self.key is not None, "a key_file that could not be read is an error"
+        return sha256(self.key.get_secret_value().encode()).digest()
+
+
+class TenantSettings(Section):
+    """Somebody who may ask."""
+
+    name: Name = Field(description="Name of the tenant in the access log; unique.")
+    keys: Annotated[tuple[TenantKeySettings, ...], Field(strict=False)] = Field(
+        min_length=1,
+        max_length=64,
+        description="The tenant's API keys; two while one replaces the other.",
+    )
+
+
+def _within_the_limit_of_keys(
+    tenants: tuple[TenantSettings, ...],
+) -> tuple[TenantSettings, ...]:
+    keys = sum(len(tenant.keys) for tenant in tenants)
+    if keys > TENANT_KEYS_MAX:
+        raise ValueError(f"all tenants together may have {TENANT_KEYS_MAX} keys, not {keys}")
+    return tenants
+
+
 class DrainSettings(Section):
     """What happens between SIGTERM and the exit."""
 
@@ -282,6 +392,13 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     affinity: AffinitySettings = AffinitySettings()
     tokens: TokensSettings = TokensSettings()
+    tenants: Annotated[
+        tuple[TenantSettings, ...], Field(strict=False), AfterValidator(_within_the_limit_of_keys)
+    ] = Field(
+        default=(),
+        max_length=TENANT_KEYS_MAX,
+        description="Who may ask, each by keys of its own; empty: nobody is asked for a key.",
+    )
     drain: DrainSettings = DrainSettings()
     paths: ProxiedPaths = Field(
         default=(),
@@ -292,7 +409,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        for path, problem in repeated_names([pool.model_dump() for pool in self.pools]):
+        for path, problem in repeated_names(self.model_dump(include={"pools", "tenants"})):
             raise PydanticCustomError(
                 "repeated_name", "{problem}", {"problem": f"{spell(path)}: {problem}"}
             )
@@ -308,9 +425,13 @@ __all__ = [
     "HealthSettings",
     "LimitSettings",
     "ListenSettings",
+    "ListenTlsSettings",
     "LogSettings",
     "PoolSettings",
+    "PoolTlsSettings",
     "Settings",
+    "TenantKeySettings",
+    "TenantSettings",
     "TimeoutSettings",
     "TokensSettings",
 ]

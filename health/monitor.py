@@ -6,6 +6,7 @@ Two tasks a backend: one takes the turns of its watch, one reads its metrics.
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -51,6 +52,7 @@ class Terms:
     settings: HealthSettings
     authorization: bytes | None
     host: Addresses
+    tls: ssl.SSLContext | None
 
 
 @dataclass(slots=True)
@@ -77,8 +79,9 @@ class Monitor:
         settings: HealthSettings,
         authorizations: Mapping[str, bytes],
         hosts: Mapping[str, Addresses],
+        tls: Mapping[str, ssl.SSLContext],
     ) -> None:
-        """Watch this fleet from now on, keys by pool and hosts by backend; returns at once.
+        """Watch this fleet from now on; keys and TLS by pool, hosts by backend; returns at once.
 
         What is known of a backend stays while it is watched. One that was not
         is unknown, whatever it was before.
@@ -87,7 +90,12 @@ class Monitor:
         self._scrape_s = max(SCRAPE_S, settings.interval_s, SCRAPE_S_PER_BACKEND * count)
         for pool in fleet.pools:
             for backend in pool.backends:
-                terms = Terms(settings, authorizations.get(pool.name), hosts[backend.name])
+                terms = Terms(
+                    settings,
+                    authorizations.get(pool.name),
+                    hosts[backend.name],
+                    tls.get(pool.name),
+                )
                 self._watch(backend, pool, terms)
         for backend in self._watched.keys() - set(fleet.backends):
             self._end(self._watched.pop(backend).tasks)
@@ -203,7 +211,10 @@ def _session(terms: Terms) -> aiohttp.ClientSession:
     # A fresh connection each: a pooled one says nothing of whether new ones are taken.
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            resolver=_Resolver(terms.host), use_dns_cache=False, force_close=True
+            resolver=_Resolver(terms.host),
+            use_dns_cache=False,
+            force_close=True,
+            ssl=terms.tls or True,
         ),
         headers=_PLAIN | ({"authorization": key.decode("latin-1")} if key else {}),
     )

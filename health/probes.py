@@ -154,6 +154,8 @@ async def _ask(
             return _Answer(answer.status, body)
     except TimeoutError:
         return Outcome("timeout")
+    except aiohttp.ClientSSLError:
+        return Outcome("untrusted")  # its certificate, or no TLS at all
     except aiohttp.ClientConnectorError as error:
         return Outcome("unreachable", certain=isinstance(error.os_error, ConnectionRefusedError))
     except (aiohttp.ClientError, OSError, ValueError):

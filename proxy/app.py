@@ -31,7 +31,7 @@ from proxy.errors import (
 )
 from proxy.host import Names
 from proxy.inherited import inherited
-from proxy.listener import ClientConnection
+from proxy.log_lines import log_of_loop
 from proxy.metrics import Metrics
 from proxy.notify import notify
 from proxy.plane import DataPlane
@@ -39,6 +39,7 @@ from proxy.pressure import Pressure, group_limit_bytes
 from proxy.reload import Reload
 from proxy.retirement import Retirement
 from proxy.source import Source
+from proxy.tls import PLAIN, Certificates
 from proxy.upstream import keep_alive
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class App:
         source: Source,
         loaded: Loaded,
         counter: TokenCounter | None = None,
+        certificates: Certificates = PLAIN,
         names: Names | None = None,
     ) -> None:
         """`loaded` came from `source`, which a reload reads again.
@@ -84,10 +86,12 @@ class App:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(log_of_loop)
         rng = Random(SystemRandom().getrandbits(64))
         metrics = Metrics([])
         names = names or Names()
-        configuration = configure(draft(loaded.settings, loaded.origins, counter), loop, names)
+        new = draft(loaded.settings, loaded.origins, counter, certificates)
+        configuration = configure(new, loop, names)
         self.plane = DataPlane(
             configuration, loop=loop, rng=rng, metrics=metrics, on_failure=self._failed
         )
@@ -176,7 +180,7 @@ class App:
         keep_alive(sock)
         sock.setblocking(False)
         self._server = await self.plane.loop.create_server(
-            lambda: ClientConnection(self.plane), sock=sock, backlog=BACKLOG
+            self.plane.client, sock=sock, backlog=BACKLOG
         )
 
     async def _start_admin(self) -> None:
@@ -203,7 +207,13 @@ class App:
             with contextlib.suppress(OSError):  # too few for anybody: then as before
                 self._fit_clients()
         hosts = {name: pool.host for name, pool in configuration.connections.items()}
-        self.monitor.use(configuration.fleet, settings.health, configuration.authorizations, hosts)
+        self.monitor.use(
+            configuration.fleet,
+            settings.health,
+            configuration.authorizations,
+            hosts,
+            configuration.certificates.pools,
+        )
         if settings.log.access and self._access_log is None:
             self._access_log = AccessLog(self.plane.loop, self.plane.metrics, sys.stdout.fileno())
         self.plane.access_log = self._access_log if settings.log.access else None

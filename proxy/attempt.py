@@ -126,13 +126,15 @@ class Attempt:
     def _send(self, connection: BackendConnection) -> None:
         exchange = self._exchange
         self._connection = connection
+        forwards_key, authorization = exchange.credentials
         head = forwarded_request_head(
             exchange.head,
             authority=self._connections.authority,
             peer=exchange.peer,
-            request_id=exchange.answer.request_id,
+            request_id=exchange.request_id_upstream,
             length=len(exchange.body),
-            authorization=exchange.authorization,
+            authorization=authorization,
+            forwards_key=forwards_key,
         )
         now_s = monotonic()
         exchange.sent(now_s)

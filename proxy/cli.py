@@ -23,14 +23,13 @@ from conf.schema import schema
 from conf.show import render
 from proxy import admin_client
 from proxy.admin_state import set_admin_state
+from proxy.log_lines import log_to_stderr
 from proxy.source import Source
 from proxy.status import status
 
 T = TypeVar("T")
 YEAR_S: Final = 31_536_000.0
 _EXITS = "exit status: 0 success, 2 a configuration or usage error, 1 anything else that failed"
-# Seconds since 1970: the access log's clock, and no time zone to guess.
-_FORMAT = "%(created).3f %(levelname)s %(name)s %(message)s"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -223,7 +222,7 @@ async def _serve_until_signal(source: Source, loaded: Loaded) -> None:
     from proxy.app import App
     from proxy.notify import notify
 
-    app = App(source, loaded, source.counter(loaded))
+    app = App(source, loaded, source.counter(loaded), source.certificates(loaded))
     try:
         await app.start()
     except OSError:
@@ -244,7 +243,9 @@ async def _serve_until_signal(source: Source, loaded: Loaded) -> None:
 
 def _check(parsed: argparse.Namespace) -> int:
     source = Source(parsed.file, os.environ, {})
-    source.counter(source.load())
+    loaded = source.load()
+    source.certificates(loaded)
+    source.counter(loaded)
     print(f"{parsed.file}: ok")
     return 0
 
@@ -271,11 +272,6 @@ def _demo(parsed: argparse.Namespace) -> int:
             once=parsed.once,
         )
     )
-
-
-def log_to_stderr(level: str) -> None:
-    """Log to stderr; stdout is the access log's."""
-    logging.basicConfig(level=level.upper(), format=_FORMAT, stream=sys.stderr)
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:

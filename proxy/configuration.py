@@ -20,6 +20,8 @@ from conf.settings import PoolSettings, Settings
 from proxy.counting import Counting
 from proxy.host import Names
 from proxy.paths import Paths
+from proxy.tenants import Tenants
+from proxy.tls import PLAIN, Certificates
 from proxy.upstream import ConnectionPool
 
 Member = tuple[Backend, ConnectionPool]
@@ -27,13 +29,20 @@ Member = tuple[Backend, ConnectionPool]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the proxy runs on. `connections` are by backend, `authorizations` by pool."""
+    """What the proxy runs on. `connections` are by backend, keys by pool.
+
+    `authorizations` are the pools' own keys; `credentials` whether its backends get the
+    client's key, and the one that they get in its place.
+    """
 
     settings: Settings
     origins: Mapping[str, str]  # where each value came from, for people
     fleet: Fleet
     connections: Mapping[str, ConnectionPool]
     authorizations: Mapping[str, bytes]
+    credentials: Mapping[str, tuple[bool, bytes | None]]
+    certificates: Certificates
+    tenants: Tenants
     # None: no pool asks for keys, so none is read.
     sessions: SessionKeys | None
     session_pools: frozenset[str]
@@ -47,8 +56,9 @@ class Configuration:
         for pool in self.settings.pools:
             for each in pool.backends:
                 named[each.name].weight = each.weight
-        for connections in self.connections.values():
+        for backend, connections in self.members:
             connections.connect_timeout_s = self.settings.timeouts.connect_s
+            connections.tls = self.certificates.pools.get(backend.pool)
 
     @property
     def members(self) -> Iterator[Member]:
@@ -65,9 +75,15 @@ class Draft:
     fleet: Fleet
     counter: TokenCounter | None
     sessions: SessionKeys | None
+    certificates: Certificates
 
 
-def draft(settings: Settings, origins: Mapping[str, str], counter: TokenCounter | None) -> Draft:
+def draft(
+    settings: Settings,
+    origins: Mapping[str, str],
+    counter: TokenCounter | None,
+    certificates: Certificates = PLAIN,
+) -> Draft:
     """Compute what takes long, such as rings of many backends. Touches nothing that runs."""
     affinity = settings.affinity
     asked = any(pool.policy == "session" for pool in settings.pools)
@@ -77,6 +93,7 @@ def draft(settings: Settings, origins: Mapping[str, str], counter: TokenCounter 
         Fleet(tuple(_pool_of(pool) for pool in settings.pools)),
         counter,
         SessionKeys(affinity.headers, affinity.body_fields) if asked else None,
+        certificates,
     )
 
 
@@ -104,6 +121,7 @@ def configure(
                 connect_timeout_s=settings.timeouts.connect_s,
                 name=each.name,
                 names=names,
+                tls=new.certificates.pools.get(each.pool),
             ),
         )
     return Configuration(
@@ -126,6 +144,11 @@ def configure(
             for pool in settings.pools
             if pool.api_key is not None
         },
+        credentials={
+            pool.name: _credentials(pool, tenants=bool(settings.tenants)) for pool in settings.pools
+        },
+        certificates=new.certificates,
+        tenants=Tenants(settings.tenants),
         sessions=new.sessions,
         session_pools=frozenset(pool.name for pool in settings.pools if pool.policy == "session"),
         paths=Paths(settings.paths),
@@ -138,3 +161,10 @@ def _pool_of(pool: PoolSettings) -> Pool:
         Backend(each.name, each.url.rstrip("/"), pool.name, each.weight) for each in pool.backends
     )
     return Pool(pool.name, backends, POLICIES[pool.policy](backends), frozenset(pool.models))
+
+
+def _credentials(pool: PoolSettings, *, tenants: bool) -> tuple[bool, bytes | None]:
+    """Whether a pool's backends get the client's key, and the one that they get in its place."""
+    whose = pool.forward_authorization or ("pool" if tenants else "client")
+    own = b"Bearer " + pool.api_key.get_secret_value().encode() if pool.api_key else None
+    return whose == "client", None if whose == "none" else own

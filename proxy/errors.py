@@ -61,6 +61,19 @@ class MalformedHttp(ClientError):
     closes = True
 
 
+class Unauthorized(ClientError):
+    """The same for a key that is missing, malformed or nobody's."""
+
+    status = 401
+    code = "unauthorized"
+    kind = "authentication_error"
+    message = "A valid API key is needed, as Authorization: Bearer KEY or as x-api-key: KEY."
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"www-authenticate", b"Bearer")]
+
+
 class UnknownPath(ClientError):
     status = 404
     code = "unknown_path"

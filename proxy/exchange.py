@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from balancing.ask import NO_OBJECT, UNREADABLE, Ask, MalformedAsk, tokens_of_bytes
 from balancing.backend import Backend
 from balancing.fleet import UnknownModel
-from balancing.gate import NoBackend, OwnerAway
+from balancing.gate import ForeignResponse, NoBackend, OwnerAway
 from balancing.lease import Lease
 from balancing.poison import died_of_it
 from balancing.tokens import NOTHING, Measure
@@ -40,6 +40,7 @@ from proxy.errors import (
     StreamBroken,
 )
 from proxy.heads import RequestHead
+from proxy.log_lines import printable
 from proxy.metrics import Histogram, PoolMetrics
 from proxy.paths import Route
 from proxy.patience import patience
@@ -179,15 +180,21 @@ class Exchange:
         return self.route.anywhere or self.ask.response_id is not None
 
     @property
-    def authorization(self) -> bytes | None:
-        """The pool's own key, for a client that sent none."""
+    def credentials(self) -> tuple[bool, bytes | None]:
+        """Whether the client's key goes upstream, and the one that does where it does not."""
         assert self._lease is not None
-        return self._plane.authorizations.get(self._lease.backend.pool)
+        return self._plane.credentials[self._lease.backend.pool]
+
+    @property
+    def request_id_upstream(self) -> bytes:
+        return self._plane.request_id_upstream(self.answer.request_id)
 
     def made(self, response_id: str) -> None:
         """The backend answers with a stored response: whoever refers to it is sent there."""
         assert self._lease is not None
-        self._plane.gate.owners.put(response_id, self._lease.backend.name, monotonic())
+        self._plane.gate.owners.put(
+            response_id, self._lease.backend.name, monotonic(), self.ask.tenant
+        )
 
     def sent(self, now_s: float) -> None:
         """The request is on its way upstream."""
@@ -241,6 +248,8 @@ class Exchange:
             raise ModelNotFound from None
         except OwnerAway:
             raise self._plane.out_of_reach() from None
+        except ForeignResponse:
+            raise ResponseNotFound from None
         except NoBackend:
             raise self._nobody() from None
         self._try(self._lease)
@@ -343,6 +352,7 @@ class Exchange:
                 generates=False,
                 engine=False,
                 first_pool=True,
+                tenant=self.head.tenant,
             )
             return
         try:
@@ -354,6 +364,7 @@ class Exchange:
                 generates=route.generates,
                 engine=route.engine,
                 sessions=self._plane.sessions,
+                tenant=self.head.tenant,
             )
         except MalformedAsk as error:
             raise BadRequest(str(error)) from None
@@ -403,6 +414,8 @@ class Exchange:
         """Tell the client, in whatever way is still open."""
         self._error = error
         dialect = self.route.dialect
+        if isinstance(error, ResponseNotFound):
+            self.answer.about = []  # not how far it was looked for: it may be another tenant's
         if not self.answer.started:
             self.answer.fail(error, dialect.error_body(error))
             return
@@ -452,7 +465,8 @@ class Exchange:
         line = self._plane.line(self.head, self.answer, self.peer, status)
         line["error"] = self._error.code if self._error else None
         line["whole"] = self.answer.finished
-        line["model"] = ask.model[:128] if ask.model else None
+        known = ask.model is not None and lease is not None and lease.backend.lists(ask.model)
+        line["model"] = printable(ask.model or "") if known else None
         line["backend"] = lease.backend.name if lease is not None else None
         line["attempts"] = self._attempts
         line["stream"] = ask.stream

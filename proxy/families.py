@@ -149,6 +149,11 @@ class PenstockCollector(Collector):
             float(metrics.reload_success),
         )
         yield CounterMetricFamily(
+            "penstock_tls_handshakes_failed",
+            "Connections to the data port that ended before TLS was agreed on.",
+            metrics.tls_handshakes_failed,
+        )
+        yield CounterMetricFamily(
             "penstock_access_lines_dropped",
             "Access lines dropped since the log's reader was too slow.",
             metrics.access_lines_dropped,

@@ -104,6 +104,7 @@ class RequestHead:
     length: int | None
     keep_alive: bool
     expects_continue: bool
+    tenant: str = ""  # whose key it brought, once it is admitted
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower case)."""
@@ -295,10 +296,11 @@ def forwarded_request_head(
     request_id: bytes,
     length: int,
     authorization: bytes | None,
+    forwards_key: bool = True,
 ) -> bytes:
     """The head that goes to a backend: canonical, with our framing.
 
-    `authorization` is the pool's own, used when the client sent none.
+    `authorization` is the pool's own, used when the client's is not there or not forwarded.
     """
     parts = [head.method, b" ", head.target, b" HTTP/1.1\r\nhost: ", authority, b"\r\n"]
     authorized = False
@@ -308,6 +310,8 @@ def forwarded_request_head(
         if b"_" in name and _looks_owned(name.replace(b"_", b"-")):
             continue
         if name == b"authorization" or name == b"x-api-key":
+            if not forwards_key:
+                continue
             authorized = True
         parts += (name, b": ", value, b"\r\n")
     if authorization is not None and not authorized:
@@ -328,4 +332,5 @@ def _looks_owned(name: bytes) -> bool:
         or name.startswith(_OWN_PREFIX)
         or name in HOP_BY_HOP
         or name == b"authorization"
+        or name == b"x-api-key"
     )

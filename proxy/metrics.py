@@ -137,6 +137,7 @@ class Metrics:
         self.tasks = 0
         self.overload = ""
         self.reload_success = True
+        self.tls_handshakes_failed = 0
 
     def of(self, pool: str) -> PoolMetrics:
         """Those of a pool; of none when it is gone."""
@@ -157,3 +158,6 @@ class Metrics:
     def forget_pool(self, name: str) -> None:
         """Drop the series of a pool that is gone."""
         self.pools.pop(name, None)
+
+    def handshake_failed(self) -> None:
+        self.tls_handshakes_failed += 1

@@ -73,6 +73,11 @@ class Paths:
             self._routes[method.encode(), path.encode()] = Route(
                 POOLING, engine=False, first_pool=True
             )
+        self._listed = frozenset(path for _, path in self._routes) | LOCAL_PATHS | WEBSOCKET_PATHS
+
+    def lists(self, path: bytes) -> bool:
+        """Whether it is a path of the table, with whatever method."""
+        return path in self._listed
 
     def find(self, method: bytes, path: bytes) -> Route | None:
         """The route of an exact method and path, None when it is not served."""

@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Callable
 from random import Random
+from secrets import token_hex
 from time import monotonic, time
 from typing import Final
 
@@ -38,11 +39,13 @@ from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.overload import Overload
 from proxy.paths import LOCAL_PATHS, WEBSOCKET_PATHS, Route
+from proxy.tls import TlsConnection
 
 logger = logging.getLogger(__name__)
 
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
-LOGGED_PATH_BYTES_MAX: Final = 256
+# Of a client's own id: with what is added it stays within what paths and memory take.
+UPSTREAM_ID_BYTES_MAX: Final = 64
 # Of every request, as a label, while there is only one priority.
 PRIORITY: Final = "0"
 # Clients beyond limits.connections whose heads are read all the same: so many are told in their
@@ -51,6 +54,11 @@ EXCESS_MAX: Final = 64
 # A limit that other requests' ends make room under: soon.
 ROOM_S: Final = 1.0
 EVERYBODY: Final = 2**31
+# What is logged of a method: any other is a client's text.
+_METHODS: Final = {
+    method.encode(): method
+    for method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT")
+}
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
 
 
@@ -92,11 +100,27 @@ class DataPlane:
         self.settings = configuration.settings
         self.fleet = configuration.fleet
         self.connections = configuration.connections
-        self.authorizations = configuration.authorizations
+        self.certificates = configuration.certificates
+        self.credentials = configuration.credentials
+        self.tenants = configuration.tenants
         self.sessions = configuration.sessions
         self.counting = configuration.counting
         self._session_pools = configuration.session_pools
         self._paths = configuration.paths
+
+    def client(self) -> asyncio.Protocol:
+        """The protocol of a new connection to the data port."""
+        client = ClientConnection(self)
+        context = self.certificates.listener
+        if context is None:
+            return client
+        return TlsConnection(
+            self.loop,
+            context,
+            client,
+            handshake_s=self.settings.timeouts.client_head_s,
+            on_failure=self.metrics.handshake_failed,
+        )
 
     # Limits ---------------------------------------------------------------------------------
 
@@ -170,6 +194,8 @@ class DataPlane:
         Raises a PenstockError.
         """
         path = head.path
+        if self.tenants and not self._open_to_all(head):
+            head.tenant = self.tenants.of(head.headers)
         if path in WEBSOCKET_PATHS:
             raise UpgradeRequired
         limit_bytes = self.settings.limits.body_bytes
@@ -189,6 +215,12 @@ class DataPlane:
         if head.length and self._too_large(head.length):
             raise self.no_room()
         return route
+
+    def _open_to_all(self, head: RequestHead) -> bool:
+        """What load balancers, and browsers before they send a key, ask without one."""
+        if head.method == b"OPTIONS":
+            return bool(self.settings.listen.cors_origins)
+        return head.path == b"/health" and head.method in (b"GET", b"HEAD")
 
     def answer_here(self, head: RequestHead, answer: Answer) -> None:
         """Answer what needs no backend: health, the list of models, CORS."""
@@ -255,6 +287,15 @@ class DataPlane:
             return given
         return b"%032x" % self._rng.getrandbits(128)
 
+    def request_id_upstream(self, request_id: bytes) -> bytes:
+        """The id that a backend is given: vLLM makes that of a stored response of it.
+
+        Among tenants nobody may guess, or choose, the id of another's.
+        """
+        if not self.tenants:
+            return request_id
+        return request_id[:UPSTREAM_ID_BYTES_MAX] + b"-" + token_hex(8).encode()
+
     # Accounts ------------------------------------------------------------------------------------
 
     def refused(
@@ -280,6 +321,12 @@ class DataPlane:
         requests = self.metrics.pools[""].requests
         requests["", status] = requests.get(("", status), 0) + 1
 
+    def _logged_path(self, path: bytes) -> str | None:
+        """A path that is served; any other is a client's text, and may hold anything."""
+        if self._paths.lists(path):
+            return path.decode("ascii")
+        return "/v1/responses/{id}" if path.startswith(b"/v1/responses/") else None
+
     def line(
         self, head: RequestHead | None, answer: Answer, peer: bytes, status: int
     ) -> dict[str, object]:
@@ -288,8 +335,9 @@ class DataPlane:
             "time": int(time() * 1000) / 1000,
             "request_id": answer.request_id.decode("ascii"),
             "client": peer.decode("ascii"),
-            "method": head.method.decode("ascii") if head is not None else None,
-            "path": head.path[:LOGGED_PATH_BYTES_MAX].decode("ascii") if head is not None else None,
+            "method": _METHODS.get(head.method) if head is not None else None,
+            "path": self._logged_path(head.path) if head is not None else None,
+            "tenant": (head.tenant or None) if head is not None else None,
             "status": status,
             "bytes": answer.body_bytes,
         }

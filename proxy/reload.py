@@ -129,11 +129,12 @@ class Reload:
     def _read(self, running: Configuration) -> tuple[Draft, tuple[str, ...]]:
         """All that takes time; runs in a thread."""
         loaded = self._source.load()
+        certificates = self._source.certificates(loaded)
         counter = None
         if loaded.settings.tokens != running.settings.tokens:
             counter = self._source.counter(loaded)
         loaded, needs_restart = keep_fixed(loaded, Loaded(running.settings, running.origins))
-        return draft(loaded.settings, loaded.origins, counter), needs_restart
+        return draft(loaded.settings, loaded.origins, counter, certificates), needs_restart
 
 
 def _heard(reload: "asyncio.Task[Change]") -> None:

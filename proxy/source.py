@@ -6,6 +6,7 @@ from pathlib import Path
 
 from balancing.token_counter import TokenCounter
 from conf.load import Loaded, load
+from proxy.tls import Certificates
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +26,9 @@ class Source:
         from proxy.tokenizer_file import counter_of
 
         return counter_of(loaded, self.path)
+
+    def certificates(self, loaded: Loaded) -> Certificates:
+        """The certificates that it names. Raises ConfigError."""
+        from proxy.certificates import certificates_of
+
+        return certificates_of(loaded, self.path)

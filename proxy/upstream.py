@@ -31,6 +31,7 @@ from proxy.errors import (
 )
 from proxy.heads import ResponseHead, parse_response_head
 from proxy.host import Host, Names
+from proxy.tls import TlsConnection
 
 logger = logging.getLogger(__name__)
 
@@ -275,6 +276,7 @@ class ConnectionPool:
         connect_timeout_s: float,
         name: str = "",
         names: Names | None = None,
+        tls: ssl.SSLContext | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
         """`name` is the backend's, for the log."""
@@ -284,7 +286,8 @@ class ConnectionPool:
         self.connect_timeout_s = connect_timeout_s
         self._now = now
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
+        self._secure = parts.scheme == "https"
+        self.tls = tls  # of https: replaced when a configuration is
         self._idle: deque[BackendConnection] = deque()  # oldest first
         self._deadline = Deadline(loop, self._expire, now)
         self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
@@ -327,13 +330,28 @@ class ConnectionPool:
         raise ConnectionRefused if refused else ConnectFailed
 
     async def _open(self, address: str) -> BackendConnection:
-        _, connection = await self.loop.create_connection(
-            lambda: BackendConnection(self),
+        connection = BackendConnection(self)
+        context = self.tls
+        if not self._secure:
+            await self.loop.create_connection(lambda: connection, address, self._port)
+            return connection
+        assert context is not None
+        _, tls = await self.loop.create_connection(
+            lambda: TlsConnection(
+                self.loop,
+                context,
+                connection,
+                handshake_s=self.connect_timeout_s,
+                server_name=self.host.name,
+            ),
             address,
             self._port,
-            ssl=self._ssl,
-            server_hostname=self.host.name if self._ssl is not None else None,
         )
+        try:
+            await tls.opened
+        except BaseException:  # cancelled too: nobody else knows of it
+            tls.abort()
+            raise
         return connection
 
     def put(self, connection: BackendConnection) -> None:

@@ -12,9 +12,16 @@ from pydantic import BaseModel
 
 import conf
 from conf.document import read
+from conf.keypath import type_at
 from conf.load import load
 from conf.schema import schema
-from conf.settings import BackendSettings, PoolSettings, Settings
+from conf.settings import (
+    BackendSettings,
+    PoolSettings,
+    Settings,
+    TenantKeySettings,
+    TenantSettings,
+)
 from conf.show import render
 
 EXAMPLES = Path(conf.__file__).parent / "examples"
@@ -76,7 +83,7 @@ def test_the_committed_schema_is_the_generated_one() -> None:
 def test_the_schema_knows_every_key_and_no_other() -> None:
     sections = [json.loads(schema()), *json.loads(schema())["$defs"].values()]
     mappings = [section for section in sections if section.get("type") == "object"]
-    assert len(mappings) == 13
+    assert len(mappings) == 17
     assert all(section["additionalProperties"] is False for section in mappings)
     keys = {key for section in mappings for key in section["properties"]}
     assert keys == {path[-1] for path in key_paths(Settings)}
@@ -178,9 +185,14 @@ def test_other_parsers_read_the_examples_alike() -> None:
 
 def key_paths(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every key of the settings, those of lists once."""
-    for key, field in section.model_fields.items():
+    for key in section.model_fields:
         yield (*path, key)
-        lists: dict[str, object] = {"pools": PoolSettings, "backends": BackendSettings}
-        inner = lists.get(key, field.annotation)
+        lists: dict[str, object] = {
+            "pools": PoolSettings,
+            "backends": BackendSettings,
+            "tenants": TenantSettings,
+            "keys": TenantKeySettings,
+        }
+        inner = lists.get(key) or type_at(section, (key,))
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield from key_paths(inner, (*path, key))

@@ -56,13 +56,20 @@ def penstock(name: str) -> dict[str, Any]:
     return found
 
 
+def environment(name: str) -> dict[str, str]:
+    """The variables that penstock's container gets, each of some value."""
+    if name == "compose":
+        return dict.fromkeys(COMPOSE["services"]["penstock"]["environment"], "given")
+    return {each["name"]: "given" for each in penstock(name)["env"]}
+
+
 def settings(name: str, folder: Path) -> Settings:
     """What a manifest's ConfigMap, or compose's file, configures."""
     if name == "compose":
-        return load(DEPLOY / "penstock.yaml", {}, {}).settings
+        return load(DEPLOY / "penstock.yaml", environment(name), {}).settings
     path = folder / "penstock.yaml"
     path.write_text(one(name, "ConfigMap")["data"]["penstock.yaml"])
-    return load(path, {}, {}).settings
+    return load(path, environment(name), {}).settings
 
 
 def unit(name: str = "penstock.service") -> ConfigParser:
@@ -78,7 +85,17 @@ def seconds(text: str) -> float:
 
 @pytest.mark.parametrize("name", ["compose", *MANIFESTS])
 def test_probes_and_prometheus_can_reach_the_admin_port(name: str, tmp_path: Path) -> None:
-    assert settings(name, tmp_path).admin.host == "0.0.0.0"
+    admin = settings(name, tmp_path).admin
+    assert admin.host == "0.0.0.0"
+    assert admin.token is not None
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_the_token_comes_from_a_secret_that_the_manifest_tells_to_make(name: str) -> None:
+    (variable,) = penstock(name)["env"]
+    secret = variable["valueFrom"]["secretKeyRef"]
+    head = (DEPLOY / "kubernetes" / f"{name}.yaml").read_text().partition("apiVersion")[0]
+    assert f"create secret generic {secret['name']} --from-literal={secret['key']}=" in head
 
 
 @pytest.mark.parametrize("name", ["compose", *MANIFESTS, "systemd"])

@@ -1,0 +1,143 @@
+"""TLS contexts made of the certificate files that a configuration names.
+
+A file that cannot be used is a ConfigError at the line that names it. Files are
+read when the contexts are made: a renewed certificate counts from the next time.
+"""
+
+import ssl
+from pathlib import Path
+from typing import Final, NoReturn
+
+from conf.issues import ConfigError, Issue
+from conf.keypath import KeyPath, spell
+from conf.load import Loaded
+from conf.settings import ListenTlsSettings, PoolSettings
+from proxy.tls import Certificates
+
+FILE_BYTES_MAX: Final = 4_194_304
+
+
+class _Unusable(ValueError):
+    """A file, by its key, and what is wrong with it."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+
+
+def certificates_of(loaded: Loaded, config: Path | None) -> Certificates:
+    """Read the certificates that are configured. Raises ConfigError with all that is wrong."""
+    issues: list[Issue] = []
+    settings = loaded.settings
+    listener: ssl.SSLContext | None = None
+    pools: dict[str, ssl.SSLContext] = {}
+    try:
+        if settings.listen.tls is not None:
+            listener = _of_listener(settings.listen.tls)
+    except _Unusable as error:
+        issues.append(_issue(loaded, config, ("listen", "tls", error.key), str(error)))
+    system: ssl.SSLContext | None = None
+    for index, pool in enumerate(settings.pools):
+        if not _has_https(pool):
+            continue
+        if pool.tls is None:  # one for all: reading the system's takes tens of milliseconds
+            system = system or _client_context(None)
+            pools[pool.name] = system
+            continue
+        try:
+            pools[pool.name] = _client_context(pool.tls.ca_file)
+        except _Unusable as error:
+            issues.append(_issue(loaded, config, ("pools", index, "tls", error.key), str(error)))
+    if issues:
+        raise ConfigError(issues)
+    return Certificates(listener, pools)
+
+
+def _has_https(pool: PoolSettings) -> bool:
+    return any(backend.url.startswith("https:") for backend in pool.backends)
+
+
+def _issue(loaded: Loaded, config: Path | None, path: KeyPath, problem: str) -> Issue:
+    where = loaded.origins[spell(path)]
+    if config is not None:
+        where = where.replace("file:", f"{config}:", 1)
+    return Issue(where, path, problem)
+
+
+def _of_listener(settings: ListenTlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A client that renegotiates makes us calculate; nobody needs it.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    certificate = _read("cert_file", settings.cert_file)
+    key = _read("key_file", settings.key_file)
+    if b"-----BEGIN CERTIFICATE-----" not in certificate:
+        raise _Unusable("cert_file", f"{_named(settings.cert_file)} holds no PEM certificate")
+    if b"PRIVATE KEY-----" not in key:
+        raise _Unusable("key_file", f"{_named(settings.key_file)} holds no PEM private key")
+    if b"ENCRYPTED" in key:
+        raise _Unusable(
+            "key_file",
+            f"{_named(settings.key_file)} is encrypted: nobody is there to type a passphrase",
+        )
+    try:
+        context.load_cert_chain(settings.cert_file, settings.key_file, _no_passphrase)
+    except (ssl.SSLError, OSError) as error:
+        _refuse(settings, certificate, error)
+    return context
+
+
+def _refuse(settings: ListenTlsSettings, certificate: bytes, error: OSError) -> NoReturn:
+    """Tell which of the two files it is: OpenSSL does not."""
+    reason = getattr(error, "reason", None) or error.strerror
+    if reason == "KEY_VALUES_MISMATCH":
+        raise _Unusable(
+            "key_file", f"{_named(settings.key_file)} is not the key of cert_file"
+        ) from None
+    try:
+        alone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        alone.load_verify_locations(cadata=certificate.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise _Unusable(
+            "cert_file", f"{_named(settings.cert_file)} holds a certificate that cannot be read"
+        ) from None
+    raise _Unusable(
+        "key_file", f"{_named(settings.key_file)} cannot be used with cert_file ({reason})"
+    ) from None
+
+
+def _no_passphrase() -> str:
+    raise ssl.SSLError("encrypted")  # OpenSSL would ask on the terminal
+
+
+def _client_context(ca_file: str | None) -> ssl.SSLContext:
+    """TLS 1.2 or newer, the certificate verified and its name compared with the URL's host."""
+    if ca_file is not None:
+        _read("ca_file", ca_file)
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except ssl.SSLError:
+        assert ca_file is not None
+        raise _Unusable("ca_file", f"{_named(ca_file)} holds no PEM certificate") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _read(key: str, name: str) -> bytes:
+    try:
+        with Path(name).open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise _Unusable(key, f"{_named(name)} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise _Unusable(key, "is not the name of a file") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise _Unusable(key, f"{_named(name)} is larger than {FILE_BYTES_MAX:,} bytes")
+    return content
+
+
+def _named(name: str) -> str:
+    return Path(name).name

@@ -1,0 +1,233 @@
+"""What clients send is told to nobody: not in logs, metrics, errors, nor on the admin port.
+
+Canaries go in wherever text goes in, through answers and every kind of failure, at the most
+talkative level; then everything that came out is searched for them.
+"""
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+
+from bench.sim.server import SimServer
+from tests.e2e.conftest import ROOT
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.request import ask
+from tests.e2e.wire import Client
+
+PLACES = (
+    *("key", "prompt", "system", "tool", "model", "path", "query", "header", "cookie", "session"),
+    *("user", "response", "admin", "digest", "wrong", "method", "pool"),
+)
+CANARY = {place: f"cnry{number:02d}{place}" for number, place in enumerate(PLACES)}
+FORGED = "\r\n1700000000.000 INFO forged\x1b[2J\0\x9b31m\u2028"
+TENANTS = [{"name": "one", "keys": [{"key": CANARY["key"]}]}]
+
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+FAULTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"kind": "cut_before_headers"},
+    {"kind": "cut_after_headers"},
+    {"kind": "cut_mid_stream", "tokens": 2},
+    {"kind": "cut_mid_stream", "tokens": 2, "rst": True},
+    {"kind": "error_event"},
+    {"kind": "error_event", "tokens": 2, "status": 500},
+    {"kind": "abort_empty"},
+    {"kind": "abort_mid_stream", "tokens": 2},
+    {"kind": "done_only"},
+    {"kind": "busy"},
+    {"kind": "draining"},
+    {"kind": "hang_before_headers"},
+    {"kind": "hang_mid_stream", "tokens": 1},
+    {"kind": "second_answer"},
+    {"kind": "refuse"},
+)
+
+
+def body_of(path: str, **fields: Any) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": CANARY["tool"], "parameters": {}}}]
+    body: dict[str, Any] = {"model": "sim-model", "user": CANARY["user"], "tools": tools}
+    if path == "/v1/completions":
+        body |= {"prompt": CANARY["prompt"]}
+    elif path == "/v1/responses":
+        body |= {"input": CANARY["prompt"], "instructions": CANARY["system"]}
+    else:
+        body |= {"messages": [{"role": "user", "content": CANARY["prompt"]}]}
+        body |= {"system": CANARY["system"], "max_tokens": 20}
+    return body | fields
+
+
+HEADERS = {
+    "authorization": f"Bearer {CANARY['key']}",
+    "x_trace": CANARY["header"],
+    "cookie": f"a={CANARY['cookie']}",
+    "x_session_id": CANARY["session"],
+}
+QUERY = f"?key={CANARY['query']}"
+
+
+def raw_requests() -> list[bytes]:
+    """What no client library sends: bytes that are no text, lines in values, odd methods."""
+    key = b"Authorization: Bearer " + CANARY["key"].encode() + b"\r\n"
+    host, path = b"Host: x\r\n", CANARY["path"].encode()
+    header, method = CANARY["header"].encode(), CANARY["method"].encode()
+    chat = b"POST /v1/chat/completions HTTP/1.1\r\n"
+    return [
+        b"GET /" + path + b" HTTP/1.1\r\n" + host + key + b"\r\n",
+        b"GET /" + path + b"%0d%0a%1b HTTP/1.1\r\n" + host + key + b"\r\n",
+        b"GET /v1/responses/" + path + b" HTTP/1.1\r\n" + host + key + b"\r\n",
+        b"GET http://" + path + b"/ HTTP/1.1\r\n" + host + key + b"\r\n",
+        b"GET /" + path * 2_000 + b" HTTP/1.1\r\n" + host + key + b"\r\n",
+        b"GET /\xff\xfe" + path + b" HTTP/1.1\r\n" + host + b"\r\n",
+        method + b" /v1/models HTTP/1.1\r\n" + host + b"\r\n",
+        chat + host + key + b"X: " + header + b"\x1b\0\r\n\r\n",
+        chat + host + key + b"X: " + header + b"\r" + header + b"\r\n\r\n",
+        chat + host + key + header + b"\r\n\r\n",
+        chat + b"Host: " + header + b" x\r\n" + key + b"\r\n",
+        chat + host + key + b"Content-Length: " + header + b"\r\n\r\n",
+        chat + host + key + b"Transfer-Encoding: " + header + b"\r\n\r\n",
+        chat + host + key + b"Expect: " + header + b"\r\n\r\n",
+        chat + host + key + b"X: \xff\xfe\xc3\x28" + header + b"\r\nContent-Length: 2\r\n\r\n{}",
+        chat + host + key + b"X: " + header * 9_000 + b"\r\n\r\n",
+        chat + host + b"Authorization: Bearer " + CANARY["wrong"].encode() + b"\r\n\r\n",
+        chat + host + b"X-Api-Key: \xff" + CANARY["wrong"].encode() + b"\r\n\r\n",
+        header + b"\r\n\r\n",
+        chat + host + key + b"Content-Length: 99\r\n\r\n" + CANARY["prompt"].encode(),
+    ]
+
+
+def bad_bodies() -> list[bytes]:
+    prompt = CANARY["prompt"].encode()
+    models = (CANARY["model"], CANARY["model"] + FORGED, CANARY["model"] * 5_000)
+    return [
+        b'{"prompt": "' + prompt,
+        b'["' + prompt + b'"]',
+        b'{"prompt":"\xff' + prompt + b'","model":"sim-model"}',
+        b'{"model":{"a":"' + CANARY["model"].encode() + b'"},"prompt":"x"}',
+        b'{"model":"\\ud800' + CANARY["model"].encode() + b'","prompt":"x"}',
+        *(orjson.dumps({"model": model, "prompt": CANARY["prompt"]}) for model in models),
+        orjson.dumps({"prompt": "x", "previous_response_id": "resp_" + CANARY["response"]}),
+        b"x" * 70_000,
+    ]  # fmt: skip
+
+
+async def sends(penstock: Penstock, said: list[bytes], data: bytes) -> None:
+    client = await Client.open(penstock, data)
+    said.append(await client.rest(1.0) or b"")
+    client.close()
+
+
+async def through_every_failure(
+    penstock: Penstock, servers: list[SimServer], said: list[bytes]
+) -> int:
+    """Requests sent; what penstock itself says of failures goes to `said`."""
+    count = 0
+    for fault in FAULTS:
+        for server in servers:
+            server.faults.clear()
+            if fault:
+                server.faults.set(**fault)
+        for number, path in enumerate(PATHS):
+            body = body_of(path, stream=bool((number + len(fault)) % 2))
+            try:
+                got = await ask(penstock, path + QUERY, body, **HEADERS)
+            except aiohttp.ClientPayloadError:
+                got = None
+            if fault and got is not None and got.status >= 500:
+                said.append(got.body)
+            count += 1
+    for server in servers:
+        server.faults.clear()
+    return count
+
+
+async def told_by_the_admin_port(penstock: Penstock) -> list[bytes]:
+    said = []
+    async with aiohttp.ClientSession() as session:
+        for path in ("/metrics", "/api/v1/config", "/api/v1/backends", f"/{CANARY['path']}"):
+            for token in (CANARY["admin"], CANARY["wrong"]):
+                headers = {"authorization": f"Bearer {token}"}
+                async with session.get(penstock.admin_url + path, headers=headers) as answer:
+                    said.append(await answer.read())
+    return said
+
+
+@pytest.mark.timeout(120)
+async def test_canaries_are_found_nowhere(simulate: Simulate, serve: Serve) -> None:
+    servers = await simulate(2, profile="instant")
+    for server in servers:
+        server.api_key = CANARY["pool"]
+    penstock = await serve(
+        servers,
+        tenants=TENANTS,
+        log={"level": "debug"},
+        admin={"host": "127.0.0.1", "port": 0, "token": CANARY["admin"]},
+        pool={"api_key": CANARY["pool"], "policy": "session"},
+        timeouts={"first_byte_s": 0.3, "idle_s": 0.3, "client_body_s": 0.5, "client_head_s": 0.5},
+        limits={"body_bytes": 65_536, "bodies_bytes": 1_000_000, "head_bytes": 65_536},
+    )
+    said: list[bytes] = []
+    sent = await through_every_failure(penstock, servers, said)
+    await penstock.until_ready(2, 20)
+    for body in bad_bodies():
+        got = await ask(penstock, "/v1/completions" + QUERY, body, **HEADERS)
+        said.append(got.body)
+        sent += 1
+    raw = raw_requests()
+    await asyncio.gather(*(sends(penstock, said, data) for data in raw))
+    await servers[0].stop()
+    said.append(
+        (await ask(penstock, "/v1/completions", body_of("/v1/completions"), **HEADERS)).body[:0]
+    )
+    said += await told_by_the_admin_port(penstock)
+    await penstock.until_at_rest()
+    assert await penstock.stop() == 0
+    await asyncio.sleep(0.05)
+    # Each request has its line, and no line is another's: forged ones would be more, or no JSON.
+    assert len(penstock.access_lines) == sent + len(raw) + 1
+    said += penstock.log
+    said.append(orjson.dumps(penstock.access_lines))
+    text = b"\n".join(said)
+    assert len(text) > 20_000
+    assert not [place for place, canary in CANARY.items() if canary.encode() in text]
+    for control in (b"\x1b", b"\0", b"\x9b", b"forged"):
+        assert control not in text
+    assert {line["tenant"] for line in penstock.access_lines} == {"one", None}
+
+
+@pytest.mark.parametrize("command", [["check"], ["config", "show"]])
+def test_no_command_shows_a_secret(tmp_path: Any, command: list[str]) -> None:
+    fine: dict[str, Any] = {
+        "admin": {"token": CANARY["admin"]},
+        "tenants": [
+            {"name": "one", "keys": [{"key": CANARY["key"]}, {"key_sha256": "ab" * 32}]},
+        ],
+        "pools": [{"name": "p", "api_key": CANARY["pool"], "backends": [{"name": "a", "url": "http://a"}]}],
+    }  # fmt: skip
+    wrong: list[dict[str, Any]] = [
+        {"tenants": [{"name": "one", "keys": [{"key_sha256": CANARY["digest"]}]}]},
+        {"tenants": [{"name": "one", "keys": [CANARY["key"]]}]},
+        {"tenants": [{"name": "one", "keys": CANARY["key"]}]},
+        {"tenants": [{"name": "one", "key": CANARY["key"]}]},
+        {"tenants": [{"name": "one", "keys": [{"key": CANARY["key"] + " x"}]}]},
+        {"tenants": [{"name": "one", "keys": [{"key": CANARY["key"], "key_file": "x"}]}]},
+        {"tenants": [{"name": n, "keys": [{"key": CANARY["key"]}]} for n in ("one", "two")]},
+        {"tenants": CANARY["key"]},
+    ]
+    path = tmp_path / "penstock.yaml"
+    for number, change in enumerate([{}, *wrong]):
+        path.write_bytes(orjson.dumps(fine | change))
+        ran = subprocess.run(
+            [sys.executable, "-m", "proxy", *command, str(path)],
+            cwd=ROOT,
+            capture_output=True,
+            check=False,
+        )
+        assert ran.returncode == (2 if number else 0), ran.stderr
+        told = ran.stdout + ran.stderr
+        assert not [place for place, canary in CANARY.items() if canary.encode() in told], told
+        assert b"abab" not in told

@@ -1,0 +1,214 @@
+"""Tenants: whose key opens what, what goes upstream, and what stays apart."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from bench.sim.server import SimServer
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.request import BODIES, CHAT, Got, ask
+from tests.e2e.wire import Client
+
+ONE, TWO, POOL = "sk-one-5f2c", "sk-two-91ab", "sk-pool-77de"
+TENANTS = [
+    {"name": "one", "keys": [{"key": "sk-one-old"}, {"key": ONE}]},
+    {"name": "two", "keys": [{"key": TWO}]},
+]
+COMPLETIONS = "/v1/completions"
+
+Fleet = Callable[..., Awaitable[tuple[list[SimServer], Penstock]]]
+
+
+@pytest.fixture
+def fleet(simulate: Simulate, serve: Serve) -> Fleet:
+    """Servers behind a proxy that asks for keys: `await fleet(2, policy="session")`."""
+
+    async def start(
+        count: int = 1, *, config: dict[str, Any] | None = None, **pool: Any
+    ) -> tuple[list[SimServer], Penstock]:
+        servers = await simulate(count)
+        return servers, await serve(servers, pool=pool, **{"tenants": TENANTS, **(config or {})})
+
+    return start
+
+
+def sent(server: SimServer, name: str) -> list[str]:
+    """The values of a header of the last request that a server got."""
+    headers = server.seen[-1].headers
+    return [value.decode() for key, value in headers if key.decode().lower() == name]
+
+
+async def as_tenant(penstock: Penstock, key: str, path: str, *args: Any, **fields: Any) -> Got:
+    return await ask(penstock, path, *args, authorization=f"Bearer {key}", **fields)
+
+
+async def test_a_request_without_a_tenants_key_is_told_nothing(fleet: Fleet) -> None:
+    """One answer for all that is wrong, whatever the path, before the body is read."""
+    (server,), penstock = await fleet()
+    ways: list[dict[str, Any]] = [
+        {},
+        {"authorization": "Bearer sk-nobodys"},
+        {"authorization": f"Basic {ONE}"},
+        {"authorization": ONE},
+        {"authorization": f"Bearer {ONE}", "x_api_key": TWO},
+        {"x_api_key": ""},
+    ]
+    targets = [*((path, "POST") for path in BODIES), ("/v1/models", "GET"), ("/nowhere", "GET")]
+    targets += [("/v1/responses/resp_1", "GET"), ("/metrics", "GET"), ("/v1/realtime", "GET")]
+    for path, method in targets:
+        answers = [await ask(penstock, path, method=method, **way) for way in ways]
+        assert {got.status for got in answers} == {401}
+        assert {got.headers["www-authenticate"] for got in answers} == {"Bearer"}
+        assert len({got.body for got in answers}) == 1
+        error = answers[0].json["error"]
+        assert error["type"] == "authentication_error"
+        assert error.get("code") == (None if path == "/v1/messages" else "unauthorized")
+    assert not server.seen
+
+
+async def test_a_refused_body_is_not_asked_for(fleet: Fleet) -> None:
+    _, penstock = await fleet()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+    client = await Client.open(penstock, head + b"Content-Length: 9999\r\n\r\n")
+    answer = await client.answer()
+    assert (answer.status, answer.code) == (401, "unauthorized")
+    assert await client.rest() == b""
+    client.close()
+
+
+async def test_every_key_of_a_tenant_opens_it(fleet: Fleet) -> None:
+    _, penstock = await fleet()
+    for key in ("sk-one-old", ONE, TWO):
+        assert (await as_tenant(penstock, key, COMPLETIONS, BODIES[COMPLETIONS])).status == 200
+        assert (await ask(penstock, "/v1/messages", CHAT, x_api_key=key)).status == 200
+    assert (await as_tenant(penstock, ONE, "/v1/models", method="GET")).status == 200
+    assert (await as_tenant(penstock, ONE, "/nowhere", method="GET")).status == 404
+
+
+async def test_load_balancers_ask_health_without_a_key(fleet: Fleet) -> None:
+    _, penstock = await fleet()
+    assert (await ask(penstock, "/health", method="GET")).status == 200
+    assert (await ask(penstock, "/health", method="HEAD")).status == 200
+    assert (await ask(penstock, "/health", {})).status == 401
+
+
+@pytest.mark.parametrize(("origins", "status"), [(["https://a.example"], 204), ([], 401)])
+async def test_browsers_ask_before_they_send_a_key(
+    fleet: Fleet, origins: list[str], status: int
+) -> None:
+    listen = {"host": "127.0.0.1", "port": 0, "cors_origins": origins}
+    _, penstock = await fleet(config={"listen": listen})
+    got = await ask(penstock, COMPLETIONS, method="OPTIONS", origin="https://a.example")
+    assert got.status == status
+
+
+async def test_the_sdks_own_headers_open_it(fleet: Fleet) -> None:
+    _, penstock = await fleet()
+    body: Any = {"model": "sim-model", "messages": CHAT["messages"], "max_tokens": 5}
+    async with openai.AsyncOpenAI(base_url=penstock.url + "/v1", api_key=ONE) as gpt:
+        assert (await gpt.chat.completions.create(**body)).choices
+        with pytest.raises(openai.AuthenticationError) as refused:
+            await gpt.with_options(api_key="x").chat.completions.create(**body)
+        assert refused.value.code == "unauthorized"
+    for fields in ({"api_key": TWO}, {"auth_token": TWO, "api_key": None}):
+        async with anthropic.AsyncAnthropic(base_url=penstock.url, **fields) as claude:
+            assert (await claude.messages.create(**body)).content
+    async with anthropic.AsyncAnthropic(base_url=penstock.url, api_key="x") as claude:
+        with pytest.raises(anthropic.AuthenticationError):
+            await claude.messages.create(**body)
+
+
+# What goes upstream ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "tenants", "bearer", "api_key"),
+    [
+        ({}, True, [], []),
+        ({"api_key": POOL}, True, [f"Bearer {POOL}"], []),
+        ({"forward_authorization": "client", "api_key": POOL}, True, [f"Bearer {ONE}"], [ONE]),
+        ({"forward_authorization": "pool", "api_key": POOL}, True, [f"Bearer {POOL}"], []),
+        ({"forward_authorization": "none", "api_key": POOL}, True, [], []),
+        ({"api_key": POOL}, False, [f"Bearer {ONE}"], [ONE]),
+        ({"forward_authorization": "pool", "api_key": POOL}, False, [f"Bearer {POOL}"], []),
+        ({"forward_authorization": "none"}, False, [], []),
+    ],
+)
+async def test_whose_key_a_backend_gets(
+    fleet: Fleet, config: dict[str, Any], tenants: bool, bearer: list[str], api_key: list[str]
+) -> None:
+    (server,), penstock = await fleet(config={} if tenants else {"tenants": []}, **config)
+    fields = {"authorization": f"Bearer {ONE}", "x_api_key": ONE, "x_trace": "t"}
+    assert (await ask(penstock, COMPLETIONS, BODIES[COMPLETIONS], **fields)).status == 200
+    assert (sent(server, "authorization"), sent(server, "x-api-key")) == (bearer, api_key)
+    assert sent(server, "x-trace") == ["t"]
+
+
+async def test_no_look_alike_carries_a_key_upstream(fleet: Fleet) -> None:
+    (server,), penstock = await fleet()
+    raw = b'{"prompt":"x","max_tokens":1}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += b"X_Api_Key: look-alike\r\nX-Api-Key: " + ONE.encode() + b"\r\n"
+    client = await Client.open(penstock, head + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+    assert (await client.answer()).status == 200
+    names = {key.decode().lower() for key, _ in server.seen[-1].headers}
+    assert not {"x_api_key", "x-api-key", "authorization"} & names
+    client.close()
+
+
+# What stays apart --------------------------------------------------------------------------------
+
+
+async def test_a_response_is_nobody_elses(fleet: Fleet) -> None:
+    servers, penstock = await fleet(2)
+    made = await as_tenant(penstock, ONE, "/v1/responses", BODIES["/v1/responses"])
+    response_id = made.json["id"]
+    path = f"/v1/responses/{response_id}"
+    asked = [server.connections_total for server in servers]
+    more = BODIES["/v1/responses"] | {"previous_response_id": response_id}
+    foreign = [
+        await as_tenant(penstock, TWO, path, method="GET"),
+        await as_tenant(penstock, TWO, path + "/cancel", {}),
+        await as_tenant(penstock, TWO, "/v1/responses", more),
+    ]
+    assert [server.connections_total for server in servers] == asked
+    unknown = await as_tenant(penstock, TWO, "/v1/responses/resp_nobodys", method="GET")
+    for got in foreign:
+        assert (got.status, got.body) == (404, unknown.body)
+        assert set(got.headers) == set(unknown.headers)
+    assert (await as_tenant(penstock, ONE, path, method="GET")).json["id"] == response_id
+    assert (await as_tenant(penstock, ONE, "/v1/responses", more)).status == 200
+
+
+async def test_ids_of_responses_are_not_the_clients_to_choose(fleet: Fleet) -> None:
+    """vLLM makes them of the request's id, and another tenant could choose the same."""
+    (server,), penstock = await fleet()
+    ids = set()
+    for key in (ONE, ONE, TWO):
+        got = await as_tenant(penstock, key, "/v1/responses", BODIES["/v1/responses"])
+        assert got.headers["x-request-id"] == "id-1"
+        (upstream,) = sent(server, "x-request-id")
+        assert upstream.startswith("id-1-")
+        ids.add(got.json["id"])
+    assert len(ids) == 3
+
+
+async def test_equal_sessions_of_two_tenants_are_apart(fleet: Fleet) -> None:
+    """Of many pairs with the same key, about a half have two homes; one tenant's has one."""
+    _, penstock = await fleet(2, policy="session")
+
+    async def home(key: str, session: int) -> str:
+        body = BODIES[COMPLETIONS] | {"max_tokens": 1}
+        got = await as_tenant(penstock, key, COMPLETIONS, body, x_session_id=f"s-{session}")
+        assert got.headers["x-penstock-reason"] == "affinity"
+        return got.headers["x-penstock-backend"]
+
+    apart = 0
+    for session in range(24):
+        one = await home(ONE, session)
+        assert await home("sk-one-old", session) == one
+        apart += await home(TWO, session) != one
+    assert 3 <= apart <= 21
