@@ -114,15 +114,16 @@ async def test_a_server_that_died_of_a_request_on_a_kept_connection_counts(
 async def test_a_fleet_that_fails_gets_few_retries(simulate: Simulate, serve: Serve) -> None:
     """Without a budget each of 60 requests would be tried three times."""
     servers = await simulate(4)
-    penstock = await serve(servers, health=FAR_PROBES)
+    limits = {"first_byte_s": 1.5, "first_byte_s_per_1k_tokens": 0}  # all are in flight by then
+    penstock = await serve(servers, health=FAR_PROBES, timeouts=limits)
     for server in servers:
-        server.faults.set("busy")
-    answers = await asyncio.gather(*[ask(penstock, prompt=f"{i}") for i in range(60)])
-    assert {got.status for got in answers} == {502}
+        server.faults.set("hang_after_headers")
+    answers = await asyncio.gather(*[ask(penstock, prompt=f"{i}", stream=True) for i in range(60)])
+    assert {got.status for got in answers} == {504}
     counted = await attempts(penstock)
-    assert counted["over_budget"] >= 20
-    # A fifth, and what the first to fail had, before a second one did.
-    assert counted["busy"] <= 60 + 12 + 20
+    # A fifth, and what the first to fail had, before a second one did; of those a fifth again.
+    assert counted["timeout"] <= 60 + 12 + 15 + 8
+    assert counted["over_budget"] >= 25
 
 
 async def test_a_backend_of_four_that_fails_all_it_has_is_never_seen(
