@@ -72,10 +72,11 @@ class ProxyProcess:
             )
             assert self._process.stderr is not None
             async with asyncio.timeout(START_S):
-                line = await self._process.stderr.readline()
-        match = _LISTENING.search(line)
+                match, said = None, b""
+                while match is None and (line := await self._process.stderr.readline()):
+                    match, said = _LISTENING.search(line), said + line
         if match is None:
-            raise SystemExit(f"penstock bench: the proxy did not start: {line.decode()}")
+            raise SystemExit(f"penstock bench: the proxy did not start:\n{said.decode()}")
         self.port, self.admin_port = map(int, match.groups())
         self._rest = asyncio.create_task(self._process.stderr.read())
         self._session = aiohttp.ClientSession(f"http://127.0.0.1:{self.admin_port}")

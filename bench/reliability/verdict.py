@@ -43,6 +43,14 @@ def judge(wanted: Wanted, answer: Answer, *, left: bool = False) -> Verdict:
         return Verdict.MALFORMED
 
 
+def said(answer: Answer) -> str:
+    """In which words a broken answer was told."""
+    if answer.status in (0, 200):
+        return "cut" if b"error" not in answer.body else "an event in the stream"
+    error = orjson.loads(answer.body).get("error", {}) if answer.ended else {}
+    return f"{answer.status} {error.get('code') or error.get('type') or 'cut'}"
+
+
 def _refused(answer: Answer) -> Verdict:
     if not answer.ended:
         return Verdict.TOLD
