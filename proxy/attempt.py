@@ -67,7 +67,7 @@ class Attempt:
 
     def begin(self) -> None:
         """Send the request now if a connection is idle, else when one is open."""
-        connection = self._connections.take_idle()
+        connection = self._connections.take_idle(self._exchange.head.credentials)
         if connection is not None:
             self._send(connection)
         else:
@@ -116,6 +116,7 @@ class Attempt:
     def _send(self, connection: BackendConnection) -> None:
         exchange = self._exchange
         self._connection = connection
+        connection.credentials = exchange.head.credentials
         head = forwarded_request_head(
             exchange.head,
             authority=self._connections.authority,

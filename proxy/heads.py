@@ -87,8 +87,10 @@ _KEYS: Final = frozenset({b"authorization", b"x-api-key"})
 _NEVER_NOMINATED: Final = frozenset(
     {b"authorization", b"content-encoding", b"content-type", b"cookie", b"x-api-key"}
 )
+# May come once (`Connection` apart): two parsers might each obey another one.
 _DECISIVE: Final = frozenset(
     {
+        b"authorization",
         b"connection",
         b"content-encoding",
         b"content-length",
@@ -96,6 +98,7 @@ _DECISIVE: Final = frozenset(
         b"expect",
         b"host",
         b"transfer-encoding",
+        b"x-api-key",
     }
 )
 _PROTOCOL: Final = b"HTTP/1."
@@ -104,7 +107,10 @@ _NONE: Final[frozenset[bytes]] = frozenset()
 
 @dataclass(slots=True)
 class RequestHead:
-    """A validated request head. `length` is None when the body is chunked."""
+    """A validated request head. `length` is None when the body is chunked.
+
+    `credentials` tell one client's requests from another's: whatever keys it sent.
+    """
 
     method: bytes
     target: bytes
@@ -115,6 +121,7 @@ class RequestHead:
     length: int | None
     keep_alive: bool
     expects_continue: bool
+    credentials: bytes
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower case)."""
@@ -168,6 +175,7 @@ def parse_request_head(block: bytes) -> RequestHead:
         _request_length(decisive, http11),
         http11 and b"close" not in nominated,
         http11 and expect is not None,
+        _credentials(decisive),
     )
 
 
@@ -214,7 +222,7 @@ def parse_response_head(block: bytes) -> ResponseHead:
 
 
 def _parse_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
-    """Header lines to (lower-case name, value) pairs, and those that decide framing by name.
+    """Header lines to (lower-case name, value) pairs, and the decisive ones by name.
 
     A decisive header may come once; a repeated `Connection` is one list.
     """
@@ -267,6 +275,13 @@ def _nominated(decisive: dict[bytes, bytes]) -> frozenset[bytes]:
         return _NONE
     tokens = frozenset(token.strip() for token in value.lower().split(b","))
     return tokens - _NEVER_NOMINATED
+
+
+def _credentials(decisive: dict[bytes, bytes]) -> bytes:
+    """All keys that a client gave, empty without one."""
+    authorization = decisive.get(b"authorization", b"")
+    key = decisive.get(b"x-api-key")
+    return authorization if key is None else authorization + b"\n" + key
 
 
 def _length(decisive: dict[bytes, bytes]) -> int | None:

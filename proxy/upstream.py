@@ -6,9 +6,10 @@ answer is decided from method, status and framing; a connection is used again
 only when request and answer both ended and nothing came after.
 
 What a backend sends unasked would become the answer to somebody else's request.
-So a connection rests before it is used again, which is when such bytes come; a
-byte on it kills it, also one that the loop has not read yet; and a backend that
-sent one is not trusted with a second request on a connection for a while.
+So a connection is used again only for the credentials that it was used for; it
+rests before, which is when such bytes come; a byte on it kills it, also one that
+the loop has not read yet; and a backend that sent one is not trusted with a
+second request on a connection for a while.
 """
 
 import asyncio
@@ -80,6 +81,7 @@ class BackendConnection(asyncio.Protocol):
         "_to_head_request",
         "_transport",
         "answer_began",
+        "credentials",
         "deadline",
         "idle_since_s",
         "on_deadline",
@@ -101,6 +103,7 @@ class BackendConnection(asyncio.Protocol):
         self._paused = False
         self._pending: Callable[[int], list[Any]] = _never
         self.sink: Sink | None = None
+        self.credentials = b""  # of the requests it has served
         self.reused = False
         self.answer_began = False
         self.idle_since_s = 0.0
@@ -315,18 +318,20 @@ class ConnectionPool:
         self._deadline = Deadline(loop, self._expire, now)
         self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
 
-    def take_idle(self) -> BackendConnection | None:
-        """The youngest connection that has rested and is surely still open, or None."""
+    def take_idle(self, credentials: bytes = b"") -> BackendConnection | None:
+        """The youngest connection of these credentials that has rested and is surely open."""
         now_s = self._now()
         idle, resting = self._idle, self._resting
         while resting and now_s - resting[0].idle_since_s >= REST_S:
             idle.append(resting.popleft())
-        while idle:
-            connection = idle.pop()
-            if now_s - connection.idle_since_s < IDLE_S and connection.quiet:
-                connection.reused = True
-                return connection
-            connection.abort()
+        for index in range(len(idle) - 1, -1, -1):
+            connection = idle[index]
+            if connection.credentials == credentials:
+                del idle[index]
+                if now_s - connection.idle_since_s < IDLE_S and connection.quiet:
+                    connection.reused = True
+                    return connection
+                connection.abort()
         return None
 
     async def dial(self) -> BackendConnection:

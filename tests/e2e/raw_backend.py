@@ -7,6 +7,7 @@ import asyncio
 import re
 import socket
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from tests.http.case import CLOSE, RESET, Steps, echo
@@ -40,6 +41,7 @@ class RawBackend:
         self._connections: list[Connection] = []
         self.script: list[Steps] = []
         self.early = False
+        self.always: Callable[[bytes], Steps] | None = None  # to whatever has no script
         self.url = ""
 
     async def start(self) -> None:
@@ -98,6 +100,8 @@ class RawBackend:
             while len(received) < whole and not self.early:
                 received += await self._read(reader)
             steps = self.script.pop(0) if self.script else None
+            if steps is None and self.always is not None:
+                steps = self.always(bytes(received[start:whole]))
             if steps is None:
                 while len(received) < whole:
                     received += await self._read(reader)

@@ -77,6 +77,8 @@ def test_a_plain_head() -> None:
         (LINE + b"\r\ntransfer-encoding: \x0bchunked", MalformedHttp),
         (LINE + b"\r\ntransfer-encoding : chunked", MalformedHttp),
         (b"POST / HTTP/1.0\r\ntransfer-encoding: chunked", MalformedHttp),
+        (LINE + b"\r\nauthorization: a\r\nauthorization: b", MalformedHttp),
+        (LINE + b"\r\nx-api-key: a\r\nX-Api-Key: a", MalformedHttp),
         (LINE + b"\r\nexpect: 200-ok", ExpectationFailed),
         (LINE + b"\r\nx: a\nb: c", MalformedHttp),
         (LINE + b"\r\nx: a\rb: c", MalformedHttp),
@@ -118,6 +120,17 @@ def test_http_1_0_closes_and_expects_nothing() -> None:
     head = parse_request_head(b"POST / HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: 1")
     assert not head.keep_alive
     assert not head.expects_continue
+
+
+def test_credentials_tell_clients_apart() -> None:
+    fields = (
+        b"",
+        b"\r\nauthorization: a",
+        b"\r\nx-api-key: b",
+        b"\r\nauthorization: c\r\nx-api-key: b",
+    )
+    told = [parse_request_head(LINE + each).credentials for each in fields]
+    assert told == [b"", b"a", b"\nb", b"c\nb"]
 
 
 def forwarded(*fields: bytes, authorization: bytes | None = None) -> list[bytes]:

@@ -327,6 +327,16 @@ def test_a_sink_that_aborts_hears_no_more() -> None:
     assert not link.reusable
 
 
+def test_a_connection_serves_one_client_only() -> None:
+    link = Link()
+    link.connection.credentials = b"Bearer a"
+    link.ask().answer(WHOLE)
+    link.clock.now_s += 2 * REST_S
+    assert link.pool.take_idle(b"Bearer b") is None
+    assert link.pool.take_idle() is None
+    assert link.pool.take_idle(b"Bearer a") is link.connection
+
+
 def test_the_youngest_is_taken_first_and_none_after_its_time() -> None:
     link = Link()
     older, younger = link.connection, BackendConnection(link.pool)
