@@ -73,7 +73,7 @@ class Attempt:
 
     def begin(self) -> None:
         """Send the request now if a connection is idle, else when one is open."""
-        connection = self._connections.take_idle()
+        connection = self._connections.take_idle(self._exchange.head.credentials)
         if connection is not None:
             self._send(connection)
         else:
@@ -127,6 +127,7 @@ class Attempt:
         exchange = self._exchange
         self._connection = connection
         forwards_key, authorization = exchange.credentials
+        connection.credentials = exchange.head.credentials
         head = forwarded_request_head(
             exchange.head,
             authority=self._connections.authority,

@@ -39,8 +39,11 @@ NAMES_MAX: Final = 1_024
 NAME_BYTES_MAX: Final = 64
 # 15 digits stay exact everywhere; no sign, no underscore, no list.
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
-_HOST: Final = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]\-]*")
-_ABSOLUTE: Final = re.compile(rb"https?://[A-Za-z0-9._~%!$&'()*+,;=:\[\]\-]+(/[^\s]*)?", re.I)
+# An address in brackets or a name, then perhaps a port. No user: that is where hosts get confused.
+_ADDRESS: Final = rb"(?:\[[0-9A-Za-z.:~%_\-]+\]|[A-Za-z0-9._~%!$&'()*+,;=\-]+)"
+_PORT: Final = rb"(?::[0-9]{0,5})?"
+_HOST: Final = re.compile(rb"(?:" + _ADDRESS + _PORT + rb")?")
+_ABSOLUTE: Final = re.compile(rb"https?://" + _ADDRESS + _PORT + rb"(/[^\s]*)?", re.I)
 
 # Never forwarded, either way: they speak of one connection (RFC 9110 7.6.1), or
 # of framing and coding, which are ours on each leg.
@@ -60,25 +63,34 @@ HOP_BY_HOP: Final = frozenset(
         b"upgrade",
     }
 )
-# What the client must not say for itself: routing of ours, and what vLLM obeys.
-# Compared with `_` read as `-`, since some servers read them alike.
+# What the client must not say for itself: where it comes from, routing of ours, and
+# what vLLM obeys. Compared with `_` and `.` read as `-`: some servers read them alike.
 _OWN: Final = frozenset(
     {
         b"accept-encoding",
         b"forwarded",
         b"host",
+        b"via",
         b"x-data-parallel-rank",
-        b"x-forwarded-for",
+        b"x-real-ip",
         b"x-request-id",
         b"x-vllm-priority",
     }
 )
-_OWN_PREFIX: Final = b"x-penstock-"
+_OWN_PREFIXES: Final = (b"x-forwarded-", b"x-penstock-")
+_VIA_11: Final = b"1.1 penstock\r\n"
+_VIA_10: Final = b"1.0 penstock\r\n"
+_DASHES: Final = bytes.maketrans(b"_.", b"--")
+_KEYS: Final = frozenset({b"authorization", b"x-api-key"})
 # `Connection` may nominate what is to be dropped, but not these: that would
 # unauthenticate or reinterpret a request on its way.
-_NEVER_NOMINATED: Final = frozenset({b"authorization", b"content-type", b"cookie", b"x-api-key"})
+_NEVER_NOMINATED: Final = frozenset(
+    {b"authorization", b"content-encoding", b"content-type", b"cookie", b"x-api-key"}
+)
+# May come once (`Connection` apart): two parsers might each obey another one.
 _DECISIVE: Final = frozenset(
     {
+        b"authorization",
         b"connection",
         b"content-encoding",
         b"content-length",
@@ -86,14 +98,19 @@ _DECISIVE: Final = frozenset(
         b"expect",
         b"host",
         b"transfer-encoding",
+        b"x-api-key",
     }
 )
+_PROTOCOL: Final = b"HTTP/1."
 _NONE: Final[frozenset[bytes]] = frozenset()
 
 
 @dataclass(slots=True)
 class RequestHead:
-    """A validated request head. `length` is None when the body is chunked."""
+    """A validated request head. `length` is None when the body is chunked.
+
+    `credentials` tell one client's requests from another's: whatever keys it sent.
+    """
 
     method: bytes
     target: bytes
@@ -104,6 +121,7 @@ class RequestHead:
     length: int | None
     keep_alive: bool
     expects_continue: bool
+    credentials: bytes
     tenant: str = ""  # whose key it brought, once it is admitted
 
     def get(self, name: bytes) -> bytes | None:
@@ -158,7 +176,23 @@ def parse_request_head(block: bytes) -> RequestHead:
         _request_length(decisive, http11),
         http11 and b"close" not in nominated,
         http11 and expect is not None,
+        _credentials(decisive),
     )
+
+
+def bare_line_end(part: bytes) -> bool:
+    """Whether the beginning of a head holds a CR or an LF that is no part of a CR LF.
+
+    Such a head may never end, so it is refused before it does.
+    """
+    pairs = part.count(b"\r\n")
+    # The last CR may be half of a pair.
+    return part.count(b"\n") != pairs or part.count(b"\r") - part.endswith(b"\r") != pairs
+
+
+def begins_answer(part: bytes) -> bool:
+    """Whether bytes without the end of a head can be the beginning of an answer's."""
+    return part.startswith(_PROTOCOL[: len(part)]) and not bare_line_end(part)
 
 
 def parse_response_head(block: bytes) -> ResponseHead:
@@ -189,7 +223,7 @@ def parse_response_head(block: bytes) -> ResponseHead:
 
 
 def _parse_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
-    """Header lines to (lower-case name, value) pairs, and those that decide framing by name.
+    """Header lines to (lower-case name, value) pairs, and the decisive ones by name.
 
     A decisive header may come once; a repeated `Connection` is one list.
     """
@@ -242,6 +276,13 @@ def _nominated(decisive: dict[bytes, bytes]) -> frozenset[bytes]:
         return _NONE
     tokens = frozenset(token.strip() for token in value.lower().split(b","))
     return tokens - _NEVER_NOMINATED
+
+
+def _credentials(decisive: dict[bytes, bytes]) -> bytes:
+    """All keys that a client gave, empty without one."""
+    authorization = decisive.get(b"authorization", b"")
+    key = decisive.get(b"x-api-key")
+    return authorization if key is None else authorization + b"\n" + key
 
 
 def _length(decisive: dict[bytes, bytes]) -> int | None:
@@ -304,20 +345,23 @@ def forwarded_request_head(
     """
     parts = [head.method, b" ", head.target, b" HTTP/1.1\r\nhost: ", authority, b"\r\n"]
     authorized = False
+    via = b""
     for name, value in end_to_end(head.headers, head.nominated):
-        if name in _OWN or name.startswith(_OWN_PREFIX):
+        if name in _OWN or name.startswith(_OWN_PREFIXES):
+            if name == b"via":
+                via += value + b", "
             continue
-        if b"_" in name and _looks_owned(name.replace(b"_", b"-")):
+        if (b"_" in name or b"." in name) and _looks_owned(name.translate(_DASHES)):
             continue
-        if name == b"authorization" or name == b"x-api-key":
+        if name in _KEYS:
             if not forwards_key:
                 continue
             authorized = True
         parts += (name, b": ", value, b"\r\n")
     if authorization is not None and not authorized:
         parts += (b"authorization: ", authorization, b"\r\n")
-    parts += (b"accept-encoding: identity\r\nx-forwarded-for: ", peer)
-    parts += (b"\r\nx-request-id: ", request_id)
+    parts += (b"accept-encoding: identity\r\nvia: ", via, _VIA_11 if head.http11 else _VIA_10)
+    parts += (b"x-forwarded-for: ", peer, b"\r\nx-request-id: ", request_id)
     if length or head.method == b"POST":
         parts.append(b"\r\ncontent-length: %d\r\n\r\n" % length)
     else:
@@ -327,10 +371,4 @@ def forwarded_request_head(
 
 def _looks_owned(name: bytes) -> bool:
     """Whether a lenient backend may read this look-alike as a header that is not the client's."""
-    return (
-        name in _OWN
-        or name.startswith(_OWN_PREFIX)
-        or name in HOP_BY_HOP
-        or name == b"authorization"
-        or name == b"x-api-key"
-    )
+    return name in _OWN or name.startswith(_OWN_PREFIXES) or name in HOP_BY_HOP or name in _KEYS

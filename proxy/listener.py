@@ -24,7 +24,7 @@ from proxy.errors import (
     RequestTimeout,
 )
 from proxy.exchange import Exchange
-from proxy.heads import RequestHead, parse_request_head
+from proxy.heads import RequestHead, bare_line_end, parse_request_head
 from proxy.paths import Route, dialect_of
 
 if TYPE_CHECKING:
@@ -121,7 +121,10 @@ class ClientConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         if not answer.keep_alive:
-            self._close()
+            if self._buffer and not self._transport.get_write_buffer_size():
+                self._linger()  # there is more to come, and a close on it would be a reset
+            else:
+                self._close()
             return
         self._phase = Phase.HEAD
         self._line_skipped = False
@@ -241,6 +244,8 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(HeadersTooLarge())
             elif data and data != b"\r" and not data[:1].isalpha():  # TLS, or worse
                 self._refuse(MalformedHttp("Speak HTTP/1.1 here, without TLS."))
+            elif bare_line_end(data):  # it might wait for its end for ever
+                self._refuse(MalformedHttp("Lines end in CR LF."))
             elif data:
                 head_s = self._plane.settings.timeouts.client_head_s
                 self._deadline.set(self.began_s + (EXCESS_S if self._excess else head_s))
@@ -295,6 +300,7 @@ class ClientConnection(asyncio.Protocol):
                 return
             if dechunker.surplus:
                 head.keep_alive = False  # where the next request began is lost
+                self._buffer = data  # all that is known is that there was one
         if not self._take(body):
             return
         complete = dechunker.complete if dechunker else self._body_bytes == head.length
@@ -351,7 +357,11 @@ class ClientConnection(asyncio.Protocol):
         self._release_body()
         if answer.keep_alive:
             self.answered(answer)
-            return
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Close for writing; what still comes is read and dropped for a moment."""
         self._phase = Phase.LINGER
         self._buffer = b""
         self._deadline.set(monotonic() + LINGER_S)

@@ -7,6 +7,7 @@ import pytest
 
 from bench.sim.server import SimServer
 from bench.sim.text import expected
+from proxy.upstream import REST_S
 from tests.e2e.answers import ask, text_of
 from tests.e2e.process import Script, Serve, Simulate
 
@@ -21,12 +22,14 @@ async def test_a_reset_on_a_reused_connection_is_retried_once(
     penstock = await serve([server], health={"interval_s": 60, "timeout_s": 5})
     assert (await ask(penstock)).status == 200
     dialled = server.connections_total
+    await asyncio.sleep(2 * REST_S)
     server.faults.set("cut_before_headers", rst=rst, times=1)
     got = await ask(penstock)
     assert (got.status, got.header(b"x-penstock-attempts")) == (200, b"1")
     assert server.connections_total == dialled + 1
     assert (await penstock.backends())[0]["failures_total"] == 0
     server.seen.clear()
+    await asyncio.sleep(2 * REST_S)
     server.faults.set("cut_before_headers", rst=rst)
     got = await ask(penstock)
     assert got.status == 502

@@ -13,6 +13,7 @@ from proxy.errors import (
 )
 from proxy.heads import (
     HEADERS_MAX,
+    bare_line_end,
     forwarded_request_head,
     parse_request_head,
     parse_response_head,
@@ -53,6 +54,11 @@ def test_a_plain_head() -> None:
         (b"GET / HTTP/1.1\r\nhost: a b", MalformedHttp),
         (b"GET / HTTP/1.1\r\nhost: x/y", MalformedHttp),
         (b"GET / HTTP/1.1\r\nhost: u@x", MalformedHttp),
+        (b"GET / HTTP/1.1\r\nhost: x:y", MalformedHttp),
+        (b"GET / HTTP/1.1\r\nhost: x:1:2", MalformedHttp),
+        (b"GET / HTTP/1.1\r\nhost: [::1", MalformedHttp),
+        (b"GET / HTTP/1.1\r\nhost: a[b]", MalformedHttp),
+        (b"GET http:///a HTTP/1.1\r\nhost: x", MalformedHttp),
         (LINE + b"\r\ncontent-length: 5, 5", MalformedHttp),
         (LINE + b"\r\ncontent-length: 5\r\ncontent-length: 5", MalformedHttp),
         (LINE + b"\r\ncontent-length: +5", MalformedHttp),
@@ -71,6 +77,8 @@ def test_a_plain_head() -> None:
         (LINE + b"\r\ntransfer-encoding: \x0bchunked", MalformedHttp),
         (LINE + b"\r\ntransfer-encoding : chunked", MalformedHttp),
         (b"POST / HTTP/1.0\r\ntransfer-encoding: chunked", MalformedHttp),
+        (LINE + b"\r\nauthorization: a\r\nauthorization: b", MalformedHttp),
+        (LINE + b"\r\nx-api-key: a\r\nX-Api-Key: a", MalformedHttp),
         (LINE + b"\r\nexpect: 200-ok", ExpectationFailed),
         (LINE + b"\r\nx: a\nb: c", MalformedHttp),
         (LINE + b"\r\nx: a\rb: c", MalformedHttp),
@@ -114,6 +122,17 @@ def test_http_1_0_closes_and_expects_nothing() -> None:
     assert not head.expects_continue
 
 
+def test_credentials_tell_clients_apart() -> None:
+    fields = (
+        b"",
+        b"\r\nauthorization: a",
+        b"\r\nx-api-key: b",
+        b"\r\nauthorization: c\r\nx-api-key: b",
+    )
+    told = [parse_request_head(LINE + each).credentials for each in fields]
+    assert told == [b"", b"a", b"\nb", b"c\nb"]
+
+
 def forwarded(*fields: bytes, authorization: bytes | None = None) -> list[bytes]:
     head = parse_request_head(b"\r\n".join((LINE, *fields, b"content-length: 2")))
     sent = forwarded_request_head(
@@ -134,6 +153,7 @@ def test_only_canonical_framing_goes_on() -> None:
         b"host: 10.0.0.1:8000",
         b"user-agent: curl",
         b"accept-encoding: identity",
+        b"via: 1.1 penstock",
         b"x-forwarded-for: 192.0.2.7",
         b"x-request-id: id-1",
         b"content-length: 2",
@@ -153,6 +173,13 @@ def test_only_canonical_framing_goes_on() -> None:
         b"accept-encoding: gzip",
         b"x-forwarded-for: 1.2.3.4",
         b"forwarded: for=1.2.3.4",
+        b"x-forwarded-host: evil",
+        b"x-forwarded-client-cert: By=x",
+        b"x-real-ip: 1.2.3.4",
+        b"X.Real_IP: 1.2.3.4",
+        b"x_api_key: k",
+        b"x.penstock.tenant: 1",
+        b"transfer.encoding: chunked",
         b"x-penstock-anything: 1",
         b"X-Penstock_Tenant: 1",
         b"x-vllm-priority: -9",
@@ -178,6 +205,40 @@ def test_the_clients_key_goes_on_and_the_pools_only_without_one() -> None:
     assert b"authorization: Bearer mine" in forwarded(
         b"connection: authorization", b"authorization: Bearer mine"
     )
+
+
+def test_via_goes_on_with_ours_behind() -> None:
+    assert b"via: 1.0 edge, 1.1 b, 1.1 penstock" in forwarded(b"via: 1.0 edge", b"via: 1.1 b")
+    assert b"via: 1.1 penstock" in forwarded()
+
+
+def test_a_nominated_coding_of_the_body_stays() -> None:
+    fields = forwarded(b"connection: content-encoding", b"content-encoding: gzip")
+    assert b"content-encoding: gzip" in fields
+
+
+@pytest.mark.parametrize("host", [b"", b"x:", b"[::1]:80", b"[fe80::1%25eth0]", b"my_host.x:8080"])
+def test_hosts_in_use(host: bytes) -> None:
+    assert parse_request_head(b"GET / HTTP/1.1\r\nhost: " + host).get(b"host") == host
+
+
+@pytest.mark.parametrize(
+    ("part", "bare"),
+    [
+        (b"", False),
+        (b"a", False),
+        (b"a\r", False),
+        (b"a\r\n", False),
+        (b"a\r\nb\r", False),
+        (b"a\n", True),
+        (b"a\rb", True),
+        (b"a\r\r", True),
+        (b"a\r\r\n", True),
+        (b"a\r\n\n", True),
+    ],
+)
+def test_line_ends_that_are_none(part: bytes, bare: bool) -> None:
+    assert bare_line_end(part) is bare
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,21 @@
 """A backend's connection by transcript: where an answer ends, and when it is used again."""
 
+import os
 from typing import Any
 
 import pytest
 
 from proxy.errors import AnswerCut, AnswerMalformed, BackendError, ConnectionReset
 from proxy.heads import ResponseHead
-from proxy.upstream import IDLE_MAX, IDLE_S, BackendConnection, ConnectionPool
+from proxy.upstream import (
+    DISTRUST_S,
+    IDLE_MAX,
+    IDLE_S,
+    INTERIM_MAX,
+    REST_S,
+    BackendConnection,
+    ConnectionPool,
+)
 from tests.unit.transport import Transport
 
 
@@ -27,18 +36,34 @@ class Clock:
 
 
 class Socket:
+    """A descriptor whose readiness a test decides: the reading end of a pipe."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+
     def setsockopt(self, *option: object) -> None:
         pass
+
+    def fileno(self) -> int:
+        return self._reading
+
+    def arrive(self, data: bytes) -> None:
+        os.write(self._writing, data)
+
+    def __del__(self) -> None:
+        os.close(self._reading)
+        os.close(self._writing)
 
 
 class BackendTransport(Transport):
     def __init__(self) -> None:
         super().__init__()
+        self.socket = Socket()
         self.unsent_bytes = 0
         self.reading = True
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return Socket()
+        return self.socket
 
     def get_write_buffer_size(self) -> int:
         return self.unsent_bytes
@@ -53,8 +78,10 @@ class BackendTransport(Transport):
 class Sink:
     def __init__(self) -> None:
         self.seen: list[Any] = []
+        self.length: int | None = None
 
     def head(self, head: ResponseHead) -> None:
+        self.length = head.length
         self.seen.append(head.status)
 
     def body(self, data: bytes) -> None:
@@ -83,7 +110,8 @@ class Link:
 
     def ask(self, method: bytes = b"POST") -> "Link":
         self.sink = Sink()
-        self.connection.send(b"HEAD\r\n\r\n", b"body", self.sink, method=method)
+        body = b"body" if method == b"POST" else b""
+        self.connection.send(b"HEAD\r\n\r\n", body, self.sink, method=method)
         return self
 
     def answer(self, *pieces: bytes) -> "Link":
@@ -98,6 +126,7 @@ class Link:
 
     @property
     def reusable(self) -> bool:
+        self.clock.now_s += 2 * REST_S
         return self.pool.take_idle() is self.connection
 
 
@@ -160,6 +189,74 @@ def test_a_byte_on_an_idle_connection_kills_it() -> None:
     link.connection.data_received(b"HTTP/1.1 200 OK\r\n\r\nfor somebody else")
     assert link.transport.aborted
     assert not link.reusable
+
+
+def test_a_byte_that_the_loop_has_not_read_yet_kills_it_too() -> None:
+    link = Link().ask().answer(WHOLE)
+    link.transport.socket.arrive(b"H")
+    assert not link.reusable
+    assert link.transport.aborted
+
+
+def test_a_connection_rests_before_it_is_used_again() -> None:
+    link = Link().ask().answer(WHOLE)
+    link.clock.now_s += REST_S * 0.9
+    assert link.pool.take_idle() is None
+    assert not link.transport.aborted
+    link.clock.now_s += REST_S * 0.2
+    assert link.pool.take_idle() is link.connection
+
+
+@pytest.mark.parametrize("when", ["with the answer", "later"])
+def test_a_backend_that_sent_too_much_gets_one_request_a_connection(when: str) -> None:
+    link = Link()
+    other = BackendConnection(link.pool)
+    other.connection_made(BackendTransport())
+    link.pool.put(other)
+    if when == "later":
+        link.ask().answer(WHOLE, b"x")
+    else:
+        link.ask().answer(WHOLE + b"x")
+    link.clock.now_s += 2 * REST_S
+    assert link.pool.take_idle() is None  # whatever was idle is gone too
+    fresh = Link()
+    fresh.connection._pool = link.pool
+    assert fresh.ask().answer(WHOLE).transport.aborted
+    link.clock.now_s += DISTRUST_S
+    trusted = BackendConnection(link.pool)
+    trusted.connection_made(BackendTransport())
+    link.pool.put(trusted)
+    link.clock.now_s += 2 * REST_S
+    assert link.pool.take_idle() is trusted
+
+
+def test_a_body_where_none_belongs_ends_the_connection() -> None:
+    """A backend that ignores the body of a GET would take it for the next request."""
+    link = Link()
+    link.connection.send(b"HEAD\r\n\r\n", b"body", link.sink, method=b"GET")
+    assert not link.answer(WHOLE).reusable
+
+
+def test_a_flood_of_interim_answers_is_cut() -> None:
+    hint = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+    assert Link().ask().answer(hint * INTERIM_MAX + WHOLE).reusable
+    assert Link().ask().answer(hint * (INTERIM_MAX + 1) + WHOLE).sink.seen == [AnswerMalformed]
+
+
+@pytest.mark.parametrize(
+    "part", [b"\x00", b"SSH-2.0-x\r\n", b"HTTP/2", OK + b"x: y\n", b"HTTP/1.1 200 OK\rx"]
+)
+def test_what_cannot_become_an_answer_is_not_waited_for(part: bytes) -> None:
+    assert Link().ask().answer(part).sink.seen == [AnswerMalformed]
+
+
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+def test_a_status_without_a_body_is_not_until_the_close(status: bytes) -> None:
+    link = (
+        Link().ask().answer(b"HTTP/1.1 " + status + b"\r\ncontent-type: application/json\r\n\r\n")
+    )
+    assert link.sink.length == 0
+    assert link.reusable
 
 
 def test_a_body_until_the_end_of_the_connection_completes() -> None:
@@ -230,6 +327,16 @@ def test_a_sink_that_aborts_hears_no_more() -> None:
     assert not link.reusable
 
 
+def test_a_connection_serves_one_client_only() -> None:
+    link = Link()
+    link.connection.credentials = b"Bearer a"
+    link.ask().answer(WHOLE)
+    link.clock.now_s += 2 * REST_S
+    assert link.pool.take_idle(b"Bearer b") is None
+    assert link.pool.take_idle() is None
+    assert link.pool.take_idle(b"Bearer a") is link.connection
+
+
 def test_the_youngest_is_taken_first_and_none_after_its_time() -> None:
     link = Link()
     older, younger = link.connection, BackendConnection(link.pool)
@@ -237,6 +344,7 @@ def test_the_youngest_is_taken_first_and_none_after_its_time() -> None:
     link.pool.put(older)
     link.clock.now_s += 1.0
     link.pool.put(younger)
+    link.clock.now_s += 2 * REST_S
     assert link.pool.take_idle() is younger
     link.clock.now_s = 100.0 + IDLE_S
     assert link.pool.take_idle() is None

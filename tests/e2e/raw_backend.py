@@ -1,0 +1,142 @@
+"""A scripted backend on a raw socket: it keeps every byte and answers what it is told to.
+
+Probes, known by having no x-request-id, are answered as a healthy vLLM would.
+"""
+
+import asyncio
+import re
+import socket
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from tests.http.case import CLOSE, RESET, Steps, echo
+
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.I)
+_MODELS: Final = b'{"object":"list","data":[{"id":"sim-model","object":"model"}]}'
+
+
+def answer(body: bytes, *fields: bytes, status: bytes = b"200 OK") -> bytes:
+    """A plain answer with a length."""
+    head = b"HTTP/1.1 " + status + b"\r\ncontent-type: application/json\r\n"
+    lines = b"".join(field + b"\r\n" for field in fields)
+    return head + lines + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+class Connection:
+    """What one connection brought; `mark`: where the current case begins."""
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.mark = 0
+        self.probe = True  # until a request with an id comes
+
+
+class RawBackend:
+    """Listens on a port of its own; `script` is what it does for the requests to come."""
+
+    def __init__(self) -> None:
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: list[Connection] = []
+        self.script: list[Steps] = []
+        self.early = False
+        self.always: Callable[[bytes], Steps] | None = None  # to whatever has no script
+        self.url = ""
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def expect(self, *script: Steps, early: bool = False) -> None:
+        """Forget what was, and answer so from now on."""
+        for connection in self._connections:
+            connection.mark = len(connection.received)
+        self.script = list(script)
+        self.early = early
+
+    @property
+    def arrived(self) -> list[bytes]:
+        """What each connection brought since `expect`, probes apart."""
+        kept = [each for each in self._connections if not each.probe]
+        return [bytes(each.received[each.mark :]) for each in kept if each.received[each.mark :]]
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await self._serve(reader, writer)
+        except (OSError, EOFError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection()
+        self._connections.append(connection)
+        received = connection.received
+        start = 0  # of the request that is awaited
+        while True:
+            while (end := received.find(b"\r\n\r\n", start)) < 0:
+                received += await self._read(reader)
+            head = bytes(received[start : end + 4])
+            if b"\r\nx-request-id: " not in head and connection.probe:
+                writer.write(answer(_MODELS))
+                start = end + 4
+                continue
+            connection.probe = False
+            match = _LENGTH.search(head)
+            whole = end + 4 + (int(match[1]) if match else 0)
+            while len(received) < whole and not self.early:
+                received += await self._read(reader)
+            steps = self.script.pop(0) if self.script else None
+            if steps is None and self.always is not None:
+                steps = self.always(bytes(received[start:whole]))
+            if steps is None:
+                while len(received) < whole:
+                    received += await self._read(reader)
+                writer.write(answer(echo(bytes(received[end + 4 : whole]))))
+            elif not await self._play(steps, writer):
+                return
+            start = whole
+
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        data = await reader.read(65_536)
+        if not data:
+            raise EOFError
+        return data
+
+    async def _play(self, steps: Steps, writer: asyncio.StreamWriter) -> bool:
+        """Do what the script says; False when that ends the connection."""
+        for step in steps:
+            if isinstance(step, bytes):
+                writer.write(step)
+            elif isinstance(step, str):
+                await writer.drain()
+                await finish(writer, step)
+                return False
+            else:
+                await asyncio.sleep(step)
+        return True
+
+
+async def finish(writer: asyncio.StreamWriter, how: str) -> None:
+    """Close a connection with a FIN or with a reset."""
+    if how == RESET:
+        sock: socket.socket = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+    else:
+        assert how == CLOSE
+        writer.close()
+        await writer.wait_closed()
