@@ -195,6 +195,14 @@ async def run(*arguments: str) -> tuple[int, str]:
     return process.returncode, stderr.decode()
 
 
+async def listening_line(stderr: asyncio.StreamReader) -> str:
+    """The line that tells the ports; a warning about the machine's limits may come before."""
+    async with asyncio.timeout(10):
+        while "listening on" not in (line := (await stderr.readline()).decode()):
+            assert line, "it ended"
+    return line.strip()
+
+
 @asynccontextmanager
 async def guarded(
     tmp_path: Path, server: SimServer, host: str, token: str | None
@@ -220,9 +228,8 @@ async def guarded(
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(10):
-            line = (await process.stderr.readline()).decode()
-        found = re.search(r"admin on .*:(\d+)$", line.strip())
+        line = await listening_line(process.stderr)
+        found = re.search(r"admin on .*:(\d+)$", line)
         assert found, line
         yield f"http://127.0.0.1:{found[1]}"
     finally:
@@ -337,10 +344,10 @@ async def test_an_access_log_that_nobody_reads_stops_nothing(
         limit=1,
     )
     assert process.stderr is not None
+    lines = ""
     async with asyncio.timeout(10):
-        line = (await process.stderr.read(200)).decode()
-    found = re.search(r"listening on [^ ]*:(\d+)", line)
-    assert found, line
+        while not (found := re.search(r"listening on [^ ]*:(\d+),", lines)):
+            lines += (await process.stderr.read(200)).decode()
     url = f"http://127.0.0.1:{found[1]}/{'x' * 4_000}"
     async with asyncio.timeout(20), aiohttp.ClientSession() as session:
         for _ in range(400):
