@@ -56,6 +56,11 @@ class Fault:
     hidden: bool = False
     paths: tuple[str, ...] = PATHS
 
+    @property
+    def during_all(self) -> bool:
+        """Whether it is there from the first stream to the last, however slow the machine."""
+        return self.live is _nothing
+
 
 @dataclass
 class Row:
