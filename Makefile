@@ -5,7 +5,7 @@ ARGS ?=
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
-.PHONY: demo test test-compiled test-vllm faults splits reloads unit lint lint-deploy format bench soak aborts slow clean
+.PHONY: demo test test-compiled test-vllm faults splits fuzz reloads unit lint lint-deploy format bench soak aborts slow clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -25,6 +25,10 @@ splits: .venv/installed  ## every recorded stream cut into two reads at every by
 reloads: .venv/installed  ## 100 reloads and 20 restarts on an inherited socket under load, with their figures
 	TEST_RELOADS=100 TEST_RESTARTS=20 .venv/bin/python -m pytest -q --capture=no --timeout 600 \
 	  tests/e2e/test_reload.py tests/e2e/test_restart.py -k under_load $(ARGS)
+
+fuzz: .venv/installed  ## 100,000 mutated requests, read by penstock and by h11 and llhttp; ARGS="--requests N --seed S"
+	.venv/bin/python -m tests.http.fuzz $(ARGS)
+	FUZZ_PROCESS_REQUESTS=5000 .venv/bin/python -m pytest -q -s tests/e2e/test_mutations_process.py
 
 # VLLM=FOLDER takes a vLLM that is there already: an environment whose bin/ has `vllm`.
 VLLM ?= .vllm/venv

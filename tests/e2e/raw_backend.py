@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.http.case import CLOSE, RESET, Steps, echo
 
-_LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.I)
+LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.I)
 _MODELS: Final = b'{"object":"list","data":[{"id":"sim-model","object":"model"}]}'
 
 
@@ -95,7 +95,7 @@ class RawBackend:
                 start = end + 4
                 continue
             connection.probe = False
-            match = _LENGTH.search(head)
+            match = LENGTH.search(head)
             whole = end + 4 + (int(match[1]) if match else 0)
             while len(received) < whole and not self.early:
                 received += await self._read(reader)

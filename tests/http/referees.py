@@ -63,24 +63,41 @@ def h11_answers(data: bytes, methods: list[bytes], *, eof: bool) -> list[Message
     """The final answers that h11 finds in a server's bytes to requests with these methods."""
     seen: list[Message] = []
     for method in methods:
-        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 20)
-        connection.send(h11.Request(method=method, target="/", headers=[("host", "x")]))
-        connection.send(h11.EndOfMessage())
-        try:
-            if data:
-                connection.receive_data(data)
-            if eof:
-                connection.receive_data(b"")
-            message = _h11_message(connection)
-        except h11.RemoteProtocolError as error:
-            raise Refused(error, seen) from None
+        message, data = _h11_answer(data, method, seen, eof=eof)
         if message is None:
             return seen
         seen.append(message)
-        data = connection.trailing_data[0]
     if data:
         raise Refused(f"after the last answer: {data[:80]!r}", seen)
     return seen
+
+
+def all_h11_answers(data: bytes) -> list[Message]:
+    """All final answers in a server's bytes up to its FIN, none of them to HEAD."""
+    seen: list[Message] = []
+    while data:
+        message, data = _h11_answer(data, b"POST", seen, eof=True)
+        if message is not None:
+            seen.append(message)
+    return seen
+
+
+def _h11_answer(
+    data: bytes, method: bytes, before: list[Message], *, eof: bool
+) -> tuple[Message | None, bytes]:
+    """The first answer, and what comes after it."""
+    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 20)
+    connection.send(h11.Request(method=method, target="/", headers=[("host", "x")]))
+    connection.send(h11.EndOfMessage())
+    try:
+        if data:
+            connection.receive_data(data)
+        if eof:
+            connection.receive_data(b"")
+        message = _h11_message(connection)
+    except h11.RemoteProtocolError as error:
+        raise Refused(error, before) from None
+    return message, connection.trailing_data[0]
 
 
 def _h11_message(connection: h11.Connection) -> Message | None:

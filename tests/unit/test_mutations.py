@@ -1,0 +1,30 @@
+"""Mutated requests, read by penstock's classes and by two referees: a short run of `make fuzz`."""
+
+from tests.http.fuzz import run
+from tests.http.mutator import SEEDS
+from tests.http.rig import Loop, Rig
+
+REQUESTS = 2_000
+
+
+def test_penstock_and_the_referees_read_the_same() -> None:
+    counts = run(REQUESTS, seed=20)
+    assert counts["sent"] == REQUESTS
+    assert counts["requests forwarded"] > REQUESTS / 10  # else it proves nothing
+    # It knows methods by name, and takes an offered upgrade for the end of the message.
+    assert counts["llhttp refuses, in part"] < counts["with a request forwarded"] / 5
+    # It takes no empty line ahead of a request.
+    assert counts["h11 refuses, in part"] < counts["with a request forwarded"] / 50
+
+
+def test_every_seed_is_forwarded_as_it_is() -> None:
+    """Also in single bytes; only what follows chunks in the same read is not."""
+    loop = Loop()
+    rig = Rig(loop)
+    for seed in SEEDS:
+        _, _, upstream = loop.run_until_complete(rig.play([seed]))
+        singly = [bytes([byte]) for byte in seed]
+        _, _, as_bytes = loop.run_until_complete(rig.play(singly))
+        assert upstream
+        assert len(as_bytes) >= len(upstream)
+    loop.close()
