@@ -27,15 +27,19 @@ class Agreement:
         self.counts["requests forwarded"] += len(forwarded)
         self.counts["with a request forwarded"] += bool(forwarded)
         _answered(client, len(forwarded))
+        if not forwarded:
+            return
+        refusals = 0
         for name, referee in REFEREES.items():
             try:
                 seen, refuses = referee(data), False
             except Refused as error:
                 seen, refuses = error.before, True
-            if forwarded:
-                self.counts[f"{name} refuses, in part"] += self._compare(
-                    name, forwarded, seen, refuses
-                )
+            refused = self._compare(name, forwarded, seen, refuses)
+            self.counts[f"of these refused by {name} alone"] += refused
+            refusals += refused
+        if refusals == len(REFEREES):
+            raise Disagreement(f"penstock alone accepts {forwarded}")
 
     def _compare(
         self, name: str, forwarded: list[Message], seen: list[Message], refuses: bool

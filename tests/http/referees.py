@@ -4,12 +4,14 @@ Each reads a whole connection's bytes and returns the messages that it found, or
 `Refused`. Names are in lower case; bodies are without their coding.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import h11
 import httptools
 
+_UPGRADE = re.compile(rb"(\r\n)upgrade:", re.I)
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -42,7 +44,7 @@ Referee = Callable[[bytes], list[Message]]
 def h11_requests(data: bytes) -> list[Message]:
     """The requests that h11 finds in a client's bytes."""
     seen: list[Message] = []
-    while data:
+    while data := data.removeprefix(b"\r\n"):  # RFC 9112 2.2, which it does not do itself
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
         connection.receive_data(data)
         try:
@@ -154,8 +156,8 @@ def llhttp_requests(data: bytes) -> list[Message]:
     reader.parser = httptools.HttpRequestParser(reader)
     try:
         reader.parser.feed_data(data)
-    except httptools.HttpParserUpgrade:  # an offer: with it the message counts as complete
-        raise Refused("upgrade", reader.seen) from None
+    except httptools.HttpParserUpgrade:  # it takes the body for another protocol's
+        return llhttp_requests(_UPGRADE.sub(rb"\1x-grade:", data, count=1))
     except httptools.HttpParserError as error:
         raise Refused(error, [each for each in reader.seen if each.whole]) from None
     return [each for each in reader.seen if each.method]
