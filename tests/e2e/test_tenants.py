@@ -124,27 +124,36 @@ async def test_the_sdks_own_headers_open_it(fleet: Fleet) -> None:
 # What goes upstream ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("config", "tenants", "bearer", "api_key"),
-    [
-        ({}, True, [], []),
-        ({"api_key": POOL}, True, [f"Bearer {POOL}"], []),
-        ({"forward_authorization": "client", "api_key": POOL}, True, [f"Bearer {ONE}"], [ONE]),
-        ({"forward_authorization": "pool", "api_key": POOL}, True, [f"Bearer {POOL}"], []),
-        ({"forward_authorization": "none", "api_key": POOL}, True, [], []),
-        ({"api_key": POOL}, False, [f"Bearer {ONE}"], [ONE]),
-        ({"forward_authorization": "pool", "api_key": POOL}, False, [f"Bearer {POOL}"], []),
-        ({"forward_authorization": "none"}, False, [], []),
-    ],
-)
+WHOSE: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
+    "nothing-said": ({}, [], []),
+    "own": ({"api_key": POOL}, [f"Bearer {POOL}"], []),
+    "client": ({"forward_authorization": "client", "api_key": POOL}, [f"Bearer {ONE}"], [ONE]),
+    "pool": ({"forward_authorization": "pool", "api_key": POOL}, [f"Bearer {POOL}"], []),
+    "none": ({"forward_authorization": "none", "api_key": POOL}, [], []),
+}
+# Nobody is asked for a key, so the client's is the backend's, as ever.
+WITHOUT_TENANTS = {"nothing-said": ([f"Bearer {ONE}"], [ONE]), "own": ([f"Bearer {ONE}"], [ONE])}
+
+
+@pytest.mark.parametrize("tenants", [TENANTS, []])
 async def test_whose_key_a_backend_gets(
-    fleet: Fleet, config: dict[str, Any], tenants: bool, bearer: list[str], api_key: list[str]
+    simulate: Simulate, serve: Serve, tenants: list[dict[str, Any]]
 ) -> None:
-    (server,), penstock = await fleet(config={} if tenants else {"tenants": []}, **config)
-    fields = {"authorization": f"Bearer {ONE}", "x_api_key": ONE, "x_trace": "t"}
-    assert (await ask(penstock, COMPLETIONS, BODIES[COMPLETIONS], **fields)).status == 200
-    assert (sent(server, "authorization"), sent(server, "x-api-key")) == (bearer, api_key)
-    assert sent(server, "x-trace") == ["t"]
+    servers = {name: (await simulate(model=name))[0] for name in WHOSE}
+    pools = [
+        {"name": name, "backends": [{"name": name, "url": servers[name].url}], **pool}
+        for name, (pool, _, _) in WHOSE.items()
+    ]
+    penstock = await serve([], ready=len(WHOSE), pools=pools, tenants=tenants)
+    fields: Any = {"authorization": f"Bearer {ONE}", "x_api_key": ONE, "x_trace": "t"}
+    for name, (_, bearer, api_key) in WHOSE.items():
+        await ask(penstock, COMPLETIONS, BODIES[COMPLETIONS] | {"model": name}, **fields)
+        if not tenants:
+            bearer, api_key = WITHOUT_TENANTS.get(name, (bearer, api_key))
+        server = servers[name]
+        got = sent(server, "authorization"), sent(server, "x-api-key")
+        assert got == (bearer, api_key), name
+        assert sent(server, "x-trace") == ["t"]
 
 
 async def test_no_look_alike_carries_a_key_upstream(fleet: Fleet) -> None:

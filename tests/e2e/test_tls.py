@@ -300,7 +300,7 @@ async def test_a_backend_that_is_not_who_it_should_be_is_never_ready(
     url = front.url.replace(str(front.port), str(server.port)) if wrong == "no TLS" else front.url
     penstock = await serve([url], ready=0, pool={"tls": {"ca_file": str(ca)}})
     await penstock.until(
-        lambda listing: listing[0]["last_probe"].get("live", {}).get("reason") == "untrusted", 5
+        lambda listing: listing[0]["last_probe"].get("live", {}).get("reason") == "untrusted", 15
     )
     assert (await penstock.backends())[0]["state"] == "starting"
     await front.stop()
@@ -322,6 +322,6 @@ async def test_an_impostor_gets_no_request(simulate: Simulate, serve: Serve, fil
 
 async def test_probes_and_scrapes_believe_the_same_authority(secure: Secure) -> None:
     _, penstock = await secure()
-    await penstock.until(lambda listing: listing[0]["engine"] is not None, 6)
+    await penstock.until(lambda listing: listing[0]["engine"] is not None, 20)
     client = await TlsClient.open(penstock, post("/v1/chat/completions", CHAT))
     assert b"200 OK" in await client.until(b"}")
