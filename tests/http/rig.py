@@ -11,7 +11,8 @@ from typing import Any, Final, cast
 
 from balancing.backend import State
 from conf.settings import Settings
-from proxy.app import fleet_of
+from proxy.configuration import configure, draft
+from proxy.host import Names
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.plane import DataPlane
@@ -126,10 +127,10 @@ class Rig:
                 "log": {"access": False},
             }
         )
-        fleet = fleet_of(settings)
-        self._backend = fleet.backends[0]
+        configuration = configure(draft(settings, {}, None), loop, Names())
+        self._backend = configuration.fleet.backends[0]
         self._backend.state = State.READY
-        self._plane = DataPlane(settings, fleet, loop=loop, rng=Random(1), metrics=Metrics(["p"]))
+        self._plane = DataPlane(configuration, loop=loop, rng=Random(1), metrics=Metrics(["p"]))
 
     async def play(self, pieces: list[bytes]) -> tuple[bytes, bool, list[bytes]]:
         """What the client got, whether it was closed on it, what each backend connection got."""
