@@ -270,7 +270,8 @@ class Watch:
             backend.reason = "loading" if loads else reason
         if health.state is before:
             return
-        backend.failures_in_row = 0
+        if {before, health.state} != {State.READY, State.SUSPECT}:  # a doubt ends no run
+            backend.failures_in_row = 0
         if health.state is State.EJECTED:
             self._task = None  # another server may come back in its place
         if health.state is State.WARMING:

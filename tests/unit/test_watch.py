@@ -493,3 +493,14 @@ async def test_peers_that_left_the_pool_cannot_stand_in() -> None:
         scene.lease().fail(scene.now_s)
         scene.watch.requests_failed()
     assert scene.backend.state is State.SUSPECT
+
+
+async def test_a_failed_probe_between_them_does_not_end_a_run_of_failures() -> None:
+    scene = Scene()
+    await scene.turn()
+    for number in range(REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+        scene.ask.live_is = TIMEOUT if number % 2 else Outcome()
+        await scene.turn()
+    assert scene.backend.state is State.EJECTED
