@@ -26,7 +26,7 @@ from bench.reliability.client import ClientConnection, Way
 from bench.reliability.proxy_process import Held, ProxyProcess
 from bench.reliability.trend import Trend, trend
 from bench.reliability.verdict import FAULTS, Verdict, judge, said
-from bench.reliability.workload import PATHS, Wanted, wanted
+from bench.reliability.workload import Wanted, wanted
 from bench.sim.server import SimServer
 
 BACKENDS: Final = 4
@@ -61,20 +61,15 @@ _MISBEHAVIOUR: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("cut_mid_stream", {"tokens": 3, "rst": True}),
     ("error_event", {}),
     ("error_event", {"tokens": 2}),
-    ("abort_mid_stream", {"tokens": 2}),
     ("busy", {}),
     ("hang_after_headers", {}),
     ("hang_mid_stream", {"tokens": 2}),
     # Not `unsolicited`, an answer nobody asked for a moment after the real one: once the next
-    # request is on its way, that is its answer to whoever speaks HTTP/1.1. Not `done_only` and
-    # `abort_empty`: so a server says that it shuts down, and one that goes on to say so is rightly
+    # request is on its way, that is its answer to whoever speaks HTTP/1.1. Nor what a server does
+    # that shuts down (`draining`, `done_only`, `abort_…`): one that goes on to say so is rightly
     # out for longer each time, until the load meets an empty fleet.
     ("second_answer", {}),
 )
-# A vLLM that gives a request up says so in every dialect but one: there the answer is said to be
-# complete, and nobody can tell.
-_GIVEN_UP: Final = "abort_mid_stream"
-_TELLING: Final = tuple(path for path in PATHS if path != "/v1/responses")
 
 
 class Sample(NamedTuple):
@@ -118,8 +113,7 @@ class Soak:
                 number += 1
                 if rng.random() < options.faults:
                     kind, how = rng.choice(_MISBEHAVIOUR)
-                    path = rng.choice(_TELLING) if kind == _GIVEN_UP else None
-                    rng.choice(self.servers).faults.set(kind, times=1, path=path, **how)
+                    rng.choice(self.servers).faults.set(kind, times=1, **how)
                     self.faults += 1
                 tasks.create_task(self._one(wanted(number, rng)))
             sampling.cancel()
