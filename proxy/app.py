@@ -143,6 +143,7 @@ class App:
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain; a second one ends that. SIGHUP reloads."""
+        self._tell_of_descriptors()
         await self._stop.wait()
         notify("STOPPING=1", "STATUS=draining")
         assert self._server is not None
@@ -171,6 +172,13 @@ class App:
     def _fit_clients(self) -> None:
         self.plane.clients_fit = descriptors.secure(
             self.plane.settings.limits.connections, len(self.plane.fleet.backends)
+        )
+
+    def _tell_of_descriptors(self) -> None:
+        descriptors.warn(
+            self.plane.settings.limits.connections,
+            len(self.plane.fleet.backends),
+            self.plane.clients_fit,
         )
 
     async def _accept(self, sock: socket.socket) -> None:
@@ -206,6 +214,7 @@ class App:
         if settings.limits != limits:
             with contextlib.suppress(OSError):  # too few for anybody: then as before
                 self._fit_clients()
+            self._tell_of_descriptors()
         hosts = {name: pool.host for name, pool in configuration.connections.items()}
         self.monitor.use(
             configuration.fleet,

@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 OWN: Final = 64
 # Probes and scrapes of a backend that may run at a time.
 OF_A_BACKEND: Final = 4
-_HOW: Final = "(ulimit -n, LimitNOFILE=, --ulimit nofile=)"
 
 
 class Limits(Protocol):
@@ -61,21 +60,22 @@ def secure(connections: int, backends: int, limits: Limits = resource) -> int:
         soft = wanted if hard == limits.RLIM_INFINITY else min(wanted, hard)
         limits.setrlimit(limits.RLIMIT_NOFILE, (soft, hard))
     fit = covered(soft, backends)
-    if fit < connections:
-        _warn(connections, fit, soft, f"raise the limit to {wanted} {_HOW}")
+    if fit < 1:
+        raise OSError(
+            errno.EMFILE,
+            f"{soft} file descriptors are too few to serve anybody; raise the limit to {wanted} "
+            "(ulimit -n, LimitNOFILE=, --ulimit nofile=)",
+        )
     return fit
 
 
-def _warn(connections: int, fit: int, limit: int, remedy: str) -> None:
-    if fit < 1:
-        raise OSError(
-            errno.EMFILE, f"{limit} file descriptors are too few to serve anybody; {remedy}"
+def warn(connections: int, backends: int, fit: int) -> None:
+    """Say so when fewer clients fit than are configured, and what to do."""
+    if fit < connections:
+        logger.warning(
+            "descriptors are too few: limits.connections=%d, taking %d clients; raise the limit "
+            "to %d (ulimit -n, LimitNOFILE=, --ulimit nofile=), or lower limits.connections",
+            connections,
+            fit,
+            needed(connections, backends),
         )
-    logger.warning(
-        "descriptors are too few: limits.connections=%d descriptors=%d, taking %d clients; "
-        "%s, or lower limits.connections",
-        connections,
-        limit,
-        fit,
-        remedy,
-    )
