@@ -93,7 +93,7 @@ class TlsFront:
         self._names = names
         self._tells = tells
         self._server: asyncio.Server | None = None
-        self.writers: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self.port = port
 
     @property
@@ -110,16 +110,29 @@ class TlsFront:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for writer in self.writers:
-            writer.transport.abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner, to = await asyncio.open_connection("127.0.0.1", self._to)
-        self.writers += [writer, to]
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         end: Callable[[], None] = writer.close if self._tells else writer.transport.abort
-        up = asyncio.create_task(_pump(reader, to, to.transport.abort))
-        await _pump(inner, writer, end)
-        up.cancel()
+        try:
+            inner, to = await asyncio.open_connection("127.0.0.1", self._to)
+            up = asyncio.create_task(_pump(reader, to, to.transport.abort))
+            try:
+                await _pump(inner, writer, end)
+            finally:
+                up.cancel()
+                to.transport.abort()
+        except OSError:  # the server is gone
+            writer.transport.abort()
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        finally:
+            self._tasks.discard(task)
 
 
 async def _pump(
