@@ -221,3 +221,24 @@ async def test_equal_sessions_of_two_tenants_are_apart(fleet: Fleet) -> None:
         assert await home("sk-one-old", session) == one
         apart += await home(TWO, session) != one
     assert 3 <= apart <= 21
+
+
+async def test_keys_come_and_go_by_reload(fleet: Fleet) -> None:
+    """From the next request on, on connections that are open too."""
+    _, penstock = await fleet()
+    asks = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-Api-Key: %b\r\n\r\n"
+
+    async def status(client: Client, key: str) -> int:
+        client.send(asks % key.encode())
+        return (await client.answer()).status
+
+    client = await Client.open(penstock)
+    assert [await status(client, key) for key in (ONE, "sk-new")] == [200, 401]
+    changed = [{"name": "one", "keys": [{"key": "sk-new"}]}]
+    assert (await penstock.reload(tenants=changed))[0] == 200
+    assert [await status(client, key) for key in (ONE, TWO, "sk-new")] == [401, 401, 200]
+    assert (await penstock.reload(tenants=[*changed, *changed]))[0] == 422
+    assert [await status(client, key) for key in (ONE, "sk-new")] == [401, 200]
+    assert (await penstock.reload(tenants=[]))[0] == 200
+    assert [await status(client, key) for key in (ONE, "sk-nobodys")] == [200, 200]
+    client.close()

@@ -325,3 +325,59 @@ async def test_probes_and_scrapes_believe_the_same_authority(secure: Secure) -> 
     await penstock.until(lambda listing: listing[0]["engine"] is not None, 20)
     client = await TlsClient.open(penstock, post("/v1/chat/completions", CHAT))
     assert b"200 OK" in await client.until(b"}")
+
+
+# Reload ------------------------------------------------------------------------------------------
+
+
+async def test_a_renewed_certificate_counts_from_the_next_connection(
+    secure: Secure, tmp_path: Path, files: Files
+) -> None:
+    """Who is connected stays so; files that do not fit each other change nothing."""
+    _, penstock = await secure()
+
+    async def serial() -> str:
+        client = await TlsClient.open(penstock)
+        certificate: dict[str, Any] = client.sock.getpeercert() or {}
+        return str(certificate["serialNumber"])
+
+    health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    open_before = await TlsClient.open(penstock, health)
+    await open_before.until(b"}")
+    first = await serial()
+    issue(tmp_path)  # over the files that are in use
+    assert await serial() == first
+    assert (await penstock.reload())[0] == 200
+    second = await serial()
+    assert second != first
+    await open_before.send(health)
+    assert b"200 OK" in await open_before.until(b"}")
+    issue(tmp_path, name="other").key.replace(files.key)
+    status, said = await penstock.reload()
+    assert status == 422
+    assert "is not the key of cert_file" in str(said)
+    assert await serial() == second
+
+
+async def test_a_new_authority_is_believed_from_the_next_connection(
+    simulate: Simulate, serve: Serve, tmp_path: Path, files: Files
+) -> None:
+    (server,) = await simulate()
+    front = await TlsFront(server.port).start()
+    other = issue(tmp_path, by=trustme.CA(), name="other")
+    pools = [
+        {
+            "name": "default",
+            "backends": [{"name": "b0", "url": front.url}],
+            "tls": {"ca_file": str(other.ca)},
+        }
+    ]
+    penstock = await serve([], ready=0, pools=pools)
+    await penstock.until(
+        lambda listing: listing[0]["last_probe"].get("live", {}).get("reason") == "untrusted", 15
+    )
+    other.ca.write_bytes(files.ca.read_bytes())
+    assert (await penstock.reload())[0] == 200
+    await penstock.until_ready(1, 15)
+    assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 200
+    await front.stop()
