@@ -48,7 +48,7 @@ class RetryBudget:
         """Whether `failed` is the only one of the pool that failed anything lately."""
         self._failed_s[failed.name] = now_s
         for backend in backends:
-            if backend is not failed:
+            if backend.name != failed.name:  # after a reload it may be another of the name
                 failed_s = self._failed_s.get(backend.name)
                 if failed_s is not None and now_s - failed_s < CALM_S:
                     return False

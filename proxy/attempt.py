@@ -51,6 +51,7 @@ class Attempt:
     __slots__ = (
         "_connection",
         "_connections",
+        "_credentials",
         "_dialing",
         "_ended",
         "_exchange",
@@ -60,8 +61,16 @@ class Attempt:
         "relay",
     )
 
-    def __init__(self, exchange: "Exchange", lease: Lease, connections: ConnectionPool) -> None:
+    def __init__(
+        self,
+        exchange: "Exchange",
+        lease: Lease,
+        connections: ConnectionPool,
+        credentials: tuple[bool, bytes | None],
+    ) -> None:
+        """`credentials`: whether the client's key goes along, and the one in its place."""
         self._exchange = exchange
+        self._credentials = credentials
         self._lease = lease
         self._connections = connections
         self._connection: BackendConnection | None = None
@@ -126,7 +135,7 @@ class Attempt:
     def _send(self, connection: BackendConnection) -> None:
         exchange = self._exchange
         self._connection = connection
-        forwards_key, authorization = exchange.credentials
+        forwards_key, authorization = self._credentials
         connection.credentials = exchange.head.credentials
         head = forwarded_request_head(
             exchange.head,

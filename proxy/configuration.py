@@ -58,7 +58,7 @@ class Configuration:
                 named[each.name].weight = each.weight
         for backend, connections in self.members:
             connections.connect_timeout_s = self.settings.timeouts.connect_s
-            connections.tls = self.certificates.pools.get(backend.pool)
+            connections.trust(self.certificates.pools.get(backend.pool))
 
     @property
     def members(self) -> Iterator[Member]:

@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 # Attempts that may have cost an engine work; refused connections cost nothing
 # and are limited by the number of backends.
 ATTEMPTS_MAX: Final = 3
+# As long as any hint of our own; a backend may hint a day.
+HINT_S_MAX: Final = 59.0
 # Engines that die on one request before it is taken for the cause.
 DEATHS_MAX: Final = 2
 
@@ -180,12 +182,6 @@ class Exchange:
         return self.route.anywhere or self.ask.response_id is not None
 
     @property
-    def credentials(self) -> tuple[bool, bytes | None]:
-        """Whether the client's key goes upstream, and the one that does where it does not."""
-        assert self._lease is not None
-        return self._plane.credentials[self._lease.backend.pool]
-
-    @property
     def request_id_upstream(self) -> bytes:
         return self._plane.request_id_upstream(self.answer.request_id)
 
@@ -304,7 +300,7 @@ class Exchange:
         error = self._failure
         assert error is not None
         if self._hint_s < inf:
-            error.retry_after_s = self._hint_s
+            error.retry_after_s = min(self._hint_s, HINT_S_MAX)
         return error
 
     def _answered(self, lease: Lease, now_s: float) -> None:
@@ -386,7 +382,11 @@ class Exchange:
             (b"x-penstock-attempts", b"%d" % self._attempts),
             (b"x-penstock-reason", lease.reason.encode()),
         ]
-        self._attempt = Attempt(self, lease, self._plane.connections[backend.name])
+        # By the configuration that chose the backend: another may be in use once it is dialled.
+        plane = self._plane
+        self._attempt = Attempt(
+            self, lease, plane.connections[backend.name], plane.credentials[backend.pool]
+        )
         self._attempt.begin()
 
     def _failed(self, error: BackendError, now_s: float) -> None:

@@ -119,6 +119,8 @@ class ClientConnection(asyncio.Protocol):
         self._head = None
         self._release_body()
         if self._transport.is_closing():
+            self._phase = Phase.CLOSING
+            self._watch_stall()  # what is unsent may never be taken
             return
         if not answer.keep_alive:
             if self._buffer and not self._transport.get_write_buffer_size():
@@ -145,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         """The proxy accepts nobody new: close, unless a request is here or may be on its way."""
         if self._phase is Phase.LINGER:
             self._transport.abort()
-        elif self._phase is Phase.HEAD and not self._buffer:
+        elif self._phase is Phase.HEAD and not self._buffer and not self._write_paused:
             self._deadline.set(self.began_s + LAST_REQUEST_S)
 
     def break_off(self) -> None:

@@ -332,6 +332,12 @@ class ConnectionPool:
         self._deadline = Deadline(loop, self._expire, now)
         self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
 
+    def trust(self, tls: ssl.SSLContext | None) -> None:
+        """Verify by this from now on; what is idle was verified by another."""
+        if self._secure and tls is not self.tls:
+            self.tls = tls
+            self._drop_idle()
+
     def take_idle(self, credentials: bytes = b"") -> BackendConnection | None:
         """The youngest connection of these credentials that has rested and is surely open."""
         now_s = self._now()
