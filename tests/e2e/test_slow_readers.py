@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import signal
 import socket
 from pathlib import Path
 
 from tests.e2e.process import Penstock, Serve, Simulate
 
 EMBEDDINGS = b'{"model":"sim-model","input":[%b]}' % b",".join([b'"x"'] * 2_000)  # some 400 KB back
-REQUEST = (
+_REQUEST_HEAD = (
     b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(EMBEDDINGS), EMBEDDINGS)
+    b"content-length: %d\r\n\r\n"
 )
+REQUEST = _REQUEST_HEAD % len(EMBEDDINGS) + EMBEDDINGS
 
 
 def connected(penstock: Penstock) -> socket.socket:
@@ -74,3 +76,25 @@ async def test_the_next_client_gets_an_unpaused_connection(
             while not got.endswith(b"}"):
                 await asyncio.sleep(0.001)
                 got = await asyncio.wait_for(loop.sock_recv(sock, 65_536), 5)
+
+
+async def test_a_drain_waits_for_a_slow_reader_of_a_whole_answer(
+    serve: Serve, simulate: Simulate
+) -> None:
+    """Its answer is complete here; how long it may take to read it is not the drain's to say."""
+    penstock = await serve(await simulate(1), drain={"grace_s": 0.1, "timeout_s": 20})
+    body = b'{"model":"sim-model","input":[%b]}' % b",".join([b'"x"'] * 4_800)  # some 960 KB back
+    with connected(penstock) as sock:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, _REQUEST_HEAD % len(body) + body)
+        await asyncio.sleep(1.5)
+        penstock.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(1.0)
+        got = b""
+        async with asyncio.timeout(15):
+            while piece := await loop.sock_recv(sock, 65_536):
+                got += piece
+    head, _, answer = got.partition(b"\r\n\r\n")
+    assert b"content-length: %d" % len(answer) in head
+    assert len(answer) > 900_000
+    assert await asyncio.wait_for(penstock.process.wait(), 5) == 0
