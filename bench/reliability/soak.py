@@ -16,10 +16,12 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import uvloop
 
 from bench.reliability.client import ClientConnection, Way
@@ -205,6 +207,16 @@ class Report:
         busy = [server.name for server in soak.servers if not server.engine.idle]
         return found + [f"{name} still works for nobody" for name in busy]
 
+    def as_json(self, argv: Sequence[str]) -> bytes:
+        """The table and every sample, (seconds, bytes, descriptors, tasks)."""
+        samples = [
+            (s.at_s, s.held.resident_bytes, s.held.descriptors, s.held.tasks)
+            for s in self._soak.samples
+        ]
+        content = {"command": ["penstock", "bench", "soak", *argv], "rows": self.rows()}
+        content |= {"failures": self.failures, "samples": samples}
+        return msgspec.json.encode(content)
+
     def rows(self) -> list[tuple[str, str]]:
         soak = self._soak
         cuts = statistics.quantiles(soak.latencies_s, n=100)
@@ -265,6 +277,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"| {name} | {value} |")
     for failure in report.failures:
         print(f"\nFailed: {failure}")
+    if options.json is not None:
+        options.json.write_bytes(report.as_json(argv))
     return 1 if report.failures else 0
 
 
@@ -276,5 +290,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=200.0, help="requests/s (default 200)")
     parser.add_argument("--aborts", type=float, default=0.05, help="share that leaves (0.05)")
     parser.add_argument("--faults", type=float, default=0.02, help="share that meets one (0.02)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the table and all samples")
     parser.add_argument("--seed", type=int, default=1, help="of arrivals and choices (default 1)")
     return parser
