@@ -172,7 +172,8 @@ async def test_no_look_alike_carries_a_key_upstream(fleet: Fleet) -> None:
 
 
 async def test_a_response_is_nobody_elses(fleet: Fleet) -> None:
-    servers, penstock = await fleet(2)
+    # Probes far apart: every connection is a request's.
+    servers, penstock = await fleet(2, config={"health": {"interval_s": 60, "timeout_s": 5}})
     made = await as_tenant(penstock, ONE, "/v1/responses", BODIES["/v1/responses"])
     response_id = made.json["id"]
     path = f"/v1/responses/{response_id}"
