@@ -78,13 +78,14 @@ class Stream:
         try:
             async with asyncio.timeout(limit_s):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(head.encode() + body)
                 try:
+                    writer.write(head.encode() + body)
                     while data := await reader.read(65_536):
                         raw += data
                 except ConnectionResetError:
                     reset = True
-                writer.close()
+                finally:
+                    writer.close()
         except TimeoutError:
             return
         self.verdict = self.judge(raw, reset=reset)
