@@ -38,6 +38,7 @@ class RawBackend:
     def __init__(self) -> None:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._connections: list[Connection] = []
         self.script: list[Steps] = []
         self.early = False
@@ -52,9 +53,9 @@ class RawBackend:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*self._tasks)
 
     def expect(self, *script: Steps, early: bool = False) -> None:
         """Forget what was, and answer so from now on."""
@@ -69,16 +70,19 @@ class RawBackend:
         kept = [each for each in self._connections if not each.probe]
         return [bytes(each.received[each.mark :]) for each in kept if each.received[each.mark :]]
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        task = asyncio.create_task(self._talk(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._serve(reader, writer)
         except (OSError, EOFError):
             pass
         finally:
+            self._writers.discard(writer)
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
