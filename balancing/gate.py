@@ -100,22 +100,17 @@ def _fit(pools: Sequence[Pool], ask: Ask, tried: Collection[Backend]) -> tuple[P
     When no pool has any, those count that are out on suspicion alone: that is no
     reason to serve nobody.
     """
-    for pool in pools:
-        fit = [
-            backend
-            for backend in pool.backends
-            if backend.fit and backend not in tried and backend.serves(ask.model)
-        ]
-        if fit:
-            return pool, fit
-    for pool in pools:
-        fit = [
-            backend
-            for backend in pool.backends
-            if backend.last_resort and backend not in tried and backend.serves(ask.model)
-        ]
-        if fit:
-            return pool, fit
+    for doubted in (False, True):
+        for pool in pools:
+            fit = [
+                backend
+                for backend in pool.backends
+                if (backend.last_resort if doubted else backend.fit)
+                and backend not in tried
+                and backend.serves(ask.model)
+            ]
+            if fit:
+                return pool, fit
     raise NoBackend
 
 
