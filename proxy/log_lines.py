@@ -8,6 +8,7 @@ arguments of a callback.
 
 import asyncio
 import logging
+import ssl
 import sys
 import threading
 import traceback
@@ -21,6 +22,7 @@ FORMAT: Final = "%(created).3f %(levelname)s %(name)s %(message)s"
 LINE_CHARS_MAX: Final = 2_048
 # Of exceptions that led to each other.
 CAUSES_MAX: Final = 4
+_CONNECTION_ENDS: Final = (ssl.SSLError, ConnectionError)
 
 _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -65,7 +67,12 @@ def log_to_stderr(level: str) -> None:
 def log_of_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """The loop's handler of exceptions that nobody else took."""
     message = str(context.get("message", "")).partition("(")[0]  # arguments come after it
-    logger.error("loop: %s", message, exc_info=context.get("exception"))
+    error = context.get("exception")
+    if message.startswith("Future exception") and isinstance(error, _CONNECTION_ENDS):
+        # uvloop keeps a connection's end in a future; who opened it gave it up in that moment.
+        logger.debug("loop: a connection that nobody waits for ended: %s", _named(error))
+        return
+    logger.error("loop: %s", message, exc_info=error)
 
 
 def _named(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 
 import pytest
 
@@ -74,3 +75,19 @@ def test_the_loops_report_quotes_no_argument(caplog: pytest.LogCaptureFixture) -
     record.exc_text = None  # what pytest's own formatter made of it
     assert record.getMessage() == "loop: Exception in callback f"
     assert SECRET not in LineFormatter(FORMAT).format(record)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(ssl.SSLError(), False), (ConnectionResetError(), False), (ValueError(SECRET), True)],
+)
+def test_a_connection_given_up_while_it_failed_is_no_error(
+    caplog: pytest.LogCaptureFixture, error: Exception, *, told: bool
+) -> None:
+    loop = asyncio.new_event_loop()
+    with caplog.at_level(logging.DEBUG, "proxy.log_lines"):
+        log_of_loop(loop, {"message": "Future exception was never retrieved", "exception": error})
+        log_of_loop(loop, {"message": "Exception in callback f()", "exception": error})
+    loop.close()
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.ERROR if told else logging.DEBUG, logging.ERROR]
