@@ -1,83 +1,15 @@
-"""What a request wants, read from its path, head and body.
-
-`Ask.from_request` is pure: it peeks at the few fields that routing needs and
-leaves every value undecoded, so that odd types are the backend's to judge and a
-200 KB prompt costs tens of microseconds. It refuses only what no backend could
-route either: a body that is no JSON object, a `model` that is no string.
-"""
-
-import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+"""What a request wants, as the balancing sees it. `peek` reads it from the request."""
 
 import msgspec
 
-from balancing.tokens import BYTES_PER_TOKEN, NOTHING, Measure, TokenEstimator, measure
+from balancing.fields import UNREADABLE
+from balancing.tokens import NOTHING, Measure, TokenEstimator
 
-if TYPE_CHECKING:
-    from balancing.session_key import SessionKeys
-
-Headers = Sequence[tuple[bytes, bytes]]
-
-NO_FIELD: Final = msgspec.Raw()
-
-# A part that is no text, by its type; and what is inline of one, which is no text either. An
-# escaped quote before either is text that speaks of such parts.
-_MEDIA_PART: Final = re.compile(
-    rb'"type"\s*:\s*"(?:image|image_url|input_image|image_embeds|audio_url|input_audio'
-    rb'|video|video_url|document|file|input_file)"'
-)
-_INLINE_MEDIA: Final = re.compile(
-    rb'"(?:data"\s*:\s*"([A-Za-z0-9+/=\\]{256,})|data:[^",]{0,128};base64,([A-Za-z0-9+/=\\]*))'
-)
-
-# A list of prompts, of token ids, or of lists of token ids, by what it begins with.
-_LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
-# Prompts of one request that are told apart; a list of texts longer than this is one.
-PROMPTS_MAX: Final = 1_024
-# More than any context holds: a number that a client gives must not stretch a timeout for ever.
-COUNT_MAX: Final = 131_072
-COUNTED_BYTES_MAX: Final = 262_144
-
-
-# What msgspec raises on bytes that are no JSON; text that is no UTF-8 raises the other.
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
-NO_OBJECT: Final = "The request body must be one valid JSON object."
-
-
-class MalformedAsk(ValueError):
-    """The body cannot be routed; the text says what to change. Never holds the body."""
-
-
-class Peek(msgspec.Struct):
-    """The top-level fields that routing reads, each left as raw JSON."""
-
-    model: msgspec.Raw = NO_FIELD
-    stream: msgspec.Raw = NO_FIELD
-    stream_options: msgspec.Raw = NO_FIELD
-    previous_response_id: msgspec.Raw = NO_FIELD
-    n: msgspec.Raw = NO_FIELD
-    max_tokens: msgspec.Raw = NO_FIELD
-    max_completion_tokens: msgspec.Raw = NO_FIELD
-    max_output_tokens: msgspec.Raw = NO_FIELD
-    truncate_prompt_tokens: msgspec.Raw = NO_FIELD
-    prompt: msgspec.Raw = NO_FIELD
-    messages: msgspec.Raw = NO_FIELD
-    system: msgspec.Raw = NO_FIELD
-    tools: msgspec.Raw = NO_FIELD
-    instructions: msgspec.Raw = NO_FIELD
-    input: msgspec.Raw = NO_FIELD
-
-
-_peek = msgspec.json.Decoder(Peek)
-_items = msgspec.json.Decoder(list[msgspec.Raw])
-_integer = msgspec.json.Decoder(int)
-_string = msgspec.json.Decoder(str)
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One request as the balancing sees it.
+    """One request.
 
     `prompt_tokens` is the estimate for all prompts together, `measured` and
     `counted` what it was made from; `prompts` and `choices` say how many engine
@@ -103,68 +35,6 @@ class Ask(msgspec.Struct, frozen=True):
     response_id: str | None = None  # of a stored response that it refers to, at one backend
     first_pool: bool = False  # no model decides
 
-    @classmethod
-    def from_request(
-        cls,
-        path: str,
-        headers: Headers,
-        body: bytes,
-        estimator: TokenEstimator,
-        *,
-        generates: bool = True,
-        engine: bool = True,
-        sessions: "SessionKeys | None" = None,
-        tenant: str = "",
-    ) -> "Ask":
-        """Read a request's wishes. Raises MalformedAsk on a body that is no JSON object.
-
-        `sessions` tells where a session's key stands; None: nobody asks for it.
-        """
-        if not body or not _is_json(headers):
-            return cls(
-                path,
-                prompt_tokens=tokens_of_bytes(body),
-                generates=generates,
-                engine=engine,
-                session=_session(sessions, headers, None, tenant),
-                tenant=tenant,
-                response_id=_response_in(path),
-            )
-        try:
-            peek = (_peek if sessions is None else sessions.decoder).decode(body)
-        except (*UNREADABLE, RecursionError):
-            raise MalformedAsk(NO_OBJECT) from None
-        model = _model_of(peek.model)
-        text = _text_of(peek) or body
-        media_parts, text = without_media(text)
-        prompts, token_ids = _prompts_of(peek.input if peek.prompt is NO_FIELD else peek.prompt)
-        measured = NOTHING if token_ids else measure(text)
-        tokens = token_ids or estimator.estimate(model, measured, media_parts)
-        response_id = _response_in(path) or _text(peek.previous_response_id)
-        cut_tokens = _positive(peek.truncate_prompt_tokens)
-        if cut_tokens or response_id is not None:  # the backend counts other tokens than these
-            measured = NOTHING
-            tokens = min(tokens, cut_tokens or tokens)
-        return cls(
-            path=path,
-            model=model,
-            prompt_tokens=tokens,
-            measured=measured,
-            media_parts=media_parts,
-            prompts=prompts,
-            choices=min(_positive(peek.n) or 1, PROMPTS_MAX),
-            max_tokens=_positive(peek.max_completion_tokens)
-            or _positive(peek.max_tokens)
-            or _positive(peek.max_output_tokens),
-            stream=peek.stream is not NO_FIELD and bytes(peek.stream) == b"true",
-            stream_options=bytes(peek.stream_options),
-            generates=generates,
-            engine=engine,
-            session=_session(sessions, headers, peek, tenant),
-            tenant=tenant,
-            response_id=response_id,
-        )
-
     def with_count(self, counted: Measure, estimator: TokenEstimator) -> "Ask":
         """The same request, its text counted by a tokenizer: (tokens, turns)."""
         tokens = estimator.estimate(self.model, self.measured, self.media_parts, counted)
@@ -179,100 +49,3 @@ class Ask(msgspec.Struct, frozen=True):
             return bytes(_object.decode(self.stream_options).get("include_usage", b"")) == b"true"
         except UNREADABLE:
             return False  # odd options: the backend judges them
-
-
-def _is_json(headers: Headers) -> bool:
-    """JSON unless the request says it is something else (audio comes as multipart)."""
-    for name, value in headers:
-        if name == b"content-type":
-            return b"multipart/" not in value.lower()
-    return True
-
-
-def _session(
-    sessions: "SessionKeys | None", headers: Headers, peek: Peek | None, tenant: str
-) -> str | None:
-    """The session's key, apart from equal ones of other tenants (no name holds a blank)."""
-    key = sessions.read(headers, peek) if sessions is not None else None
-    return f"{tenant} {key}" if tenant and key else key
-
-
-def _model_of(raw: msgspec.Raw) -> str | None:
-    if raw is NO_FIELD or bytes(raw) == b"null":
-        return None
-    try:
-        return _string.decode(raw)
-    except UNREADABLE:
-        raise MalformedAsk("`model` must be a string.") from None
-
-
-def _response_in(path: str) -> str | None:
-    """The id in `/v1/responses/{id}` and in what lies below it."""
-    return path.split("/")[3] if path.startswith("/v1/responses/") else None
-
-
-def _text(raw: msgspec.Raw) -> str | None:
-    """A string, or None for anything else."""
-    if not bytes(raw).startswith(b'"'):
-        return None
-    try:
-        return _string.decode(raw)
-    except UNREADABLE:
-        return None
-
-
-def _text_of(peek: Peek) -> bytes:
-    """The prompt's JSON, wherever the dialect keeps it, as bytes to be measured."""
-    parts = (peek.messages, peek.prompt, peek.input, peek.system, peek.instructions, peek.tools)
-    given = [part for part in parts if part is not NO_FIELD]
-    return bytes(given[0]) if len(given) == 1 else b"".join(map(bytes, given))
-
-
-def without_media(text: bytes) -> tuple[int, bytes]:
-    """(number of parts that are no text, the JSON without their inline data)."""
-    parts = len(_MEDIA_PART.findall(text))
-    if not parts:
-        return 0, text
-    kept, at = [], 0
-    for found in _INLINE_MEDIA.finditer(text):
-        if text[found.start() - 1 : found.start()] != b"\\":
-            kept.append(text[at : found.start(found.lastindex or 0)])
-            at = found.end()
-    kept.append(text[at:])
-    return parts, b"".join(kept)
-
-
-def tokens_of_bytes(body: bytes) -> int:
-    """A guess for a body that is not read as text, at least 1."""
-    return max(1, round(len(body) / BYTES_PER_TOKEN))
-
-
-def _prompts_of(raw: msgspec.Raw) -> tuple[int, int]:
-    """(number of prompts, exact tokens when they are token ids else 0) of `prompt` or `input`.
-
-    Token ids are counted by their commas: a list of millions must not become
-    millions of objects. Lists of lists have a comma between any two ids too.
-    """
-    value = bytes(raw)
-    match = _LIST.match(value)
-    if match is None:
-        return 1, 0
-    first = match.group(1)
-    if first == b"[":
-        return min(value.count(b"[") - 1, PROMPTS_MAX), value.count(b",") + 1
-    if first != b'"':
-        return 1, value.count(b",") + 1
-    if len(value) > COUNTED_BYTES_MAX:
-        return 1, 0
-    return min(len(_items.decode(value)), PROMPTS_MAX), 0
-
-
-def _positive(raw: msgspec.Raw) -> int | None:
-    """An integer > 0, or None for anything else."""
-    if raw is NO_FIELD:
-        return None
-    try:
-        value = _integer.decode(raw)
-    except (msgspec.DecodeError, ValueError):
-        return None
-    return min(value, COUNT_MAX) if value > 0 else None

@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from balancing.ask import NO_FIELD, UNREADABLE, Headers, Peek
+from balancing.fields import NO_FIELD, UNREADABLE, Fields
+from balancing.peek import Headers
 
 # Longer keys are hashed: what is kept per request stays small.
 KEY_BYTES_MAX: Final = 128
@@ -29,27 +30,27 @@ class SessionKeys:
     def __init__(self, headers: Sequence[str], body_fields: Sequence[str]) -> None:
         self._headers = [name.lower().encode("ascii") for name in headers]
         names = dict.fromkeys(body_fields)
-        known = {field.encode_name: field.name for field in msgspec.structs.fields(Peek)}
+        known = {field.encode_name: field.name for field in msgspec.structs.fields(Fields)}
         # Attributes by position: a configured key need not be a Python name.
         new = {name: f"session_{i}" for i, name in enumerate(names) if name not in known}
-        peek = msgspec.defstruct(
-            "SessionPeek",
+        wanted = msgspec.defstruct(
+            "SessionFields",
             [(attribute, msgspec.Raw, NO_FIELD) for attribute in new.values()],
-            bases=(Peek,),
+            bases=(Fields,),
             rename={attribute: name for name, attribute in new.items()},
         )
         self._attributes = [(known | new)[name] for name in names]
-        self.decoder: msgspec.json.Decoder[Peek] = msgspec.json.Decoder(peek)
+        self.decoder: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(wanted)
 
-    def read(self, headers: Headers, peek: Peek | None) -> str | None:
-        """The first key that is present and usable; `peek` is what `decoder` made of the body."""
+    def read(self, headers: Headers, fields: Fields | None) -> str | None:
+        """The first key that is present and usable; `fields`: what `decoder` made of the body."""
         for wanted in self._headers:
             for name, value in headers:
                 if name == wanted and value:
                     return _bounded(value)
-        if peek is not None:
+        if fields is not None:
             for attribute in self._attributes:
-                raw: msgspec.Raw = getattr(peek, attribute)
+                raw: msgspec.Raw = getattr(fields, attribute)
                 if raw is not NO_FIELD and (key := _text_of(bytes(raw))):
                     return key
         return None

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from balancing.ask import Ask
+from balancing.peek import peek
 from balancing.token_counter import HuggingFace, TokenCounter, count_prompt
 from balancing.tokens import TokenEstimator
 
@@ -118,7 +119,7 @@ def samples(
 
 def _ask(body: bytes, estimator: TokenEstimator) -> Ask:
     headers = [(b"content-type", b"application/json")]
-    return Ask.from_request("/v1/chat/completions", headers, body, estimator)
+    return peek("/v1/chat/completions", headers, body, estimator)
 
 
 def _learn(estimator: TokenEstimator, ask: Ask, actual: int) -> None:

@@ -30,8 +30,8 @@ class AccessLog:
         self._fd = fd
         self._lines: list[bytes] = []
         self._batches: queue.Queue[bytes | None] = queue.Queue(BATCHES_MAX)
-        self._thread = threading.Thread(target=self._write_all, name="access-log", daemon=True)
-        self._thread.start()
+        self._writer = threading.Thread(target=self._write_all, name="access-log", daemon=True)
+        self._writer.start()
 
     def write(self, fields: dict[str, object]) -> None:
         """Take one line; it is written within FLUSH_S."""
@@ -49,7 +49,7 @@ class AccessLog:
             self._batches.put(None, timeout=timeout_s)
         except queue.Full:
             return
-        self._thread.join(timeout_s)
+        self._writer.join(timeout_s)
 
     def _flush(self) -> None:
         if not self._lines:

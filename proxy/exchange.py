@@ -13,11 +13,13 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from balancing.ask import NO_OBJECT, UNREADABLE, Ask, MalformedAsk, tokens_of_bytes
+from balancing.ask import Ask
 from balancing.backend import Backend
+from balancing.fields import UNREADABLE
 from balancing.fleet import UnknownModel
 from balancing.gate import ForeignResponse, NoBackend, OwnerAway
 from balancing.lease import Lease
+from balancing.peek import NO_OBJECT, MalformedAsk, peek, tokens_of_bytes
 from balancing.poison import died_of_it
 from balancing.tokens import NOTHING, Measure
 from conf.settings import TimeoutSettings
@@ -352,7 +354,7 @@ class Exchange:
             )
             return
         try:
-            self.ask = Ask.from_request(
+            self.ask = peek(
                 self.ask.path,
                 self.head.headers,
                 self.body,

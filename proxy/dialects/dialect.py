@@ -158,6 +158,8 @@ def usage_of(raw: msgspec.Raw) -> Usage | None:
     cached = counts.cache_read_input_tokens or (details.cached_tokens if details else 0) or 0
     prompt = counts.prompt_tokens if counts.prompt_tokens is not None else counts.input_tokens
     completion = counts.completion_tokens or counts.output_tokens or 0
-    if prompt is None or not all(0 <= each < TOKENS_MAX for each in (prompt, completion, cached)):
+    if prompt is None or min(prompt, completion, cached) < 0:
+        return None
+    if max(prompt, completion, cached) >= TOKENS_MAX:
         return None
     return Usage(prompt, completion, cached)

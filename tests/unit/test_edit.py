@@ -4,13 +4,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancing.ask import Ask
+from balancing.peek import peek
 from balancing.tokens import TokenEstimator
 from proxy.edit import with_keys, with_usage_asked
 
 
 def edited(body: bytes) -> bytes:
-    ask = Ask.from_request("/v1/completions", [], body, TokenEstimator())
+    ask = peek("/v1/completions", [], body, TokenEstimator())
     return with_usage_asked(body, ask)
 
 

@@ -9,6 +9,7 @@ from balancing.backend import AdminState, Backend, State
 from balancing.fleet import Fleet, Pool
 from balancing.gate import Gate, NoBackend, OwnerAway
 from balancing.lease import Reason
+from balancing.peek import peek
 from balancing.policies.least_tokens import LeastTokens
 from balancing.response_owners import ID_CHARS_MAX, KEPT_S, OWNERS_MAX, ResponseOwners
 from balancing.tokens import TokenEstimator
@@ -58,7 +59,7 @@ def test_ids_that_nobody_could_ask_for_are_not_kept() -> None:
     ],
 )
 def test_what_a_request_refers_to(path: str, body: bytes, response_id: str | None) -> None:
-    assert Ask.from_request(path, JSON, body, TokenEstimator()).response_id == response_id
+    assert peek(path, JSON, body, TokenEstimator()).response_id == response_id
 
 
 @pytest.fixture

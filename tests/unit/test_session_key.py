@@ -4,6 +4,7 @@ import orjson
 import pytest
 
 from balancing.ask import Ask
+from balancing.peek import peek
 from balancing.session_key import HASHED_BYTES_MAX, KEY_BYTES_MAX, SessionKeys
 from balancing.tokens import TokenEstimator
 
@@ -12,9 +13,7 @@ KEYS = SessionKeys(["x-session-id", "X-Chat"], ["prompt_cache_key", "user"])
 
 
 def ask(body: bytes, *headers: tuple[bytes, bytes], keys: SessionKeys | None = KEYS) -> Ask:
-    return Ask.from_request(
-        "/v1/chat/completions", [JSON, *headers], body, TokenEstimator(), sessions=keys
-    )
+    return peek("/v1/chat/completions", [JSON, *headers], body, TokenEstimator(), sessions=keys)
 
 
 def session(
@@ -102,7 +101,7 @@ def test_nobody_reads_it_unasked_and_the_rest_of_the_ask_is_the_same() -> None:
 def test_other_bodies_have_only_headers() -> None:
     for headers in ([(b"content-type", b"multipart/form-data; boundary=x")], []):
         body = b'--x {"user":"u"}' if headers else b""
-        seen = Ask.from_request(
+        seen = peek(
             "/v1/audio/transcriptions",
             [*headers, (b"x-session-id", b"s")],
             body,

@@ -5,7 +5,7 @@ from hmac import compare_digest
 
 import pytest
 
-from balancing.ask import Ask
+from balancing.peek import peek
 from balancing.response_owners import ResponseOwners
 from balancing.session_key import SessionKeys
 from balancing.tokens import TokenEstimator
@@ -115,7 +115,7 @@ def test_equal_sessions_of_two_tenants_are_two() -> None:
 
     def session(tenant: str, body: bytes = b'{"prompt":"x"}') -> str | None:
         headers = [(b"content-type", b"application/json"), (b"x-session-id", b"s")]
-        return Ask.from_request(
+        return peek(
             "/v1/completions", headers, body, TokenEstimator(), sessions=keys, tenant=tenant
         ).session
 

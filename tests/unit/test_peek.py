@@ -3,14 +3,15 @@
 import orjson
 import pytest
 
-from balancing.ask import COUNT_MAX, Ask, MalformedAsk
+from balancing.ask import Ask
+from balancing.peek import COUNT_MAX, MalformedAsk, peek
 from balancing.tokens import MEDIA_PART_TOKENS, NOTHING, TokenEstimator
 
 JSON = [(b"content-type", b"application/json")]
 
 
 def ask(body: bytes, path: str = "/v1/chat/completions") -> Ask:
-    return Ask.from_request(path, JSON, body, TokenEstimator())
+    return peek(path, JSON, body, TokenEstimator())
 
 
 def test_a_chat() -> None:
@@ -153,7 +154,7 @@ def test_a_history_that_the_backend_keeps_teaches_nothing() -> None:
 
 def test_multipart_is_not_read_as_json() -> None:
     form = [(b"content-type", b"multipart/form-data; boundary=x")]
-    seen = Ask.from_request("/v1/audio/transcriptions", form, b"--x\r\n...", TokenEstimator())
+    seen = peek("/v1/audio/transcriptions", form, b"--x\r\n...", TokenEstimator())
     assert seen.model is None
 
 
