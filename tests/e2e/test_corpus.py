@@ -14,9 +14,14 @@ from tests.e2e.process import Penstock, Serve
 from tests.e2e.raw_backend import RawBackend, finish
 from tests.http.answers import ANSWERS
 from tests.http.case import Case, Steps
+from tests.http.framing import FRAMING
 from tests.http.headers import HEADERS
-from tests.http.requests import REQUESTS, accepted, body_of, raw
+from tests.http.lines import LINES
+from tests.http.message import accepted, body_of, raw
+from tests.http.sequences import SEQUENCES
 from tests.http.verdict import MARKER, Judgement, Seen, Verdict, answered, judge
+
+REQUESTS = [*FRAMING, *LINES, *SEQUENCES]
 
 WITHIN_S = 6.0
 CASES_MIN = 150

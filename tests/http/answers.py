@@ -4,7 +4,7 @@
 """
 
 from tests.http.case import CLOSE, CUT, RESET, Case, Steps
-from tests.http.requests import body_of, raw
+from tests.http.message import body_of, raw
 
 SECRET = b"tenant-a-5f0c"
 JSON = b"content-type: application/json\r\n"

@@ -1,7 +1,7 @@
 """The corpus, headers: what of the client's may go on, and what never does."""
 
 from tests.http.case import Case
-from tests.http.requests import accepted, body_of, raw
+from tests.http.message import accepted, body_of, raw
 
 # A value of the client's that must not arrive. Upstream all values are lower-cased first.
 FORGED = b"forged-7e1"

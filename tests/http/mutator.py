@@ -5,7 +5,7 @@ from itertools import pairwise
 from random import Random
 from typing import Final
 
-from tests.http.requests import CHUNKED, chunks, raw
+from tests.http.message import CHUNKED, chunks, raw
 
 _BODY: Final = b'{"prompt":"some words"}'
 _RAW: Final = b"POST /raw HTTP/1.1"
