@@ -17,7 +17,7 @@ from proxy.errors import (
 )
 from proxy.heads import ResponseHead
 from tests.unit.golden import GOLDEN, STREAMS, Golden, body_of
-from tests.unit.test_relay import Request
+from tests.unit.relayed import Request
 from tests.unit.test_upstream import Link
 
 # What stands for the first token of each API, and what comes before it.

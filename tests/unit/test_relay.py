@@ -1,13 +1,10 @@
-"""Relays by transcript: bytes of an answer in, bytes to the client out, at every split."""
+"""Streams through the relay by transcript: bytes in, bytes to the client out, at every split."""
 
 from collections.abc import Callable
 
 import pytest
 
 from balancing.ask import Ask
-from balancing.backend import Backend
-from balancing.lease import Lease
-from proxy.answer import Answer
 from proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
 from proxy.dialects.choices import Choices
 from proxy.dialects.dialect import Event
@@ -22,105 +19,23 @@ from proxy.errors import (
     EngineDead,
     StreamBroken,
 )
-from proxy.heads import RequestHead, ResponseHead, parse_request_head, parse_response_head
-from proxy.metrics import ITL_S, Histogram
 from proxy.relay import (
     EVENT_BYTES_MAX,
     HELD_BYTES_MAX,
-    WHOLE_BYTES_MAX,
     EventRelay,
-    JsonRelay,
-    Relay,
 )
-from tests.unit.transport import Transport, dechunked
-
-SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8"
-JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json"
-
-
-def chat(text: bytes, finish: bytes = b"null", index: int = 0) -> bytes:
-    return (
-        b'data: {"id":"c","choices":[{"index":%d,"delta":{"content":"%b"},'
-        b'"logprobs":null,"finish_reason":%b}]}\n\n' % (index, text, finish)
-    )
-
-
-USAGE = (
-    b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":7,"total_tokens":10,'
-    b'"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
+from tests.unit.relayed import (
+    DEAD,
+    DONE,
+    DRAINING,
+    ERROR,
+    JSON,
+    ROLE,
+    TOKENS,
+    USAGE,
+    Request,
+    chat,
 )
-DONE = b"data: [DONE]\n\n"
-ROLE = chat(b"").replace(b'{"content"', b'{"role":"assistant","content"')
-DRAINING = b"cannot schedule new futures after shutdown"
-ERROR = b'data: {"error": {"message": "busy", "type": "Service Unavailable", "code": 503}}\n\n'
-DEAD = ERROR.replace(b"busy", b"EngineCore encountered an issue.").replace(b"503", b"500")
-# Text that looks like framing, escaped as JSON must have it, and bytes of several per character.
-TOKENS = [
-    chat(b""),
-    chat(rb"data: [DONE]\n\n"),
-    chat(rb"\"finish_reason\":null \"choices\":[]"),
-    chat("é 河 🚀".encode()),
-    chat(b"end", b'"length"'),
-]
-
-
-class Request:
-    """An answer on its way through a relay."""
-
-    def __init__(
-        self,
-        dialect: Dialect = CHAT,
-        *,
-        hide_usage: bool = True,
-        ask: Ask | None = None,
-        head: bytes = SSE,
-        client: bytes = b"GET / HTTP/1.1\r\nhost: x",
-    ) -> None:
-        self.transport = Transport()
-        self.answer = Answer(self.transport, parse_request_head(client), b"id-1", [])
-        self.backend = Backend("b0", "http://127.0.0.1:1")
-        self.lease = Lease(self.backend, ask or Ask("/", prompt_tokens=7, stream=True), 0.0)
-        self.ends: list[BackendError | None] = []
-        self.made: list[str] = []
-        self.head = parse_response_head(head)
-        self.relay: Relay
-        if b"event-stream" in head:
-            self.relay = EventRelay(
-                self.head,
-                self.answer,
-                self.lease,
-                self.ends.append,
-                dialect,
-                Histogram(ITL_S),
-                self.made.append,
-                hide_usage=hide_usage,
-            )
-        elif b"application/json" in head:
-            self.relay = JsonRelay(
-                self.head,
-                self.answer,
-                self.lease,
-                self.ends.append,
-                dialect,
-                self.made.append,
-            )
-        else:
-            self.relay = Relay(self.head, self.answer, self.lease, self.ends.append)
-        self.relay.begin()
-
-    def feed(self, *pieces: bytes) -> "Request":
-        for piece in pieces:
-            if piece and not self.ends:
-                self.relay.body(piece)
-        return self
-
-    @property
-    def body(self) -> bytes:
-        return dechunked(self.transport.sent)[1]
-
-    @property
-    def complete(self) -> bool:
-        return dechunked(self.transport.sent)[2]
 
 
 def at_every_split(stream: bytes, check: Callable[[Request], None], **options: object) -> None:
@@ -353,22 +268,6 @@ def test_the_role_alone_commits_nothing() -> None:
         assert Request().feed(first).relay.committed
 
 
-@pytest.mark.parametrize("body", [b'{"error":{"message":"%b"}}', b'{"error": {"message": "%b"}}'])
-def test_a_500_tells_of_its_backend_or_passes(body: bytes) -> None:
-    head = b"HTTP/1.1 500 Oops\r\ncontent-type: application/json"
-    cases = {
-        DRAINING: BackendDraining,
-        b"EngineCore encountered an issue. See above.": EngineDead,
-        b"quoted: " + DRAINING: type(None),
-        rb"\"message\":\"" + DRAINING: type(None),
-    }
-    for message, error in cases.items():
-        request = Request(head=head).feed(body % message)
-        request.relay.end()
-        assert type(request.ends[0]) is error
-        assert bool(request.transport.sent) == (error is type(None))
-
-
 def test_each_prompt_of_several_is_released_by_its_first_token() -> None:
     ask = Ask("/", prompt_tokens=90, prompts=3, choices=1, stream=True)
     request = Request(COMPLETIONS, ask=ask).feed(chat(b"a", index=2))
@@ -398,67 +297,6 @@ def test_a_preamble_without_end_is_committed_at_the_limit() -> None:
     assert request.relay.committed
 
 
-def test_json_is_held_until_it_is_whole() -> None:
-    body = b'{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
-    request = Request(head=JSON + b"\r\ncontent-length: %d" % len(body)).feed(body[:9], body[9:])
-    assert request.transport.sent == b""
-    request.relay.end()
-    assert request.transport.sent.endswith(b"\r\n\r\n" + body)
-    assert b"content-length: %d\r\n" % len(body) in request.transport.sent
-    assert request.relay.usage == (7, 3, 0)
-    assert request.ends == [None]
-
-
-def test_a_cut_json_answer_never_reached_the_client() -> None:
-    request = Request(head=JSON + b"\r\ncontent-length: 100").feed(b'{"choices"')
-    request.relay.lost(AnswerCut())
-    assert request.transport.sent == b""
-    assert request.ends[0] is not None
-    assert request.ends[0].retryable
-
-
-def test_json_over_the_limit_is_passed_on() -> None:
-    request = Request(head=JSON).feed(b"x" * WHOLE_BYTES_MAX)
-    assert request.transport.sent == b""
-    request.feed(b"y", b"z")
-    request.relay.end()
-    assert request.body == b"x" * WHOLE_BYTES_MAX + b"yz"
-    assert request.complete
-
-
-def test_an_error_answer_after_a_hold_becomes_an_event() -> None:
-    """A hold has promised a 200; the backend then says 400."""
-    request = Request(MESSAGES, head=b"HTTP/1.1 400 Bad\r\ncontent-type: application/json")
-    request.answer.hold()
-    request.feed(b'{"type":"error",\n"error":{}}')
-    request.relay.end()
-    assert request.body == b': ping\n\nevent: error\ndata: {"type":"error", "error":{}}\n\n'
-    assert not request.complete
-    assert request.transport.closed
-
-
-def test_anything_else_is_committed_at_its_head() -> None:
-    request = Request(head=b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav")
-    assert request.transport.sent.startswith(b"HTTP/1.1 200 OK\r\n")
-    request.feed(b"RIFF", b"data")
-    request.relay.end()
-    assert request.body == b"RIFFdata"
-
-
-def test_http_1_0_gets_no_chunks_and_a_close() -> None:
-    request = Request(client=b"GET / HTTP/1.0").feed(TOKENS[0], DONE)
-    request.relay.end()
-    head, _, body = request.transport.sent.partition(b"\r\n\r\n")
-    assert body == TOKENS[0] + DONE
-    assert b"transfer-encoding" not in head
-    assert b"connection: close" in head
-
-
-def test_heads_are_typed() -> None:
-    assert isinstance(parse_request_head(b"GET / HTTP/1.0"), RequestHead)
-    assert isinstance(parse_response_head(SSE), ResponseHead)
-
-
 def test_a_stream_without_its_own_end_is_broken() -> None:
     """No [DONE], yet a clean end of the connection: the client must not take it for whole."""
     request = Request().feed(TOKENS[0], TOKENS[1])
@@ -479,16 +317,6 @@ def test_an_end_without_its_empty_line_is_an_end() -> None:
     request.relay.end()
     assert request.ends == [None]
     assert request.body == TOKENS[0] + b"data: [DONE]\n"
-
-
-def test_a_cut_json_answer_without_a_length_is_found_out() -> None:
-    request = Request(head=JSON).feed(b'{"choices":[{"te')
-    request.relay.end()
-    assert isinstance(request.ends[0], AnswerCut)
-    assert request.transport.sent == b""
-    whole = Request(head=JSON).feed(b'{"choices":[]}')
-    whole.relay.end()
-    assert whole.ends == [None]
 
 
 def test_a_long_preamble_is_held_whole() -> None:
@@ -557,24 +385,6 @@ def test_an_odd_id_is_passed_on_and_not_told(odd: bytes) -> None:
     stream = CREATED % odd + ITEM
     request = Request(RESPONSES).feed(stream)
     assert (request.made, request.body) == ([], stream)
-
-
-@pytest.mark.parametrize(
-    ("body", "made"),
-    [
-        (b'{"id":"resp_1","object":"response","usage":null}', ["resp_1"]),
-        (b'{"id":"resp_1","object":"response.deleted"}', []),
-        (b'{"id":7,"object":"response"}', []),
-        (b'{"error":{"message":"no"}}', []),
-        (b"[]", []),
-        (b"no JSON", []),
-    ],
-)
-def test_the_id_of_a_whole_response_is_told(body: bytes, made: list[str]) -> None:
-    head = JSON + b"\r\ncontent-length: %d" % len(body)
-    request = Request(RESPONSES, head=head).feed(body)
-    request.relay.end()
-    assert (request.made, request.ends) == (made, [None])
 
 
 def test_ids_of_other_dialects_are_no_responses() -> None:

@@ -1,84 +1,14 @@
-"""The watch over a backend: what turns and requests do to its state, with a clock of the test's."""
-
-from collections.abc import Callable
-from random import Random
+"""The watch over a backend: what turns and requests do to its state."""
 
 from balancing.ask import Ask
-from balancing.backend import AdminState, Backend, State
+from balancing.backend import AdminState, State
 from balancing.engine_report import EngineReport
 from balancing.lease import Lease
 from conf.settings import DeepProbeSettings, HealthSettings
 from health.machine import REQUESTS_FALL
 from health.probes import Outcome, Task
-from health.watch import STALL_S, Watch
-
-OK = Outcome(models={"m": b"{}"})
-TIMEOUT = Outcome("timeout")
-REFUSED = Outcome("unreachable", certain=True)
-HUNG = Outcome("hung")
-
-
-def _nothing() -> None:
-    pass
-
-
-class Backends:
-    """Answers as told; `during_…` is what happens while a probe is under way."""
-
-    def __init__(self) -> None:
-        self.live_is = Outcome()
-        self.ready_is = OK
-        self.deep_is = Outcome()
-        self.deep_asked = 0
-        self.deep_timeout_s = 0.0
-        self.task_is = Task.COMPLETION
-        self.tasks_were: list[Task | None] = []
-        self.during_live: Callable[[], None] = _nothing
-        self.during_deep: Callable[[], None] = _nothing
-
-    async def live(self, timeout_s: float) -> Outcome:
-        self.during_live()
-        return self.live_is
-
-    async def ready(self, timeout_s: float) -> Outcome:
-        return self.ready_is
-
-    async def deep(
-        self, model: str, task: Task | None, timeout_s: float
-    ) -> tuple[Task | None, Outcome]:
-        assert model == "m"
-        self.deep_asked += 1
-        self.deep_timeout_s = timeout_s
-        self.tasks_were.append(task)
-        self.during_deep()
-        return self.task_is, self.deep_is
-
-
-class Scene:
-    """One backend of a pool of `count`, watched, at `now_s`."""
-
-    def __init__(
-        self, count: int = 4, models: tuple[str, ...] = (), deep_interval_s: float = 10.0
-    ) -> None:
-        self.now_s = 1_000.0
-        self.ask = Backends()
-        self.peers = [Backend(f"b{i}", f"http://b{i}") for i in range(count)]
-        for peer in self.peers[1:]:
-            peer.state = State.READY
-        self.backend = self.peers[0]
-        settings = HealthSettings(deep=DeepProbeSettings(interval_s=deep_interval_s))
-        self.watch = Watch(
-            self.backend, self.peers, models, settings, Random(1), lambda: self.now_s
-        )
-
-    async def turn(self, times: int = 1, step_s: float = 0.0) -> State:
-        for _ in range(times):
-            self.now_s += step_s
-            await self.watch.turn(self.ask)
-        return self.backend.state
-
-    def lease(self, tokens: int = 100) -> Lease:
-        return Lease(self.backend, Ask("/", prompt_tokens=tokens, stream=True), self.now_s)
+from health.watch import STALL_S
+from tests.unit.watched import HUNG, REFUSED, TIMEOUT, Scene
 
 
 async def test_one_pass_is_enough_at_first_and_tells_the_models() -> None:
@@ -113,7 +43,7 @@ async def test_a_timeout_while_streams_progress_is_load() -> None:
     scene.ask.live_is = TIMEOUT
     scene.ask.during_live = lambda: lease.tokens(1)
     assert await scene.turn(10) is State.READY
-    scene.ask.during_live = _nothing
+    scene.ask.during_live = lambda: None
     assert await scene.turn(3) is State.EJECTED
 
 

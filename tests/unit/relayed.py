@@ -1,0 +1,106 @@
+"""An answer on its way through a relay, and what vLLM makes answers of."""
+
+from balancing.ask import Ask
+from balancing.backend import Backend
+from balancing.lease import Lease
+from proxy.answer import Answer
+from proxy.dialects import CHAT, Dialect
+from proxy.errors import (
+    BackendError,
+)
+from proxy.heads import parse_request_head, parse_response_head
+from proxy.metrics import ITL_S, Histogram
+from proxy.relay import (
+    EventRelay,
+    JsonRelay,
+    Relay,
+)
+from tests.unit.transport import Transport, dechunked
+
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8"
+JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json"
+
+
+def chat(text: bytes, finish: bytes = b"null", index: int = 0) -> bytes:
+    return (
+        b'data: {"id":"c","choices":[{"index":%d,"delta":{"content":"%b"},'
+        b'"logprobs":null,"finish_reason":%b}]}\n\n' % (index, text, finish)
+    )
+
+
+USAGE = (
+    b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":7,"total_tokens":10,'
+    b'"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+ROLE = chat(b"").replace(b'{"content"', b'{"role":"assistant","content"')
+DRAINING = b"cannot schedule new futures after shutdown"
+ERROR = b'data: {"error": {"message": "busy", "type": "Service Unavailable", "code": 503}}\n\n'
+DEAD = ERROR.replace(b"busy", b"EngineCore encountered an issue.").replace(b"503", b"500")
+# Text that looks like framing, escaped as JSON must have it, and bytes of several per character.
+TOKENS = [
+    chat(b""),
+    chat(rb"data: [DONE]\n\n"),
+    chat(rb"\"finish_reason\":null \"choices\":[]"),
+    chat("é 河 🚀".encode()),
+    chat(b"end", b'"length"'),
+]
+
+
+class Request:
+    """An answer on its way through a relay."""
+
+    def __init__(
+        self,
+        dialect: Dialect = CHAT,
+        *,
+        hide_usage: bool = True,
+        ask: Ask | None = None,
+        head: bytes = SSE,
+        client: bytes = b"GET / HTTP/1.1\r\nhost: x",
+    ) -> None:
+        self.transport = Transport()
+        self.answer = Answer(self.transport, parse_request_head(client), b"id-1", [])
+        self.backend = Backend("b0", "http://127.0.0.1:1")
+        self.lease = Lease(self.backend, ask or Ask("/", prompt_tokens=7, stream=True), 0.0)
+        self.ends: list[BackendError | None] = []
+        self.made: list[str] = []
+        self.head = parse_response_head(head)
+        self.relay: Relay
+        if b"event-stream" in head:
+            self.relay = EventRelay(
+                self.head,
+                self.answer,
+                self.lease,
+                self.ends.append,
+                dialect,
+                Histogram(ITL_S),
+                self.made.append,
+                hide_usage=hide_usage,
+            )
+        elif b"application/json" in head:
+            self.relay = JsonRelay(
+                self.head,
+                self.answer,
+                self.lease,
+                self.ends.append,
+                dialect,
+                self.made.append,
+            )
+        else:
+            self.relay = Relay(self.head, self.answer, self.lease, self.ends.append)
+        self.relay.begin()
+
+    def feed(self, *pieces: bytes) -> "Request":
+        for piece in pieces:
+            if piece and not self.ends:
+                self.relay.body(piece)
+        return self
+
+    @property
+    def body(self) -> bytes:
+        return dechunked(self.transport.sent)[1]
+
+    @property
+    def complete(self) -> bool:
+        return dechunked(self.transport.sent)[2]
