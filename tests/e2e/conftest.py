@@ -5,7 +5,6 @@ asserted when the test is over.
 """
 
 import asyncio
-import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,11 +15,8 @@ import orjson
 import pytest
 
 from bench.sim.server import SimServer
-from tests.e2e.process import Penstock, Script, Serve, Simulate
+from tests.e2e.process import ROOT, Penstock, Script, Serve, Simulate
 from tests.e2e.wire import KEY, PROMPT, Client, Guard
-
-ROOT = Path(__file__).resolve().parents[2]
-_LISTENING = re.compile(rb"listening on [^ ]*:(\d+), admin on [^ ]*:(\d+)")
 
 
 @pytest.fixture
@@ -93,7 +89,7 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
         penstock = Penstock(process, 0, 0, config.get("admin", {}).get("token", ""), path)
         running.append((penstock, at_rest))
         listening = asyncio.Event()
-        readers.append(asyncio.create_task(_read_log(penstock, listening)))
+        readers.append(asyncio.create_task(penstock.read_log(listening)))
         readers.append(asyncio.create_task(_read_access(penstock)))
         async with asyncio.timeout(15):
             await listening.wait()
@@ -167,16 +163,6 @@ async def guard(simulate: Simulate, serve: Serve) -> AsyncIterator[Guard]:
         said += b"".join(penstock.log).decode() + str(penstock.access_lines)
         assert KEY not in said
         assert PROMPT not in said
-
-
-async def _read_log(penstock: Penstock, listening: asyncio.Event) -> None:
-    assert penstock.process.stderr is not None
-    async for line in penstock.process.stderr:
-        penstock.log.append(line)
-        if match := _LISTENING.search(line):
-            penstock.port, penstock.admin_port = map(int, match.groups())
-            listening.set()
-    listening.set()
 
 
 async def _read_access(penstock: Penstock) -> None:

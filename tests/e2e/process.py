@@ -2,18 +2,21 @@
 
 import asyncio
 import contextlib
+import re
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import orjson
 
 from bench.sim.server import SimServer
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 REST_WITHIN_S = 3.0
+_LISTENING: Final = re.compile(rb"listening on [^ ]*:(\d+), admin on [^ ]*:(\d+)")
 
 COUNTS = ("requests_in_flight", "queued_prefill_tokens", "active_decode_tokens", "streams")
 
@@ -37,6 +40,16 @@ class Penstock:
     @property
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self.admin_port}"
+
+    async def read_log(self, listening: asyncio.Event) -> None:
+        """Collect its log to the end; `listening` is set once its ports are known, or it ends."""
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.log.append(line)
+            if match := _LISTENING.search(line):
+                self.port, self.admin_port = map(int, match.groups())
+                listening.set()
+        listening.set()
 
     async def backends(self) -> list[dict[str, Any]]:
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}

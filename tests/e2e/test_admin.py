@@ -15,8 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.sim.server import SimServer
-from tests.e2e.conftest import ROOT
-from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.process import ROOT, Penstock, Serve, Simulate
 
 COMPLETIONS = "/v1/completions"
 PROMPT: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 5}

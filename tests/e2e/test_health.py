@@ -1,9 +1,7 @@
 """Backends that die, stop, hang, flap and return, under load and at the default settings."""
 
 import asyncio
-import contextlib
 import signal
-import sys
 from collections.abc import AsyncIterator
 from time import monotonic
 from typing import Any
@@ -12,8 +10,8 @@ import aiohttp
 import pytest
 
 from bench.sim.server import SimServer
-from tests.e2e.conftest import ROOT
 from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.sim_process import SimProcess
 
 DEFAULTS: dict[str, Any] = {
     "interval_s": 2,
@@ -23,40 +21,9 @@ DEFAULTS: dict[str, Any] = {
 BODY = {"model": "sim-model", "prompt": "hello", "max_tokens": 4}
 
 
-class SimProcess:
-    """A simulated server in a process of its own, which can be killed and stopped."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self, port: int = 0) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.sim", "--port", str(port), "--profile", "instant"),
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), 15)
-        self.url = line.split()[1].decode()
-
-    async def restart(self) -> None:
-        await self.start(int(self.url.rpartition(":")[2]))
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    async def kill(self) -> None:
-        assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
-
-
 @pytest.fixture
 async def sim_processes() -> AsyncIterator[list[SimProcess]]:
-    servers = [SimProcess() for _ in range(3)]
+    servers = [SimProcess("--profile", "instant") for _ in range(3)]
     try:
         for server in servers:
             await server.start()
@@ -120,7 +87,7 @@ async def test_a_killed_server_is_out_after_one_request(
     assert load.errors == []
     assert sum(attempts == 2 for _, attempts in load.served) <= 1
     assert (await penstock.backends())[0]["reason"] == "unreachable"
-    await sim_processes[0].restart()
+    await sim_processes[0].start()
     await penstock.until(lambda listing: listing[0]["state"] == "warming", 10)
 
 

@@ -15,8 +15,7 @@ import orjson
 import pytest
 
 from bench.sim.server import SimServer
-from tests.e2e.conftest import ROOT
-from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.process import ROOT, Penstock, Serve, Simulate
 
 
 class Ran(NamedTuple):

@@ -15,8 +15,7 @@ import orjson
 import pytest
 
 from bench.sim.server import SimServer
-from tests.e2e.conftest import ROOT
-from tests.e2e.process import Simulate
+from tests.e2e.process import ROOT, Simulate
 from tests.e2e.traffic import Traffic
 
 # As many for the figures: `make reloads`.

@@ -2,9 +2,6 @@
 
 import asyncio
 import contextlib
-import re
-import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,47 +10,18 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from tests.e2e.process import Penstock
+from tests.e2e.process import ROOT, Penstock
+from tests.e2e.sim_process import SimProcess
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-_LISTENING: Final = re.compile(rb"listening on [^ ]*:(\d+), admin on [^ ]*:(\d+)")
 # 10 tokens a second on every stream, however many there are.
 SIM: Final = ("--profile", "steady-50", "--speedup", "0.2")
 
 
-class Server:
-    """One `penstock sim` process on a port that it keeps through its deaths."""
+class Server(SimProcess):
+    """One that makes faults, and tells what came to it."""
 
     def __init__(self) -> None:
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = int(sock.getsockname()[1])
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        """Start it unless it runs; returns when it listens."""
-        if self._process is not None and self._process.returncode is None:
-            return
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "proxy", "sim", "--port", str(self.port), *SIM),
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert self._process.stdout is not None
-        async with asyncio.timeout(60):
-            assert await self._process.stdout.readline()
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    async def kill(self) -> None:
-        """As a crash does: without a word."""
-        assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
+        super().__init__(*SIM)
 
     async def fault(self, kind: str, **options: Any) -> None:
         await self._control({"clear": True, "set": [{"kind": kind, **options}]})
@@ -101,7 +69,7 @@ async def proxy(servers: list[Server], folder: Path, **config: Any) -> AsyncIter
         "log": {"access": False},
         **config,
     }
-    path = folder / f"penstock-{servers[0].port}-{len(servers)}.yaml"
+    path = folder / f"penstock-{servers[0].url.rpartition(':')[2]}-{len(servers)}.yaml"
     path.write_bytes(orjson.dumps(settings))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "proxy", "serve", "--config", str(path)),
@@ -110,7 +78,7 @@ async def proxy(servers: list[Server], folder: Path, **config: Any) -> AsyncIter
     )
     penstock = Penstock(process, 0, 0)
     listening = asyncio.Event()
-    reader = asyncio.create_task(_read_log(penstock, listening))
+    reader = asyncio.create_task(penstock.read_log(listening))
     try:
         async with asyncio.timeout(60):
             await listening.wait()
@@ -120,13 +88,3 @@ async def proxy(servers: list[Server], folder: Path, **config: Any) -> AsyncIter
         await penstock.stop()
         await reader
     assert b"Traceback" not in b"".join(penstock.log), b"".join(penstock.log).decode()
-
-
-async def _read_log(penstock: Penstock, listening: asyncio.Event) -> None:
-    assert penstock.process.stderr is not None
-    async for line in penstock.process.stderr:
-        penstock.log.append(line)
-        if match := _LISTENING.search(line):
-            penstock.port, penstock.admin_port = map(int, match.groups())
-            listening.set()
-    listening.set()
