@@ -22,7 +22,7 @@ from bench.sim.text import expected
 from tests.certificates import Files, client_context, issue, server_context
 from tests.e2e.process import COUNTS, Penstock, Serve, Simulate
 from tests.e2e.request import CHAT, ask
-from tests.e2e.tls import TlsClient, TlsFront, post
+from tests.e2e.tls import TlsClient, TlsFront, post, pump
 
 COMPLETIONS = "/v1/completions"
 PROMPT: dict[str, Any] = {"model": "sim-model", "prompt": "Once upon a time", "max_tokens": 20}
@@ -380,4 +380,43 @@ async def test_a_new_authority_is_believed_from_the_next_connection(
     assert (await penstock.reload())[0] == 200
     await penstock.until_ready(1, 15)
     assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 200
+    await front.stop()
+
+
+async def test_a_key_goes_where_it_was_chosen_for(
+    simulate: Simulate, serve: Serve, files: Files
+) -> None:
+    """A request that is being dialled while a reload changes its pool's key takes the old one."""
+    (server,) = await simulate()
+    front = await TlsFront(server.port).start()
+    passes, held = asyncio.Event(), asyncio.Event()
+    passes.set()
+
+    async def gate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.set()
+        await passes.wait()
+        inner, to = await asyncio.open_connection("127.0.0.1", front.port)
+        await asyncio.gather(pump(reader, to, to.close), pump(inner, writer, writer.close))
+
+    way = await asyncio.start_server(gate, "127.0.0.1", 0)
+    url = f"https://localhost:{way.sockets[0].getsockname()[1]}"
+
+    def pools(key: str) -> list[dict[str, Any]]:
+        backends = [{"name": "b0", "url": url}]
+        tls = {"ca_file": str(files.ca)}
+        return [{"name": "default", "backends": backends, "tls": tls, "api_key": key}]
+
+    penstock = await serve([], ready=1, pools=pools("sk-old"), health=QUIET)
+    passes.clear()
+    held.clear()
+    request = asyncio.create_task(ask(penstock, COMPLETIONS, PROMPT))
+    await held.wait()
+    assert (await penstock.reload(pools=pools("sk-new")))[0] == 200
+    passes.set()
+    assert (await request).status == 200
+    assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 200
+    headers = [dict(seen.headers) for seen in server.seen if seen.path == COMPLETIONS]
+    keys = [each[b"authorization"] for each in headers if b"x-request-id" in each]
+    assert keys == [b"Bearer sk-old", b"Bearer sk-new"]
+    way.close()
     await front.stop()

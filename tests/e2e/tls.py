@@ -121,9 +121,9 @@ class TlsFront:
         end: Callable[[], None] = writer.close if self._tells else writer.transport.abort
         try:
             inner, to = await asyncio.open_connection("127.0.0.1", self._to)
-            up = asyncio.create_task(_pump(reader, to, to.transport.abort))
+            up = asyncio.create_task(pump(reader, to, to.transport.abort))
             try:
-                await _pump(inner, writer, end)
+                await pump(inner, writer, end)
             finally:
                 up.cancel()
                 to.transport.abort()
@@ -135,7 +135,7 @@ class TlsFront:
             self._tasks.discard(task)
 
 
-async def _pump(
+async def pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end: Callable[[], None]
 ) -> None:
     with contextlib.suppress(OSError):
