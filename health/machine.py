@@ -22,6 +22,9 @@ from balancing.backend import State
 # Requests that fail in a row before they are taken for the backend's fault: Envoy's
 # `consecutive_5xx`.
 REQUESTS_FALL: Final = 5
+# While it warms up. One alone may be the request's own fault: with one request in fifty failing, at
+# 25 requests/s, hardly any backend would see the end of its slow start; with two in a row most do.
+PROBATION_FALL: Final = 2
 # A backend that is ejected again stays out longer, so that one that flaps takes
 # little: 10 s for each ejection that is not forgotten. The first certain one
 # costs nothing: a restarted server is welcome at once.
@@ -154,7 +157,7 @@ class Health:
         """So many requests in a row failed for reasons of the backend's own."""
         if in_row >= REQUESTS_FALL and may_eject:
             self._out(now_s, certain=False)
-        elif in_row >= REQUESTS_FALL or (in_row and self.state is State.WARMING):
+        elif in_row >= REQUESTS_FALL or (in_row >= PROBATION_FALL and self.state is State.WARMING):
             self._failed(now_s, may_eject=may_eject)
 
     def down(self, now_s: float) -> None:
@@ -170,7 +173,7 @@ class Health:
     def _failed(self, now_s: float, *, may_eject: bool) -> None:
         if self.state is not State.WARMING:
             self._step(Event.FAILED)
-        elif may_eject:  # on probation: one is enough
+        elif may_eject:  # on probation: a failed probe is enough
             self._out(now_s, certain=False)
 
     def _out(self, now_s: float, *, certain: bool) -> None:

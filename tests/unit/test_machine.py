@@ -5,7 +5,15 @@ from random import Random
 import pytest
 
 from balancing.backend import State
-from health.machine import FORGIVEN_S, NEXT, REQUESTS_FALL, Event, Health, step
+from health.machine import (
+    FORGIVEN_S,
+    NEXT,
+    PROBATION_FALL,
+    REQUESTS_FALL,
+    Event,
+    Health,
+    step,
+)
 
 STAYS = {
     State.STARTING: {Event.FAILED, Event.OUT, Event.WARMED},
@@ -121,12 +129,13 @@ def test_failed_requests_in_a_row_are_suspicious() -> None:
     assert health.doubted
 
 
-def test_on_probation_one_failed_request_is_enough_where_the_pool_can_spare_it() -> None:
+def test_on_probation_few_failed_requests_are_enough_where_the_pool_can_spare_it() -> None:
     health = after("pdppP")
     health.requests_failed(0.0, 0, may_eject=True)  # one that began in its former life
-    health.requests_failed(0.0, 1, may_eject=False)
+    health.requests_failed(0.0, PROBATION_FALL - 1, may_eject=True)
+    health.requests_failed(0.0, PROBATION_FALL, may_eject=False)
     assert state_of(health) is State.WARMING
-    health.requests_failed(0.0, 1, may_eject=True)
+    health.requests_failed(0.0, PROBATION_FALL, may_eject=True)
     assert state_of(health) is State.EJECTED
     assert back_after_s(health, 0.0) >= 10.0  # it counts as one more ejection
 

@@ -5,7 +5,7 @@ from balancing.backend import AdminState, State
 from balancing.engine_report import EngineReport
 from balancing.lease import Lease
 from conf.settings import DeepProbeSettings, HealthSettings
-from health.machine import REQUESTS_FALL
+from health.machine import PROBATION_FALL, REQUESTS_FALL
 from health.probes import Outcome, Task
 from health.watch import STALL_S
 from tests.unit.watched import HUNG, REFUSED, TIMEOUT, Scene
@@ -282,9 +282,9 @@ async def test_what_began_before_the_return_says_nothing_of_it() -> None:
     assert await scene.turn(2, step_s=1.0) is State.WARMING
     assert not any(lease.fail(scene.now_s) for lease in old)
     assert scene.backend.failures_in_row == 0
-    new = scene.lease()
-    assert new.fail(scene.now_s)
-    scene.watch.requests_failed()
+    for _ in range(PROBATION_FALL):
+        assert scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
     assert scene.backend.state is State.EJECTED
 
 
