@@ -1,18 +1,23 @@
-"""The simulated engine: continuous batching with chunked prefill, in pure arithmetic.
+"""The simulated engine: vLLM's scheduler in pure arithmetic.
 
-A step gives one token to every decoding sequence and spends what is left of the token budget on
-prompts, oldest first; all tokens of a step appear at its end. Time is an argument and nothing
-here sleeps: the caller asks for a step, waits for its duration, then delivers its emissions.
+A step gives every running sequence, oldest first, what it lacks of its tokens (one while it
+decodes) from one token budget, then admits waiting ones; all tokens of a step come at its end.
+A sequence that finds no KV block drives out the youngest that runs, which starts over later, at
+the head of the queue; a step that drove one out admits nobody. A prompt is admitted when the
+whole of it would fit; what the cache holds of its beginning costs nothing, but its last token is
+always computed. (vLLM V1, `Scheduler.schedule`, first come first served.)
 
-A prompt is admitted when the whole of it fits the free KV blocks. Growth while decoding is
-counted but never refused: there is no preemption, so usage may pass the capacity, and nothing
-new is admitted until it falls below again.
+Time is an argument and nothing here sleeps: the caller asks for a step, waits for its duration,
+then delivers its emissions.
 """
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Hashable
+from collections.abc import Sequence as List
 from typing import Protocol
 
-from bench.sim.profiles import Profile
+from bench.sim.kv_cache import KvCache
+from bench.sim.profiles import Profile, Work
 
 
 class Listener(Protocol):
@@ -22,29 +27,51 @@ class Listener(Protocol):
 
 
 class Sequence:
-    """One prompt and the tokens generated from it."""
+    """One prompt and the tokens generated from it.
+
+    `hashes` tell its full blocks apart, each with all before it: of the prompt and, where they
+    are known beforehand, of the output. It hangs, still running, once it has `stall_at` tokens.
+    """
 
     __slots__ = (
         "arrived_s",
+        "cached_tokens",
+        "computed",
         "generated",
+        "hashes",
+        "known",
         "max_tokens",
         "owner",
-        "prefilled",
+        "preemptions",
         "prompt_tokens",
         "stall_at",
+        "unknown",
     )
 
     def __init__(
-        self, prompt_tokens: int, max_tokens: int, owner: Listener, stall_at: int | None = None
+        self,
+        prompt_tokens: int,
+        max_tokens: int,
+        owner: Listener,
+        stall_at: int | None = None,
+        hashes: List[Hashable] = (),
     ) -> None:
         self.prompt_tokens = max(1, prompt_tokens)
         self.max_tokens = max_tokens
         self.owner = owner
         self.stall_at = stall_at
-        """The sequence hangs, still running, once it has this many tokens."""
-        self.prefilled = 0
+        self.hashes = hashes
         self.generated = 0
+        self.computed = 0  # tokens in the KV cache
+        self.known = 0  # its blocks that others may share
+        self.unknown = 0  # its other blocks
+        self.cached_tokens = 0  # of its first admission
+        self.preemptions = 0
         self.arrived_s = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.generated
 
     @property
     def done(self) -> bool:
@@ -56,18 +83,20 @@ class Engine:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        # Dicts as ordered sets: first come, first served, and removal in O(1).
-        self._waiting: dict[Sequence, None] = {}
+        self.cache = KvCache(profile.kv_blocks)
+        # As ordered sets: first come, first served, and removal in O(1).
+        self._waiting: OrderedDict[Sequence, None] = OrderedDict()
         self._running: dict[Sequence, None] = {}
-        self._partial: Sequence | None = None
         self._finished: list[Sequence] = []
-        self._kv_blocks = 0
         self.requests_total = 0
         self.aborted_total = 0
         self.finished_total = 0
         self.prompt_tokens_total = 0
         self.generation_tokens_total = 0
         self.admitted_total = 0
+        self.preemptions_total = 0
+        self.cache_queries_total = 0  # tokens looked for in the cache, and found
+        self.cache_hits_total = 0
         self.queue_time_s_total = 0.0
 
     @property
@@ -81,7 +110,7 @@ class Engine:
     @property
     def kv_usage(self) -> float:
         """Share of the KV cache in use, 0 to 1."""
-        return min(1.0, self._kv_blocks / self.profile.kv_blocks)
+        return self.cache.usage
 
     @property
     def idle(self) -> bool:
@@ -112,64 +141,110 @@ class Engine:
         every step. An empty list means that there is nothing to do until something is submitted.
         """
         self._retire()
-        decoding = len(self._running) - (self._partial is not None)
-        spent = self._prefill(self.profile.max_batched_tokens - decoding, now_s)
+        work = Work()
+        preemptions = self.preemptions_total
+        scheduled = self._continue(work)
+        if self.preemptions_total == preemptions:
+            scheduled += self._admit(work, now_s)
+        if not scheduled:
+            return 0.0, []
         emissions = [
-            s for s in self._running if s.prefilled == s.prompt_tokens and s.generated != s.stall_at
+            sequence
+            for sequence in scheduled
+            if sequence.computed == sequence.tokens and sequence.generated != sequence.stall_at
         ]
-        if not emissions and not spent:
-            return 0.0, emissions
         for sequence in emissions:
             self._generate(sequence)
-        return self._duration_s(spent, decoding), emissions
+        return self.profile.step_s(work), emissions
 
-    def _prefill(self, budget: int, now_s: float) -> int:
-        """Spend the budget on prompts, oldest first; return the tokens spent."""
-        spent = 0
-        for sequence in self._prompts(now_s):
-            chunk = min(sequence.prompt_tokens - sequence.prefilled, budget - spent)
-            sequence.prefilled += chunk
-            spent += chunk
-            if sequence.prefilled < sequence.prompt_tokens:
-                self._partial = sequence
-                break
-            self.prompt_tokens_total += sequence.prompt_tokens
-            if spent == budget or self.profile.serial_prefill:
-                break
-        return spent
+    def _continue(self, work: Work) -> list[Sequence]:
+        """Give running sequences what they lack, oldest first."""
+        scheduled = []
+        for sequence in tuple(self._running):
+            budget = self._budget(work, sequence.tokens - sequence.computed)
+            if budget and sequence in self._running and self._grow(sequence, budget):
+                self._compute(sequence, budget, work)
+                scheduled.append(sequence)
+        return scheduled
 
-    def _prompts(self, now_s: float) -> Iterator[Sequence]:
-        """The prompt left half done, then those that can be admitted, one at a time."""
-        if self._partial is not None:
-            partial, self._partial = self._partial, None
-            yield partial
+    def _admit(self, work: Work, now_s: float) -> list[Sequence]:
+        """Begin with waiting sequences while budget, places and KV blocks last."""
+        admitted = []
         while self._waiting and len(self._running) < self.profile.max_num_seqs:
             sequence = next(iter(self._waiting))
-            blocks = self._blocks(sequence)
-            if self._kv_blocks + blocks > self.profile.kv_blocks:
-                return
+            hits, free_hits = self._hits(sequence)
+            hit_tokens = hits * self.profile.block_tokens
+            budget = self._budget(work, sequence.tokens - hit_tokens)
+            whole = self._blocks(sequence.tokens) - hits
+            if not budget or whole > self.cache.free - free_hits:
+                break
             del self._waiting[sequence]
             self._running[sequence] = None
-            self._kv_blocks += blocks
-            self.admitted_total += 1
-            self.queue_time_s_total += now_s - sequence.arrived_s
-            yield sequence
+            self.cache.share(sequence.hashes[:hits])
+            sequence.known = hits
+            sequence.computed = hit_tokens
+            if not sequence.preemptions:
+                self._count_admission(sequence, hit_tokens, now_s)
+            self._grow(sequence, budget)
+            self._compute(sequence, budget, work)
+            admitted.append(sequence)
+        return admitted
+
+    def _count_admission(self, sequence: Sequence, hit_tokens: int, now_s: float) -> None:
+        sequence.cached_tokens = hit_tokens
+        self.admitted_total += 1
+        if self.profile.prefix_caching:
+            self.cache_queries_total += sequence.tokens
+            self.cache_hits_total += hit_tokens
+        self.queue_time_s_total += now_s - sequence.arrived_s
+
+    def _hits(self, sequence: Sequence) -> tuple[int, int]:
+        """What the cache holds of its full blocks; its last token is computed in any case."""
+        full = (sequence.tokens - 1) // self.profile.block_tokens
+        return self.cache.cached(sequence.hashes[:full])
+
+    def _budget(self, work: Work, wanted: int) -> int:
+        """How many of the tokens that a sequence wants this step still has for it."""
+        if self.profile.serial_prefill and wanted > 1 and work.prefill_tokens:
+            return 0
+        return min(wanted, self.profile.max_batched_tokens - work.tokens)
+
+    def _grow(self, sequence: Sequence, count: int) -> bool:
+        """Take the blocks for `count` more tokens; False if it was itself driven out for want."""
+        held = sequence.known + sequence.unknown
+        lacking = self._blocks(sequence.computed + count) - held
+        while lacking > self.cache.free:
+            victim = next(reversed(self._running))
+            self._release(victim)
+            victim.computed = 0
+            victim.preemptions += 1
+            self.preemptions_total += 1
+            self._waiting[victim] = None
+            self._waiting.move_to_end(victim, last=False)
+            if victim is sequence:
+                return False
+        if lacking > 0:
+            self.cache.take(lacking)
+            sequence.unknown += lacking
+        return True
+
+    def _compute(self, sequence: Sequence, count: int, work: Work) -> None:
+        work.add(count, sequence.computed, decodes=sequence.computed >= sequence.prompt_tokens)
+        sequence.computed += count
+        full = min(sequence.computed // self.profile.block_tokens, len(sequence.hashes))
+        # Known blocks are the first ones: where another holds the same, the rest stays unknown.
+        while sequence.known < full and self.cache.know(sequence.hashes[sequence.known]):
+            sequence.known += 1
+            sequence.unknown -= 1
 
     def _generate(self, sequence: Sequence) -> None:
+        if not sequence.generated and not sequence.preemptions:
+            self.prompt_tokens_total += sequence.prompt_tokens
         if not sequence.done:
-            before = self._blocks(sequence)
             sequence.generated += 1
             self.generation_tokens_total += 1
-            self._kv_blocks += self._blocks(sequence) - before
         if sequence.done:
             self._finished.append(sequence)
-
-    def _duration_s(self, prefill_tokens: int, decoding: int) -> float:
-        profile = self.profile
-        prefill_s = prefill_tokens / profile.prefill_tokens_per_s
-        if profile.serial_prefill and prefill_tokens:
-            return prefill_s
-        return profile.step_base_s + prefill_s + decoding * profile.step_s_per_stream
 
     def _retire(self) -> None:
         for sequence in self._finished:
@@ -180,11 +255,8 @@ class Engine:
 
     def _release(self, sequence: Sequence) -> None:
         del self._running[sequence]
-        self._kv_blocks -= self._blocks(sequence)
-        assert self._kv_blocks >= 0
-        if sequence is self._partial:
-            self._partial = None
+        self.cache.release(sequence.hashes[: sequence.known], sequence.unknown)
+        sequence.known = sequence.unknown = 0
 
-    def _blocks(self, sequence: Sequence) -> int:
-        """KV blocks a sequence holds: those of its whole prompt from admission on."""
-        return -(-(sequence.prompt_tokens + sequence.generated) // self.profile.block_tokens)
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self.profile.block_tokens)

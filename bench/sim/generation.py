@@ -14,6 +14,7 @@ from bench.sim.engine import Sequence
 from bench.sim.errors import engine_error
 from bench.sim.faults import Fault, FaultKind
 from bench.sim.job import Job
+from bench.sim.profiles import Profile
 from bench.sim.prompt import Prompt
 from bench.sim.reply import KEEP_ALIVE_COMMENT, Reply
 from bench.sim.text import Token, Voice
@@ -58,7 +59,9 @@ class Choice:
         self.index = index
         self.prompt = prompt
         self.voice = Voice(prompt.text, choice)
-        self.sequence = Sequence(prompt.tokens, generation.job.max_tokens, self, stall_at)
+        profile = generation.profile
+        hashes = prompt.block_hashes(profile.block_tokens) if profile.prefix_caching else []
+        self.sequence = Sequence(prompt.tokens, generation.job.max_tokens, self, stall_at, hashes)
         self.tokens: list[Token] = []
         self.sent = 0
 
@@ -107,6 +110,10 @@ class Generation:
             for i in range(job.n)
         ]
         self._open = len(self.choices)
+
+    @property
+    def profile(self) -> Profile:
+        return self._server.profile
 
     def start(self) -> None:
         """Answer as far as can be without the engine, then queue the sequences."""

@@ -17,11 +17,11 @@ def render(server: "SimServer") -> bytes:
     }
     counters: dict[str, float] = {
         "prompt_tokens": engine.prompt_tokens_total,
-        "prompt_tokens_cached": 0,
+        "prompt_tokens_cached": engine.cache_hits_total,
         "generation_tokens": engine.generation_tokens_total,
-        "prefix_cache_queries": engine.prompt_tokens_total,
-        "prefix_cache_hits": 0,
-        "num_preemptions": 0,
+        "prefix_cache_queries": engine.cache_queries_total,
+        "prefix_cache_hits": engine.cache_hits_total,
+        "num_preemptions": engine.preemptions_total,
     }
     lines = [
         line for name, value in gauges.items() for line in _family(name, "gauge", labels, value)
@@ -88,7 +88,7 @@ def _cache_config(server: "SimServer") -> list[str]:
     tokens = profile.kv_blocks * profile.block_tokens
     labels = {
         "block_size": profile.block_tokens,
-        "enable_prefix_caching": False,
+        "enable_prefix_caching": profile.prefix_caching,
         "engine": 0,
         "hash_block_size": profile.block_tokens,
         "kv_cache_max_concurrency": tokens / server.max_model_len,

@@ -1,17 +1,46 @@
 """Speed and size of a simulated engine, in tokens and seconds.
 
-The step time is `step_base_s + prefill tokens / prefill_tokens_per_s + n * step_s_per_stream`
-for n decoding streams. The defaults follow vLLM on one large GPU: 8,192 batched tokens, 1,024
-sequences, blocks of 16 tokens.
+Two laws of a step's time: `Profile`, a straight line that tests can foretell, and `Gpu`, fitted
+to measurements of models on GPUs.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 
+@dataclass(slots=True)
+class Work:
+    """What one step computes."""
+
+    prefill_tokens: int = 0
+    attended_tokens2: float = 0.0
+    """Prefill tokens x the tokens that each attends to, on average."""
+    decodes: int = 0
+    held_tokens: int = 0
+    """KV tokens that the decodes read."""
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill_tokens + self.decodes
+
+    def add(self, count: int, computed: int, *, decodes: bool) -> None:
+        """`count` tokens of a sequence that has `computed` before them."""
+        if decodes and count == 1:
+            self.decodes += 1
+            self.held_tokens += computed
+        else:
+            self.prefill_tokens += count
+            self.attended_tokens2 += count * (computed + count / 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One engine's speed and capacity."""
+    """One engine's speed and capacity.
+
+    A step takes `step_base_s + prefill tokens / prefill_tokens_per_s + n * step_s_per_stream`
+    for n decoding streams. The defaults follow vLLM on one large GPU: 8,192 batched tokens,
+    1,024 sequences, blocks of 16 tokens.
+    """
 
     name: str
     prefill_tokens_per_s: float = 10_000.0
@@ -22,6 +51,8 @@ class Profile:
     kv_tokens: int = 400_000
     block_tokens: int = 16
     max_model_len: int = 131_072
+    prefix_caching: bool = False
+    """Find the beginnings of prompts in the KV cache (vLLM's default)."""
     serial_prefill: bool = False
     """Prefill one prompt at a time, at exactly `prefill_tokens_per_s`: no base, no streams."""
 
@@ -40,6 +71,61 @@ class Profile:
         """The longest prompt that can ever be served: it must fit the KV cache whole."""
         return min(self.max_model_len, self.kv_blocks * self.block_tokens)
 
+    def step_s(self, work: Work) -> float:
+        """How long a step with this work takes."""
+        prefill_s = work.prefill_tokens / self.prefill_tokens_per_s
+        if self.serial_prefill and work.prefill_tokens:
+            return prefill_s
+        return self.step_base_s + prefill_s + work.decodes * self.step_s_per_stream
+
+
+# CPU work of a step besides the model: scheduling, sampling; 1 to 3 ms in vLLM.
+OVERHEAD_S: Final = 0.0015
+# Sampling and detokenizing, a stream and step.
+STREAM_S: Final = 0.000_005
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu(Profile):
+    """A model on GPUs: linear layers, attention over the prompt, and the KV read by decodes.
+
+    `weights_s` is the time to read the weights, the floor of a step; `token_s` the linear
+    layers' time per token; `attention_s` per pair of tokens; `kv_token_s` to read a token's KV.
+    Linear layers and all-reduce are sums of medians that Vidur measured on A100 and H100, KV
+    the bytes of a token over 80 % of the memory's speed; attention is inferred from 400 (H100)
+    or 180 (A100) effective TFLOP/s.
+    """
+
+    weights_s: float = 0.0
+    token_s: float = 0.0
+    attention_s: float = 0.0
+    kv_token_s: float = 0.0
+
+    def step_s(self, work: Work) -> float:
+        return (
+            OVERHEAD_S
+            + max(self.weights_s, self.token_s * work.tokens)
+            + self.attention_s * work.attended_tokens2
+            + self.kv_token_s * work.held_tokens
+            + STREAM_S * work.decodes
+        )
+
+
+def _gpu(
+    name: str, weights_ms: float, token_us: float, pair_ns: float, kv_us: float, kv_tokens: int
+) -> Gpu:
+    return Gpu(
+        name,
+        prefill_tokens_per_s=1e6 / token_us,
+        max_num_seqs=256,
+        kv_tokens=kv_tokens,
+        prefix_caching=True,
+        weights_s=weights_ms / 1e3,
+        token_s=token_us / 1e6,
+        attention_s=pair_ns / 1e9,
+        kv_token_s=kv_us / 1e6,
+    )
+
 
 PROFILES: Final = {
     profile.name: profile
@@ -53,5 +139,11 @@ PROFILES: Final = {
         Profile("serial-10k", max_batched_tokens=2_048, serial_prefill=True),
         # Full after a few requests: for admission, waiting and rejection.
         Profile("small-kv", kv_tokens=8_192, max_num_seqs=128, max_batched_tokens=2_048),
+        _gpu("8b-1xh100", 5.9, 21.6, 1.31, 0.049, 390_000),
+        _gpu("8b-1xa100", 9.7, 66.6, 2.9, 0.080, 390_000),
+        _gpu("70b-4xh100", 14.3, 54.4 + 12.4, 1.64, 0.031, 400_000),
+        _gpu("70b-8xh100", 8.4, 29.7 + 12.6, 0.82, 0.015, 1_150_000),
+        _gpu("70b-4xa100", 24.9, 156.0 + 23.6, 3.6, 0.050, 400_000),
+        _gpu("70b-8xa100", 14.3, 85.6 + 26.4, 1.8, 0.025, 1_150_000),
     )
 }

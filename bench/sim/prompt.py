@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from bench.sim.text import detokenize, token_count, tokenize
+from bench.sim.text import TOKEN_BYTES, detokenize, token_count, tokenize
 
 MEDIA_PART_TOKENS: Final = 576
 """A picture of 336 x 336 pixels in patches of 14: a common size."""
@@ -45,6 +45,16 @@ class Prompt:
         raw = render(messages, tools, unfinished=unfinished).encode()
         media = sum(map(_media_parts, messages))
         return cls(raw, token_count(raw) + media * MEDIA_PART_TOKENS)
+
+    def block_hashes(self, block_tokens: int) -> list[int]:
+        """A hash for each full block of tokens, of it and all before it."""
+        size = block_tokens * TOKEN_BYTES
+        hashes: list[int] = []
+        so_far = 0
+        for start in range(0, len(self.text) - size + 1, size):
+            so_far = hash((so_far, self.text[start : start + size]))
+            hashes.append(so_far)
+        return hashes
 
     def token_ids(self) -> list[int]:
         return tokenize(self.text)

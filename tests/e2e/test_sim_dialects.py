@@ -282,6 +282,20 @@ async def test_metrics_follow_the_engine(client: aiohttp.ClientSession) -> None:
     assert 'num_gpu_blocks="25000"' in config
 
 
+async def test_a_prompt_that_was_there_before_is_found_in_the_cache() -> None:
+    server = await SimServer(profile="8b-1xh100").start()
+    body = {"prompt": "tell " * 400, "max_tokens": 1}  # 500 tokens
+    async with aiohttp.ClientSession(server.url) as client:
+        for _ in range(2):
+            await whole(client, "/v1/completions", body)
+        async with client.get("/metrics") as response:
+            text = await response.text()
+    await server.stop()
+    found = {line.partition("{")[0]: line.split()[-1] for line in text.splitlines()}
+    assert found["vllm:prefix_cache_queries_total"] == "1000.0"
+    assert found["vllm:prefix_cache_hits_total"] == "496.0"
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "kind", "param"),
     [

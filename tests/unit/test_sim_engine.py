@@ -1,11 +1,15 @@
 """The simulated engine's arithmetic: steps, budget, KV blocks, order."""
 
+from collections.abc import Hashable
+from collections.abc import Sequence as List
 from dataclasses import replace
 
 import pytest
 
 from bench.sim.engine import Engine, Sequence
-from bench.sim.profiles import PROFILES, Profile
+from bench.sim.profiles import PROFILES, Gpu, Profile, Work
+
+Hashes = List[Hashable]
 
 PLAIN = Profile(
     "plain",
@@ -15,6 +19,7 @@ PLAIN = Profile(
     step_s_per_stream=0.001,
     max_num_seqs=8,
     kv_tokens=1_600,
+    prefix_caching=True,
 )
 
 
@@ -22,8 +27,10 @@ class Nobody:
     def token(self) -> None: ...
 
 
-def sequence(prompt: int, tokens: int, stall_at: int | None = None) -> Sequence:
-    return Sequence(prompt, tokens, Nobody(), stall_at)
+def sequence(
+    prompt: int, tokens: int, stall_at: int | None = None, hashes: Hashes = ()
+) -> Sequence:
+    return Sequence(prompt, tokens, Nobody(), stall_at, hashes)
 
 
 def loaded(profile: Profile, *sequences: Sequence) -> Engine:
@@ -102,7 +109,7 @@ def test_generated_tokens_take_kv_blocks() -> None:
     for _ in range(18):
         engine.step(0.0)
         usages.append(round(engine.kv_usage * 100))
-    assert usages == [2] * 16 + [3] * 2
+    assert usages == [1] + [2] * 16 + [3]  # the last token is computed in the next step
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
@@ -140,3 +147,111 @@ def test_queue_time_counts_until_admission() -> None:
     engine.step(0.0)
     engine.step(3.0)
     assert engine.queue_time_s_total == 3.0
+
+
+TINY = replace(PLAIN, kv_tokens=64)  # four blocks
+
+
+def test_the_youngest_is_driven_out_and_starts_over_before_all_others() -> None:
+    """Worked by hand: two prompts of 31 tokens hold two blocks each, and both need a third."""
+    old, young, waiting = sequence(31, 4), sequence(31, 4), sequence(1, 1)
+    engine = loaded(TINY, old, young, waiting)
+    tokens = [emissions for _, emissions in run(engine)]
+    assert tokens[:2] == [[old, young], [old, young]]  # 32 tokens are computed: all four are full
+    # The third block of the old one costs the young one both of its own: 33 tokens to compute
+    # anew, three blocks, which are free once the old one has its four tokens.
+    assert tokens[2:] == [[old], [old], [young, waiting], [young]]
+    assert (engine.preemptions_total, young.preemptions) == (1, 1)
+    assert (old.generated, young.generated, engine.finished_total) == (4, 4, 3)
+    assert engine.prompt_tokens_total == 63  # counted once
+    assert engine.kv_usage == 0.0
+
+
+def test_a_step_that_drives_one_out_admits_nobody() -> None:
+    old, young = sequence(31, 4), sequence(31, 4)
+    engine = loaded(TINY, old, young)
+    engine.step(0.0)
+    engine.step(0.0)
+    late = sequence(1, 1)
+    engine.submit(late, 0.0)
+    engine.step(0.0)
+    assert (engine.running, engine.waiting) == (1, 2)
+
+
+def test_a_prefix_in_the_cache_costs_nothing_but_the_last_token_is_computed() -> None:
+    blocks = ["a", "b", "c", "d"]
+    engine = loaded(PLAIN, sequence(64, 1, hashes=blocks))
+    (first_s, _), *_ = run(engine)
+    again, longer, other = (
+        sequence(64, 1, hashes=blocks),
+        sequence(80, 1, hashes=[*blocks, "e"]),
+        sequence(64, 1, hashes=["x", "b", "c", "d"]),
+    )
+    times = []
+    for each in (again, longer, other):
+        engine.submit(each, 0.0)
+        times.append(run(engine)[0][0])
+    # 64 tokens; the last block of the 64; 16 beyond the cached 64; all of another beginning.
+    assert [first_s, *times] == pytest.approx([0.074, 0.026, 0.026, 0.074])
+    assert [each.cached_tokens for each in (again, longer, other)] == [48, 64, 0]
+    assert (engine.cache_queries_total, engine.cache_hits_total) == (272, 112)
+
+
+def test_sequences_with_one_beginning_share_its_blocks() -> None:
+    blocks = list("abcdef")
+    engine = loaded(PLAIN, sequence(96, 9, hashes=blocks))
+    engine.step(0.0)
+    engine.submit(sequence(112, 9, hashes=[*blocks, "g"]), 0.0)
+    engine.step(0.0)
+    assert round(engine.kv_usage * 100) == 6 + 1 + 1  # each has a block of its own beside the six
+
+
+def test_blocks_free_for_longest_go_first_and_of_one_prompt_its_end() -> None:
+    engine = loaded(TINY, sequence(32, 1, hashes=["a", "b"]))
+    run(engine)
+    engine.submit(sequence(32, 1, hashes=["c", "d"]), 0.0)
+    run(engine)
+    engine.submit(sequence(16, 1, hashes=["e"]), 0.0)  # takes the place of b
+    run(engine)
+    assert engine.cache.cached(["a", "b"]) == (1, 1)
+    assert engine.cache.cached(["c", "d"]) == (2, 2)
+    assert engine.cache.cached(["e"]) == (1, 1)
+
+
+def test_a_recomputed_sequence_finds_its_own_beginning() -> None:
+    old = sequence(31, 4, hashes=["a"])
+    young = sequence(31, 4, hashes=["b"])
+    engine = loaded(TINY, old, young)
+    run(engine)
+    assert (engine.preemptions_total, young.cached_tokens) == (1, 0)
+    assert engine.cache.cached(["b"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "measured_ms"),
+    [
+        # Vidur's linear layers (with its all-reduce where there is one), nothing else.
+        ("8b-1xa100", 512, 34.6),
+        ("8b-1xa100", 2_048, 146.0),
+        ("8b-1xa100", 8_192, 545.0),
+        ("8b-1xh100", 4_096, 83.5 * 1.06),
+        ("70b-4xa100", 8_192, 1_280.8 + 8_192 * 0.0236),
+    ],
+)
+def test_gpu_profiles_are_what_was_measured(name: str, tokens: int, measured_ms: float) -> None:
+    profile = PROFILES[name]
+    assert isinstance(profile, Gpu)
+    linear = replace(profile, attention_s=0.0)
+    step_ms = linear.step_s(Work(prefill_tokens=tokens)) * 1e3
+    assert step_ms == pytest.approx(measured_ms, rel=0.1)
+
+
+def test_a_gpu_reads_its_weights_and_the_kv_of_its_streams() -> None:
+    profile = PROFILES["8b-1xh100"]
+    work = Work()
+    for _ in range(100):
+        work.add(1, 1_000, decodes=True)
+    assert profile.step_s(work) == pytest.approx(0.0015 + 0.0059 + 100_000 * 49e-9 + 100 * 5e-6)
+    long = Work()
+    long.add(8_192, 0, decodes=False)
+    assert profile.step_s(long) == pytest.approx(0.0015 + 8_192 * 21.6e-6 + 8_192 * 4_096 * 1.31e-9)
