@@ -196,7 +196,7 @@ class Lease:
         backend = self.backend
         current = self.began_s >= backend.back_since_s
         if not self.ended:
-            backend.failures_total += 1
+            backend.failures_total += suspicious or penal
             if suspicious and current:
                 if not backend.failures_in_row:
                     backend.failing_since_s = now_s

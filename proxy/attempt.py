@@ -256,7 +256,9 @@ class Attempt:
         elif self.relay is not None and committed:
             quiet_s = exchange.timeouts.idle_s
             ends_s = (now_s if exchange.paused else self.relay.last_byte_s) + quiet_s
-            if now_s >= ends_s:
+            if now_s >= ends_s and self.relay.over:
+                self.relay.end()
+            elif now_s >= ends_s:
                 self._end(StreamBroken("idle"))
             else:
                 connection.deadline.set(min(ends_s, exchange.out_of_time_s))

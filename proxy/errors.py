@@ -297,6 +297,12 @@ class BackendDraining(BackendError):
     reached = False  # its engine takes nothing more, and says so within a millisecond
 
 
+class AnswerAborted(BackendError):
+    """It gave this request up. It need not be ending: that only speaks against it."""
+
+    reason = "aborted"
+
+
 class EngineDead(BackendError):
     """Its engine died; the server before it follows within a second."""
 

@@ -330,10 +330,10 @@ class Exchange:
         if attempt is not None:
             attempt.abort()
         try:
-            if error is not None and not self.answer.finished:
-                self._fail(error)
             if self._lease is not None:
                 self._lease.end(monotonic())
+            if error is not None and not self.answer.finished:
+                self._fail(error)
             self._account()
         finally:
             self._attempt = None  # they know each other: only the collector would free them

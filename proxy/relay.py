@@ -18,11 +18,11 @@ from proxy.diagnosis import diagnosis
 from proxy.dialects import Dialect
 from proxy.dialects.dialect import UNREADABLE, Sign, Usage
 from proxy.errors import (
+    AnswerAborted,
     AnswerCut,
     AnswerDropped,
     AnswerEmpty,
     BackendBusy,
-    BackendDraining,
     BackendError,
     BackendRefused,
     StreamBroken,
@@ -35,8 +35,9 @@ from proxy.patience import hint_of
 WHOLE_BYTES_MAX: Final = 1_048_576
 # What a stream may send before its first token (a responses preamble repeats the request).
 HELD_BYTES_MAX: Final = 1_048_576
-# An event larger than this passes in pieces: it is no usage chunk.
-EVENT_BYTES_MAX: Final = 262_144
+# An event larger than this passes in pieces, unread. The last one of a responses stream repeats
+# what its preamble did, and holds the output.
+EVENT_BYTES_MAX: Final = 2_097_152
 
 _NOTHING_ORDINARY: Final = b"\x00"  # never in an event: every read is inspected
 
@@ -93,6 +94,11 @@ class Relay:
 
     def lost(self, error: BackendError) -> None:
         self._report(StreamBroken(error.reason, error) if self.committed else error)
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer has said that it is whole, though its framing has not ended."""
+        return False
 
     @property
     def status(self) -> int:
@@ -182,7 +188,7 @@ class JsonRelay(Relay):
         if self._head.status == 500:
             return diagnosis(body)
         if self._head.status == 200 and self._dialect.aborted(body):
-            return BackendDraining()
+            return AnswerAborted()
         return None
 
 
@@ -203,7 +209,6 @@ class EventRelay(Relay):
     """
 
     __slots__ = (
-        "_aborted",
         "_dialect",
         "_ended_itself",
         "_failure",
@@ -241,7 +246,6 @@ class EventRelay(Relay):
         self._ordinary = _NOTHING_ORDINARY
         self._ended_itself = False
         self._failure: BackendError | None = None  # the backend itself says that it failed
-        self._aborted = False  # by calling the request given up
 
     def begin(self) -> None:
         pass
@@ -270,11 +274,8 @@ class EventRelay(Relay):
             self._answer.write(data)
         failure = self._failure
         if failure is not None:
-            # A backend that gives up one stream need not be ending: that only speaks against it.
-            broken = (
-                StreamBroken("abort") if self._aborted else StreamBroken("error_event", failure)
-            )
-            self._report(broken)
+            aborted = isinstance(failure, AnswerAborted)
+            self._report(StreamBroken("abort") if aborted else StreamBroken("error_event", failure))
 
     def end(self) -> None:
         if not self.committed:
@@ -289,8 +290,12 @@ class EventRelay(Relay):
         else:
             self._report(StreamBroken("unfinished"))
 
+    @property
+    def over(self) -> bool:
+        return self._ended_itself and not self._tail
+
     def lost(self, error: BackendError) -> None:
-        if self.committed and self._ended_itself and not self._tail:
+        if self.committed and self.over:
             super().end()  # its own end has come; only that of the framing is missing
         elif not self.committed and self._dialect.full_is_cut and isinstance(error, AnswerCut):
             self._report(AnswerDropped())
@@ -329,7 +334,10 @@ class EventRelay(Relay):
                 self._report(_told(event, read.status))
                 return
             if sign is Sign.ABORT:
-                self._report(BackendDraining())
+                self._report(AnswerAborted())
+                return
+            if sign is Sign.DONE and read.usage and read.usage.completion_tokens:
+                self._begin_stream(rest, now_s)  # its tokens were none to show
                 return
             if sign is Sign.DONE:
                 self._report(AnswerEmpty())
@@ -373,8 +381,7 @@ class EventRelay(Relay):
             elif read.sign is Sign.DONE or read.sign is Sign.ERROR:
                 self._ended_itself = True
             elif read.sign is Sign.ABORT:
-                self._failure = BackendDraining()
-                self._aborted = True
+                self._failure = AnswerAborted()
                 break
             kept.append(event)
         if not self._lease.prefilling:

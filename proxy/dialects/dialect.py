@@ -82,7 +82,8 @@ class Dialect:
     asks_usage: ClassVar[bool] = False
     # Bytes that every ordinary token event of a stream holds exactly once and no
     # other event does, so that one count tells whether a read holds only such
-    # events. Quoted, and a quote inside JSON text is escaped: text cannot forge it.
+    # events. Text cannot forge it: it is quoted, and a quote inside JSON text is escaped, or it
+    # holds a line end, which is escaped too.
     ordinary: ClassVar[bytes] = b""
     # Whether a whole stream ends with an event of its own (DONE).
     has_end: ClassVar[bool] = False

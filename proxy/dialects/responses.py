@@ -37,7 +37,8 @@ _string = msgspec.json.Decoder(str)
 class Responses(Dialect):
     """The responses API."""
 
-    ordinary: ClassVar[bytes] = b'"delta":"'
+    # Of an event's own lines: its JSON may hold `metadata` and `tools` of the client's.
+    ordinary: ClassVar[bytes] = b".delta\ndata: "
     has_end: ClassVar[bool] = True
     full_is_cut: ClassVar[bool] = True
 

@@ -7,6 +7,7 @@ import pytest
 
 from proxy.dialects.dialect import Usage
 from proxy.errors import (
+    AnswerAborted,
     AnswerDropped,
     AnswerEmpty,
     BackendBusy,
@@ -31,12 +32,13 @@ WELL = [name for name in STREAMS if not name.startswith(("draining", "busy", "de
 HIDDEN: dict[str, type[BackendError]] = {
     **dict.fromkeys([name for name in GOLDEN if name.startswith("draining")], BackendDraining),
     **{
-        name: EngineDead if name.startswith("dead") else BackendDraining
+        name: EngineDead if name.startswith("dead") else AnswerAborted
         for name in GOLDEN
         if name.startswith(("dead", "aborted")) and name not in STREAMS
     },
     **dict.fromkeys([n for n in STREAMS if n.startswith("aborted_queued")], AnswerEmpty),
     **dict.fromkeys([name for name in STREAMS if name.startswith("busy")], BackendBusy),
+    "draining_token_ids": AnswerAborted,
     "draining_token_ids_stream": AnswerEmpty,
     "busy_responses_inside": AnswerDropped,
 }
@@ -191,7 +193,7 @@ def test_an_abort_after_tokens_never_looks_like_an_end(name: str) -> None:
     assert b'"abort"' not in passage.sent
     assert b'stop_reason":null,"stop_sequence":null},"usage' not in passage.sent
     # In one read there was no first token before it: another backend may try.
-    assert isinstance(passed(golden, bytewise=False).error, BackendDraining)
+    assert isinstance(passed(golden, bytewise=False).error, AnswerAborted)
 
 
 @bytewise

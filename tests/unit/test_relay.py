@@ -9,6 +9,7 @@ from proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
 from proxy.dialects.choices import Choices
 from proxy.dialects.dialect import Event
 from proxy.errors import (
+    AnswerAborted,
     AnswerCut,
     AnswerDropped,
     AnswerEmpty,
@@ -142,7 +143,7 @@ def test_what_counts_as_the_first_token(dialect: Dialect, preamble: bytes, first
         (CHAT, ROLE + ERROR.replace(b"busy", b"EngineCore encountered an issue."), EngineDead),
         (COMPLETIONS, ERROR.replace(b"busy", DRAINING), BackendDraining),
         (COMPLETIONS, ERROR.replace(b"busy", rb"\"message\": \"" + DRAINING), BackendRefused),
-        (CHAT, ROLE + ROLE + chat(b"", b'"abort"') + DONE, BackendDraining),
+        (CHAT, ROLE + ROLE + chat(b"", b'"abort"') + DONE, AnswerAborted),
         (CHAT, ROLE + DONE, AnswerEmpty),
         (CHAT, DONE, AnswerEmpty),
         (CHAT, b"", AnswerEmpty),
@@ -320,9 +321,9 @@ def test_an_end_without_its_empty_line_is_an_end() -> None:
 
 
 def test_a_long_preamble_is_held_whole() -> None:
-    """`response.created` repeats the request: it may be larger than events passed in pieces."""
+    """`response.created` repeats the request."""
     created = b'data: {"type":"response.created","response":{"instructions":"%b"}}\n\n' % (
-        b"x" * (2 * EVENT_BYTES_MAX)
+        b"x" * (HELD_BYTES_MAX - 1_000)
     )
     request = Request(RESPONSES)
     for at in range(0, len(created), 60_000):
@@ -392,3 +393,52 @@ def test_ids_of_other_dialects_are_no_responses() -> None:
     request = Request(CHAT, head=JSON + b"\r\ncontent-length: %d" % len(body)).feed(body)
     request.relay.end()
     assert request.made == []
+
+
+# What comes from the client's own request in the last event of a responses stream.
+MADE = (
+    b"event: response.output_text.delta\n"
+    b'data: {"type":"response.output_text.delta","delta":"x"}\n\n'
+)
+COMPLETED = (
+    b"event: response.completed\n"
+    b'data: {"type":"response.completed","response":{%b,"usage":{"input_tokens":7,'
+    b'"output_tokens":1}}}\n\n'
+)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b'"metadata":{"delta":"x"}',
+        b'"tools":[{"parameters":{"delta":".delta\\ndata: "}}]',
+        b'"instructions":"%b"' % (b"x" * (HELD_BYTES_MAX + 100_000)),
+    ],
+    ids=["metadata", "tools", "large"],
+)
+def test_the_end_of_a_responses_stream_is_seen_whatever_it_repeats(fields: bytes) -> None:
+    request = Request(RESPONSES).feed(MADE, MADE)
+    last = COMPLETED % fields
+    for at in range(0, len(last), 60_000):
+        request.feed(last[at : at + 60_000])
+    assert request.relay.over
+    request.relay.end()
+    assert request.ends == [None]
+    assert request.body == MADE + MADE + last
+    assert request.relay.usage == (7, 1, 0)
+
+
+def test_tokens_that_none_of_a_responses_events_show_are_an_answer() -> None:
+    """A reasoning parser may keep the only ones there were."""
+    last = COMPLETED % b'"status":"incomplete"'
+    request = Request(RESPONSES).feed(last)
+    request.relay.end()
+    assert request.ends == [None]
+    assert request.body == last
+
+
+def test_a_stream_is_over_with_its_own_end_and_not_before() -> None:
+    request = Request().feed(TOKENS[0])
+    assert not request.relay.over
+    assert request.feed(DONE).relay.over
+    assert not request.feed(b"data: more").relay.over
