@@ -127,18 +127,9 @@ def _gpu(
     )
 
 
-PROFILES: Final = {
+GPUS: Final = {
     profile.name: profile
     for profile in (
-        Profile("default"),
-        # Steps small enough that tests wait for sockets, not for tokens.
-        Profile("instant", prefill_tokens_per_s=10_000_000.0, step_base_s=0.000_2),
-        # 50 tokens/s on every stream however many there are: a steady source of events.
-        Profile("steady-50", 1_000_000.0, step_base_s=0.020, step_s_per_stream=0.0),
-        # First tokens in strict order of arrival; chunks of 2,048 let streams move meanwhile.
-        Profile("serial-10k", max_batched_tokens=2_048, serial_prefill=True),
-        # Full after a few requests: for admission, waiting and rejection.
-        Profile("small-kv", kv_tokens=8_192, max_num_seqs=128, max_batched_tokens=2_048),
         _gpu("8b-1xh100", 5.9, 21.6, 1.31, 0.049, 390_000),
         _gpu("8b-1xa100", 9.7, 66.6, 2.9, 0.080, 390_000),
         _gpu("70b-4xh100", 14.3, 54.4 + 12.4, 1.64, 0.031, 400_000),
@@ -146,4 +137,22 @@ PROFILES: Final = {
         _gpu("70b-4xa100", 24.9, 156.0 + 23.6, 3.6, 0.050, 400_000),
         _gpu("70b-8xa100", 14.3, 85.6 + 26.4, 1.8, 0.025, 1_150_000),
     )
+}
+
+PROFILES: Final[dict[str, Profile]] = {
+    **GPUS,
+    **{
+        profile.name: profile
+        for profile in (
+            Profile("default"),
+            # Steps small enough that tests wait for sockets, not for tokens.
+            Profile("instant", prefill_tokens_per_s=10_000_000.0, step_base_s=0.000_2),
+            # 50 tokens/s on every stream however many there are: a steady source of events.
+            Profile("steady-50", 1_000_000.0, step_base_s=0.020, step_s_per_stream=0.0),
+            # First tokens in strict order of arrival; chunks of 2,048 let streams move meanwhile.
+            Profile("serial-10k", max_batched_tokens=2_048, serial_prefill=True),
+            # Full after a few requests: for admission, waiting and rejection.
+            Profile("small-kv", kv_tokens=8_192, max_num_seqs=128, max_batched_tokens=2_048),
+        )
+    },
 }

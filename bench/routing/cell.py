@@ -1,0 +1,95 @@
+"""A cell of the table: its coordinates, how it is computed, and where it is kept when it is."""
+
+import hashlib
+import os
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import orjson
+
+from balancing.policies import POLICIES
+from bench.routing.experiment import Experiment
+from bench.routing.generators import GENERATORS
+from bench.routing.load import speedup
+from bench.routing.trace import Arrival, read, window
+from bench.sim.profiles import GPUS
+
+# What the figures follow from: a cell that other code made is computed anew.
+ROOT: Final = Path(__file__).resolve().parents[2]
+CODE: Final = ("balancing", "bench/routing", "bench/sim")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One policy under one workload. `trace` is a file or a generator's name."""
+
+    trace: str
+    policy: str
+    load: float
+    seed: int
+    routers: int
+    backends: int
+    profile: str
+    window_s: float
+
+    def figures(self) -> dict[str, float]:
+        """Compute it; the same cell gives the same figures."""
+        profile = GPUS[self.profile]
+        arrivals = self._arrivals()
+        faster = speedup(arrivals, profile, self.backends, self.load)
+        arrivals = [each._replace(at_s=each.at_s / faster) for each in arrivals]
+        experiment = Experiment(
+            POLICIES[self.policy],
+            profile,
+            backends=self.backends,
+            routers=self.routers,
+            seed=self.seed,
+        )
+        return experiment.run(arrivals).figures()
+
+    def _arrivals(self) -> list[Arrival]:
+        """The same for all policies and loads."""
+        rng = Random(self.seed)
+        if self.trace in GENERATORS:
+            return GENERATORS[self.trace](self.window_s, rng)
+        return window(read(Path(self.trace), rng), self.window_s, rng)
+
+    @property
+    def file(self) -> Path:
+        """Where its figures are kept."""
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        about = asdict(self)
+        if self.trace not in GENERATORS:
+            about["trace"] = _digest_of(Path(self.trace))
+        name = hashlib.sha256(orjson.dumps([about, _code()])).hexdigest()[:32]
+        return base / "penstock" / "routing" / f"{name}.json"
+
+
+def compute(cell: Cell) -> dict[str, float]:
+    """The figures of a cell, from where they are kept or computed and kept."""
+    if cell.file.exists():
+        figures: dict[str, float] = orjson.loads(cell.file.read_bytes())
+        return figures
+    figures = cell.figures()
+    cell.file.parent.mkdir(parents=True, exist_ok=True)
+    partial = cell.file.with_suffix(f".{os.getpid()}")
+    partial.write_bytes(orjson.dumps(figures))
+    partial.replace(cell.file)
+    return figures
+
+
+@cache
+def _digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@cache
+def _code() -> str:
+    digest = hashlib.sha256()
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

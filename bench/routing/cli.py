@@ -1,0 +1,142 @@
+"""`penstock bench routing`: policies on simulated engines in virtual time, one table a workload.
+
+Figures are means over the seeds with the half-width of their 95 % interval (Student's t).
+"""
+
+import argparse
+import shlex
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import orjson
+
+from balancing.policies import POLICIES
+from bench.routing.cell import Cell, compute
+from bench.routing.generators import GENERATORS
+from bench.routing.trace import UnknownFormat, read
+from bench.sim.profiles import GPUS
+
+SHOWN: Final = (
+    ("ttft_mean_s", "TTFT mean s", 1.0),
+    ("ttft_p99_s", "p99", 1.0),
+    ("itl_p99_s", "ITL p99 ms", 1e3),
+    ("e2e_mean_s", "E2E mean s", 1.0),
+    ("goodput", "goodput", 1.0),
+    ("hit_rate", "hits", 1.0),
+    ("imbalance", "imbalance", 1.0),
+)
+# Quantiles of Student's t at 97.5 %, by degrees of freedom; beyond, the normal law's.
+STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns its exit status."""
+    options = _parser().parse_args(argv)
+    print(f"$ {shlex.join(['penstock', 'bench', 'routing', *argv])}\n")
+    cells = list(_cells(options))
+    with ProcessPoolExecutor(options.jobs) as pool:
+        found = dict(zip(cells, pool.map(_told, cells), strict=True))
+    for trace, load in product(options.trace, options.load):
+        mine = {c: f for c, f in found.items() if (c.trace, c.load) == (trace, load)}
+        print(f"\n{_name(trace)}, load {load:g}, {options.backends} x {options.profile}\n")
+        _table(mine, options.policies)
+    if options.json is not None:
+        rows = [asdict(c) | {"trace": _name(c.trace)} | f for c, f in found.items()]
+        options.json.write_bytes(orjson.dumps({"cells": rows}, option=orjson.OPT_INDENT_2))
+    return 0
+
+
+def _told(cell: Cell) -> dict[str, float]:
+    figures = compute(cell)
+    print(f"{_name(cell.trace)} {cell.policy} {cell.load:g} seed {cell.seed}", file=sys.stderr)
+    return figures
+
+
+def _cells(options: argparse.Namespace) -> Iterator[Cell]:
+    seeds = range(1, options.seeds + 1)
+    for trace, load, seed, policy in product(options.trace, options.load, seeds, options.policies):
+        yield Cell(
+            trace,
+            policy,
+            load,
+            seed,
+            options.routers,
+            options.backends,
+            options.profile,
+            options.window_s,
+        )
+
+
+def _table(found: dict[Cell, dict[str, float]], policies: Sequence[str]) -> None:
+    print("| policy | " + " | ".join(title for _, title, _ in SHOWN) + " |")
+    print("|---|" + "---:|" * len(SHOWN))
+    for policy in policies:
+        runs = [figures for cell, figures in found.items() if cell.policy == policy]
+        shown = [_interval([run[key] * unit for run in runs]) for key, _, unit in SHOWN]
+        print(f"| {policy} | " + " | ".join(shown) + " |")
+
+
+def _interval(values: Sequence[float]) -> str:
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return f"{mean:.3g}"
+    freedom = len(values) - 1
+    student = STUDENT[freedom - 1] if freedom <= len(STUDENT) else 1.96
+    half = student * statistics.stdev(values) / len(values) ** 0.5
+    return f"{mean:.3g} ± {half:.2g}"
+
+
+def _name(trace: str) -> str:
+    return trace if trace in GENERATORS else Path(trace).name.partition(".")[0]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock bench routing", description="Policies on simulated engines in virtual time."
+    )
+    add = parser.add_argument
+    names = ", ".join(GENERATORS)
+    add("--trace", nargs="+", type=_trace, required=True, help=f"trace files, or {names}")
+    add("--policies", type=_policies, default="round_robin,least_requests,least_tokens,session")
+    add("--backends", type=int, default=8, metavar="N", help="engines (default 8)")
+    add("--profile", choices=GPUS, default="70b-4xh100", help="model and GPUs of each")
+    add("--load", type=_loads, default="0.8", metavar="X,…", help="1.0: see bench/routing/load.py")
+    add("--routers", type=int, default=1, metavar="R", help="proxies that do not share a view")
+    add("--window-s", type=float, default=360.0, help="of the trace (default 360)")
+    add("--seeds", type=int, default=3, metavar="K", help="runs of each cell (default 3)")
+    add("--jobs", type=int, default=2, metavar="J", help="at once (default 2)")
+    add("--json", type=Path, metavar="OUT", help="write all cells")
+    return parser
+
+
+def _trace(text: str) -> str:
+    if text in GENERATORS:
+        return text
+    try:
+        read(Path(text), Random(0))
+    except (OSError, UnknownFormat) as error:
+        names = ", ".join(GENERATORS)
+        raise argparse.ArgumentTypeError(f"{error}; a file, or one of {names}") from None
+    return text
+
+
+def _policies(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in POLICIES:
+            raise argparse.ArgumentTypeError(f"no policy {name!r}; there are {', '.join(POLICIES)}")
+    return names
+
+
+def _loads(text: str) -> list[float]:
+    loads = [float(each) for each in text.split(",")]
+    if not all(load > 0 for load in loads):
+        raise argparse.ArgumentTypeError("loads are above 0")
+    return loads

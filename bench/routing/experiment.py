@@ -1,0 +1,139 @@
+"""One cell of an experiment: a workload, a policy and simulated engines in discrete-event time.
+
+Choices are made by the real gate on real leases, with what a proxy would know: token counts
+with the error of its estimates, rates that it learns, no look into the engines. Each of several
+routers sees only what it sent itself.
+"""
+
+import heapq
+from collections.abc import Callable, Hashable, Sequence
+from itertools import count
+from math import exp
+from random import Random
+from typing import Final
+
+from balancing.ask import Ask
+from balancing.backend import Backend, State
+from balancing.fleet import Fleet, Pool
+from balancing.gate import Gate
+from balancing.lease import Lease
+from balancing.policies.policy import Policy
+from bench.routing.outcome import Outcome
+from bench.routing.trace import BLOCK_TOKENS, Arrival
+from bench.sim.engine import Engine
+from bench.sim.engine import Sequence as EngineSequence
+from bench.sim.profiles import Gpu
+
+# Of the logarithm of estimate / truth: a median error of 6.5 % is 0.0963 for a normal law
+# (bench/RESULTS.md, estimators; the tails there are longer).
+ESTIMATE_SIGMA: Final = 0.0963
+
+MakePolicy = Callable[[Sequence[Backend]], Policy]
+
+
+class Request:
+    """One request on its way: told of its tokens by the engine."""
+
+    __slots__ = ("_outcome", "arrival", "last_s", "lease", "now_s", "sequence", "ttft_s")
+
+    def __init__(self, arrival: Arrival, lease: Lease, outcome: Outcome, block_tokens: int) -> None:
+        self.arrival = arrival
+        self.lease = lease
+        self._outcome = outcome
+        self.ttft_s = 0.0
+        self.last_s = 0.0
+        hashes = block_hashes(arrival, block_tokens)
+        self.sequence = EngineSequence(
+            arrival.prompt_tokens, max(1, arrival.output_tokens), self, None, hashes
+        )
+        self.now_s = 0.0
+
+    def token(self) -> None:
+        """A token came, at `now_s`."""
+        now_s = self.now_s
+        lease = self.lease
+        if lease.first_token_s is None:
+            self.ttft_s = now_s - self.arrival.at_s
+            lease.first_token(now_s)
+        else:
+            self._outcome.gap(now_s - self.last_s)
+        lease.tokens(1)
+        self.last_s = now_s
+        if self.sequence.done:
+            lease.complete(now_s)
+            self._outcome.add(self.arrival, self.ttft_s, now_s, self.sequence.cached_tokens)
+
+
+def block_hashes(arrival: Arrival, block_tokens: int) -> list[Hashable]:
+    """Names for the engine's blocks below those of the trace; what follows them is its own."""
+    per_block = BLOCK_TOKENS // block_tokens
+    return [(name, part) for name in arrival.prefix for part in range(per_block)]
+
+
+class Experiment:
+    """`backends` engines behind `routers` gates that do not know of each other."""
+
+    def __init__(
+        self, make: MakePolicy, profile: Gpu, *, backends: int, routers: int, seed: int
+    ) -> None:
+        self._profile = profile
+        self._rng = Random(seed)
+        self._engines = [Engine(profile) for _ in range(backends)]
+        self.known: list[Backend] = []  # by all routers
+        self._gates = [self._gate(make, backends) for _ in range(routers)]
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._count = count()
+        self._stepping = [False] * backends
+        self.outcome = Outcome(backends)
+
+    def _gate(self, make: MakePolicy, backends: int) -> Gate:
+        known = tuple(Backend(str(i), f"http://gpu-{i}") for i in range(backends))
+        for backend in known:
+            backend.state = State.READY
+        self.known += known
+        fleet = Fleet((Pool("gpus", known, make(known)),))
+        return Gate(lambda: fleet, Random(self._rng.getrandbits(64)))
+
+    def run(self, arrivals: Sequence[Arrival]) -> Outcome:
+        """Play all arrivals to the end of the last answer."""
+        for arrival in arrivals:
+            self._at(arrival.at_s, lambda now_s, arrival=arrival: self._arrive(arrival, now_s))  # type: ignore[misc]
+        while self._events:
+            now_s, _, event = heapq.heappop(self._events)
+            event(now_s)
+        assert all(engine.idle for engine in self._engines)
+        return self.outcome
+
+    def _at(self, when_s: float, event: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (when_s, next(self._count), event))
+
+    def _arrive(self, arrival: Arrival, now_s: float) -> None:
+        gate = self._rng.choice(self._gates)
+        estimate = arrival.prompt_tokens * exp(self._rng.gauss(0.0, ESTIMATE_SIGMA))
+        ask = Ask(
+            "/v1/completions",
+            prompt_tokens=max(1, round(estimate)),
+            stream=True,
+            session=arrival.session,
+        )
+        lease = gate.choose(ask, now_s)
+        index = int(lease.backend.name)
+        request = Request(arrival, lease, self.outcome, self._profile.block_tokens)
+        self.outcome.sent(index, arrival)
+        self._engines[index].submit(request.sequence, now_s)
+        if not self._stepping[index]:
+            self._step(index, now_s)
+
+    def _step(self, index: int, now_s: float) -> None:
+        duration_s, emissions = self._engines[index].step(now_s)
+        self._stepping[index] = bool(duration_s)
+        if duration_s:
+            self._at(now_s + duration_s, lambda then_s: self._deliver(index, emissions, then_s))
+
+    def _deliver(self, index: int, emissions: list[EngineSequence], now_s: float) -> None:
+        for sequence in emissions:
+            owner = sequence.owner
+            assert isinstance(owner, Request)
+            owner.now_s = now_s
+            owner.token()
+        self._step(index, now_s)

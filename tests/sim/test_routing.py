@@ -1,0 +1,111 @@
+"""The routing experiments: reproducible, whole, and with the shape that is known of policies."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import orjson
+import pytest
+
+from balancing.policies import POLICIES
+from bench.routing.cell import Cell, compute
+from bench.routing.cli import main
+from bench.routing.experiment import Experiment
+from bench.routing.generators import shared_prefix, uniform
+from bench.routing.load import speedup
+from bench.routing.outcome import imbalance, jain, quantile
+from bench.routing.trace import Arrival
+from bench.sim.profiles import GPUS
+
+GPU = GPUS["8b-1xh100"]
+
+
+def played(
+    policy: str, arrivals: Sequence[Arrival], load: float, routers: int = 1
+) -> dict[str, float]:
+    faster = speedup(arrivals, GPU, 4, load)
+    arrivals = [each._replace(at_s=each.at_s / faster) for each in arrivals]
+    experiment = Experiment(POLICIES[policy], GPU, backends=4, routers=routers, seed=1)
+    return experiment.run(arrivals).figures()
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    arrivals = uniform(60.0, Random(1))
+    assert played("least_tokens", arrivals, 0.8) == played("least_tokens", arrivals, 0.8)
+
+
+def test_every_lease_is_given_back() -> None:
+    experiment = Experiment(POLICIES["least_tokens"], GPU, backends=4, routers=3, seed=1)
+    arrivals = uniform(60.0, Random(1))
+    assert len(experiment.run(arrivals).e2e_s) == len(arrivals)
+    assert all(backend.own.idle for backend in experiment.known)
+
+
+def test_tokens_beat_requests_and_requests_beat_turns() -> None:
+    """Prompts of very different size: what each policy knows of the load shows in the TTFT."""
+    rng = Random(2)
+    arrivals = [
+        Arrival(each.at_s, 20_000 if rng.random() < 0.1 else 500, 100)
+        for each in uniform(300.0, Random(1))
+    ]
+    turns, requests, tokens = (
+        played(policy, arrivals, 0.8)["ttft_mean_s"]
+        for policy in ("round_robin", "least_requests", "least_tokens")
+    )
+    assert tokens < 0.8 * requests
+    assert requests < turns
+
+
+def test_sessions_find_their_prefix() -> None:
+    arrivals = shared_prefix(200.0, Random(1))
+    sticky, spread = played("session", arrivals, 0.8), played("least_tokens", arrivals, 0.8)
+    assert sticky["hit_rate"] > spread["hit_rate"] + 0.1
+
+
+def test_routers_that_do_not_share_a_view_choose_worse() -> None:
+    arrivals = uniform(200.0, Random(1))
+    alone, many = (played("least_tokens", arrivals, 0.9, routers) for routers in (1, 8))
+    assert alone["ttft_mean_s"] < many["ttft_mean_s"]
+
+
+def test_figures_of_balance() -> None:
+    assert (imbalance([1, 1, 2]), jain([1, 1]), jain([1, 0])) == (1.5, 1.0, 0.5)
+    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert quantile([], 0.5) == 0.0
+
+
+def test_a_finished_cell_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cell = Cell("uniform", "random", 0.5, 1, 1, 2, "8b-1xh100", 20.0)
+    figures = compute(cell)
+    kept = orjson.loads(cell.file.read_bytes())
+    assert kept == figures
+    cell.file.write_bytes(orjson.dumps(kept | {"goodput": 0.25}))
+    assert compute(cell)["goodput"] == 0.25
+    assert not replace(cell, seed=2).file.exists()
+    argv = "--trace uniform --policies random --load 0.5 --seeds 1 --backends 2"
+    argv += f" --profile 8b-1xh100 --window-s 20 --jobs 1 --json {tmp_path / 'out.json'}"
+    assert main(argv.split()) == 0
+    assert "| random |" in capsys.readouterr().out
+    (row,) = orjson.loads((tmp_path / "out.json").read_bytes())["cells"]
+    assert row["goodput"] == 0.25
+    assert {"trace", "policy", "load", "seed", "routers", "ttft_p50_s", "jain"} <= row.keys()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--trace", "none"], "uniform, shared_prefix, agentic"),
+        (["--trace", "uniform", "--policies", "best"], "no policy 'best'"),
+        (["--trace", "uniform", "--load", "0"], "above 0"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(argv)
+    assert said in capsys.readouterr().err

@@ -1,0 +1,112 @@
+"""Workloads of the routing experiments: what is read of traces, what is made up, and their load."""
+
+import gzip
+from pathlib import Path
+from random import Random
+
+import orjson
+import pytest
+
+from bench.routing.generators import GENERATORS, agentic
+from bench.routing.load import engine_s, speedup
+from bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat, read, window
+from bench.sim.profiles import GPUS
+
+GPU = GPUS["70b-4xh100"]
+
+
+def mooncake(path: Path, stamps: list[int], hash_ids: list[list[int]]) -> Path:
+    rows = [
+        {"timestamp": stamp, "input_length": 1_100, "output_length": 7, "hash_ids": ids}
+        for stamp, ids in zip(stamps, hash_ids, strict=True)
+    ]
+    with gzip.open(path, "wb") as file:
+        file.write(b"\n".join(map(orjson.dumps, rows)))
+    return path
+
+
+def test_mooncakes_prefix_is_of_full_blocks(tmp_path: Path) -> None:
+    path = mooncake(tmp_path / "x.jsonl.gz", [500, 0], [[1, 2, 3], [1, 4, 5]])
+    later, first = read(path, Random(1))[::-1]
+    assert first[:4] == (0.0, 1_100, 7, (1, 4))
+    assert later[:4] == (0.5, 1_100, 7, (1, 2))
+
+
+def test_stamps_on_a_grid_are_spread_over_it_by_the_seed(tmp_path: Path) -> None:
+    path = mooncake(tmp_path / "x.jsonl.gz", [0] * 50 + [3_000] * 50, [[1]] * 100)
+    times = [each.at_s for each in read(path, Random(1))]
+    assert all(0.0 <= at_s < 3.0 for at_s in times[:50])
+    assert all(3.0 <= at_s < 6.0 for at_s in times[50:])
+    assert max(times[:50]) - min(times[:50]) > 2.0
+    assert times == [each.at_s for each in read(path, Random(1))]
+    assert times != [each.at_s for each in read(path, Random(2))]
+
+
+def test_a_block_that_all_begin_with_is_no_conversation(tmp_path: Path) -> None:
+    ids = [[0, number // 2] for number in range(2, 102)]
+    sessions = [
+        each.session for each in read(mooncake(tmp_path / "x.gz", [*range(100)], ids), Random(1))
+    ]
+    assert sessions == [str(number // 2) for number in range(2, 102)]
+
+
+def test_azures_rows_have_lengths_and_times(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+    )
+    first, second = read(path, Random(1))
+    assert first == Arrival(0.0, 374, 44)
+    assert second.at_s == pytest.approx(4.314579)
+    assert second[1:3] == (396, 109)
+
+
+def test_an_unknown_file_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(UnknownFormat, match="Mooncake"):
+        read(path, Random(1))
+
+
+def test_a_window_begins_where_the_seed_says() -> None:
+    arrivals = [Arrival(float(i), 10, 10) for i in range(100)]
+    cut = window(arrivals, 20.0, Random(3))
+    assert len(cut) == 20
+    assert 0.0 <= cut[0].at_s < 1.0
+    assert window(arrivals, 500.0, Random(3)) == arrivals
+
+
+def test_load_one_fills_the_engines_exactly() -> None:
+    """1,000 prompts of 1,000 tokens and 100 out; by hand: 66.8 ms of linear layers and 0.82 ms of
+    attention, and 100 x (66.8 us + 1,050 x 31 ns + 5 us).
+    """
+    arrivals = [Arrival(i / 10, 1_000, 100) for i in range(1, 1_001)]
+    each_s = 0.0668 + 0.00082 + 100 * (66.8e-6 + 1_050 * 31e-9 + 5e-6)
+    assert engine_s(arrivals[0], GPU) == pytest.approx(each_s)
+    faster = speedup(arrivals, GPU, 4, 1.0)
+    assert 100.0 / faster * 4 == pytest.approx(1_000 * each_s)
+    assert speedup(arrivals, GPU, 4, 0.5) == pytest.approx(faster / 2)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_what_is_made_up_is_the_seeds(name: str) -> None:
+    make = GENERATORS[name]
+    arrivals = make(120.0, Random(1))
+    assert arrivals == make(120.0, Random(1)) != make(120.0, Random(2))
+    assert arrivals == sorted(arrivals)
+    assert all(0 <= each.at_s < 120.0 for each in arrivals)
+
+
+def test_agents_use_nine_tenths_of_their_prompts_again() -> None:
+    seen: dict[str | None, Arrival] = {}
+    shares = []
+    arrivals = agentic(600.0, Random(1))
+    for each in arrivals:
+        before = seen.get(each.session)
+        if before is not None:
+            assert each.prefix[: len(before.prefix)] == before.prefix
+            shares.append(len(before.prefix) * BLOCK_TOKENS / each.prompt_tokens)
+        seen[each.session] = each
+    assert sum(share >= 0.9 for share in shares) > 0.95 * len(shares)
+    assert len(shares) > 0.9 * len(arrivals)
