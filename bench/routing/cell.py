@@ -11,7 +11,8 @@ from typing import Final
 import orjson
 
 from balancing.policies import POLICIES
-from bench.routing.experiment import Experiment
+from bench.baselines import BASELINES
+from bench.routing.experiment import Experiment, MakePolicy
 from bench.routing.generators import GENERATORS
 from bench.routing.load import speedup
 from bench.routing.trace import Arrival, read, window
@@ -19,7 +20,7 @@ from bench.sim.profiles import GPUS
 
 # What the figures follow from: a cell that other code made is computed anew.
 ROOT: Final = Path(__file__).resolve().parents[2]
-CODE: Final = ("balancing", "bench/routing", "bench/sim")
+CODE: Final = ("balancing", "bench/baselines", "bench/routing", "bench/sim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Cell:
         faster = speedup(arrivals, profile, self.backends, self.load)
         arrivals = [each._replace(at_s=each.at_s / faster) for each in arrivals]
         experiment = Experiment(
-            POLICIES[self.policy],
+            maker(self.policy),
             profile,
             backends=self.backends,
             routers=self.routers,
@@ -66,6 +67,13 @@ class Cell:
             about["trace"] = _digest_of(Path(self.trace))
         name = hashlib.sha256(orjson.dumps([about, _code()])).hexdigest()[:32]
         return base / "penstock" / "routing" / f"{name}.json"
+
+
+def maker(policy: str) -> MakePolicy:
+    """How a policy, ours or another router's rule, is made."""
+    if policy in BASELINES:
+        return lambda backends, view: BASELINES[policy](view)
+    return lambda backends, view: POLICIES[policy](backends)
 
 
 def compute(cell: Cell) -> dict[str, float]:

@@ -18,6 +18,7 @@ from typing import Final
 import orjson
 
 from balancing.policies import POLICIES
+from bench.baselines import BASELINES
 from bench.routing.cell import Cell, compute
 from bench.routing.generators import GENERATORS
 from bench.routing.trace import UnknownFormat, read
@@ -130,8 +131,9 @@ def _trace(text: str) -> str:
 def _policies(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
-        if name not in POLICIES:
-            raise argparse.ArgumentTypeError(f"no policy {name!r}; there are {', '.join(POLICIES)}")
+        if name not in POLICIES and name not in BASELINES:
+            known = ", ".join([*POLICIES, *BASELINES])
+            raise argparse.ArgumentTypeError(f"no policy {name!r}; there are {known}")
     return names
 
 

@@ -6,7 +6,8 @@ routers sees only what it sent itself.
 """
 
 import heapq
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from math import exp
 from random import Random
@@ -18,8 +19,10 @@ from balancing.fleet import Fleet, Pool
 from balancing.gate import Gate
 from balancing.lease import Lease
 from balancing.policies.policy import Policy
+from bench.baselines.baseline import Baseline
+from bench.baselines.view import View
 from bench.routing.outcome import Outcome
-from bench.routing.trace import BLOCK_TOKENS, Arrival
+from bench.routing.trace import Arrival, block_hashes
 from bench.sim.engine import Engine
 from bench.sim.engine import Sequence as EngineSequence
 from bench.sim.profiles import Gpu
@@ -28,17 +31,41 @@ from bench.sim.profiles import Gpu
 # (bench/RESULTS.md, estimators; the tails there are longer).
 ESTIMATE_SIGMA: Final = 0.0963
 
-MakePolicy = Callable[[Sequence[Backend]], Policy]
+MakePolicy = Callable[[Sequence[Backend], View], Policy]
+
+
+@dataclass(slots=True)
+class Router:
+    """One proxy: its gate, and what a rule of another router's sees, where that is the policy."""
+
+    gate: Gate
+    view: View | None
 
 
 class Request:
     """One request on its way: told of its tokens by the engine."""
 
-    __slots__ = ("_outcome", "arrival", "last_s", "lease", "now_s", "sequence", "ttft_s")
+    __slots__ = (
+        "_index",
+        "_outcome",
+        "_uncached_tokens",
+        "_view",
+        "arrival",
+        "last_s",
+        "lease",
+        "now_s",
+        "sequence",
+        "ttft_s",
+    )
 
-    def __init__(self, arrival: Arrival, lease: Lease, outcome: Outcome, block_tokens: int) -> None:
+    def __init__(
+        self, arrival: Arrival, lease: Lease, view: View | None, outcome: Outcome, block_tokens: int
+    ) -> None:
         self.arrival = arrival
         self.lease = lease
+        self._index = int(lease.backend.name)
+        self._view = view
+        self._uncached_tokens = view.sent(self._index, arrival) if view is not None else 0
         self._outcome = outcome
         self.ttft_s = 0.0
         self.last_s = 0.0
@@ -58,16 +85,20 @@ class Request:
         else:
             self._outcome.gap(now_s - self.last_s)
         lease.tokens(1)
+        if self._view is not None:
+            self._tell(self._view)
         self.last_s = now_s
         if self.sequence.done:
             lease.complete(now_s)
             self._outcome.add(self.arrival, self.ttft_s, now_s, self.sequence.cached_tokens)
 
-
-def block_hashes(arrival: Arrival, block_tokens: int) -> list[Hashable]:
-    """Names for the engine's blocks below those of the trace; what follows them is its own."""
-    per_block = BLOCK_TOKENS // block_tokens
-    return [(name, part) for name in arrival.prefix for part in range(per_block)]
+    def _tell(self, view: View) -> None:
+        generated = self.sequence.generated
+        if generated == 1:
+            view.began(self._index, self.arrival, self._uncached_tokens)
+        view.token(self._index)
+        if self.sequence.done:
+            view.ended(self._index, self.arrival, generated)
 
 
 class Experiment:
@@ -80,19 +111,22 @@ class Experiment:
         self._rng = Random(seed)
         self._engines = [Engine(profile) for _ in range(backends)]
         self.known: list[Backend] = []  # by all routers
-        self._gates = [self._gate(make, backends) for _ in range(routers)]
+        self._routers = [self._router(make, backends) for _ in range(routers)]
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._count = count()
         self._stepping = [False] * backends
         self.outcome = Outcome(backends)
 
-    def _gate(self, make: MakePolicy, backends: int) -> Gate:
+    def _router(self, make: MakePolicy, backends: int) -> Router:
         known = tuple(Backend(str(i), f"http://gpu-{i}") for i in range(backends))
         for backend in known:
             backend.state = State.READY
         self.known += known
-        fleet = Fleet((Pool("gpus", known, make(known)),))
-        return Gate(lambda: fleet, Random(self._rng.getrandbits(64)))
+        view = View(self._engines)
+        policy = make(known, view)
+        fleet = Fleet((Pool("gpus", known, policy),))
+        gate = Gate(lambda: fleet, Random(self._rng.getrandbits(64)))
+        return Router(gate, view if isinstance(policy, Baseline) else None)
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """Play all arrivals to the end of the last answer."""
@@ -108,7 +142,7 @@ class Experiment:
         heapq.heappush(self._events, (when_s, next(self._count), event))
 
     def _arrive(self, arrival: Arrival, now_s: float) -> None:
-        gate = self._rng.choice(self._gates)
+        router = self._rng.choice(self._routers)
         estimate = arrival.prompt_tokens * exp(self._rng.gauss(0.0, ESTIMATE_SIGMA))
         ask = Ask(
             "/v1/completions",
@@ -116,9 +150,11 @@ class Experiment:
             stream=True,
             session=arrival.session,
         )
-        lease = gate.choose(ask, now_s)
+        if router.view is not None:
+            router.view.arrival = arrival
+        lease = router.gate.choose(ask, now_s)
         index = int(lease.backend.name)
-        request = Request(arrival, lease, self.outcome, self._profile.block_tokens)
+        request = Request(arrival, lease, router.view, self.outcome, self._profile.block_tokens)
         self.outcome.sent(index, arrival)
         self._engines[index].submit(request.sequence, now_s)
         if not self._stepping[index]:

@@ -9,7 +9,7 @@ the time to the next point, by the seed; replayed as they are they would make he
 import csv
 import gzip
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from datetime import datetime
 from math import gcd
 from pathlib import Path
@@ -36,6 +36,12 @@ class Arrival(NamedTuple):
     output_tokens: int
     prefix: tuple[int, ...] = ()
     session: str | None = None
+
+
+def block_hashes(arrival: Arrival, block_tokens: int) -> list[Hashable]:
+    """Names for the engine's blocks below those of the trace; what follows them is its own."""
+    per_block = BLOCK_TOKENS // block_tokens
+    return [(name, part) for name in arrival.prefix for part in range(per_block)]
 
 
 class UnknownFormat(ValueError):

@@ -12,8 +12,9 @@ then delivers its emissions.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from collections.abc import Sequence as List
+from itertools import chain
 from typing import Protocol
 
 from bench.sim.kv_cache import KvCache
@@ -106,6 +107,11 @@ class Engine:
     @property
     def running(self) -> int:
         return len(self._running)
+
+    @property
+    def sequences(self) -> Iterator[Sequence]:
+        """All that are here, those that run first."""
+        return chain(self._running, self._waiting)
 
     @property
     def kv_usage(self) -> float:

@@ -8,8 +8,8 @@ from random import Random
 import orjson
 import pytest
 
-from balancing.policies import POLICIES
-from bench.routing.cell import Cell, compute
+from bench.baselines import BASELINES
+from bench.routing.cell import Cell, compute, maker
 from bench.routing.cli import main
 from bench.routing.experiment import Experiment
 from bench.routing.generators import shared_prefix, uniform
@@ -26,7 +26,7 @@ def played(
 ) -> dict[str, float]:
     faster = speedup(arrivals, GPU, 4, load)
     arrivals = [each._replace(at_s=each.at_s / faster) for each in arrivals]
-    experiment = Experiment(POLICIES[policy], GPU, backends=4, routers=routers, seed=1)
+    experiment = Experiment(maker(policy), GPU, backends=4, routers=routers, seed=1)
     return experiment.run(arrivals).figures()
 
 
@@ -36,7 +36,7 @@ def test_the_same_seed_gives_the_same_figures() -> None:
 
 
 def test_every_lease_is_given_back() -> None:
-    experiment = Experiment(POLICIES["least_tokens"], GPU, backends=4, routers=3, seed=1)
+    experiment = Experiment(maker("least_tokens"), GPU, backends=4, routers=3, seed=1)
     arrivals = uniform(60.0, Random(1))
     assert len(experiment.run(arrivals).e2e_s) == len(arrivals)
     assert all(backend.own.idle for backend in experiment.known)
@@ -67,6 +67,13 @@ def test_routers_that_do_not_share_a_view_choose_worse() -> None:
     arrivals = uniform(200.0, Random(1))
     alone, many = (played("least_tokens", arrivals, 0.9, routers) for routers in (1, 8))
     assert alone["ttft_mean_s"] < many["ttft_mean_s"]
+
+
+@pytest.mark.parametrize("rule", BASELINES)
+def test_rules_of_others_play_to_the_end(rule: str) -> None:
+    figures = played(rule, shared_prefix(60.0, Random(1)), 0.8, routers=2)
+    assert figures == played(rule, shared_prefix(60.0, Random(1)), 0.8, routers=2)
+    assert figures["goodput"] > 0.5
 
 
 def test_figures_of_balance() -> None:

@@ -1,0 +1,29 @@
+"""A rule over a view, as a policy of the gate."""
+
+from collections.abc import Sequence
+from random import Random
+
+from balancing.ask import Ask
+from balancing.backend import Backend
+from balancing.policies.policy import cheapest
+from bench.baselines.view import Seen, View
+
+
+class Baseline:
+    """Takes the backend of least cost; a subclass says what a place there costs."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
+        seen = {backend: self.view.backends[int(backend.name)] for backend in fit}
+        allowed = self.allowed(list(seen.values()), ask)
+        places = [backend for backend in fit if seen[backend] in allowed]
+        return cheapest(places, lambda backend: self.cost(seen[backend]), rng)
+
+    def allowed(self, backends: list[Seen], ask: Ask) -> list[Seen]:
+        """Those that come into question, at least one."""
+        return backends
+
+    def cost(self, backend: Seen) -> float:
+        raise NotImplementedError

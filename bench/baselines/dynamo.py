@@ -1,0 +1,16 @@
+"""NVIDIA Dynamo's KV router, approximate mode: its documented linear cost, scale 1, no temperature.
+
+Cost in blocks: max(0, prefill under way + prompt - overlap) + decode under way + the prompt.
+"""
+
+from bench.baselines.baseline import Baseline
+from bench.baselines.view import Seen
+
+
+class Dynamo(Baseline):
+    """Prefill and decode weigh the same, in tokens (blocks of one size make no difference)."""
+
+    def cost(self, backend: Seen) -> float:
+        arrival = self.view.arrival
+        prefill = backend.queued_tokens + backend.uncached_tokens(arrival)
+        return max(0, prefill) + backend.held_tokens + arrival.prompt_tokens
