@@ -5,7 +5,7 @@ ARGS ?=
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
-.PHONY: demo test test-compiled test-vllm faults splits fuzz reloads unit lint lint-deploy format bench soak aborts slow clean
+.PHONY: demo test test-compiled test-vllm faults splits fuzz reloads unit lint lint-deploy format bench bench-routing soak aborts slow clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -67,6 +67,14 @@ format: .venv/installed
 
 bench: $(BENCH_IN).venv/installed  ## CPU, latency and memory beside nginx, HAProxy and aiohttp (Debian: nginx-light haproxy)
 	$(BENCH_IN).venv/bin/penstock bench overhead $(ARGS)
+
+# TRACES="a.jsonl.gz b.csv.gz" adds recorded workloads, Azure's and Mooncake's formats, to those made up.
+TRACES ?= $(wildcard ../shared/traces/mooncake-fast25-*.jsonl.gz)
+
+bench-routing: .venv/installed  ## policies and other routers' rules in virtual time, at four loads; TRACES="FILE …", ARGS="--seeds 5"
+	$(if $(TRACES),,@echo "no trace files (TRACES=…): made-up workloads only")
+	.venv/bin/penstock bench routing --trace $(TRACES) uniform shared_prefix agentic --load 0.6,0.8,0.95,1.1 --seeds 1 \
+	  --policies round_robin,least_requests,power_of_two,peak_ewma,least_tokens,session,llm_d_sticky,lmetric,dynamo,kv_aware,chwbl_tokens,oracle $(ARGS)
 
 soak: $(BENCH_IN).venv/installed  ## 200 requests/s, leaving clients, failing servers, and then nothing is left; ARGS="--seconds 900"
 	$(BENCH_IN).venv/bin/penstock bench soak $(ARGS)
