@@ -15,7 +15,8 @@ from bench.baselines import BASELINES
 from bench.routing.experiment import Experiment, MakePolicy
 from bench.routing.generators import GENERATORS
 from bench.routing.load import speedup
-from bench.routing.trace import Arrival, read, window
+from bench.routing.servegen import sample
+from bench.routing.trace import Arrival, opened, read, window
 from bench.sim.profiles import GPUS
 
 # What the figures follow from: a cell that other code made is computed anew.
@@ -56,7 +57,7 @@ class Cell:
         rng = Random(self.seed)
         if self.trace in GENERATORS:
             return GENERATORS[self.trace](self.window_s, rng)
-        return window(read(Path(self.trace), rng), self.window_s, rng)
+        return recorded(Path(self.trace), self.window_s, rng)
 
     @property
     def file(self) -> Path:
@@ -67,6 +68,18 @@ class Cell:
             about["trace"] = _digest_of(Path(self.trace))
         name = hashlib.sha256(orjson.dumps([about, _code()])).hexdigest()[:32]
         return base / "penstock" / "routing" / f"{name}.json"
+
+
+def recorded(path: Path, window_s: float, rng: Random) -> list[Arrival]:
+    """A window of a trace, or of what ServeGen's clients would send.
+
+    Raises UnknownFormat, OSError.
+    """
+    with opened(path) as lines:
+        first = next(lines, "")
+        if first.startswith('{"client"'):
+            return sample([first, *lines], window_s, rng)
+    return window(read(path, rng), window_s, rng)
 
 
 def maker(policy: str) -> MakePolicy:

@@ -19,9 +19,9 @@ import orjson
 
 from balancing.policies import POLICIES
 from bench.baselines import BASELINES
-from bench.routing.cell import Cell, compute
+from bench.routing.cell import Cell, compute, recorded
 from bench.routing.generators import GENERATORS
-from bench.routing.trace import UnknownFormat, read
+from bench.routing.trace import UnknownFormat
 from bench.sim.profiles import GPUS
 
 SHOWN: Final = (
@@ -121,7 +121,7 @@ def _trace(text: str) -> str:
     if text in GENERATORS:
         return text
     try:
-        read(Path(text), Random(0))
+        recorded(Path(text), 1.0, Random(0))
     except (OSError, UnknownFormat) as error:
         names = ", ".join(GENERATORS)
         raise argparse.ArgumentTypeError(f"{error}; a file, or one of {names}") from None

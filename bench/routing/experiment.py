@@ -149,6 +149,7 @@ class Experiment:
             prompt_tokens=max(1, round(estimate)),
             stream=True,
             session=arrival.session,
+            tenant=arrival.tenant,
         )
         if router.view is not None:
             router.view.arrival = arrival

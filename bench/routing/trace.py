@@ -36,6 +36,7 @@ class Arrival(NamedTuple):
     output_tokens: int
     prefix: tuple[int, ...] = ()
     session: str | None = None
+    tenant: str = ""
 
 
 def block_hashes(arrival: Arrival, block_tokens: int) -> list[Hashable]:
@@ -50,7 +51,7 @@ class UnknownFormat(ValueError):
 
 def read(path: Path, rng: Random) -> list[Arrival]:
     """All arrivals of a file in order, from 0 s on. Raises UnknownFormat, OSError."""
-    with _open(path) as lines:
+    with opened(path) as lines:
         first = next(lines, "")
         if first.startswith("{"):
             arrivals = _mooncake([first, *lines], rng)
@@ -59,7 +60,7 @@ def read(path: Path, rng: Random) -> list[Arrival]:
         else:
             raise UnknownFormat(
                 f"{path}: neither Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens) "
-                "nor Mooncake's JSON lines"
+                "nor Mooncake's or ServeGen's JSON lines"
             )
     arrivals.sort()
     return arrivals
@@ -76,7 +77,8 @@ def window(arrivals: Sequence[Arrival], length_s: float, rng: Random) -> list[Ar
     ]
 
 
-def _open(path: Path) -> IO[str]:
+def opened(path: Path) -> IO[str]:
+    """The lines of a file, gzipped or not."""
     return gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
 
 

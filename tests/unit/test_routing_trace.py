@@ -7,6 +7,7 @@ from random import Random
 import orjson
 import pytest
 
+from bench.routing.cell import recorded
 from bench.routing.generators import GENERATORS, agentic
 from bench.routing.load import engine_s, speedup
 from bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat, read, window
@@ -110,3 +111,42 @@ def test_agents_use_nine_tenths_of_their_prompts_again() -> None:
         seen[each.session] = each
     assert sum(share >= 0.9 for share in shares) > 0.95 * len(shares)
     assert len(shares) > 0.9 * len(arrivals)
+
+
+def servegen(path: Path, rate: float, dataset: bool = True) -> Path:
+    client = {
+        "client": "chunk-1",
+        "window_start_s": 0,
+        "trace_rows": [f"{start},{rate},1.0,Gamma,1.0,{1 / rate}\r" for start in (0, 600)],
+        "dataset": {"input_tokens": "{50: 0.25, 60: 0.75}", "output_tokens": "{0: 1.0}"},
+    }
+    silent = client | {"trace_rows": ["0,0,0,,0,0", "600,0,0,,0,0"]}
+    unpublished = client | {"client": "chunk-2", "dataset": None}
+    lines = [client if dataset else unpublished, silent, unpublished]
+    path.write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    return path
+
+
+def test_servegens_clients_are_sampled_by_their_rates_and_lengths(tmp_path: Path) -> None:
+    path = servegen(tmp_path / "s.jsonl", 10.0)
+    arrivals = recorded(path, 360.0, Random(1))
+    assert arrivals == recorded(path, 360.0, Random(1)) != recorded(path, 360.0, Random(2))
+    assert len(arrivals) == pytest.approx(3_600, rel=0.1)
+    assert sum(each.prompt_tokens == 60 for each in arrivals) / len(arrivals) == pytest.approx(
+        0.75, abs=0.05
+    )
+    assert {(each.output_tokens, each.tenant) for each in arrivals} == {(1, "chunk-1")}
+    assert arrivals == sorted(arrivals)
+
+
+def test_a_file_without_lengths_is_told(tmp_path: Path) -> None:
+    path = servegen(tmp_path / "s.jsonl", 10.0, dataset=False)
+    path.write_bytes(path.read_bytes().splitlines()[0])
+    with pytest.raises(UnknownFormat, match="lengths"):
+        recorded(path, 360.0, Random(1))
+
+
+def test_a_busy_model_is_cut_to_a_shorter_window(tmp_path: Path) -> None:
+    arrivals = recorded(servegen(tmp_path / "s.jsonl", 1_000.0), 360.0, Random(1))
+    assert len(arrivals) == pytest.approx(5_000, rel=0.1)
+    assert arrivals[-1].at_s < 5.0
