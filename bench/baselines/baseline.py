@@ -1,5 +1,6 @@
 """A rule over a view, as a policy of the gate."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from random import Random
 
@@ -9,7 +10,7 @@ from balancing.policies.policy import cheapest
 from bench.baselines.view import Seen, View
 
 
-class Baseline:
+class Baseline(ABC):
     """Takes the backend of least cost; a subclass says what a place there costs."""
 
     def __init__(self, view: View) -> None:
@@ -25,5 +26,6 @@ class Baseline:
         """Those that come into question, at least one."""
         return backends
 
+    @abstractmethod
     def cost(self, backend: Seen) -> float:
-        raise NotImplementedError
+        """What this request would cost there; the least is taken."""

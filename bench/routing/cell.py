@@ -16,7 +16,7 @@ from bench.routing.experiment import Experiment, MakePolicy
 from bench.routing.generators import GENERATORS
 from bench.routing.load import speedup
 from bench.routing.servegen import sample
-from bench.routing.trace import Arrival, opened, read, window
+from bench.routing.trace import Arrival, UnknownFormat, opened, read, window
 from bench.sim.profiles import GPUS
 
 # What the figures follow from: a cell that other code made is computed anew.
@@ -75,11 +75,19 @@ def recorded(path: Path, window_s: float, rng: Random) -> list[Arrival]:
 
     Raises UnknownFormat, OSError.
     """
-    with opened(path) as lines:
-        first = next(lines, "")
-        if first.startswith('{"client"'):
-            return sample([first, *lines], window_s, rng)
-    return window(read(path, rng), window_s, rng)
+    try:
+        with opened(path) as lines:
+            first = next(lines, "")
+            if first.startswith('{"client"'):
+                return sample([first, *lines], window_s, rng)
+        arrivals = read(path, rng)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, UnknownFormat):
+            raise
+        raise UnknownFormat(f"{path}: a row is not as its format says") from None
+    if not arrivals:
+        raise UnknownFormat(f"{path}: no rows")
+    return window(arrivals, window_s, rng)
 
 
 def maker(policy: str) -> MakePolicy:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from itertools import product
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -33,6 +34,7 @@ SHOWN: Final = (
     ("hit_rate", "hits", 1.0),
     ("imbalance", "imbalance", 1.0),
 )
+WINDOW_S_MIN: Final = 10.0
 # Quantiles of Student's t at 97.5 %, by degrees of freedom; beyond, the normal law's.
 STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
@@ -106,13 +108,13 @@ def _parser() -> argparse.ArgumentParser:
     names = ", ".join(GENERATORS)
     add("--trace", nargs="+", type=_trace, required=True, help=f"trace files, or {names}")
     add("--policies", type=_policies, default="round_robin,least_requests,least_tokens,session")
-    add("--backends", type=int, default=8, metavar="N", help="engines (default 8)")
+    add("--backends", type=_count, default=8, metavar="N", help="engines (default 8)")
     add("--profile", choices=GPUS, default="70b-4xh100", help="model and GPUs of each")
     add("--load", type=_loads, default="0.8", metavar="X,…", help="1.0: see bench/routing/load.py")
-    add("--routers", type=int, default=1, metavar="R", help="proxies that do not share a view")
-    add("--window-s", type=float, default=360.0, help="of the trace (default 360)")
-    add("--seeds", type=int, default=3, metavar="K", help="runs of each cell (default 3)")
-    add("--jobs", type=int, default=2, metavar="J", help="at once (default 2)")
+    add("--routers", type=_count, default=1, metavar="R", help="proxies that do not share a view")
+    add("--window-s", type=_seconds, default=360.0, help="of the trace (default 360)")
+    add("--seeds", type=_count, default=3, metavar="K", help="runs of each cell (default 3)")
+    add("--jobs", type=_count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")
     return parser
 
@@ -138,7 +140,24 @@ def _policies(text: str) -> list[str]:
 
 
 def _loads(text: str) -> list[float]:
-    loads = [float(each) for each in text.split(",")]
-    if not all(load > 0 for load in loads):
-        raise argparse.ArgumentTypeError("loads are above 0")
+    try:
+        loads = [float(each) for each in text.split(",")]
+    except ValueError:
+        loads = []
+    if not loads or not all(0 < load < inf for load in loads):
+        raise argparse.ArgumentTypeError("loads are numbers above 0")
     return loads
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError("a whole number above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """Shorter windows may hold no request at all."""
+    (seconds,) = _loads(text)
+    if seconds < WINDOW_S_MIN:
+        raise argparse.ArgumentTypeError(f"at least {WINDOW_S_MIN:g} s")
+    return seconds

@@ -8,6 +8,7 @@ routers sees only what it sent itself.
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from math import exp
 from random import Random
@@ -131,7 +132,7 @@ class Experiment:
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """Play all arrivals to the end of the last answer."""
         for arrival in arrivals:
-            self._at(arrival.at_s, lambda now_s, arrival=arrival: self._arrive(arrival, now_s))  # type: ignore[misc]
+            self._at(arrival.at_s, partial(self._arrive, arrival))
         while self._events:
             now_s, _, event = heapq.heappop(self._events)
             event(now_s)
@@ -165,7 +166,7 @@ class Experiment:
         duration_s, emissions = self._engines[index].step(now_s)
         self._stepping[index] = bool(duration_s)
         if duration_s:
-            self._at(now_s + duration_s, lambda then_s: self._deliver(index, emissions, then_s))
+            self._at(now_s + duration_s, partial(self._deliver, index, emissions))
 
     def _deliver(self, index: int, emissions: list[EngineSequence], now_s: float) -> None:
         for sequence in emissions:

@@ -115,5 +115,7 @@ def _azure(lines: Iterator[str]) -> list[Arrival]:
         (datetime.fromisoformat(stamp[:26]), int(prompt), int(output))
         for stamp, prompt, output in csv.reader(lines)
     ]
+    if not rows:
+        return []
     start = min(row[0] for row in rows)
     return [Arrival((at - start).total_seconds(), prompt, output) for at, prompt, output in rows]

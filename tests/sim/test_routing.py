@@ -108,6 +108,9 @@ def test_a_finished_cell_is_kept(
         (["--trace", "none"], "uniform, shared_prefix, agentic"),
         (["--trace", "uniform", "--policies", "best"], "no policy 'best'"),
         (["--trace", "uniform", "--load", "0"], "above 0"),
+        (["--trace", "uniform", "--load", "x"], "above 0"),
+        (["--trace", "uniform", "--backends", "0"], "whole number"),
+        (["--trace", "uniform", "--window-s", "0.1"], "at least 10 s"),
     ],
 )
 def test_what_is_wrong_is_told(

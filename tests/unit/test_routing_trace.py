@@ -150,3 +150,14 @@ def test_a_busy_model_is_cut_to_a_shorter_window(tmp_path: Path) -> None:
     arrivals = recorded(servegen(tmp_path / "s.jsonl", 1_000.0), 360.0, Random(1))
     assert len(arrivals) == pytest.approx(5_000, rel=0.1)
     assert arrivals[-1].at_s < 5.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["TIMESTAMP,ContextTokens,GeneratedTokens\n", '{"timestamp":0}\n', '{"client":1}\n', "{"],
+)
+def test_what_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x"
+    path.write_text(text)
+    with pytest.raises(UnknownFormat):
+        recorded(path, 360.0, Random(1))
