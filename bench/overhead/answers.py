@@ -7,13 +7,11 @@ made once: the backend and the client share two cores with what is measured.
 
 import json
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
-MODEL: Final = "bench-model"
+from bench.peers.peer import KEY, MODEL
+
 LAST_CHUNK: Final = b"0\r\n\r\n"
-# What the client sets and the backend reads; unknown headers pass every proxy.
-EVENTS_HEADER: Final = "x-bench-events"
-INTERVAL_HEADER: Final = "x-bench-interval-ms"
 
 _ID: Final = "chatcmpl-7c1f0a52e3d94b6f8a90b1c2d3e4f506"
 _USAGE: Final = {"prompt_tokens": 23, "total_tokens": 151, "completion_tokens": 128}
@@ -120,26 +118,31 @@ MODELS: Final = _whole(
 
 
 @cache
-def chat_request(*, events: int = 0, interval_ms: int = 0) -> bytes:
-    """A chat request as it goes on the wire: streamed when `events` is given, else plain."""
+def chat_request(*, events: int = 0, interval_ms: int = 0, prompt_bytes: int = 0) -> bytes:
+    """A chat request as it goes on the wire: streamed when `events` is given, else plain.
+
+    `prompt_bytes` are of text, a long one; else the prompt is a short question. The backend
+    reads how many events and how far apart from `max_tokens` and `seed`, which every proxy passes.
+    """
+    question = "What does a penstock do in a power station? "
+    if prompt_bytes:
+        question = (question * (prompt_bytes // len(question) + 1))[:prompt_bytes]
     body: dict[str, object] = {
         "model": MODEL,
         "messages": [
             {"role": "system", "content": "You answer in one short sentence."},
-            {"role": "user", "content": "What does a penstock do in a power station?"},
+            {"role": "user", "content": question.strip()},
         ],
         "max_tokens": max(events, 1),
         "temperature": 0.7,
     }
-    extra = b""
     if events:
-        body["stream"] = True
-        extra = f"{EVENTS_HEADER}: {events}\r\n{INTERVAL_HEADER}: {interval_ms}\r\n".encode()
+        body |= {"stream": True, "seed": interval_ms}
     content = json.dumps(body).encode()
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\nuser-agent: bench\r\n"
-        b"accept: */*\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
-        % (extra, len(content), content)
+        b"accept: */*\r\nauthorization: Bearer %b\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b" % (KEY.encode(), len(content), content)
     )
 
 
@@ -160,3 +163,18 @@ def dechunked(body: bytes) -> bytes | None:
             return b"".join(parts) if at + 2 == len(body) else None
         parts.append(body[at : at + size])
         at += size + 2
+
+
+def content_of(body: bytes) -> str | None:
+    """The text of a stream of chat chunks that ends as it must, else None.
+
+    For proxies that write events anew: the words must be there, the spelling is theirs.
+    """
+    events = body.split(b"\n\n")
+    if events[-2:] != [DONE.strip(), b""]:
+        return None
+    words: list[str] = []
+    for data in events[:-2]:
+        payload: dict[str, Any] = json.loads(data.partition(b"data: ")[2])
+        words += [choice["delta"].get("content") or "" for choice in payload["choices"]]
+    return "".join(words)

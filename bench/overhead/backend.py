@@ -18,11 +18,23 @@ from bench.overhead.wheel import Wheel
 
 BACKLOG: Final = 4_096
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)")
-_EVENTS: Final = re.compile(rb"\r\n%b: *(\d+)" % answers.EVENTS_HEADER.encode())
-_INTERVAL: Final = re.compile(rb"\r\n%b: *(\d+)" % answers.INTERVAL_HEADER.encode())
+_EVENTS: Final = re.compile(rb'"max_tokens" *: *(\d+)')
+_INTERVAL: Final = re.compile(rb'"seed" *: *(\d+)')
 _STREAM: Final = re.compile(rb'"stream" *: *true')
 _USAGE: Final = re.compile(rb'"include_usage" *: *true')
 _END: Final = {usage: answers.stream_end(usage=usage) for usage in (False, True)}
+
+
+def _end_of(head: bytes, data: bytes, body: int) -> int:
+    """Where a request ends whose body begins there; beyond the data while it is not whole.
+
+    What is asked is read from the raw body, chunked or not: smg sends its bodies chunked.
+    """
+    if b"\r\ntransfer-encoding: chunked" in head:
+        last = data.find(answers.LAST_CHUNK, body)
+        return last + len(answers.LAST_CHUNK) if last >= 0 else len(data) + 1
+    length = _LENGTH.search(head)
+    return body + (int(length[1]) if length else 0)
 
 
 class BackendConnection(asyncio.Protocol):
@@ -45,8 +57,7 @@ class BackendConnection(asyncio.Protocol):
         data = self._buffer + data if self._buffer else data
         while (end := data.find(b"\r\n\r\n")) >= 0:
             head = data[:end].lower()
-            length = _LENGTH.search(head)
-            whole = end + 4 + (int(length[1]) if length else 0)
+            whole = _end_of(head, data, end + 4)
             if len(data) < whole:
                 break
             self._answer(head, data[end + 4 : whole])
@@ -56,7 +67,7 @@ class BackendConnection(asyncio.Protocol):
     def _answer(self, head: bytes, body: bytes) -> None:
         if head.startswith(b"post "):
             if _STREAM.search(body):
-                self._begin_stream(head, body)
+                self._begin_stream(body)
             else:
                 self._transport.write(answers.PLAIN)
         elif head.startswith(b"get /health "):
@@ -66,9 +77,9 @@ class BackendConnection(asyncio.Protocol):
         else:
             self._transport.write(answers.NOT_FOUND)
 
-    def _begin_stream(self, head: bytes, body: bytes) -> None:
+    def _begin_stream(self, body: bytes) -> None:
         """Send the head and the first event at once, the others by the wheel."""
-        events, interval = _EVENTS.search(head), _INTERVAL.search(head)
+        events, interval = _EVENTS.search(body), _INTERVAL.search(body)
         self._remaining = int(events[1]) if events else 2
         self._end = _END[_USAGE.search(body) is not None]
         self._transport.write(answers.STREAM_HEAD)

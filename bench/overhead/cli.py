@@ -1,4 +1,4 @@
-"""`penstock bench overhead`: what penstock costs beside nginx, HAProxy and aiohttp.
+"""`penstock bench overhead`: what penstock costs beside other proxies.
 
 Starts a backend that is only its bytes, the peers before it, and a load client;
 prints one table and its own command line. Loopback only. Exit 0 when every
@@ -11,21 +11,29 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from tempfile import TemporaryDirectory
+from typing import Final
 
 import msgspec
 
-from bench.overhead.peers import START, Running, start_backend
 from bench.overhead.plan import DEFAULT, QUICK, Plan
-from bench.overhead.processes import NotStarted, stop
 from bench.overhead.results import Results
 from bench.overhead.rounds import Rounds
 from bench.overhead.table import table
+from bench.peers.field import Peer, UnknownPeer, start_all
+from bench.peers.peer import Running
+from bench.processes import NotStarted, announced_port, python, start, stop
+
+# With one backend behind them their rules have nothing to choose: the cheapest where one costs.
+DEFAULT_PEERS: Final = (
+    "penstock,nginx,HAProxy,Envoy,smg:round_robin,vllm-router:round_robin,LiteLLM,aiohttp"
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,7 +46,10 @@ def main(argv: Sequence[str]) -> int:
             print(f"penstock bench: the backend did not start: {error}", file=sys.stderr)
             return 1
         stack.callback(stop, backend.process)
-        running, missing = _start(options.peers, backend, Path(folder), stack)
+        started, missing = start_all(options.peers, [backend.port], Path(folder), stack)
+        running = {peer.label: each for peer, each in started.items()}
+        for peer, reason in missing.items():
+            print(f"penstock bench: without {peer.label}: {reason}", file=sys.stderr)
         if not running:
             return 1
         results = Rounds(plan, backend, running).run()
@@ -54,14 +65,14 @@ def _parser() -> argparse.ArgumentParser:
         prog="penstock bench overhead",
         description="CPU, latency and memory of penstock beside other proxies.",
     )
-    parser.add_argument("--rounds", type=_count, metavar="N", help="rounds (default 5)")
+    parser.add_argument("--rounds", type=_count, metavar="N", help="rounds (default 3)")
     parser.add_argument("--quick", action="store_true", help="below a minute, rough figures")
     parser.add_argument(
         "--peers",
         type=_peers,
-        default=list(START),
-        metavar="A,B",
-        help=f"which to measure (default {','.join(START)})",
+        default=DEFAULT_PEERS,
+        metavar="A,B:RULE",
+        help=f"which to measure (default {DEFAULT_PEERS})",
     )
     parser.add_argument(
         "--patience",
@@ -76,8 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 def _plan(options: argparse.Namespace) -> Plan:
     plan = QUICK if options.quick else DEFAULT
     if options.rounds is not None:
-        wide_rounds = min(plan.wide_rounds, options.rounds)
-        plan = replace(plan, rounds=options.rounds, wide_rounds=wide_rounds)
+        plan = plan.of_rounds(options.rounds)
     if options.patience is not None:
         plan = replace(plan, repeats_s=options.patience)
     return plan
@@ -90,32 +100,16 @@ def _count(text: str) -> int:
     return count
 
 
-def _peers(text: str) -> list[str]:
-    names = {name.lower(): name for name in START}
-    asked = [name.strip().lower() for name in text.split(",")]
-    unknown = [name for name in asked if name not in names]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"no such peer: {', '.join(unknown)}")
-    return [names[name] for name in dict.fromkeys(asked)]
+def _peers(text: str) -> list[Peer]:
+    try:
+        return list(dict.fromkeys(map(Peer.parsed, text.split(","))))
+    except UnknownPeer as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _start(
-    names: Sequence[str], backend: Running, folder: Path, stack: ExitStack
-) -> tuple[dict[str, Running], dict[str, str]]:
-    """Start the peers; those that cannot start are named with the reason."""
-    running: dict[str, Running] = {}
-    missing: dict[str, str] = {}
-    for name in names:
-        own = folder / name
-        own.mkdir()
-        try:
-            running[name] = START[name](backend.port, own)
-        except NotStarted as error:
-            missing[name] = str(error)
-            print(f"penstock bench: without {name}: {error}", file=sys.stderr)
-        else:
-            stack.callback(stop, running[name].process)
-    return running, missing
+def start_backend() -> Running:
+    process = start(python("bench.overhead.backend"), stdout=PIPE, stderr=DEVNULL)
+    return Running("", announced_port(process), process.pid, process)
 
 
 def report(
@@ -123,7 +117,7 @@ def report(
     plan: Plan,
     results: Results,
     running: dict[str, Running],
-    missing: dict[str, str],
+    missing: Mapping[Peer, str],
 ) -> str:
     """The table with what is needed to read it."""
     versions = ", ".join(peer.version for peer in running.values())
@@ -135,12 +129,20 @@ def report(
         "",
         f"{today}, {os.cpu_count()} cores shared by peer, backend and load client, "
         f"CPython {platform.python_version()}, {versions}.",
-        f"Medians of {plan.rounds} alternating rounds ({plan.wide_rounds} with "
-        f"{plan.wide_streams:,} streams), in parentheses the least and the greatest round.",
-        "penstock writes its access log (to /dev/null), nginx and HAProxy none; "
-        "`direct` has no proxy between, and its first-byte latency is its own, not an addition.",
+        f"Medians of {plan.rounds} alternating rounds ({plan.wide.rounds} with "
+        f"{plan.wide.streams:,} streams and with long prompts), in parentheses the least and the "
+        "greatest round.",
+        f"Beside the {plan.wide.streams:,} streams /metrics is scraped once a second where there "
+        "is one. penstock writes its access log (to /dev/null), the others none; `direct` has no "
+        "proxy between, and its first-byte latency is its own, not an addition.",
     ]
-    lines += [f"Not measured: {name} ({reason})." for name, reason in missing.items()]
+    lines += [
+        f"{label} was given {peer.load_share:.0%} of the streams and requests, and is checked by "
+        "its words, as it writes events anew."
+        for label, peer in running.items()
+        if peer.rewrites
+    ]
+    lines += [f"Not measured: {peer.label} ({reason})." for peer, reason in missing.items()]
     lines += [f"Saturated: {text}." for text in results.saturated]
     lines += [f"Fault: {text}." for text in results.faults]
     return "\n".join(lines)

@@ -19,6 +19,8 @@ class StreamLoad(msgspec.Struct, tag=True, frozen=True):
     ramp_s: float
     settle_s: float
     window_s: float
+    exact: bool = True
+    """The answers must be the backend's bytes; else its words are enough."""
 
     @property
     def events(self) -> int:
@@ -44,6 +46,8 @@ class RequestLoad(msgspec.Struct, tag=True, frozen=True):
     requests_per_s: int
     settle_s: float
     window_s: float
+    prompt_bytes: int = 0
+    exact: bool = True
 
     @property
     def wanted_per_s(self) -> float:

@@ -1,45 +1,99 @@
-"""How much is measured: the sizes of the rounds.
+"""How much is measured: the loads of a run, and how often each is repeated.
 
-The default takes five to six minutes, `quick` below one; a quick run shows
-that everything works, its figures are rough.
+The default takes some eight minutes with all peers, `quick` two; a quick run shows that
+everything works, its figures are rough.
 """
 
 from dataclasses import dataclass, replace
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """So many streams open at once, measured in a window of all."""
+
+    metric: str
+    streams: int
+    events_per_s: int
+    ramp_s: float
+    settle_s: float
+    window_s: float
+    rounds: int
+
+    @property
+    def title(self) -> str:
+        many = f"{self.streams:,} stream{'s' if self.streams > 1 else ''}"
+        return f"{many} x {self.events_per_s}/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """So many plain requests a second; `prompt_bytes` of 0 is a short question."""
+
+    metric: str
+    requests_per_s: int
+    window_s: float
+    rounds: int
+    prompt_bytes: int = 0
+    connections: int = 16
+    settle_s: float = 0.5
+
+    @property
+    def title(self) -> str:
+        if not self.prompt_bytes:
+            return "small JSON request"
+        return f"request with a prompt of {self.prompt_bytes // 1_000:,} KB"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Sizes of one run. A round measures every peer once, each time in another order."""
 
-    rounds: int = 5
-    wide_rounds: int = 3
-    streams: int = 300
-    events_per_s: int = 50
-    wide_streams: int = 2_000
-    wide_events_per_s: int = 20
-    ramp_s: float = 1.0
-    wide_ramp_s: float = 3.0
-    settle_s: float = 0.5
-    window_s: float = 3.0
-    wide_window_s: float = 4.0
-    connections: int = 16
-    requests_per_s: int = 2_000
-    request_window_s: float = 2.5
+    rounds: int
+    streams: tuple[Streams, ...]
+    requests: tuple[Requests, ...]
+    wide: Streams
     turns: int = 300
     repeats_s: float = 30.0  # to take disturbed measurements again
 
+    @property
+    def loads(self) -> tuple[Streams | Requests, ...]:
+        return (*self.streams, *self.requests, self.wide)
 
-DEFAULT = Plan()
-QUICK = replace(
+    def of_rounds(self, rounds: int) -> "Plan":
+        """The same with other rounds; what takes long is not done more often than here."""
+        return replace(
+            self,
+            rounds=rounds,
+            streams=tuple(replace(each, rounds=rounds) for each in self.streams),
+            requests=tuple(
+                replace(each, rounds=min(rounds, each.rounds) if each.prompt_bytes else rounds)
+                for each in self.requests
+            ),
+            wide=replace(self.wide, rounds=min(rounds, self.wide.rounds)),
+        )
+
+
+DEFAULT: Final = Plan(
+    rounds=3,
+    streams=(
+        Streams("stream", 300, 50, ramp_s=1.0, settle_s=0.5, window_s=3.0, rounds=3),
+        Streams("single", 1, 50, ramp_s=0.0, settle_s=0.3, window_s=2.0, rounds=3),
+    ),
+    requests=(
+        Requests("request", 2_000, window_s=2.5, rounds=3),
+        Requests("prompt_2k", 1_000, window_s=1.5, rounds=3, prompt_bytes=2_000),
+        Requests("prompt_220k", 100, window_s=1.5, rounds=3, prompt_bytes=220_000),
+        Requests("prompt_1m", 20, window_s=2.0, rounds=3, prompt_bytes=1_000_000),
+    ),
+    wide=Streams("wide", 2_000, 20, ramp_s=3.0, settle_s=1.0, window_s=4.0, rounds=3),
+)
+QUICK: Final = replace(
     DEFAULT,
     rounds=1,
-    wide_rounds=1,
-    ramp_s=0.5,
-    wide_ramp_s=2.0,
-    settle_s=0.3,
-    window_s=1.5,
-    wide_window_s=1.5,
-    request_window_s=1.0,
+    streams=tuple(replace(each, rounds=1, window_s=1.5) for each in DEFAULT.streams),
+    requests=tuple(replace(each, rounds=1, window_s=1.0) for each in DEFAULT.requests),
+    wide=replace(DEFAULT.wide, rounds=1, ramp_s=2.0, window_s=1.5),
     turns=200,
     repeats_s=8.0,
 )

@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
+from bench.meter import peak_memory_of
 from bench.overhead.histogram import percentile
 from bench.overhead.loads import (
     FirstByteLoad,
@@ -22,15 +23,15 @@ from bench.overhead.loads import (
     RequestLoad,
     StreamLoad,
 )
-from bench.overhead.meter import peak_memory_of
-from bench.overhead.peers import Running
-from bench.overhead.plan import Plan
-from bench.overhead.processes import NotStarted, python
+from bench.overhead.plan import Plan, Requests, Streams
 from bench.overhead.results import DIRECT, Results
+from bench.overhead.scraper import scraped
+from bench.peers.peer import Running
+from bench.processes import NotStarted, python
 
 CLIENT_S: Final = 60.0
-# Peers of the wide load, beside direct: the measured one and the reference.
-WIDE: Final = ("penstock", "nginx")
+# Peers of the wide load, beside direct: the measured one and whom it is compared with.
+WIDE: Final = ("penstock", "nginx", "smg", "vllm-router")
 # Below this share of the wanted rate, or above this share of a core for one of
 # the load's own two processes, it is not the peer that is measured.
 RATE_SHARE_MIN: Final = 0.98
@@ -49,7 +50,7 @@ def order(names: list[str], number: int) -> list[str]:
 
 
 class Rounds:
-    """One run over the peers that have started."""
+    """One run over the peers that have started, by their labels."""
 
     def __init__(self, plan: Plan, backend: Running, peers: Mapping[str, Running]) -> None:
         self._plan = plan
@@ -60,81 +61,76 @@ class Rounds:
 
     def run(self) -> Results:
         plan = self._plan
-        for number in range(plan.rounds):
-            self._each("streams", number, plan.rounds, list(self._peers), self._streams)
-        self._memory("memory_mib")
-        for number in range(plan.rounds):
-            self._each("requests", number, plan.rounds, list(self._peers), self._requests)
+        peers = list(self._peers)
+        for streams in plan.streams:
+            self._each(streams, peers)
+        self._memory("memory_mib", peers)
+        for requests in plan.requests:
+            self._each(requests, peers)
         for number in range(plan.rounds):
             _say(f"first byte, round {number + 1} of {plan.rounds}")
             self._first_byte(number)
-        wide = [DIRECT, *(name for name in WIDE if name in self._peers)]
-        for number in range(plan.wide_rounds):
-            self._each("wide", number, plan.wide_rounds, wide, self._wide)
+        wide = [label for label in peers if label.split()[0] in WIDE]
+        self._each(plan.wide, [DIRECT, *wide])
         self._wide_added(wide)
-        self._memory("wide_memory_mib", WIDE)
+        self._memory("wide_memory_mib", wide)
         return self.results
 
-    def _each(
-        self, what: str, number: int, of: int, names: list[str], measure: Callable[[str], bool]
-    ) -> None:
-        for name in order(names, number):
-            _say(f"{what}, round {number + 1} of {of}: {name}")
-            began_s = time.monotonic()
-            try:
-                while not measure(name):
-                    _say("others were busy: again")
-                    self._repeats_left_s -= time.monotonic() - began_s
-                    began_s = time.monotonic()
-            except (NotStarted, ProcessLookupError, OSError) as error:
-                self.results.faults.append(f"{what} through {name}: {error}")
+    def _each(self, what: Streams | Requests, labels: Sequence[str]) -> None:
+        for number in range(what.rounds):
+            for label in order(list(labels), number):
+                _say(f"{what.metric}, round {number + 1} of {what.rounds}: {label}")
+                began_s = time.monotonic()
+                try:
+                    while not self._measure(what, label):
+                        _say("others were busy: again")
+                        self._repeats_left_s -= time.monotonic() - began_s
+                        began_s = time.monotonic()
+                except (NotStarted, ProcessLookupError, OSError) as error:
+                    self.results.faults.append(f"{what.metric} through {label}: {error}")
 
-    def _streams(self, name: str) -> bool:
-        plan = self._plan
-        load = StreamLoad(
-            port=self._port(name),
-            cpu_of=self._pids(name),
-            streams=plan.streams,
-            events_per_s=plan.events_per_s,
-            ramp_s=plan.ramp_s,
-            settle_s=plan.settle_s,
-            window_s=plan.window_s,
-        )
-        report = run_client(load, LoadReport)
-        return self._note("stream", name, report, load.wanted_per_s)
-
-    def _wide(self, name: str) -> bool:
-        plan = self._plan
-        load = StreamLoad(
-            port=self._port(name),
-            cpu_of=self._pids(name),
-            streams=plan.wide_streams,
-            events_per_s=plan.wide_events_per_s,
-            ramp_s=plan.wide_ramp_s,
-            settle_s=2 * plan.settle_s,
-            window_s=plan.wide_window_s,
-        )
-        report = run_client(load, LoadReport)
-        if not self._note("wide", name, report, load.wanted_per_s):
+    def _measure(self, what: Streams | Requests, label: str) -> bool:
+        """One window; False when it is better taken again."""
+        load = self._load(what, label)
+        wide = what is self._plan.wide
+        peer = self._peers.get(label)
+        with scraped(peer.metrics_port if wide and peer else None):
+            report = run_client(load, LoadReport)
+        if not self._note(what.metric, label, report, load.wanted_per_s):
             return False
-        for percent, value in report.gap_ms.items():
-            self.results.add(f"wide_gap_{percent}_ms", name, value)
-        for percent, value in report.late_ms.items():
-            self.results.add(f"wide_late_{percent}_ms", name, value)
+        if wide:
+            for percent, value in report.gap_ms.items():
+                self.results.add(f"wide_gap_{percent}_ms", label, value)
+            for percent, value in report.late_ms.items():
+                self.results.add(f"wide_late_{percent}_ms", label, value)
         return True
 
-    def _requests(self, name: str) -> bool:
-        plan = self._plan
-        load = RequestLoad(
-            port=self._port(name),
-            cpu_of=self._pids(name),
-            connections=plan.connections,
-            requests_per_s=plan.requests_per_s,
-            settle_s=plan.settle_s,
-            window_s=plan.request_window_s,
+    def _load(self, what: Streams | Requests, label: str) -> StreamLoad | RequestLoad:
+        """What the client is told, no more than the peer can carry."""
+        peer = self._peers.get(label)
+        share = peer.load_share if peer else 1.0
+        exact = not (peer and peer.rewrites)
+        if isinstance(what, Requests):
+            return RequestLoad(
+                port=self._port(label),
+                cpu_of=self._pids(label),
+                connections=what.connections,
+                requests_per_s=max(1, round(share * what.requests_per_s)),
+                settle_s=what.settle_s,
+                window_s=what.window_s,
+                prompt_bytes=what.prompt_bytes,
+                exact=exact,
+            )
+        return StreamLoad(
+            port=self._port(label),
+            cpu_of=self._pids(label),
+            streams=max(1, round(share * what.streams)),
+            events_per_s=what.events_per_s,
+            ramp_s=what.ramp_s,
+            settle_s=what.settle_s,
+            window_s=what.window_s,
+            exact=exact,
         )
-        report = run_client(load, LoadReport)
-        return self._note("request", name, report, load.wanted_per_s)
 
     def _first_byte(self, number: int) -> None:
         names = order([DIRECT, *self._peers], number)
@@ -162,7 +158,7 @@ class Rounds:
             return False
         if name != DIRECT:
             results.add(f"{metric}_us", name, report.us_each("peer"))
-        results.add(f"{metric}_per_s", name, report.per_s)
+        results.add(f"{metric}_percent", name, 100 * report.per_s / wanted_per_s)
         results.add(f"{metric}_broken", name, sum(report.broken.values()))
         results.add(f"{metric}_others_percent", name, 100 * others)
         results.add(f"{metric}_backend_percent", name, 100 * report.core_share("backend"))
@@ -176,20 +172,21 @@ class Rounds:
             )
         return True
 
-    def _wide_added(self, names: list[str]) -> None:
+    def _wide_added(self, names: Sequence[str]) -> None:
         """What a peer adds to direct, round by round."""
         for metric in ("wide_gap_p99_ms", "wide_late_p99_ms"):
             direct = self.results.rounds(metric, DIRECT)
             for name in names:
                 through = self.results.rounds(metric, name)
-                if name != DIRECT and len(through) == len(direct):
+                if len(through) == len(direct):
                     for value, own in zip(through, direct, strict=True):
                         self.results.add(metric.replace("_p99", "_added_p99"), name, value - own)
 
-    def _memory(self, metric: str, names: tuple[str, ...] | None = None) -> None:
-        for name, peer in self._peers.items():
-            if (names is None or name in names) and peer.process.poll() is None:
-                self.results.add(metric, name, peak_memory_of(peer.pid) / 2**20)
+    def _memory(self, metric: str, labels: Sequence[str]) -> None:
+        for label in labels:
+            peer = self._peers[label]
+            if peer.process.poll() is None:
+                self.results.add(metric, label, peak_memory_of(peer.pid) / 2**20)
 
     def _port(self, name: str) -> int:
         return self._backend.port if name == DIRECT else self._peers[name].port

@@ -10,7 +10,8 @@ from collections import Counter
 from time import monotonic
 from typing import Final, cast
 
-from bench.overhead import answers, meter
+from bench import meter
+from bench.overhead import answers
 from bench.overhead.histogram import Histogram
 from bench.overhead.loads import LoadReport, StreamLoad
 
@@ -87,8 +88,8 @@ class StreamConnection(asyncio.Protocol):
         self._transport.abort()
 
 
-def fault_of(received: bytes, expected: bytes) -> str:
-    """What is wrong with an answer's bytes; empty when nothing is."""
+def fault_of(received: bytes, expected: bytes, *, exact: bool = True) -> str:
+    """What is wrong with an answer's bytes, or its words; empty when nothing is."""
     head, found, body = received.partition(b"\r\n\r\n")
     if not found:
         return "no answer"
@@ -99,7 +100,9 @@ def fault_of(received: bytes, expected: bytes) -> str:
     content = answers.dechunked(body)
     if content is None:
         return "cut"
-    return "" if content == expected else "other bytes"
+    if exact:
+        return "" if content == expected else "other bytes"
+    return "" if answers.content_of(content) == answers.content_of(expected) else "other words"
 
 
 async def run(load: StreamLoad) -> LoadReport:
@@ -122,7 +125,7 @@ async def run(load: StreamLoad) -> LoadReport:
         window_s=used.window_s,
         cpu_ns=used.cpu_ns,
         busy_share=used.busy_share,
-        broken=_faults(streams, refused, answers.stream_body(load.events)),
+        broken=_faults(streams, refused, load),
         gap_ms={name: tally.gaps.percentile_ms(of) for name, of in _PERCENTS.items()},
         late_ms={name: tally.lateness.percentile_ms(of) for name, of in _PERCENTS.items()},
     )
@@ -149,13 +152,14 @@ async def _open(
     return streams, refused
 
 
-def _faults(streams: list[StreamConnection], refused: int, expected: bytes) -> dict[str, int]:
+def _faults(streams: list[StreamConnection], refused: int, load: StreamLoad) -> dict[str, int]:
+    expected = answers.stream_body(load.events)
     faults = Counter({"refused": refused})
     for stream in streams:
         if not stream.ended.done():
             faults["unfinished"] += 1
             stream.abort()
         else:
-            faults[fault_of(b"".join(stream.parts), expected)] += 1
+            faults[fault_of(b"".join(stream.parts), expected, exact=load.exact)] += 1
     del faults[""]
     return {fault: count for fault, count in faults.items() if count}

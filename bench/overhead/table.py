@@ -7,7 +7,8 @@ from typing import Final
 from bench.overhead.plan import Plan
 from bench.overhead.results import DIRECT, Results
 
-RATIOS: Final = ("nginx", "aiohttp")
+# The measured one over each of these.
+RATIOS: Final = ("nginx", "vllm-router", "smg", "aiohttp")
 MEASURED: Final = "penstock"
 
 
@@ -25,22 +26,32 @@ class Row:
 
 def rows(plan: Plan) -> list[Row]:
     """The rows of a run of these sizes."""
-    load = f"{plan.streams} streams x {plan.events_per_s}/s"
-    wide = f"{plan.wide_streams:,} streams x {plan.wide_events_per_s}/s"
+    load, wide = plan.streams[0], plan.wide
+    costs = [
+        Row(f"{each.metric}_us", f"us of CPU per event, {each.title}", 1, True, True)
+        for each in plan.streams
+    ]
+    costs += [
+        Row(f"{each.metric}_us", f"us of CPU per {each.title}", 1, True, True)
+        for each in plan.requests
+    ]
+    checks = [
+        row
+        for each in plan.loads[:-1]
+        for row in (
+            Row(f"{each.metric}_percent", f"{each.title}: of the wanted rate, %", 0),
+            Row(f"{each.metric}_broken", "broken, all rounds", 0, total=True),
+            Row(f"{each.metric}_others_percent", "of a core: others on the machine, %", 0),
+        )
+    ]
     return [
-        Row("stream_us", f"us of CPU per streamed event, {load}", 1, True, True),
-        Row("request_us", "us of CPU per small JSON request", 1, True, True),
+        *costs,
         Row("first_byte_p50_ms", "added first-byte latency, idle, p50 ms", 3, True),
         Row("first_byte_p99_ms", "added first-byte latency, idle, p99 ms", 3, True),
-        Row("memory_mib", f"peak memory after {load}, MiB", 1, True),
-        Row("stream_per_s", f"events/s arrived of {plan.streams * plan.events_per_s:,}", 0),
-        Row("stream_broken", "broken streams, all rounds", 0, total=True),
-        Row("stream_others_percent", "of a core: others on the machine, %", 0),
-        Row("request_per_s", f"requests/s answered of {plan.requests_per_s:,}", 0),
-        Row("request_broken", "failed requests, all rounds", 0, total=True),
-        Row("request_others_percent", "of a core: others on the machine, %", 0),
-        Row("wide_broken", f"{wide}: broken streams, all rounds", 0, total=True),
-        Row("wide_per_s", f"events/s arrived of {plan.wide_streams * plan.wide_events_per_s:,}", 0),
+        Row("memory_mib", f"peak memory after {load.title}, MiB", 1, True),
+        *checks,
+        Row("wide_broken", f"{wide.title}: broken streams, all rounds", 0, total=True),
+        Row("wide_percent", "of the wanted rate, %", 0),
         Row("wide_us", "us of CPU per event", 1, True, True),
         Row("wide_gap_p99_ms", "inter-event gap, p99 ms", 2),
         Row("wide_gap_added_p99_ms", "added to direct's gap, p99 ms", 2, spread=True),
@@ -66,19 +77,21 @@ def cell(results: Results, row: Row, subject: str) -> str:
     return text
 
 
-def ratio_cell(results: Results, row: Row, other: str) -> str:
-    ratio = results.ratio(row.metric, MEASURED, other) if row.ratios else None
+def ratio_cell(results: Results, row: Row, measured: str, other: str) -> str:
+    ratio = results.ratio(row.metric, measured, other) if row.ratios else None
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
 def table(results: Results, plan: Plan, peers: Sequence[str]) -> str:
     """The table; a peer that was not measured has dashes."""
     subjects = [DIRECT, *peers]
-    others = [name for name in RATIOS if name in peers and MEASURED in peers]
-    heads = ["", *subjects, *(f"{MEASURED} / {name}" for name in others)]
+    measured = next((label for label in peers if label.split()[0] == MEASURED), "")
+    others = [label for label in peers if measured and label.split()[0] in RATIOS]
+    heads = ["", *subjects, *(f"{MEASURED} / {label.split()[0]}" for label in others)]
     lines = [heads, ["---", *("---:" for _ in heads[1:])]]
     for row in rows(plan):
         cells = [cell(results, row, subject) for subject in subjects]
         if any(text != "-" for text in cells):
-            lines.append([row.label, *cells, *(ratio_cell(results, row, name) for name in others)])
+            ratios = [ratio_cell(results, row, measured, label) for label in others]
+            lines.append([row.label, *cells, *ratios])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from bench.overhead import answers, meter
+from bench import meter
+from bench.overhead import answers
 from bench.overhead.cli import report
 from bench.overhead.histogram import Histogram, percentile
 from bench.overhead.loads import LoadReport, StreamLoad
@@ -16,6 +17,7 @@ from bench.overhead.rounds import order
 from bench.overhead.streams import fault_of
 from bench.overhead.table import Row, cell, ratio_cell, table
 from bench.overhead.wheel import Wheel
+from bench.peers.field import Peer
 
 
 def stream_of(events: int, *, usage: bool = False) -> bytes:
@@ -82,6 +84,25 @@ def test_the_client_names_what_is_wrong_with_a_stream(received: bytes, fault: st
     assert fault_of(received, answers.stream_body(4)) == fault
 
 
+def test_of_an_answer_that_was_written_anew_the_words_count() -> None:
+    content = answers.stream_body(3)
+    spaced = content.replace(b'":"', b'": "').replace(b'"finish_reason":null', b'"x":1')
+    head = answers.STREAM_HEAD
+    whole = head + answers.chunk(spaced) + answers.LAST_CHUNK
+    assert fault_of(whole, content) == "other bytes"
+    assert fault_of(whole, content, exact=False) == ""
+    other = head + answers.chunk(spaced.replace(b"gate", b"pipe")) + answers.LAST_CHUNK
+    assert fault_of(other, content, exact=False) == "other words"
+    cut = head + answers.chunk(spaced.replace(answers.DONE, b"")) + answers.LAST_CHUNK
+    assert fault_of(cut, content, exact=False) == "other words"
+
+
+def test_a_long_prompt_is_as_long_as_asked() -> None:
+    request = answers.chat_request(prompt_bytes=10_000)
+    text = json.loads(request.partition(b"\r\n\r\n")[2])["messages"][1]["content"]
+    assert 9_998 <= len(text) <= 10_000  # but for a space at its end
+
+
 def test_requests_are_framed_and_only_streams_say_so() -> None:
     for request, streams in (
         (answers.chat_request(), False),
@@ -90,7 +111,7 @@ def test_requests_are_framed_and_only_streams_say_so() -> None:
         head, _, body = request.partition(b"\r\n\r\n")
         assert b"content-length: %d" % len(body) in head
         assert json.loads(body).get("stream", False) is streams
-        assert (b"x-bench-events: 7\r\nx-bench-interval-ms: 20" in head) is streams
+        assert (b'"max_tokens": 7' in body and b'"seed": 20' in body) is streams
 
 
 # Times --------------------------------------------------------------------------------------
@@ -193,18 +214,28 @@ def test_the_wheel_spreads_phases_and_drops_what_has_ended() -> None:
 
 @pytest.mark.parametrize("plan", [DEFAULT, QUICK])
 def test_streams_outlast_the_window(plan: Plan) -> None:
+    wide = plan.wide
     load = StreamLoad(
         port=1,
         cpu_of={},
-        streams=plan.wide_streams,
-        events_per_s=plan.wide_events_per_s,
-        ramp_s=plan.wide_ramp_s,
-        settle_s=plan.settle_s,
-        window_s=plan.wide_window_s,
+        streams=wide.streams,
+        events_per_s=wide.events_per_s,
+        ramp_s=wide.ramp_s,
+        settle_s=wide.settle_s,
+        window_s=wide.window_s,
     )
     assert load.events / load.events_per_s > load.ramp_s + load.settle_s + load.window_s
     assert load.interval_ms == 50
     assert load.wanted_per_s == 40_000
+
+
+def test_more_rounds_are_of_what_is_short() -> None:
+    plan = DEFAULT.of_rounds(9)
+    assert {each.rounds for each in plan.streams} == {9}
+    assert [each.rounds for each in plan.requests] == [9, 3, 3, 3]
+    assert (plan.rounds, plan.wide.rounds) == (9, 3)
+    assert DEFAULT.of_rounds(1).wide.rounds == 1
+    assert QUICK.of_rounds(2).streams[0].window_s == QUICK.streams[0].window_s
 
 
 def test_every_round_begins_with_another_peer() -> None:
@@ -246,10 +277,10 @@ def test_faults_are_summed_over_the_rounds() -> None:
 
 def test_ratios_are_quotients_of_medians() -> None:
     row = Row("stream_us", "", ratios=True)
-    assert ratio_cell(results(), row, "nginx") == "1.30"
-    assert ratio_cell(results(), row, "aiohttp") == "0.50"
-    assert ratio_cell(results(), row, "HAProxy") == "-"
-    assert ratio_cell(results(), Row("stream_us", ""), "nginx") == "-"
+    assert ratio_cell(results(), row, "penstock", "nginx") == "1.30"
+    assert ratio_cell(results(), row, "penstock", "aiohttp") == "0.50"
+    assert ratio_cell(results(), row, "penstock", "HAProxy") == "-"
+    assert ratio_cell(results(), Row("stream_us", ""), "penstock", "nginx") == "-"
 
 
 def test_the_table_has_a_column_a_peer_and_no_empty_rows() -> None:
@@ -263,7 +294,9 @@ def test_the_table_has_a_column_a_peer_and_no_empty_rows() -> None:
 def test_the_report_names_its_command_and_who_is_missing() -> None:
     found = results()
     found.faults.append("wide through nginx: 3 x cut")
-    text = report("penstock bench overhead", DEFAULT, found, {}, {"HAProxy": "not installed"})
+    text = report(
+        "penstock bench overhead", DEFAULT, found, {}, {Peer.parsed("haproxy"): "not installed"}
+    )
     assert text.startswith("$ penstock bench overhead\n")
-    assert "Not measured: HAProxy (not installed)." in text
+    assert "Not measured: HAProxy leastconn (not installed)." in text
     assert "Fault: wide through nginx: 3 x cut." in text

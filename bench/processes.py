@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -23,12 +23,17 @@ def python(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
-def start(command: Sequence[str], *, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
-    """Start a process, without any setting of penstock's that the environment may hold."""
+def start(
+    command: Sequence[str], *, stdout: int, stderr: int, more: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process, without any setting of penstock's that the environment may hold.
+
+    `more` is added to its environment. Raises NotStarted.
+    """
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")
     }
-    environment["PENSTOCK_DRAIN__GRACE_S"] = "0"
+    environment |= {"PENSTOCK_DRAIN__GRACE_S": "0", **(more or {})}
     try:
         return subprocess.Popen(
             command,
@@ -36,7 +41,7 @@ def start(command: Sequence[str], *, stdout: int, stderr: int) -> subprocess.Pop
             stdout=stdout,
             stderr=stderr,
             env=environment,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[1],
         )
     except OSError as error:
         raise NotStarted(f"{command[0]}: {error.strerror}") from None
@@ -73,15 +78,32 @@ def first_line(pipe: IO[bytes] | None, holding: bytes = b"") -> str:
     raise NotStarted(text.decode(errors="replace").strip()[-500:] or "it said nothing")
 
 
-def await_health(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until GET /health answers 200 through this port."""
-    until_s = time.monotonic() + START_S
+def announced_port(process: subprocess.Popen[bytes]) -> int:
+    """The port that a process of ours prints, once it serves there. Raises NotStarted."""
+    try:
+        port = int(first_line(process.stdout))
+        await_health(port, process)
+    except Exception:
+        stop(process)
+        raise
+    return port
+
+
+def await_health(
+    port: int,
+    process: subprocess.Popen[bytes],
+    path: str = "/health",
+    within_s: float | None = None,
+) -> None:
+    """Wait until GET `path` answers 200 through this port. Raises NotStarted."""
+    within_s = START_S if within_s is None else within_s
+    until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
         if process.poll() is not None:
             raise NotStarted(f"exit status {process.returncode}")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
         try:
-            connection.request("GET", "/health")
+            connection.request("GET", path)
             if connection.getresponse().status == 200:
                 return
         except (OSError, http.client.HTTPException):
@@ -89,7 +111,7 @@ def await_health(port: int, process: subprocess.Popen[bytes]) -> None:
         finally:
             connection.close()
         time.sleep(0.05)
-    raise NotStarted(f"no 200 from /health within {START_S:g} s")
+    raise NotStarted(f"no 200 from {path} within {within_s:g} s")
 
 
 def free_port() -> int:
