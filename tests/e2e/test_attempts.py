@@ -249,5 +249,6 @@ async def test_what_fails_fast_attracts_nothing(simulate: Simulate, serve: Serve
     over = True
     await asyncio.gather(*workers)
     hole, *others = (late - early for early, late in zip(before, after, strict=True))
+    print(f"a backend that fails at once got {hole} of {hole + sum(others)} requests")
     assert sum(others) > 50
     assert hole / (hole + sum(others)) < 0.02

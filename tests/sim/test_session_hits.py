@@ -13,6 +13,7 @@ def test_the_hit_rate_is_near_that_of_perfect_stickiness(live: int, seed: int) -
     """From an almost idle fleet to one whose caches cannot hold all conversations."""
     sticky = converse(Sticky, live=live, conversations=4 * live, seed=seed)
     session = converse(POLICIES["session"], live=live, conversations=4 * live, seed=seed)
+    print(f"{live} live: hits {session.hit_rate / sticky.hit_rate:.3f} x perfect stickiness's")
     assert sum(session.reasons.values()) == 4 * live * TURNS
     assert session.hit_rate >= 0.95 * sticky.hit_rate
     assert 0 < session.reasons[Reason.SPILL] < 0.1 * sum(session.reasons.values())

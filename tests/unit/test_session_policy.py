@@ -108,6 +108,7 @@ def test_one_hot_session_cannot_push_its_backend_over_the_bound(pool: Pooled, to
         assert held_tokens(lease.backend) <= bound
     assert seen[Reason.AFFINITY]
     assert seen[Reason.SPILL]
+    print(f"home of the hot session: {held_tokens(pool.home('hot')) / pool.mean_tokens:.2f} x mean")
     # At rest in the mean: the home holds its bound and not more.
     assert held_tokens(pool.home("hot")) <= 1.5 * pool.mean_tokens + SLACK_TOKENS + tokens
     assert sum(held_tokens(backend) > 0 for backend in pool.backends) == 3  # 4 / (1 + EPSILON)
@@ -160,6 +161,7 @@ def test_without_a_key_it_is_least_tokens_choice_for_choice() -> None:
         Lease(chosen, keyed(None, tokens), 0.0)
         assert (lease.backend.name, lease.reason) == (chosen.name, Reason.COST)
     counts = [backend.requests_in_flight for backend in mine.backends]
+    print(f"without a key: {counts}")
     assert max(counts) - min(counts) < 20
 
 
