@@ -7,7 +7,8 @@ from typing import Final
 
 # A benchmark is imported when it is asked for: the module whose `main(argv)` it is.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "overhead": ("overhead.cli", "CPU, latency and memory beside nginx, HAProxy and aiohttp"),
+    "overhead": ("overhead.cli", "CPU, latency and memory beside seven other proxies"),
+    "peers": ("peers.cli", "the same requests through other proxies, on simulated servers"),
     "routing": ("routing.cli", "policies on simulated engines in virtual time"),
     "policies": ("policies", "what counting tokens buys, on simulated servers"),
     "estimators": ("estimator_error", "estimated and real prompt tokens, on four classes of text"),

@@ -61,7 +61,12 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def first_line(pipe: IO[bytes] | None, holding: bytes = b"") -> str:
-    """The first line that holds some bytes, read within START_S."""
+    """The first line that holds some bytes, read within START_S. Raises NotStarted."""
+    return first_lines(pipe, holding, 1)[0]
+
+
+def first_lines(pipe: IO[bytes] | None, holding: bytes, count: int) -> list[str]:
+    """The first so many lines that hold some bytes, read within START_S. Raises NotStarted."""
     assert pipe is not None
     os.set_blocking(pipe.fileno(), False)
     text = b""
@@ -72,9 +77,9 @@ def first_line(pipe: IO[bytes] | None, holding: bytes = b"") -> str:
             if not data:
                 break
             text += data
-            for line in text.split(b"\n")[:-1]:
-                if holding in line:
-                    return line.decode()
+            found = [line.decode() for line in text.split(b"\n")[:-1] if holding in line]
+            if len(found) >= count:
+                return found[:count]
     raise NotStarted(text.decode(errors="replace").strip()[-500:] or "it said nothing")
 
 

@@ -174,7 +174,10 @@ def content_of(body: bytes) -> str | None:
     if events[-2:] != [DONE.strip(), b""]:
         return None
     words: list[str] = []
-    for data in events[:-2]:
-        payload: dict[str, Any] = json.loads(data.partition(b"data: ")[2])
+    for event_ in events[:-2]:
+        data = event_.partition(b"data: ")[2]
+        if not data:  # a comment
+            continue
+        payload: dict[str, Any] = json.loads(data)
         words += [choice["delta"].get("content") or "" for choice in payload["choices"]]
     return "".join(words)

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -36,10 +36,12 @@ class Cell:
     backends: int
     profile: str
     window_s: float
+    noise: float = 0.0
+    api_s: float = 0.0
 
     def figures(self) -> dict[str, float]:
         """Compute it; the same cell gives the same figures."""
-        profile = GPUS[self.profile]
+        profile = replace(GPUS[self.profile], noise=self.noise, api_s=self.api_s)
         arrivals = self._arrivals()
         faster = speedup(arrivals, profile, self.backends, self.load)
         arrivals = [each._replace(at_s=each.at_s / faster) for each in arrivals]

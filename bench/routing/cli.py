@@ -74,6 +74,8 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
             options.backends,
             options.profile,
             options.window_s,
+            options.noise,
+            options.api_ms / 1e3,
         )
 
 
@@ -113,6 +115,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--load", type=_loads, default="0.8", metavar="X,…", help="1.0: see bench/routing/load.py")
     add("--routers", type=_count, default=1, metavar="R", help="proxies that do not share a view")
     add("--window-s", type=_seconds, default=360.0, help="of the trace (default 360)")
+    add("--noise", type=_share, default=0.0, metavar="X", help="of a step's time (default 0)")
+    add(
+        "--api-ms", type=_share, default=0.0, metavar="MS", help="API server, a request (default 0)"
+    )
     add("--seeds", type=_count, default=3, metavar="K", help="runs of each cell (default 3)")
     add("--jobs", type=_count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")
@@ -147,6 +153,13 @@ def _loads(text: str) -> list[float]:
     if not loads or not all(0 < load < inf for load in loads):
         raise argparse.ArgumentTypeError("loads are numbers above 0")
     return loads
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < inf:
+        raise argparse.ArgumentTypeError("a number, at least 0")
+    return value
 
 
 def _count(text: str) -> int:

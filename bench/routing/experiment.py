@@ -24,6 +24,7 @@ from bench.baselines.baseline import Baseline
 from bench.baselines.view import View
 from bench.routing.outcome import Outcome
 from bench.routing.trace import Arrival, block_hashes
+from bench.sim.api_server import ApiServer
 from bench.sim.engine import Engine
 from bench.sim.engine import Sequence as EngineSequence
 from bench.sim.profiles import Gpu
@@ -110,7 +111,8 @@ class Experiment:
     ) -> None:
         self._profile = profile
         self._rng = Random(seed)
-        self._engines = [Engine(profile) for _ in range(backends)]
+        self._engines = [Engine(profile, Random(f"{seed} {i}")) for i in range(backends)]
+        self._apis = [ApiServer(profile.api_s) for _ in range(backends)]
         self.known: list[Backend] = []  # by all routers
         self._routers = [self._router(make, backends) for _ in range(routers)]
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -157,8 +159,15 @@ class Experiment:
         lease = router.gate.choose(ask, now_s)
         index = int(lease.backend.name)
         request = Request(arrival, lease, router.view, self.outcome, self._profile.block_tokens)
-        self.outcome.sent(index, arrival)
-        self._engines[index].submit(request.sequence, now_s)
+        self.outcome.sent(index, arrival.prompt_tokens + arrival.output_tokens)
+        ready_s = self._apis[index].ready_s(now_s)
+        if ready_s > now_s:
+            self._at(ready_s, partial(self._submit, index, request.sequence))
+        else:
+            self._submit(index, request.sequence, now_s)
+
+    def _submit(self, index: int, sequence: EngineSequence, now_s: float) -> None:
+        self._engines[index].submit(sequence, now_s)
         if not self._stepping[index]:
             self._step(index, now_s)
 

@@ -3,6 +3,7 @@
 Rates are nominal; an experiment plays them as fast as its load demands. Sizes follow what the
 published traces of each kind look like, in round numbers:
 
+- `skewed`: 8 % of the prompts are 67 times as long as the others; nothing is used again.
 - `uniform`: nothing is ever used again, so only balance counts.
 - `shared_prefix`: 64 groups with a long common beginning, some much more popular than others.
 - `agentic`: conversations of some 25 turns whose prompts grow; all but the first turns, 96 %, use
@@ -18,6 +19,7 @@ from typing import Final
 from bench.routing.trace import BLOCK_TOKENS, Arrival
 
 REQUESTS_PER_S: Final = 4.0
+LONG_SHARE: Final = 0.08
 GROUPS: Final = 64
 # Zipf's exponent of the groups' popularity.
 SKEW: Final = 1.0
@@ -25,6 +27,14 @@ TURNS_MEAN: Final = 25.0
 # What an agent does between an answer and its next request, and how fast answers come meanwhile.
 TOOL_S: Final = 5.0
 DECODE_S: Final = 0.03
+
+
+def skewed(length_s: float, rng: Random) -> list[Arrival]:
+    """Poisson arrivals of unique prompts: 20,000 tokens, or far oftener 300."""
+    return [
+        Arrival(at_s, 20_000 if rng.random() < LONG_SHARE else 300, 64)
+        for at_s in _poisson(length_s, rng)
+    ]
 
 
 def uniform(length_s: float, rng: Random) -> list[Arrival]:
@@ -79,5 +89,5 @@ def _poisson(length_s: float, rng: Random, per_s: float = REQUESTS_PER_S) -> lis
 
 
 GENERATORS: Final[Mapping[str, Callable[[float, Random], list[Arrival]]]] = MappingProxyType(
-    {"uniform": uniform, "shared_prefix": shared_prefix, "agentic": agentic}
+    {"skewed": skewed, "uniform": uniform, "shared_prefix": shared_prefix, "agentic": agentic}
 )

@@ -23,9 +23,9 @@ class Outcome:
         self._cached_tokens = 0
         self._sent_tokens = [0] * backends
 
-    def sent(self, backend: int, arrival: Arrival) -> None:
-        """A request went there."""
-        self._sent_tokens[backend] += arrival.prompt_tokens + arrival.output_tokens
+    def sent(self, backend: int, tokens: int) -> None:
+        """Requests of so many tokens, prompts and answers, went there."""
+        self._sent_tokens[backend] += tokens
 
     def gap(self, seconds: float) -> None:
         """Between two tokens of a stream."""

@@ -54,7 +54,8 @@ async def _serve(options: argparse.Namespace) -> None:
 
 def _profile(options: argparse.Namespace) -> Profile:
     profile = PROFILES[options.profile]
-    return replace(profile, kv_tokens=options.kv_tokens) if options.kv_tokens else profile
+    kv_tokens = options.kv_tokens or profile.kv_tokens
+    return replace(profile, kv_tokens=kv_tokens, noise=options.noise, api_s=options.api_ms / 1e3)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="default")
     parser.add_argument("--speedup", type=float, default=1.0, help="divides engine time")
     parser.add_argument("--kv-tokens", type=int, help="KV cache size, instead of the profile's")
+    parser.add_argument("--noise", type=float, default=0.0, help="of a step's time, e.g. 0.05")
+    parser.add_argument("--api-ms", type=float, default=0.0, help="API server's time a request")
     parser.add_argument("--model", default="sim-model")
     parser.add_argument("--seed", type=int, default=0)
     return parser

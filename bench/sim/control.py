@@ -49,6 +49,8 @@ def snapshot(server: "SimServer") -> dict[str, Any]:
         "busy_total": server.busy_total,
         "prompt_tokens_total": engine.prompt_tokens_total,
         "generation_tokens_total": engine.generation_tokens_total,
+        "cache_queries_total": engine.cache_queries_total,
+        "cache_hits_total": engine.cache_hits_total,
         "connections": len(server.connections),
         "connections_total": server.connections_total,
         "faults": server.faults.listing(),

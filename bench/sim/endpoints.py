@@ -66,6 +66,12 @@ def load(server: "SimServer", request: Request, reply: Reply) -> None:
     send(reply, {"server_load": len(server.generations)})
 
 
+def reset_prefix_cache(server: "SimServer", request: Request, reply: Reply) -> None:
+    """What vLLM has with VLLM_SERVER_DEV_MODE=1."""
+    server.engine.cache.forget()
+    reply.whole(200, b"")
+
+
 def tokenize(server: "SimServer", request: Request, reply: Reply) -> None:
     body = parse_body(request.header("content-type"), request.body)
     server.check_model(body)

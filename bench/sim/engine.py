@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from collections.abc import Sequence as List
 from itertools import chain
+from math import exp
+from random import Random
 from typing import Protocol
 
 from bench.sim.kv_cache import KvCache
@@ -82,8 +84,11 @@ class Sequence:
 class Engine:
     """A queue, a batch, and the KV blocks they hold."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, rng: Random | None = None) -> None:
+        """`rng` is for the noise of a profile that has some."""
+        assert not profile.noise or rng is not None
         self.profile = profile
+        self._rng = rng
         self.cache = KvCache(profile.kv_blocks)
         # As ordered sets: first come, first served, and removal in O(1).
         self._waiting: OrderedDict[Sequence, None] = OrderedDict()
@@ -161,7 +166,12 @@ class Engine:
         ]
         for sequence in emissions:
             self._generate(sequence)
-        return self.profile.step_s(work), emissions
+        return self.profile.step_s(work) * self._noise(), emissions
+
+    def _noise(self) -> float:
+        """A factor on a step's time."""
+        sigma = self.profile.noise
+        return exp(self._rng.gauss(0.0, sigma)) if self._rng is not None and sigma else 1.0
 
     def _continue(self, work: Work) -> list[Sequence]:
         """Give running sequences what they lack, oldest first."""

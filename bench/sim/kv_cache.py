@@ -58,6 +58,11 @@ class KvCache:
         for _ in range(count - blank):
             self._freed.popitem(last=False)
 
+    def forget(self) -> None:
+        """Every free block is as if never used; those in use stay."""
+        self._blank += len(self._freed)
+        self._freed.clear()
+
     def know(self, block: Hashable) -> bool:
         """A taken block is full and can be shared; False when another already holds the same."""
         if block in self._users or block in self._freed:

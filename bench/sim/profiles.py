@@ -55,6 +55,10 @@ class Profile:
     """Find the beginnings of prompts in the KV cache (vLLM's default)."""
     serial_prefill: bool = False
     """Prefill one prompt at a time, at exactly `prefill_tokens_per_s`: no base, no streams."""
+    noise: float = 0.0
+    """Of a step's time: the standard deviation of its logarithm."""
+    api_s: float = 0.0
+    """The API server's time for a request before the scheduler has it, one after the other."""
 
     def __post_init__(self) -> None:
         assert self.prefill_tokens_per_s > 0

@@ -7,6 +7,7 @@ a delay of more than one step is not made up for.
 
 import asyncio
 
+from bench.sim.api_server import ApiServer
 from bench.sim.engine import Engine, Sequence
 
 
@@ -17,13 +18,28 @@ class Pump:
         assert speedup > 0
         self._engine = engine
         self._speedup = speedup
+        self._api = ApiServer(engine.profile.api_s)
+        # Sequences that the scheduler has not yet, with what will give them to it.
+        self._parsed: dict[Sequence, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
 
     def submit(self, sequences: list[Sequence]) -> None:
+        """Queue sequences, once the API server has read them."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        ready_s = self._api.ready_s(now_s * self._speedup) / self._speedup
+        if ready_s <= now_s:
+            self._queue(sequences)
+            return
+        timer = loop.call_at(ready_s, self._queue, sequences)
+        self._parsed.update(dict.fromkeys(sequences, timer))
+
+    def _queue(self, sequences: list[Sequence]) -> None:
         """Queue sequences and see to it that steps run."""
         now_s = asyncio.get_running_loop().time()
         for sequence in sequences:
+            self._parsed.pop(sequence, None)
             self._engine.submit(sequence, now_s * self._speedup)
         if self._timer is None:
             self._due_s = now_s
@@ -32,6 +48,9 @@ class Pump:
     def abort(self, sequences: list[Sequence]) -> None:
         """Drop sequences at once; those that have finished are left alone."""
         for sequence in sequences:
+            timer = self._parsed.pop(sequence, None)
+            if timer is not None:  # those of one request come and go together
+                timer.cancel()
             self._engine.abort(sequence)
         if self._timer is None:
             # Freed blocks may let a waiting prompt in behind streams that hang.
@@ -42,6 +61,9 @@ class Pump:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for timer in self._parsed.values():
+            timer.cancel()
+        self._parsed.clear()
 
     def _step(self) -> None:
         loop = asyncio.get_running_loop()

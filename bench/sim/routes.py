@@ -35,6 +35,7 @@ _POSTS: Final[dict[str, Handler]] = {
     "/detokenize": endpoints.detokenize,
     "/v1/audio/transcriptions": generate.transcription,
     "/ping": endpoints.health,
+    "/reset_prefix_cache": endpoints.reset_prefix_cache,
     "/sim/faults": control.faults,
 }
 _GETS: Final[dict[str, Handler]] = {

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from hashlib import blake2b
+from random import Random
 
 from bench.sim import routes
 from bench.sim.connection import Connection, Request
@@ -54,7 +55,7 @@ class SimServer:
         self.keep_alive_s = keep_alive_s
         self.clock = clock
         self.created = int(clock())
-        self.engine = Engine(self.profile)
+        self.engine = Engine(self.profile, Random(f"{name} {seed}"))
         self.pump = Pump(self.engine, speedup)
         self.faults = Faults(self._listen_or_refuse)
         self.responses = ResponseStore()

@@ -3,10 +3,13 @@
 from collections.abc import Hashable
 from collections.abc import Sequence as List
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from bench.sim.api_server import ApiServer
 from bench.sim.engine import Engine, Sequence
+from bench.sim.kv_cache import KvCache
 from bench.sim.profiles import GPUS, PROFILES, Profile, Work
 
 Hashes = List[Hashable]
@@ -253,3 +256,34 @@ def test_a_gpu_reads_its_weights_and_the_kv_of_its_streams() -> None:
     long = Work()
     long.add(8_192, 0, decodes=False)
     assert profile.step_s(long) == pytest.approx(0.0015 + 8_192 * 21.6e-6 + 8_192 * 4_096 * 1.31e-9)
+
+
+def test_noise_is_the_seeds_and_has_the_mean_of_no_noise() -> None:
+    noisy = replace(PLAIN, noise=0.05)
+    runs = [Engine(noisy, Random(seed)) for seed in (1, 1, 2)]
+    for engine in runs:
+        engine.submit(sequence(50, 400), 0.0)
+    ends = [run(engine)[-1][0] for engine in runs]
+    assert ends[0] == ends[1] != ends[2]
+    quiet = loaded(PLAIN, sequence(50, 400))
+    assert ends[0] == pytest.approx(run(quiet)[-1][0], rel=0.02)
+
+
+def test_the_api_server_takes_one_request_after_the_other() -> None:
+    api = ApiServer(0.01)
+    assert [api.ready_s(at_s) for at_s in (1.0, 1.0, 1.005, 2.0)] == pytest.approx(
+        [1.01, 1.02, 1.03, 2.01]
+    )
+    assert ApiServer(0.0).ready_s(1.0) == 1.0
+
+
+def test_a_forgotten_cache_holds_what_is_in_use_only() -> None:
+    cache = KvCache(4)
+    cache.take(2)
+    assert cache.know("a")
+    assert cache.know("b")
+    cache.release(["b"], 0)
+    cache.forget()
+    assert cache.cached(["a"]) == (1, 0)
+    assert cache.cached(["b"]) == (0, 0)
+    assert cache.free == 3

@@ -1,0 +1,69 @@
+"""The simulated fleet behind all peers: one process, N servers of one profile."""
+
+import http.client
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from subprocess import DEVNULL, PIPE
+from typing import Any, Final
+
+import orjson
+
+from bench.peers.peer import MODEL
+from bench.processes import first_lines, python, start, stop
+
+COUNTED: Final = (
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "cache_queries_total",
+    "cache_hits_total",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one server has done up to a moment, or between two."""
+
+    prompt_tokens_total: int
+    generation_tokens_total: int
+    cache_queries_total: int
+    cache_hits_total: int
+
+    def since(self, earlier: "Work") -> "Work":
+        return Work(*(getattr(self, name) - getattr(earlier, name) for name in COUNTED))
+
+
+class Fleet(AbstractContextManager["Fleet"]):
+    """`with Fleet(4, "70b-4xh100", speedup=5.0) as fleet:` - its servers' ports in `ports`."""
+
+    def __init__(self, servers: int, profile: str, speedup: float) -> None:
+        command = python("proxy", "sim", "--port", "0", "--count", str(servers))
+        command += ["--profile", profile, "--speedup", str(speedup), "--model", MODEL]
+        self._process = start(command, stdout=PIPE, stderr=DEVNULL)
+        try:
+            lines = first_lines(self._process.stdout, b"listening ", servers)
+            self.ports = [int(line.split()[1].rpartition(":")[2]) for line in lines]
+        except Exception:
+            stop(self._process)
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        stop(self._process)
+
+    def forget(self) -> None:
+        """Empty all prefix caches."""
+        for port in self.ports:
+            _call(port, "POST", "/reset_prefix_cache")
+
+    def work(self) -> list[Work]:
+        """What each server has done."""
+        states = [orjson.loads(_call(port, "GET", "/sim/state")) for port in self.ports]
+        return [Work(*(state[name] for name in COUNTED)) for state in states]
+
+
+def _call(port: int, method: str, path: str) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10.0)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().read()
+    finally:
+        connection.close()

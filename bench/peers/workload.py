@@ -1,0 +1,67 @@
+"""What is played to the peers: a piece of a workload of the routing experiments, at a load.
+
+The same arrivals also go through an experiment in virtual time, so that a rule's order there can
+be held against its order over HTTP.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from bench.peers.prompt import Prompt
+from bench.routing.cell import maker, recorded
+from bench.routing.experiment import Experiment
+from bench.routing.generators import GENERATORS
+from bench.routing.load import speedup as speedup_for
+from bench.routing.trace import Arrival
+from bench.sim.profiles import GPUS
+
+# Of the workload, to know its rate; what is played begins in the middle of it, where
+# conversations of any age are under way.
+KNOWN_S: Final = 600.0
+# Answers are cut to this many tokens: what is compared is where requests go, which first tokens
+# show, and `bench overhead` says what an event costs.
+OUTPUT_TOKENS_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`name` is a generator's or a trace file; `length_s` in the engines' seconds."""
+
+    name: str
+    profile: str
+    servers: int
+    load: float
+    length_s: float
+    seed: int
+
+    @property
+    def title(self) -> str:
+        return self.name if self.name in GENERATORS else Path(self.name).name.partition(".")[0]
+
+    def arrivals(self) -> list[Arrival]:
+        """In the engines' time, from 0 s on. Raises UnknownFormat, OSError."""
+        rng = Random(self.seed)
+        if self.name in GENERATORS:
+            known = GENERATORS[self.name](KNOWN_S, rng)
+        else:
+            known = recorded(Path(self.name), KNOWN_S, rng)
+        known = [
+            each._replace(output_tokens=min(each.output_tokens, OUTPUT_TOKENS_MAX))
+            for each in known
+        ]
+        faster = speedup_for(known, GPUS[self.profile], self.servers, self.load)
+        played = (each._replace(at_s=(each.at_s - KNOWN_S / 2) / faster) for each in known)
+        return [each for each in played if 0.0 <= each.at_s < self.length_s]
+
+    def prompts(self) -> list[Prompt]:
+        salt = f"{self.title} {self.seed}"
+        return [Prompt.of(each, salt) for each in self.arrivals()]
+
+    def in_virtual_time(self, policy: str) -> dict[str, float]:
+        """The figures that an experiment gives for a policy of ours."""
+        experiment = Experiment(
+            maker(policy), GPUS[self.profile], backends=self.servers, routers=1, seed=self.seed
+        )
+        return experiment.run(self.arrivals()).figures()

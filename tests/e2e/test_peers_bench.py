@@ -1,0 +1,28 @@
+"""The peers benchmark, short, with the peers that need no installation."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from bench.peers.cli import main
+
+
+def test_every_answer_is_whole_and_what_cannot_run_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no HAProxy here, unless Debian keeps one
+    out = tmp_path / "out.json"
+    options = ["--peers", "penstock,penstock:round_robin,haproxy", "--workloads", "skewed"]
+    sizes = ["--servers", "2", "--seconds", "2", "--speedup", "10", "--load", "0.4"]
+    assert main([*options, *sizes, "--virtual", "--json", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "| penstock least_tokens |" in said
+    assert "| HAProxy leastconn |" in said
+    cells = orjson.loads(out.read_bytes())["cells"]
+    ours = [each for each in cells if each["peer"] == "penstock"]
+    assert [each["faults"] for each in ours] == [{}, {}]
+    for each in ours:
+        assert each["requests"] > 20
+        assert each["ttft_mean_s"] > 0.0
+        assert sum(each["shares"]) == pytest.approx(1.0)

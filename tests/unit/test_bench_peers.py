@@ -1,0 +1,100 @@
+"""The peers benchmark's pure parts: who is asked for, what is played, what is shown."""
+
+import orjson
+import pytest
+
+from bench.overhead.answers import content_of
+from bench.peers.cell import Cell
+from bench.peers.field import FIELD, Peer, UnknownPeer
+from bench.peers.prompt import Prompt
+from bench.peers.report import both_table, peers_table
+from bench.peers.workload import KNOWN_S, Workload
+from bench.routing.trace import Arrival
+from bench.sim.prompt import Prompt as SimPrompt
+
+WORKLOAD = Workload("shared_prefix", "70b-4xh100", 4, 0.6, 60.0, 1)
+
+
+def test_a_peer_is_a_name_and_a_rule_of_its_own() -> None:
+    assert Peer.parsed("haproxy") == Peer("HAProxy", "leastconn")
+    assert Peer.parsed(" smg:cache_aware").label == "smg cache_aware"
+    with pytest.raises(UnknownPeer, match=r"no such peer: traefik; there are penstock, nginx"):
+        Peer.parsed("traefik")
+    with pytest.raises(UnknownPeer, match=r"nginx has no rule magic; there are least_conn"):
+        Peer.parsed("nginx:magic")
+
+
+def test_every_kind_has_a_rule() -> None:
+    assert all(kind.rules for kind in FIELD.values())
+
+
+@pytest.mark.parametrize("tokens", [20, 300, 20_000])
+def test_a_prompt_has_as_many_tokens_as_its_arrival(tokens: int) -> None:
+    prompt = Prompt.of(Arrival(1.5, tokens, 4), "salt")
+    assert SimPrompt.from_messages(prompt.messages).tokens == tokens
+
+
+def test_equal_blocks_are_equal_text_and_all_else_is_not() -> None:
+    one, two, other = (
+        Prompt.of(Arrival(at_s, 1_300, 4, prefix), salt)
+        for at_s, prefix, salt in ((1.0, (7, 8), "a"), (2.0, (7, 8), "a"), (2.0, (7, 8), "b"))
+    )
+    shared = 2 * 512 * 4
+    assert one.text[:shared] == two.text[:shared]
+    assert one.text[shared:] != two.text[shared:]
+    assert one.text[:20] != other.text[:20]
+    assert one.text[:2_048] != one.text[2_048:4_096]
+
+
+def test_the_session_travels_by_each_proxys_header() -> None:
+    headers = Prompt.of(Arrival(0.0, 10, 1, (), "s-1"), "").headers
+    assert headers["x-session-id"] == headers["x-smg-routing-key"] == "s-1"
+    assert "x-session-id" not in Prompt.of(Arrival(0.0, 10, 1), "").headers
+
+
+def test_the_answer_is_compared_by_its_text() -> None:
+    prompt = Prompt.of(Arrival(0.0, 10, 3), "")
+    assert orjson.loads(prompt.body)["max_tokens"] == 3
+    words = [{"choices": [{"delta": {"content": prompt.answer}}]}, {"choices": []}]
+    body = b"".join(b"data: %b\n\n" % orjson.dumps(each) for each in words)
+    assert content_of(b": ping\n\n" + body + b"data: [DONE]\n\n") == prompt.answer
+    assert content_of(body) is None
+
+
+def test_a_workload_begins_amid_the_known_and_lasts_as_long_as_asked() -> None:
+    arrivals = WORKLOAD.arrivals()
+    assert arrivals == WORKLOAD.arrivals()
+    assert 0.0 <= arrivals[0].at_s < 5.0
+    assert 55.0 < arrivals[-1].at_s < 60.0
+    assert max(each.output_tokens for each in arrivals) == 64
+    assert 2 * WORKLOAD.length_s < KNOWN_S
+
+
+def cell(ttft_s: float, faults: dict[str, int] | None = None) -> Cell:
+    return Cell({"ttft_mean_s": ttft_s, "goodput": 1.0}, [0.4, 0.6], faults or {}, 10, 2.0, 30.0)
+
+
+def test_the_table_tells_who_was_not_whole_and_who_did_not_run() -> None:
+    ours, others, gone = (Peer.parsed(text) for text in ("penstock", "smg", "envoy"))
+    text = peers_table(
+        {ours: [cell(0.2), cell(0.4)], others: [cell(0.9, {"status 503": 2})]},
+        {gone: "not installed"},
+        {ours: 60.0, others: 70.0},
+    )
+    lines = text.splitlines()
+    assert lines[2].startswith("| penstock least_tokens | 0.300 | - |")
+    assert lines[2].endswith("| 40 to 60 | 2.00 | 30 | 60 | 20 | 0 |")
+    assert lines[3].endswith("| 2 x status 503 |")
+    assert lines[4] == "| Envoy LEAST_REQUEST | did not run: not installed |"
+
+
+def test_both_orders_are_shown() -> None:
+    rules = {"least_tokens": 0.3, "least_requests": 0.2, "round_robin": 0.9}
+    cells = {Peer("penstock", rule): [cell(ttft_s)] for rule, ttft_s in rules.items()}
+    cells[Peer.parsed("nginx")] = [cell(0.5)]
+    text = both_table(cells, lambda rule: {"ttft_mean_s": len(rule) / 10})
+    assert text.splitlines()[2:] == [
+        "| least_tokens | 0.300 | 1.200 | 2 | 2 |",
+        "| least_requests | 0.200 | 1.400 | 1 | 3 |",
+        "| round_robin | 0.900 | 1.100 | 3 | 1 |",
+    ]
