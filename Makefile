@@ -5,7 +5,7 @@ ARGS ?=
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
-.PHONY: demo test test-compiled test-vllm faults splits fuzz reloads unit lint lint-deploy format bench bench-routing soak aborts slow clean
+.PHONY: demo test test-compiled test-vllm validate-engine faults splits fuzz reloads unit lint lint-deploy format bench bench-routing soak aborts slow clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -34,6 +34,9 @@ fuzz: .venv/installed  ## 100,000 mutated requests, read by penstock and by h11 
 VLLM ?= .vllm/venv
 test-vllm: .venv/installed .vllm/model/config.json  ## against two real vLLM servers on this CPU; 2.5 GB, Python 3.11
 	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m pytest -q --timeout 600 tests/vllm $(ARGS)
+
+validate-engine: .venv/installed .vllm/model/config.json  ## the simulated engine beside a real vLLM on this CPU, three minutes
+	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m tests.vllm.validate $(ARGS)
 
 .vllm/model/config.json: tests/vllm/tiny_model.py | $(VLLM)/bin/vllm
 	$(VLLM)/bin/python tests/vllm/tiny_model.py $(@D)

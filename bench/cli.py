@@ -10,6 +10,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "overhead": ("overhead.cli", "CPU, latency and memory beside seven other proxies"),
     "peers": ("peers.cli", "the same requests through other proxies, on simulated servers"),
     "routing": ("routing.cli", "policies on simulated engines in virtual time"),
+    "engine": ("validate_engine", "the simulated engine beside a real vLLM"),
     "policies": ("policies", "what counting tokens buys, on simulated servers"),
     "estimators": ("estimator_error", "estimated and real prompt tokens, on four classes of text"),
     "soak": ("reliability.soak", "load, leaving clients, failing servers, and then nothing left"),

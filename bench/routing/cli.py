@@ -21,7 +21,9 @@ import orjson
 from balancing.policies import POLICIES
 from bench.baselines import BASELINES
 from bench.routing.cell import Cell, compute, recorded
+from bench.routing.figure import NoMatplotlib, draw
 from bench.routing.generators import GENERATORS
+from bench.routing.interval import half_width
 from bench.routing.trace import UnknownFormat
 from bench.sim.profiles import GPUS
 
@@ -35,8 +37,6 @@ SHOWN: Final = (
     ("imbalance", "imbalance", 1.0),
 )
 WINDOW_S_MIN: Final = 10.0
-# Quantiles of Student's t at 97.5 %, by degrees of freedom; beyond, the normal law's.
-STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,6 +53,13 @@ def main(argv: Sequence[str]) -> int:
     if options.json is not None:
         rows = [asdict(c) | {"trace": _name(c.trace)} | f for c, f in found.items()]
         options.json.write_bytes(orjson.dumps({"cells": rows}, option=orjson.OPT_INDENT_2))
+    if options.figure is not None:
+        titles = {trace: _name(trace) for trace in options.trace}
+        try:
+            draw(found, titles, options.figure)
+        except NoMatplotlib as error:
+            print(f"penstock bench: {error}", file=sys.stderr)
+            return 1
     return 0
 
 
@@ -92,10 +99,7 @@ def _interval(values: Sequence[float]) -> str:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return f"{mean:.3g}"
-    freedom = len(values) - 1
-    student = STUDENT[freedom - 1] if freedom <= len(STUDENT) else 1.96
-    half = student * statistics.stdev(values) / len(values) ** 0.5
-    return f"{mean:.3g} ± {half:.2g}"
+    return f"{mean:.3g} ± {half_width(values):.2g}"
 
 
 def _name(trace: str) -> str:
@@ -122,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=_count, default=3, metavar="K", help="runs of each cell (default 3)")
     add("--jobs", type=_count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")
+    add("--figure", type=Path, metavar="OUT", help="draw them; .svg, .png or .pdf")
     return parser
 
 

@@ -12,7 +12,9 @@ from bench.baselines import BASELINES
 from bench.routing.cell import Cell, compute, maker
 from bench.routing.cli import main
 from bench.routing.experiment import Experiment
+from bench.routing.figure import draw
 from bench.routing.generators import shared_prefix, uniform
+from bench.routing.interval import half_width
 from bench.routing.load import speedup
 from bench.routing.outcome import imbalance, jain, quantile
 from bench.routing.trace import Arrival
@@ -119,3 +121,27 @@ def test_what_is_wrong_is_told(
     with pytest.raises(SystemExit):
         main(argv)
     assert said in capsys.readouterr().err
+
+
+def test_the_figure_is_the_same_for_the_same_cells(tmp_path: Path) -> None:
+    cells = {
+        Cell("uniform", policy, load, seed, 1, 4, GPU.name, 60.0): {
+            "ttft_mean_s": load * seed,
+            "goodput": 1.0,
+        }
+        for policy in ("least_tokens", "lmetric")
+        for load in (0.5, 0.8)
+        for seed in (1, 2)
+    }
+    for name in ("one.svg", "two.svg"):
+        draw(cells, {"uniform": "uniform"}, tmp_path / name)
+    drawn = (tmp_path / "one.svg").read_text()
+    assert drawn == (tmp_path / "two.svg").read_text()
+    assert "<path" in drawn
+
+
+@pytest.mark.parametrize(
+    ("values", "half"), [([3.0], 0.0), ([1.0, 3.0], 12.706), ([1.0] * 30, 0.0)]
+)
+def test_the_interval_is_students(values: list[float], half: float) -> None:
+    assert half_width(values) == pytest.approx(half, rel=1e-3)

@@ -1,0 +1,317 @@
+"""`penstock bench engine`: how like a real vLLM the simulated engine is.
+
+The same requests, in tokens and in what they share, go to a vLLM server and to a simulated one
+of its size whose speed was fitted to it, and what the two say of themselves in /metrics is laid
+side by side:
+
+- `burst`: more than the KV cache holds at once. Preemptions, how many ran and waited while so many
+  tokens had been made, and in which order the answers ended.
+- `prefixes`: one request after the other, beginnings in common, more of them than the cache holds.
+  Nothing is left to time, so the hits should be the same to the token.
+- `open`: Poisson arrivals at some two thirds of what the server can do. Latencies too.
+"""
+
+import argparse
+import asyncio
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from statistics import correlation, fmean, median
+from time import monotonic
+from typing import Any, Final
+
+import aiohttp
+import uvloop
+
+from bench.sim.profiles import Profile
+from bench.sim.server import SimServer
+
+SAMPLE_S: Final = 0.1
+SIM_MODEL: Final = "sim-model"
+_METRICS: Final = {
+    "running": "vllm:num_requests_running",
+    "waiting": "vllm:num_requests_waiting",
+    "tokens": "vllm:generation_tokens_total",
+    "prompt_tokens": "vllm:prompt_tokens_total",
+    "preemptions": "vllm:num_preemptions_total",
+    "queries": "vllm:prefix_cache_queries_total",
+    "hits": "vllm:prefix_cache_hits_total",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. Prompts of the same `group` begin with the same `shared_tokens`."""
+
+    number: int
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+    group: int = -1
+    shared_tokens: int = 0
+
+    def words(self) -> list[int]:
+        """Its tokens, as numbers below 2**12 that say which are the same."""
+        shared, own = Random(f"group {self.group}"), Random(f"request {self.number}")
+        head = [shared.randrange(16, 4_000) for _ in range(self.shared_tokens)]
+        return head + [own.randrange(16, 4_000) for _ in range(self.prompt_tokens - len(head))]
+
+
+@dataclass(slots=True)
+class Run:
+    """What one server did with the requests."""
+
+    ended: list[int] = field(default_factory=list)
+    ttft_s: dict[int, float] = field(default_factory=dict)
+    e2e_s: dict[int, float] = field(default_factory=dict)
+    samples: list[dict[str, float]] = field(default_factory=list)
+    """Of /metrics, every SAMPLE_S; counters since the beginning of the run."""
+
+
+class Server:
+    """A server under one URL, real or simulated."""
+
+    def __init__(self, url: str, model: str, prompt_of: Callable[[Request], Any]) -> None:
+        self._url = url
+        self._model = model
+        self._prompt_of = prompt_of
+
+    async def metrics(self, session: aiohttp.ClientSession) -> dict[str, float]:
+        async with session.get(f"{self._url}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        return {
+            key: sum(
+                float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{")
+            )
+            for key, name in _METRICS.items()
+        }
+
+    async def run(self, requests: Sequence[Request], *, one_by_one: bool = False) -> Run:
+        """Send all at their times, or each when the one before has its answer."""
+        run = Run()
+        timeout = aiohttp.ClientTimeout(total=600)
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+            before = await self.metrics(session)
+            sampler = asyncio.create_task(self._sample(session, run, before))
+            if one_by_one:
+                for request in requests:
+                    await self._ask(session, request, run)
+            else:
+                await asyncio.gather(
+                    *(self._ask(session, request, run, wait=True) for request in requests)
+                )
+            sampler.cancel()
+            after = await self.metrics(session)
+        run.samples.append({key: after[key] - before[key] for key in _METRICS})
+        return run
+
+    async def _sample(
+        self, session: aiohttp.ClientSession, run: Run, before: dict[str, float]
+    ) -> None:
+        while True:
+            now = await self.metrics(session)
+            run.samples.append(
+                {k: v if k in ("running", "waiting") else v - before[k] for k, v in now.items()}
+            )
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, request: Request, run: Run, *, wait: bool = False
+    ) -> None:
+        if wait:
+            await asyncio.sleep(request.at_s)
+        tokens = request.output_tokens
+        body = {"model": self._model, "prompt": self._prompt_of(request), "max_tokens": tokens}
+        body |= {"stream": True, "ignore_eos": True, "temperature": 0.0}
+        began_s = monotonic()
+        async with session.post(f"{self._url}/v1/completions", json=body) as answer:
+            assert answer.status == 200, (answer.status, await answer.text())
+            async for _ in answer.content.iter_any():
+                run.ttft_s.setdefault(request.number, monotonic() - began_s)
+        run.e2e_s[request.number] = monotonic() - began_s
+        run.ended.append(request.number)
+
+
+def ids_of(request: Request) -> list[int]:
+    """The prompt for a real server: token ids, so that no tokenizer decides how many."""
+    return request.words()
+
+
+def text_of(request: Request) -> str:
+    """The prompt for a simulated one, which counts four bytes a token."""
+    return "".join(f"{word:04d}" for word in request.words())
+
+
+def burst(rng: Random) -> list[Request]:
+    return [Request(n, n * 0.002, rng.randint(64, 1_400), rng.randint(16, 400)) for n in range(64)]
+
+
+def prefixes(rng: Random) -> list[Request]:
+    weights = [1.0 / rank for rank in range(1, 97)]
+    groups = rng.choices(range(96), weights, k=240)
+    return [
+        Request(n, 0.0, 512 + rng.randint(20, 120), 4, group, 512) for n, group in enumerate(groups)
+    ]
+
+
+def poisson(rng: Random, per_s: float, length_s: float) -> list[Request]:
+    requests: list[Request] = []
+    at_s = rng.expovariate(per_s)
+    while at_s < length_s:
+        sizes = rng.randint(50, 800), rng.randint(10, 100)
+        requests.append(Request(len(requests), at_s, *sizes))
+        at_s += rng.expovariate(per_s)
+    return requests
+
+
+async def fitted(real: Server, profile: Profile) -> Profile:
+    """The profile with the server's own speed: its step alone, with 32 streams, and a prefill."""
+    await real.run([Request(9_000, 0.0, 16, 8)])  # warm
+    one = await real.run([Request(9_001, 0.0, 16, 150)])
+    many = await real.run([Request(9_100 + n, 0.0, 16, 150) for n in range(32)])
+    long = [Request(9_200 + n, 0.0, 1_900, 1) for n in range(5)]
+    prefills = await real.run(long, one_by_one=True)
+    step_s = (one.e2e_s[9_001] - one.ttft_s[9_001]) / 149
+    wide_s = median(many.e2e_s[n] - many.ttft_s[n] for n in many.e2e_s) / 149
+    prefill_s = max(median(prefills.e2e_s.values()) - step_s, 1e-4)
+    return Profile(
+        "fitted",
+        prefill_tokens_per_s=1_900 / prefill_s,
+        max_batched_tokens=profile.max_batched_tokens,
+        step_base_s=step_s,
+        step_s_per_stream=max(0.0, (wide_s - step_s) / 31),
+        max_num_seqs=profile.max_num_seqs,
+        kv_tokens=profile.kv_tokens,
+        block_tokens=profile.block_tokens,
+        max_model_len=profile.max_model_len,
+        prefix_caching=True,
+    )
+
+
+async def size_of(url: str, seqs: int, batched: int) -> tuple[str, Profile]:
+    """The model's name, and a profile of the server's size from what it says of itself."""
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/v1/models") as answer:
+            card = (await answer.json())["data"][0]
+        async with session.get(f"{url}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+    (about,) = (line for line in lines if line.startswith("vllm:cache_config_info{"))
+    labels = dict(pair.split("=", 1) for pair in about[about.index("{") + 1 : -5].split('",'))
+    said = {name: value.strip('"') for name, value in labels.items()}
+    block = int(said["block_size"])
+    # One block is vLLM's own, the null block.
+    kv_tokens = (int(said["num_gpu_blocks"]) - 1) * block
+    profile = Profile(
+        "like it",
+        max_batched_tokens=batched,
+        max_num_seqs=seqs,
+        kv_tokens=kv_tokens,
+        block_tokens=block,
+        max_model_len=int(card["max_model_len"]),
+    )
+    return str(card["id"]), profile
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of both servers."""
+
+    what: str
+    real: float
+    simulated: float
+    digits: int = 0
+
+    def __str__(self) -> str:
+        ratio = f"{self.simulated / self.real:.2f}" if self.real else "-"
+        digits = self.digits
+        return f"| {self.what} | {self.real:,.{digits}f} | {self.simulated:,.{digits}f} | {ratio} |"
+
+
+def compare(name: str, real: Run, simulated: Run) -> list[Row]:
+    """The rows of one run: counters, batch and queue by progress, order of the answers."""
+    last = real.samples[-1], simulated.samples[-1]
+    rows = [
+        Row(f"{name}: {title}", last[0][key], last[1][key])
+        for key, title in (
+            ("prompt_tokens", "prompt tokens"),
+            ("tokens", "generated tokens"),
+            ("preemptions", "preemptions"),
+            ("queries", "tokens looked for in the cache"),
+            ("hits", "tokens found"),
+        )
+    ]
+    if name != "prefixes":
+        for key in ("running", "waiting"):
+            theirs, ours = ([each[key] for each in run.samples[:-1]] for run in (real, simulated))
+            rows.append(Row(f"{name}: {key}, mean", fmean(theirs), fmean(ours), 1))
+            rows.append(Row(f"{name}: {key}, most", max(theirs), max(ours)))
+        rows.append(
+            Row(f"{name}: order of the answers, rank correlation", 1.0, ranks(real, simulated), 3)
+        )
+        for title, of in (("TTFT", "ttft_s"), ("E2E", "e2e_s")):
+            p50_ms = [median(getattr(run, of).values()) * 1e3 for run in (real, simulated)]
+            rows.append(Row(f"{name}: {title} p50 ms", p50_ms[0], p50_ms[1]))
+    return rows
+
+
+def ranks(real: Run, simulated: Run) -> float:
+    """Spearman's correlation of the orders in which the answers ended."""
+    places = [{number: at for at, number in enumerate(run.ended)} for run in (real, simulated)]
+    return correlation(*([place[number] for number in real.ended] for place in places))
+
+
+async def validate(url: str, seqs: int, batched: int, seed: int) -> tuple[Profile, list[Row]]:
+    """Run all three on both. Raises aiohttp.ClientError when the server does not answer."""
+    model, size = await size_of(url, seqs, batched)
+    real = Server(url, model, ids_of)
+    profile = await fitted(real, size)
+    rng = Random(seed)
+    tokens_per_s = profile.prefill_tokens_per_s
+    # Of one request in `open`: its prefill, and its share of steps with some ten streams.
+    busy_s = 425 / tokens_per_s + 55 * (profile.step_base_s / 10 + profile.step_s_per_stream)
+    loads = {
+        "burst": (burst(rng), False),
+        "prefixes": (prefixes(rng), True),
+        "open": (poisson(rng, 0.66 / busy_s, 40.0), False),
+    }
+    rows: list[Row] = []
+    for name, (requests, one_by_one) in loads.items():
+        print(f"{name}: {len(requests)} requests", file=sys.stderr, flush=True)
+        theirs = await real.run(requests, one_by_one=one_by_one)
+        server = await SimServer("like", profile, SIM_MODEL).start()
+        ours = await Server(server.url, SIM_MODEL, text_of).run(requests, one_by_one=one_by_one)
+        await server.stop()
+        rows += compare(name, theirs, ours)
+    return profile, rows
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="penstock bench engine", description="The simulated engine beside a real vLLM."
+    )
+    add = parser.add_argument
+    add("--server", required=True, metavar="URL", help="a vLLM that nobody else uses")
+    add("--max-num-seqs", type=int, default=64, help="as it was started with (64)")
+    add("--max-num-batched-tokens", type=int, default=2_048, help="the same (2048, a CPU's)")
+    add("--seed", type=int, default=1)
+    options = parser.parse_args(argv)
+    sizes = options.max_num_seqs, options.max_num_batched_tokens
+    try:
+        profile, rows = uvloop.run(validate(options.server.rstrip("/"), *sizes, options.seed))
+    except aiohttp.ClientError as error:
+        print(f"penstock bench: {options.server}: {error}", file=sys.stderr)
+        return 1
+    print(f"$ {shlex.join(['penstock', 'bench', 'engine', *argv])}\n")
+    print(
+        f"Fitted: a step {profile.step_base_s * 1e3:.2f} ms and "
+        f"{profile.step_s_per_stream * 1e6:.0f} us a stream, prefill "
+        f"{profile.prefill_tokens_per_s:,.0f} tokens/s; {profile.kv_tokens:,} KV tokens in blocks "
+        f"of {profile.block_tokens}.\n"
+    )
+    print("| | vLLM | simulated | ratio |\n|---|---:|---:|---:|")
+    print("\n".join(map(str, rows)))
+    return 0

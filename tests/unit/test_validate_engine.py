@@ -1,0 +1,56 @@
+"""How a real and a simulated server are compared: the requests, and what is made of both runs."""
+
+from random import Random
+
+import pytest
+
+from bench.sim.prompt import Prompt
+from bench.validate_engine import Request, Run, burst, compare, ids_of, poisson, prefixes, text_of
+
+
+def test_both_servers_get_as_many_tokens_and_share_the_same() -> None:
+    one, two = Request(1, 0.0, 600, 4, 7, 512), Request(2, 0.0, 700, 4, 7, 512)
+    for request in (one, two):
+        assert len(ids_of(request)) == request.prompt_tokens
+        assert Prompt.from_text(text_of(request)).tokens == request.prompt_tokens
+    assert ids_of(one)[:512] == ids_of(two)[:512]
+    assert ids_of(one)[512:600] != ids_of(two)[512:600]
+    assert text_of(one)[: 512 * 4] == text_of(two)[: 512 * 4]
+    assert ids_of(Request(1, 0.0, 600, 4))[:20] != ids_of(Request(2, 0.0, 600, 4))[:20]
+
+
+def test_the_loads_are_the_seeds() -> None:
+    for make in (burst, prefixes, lambda rng: poisson(rng, 5.0, 20.0)):
+        assert make(Random(1)) == make(Random(1)) != make(Random(2))
+    # More than one cache of 32,000 tokens holds, of either.
+    assert sum(each.prompt_tokens + each.output_tokens for each in burst(Random(1))) > 50_000
+    assert len({each.group for each in prefixes(Random(1))}) * 512 > 32_000
+
+
+def run(ended: list[int], preemptions: float) -> Run:
+    sample = {
+        "running": 4.0,
+        "waiting": 2.0,
+        "tokens": 40.0,
+        "prompt_tokens": 100.0,
+        "preemptions": preemptions,
+        "queries": 100.0,
+        "hits": 32.0,
+    }
+    times = dict.fromkeys(ended, 0.25)
+    return Run(ended, times, times, [sample, sample])
+
+
+def test_a_row_has_both_figures_and_their_ratio() -> None:
+    rows = compare("burst", run([1, 2, 3], 10.0), run([1, 3, 2], 9.0))
+    shown = {row.what: str(row) for row in rows}
+    assert shown["burst: preemptions"] == "| burst: preemptions | 10 | 9 | 0.90 |"
+    assert shown["burst: running, mean"] == "| burst: running, mean | 4.0 | 4.0 | 1.00 |"
+    order = next(row for row in rows if "rank correlation" in row.what)
+    assert order.simulated == pytest.approx(0.5)
+
+
+def test_nothing_of_time_is_compared_where_nothing_is_left_to_it() -> None:
+    rows = compare("prefixes", run([1, 2], 0.0), run([1, 2], 0.0))
+    assert [row.what.partition(": ")[2] for row in rows][-1] == "tokens found"
+    assert str(rows[2]) == "| prefixes: preemptions | 0 | 0 | - |"
