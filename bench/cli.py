@@ -1,5 +1,6 @@
 """`penstock bench`: the benchmarks, each a subcommand that prints one table."""
 
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,6 +12,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "peers": ("peers.cli", "the same requests through other proxies, on simulated servers"),
     "routing": ("routing.cli", "policies on simulated engines in virtual time"),
     "engine": ("validate_engine", "the simulated engine beside a real vLLM"),
+    "judge": ("judge", "vLLM's own benchmark client through penstock"),
     "policies": ("policies", "what counting tokens buys, on simulated servers"),
     "estimators": ("estimator_error", "estimated and real prompt tokens, on four classes of text"),
     "soak": ("reliability.soak", "load, leaving clients, failing servers, and then nothing left"),
@@ -23,8 +25,13 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 def main(argv: Sequence[str]) -> int:
     """Run a benchmark; returns its exit status."""
     if argv and argv[0] in COMMANDS:
+        # As an interrupt does, so that what a benchmark has started ends with it.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         module = import_module(f"bench.{COMMANDS[argv[0]][0]}")
-        return int(module.main(argv[1:]))
+        try:
+            return int(module.main(argv[1:]))
+        except KeyboardInterrupt:
+            return 130
     asked = bool({"-h", "--help"} & set(argv[:1]))
     print(_usage(), file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2

@@ -16,7 +16,7 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import correlation, fmean, median
 from time import monotonic
@@ -168,26 +168,22 @@ def poisson(rng: Random, per_s: float, length_s: float) -> list[Request]:
 
 
 async def fitted(real: Server, profile: Profile) -> Profile:
-    """The profile with the server's own speed: its step alone, with 32 streams, and a prefill."""
+    """The profile with the server's own speed: its step, a stream, a prefill, its API server."""
     await real.run([Request(9_000, 0.0, 16, 8)])  # warm
     one = await real.run([Request(9_001, 0.0, 16, 150)])
     many = await real.run([Request(9_100 + n, 0.0, 16, 150) for n in range(32)])
-    long = [Request(9_200 + n, 0.0, 1_900, 1) for n in range(5)]
-    prefills = await real.run(long, one_by_one=True)
+    short = await real.run([Request(9_200 + n, 0.0, 16, 1) for n in range(9)], one_by_one=True)
+    long = await real.run([Request(9_300 + n, 0.0, 1_900, 1) for n in range(9)], one_by_one=True)
     step_s = (one.e2e_s[9_001] - one.ttft_s[9_001]) / 149
     wide_s = median(many.e2e_s[n] - many.ttft_s[n] for n in many.e2e_s) / 149
-    prefill_s = max(median(prefills.e2e_s.values()) - step_s, 1e-4)
-    return Profile(
-        "fitted",
-        prefill_tokens_per_s=1_900 / prefill_s,
-        max_batched_tokens=profile.max_batched_tokens,
+    short_s, long_s = (median(run.e2e_s.values()) for run in (short, long))
+    return replace(
+        profile,
+        prefill_tokens_per_s=(1_900 - 16) / max(long_s - short_s, 1e-4),
         step_base_s=step_s,
         step_s_per_stream=max(0.0, (wide_s - step_s) / 31),
-        max_num_seqs=profile.max_num_seqs,
-        kv_tokens=profile.kv_tokens,
-        block_tokens=profile.block_tokens,
-        max_model_len=profile.max_model_len,
         prefix_caching=True,
+        api_s=max(0.0, short_s - step_s),
     )
 
 
@@ -271,7 +267,8 @@ async def validate(url: str, seqs: int, batched: int, seed: int) -> tuple[Profil
     rng = Random(seed)
     tokens_per_s = profile.prefill_tokens_per_s
     # Of one request in `open`: its prefill, and its share of steps with some ten streams.
-    busy_s = 425 / tokens_per_s + 55 * (profile.step_base_s / 10 + profile.step_s_per_stream)
+    steps_s = 55 * (profile.step_base_s / 10 + profile.step_s_per_stream)
+    busy_s = 425 / tokens_per_s + steps_s + profile.api_s
     loads = {
         "burst": (burst(rng), False),
         "prefixes": (prefixes(rng), True),
@@ -309,7 +306,8 @@ def main(argv: Sequence[str]) -> int:
     print(
         f"Fitted: a step {profile.step_base_s * 1e3:.2f} ms and "
         f"{profile.step_s_per_stream * 1e6:.0f} us a stream, prefill "
-        f"{profile.prefill_tokens_per_s:,.0f} tokens/s; {profile.kv_tokens:,} KV tokens in blocks "
+        f"{profile.prefill_tokens_per_s:,.0f} tokens/s, {profile.api_s * 1e3:.1f} ms before the "
+        f"scheduler has a request; {profile.kv_tokens:,} KV tokens in blocks "
         f"of {profile.block_tokens}.\n"
     )
     print("| | vLLM | simulated | ratio |\n|---|---:|---:|---:|")

@@ -1,7 +1,7 @@
 """Time to the first byte of a stream, idle: one request at a time, to each port in turn.
 
-Each port has one kept-alive connection. A turn asks all ports once, direct
-among them, so that what disturbs the machine disturbs all alike.
+Each port has one kept-alive connection. A turn asks all ports once, direct and
+a peer, so that what disturbs the machine disturbs both alike.
 """
 
 import asyncio

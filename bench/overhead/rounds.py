@@ -133,20 +133,19 @@ class Rounds:
         )
 
     def _first_byte(self, number: int) -> None:
-        names = order([DIRECT, *self._peers], number)
-        load = FirstByteLoad({name: self._port(name) for name in names}, self._plan.turns)
-        try:
-            report = run_client(load, FirstByteReport)
-        except NotStarted as error:
-            self.results.faults.append(f"first byte: {error}")
-            return
-        direct = report.ms[DIRECT]
-        for name in names:
-            added = report.ms[name]
-            if name != DIRECT:
-                added = [through - own for through, own in zip(added, direct, strict=True)]
-            self.results.add("first_byte_p50_ms", name, percentile(added, 50))
-            self.results.add("first_byte_p99_ms", name, percentile(added, 99))
+        """Each peer beside direct alone: in a turn of all, each would evict the others' code."""
+        for label in order(list(self._peers), number):
+            ports = {name: self._port(name) for name in order([DIRECT, label], number)}
+            try:
+                report = run_client(FirstByteLoad(ports, self._plan.turns), FirstByteReport)
+            except NotStarted as error:
+                self.results.faults.append(f"first byte through {label}: {error}")
+                continue
+            direct = report.ms[DIRECT]
+            added = [through - own for through, own in zip(report.ms[label], direct, strict=True)]
+            for name, values in ((DIRECT, direct), (label, added)):
+                self.results.add("first_byte_p50_ms", name, percentile(values, 50))
+                self.results.add("first_byte_p99_ms", name, percentile(values, 99))
 
     def _note(self, metric: str, name: str, report: LoadReport, wanted_per_s: float) -> bool:
         """Keep a report; False when it is better taken again. Faults are always kept."""

@@ -1,9 +1,10 @@
 """The simulated KV cache: blocks in use, blocks that still hold a prefix, and which go first.
 
 As in vLLM, a full block is known by the hash of all tokens up to its end, blocks in use are
-shared between sequences with the same beginning, and a block that nobody uses keeps its content
-until its place is needed. All free blocks stand in one queue: the one free for longest is taken
-next, whatever it holds, and of one sequence the last block was freed first.
+shared between sequences with the same beginning, and a known block that nobody uses keeps its
+content until its place is needed. Free blocks that nobody can share are taken first; of the others
+the one free for longest, and of one sequence the last block was freed first. (vLLM 0.32,
+`BlockPool.free_blocks`.)
 """
 
 from collections import OrderedDict
@@ -17,10 +18,8 @@ class KvCache:
         self.capacity_blocks = capacity_blocks
         self._users: dict[Hashable, int] = {}  # of known blocks in use
         self._unknown = 0  # blocks in use whose content nobody can share
-        self._blank = capacity_blocks  # never used: taken before all others
-        # Free since, oldest first; what has no hash stands under a number of its own.
-        self._freed: OrderedDict[Hashable, bool] = OrderedDict()
-        self._number = 0
+        self._blank = capacity_blocks  # free, with nothing that anybody could share
+        self._freed: OrderedDict[Hashable, None] = OrderedDict()  # known, oldest first
 
     @property
     def free(self) -> int:
@@ -74,14 +73,12 @@ class KvCache:
     def release(self, known: Sequence[Hashable], unknown: int) -> None:
         """A sequence lets go of its blocks: those it shares, first to last, and others."""
         self._unknown -= unknown
-        for _ in range(unknown):
-            self._number += 1
-            self._freed["unknown", self._number] = False
+        self._blank += unknown
         for block in reversed(known):
             users = self._users[block] - 1
             if users:
                 self._users[block] = users
             else:
                 del self._users[block]
-                self._freed[block] = True
+                self._freed[block] = None
         assert self._unknown >= 0

@@ -287,3 +287,13 @@ def test_a_forgotten_cache_holds_what_is_in_use_only() -> None:
     assert cache.cached(["a"]) == (1, 0)
     assert cache.cached(["b"]) == (0, 0)
     assert cache.free == 3
+
+
+def test_free_blocks_that_nobody_can_share_are_taken_first() -> None:
+    """As in vLLM 0.32; beside a real one the other order found fewer tokens in its cache."""
+    cache = KvCache(3)
+    cache.take(3)
+    assert cache.know("old")
+    cache.release(["old"], 1)  # one block is free with a name, one without
+    cache.take(1)
+    assert cache.cached(["old"]) == (1, 1)

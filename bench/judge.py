@@ -1,0 +1,93 @@
+"""`penstock bench judge`: `vllm bench serve`, an outside judge, through penstock.
+
+Starts simulated servers and penstock before them, runs vLLM's own benchmark client against it and
+lets it speak for itself. Also with `--direct`: the same client straight to one server, to see what
+the client itself measures. Needs an environment with vLLM, the CPU build too (`make test-vllm`).
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from bench.peers.fleet import Fleet
+from bench.peers.ours import start_penstock
+from bench.peers.peer import MODEL
+from bench.processes import NotStarted, stop
+
+# The client loads a tokenizer from a folder, and nothing from anywhere else.
+ENVIRONMENT: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "OPENAI_API_KEY": "none",
+}
+LOAD: Final = (
+    "--dataset-name",
+    "prefix_repetition",
+    "--num-prompts",
+    "400",
+    "--request-rate",
+    "20",
+)
+SIZES: Final = (
+    "--prefix-repetition-prefix-len",
+    "512",
+    "--prefix-repetition-suffix-len",
+    "128",
+    "--prefix-repetition-num-prefixes",
+    "16",
+    "--prefix-repetition-output-len",
+    "32",
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns the client's exit status, or 1 when something did not start."""
+    options = _parser().parse_args(argv)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-bench-")))
+        try:
+            fleet = stack.enter_context(Fleet(options.servers, options.profile, 1.0))
+            penstock = start_penstock(fleet.ports, folder, options.policy)
+        except NotStarted as error:
+            print(f"penstock bench: {error}", file=sys.stderr)
+            return 1
+        stack.callback(stop, penstock.process)
+        command = _command(options, fleet.ports[0] if options.direct else penstock.port)
+        print(f"$ {shlex.join(command)}", flush=True)
+        done = subprocess.run(command, env=os.environ | ENVIRONMENT, check=False)
+        print(
+            f"prompt tokens of each server: {[each.prompt_tokens_total for each in fleet.work()]}"
+        )
+    return done.returncode
+
+
+def _command(options: argparse.Namespace, port: int) -> list[str]:
+    command = [str(options.vllm / "bin" / "vllm"), "bench", "serve", "--backend", "openai-chat"]
+    command += ["--base-url", f"http://127.0.0.1:{port}", "--endpoint", "/v1/chat/completions"]
+    command += ["--model", MODEL, "--tokenizer", str(options.tokenizer), *LOAD, *SIZES]
+    return [*command, "--disable-tqdm", "--percentile-metrics", "ttft,itl,e2el", *options.more]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock bench judge",
+        description="vLLM's own benchmark client through penstock, before simulated servers.",
+    )
+    add = parser.add_argument
+    add("--vllm", type=Path, required=True, metavar="FOLDER", help="an environment with vLLM")
+    add("--tokenizer", type=Path, required=True, metavar="FOLDER", help="a model's folder")
+    add("--policy", default="least_tokens")
+    add("--servers", type=int, default=4, metavar="N", help="simulated servers (default 4)")
+    add("--profile", default="8b-1xh100", help="of each (default 8b-1xh100)")
+    add("--direct", action="store_true", help="straight to the first server, without penstock")
+    add("more", nargs="*", help="after `--`: further options of `vllm bench serve`")
+    return parser
