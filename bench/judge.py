@@ -16,10 +16,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from balancing.policies import POLICIES
 from bench.peers.fleet import Fleet
 from bench.peers.ours import start_penstock
 from bench.peers.peer import MODEL
 from bench.processes import NotStarted, stop
+from bench.sim.profiles import GPUS
 
 # The client loads a tokenizer from a folder, and nothing from anywhere else.
 ENVIRONMENT: Final = {
@@ -52,6 +54,9 @@ SIZES: Final = (
 def main(argv: Sequence[str]) -> int:
     """The command; returns the client's exit status, or 1 when something did not start."""
     options = _parser().parse_args(argv)
+    if not (options.vllm / "bin" / "vllm").exists():
+        print(f"penstock bench: no bin/vllm in {options.vllm}", file=sys.stderr)
+        return 1
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-bench-")))
         try:
@@ -85,9 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--vllm", type=Path, required=True, metavar="FOLDER", help="an environment with vLLM")
     add("--tokenizer", type=Path, required=True, metavar="FOLDER", help="a model's folder")
-    add("--policy", default="least_tokens")
+    add("--policy", choices=POLICIES, default="least_tokens")
     add("--servers", type=int, default=4, metavar="N", help="simulated servers (default 4)")
-    add("--profile", default="8b-1xh100", help="of each (default 8b-1xh100)")
+    add("--profile", choices=GPUS, default="8b-1xh100", help="of each (default 8b-1xh100)")
     add("--direct", action="store_true", help="straight to the first server, without penstock")
     add("more", nargs="*", help="after `--`: further options of `vllm bench serve`")
     return parser

@@ -88,7 +88,7 @@ def announced_port(process: subprocess.Popen[bytes]) -> int:
     try:
         port = int(first_line(process.stdout))
         await_health(port, process)
-    except Exception:
+    except BaseException:
         stop(process)
         raise
     return port

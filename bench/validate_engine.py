@@ -4,8 +4,8 @@ The same requests, in tokens and in what they share, go to a vLLM server and to 
 of its size whose speed was fitted to it, and what the two say of themselves in /metrics is laid
 side by side:
 
-- `burst`: more than the KV cache holds at once. Preemptions, how many ran and waited while so many
-  tokens had been made, and in which order the answers ended.
+- `burst`: more than the KV cache holds at once. Preemptions, how many ran and waited, and in
+  which order the answers ended.
 - `prefixes`: one request after the other, beginnings in common, more of them than the cache holds.
   Nothing is left to time, so the hits should be the same to the token.
 - `open`: Poisson arrivals at some two thirds of what the server can do. Latencies too.
@@ -30,6 +30,9 @@ from bench.sim.server import SimServer
 
 SAMPLE_S: Final = 0.1
 SIM_MODEL: Final = "sim-model"
+# Numbers of requests are their text: no two loads have one in common.
+BURST: Final = 10_000
+OPEN: Final = 20_000
 _METRICS: Final = {
     "running": "vllm:num_requests_running",
     "waiting": "vllm:num_requests_waiting",
@@ -39,6 +42,10 @@ _METRICS: Final = {
     "queries": "vllm:prefix_cache_queries_total",
     "hits": "vllm:prefix_cache_hits_total",
 }
+
+
+class NotLikeVllm(Exception):
+    """The server does not answer as vLLM does; the text is what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class Server:
         timeout = aiohttp.ClientTimeout(total=600)
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+            # With VLLM_SERVER_DEV_MODE=1; elsewhere 404, and then no request here is like another.
+            await session.post(f"{self._url}/reset_prefix_cache")
             before = await self.metrics(session)
             sampler = asyncio.create_task(self._sample(session, run, before))
             if one_by_one:
@@ -128,7 +137,8 @@ class Server:
         body |= {"stream": True, "ignore_eos": True, "temperature": 0.0}
         began_s = monotonic()
         async with session.post(f"{self._url}/v1/completions", json=body) as answer:
-            assert answer.status == 200, (answer.status, await answer.text())
+            if answer.status != 200:
+                raise NotLikeVllm(f"{answer.status}: {(await answer.text())[:200]}")
             async for _ in answer.content.iter_any():
                 run.ttft_s.setdefault(request.number, monotonic() - began_s)
         run.e2e_s[request.number] = monotonic() - began_s
@@ -146,7 +156,10 @@ def text_of(request: Request) -> str:
 
 
 def burst(rng: Random) -> list[Request]:
-    return [Request(n, n * 0.002, rng.randint(64, 1_400), rng.randint(16, 400)) for n in range(64)]
+    return [
+        Request(BURST + n, n * 0.002, rng.randint(64, 1_400), rng.randint(16, 400))
+        for n in range(64)
+    ]
 
 
 def prefixes(rng: Random) -> list[Request]:
@@ -162,7 +175,7 @@ def poisson(rng: Random, per_s: float, length_s: float) -> list[Request]:
     at_s = rng.expovariate(per_s)
     while at_s < length_s:
         sizes = rng.randint(50, 800), rng.randint(10, 100)
-        requests.append(Request(len(requests), at_s, *sizes))
+        requests.append(Request(OPEN + len(requests), at_s, *sizes))
         at_s += rng.expovariate(per_s)
     return requests
 
@@ -194,7 +207,9 @@ async def size_of(url: str, seqs: int, batched: int) -> tuple[str, Profile]:
             card = (await answer.json())["data"][0]
         async with session.get(f"{url}/metrics") as answer:
             lines = (await answer.text()).splitlines()
-    (about,) = (line for line in lines if line.startswith("vllm:cache_config_info{"))
+    about = next((line for line in lines if line.startswith("vllm:cache_config_info{")), None)
+    if about is None:
+        raise NotLikeVllm("its /metrics has no vllm:cache_config_info")
     labels = dict(pair.split("=", 1) for pair in about[about.index("{") + 1 : -5].split('",'))
     said = {name: value.strip('"') for name, value in labels.items()}
     block = int(said["block_size"])
@@ -299,7 +314,7 @@ def main(argv: Sequence[str]) -> int:
     sizes = options.max_num_seqs, options.max_num_batched_tokens
     try:
         profile, rows = uvloop.run(validate(options.server.rstrip("/"), *sizes, options.seed))
-    except aiohttp.ClientError as error:
+    except (aiohttp.ClientError, TimeoutError, NotLikeVllm) as error:
         print(f"penstock bench: {options.server}: {error}", file=sys.stderr)
         return 1
     print(f"$ {shlex.join(['penstock', 'bench', 'engine', *argv])}\n")

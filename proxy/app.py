@@ -125,7 +125,6 @@ class App:
                 async with asyncio.timeout(FIRST_LOOKS_S):
                     await self.monitor.started.wait()
             await self._accept(sock)
-        heap.keep_pages()
         # What lives as long as the process is not the collector's business, and requests
         # leave no cycles behind: looking rarely saves 6 % of the CPU of a small request.
         gc.collect()

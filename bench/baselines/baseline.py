@@ -18,11 +18,11 @@ class Baseline(ABC):
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
         seen = {backend: self.view.backends[int(backend.name)] for backend in fit}
-        allowed = self.allowed(list(seen.values()), ask)
+        allowed = self.allowed(list(seen.values()))
         places = [backend for backend in fit if seen[backend] in allowed]
         return cheapest(places, lambda backend: self.cost(seen[backend]), rng)
 
-    def allowed(self, backends: list[Seen], ask: Ask) -> list[Seen]:
+    def allowed(self, backends: list[Seen]) -> list[Seen]:
         """Those that come into question, at least one."""
         return backends
 

@@ -6,7 +6,6 @@ bound is 1.25 x the mean (Mirrokni and others, "Consistent Hashing with Bounded 
 
 from typing import Final
 
-from balancing.ask import Ask
 from balancing.ring import Ring
 from bench.baselines.baseline import Baseline
 from bench.baselines.view import Seen, View
@@ -21,13 +20,13 @@ class ChwblTokens(Baseline):
         super().__init__(view)
         self._ring = Ring({str(seen.index): 1.0 for seen in view.backends})
 
-    def allowed(self, backends: list[Seen], ask: Ask) -> list[Seen]:
+    def allowed(self, backends: list[Seen]) -> list[Seen]:
         arrival = self.view.arrival
-        if arrival.session is None:
-            return backends
+        # A prompt that shares nothing is a key of its own.
+        key = arrival.session or repr(arrival)
         held = {str(each.index): each.queued_tokens + each.held_tokens for each in backends}
         limit = BOUND * (sum(held.values()) + arrival.prompt_tokens) / len(held)
-        for name in self._ring.walk(arrival.session):
+        for name in self._ring.walk(key):
             if name in held and held[name] <= limit:
                 return [self.view.backends[int(name)]]
         return backends

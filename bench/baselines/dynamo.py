@@ -1,6 +1,7 @@
 """NVIDIA Dynamo's KV router, approximate mode: its documented linear cost, scale 1, no temperature.
 
-Cost in blocks: max(0, prefill under way + prompt - overlap) + decode under way + the prompt.
+Cost in blocks: prefill under way + prompt - overlap, and the blocks of all that is active, which a
+request is from its placing to its end, + the prompt.
 """
 
 from bench.baselines.baseline import Baseline
@@ -13,4 +14,4 @@ class Dynamo(Baseline):
     def cost(self, backend: Seen) -> float:
         arrival = self.view.arrival
         prefill = backend.queued_tokens + backend.uncached_tokens(arrival)
-        return max(0, prefill) + backend.held_tokens + arrival.prompt_tokens
+        return prefill + backend.active_tokens + arrival.prompt_tokens

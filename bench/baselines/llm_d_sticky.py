@@ -7,7 +7,6 @@ with the fewest uncached tokens in flight, this request's included.
 
 from typing import Final
 
-from balancing.ask import Ask
 from bench.baselines.baseline import Baseline
 from bench.baselines.view import Seen
 
@@ -19,7 +18,7 @@ PEAK_TOKENS_PER_S: Final = 15_928.0
 class LlmDSticky(Baseline):
     """Warm first, until they are too far behind."""
 
-    def allowed(self, backends: list[Seen], ask: Ask) -> list[Seen]:
+    def allowed(self, backends: list[Seen]) -> list[Seen]:
         arrival = self.view.arrival
         wanted = WARM_SHARE * arrival.prompt_tokens
         warm = [backend for backend in backends if backend.cached_tokens(arrival) >= wanted]

@@ -1,7 +1,8 @@
-"""A bound that no router can have: it knows every output's length and looks into the engines.
+"""What no router can know, used greedily: every output's length, and the engines from inside.
 
-For each engine the time that this request would take, all that is queued there before it, plus
-what it takes from those that run: prefill in its way, and decode beside it.
+No bound: it places one request at a time, for the end of all answers and not for their first
+tokens. For each engine the time that this request would take, all that is queued there before it,
+plus what it takes from those that run: prefill in its way, and decode beside it.
 """
 
 from bench.baselines.baseline import Baseline
@@ -21,7 +22,8 @@ class Oracle(Baseline):
         uncached = uncached_in_engine(backend, arrival)
         sequences = [*engine.sequences]
         queued = sum(max(0, each.prompt_tokens - each.computed) for each in sequences)
-        prefill_s = (queued + uncached) * profile.token_s
+        attended = uncached * (arrival.prompt_tokens - uncached / 2)
+        prefill_s = (queued + uncached) * profile.token_s + attended * profile.attention_s
         held = sum(each.computed for each in sequences) + arrival.prompt_tokens
         step_s = profile.weights_s + held * profile.kv_token_s
         left = [max(0, each.max_tokens - each.generated) for each in sequences]

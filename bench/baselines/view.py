@@ -1,8 +1,8 @@
 """What a router knows of engines behind it by its own traffic: the state that the rules share.
 
-Per backend: uncached prompt tokens sent and not yet begun, open streams and the tokens they
-hold, and a shadow of its prefix cache, which keeps the blocks used last (0.8 of the engine's
-size). Counts are exact; a rule that asks the engine itself says so.
+Per backend: uncached prompt tokens sent and not yet begun, the tokens that requests and open
+streams hold, and a shadow of its prefix cache, which keeps the blocks used last (0.8 of the
+engine's size). Counts are exact; a rule that asks the engine itself says so.
 """
 
 from collections import OrderedDict
@@ -23,8 +23,8 @@ class Seen:
         self.engine = engine  # for the rules that look into it
         self.queued_tokens = 0  # uncached, of requests without a first token
         self.requests = 0
-        self.streams = 0
-        self.held_tokens = 0  # of open streams
+        self.active_tokens = 0  # whole prompts of all requests here, and what was generated
+        self.held_tokens = 0  # the same of open streams only
         self._shadow: OrderedDict[int, None] = OrderedDict()
         self._blocks_max = int(SHADOW_SHARE * engine.profile.kv_tokens / BLOCK_TOKENS)
 
@@ -62,6 +62,7 @@ class View:
         uncached = seen.uncached_tokens(arrival)
         seen.queued_tokens += uncached
         seen.requests += 1
+        seen.active_tokens += arrival.prompt_tokens
         seen.use(arrival)
         return uncached
 
@@ -69,15 +70,15 @@ class View:
         """Its first token came."""
         seen = self.backends[index]
         seen.queued_tokens -= uncached_tokens
-        seen.streams += 1
         seen.held_tokens += arrival.prompt_tokens
 
     def token(self, index: int) -> None:
         self.backends[index].held_tokens += 1
+        self.backends[index].active_tokens += 1
 
     def ended(self, index: int, arrival: Arrival, tokens: int) -> None:
         """Its last token came."""
         seen = self.backends[index]
         seen.requests -= 1
-        seen.streams -= 1
         seen.held_tokens -= arrival.prompt_tokens + tokens
+        seen.active_tokens -= arrival.prompt_tokens + tokens

@@ -178,6 +178,9 @@ def content_of(body: bytes) -> str | None:
         data = event_.partition(b"data: ")[2]
         if not data:  # a comment
             continue
-        payload: dict[str, Any] = json.loads(data)
-        words += [choice["delta"].get("content") or "" for choice in payload["choices"]]
+        try:
+            payload: dict[str, Any] = json.loads(data)
+            words += [choice["delta"].get("content") or "" for choice in payload["choices"]]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None  # an error event, or no event at all
     return "".join(words)

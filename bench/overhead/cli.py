@@ -65,8 +65,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="penstock bench overhead",
         description="CPU, latency and memory of penstock beside other proxies.",
     )
-    parser.add_argument("--rounds", type=_count, metavar="N", help="rounds (default 3)")
-    parser.add_argument("--quick", action="store_true", help="below a minute, rough figures")
+    parser.add_argument("--rounds", type=_count, metavar="N", help="rounds (default 2)")
+    parser.add_argument("--quick", action="store_true", help="three minutes, rough figures")
     parser.add_argument(
         "--peers",
         type=_peers,
@@ -130,8 +130,8 @@ def report(
         f"{today}, {os.cpu_count()} cores shared by peer, backend and load client, "
         f"CPython {platform.python_version()}, {versions}.",
         f"Medians of {plan.rounds} alternating rounds ({plan.wide.rounds} with "
-        f"{plan.wide.streams:,} streams and with long prompts), in parentheses the least and the "
-        "greatest round.",
+        f"{plan.wide.streams:,} streams, {plan.requests[-1].rounds} with one and with long prompts), "
+        "in parentheses the least and the greatest round.",
         f"Beside the {plan.wide.streams:,} streams /metrics is scraped once a second where there "
         "is one. penstock writes its access log (to /dev/null), the others none; `direct` has no "
         "proxy between, and its first-byte latency is its own, not an addition.",

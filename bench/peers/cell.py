@@ -1,6 +1,6 @@
 """One peer under one workload: what its clients saw, where its requests went, what it used."""
 
-import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,10 +12,12 @@ from bench.peers.fleet import Fleet, Work
 from bench.peers.peer import Running
 from bench.peers.prompt import Prompt
 from bench.peers.replay import Sample, faults, replay
-from bench.routing.outcome import Outcome
+from bench.routing.outcome import Outcome, quantile
 
-# After a run: the engines finish what nobody waits for any more.
-REST_S: Final = 0.5
+# Above this share of a core a process of one thread is behind; the peer's own latency is then that
+# of a queue, and with the fleet's or the client's it is not the peer that is measured.
+CORE_SHARE_MAX: Final = 0.85
+LATE_MS_MAX: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,38 +30,48 @@ class Cell:
     faults: dict[str, int]
     requests: int
     cpu_ms_per_request: float
-    cpu_us_per_event: float
+    core_shares: dict[str, float]
+    """Of one core, what `peer`, `fleet` and `client` used."""
+    late_ms_p99: float
+    """How late the client itself was."""
+
+    @property
+    def saturated(self) -> list[str]:
+        """What was at its limit, in words."""
+        found = [
+            f"the {name} at {share:.0%} of a core"
+            for name, share in self.core_shares.items()
+            if share > CORE_SHARE_MAX
+        ]
+        if self.late_ms_p99 > LATE_MS_MAX:
+            found.append(f"the client up to {self.late_ms_p99:.0f} ms late")
+        return found
 
 
 def measure(peer: Running, fleet: Fleet, prompts: Sequence[Prompt], speedup: float) -> Cell:
-    """Play the prompts through a peer, with empty caches at the beginning."""
-    fleet.forget()
-    before, cpu_ns = fleet.work(), meter.cpu_ns(peer.pid)
-    samples = uvloop.run(_play(peer.port, prompts, speedup))
-    cpu_ns = meter.cpu_ns(peer.pid) - cpu_ns
-    work = [now.since(then) for now, then in zip(fleet.work(), before, strict=True)]
-    events = sum(sample.events for sample in samples)
-    tokens = [each.prompt_tokens_total for each in work]
+    """Play the prompts through a peer, before engines at rest with empty caches."""
+    rested = fleet.fresh()
+    pids = {"peer": peer.pid, "fleet": fleet.pid, "client": os.getpid()}
+    work, before = fleet.work(), meter.read(pids)
+    samples = uvloop.run(replay(peer.port, prompts, speedup))
+    used = meter.read(pids).since(before)
+    done = [now.since(then) for now, then in zip(fleet.work(), work, strict=True)]
+    tokens = [each.prompt_tokens_total for each in done]
     return Cell(
-        figures=_figures(samples, work, speedup),
+        figures=_figures(samples, done, speedup),
         shares=[each / max(1, sum(tokens)) for each in tokens],
-        faults=faults(samples),
+        faults=faults(samples) | ({} if rested else {"engines at work before": 1}),
         requests=len(samples),
-        cpu_ms_per_request=cpu_ns / 1e6 / len(samples),
-        cpu_us_per_event=cpu_ns / 1e3 / max(1, events),
+        cpu_ms_per_request=used.cpu_ns["peer"] / 1e6 / len(samples),
+        core_shares={name: ns / 1e9 / used.window_s for name, ns in used.cpu_ns.items()},
+        late_ms_p99=1e3 * quantile([sample.late_s for sample in samples], 0.99),
     )
 
 
-async def _play(port: int, prompts: Sequence[Prompt], speedup: float) -> list[Sample]:
-    samples = await replay(port, prompts, speedup)
-    await asyncio.sleep(REST_S)
-    return samples
-
-
-def _figures(samples: Sequence[Sample], work: Sequence[Work], speedup: float) -> dict[str, float]:
+def _figures(samples: Sequence[Sample], done: Sequence[Work], speedup: float) -> dict[str, float]:
     """Under the names of the experiments; of whole answers only, but goodput is of all."""
-    outcome = Outcome(len(work))
-    for backend, each in enumerate(work):
+    outcome = Outcome(len(done))
+    for backend, each in enumerate(done):
         outcome.sent(backend, each.prompt_tokens_total + each.generation_tokens_total)
     whole = [sample for sample in samples if not sample.fault]
     for sample in whole:
@@ -70,8 +82,8 @@ def _figures(samples: Sequence[Sample], work: Sequence[Work], speedup: float) ->
             outcome.gap(gap_s * speedup)
     if not whole:
         return {}
-    queries = sum(each.cache_queries_total for each in work)
+    queries = sum(each.cache_queries_total for each in done)
     figures = outcome.figures()
-    figures["hit_rate"] = sum(each.cache_hits_total for each in work) / max(1, queries)
+    figures["hit_rate"] = sum(each.cache_hits_total for each in done) / max(1, queries)
     figures["goodput"] *= len(whole) / len(samples)
     return figures

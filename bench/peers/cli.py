@@ -26,24 +26,31 @@ from bench.peers.cell import Cell, measure
 from bench.peers.field import Peer, UnknownPeer, start_all
 from bench.peers.fleet import Fleet
 from bench.peers.peer import Running
+from bench.peers.prompt import Prompt
 from bench.peers.report import both_table, peers_table
 from bench.peers.workload import Workload
 from bench.processes import NotStarted
 from bench.routing.cell import recorded
 from bench.routing.generators import GENERATORS
-from bench.routing.trace import UnknownFormat
+from bench.routing.trace import Arrival, UnknownFormat
 from bench.sim.profiles import GPUS
 
 PEERS: Final = (
     "penstock,penstock:session,nginx,HAProxy,Envoy,smg,smg:cache_aware,vllm-router,"
-    "vllm-router:cache_aware,LiteLLM"
+    "vllm-router:cache_aware,vllm-router:power_of_two,LiteLLM"
 )
-Measured = dict[tuple[str, Peer], list[Cell]]
+WARM_REQUESTS: Final = 20
 
 
 def main(argv: Sequence[str]) -> int:
     """The command; returns its exit status."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    try:
+        rounds = [_workloads(options, number + 1) for number in range(options.rounds)]
+        prompts = {workload: workload.prompts() for each in rounds for workload in each}
+    except UnknownFormat as error:
+        parser.error(str(error))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-bench-")))
         try:
@@ -52,34 +59,62 @@ def main(argv: Sequence[str]) -> int:
             print(f"penstock bench: the simulated servers did not start: {error}", file=sys.stderr)
             return 1
         running, missing = start_all(options.peers, fleet.ports, folder, stack)
-        cells = _run(options, fleet, running)
-        memory = {peer: peak_memory_of(each.pid) / 2**20 for peer, each in running.items()}
+        run = Run(options, fleet, running, missing)
+        run.warm()
+        for number, workloads in enumerate(rounds):
+            for workload in workloads:
+                run.measure(number, workload, prompts[workload])
+        memory = {peer: peak_memory_of(each.pid) / 2**20 for peer, each in run.alive.items()}
     print(f"$ {shlex.join(['penstock', 'bench', 'peers', *argv])}")
-    for workload in _workloads(options, 1):
-        mine = {peer: cells[workload.title, peer] for peer in running}
+    for workload in rounds[0]:
+        mine = {peer: run.cells.get((workload.name, peer), []) for peer in running}
         print(f"\n{workload.title}, load {workload.load:g}\n")
         print(peers_table(mine, missing, memory))
         if options.virtual:
             print(f"\n{both_table(mine, workload.in_virtual_time)}")
     print(_about(options, running))
-    if options.json is not None:
-        _save(options.json, cells)
-    broken = [cell.faults for runs in cells.values() for cell in runs if cell.faults]
+    broken = [cell.faults for runs in run.cells.values() for cell in runs if cell.faults]
     return 1 if broken or not running else 0
 
 
-def _run(options: argparse.Namespace, fleet: Fleet, running: Mapping[Peer, Running]) -> Measured:
-    cells: Measured = {}
-    for number in range(options.rounds):
-        for workload in _workloads(options, number + 1):
-            prompts = workload.prompts()
-            peers = list(running)
-            shift = number % max(1, len(peers))
-            for peer in peers[shift:] + peers[:shift]:
-                _say(f"round {number + 1}, {workload.title}: {peer.label}")
-                cell = measure(running[peer], fleet, prompts, options.speedup)
-                cells.setdefault((workload.title, peer), []).append(cell)
-    return cells
+class Run:
+    """The cells of one run, and the peers that are still alive."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        fleet: Fleet,
+        running: Mapping[Peer, Running],
+        missing: dict[Peer, str],
+    ) -> None:
+        self._options = options
+        self._fleet = fleet
+        self._missing = missing
+        self.alive = dict(running)
+        self.cells: dict[tuple[str, Peer], list[Cell]] = {}
+
+    def warm(self) -> None:
+        """A few requests through each: connections, and what a first one imports."""
+        prompts = [Prompt.of(Arrival(0.05 * n, 300, 8), "warm") for n in range(WARM_REQUESTS)]
+        for peer, running in self.alive.items():
+            _say(f"warm: {peer.label}")
+            measure(running, self._fleet, prompts, 1.0)
+
+    def measure(self, number: int, workload: Workload, prompts: Sequence[Prompt]) -> None:
+        """One workload through all peers, in the order of the round's choice."""
+        peers = list(self.alive)
+        Random(number).shuffle(peers)
+        for peer in peers:
+            running = self.alive[peer]
+            _say(f"round {number + 1}, {workload.title}: {peer.label}")
+            cell = measure(running, self._fleet, prompts, self._options.speedup)
+            self.cells.setdefault((workload.name, peer), []).append(cell)
+            status = running.process.poll()
+            if status is not None:
+                del self.alive[peer]
+                self._missing[peer] = f"it ended with status {status} in round {number + 1}"
+            if self._options.json is not None:
+                _save(self._options.json, self.cells)
 
 
 def _workloads(options: argparse.Namespace, seed: int) -> list[Workload]:
@@ -98,24 +133,26 @@ def _about(options: argparse.Namespace, running: Mapping[Peer, Running]) -> str:
         f"CPython {platform.python_version()}, {versions}.\n"
         f"{options.servers} x {options.profile}, {options.speedup:g} times as fast as they are; "
         f"{options.rounds} rounds of {options.seconds:g} s; latencies in the engines' seconds, "
-        "CPU in real ones."
+        "CPU in real ones. vllm-router's kv_aware and cache_aware ask the servers for the tokens "
+        "of every prompt, which the simulated ones give from one process, and get no KV events."
     )
 
 
-def _save(path: Path, cells: Measured) -> None:
+def _save(path: Path, cells: Mapping[tuple[str, Peer], Sequence[Cell]]) -> None:
     rows = [
         {
-            "workload": title,
+            "workload": Path(name).name,
             "peer": peer.name,
             "rule": peer.rule,
             "shares": cell.shares,
             "faults": cell.faults,
             "requests": cell.requests,
             "cpu_ms_per_request": cell.cpu_ms_per_request,
-            "cpu_us_per_event": cell.cpu_us_per_event,
+            "core_shares": cell.core_shares,
+            "late_ms_p99": cell.late_ms_p99,
             **cell.figures,
         }
-        for (title, peer), runs in cells.items()
+        for (name, peer), runs in cells.items()
         for cell in runs
     ]
     path.write_bytes(orjson.dumps({"cells": rows}, option=orjson.OPT_INDENT_2))
@@ -143,9 +180,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--load", type=_positive, default=0.6, metavar="X", help="of the fleet (default 0.6)")
     add("--servers", type=_count, default=4, metavar="N", help="simulated servers (default 4)")
-    add("--profile", choices=GPUS, default="70b-4xh100", help="model and GPUs of each")
-    add("--speedup", type=_positive, default=5.0, metavar="X", help="of the engines (default 5)")
-    add("--seconds", type=_positive, default=10.0, metavar="S", help="of a round (default 10)")
+    add("--profile", choices=GPUS, default="8b-1xh100", help="model and GPUs of each")
+    add("--speedup", type=_positive, default=1.0, metavar="X", help="of the engines (default 1)")
+    add("--seconds", type=_positive, default=8.0, metavar="S", help="of a round (default 8)")
     add("--rounds", type=_count, default=1, metavar="N", help="each with a seed of its own (1)")
     add("--virtual", action="store_true", help="beside penstock's policies: in virtual time")
     add("--json", type=Path, metavar="OUT", help="write every run's figures")

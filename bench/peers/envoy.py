@@ -19,15 +19,15 @@ def start(backends: Sequence[int], folder: Path, rule: str) -> Running:
     found = list((venvs.environment("Envoy") / "lib").rglob("_bin/envoy"))
     if not found:
         raise NotStarted("its package has no program for this machine")
-    port, metrics_port = free_port(), free_port()
-    (folder / "envoy.json").write_bytes(orjson.dumps(_config(port, metrics_port, backends, rule)))
+    port, admin_port = free_port(), free_port()
+    (folder / "envoy.json").write_bytes(orjson.dumps(_config(port, admin_port, backends, rule)))
     command = [str(found[0]), "-c", str(folder / "envoy.json"), "--concurrency", "1"]
     command += ["--log-level", "error", "--disable-hot-restart"]
     process = serve(command, port)
-    return Running(venvs.version("Envoy"), port, process.pid, process, metrics_port)
+    return Running(venvs.version("Envoy"), port, process.pid, process)
 
 
-def _config(port: int, metrics_port: int, backends: Sequence[int], rule: str) -> dict[str, Any]:
+def _config(port: int, admin_port: int, backends: Sequence[int], rule: str) -> dict[str, Any]:
     route: dict[str, Any] = {"cluster": "all", "timeout": "0s"}
     if rule == "RING_HASH":
         route["hash_policy"] = _HASH
@@ -57,7 +57,7 @@ def _config(port: int, metrics_port: int, backends: Sequence[int], rule: str) ->
         "load_assignment": {"cluster_name": "all", "endpoints": [{"lb_endpoints": endpoints}]},
     }
     return {
-        "admin": {"address": _address(metrics_port)},
+        "admin": {"address": _address(admin_port)},
         "static_resources": {"listeners": [listener], "clusters": [cluster]},
     }
 

@@ -48,7 +48,7 @@ FIELD: Final[Mapping[str, Kind]] = MappingProxyType(
             rust_routers.start_vllm_router,
             ("kv_aware", "cache_aware", "power_of_two", "round_robin", "consistent_hash"),
         ),
-        "LiteLLM": Kind(litellm.start, ("least-busy", "simple-shuffle")),
+        "LiteLLM": Kind(litellm.start, ("simple-shuffle", "least-busy")),
         "aiohttp": Kind(ours.start_aiohttp, ("",)),
     }
 )

@@ -4,6 +4,7 @@ import http.client
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from subprocess import DEVNULL, PIPE
+from time import monotonic, sleep
 from typing import Any, Final
 
 import orjson
@@ -11,6 +12,8 @@ import orjson
 from bench.peers.peer import MODEL
 from bench.processes import first_lines, python, start, stop
 
+# What a peer has queued must be done within this before the next is measured.
+REST_S: Final = 60.0
 COUNTED: Final = (
     "prompt_tokens_total",
     "generation_tokens_total",
@@ -42,22 +45,34 @@ class Fleet(AbstractContextManager["Fleet"]):
         try:
             lines = first_lines(self._process.stdout, b"listening ", servers)
             self.ports = [int(line.split()[1].rpartition(":")[2]) for line in lines]
-        except Exception:
+        except BaseException:
             stop(self._process)
             raise
 
     def __exit__(self, *exc: object) -> None:
         stop(self._process)
 
-    def forget(self) -> None:
-        """Empty all prefix caches."""
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fresh(self) -> bool:
+        """Wait until all have nothing to do, and empty their caches; False if they never rest."""
+        until_s = monotonic() + REST_S
+        while any(state["running"] + state["waiting"] for state in self._states()):
+            if monotonic() > until_s:
+                return False
+            sleep(0.05)
         for port in self.ports:
             _call(port, "POST", "/reset_prefix_cache")
+        return True
 
     def work(self) -> list[Work]:
         """What each server has done."""
-        states = [orjson.loads(_call(port, "GET", "/sim/state")) for port in self.ports]
-        return [Work(*(state[name] for name in COUNTED)) for state in states]
+        return [Work(*(state[name] for name in COUNTED)) for state in self._states()]
+
+    def _states(self) -> list[dict[str, Any]]:
+        return [orjson.loads(_call(port, "GET", "/sim/state")) for port in self.ports]
 
 
 def _call(port: int, method: str, path: str) -> Any:

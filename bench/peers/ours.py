@@ -20,7 +20,7 @@ def start_penstock(backends: Sequence[int], folder: Path, rule: str) -> Running:
             _port_in(words[at + 1]) for at, word in enumerate(words) if word == "on"
         )
         await_health(port, process)
-    except Exception:
+    except BaseException:
         stop(process)
         raise
     asked = start(python("proxy", "--version"), stdout=PIPE, stderr=DEVNULL)

@@ -75,6 +75,9 @@ def serve(
             said.seek(0)
             last = said.read().decode(errors="replace").strip().splitlines()[-1:]
             raise NotStarted(f"{error}: {''.join(last)[:200]}") from None
+        except BaseException:  # an interrupt too: nobody else knows of the process yet
+            stop(process)
+            raise
     return process
 
 

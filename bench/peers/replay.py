@@ -24,6 +24,8 @@ class Sample:
     """One answer, in seconds of the run's own time."""
 
     prompt: Prompt
+    late_s: float = 0.0
+    """How long after it was due the client sent it."""
     ttft_s: float = 0.0
     end_s: float = 0.0
     gaps_s: list[float] = field(default_factory=list)
@@ -44,8 +46,9 @@ async def replay(port: int, prompts: Sequence[Prompt], speedup: float) -> list[S
         began_s = monotonic()
         tasks = []
         for prompt, body in loads:
-            await asyncio.sleep(began_s + prompt.arrival.at_s / speedup - monotonic())
-            tasks.append(group.create_task(_ask(session, url, prompt, body)))
+            due_s = began_s + prompt.arrival.at_s / speedup
+            await asyncio.sleep(due_s - monotonic())
+            tasks.append(group.create_task(_ask(session, url, prompt, body, due_s)))
     answers = [task.result() for task in tasks]
     for sample, content in answers:  # afterwards: it would take the time of those still open
         if not sample.fault and content_of(content) != sample.prompt.answer:
@@ -54,11 +57,12 @@ async def replay(port: int, prompts: Sequence[Prompt], speedup: float) -> list[S
 
 
 async def _ask(
-    session: aiohttp.ClientSession, url: str, prompt: Prompt, body: bytes
+    session: aiohttp.ClientSession, url: str, prompt: Prompt, body: bytes, due_s: float
 ) -> tuple[Sample, bytes]:
-    sample = Sample(prompt)
+    """One request, timed from when it was due, so that a client that is late shows."""
+    sample = Sample(prompt, late_s=monotonic() - due_s)
     parts: list[bytes] = []
-    began_s = last_s = monotonic()
+    last_s = due_s
     try:
         async with session.post(url, data=body, headers=prompt.headers) as answer:
             if answer.status != 200:
@@ -66,15 +70,17 @@ async def _ask(
             async for data in answer.content.iter_any():
                 now_s = monotonic()
                 parts.append(data)
-                sample.events += data.count(b"\n\n")
+                events = data.count(b"\n\n")
+                sample.events += events
                 if sample.ttft_s:
-                    sample.gaps_s.append(now_s - last_s)
-                elif _TEXT.search(data):
-                    sample.ttft_s = now_s - began_s
+                    # Events that come together have no time between them.
+                    sample.gaps_s += [now_s - last_s, *[0.0] * (events - 1)]
+                elif _TEXT.search(b"".join(parts)):
+                    sample.ttft_s = now_s - due_s
                 last_s = now_s
     except (aiohttp.ClientError, TimeoutError) as error:
         sample.fault = type(error).__name__
-    sample.end_s = last_s - began_s
+    sample.end_s = last_s - due_s
     return sample, b"".join(parts)
 
 

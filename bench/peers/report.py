@@ -6,13 +6,14 @@ from typing import Final
 
 from bench.peers.cell import Cell
 from bench.peers.field import Peer
+from bench.routing.interval import half_width
 
 _SHOWN: Final = (
-    ("ttft_mean_s", "TTFT mean s", 1.0, 3),
-    ("ttft_p50_s", "p50", 1.0, 3),
-    ("ttft_p99_s", "p99", 1.0, 2),
+    ("ttft_mean_s", "TTFT mean ms", 1e3, 0),
+    ("ttft_p50_s", "p50", 1e3, 0),
+    ("ttft_p99_s", "p99", 1e3, 0),
     ("itl_p99_s", "ITL p99 ms", 1e3, 0),
-    ("e2e_mean_s", "E2E mean s", 1.0, 2),
+    ("e2e_mean_s", "E2E mean ms", 1e3, 0),
     ("goodput", "goodput", 1.0, 3),
     ("hit_rate", "hits", 1.0, 3),
 )
@@ -21,7 +22,7 @@ _HEADS: Final = (
     *(title for _, title, _, _ in _SHOWN),
     "shares %",
     "CPU ms / request",
-    "us / event",
+    "core %",
     "MiB",
     "requests",
     "not whole",
@@ -31,42 +32,54 @@ _HEADS: Final = (
 def peers_table(
     cells: Mapping[Peer, Sequence[Cell]], missing: Mapping[Peer, str], memory: Mapping[Peer, float]
 ) -> str:
-    """A row a peer, means over its rounds; who could not run says why."""
+    """A row a peer, means over its rounds with their 95 % intervals; who could not run says why."""
     lines = [_line(_HEADS), _line(["---", *["---:"] * (len(_HEADS) - 1)])]
-    for peer, runs in cells.items():
-        figures = [_mean(runs, key, unit, digits) for key, _, unit, digits in _SHOWN]
-        shares = [fmean(each) for each in zip(*(cell.shares for cell in runs), strict=True)]
-        used = [
-            f"{100 * min(shares):.0f} to {100 * max(shares):.0f}",
-            f"{fmean(cell.cpu_ms_per_request for cell in runs):.2f}",
-            f"{fmean(cell.cpu_us_per_event for cell in runs):.0f}",
-            f"{memory[peer]:.0f}",
-            str(sum(cell.requests for cell in runs)),
-        ]
-        lines.append(_line([peer.label, *figures, *used, _faults(runs)]))
+    lines += [_line(_row(peer, runs, memory)) for peer, runs in cells.items() if runs]
     lines += [f"| {peer.label} | did not run: {reason} |" for peer, reason in missing.items()]
-    return "\n".join(lines)
+    notes = {
+        f"Saturated: {peer.label}, {text}."
+        for peer, runs in cells.items()
+        for text in dict.fromkeys(text for cell in runs for text in cell.saturated)
+    }
+    return "\n".join([*lines, *([""] if notes else []), *sorted(notes)])
+
+
+def _row(peer: Peer, runs: Sequence[Cell], memory: Mapping[Peer, float]) -> list[str]:
+    shares = [fmean(of(cell.shares) for cell in runs) for of in (min, max)]
+    return [
+        peer.label,
+        *(_mean(runs, key, unit, digits) for key, _, unit, digits in _SHOWN),
+        f"{100 * shares[0]:.0f} to {100 * shares[1]:.0f}",
+        f"{fmean(cell.cpu_ms_per_request for cell in runs):.2f}",
+        f"{100 * fmean(cell.core_shares['peer'] for cell in runs):.0f}",
+        f"{memory[peer]:.0f}" if peer in memory else "-",
+        str(sum(cell.requests for cell in runs)),
+        _faults(runs),
+    ]
 
 
 def both_table(
     cells: Mapping[Peer, Sequence[Cell]], virtual: Callable[[str], dict[str, float]]
 ) -> str:
     """Mean TTFT of our policies over HTTP, in the first round, and of the same in virtual time."""
-    heads = ("policy", "TTFT mean s over HTTP", "in virtual time", "rank over HTTP", "rank there")
-    ours = [peer for peer in cells if peer.name == "penstock"]
-    http = {peer.rule: cells[peer][0].figures.get("ttft_mean_s", 0.0) for peer in ours}
-    there = {peer.rule: virtual(peer.rule)["ttft_mean_s"] for peer in ours}
+    heads = ("policy", "TTFT mean ms over HTTP", "in virtual time", "rank over HTTP", "rank there")
+    first = {peer.rule: runs[0] for peer, runs in cells.items() if peer.name == "penstock" and runs}
+    http = {rule: cell.figures["ttft_mean_s"] for rule, cell in first.items() if cell.figures}
+    there = {rule: virtual(rule)["ttft_mean_s"] for rule in http}
     ranks = [sorted(each, key=each.__getitem__) for each in (http, there)]
     lines = [_line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
     for rule in http:
         places = [str(rank.index(rule) + 1) for rank in ranks]
-        lines.append(_line([rule, f"{http[rule]:.3f}", f"{there[rule]:.3f}", *places]))
+        lines.append(_line([rule, f"{1e3 * http[rule]:.0f}", f"{1e3 * there[rule]:.0f}", *places]))
     return "\n".join(lines)
 
 
 def _mean(runs: Sequence[Cell], key: str, unit: float, digits: int) -> str:
     values = [cell.figures[key] * unit for cell in runs if key in cell.figures]
-    return f"{fmean(values):.{digits}f}" if values else "-"
+    if not values:
+        return "-"
+    interval = f" ± {half_width(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{interval}"
 
 
 def _faults(runs: Sequence[Cell]) -> str:

@@ -14,15 +14,15 @@ from bench.routing.cell import maker, recorded
 from bench.routing.experiment import Experiment
 from bench.routing.generators import GENERATORS
 from bench.routing.load import speedup as speedup_for
-from bench.routing.trace import Arrival
+from bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat
 from bench.sim.profiles import GPUS
 
-# Of the workload, to know its rate; what is played begins in the middle of it, where
-# conversations of any age are under way.
-KNOWN_S: Final = 600.0
+# How often the length of the piece is fitted to its own work, so that its load is the one asked.
+FITS: Final = 5
+REQUESTS_MIN: Final = 10
 # Answers are cut to this many tokens: what is compared is where requests go, which first tokens
 # show, and `bench overhead` says what an event costs.
-OUTPUT_TOKENS_MAX: Final = 64
+OUTPUT_TOKENS_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,35 @@ class Workload:
         return self.name if self.name in GENERATORS else Path(self.name).name.partition(".")[0]
 
     def arrivals(self) -> list[Arrival]:
-        """In the engines' time, from 0 s on. Raises UnknownFormat, OSError."""
+        """In the engines' time, from 0 s on. Raises UnknownFormat, OSError.
+
+        The piece is as long as its load makes it: dense work is played slower, and so less of it.
+        """
+        profile = GPUS[self.profile]
+        window_s = self.length_s
+        played: list[Arrival] = []
+        for _ in range(FITS):
+            known = self._known(window_s)
+            faster = speedup_for(known, profile, self.servers, self.load)
+            played = [each._replace(at_s=each.at_s / faster) for each in known]
+            window_s = self.length_s * faster
+        return [each for each in played if each.at_s < self.length_s]
+
+    def _known(self, window_s: float) -> list[Arrival]:
         rng = Random(self.seed)
         if self.name in GENERATORS:
-            known = GENERATORS[self.name](KNOWN_S, rng)
+            known = GENERATORS[self.name](window_s, rng)
         else:
-            known = recorded(Path(self.name), KNOWN_S, rng)
-        known = [
-            each._replace(output_tokens=min(each.output_tokens, OUTPUT_TOKENS_MAX))
+            known = recorded(Path(self.name), window_s, rng)
+        if len(known) < REQUESTS_MIN:
+            raise UnknownFormat(f"{self.title}: {len(known)} requests in {window_s:.0f} s of it")
+        return [
+            each._replace(
+                output_tokens=min(each.output_tokens, OUTPUT_TOKENS_MAX),
+                prefix=each.prefix[: each.prompt_tokens // BLOCK_TOKENS],
+            )
             for each in known
         ]
-        faster = speedup_for(known, GPUS[self.profile], self.servers, self.load)
-        played = (each._replace(at_s=(each.at_s - KNOWN_S / 2) / faster) for each in known)
-        return [each for each in played if 0.0 <= each.at_s < self.length_s]
 
     def prompts(self) -> list[Prompt]:
         salt = f"{self.title} {self.seed}"

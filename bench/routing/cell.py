@@ -21,7 +21,9 @@ from bench.sim.profiles import GPUS
 
 # What the figures follow from: a cell that other code made is computed anew.
 ROOT: Final = Path(__file__).resolve().parents[2]
-CODE: Final = ("balancing", "bench/baselines", "bench/routing", "bench/sim")
+CODE: Final = ("balancing/**/*.py", "bench/baselines/*.py", "bench/routing/*.py", "bench/sim/*.py")
+# What only shows them.
+NOT_CODE: Final = frozenset({"cli.py", "figure.py", "interval.py"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def _digest_of(path: Path) -> str:
 @cache
 def _code() -> str:
     digest = hashlib.sha256()
-    for folder in CODE:
-        for path in sorted((ROOT / folder).rglob("*.py")):
+    for path in sorted(path for pattern in CODE for path in ROOT.glob(pattern)):
+        if path.name not in NOT_CODE:
             digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -6,8 +6,8 @@ published traces of each kind look like, in round numbers:
 - `skewed`: 8 % of the prompts are 67 times as long as the others; nothing is used again.
 - `uniform`: nothing is ever used again, so only balance counts.
 - `shared_prefix`: 64 groups with a long common beginning, some much more popular than others.
-- `agentic`: conversations of some 25 turns whose prompts grow; all but the first turns, 96 %, use
-  at least 90 % of their prompt again.
+- `agentic`: conversations of some 40 turns whose prompts grow; 96 % of all turns use at least 90 %
+  of their prompt again. They are of any age when the window begins.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,9 +23,11 @@ LONG_SHARE: Final = 0.08
 GROUPS: Final = 64
 # Zipf's exponent of the groups' popularity.
 SKEW: Final = 1.0
-TURNS_MEAN: Final = 25.0
+TURNS_MEAN: Final = 40.0
 # What an agent does between an answer and its next request, and how fast answers come meanwhile.
 TOOL_S: Final = 5.0
+# Conversations begin this long before the window: two of their mean lives of some 520 s.
+LEAD_S: Final = 1_040.0
 DECODE_S: Final = 0.03
 
 
@@ -62,19 +64,20 @@ def agentic(length_s: float, rng: Random) -> list[Arrival]:
     """Conversations: each turn's prompt is all before it, the answers too, and a tool's result."""
     blocks = count(1)
     arrivals = []
-    begun = _poisson(length_s, rng, REQUESTS_PER_S / TURNS_MEAN)
+    begun = _poisson(LEAD_S + length_s, rng, REQUESTS_PER_S / TURNS_MEAN)
     for number, start_s in enumerate(begun):
-        at_s, tokens = start_s, rng.randint(8_000, 16_000)
+        at_s, tokens = start_s - LEAD_S, rng.randint(8_000, 16_000)
         prefix: list[int] = []
         while at_s < length_s:
             output = rng.randint(50, 500)
             whole = (tokens + output) // BLOCK_TOKENS
             prefix += [next(blocks) for _ in range(whole - len(prefix))]
-            arrivals.append(Arrival(at_s, tokens, output, tuple(prefix), f"agent-{number}"))
+            if at_s >= 0.0:
+                arrivals.append(Arrival(at_s, tokens, output, tuple(prefix), f"agent-{number}"))
             if rng.random() < 1.0 / TURNS_MEAN:
                 break
             at_s += output * DECODE_S + rng.expovariate(1.0 / TOOL_S)
-            tokens += output + rng.randint(100, 900)
+            tokens += output + rng.randint(100, 700)
     arrivals.sort()
     return arrivals
 

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from math import ceil
 from typing import Final
 
 from bench.routing.trace import Arrival
@@ -63,7 +64,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     if not values:
         return 0.0
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
 
 def imbalance(loads: Sequence[float]) -> float:

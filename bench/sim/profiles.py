@@ -121,6 +121,7 @@ def _gpu(
     return Gpu(
         name,
         prefill_tokens_per_s=1e6 / token_us,
+        max_batched_tokens=2_048 if name.endswith("a100") else 8_192,  # vLLM's defaults
         max_num_seqs=256,
         kv_tokens=kv_tokens,
         prefix_caching=True,

@@ -10,6 +10,7 @@ and text convert both ways, and token-id prompts continue exactly like the same 
 
 from hashlib import blake2b
 from json import dumps
+from struct import unpack
 from typing import Final, NamedTuple
 
 TOKEN_BYTES: Final = 4
@@ -85,7 +86,10 @@ def token_count(text: bytes) -> int:
 
 def tokenize(text: bytes) -> list[int]:
     """Cut text into pieces of four bytes: `token_count` ids, which detokenize to it."""
-    return [token_id(text[i : i + TOKEN_BYTES]) for i in range(0, len(text), TOKEN_BYTES)]
+    whole = len(text) // TOKEN_BYTES * TOKEN_BYTES
+    mark = token_id(bytes(TOKEN_BYTES))  # what the leading 1 adds; 0.1 us a token, not 0.2
+    ids = [mark | number for number in unpack(f">{whole // TOKEN_BYTES}I", text[:whole])]
+    return [*ids, token_id(text[whole:])] if whole < len(text) else ids
 
 
 def detokenize(token_ids: list[int]) -> bytes:

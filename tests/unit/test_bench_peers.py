@@ -1,5 +1,7 @@
 """The peers benchmark's pure parts: who is asked for, what is played, what is shown."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
@@ -8,8 +10,10 @@ from bench.peers.cell import Cell
 from bench.peers.field import FIELD, Peer, UnknownPeer
 from bench.peers.prompt import Prompt
 from bench.peers.report import both_table, peers_table
-from bench.peers.workload import KNOWN_S, Workload
-from bench.routing.trace import Arrival
+from bench.peers.workload import Workload
+from bench.routing.load import speedup
+from bench.routing.trace import Arrival, UnknownFormat
+from bench.sim.profiles import GPUS
 from bench.sim.prompt import Prompt as SimPrompt
 
 WORKLOAD = Workload("shared_prefix", "70b-4xh100", 4, 0.6, 60.0, 1)
@@ -59,42 +63,65 @@ def test_the_answer_is_compared_by_its_text() -> None:
     body = b"".join(b"data: %b\n\n" % orjson.dumps(each) for each in words)
     assert content_of(b": ping\n\n" + body + b"data: [DONE]\n\n") == prompt.answer
     assert content_of(body) is None
+    assert content_of(b'data: {"error": {}}\n\ndata: [DONE]\n\n') is None
+    assert content_of(b"data: what\n\ndata: [DONE]\n\n") is None
 
 
-def test_a_workload_begins_amid_the_known_and_lasts_as_long_as_asked() -> None:
-    arrivals = WORKLOAD.arrivals()
-    assert arrivals == WORKLOAD.arrivals()
+@pytest.mark.parametrize("name", ["skewed", "shared_prefix", "agentic"])
+def test_a_workload_lasts_as_long_and_is_as_dense_as_asked(name: str) -> None:
+    workload = replace(WORKLOAD, name=name)
+    arrivals = workload.arrivals()
+    assert arrivals == workload.arrivals()
     assert 0.0 <= arrivals[0].at_s < 5.0
-    assert 55.0 < arrivals[-1].at_s < 60.0
-    assert max(each.output_tokens for each in arrivals) == 64
-    assert 2 * WORKLOAD.length_s < KNOWN_S
+    assert 50.0 < arrivals[-1].at_s < 60.0
+    assert max(each.output_tokens for each in arrivals) == 32
+    assert all(len(each.prefix) * 512 <= each.prompt_tokens for each in arrivals)
+    profile = GPUS[workload.profile]
+    assert workload.load / speedup(arrivals, profile, 4, workload.load) == pytest.approx(
+        0.6, rel=0.1
+    )
 
 
-def cell(ttft_s: float, faults: dict[str, int] | None = None) -> Cell:
-    return Cell({"ttft_mean_s": ttft_s, "goodput": 1.0}, [0.4, 0.6], faults or {}, 10, 2.0, 30.0)
+def test_a_workload_of_next_to_nothing_is_told() -> None:
+    with pytest.raises(UnknownFormat, match=r"skewed: \d requests in"):
+        replace(WORKLOAD, name="skewed", length_s=0.1).arrivals()
+
+
+def cell(ttft_s: float, faults: dict[str, int] | None = None, peer_core: float = 0.3) -> Cell:
+    return Cell(
+        {"ttft_mean_s": ttft_s, "goodput": 1.0} if ttft_s else {},
+        [0.4, 0.6],
+        faults or {},
+        10,
+        2.0,
+        {"peer": peer_core, "fleet": 0.2, "client": 0.2},
+        1.0,
+    )
 
 
 def test_the_table_tells_who_was_not_whole_and_who_did_not_run() -> None:
     ours, others, gone = (Peer.parsed(text) for text in ("penstock", "smg", "envoy"))
     text = peers_table(
-        {ours: [cell(0.2), cell(0.4)], others: [cell(0.9, {"status 503": 2})]},
+        {ours: [cell(0.2), cell(0.4)], others: [cell(0.9, {"status 503": 2}, 0.97)]},
         {gone: "not installed"},
         {ours: 60.0, others: 70.0},
     )
     lines = text.splitlines()
-    assert lines[2].startswith("| penstock least_tokens | 0.300 | - |")
+    assert lines[2].startswith("| penstock least_tokens | 300 ± 1271 | - |")
     assert lines[2].endswith("| 40 to 60 | 2.00 | 30 | 60 | 20 | 0 |")
     assert lines[3].endswith("| 2 x status 503 |")
     assert lines[4] == "| Envoy LEAST_REQUEST | did not run: not installed |"
+    assert lines[5:] == ["", "Saturated: smg power_of_two, the peer at 97% of a core."]
 
 
 def test_both_orders_are_shown() -> None:
     rules = {"least_tokens": 0.3, "least_requests": 0.2, "round_robin": 0.9}
     cells = {Peer("penstock", rule): [cell(ttft_s)] for rule, ttft_s in rules.items()}
     cells[Peer.parsed("nginx")] = [cell(0.5)]
+    cells[Peer("penstock", "session")] = [cell(0.0)]  # nobody had a whole answer
     text = both_table(cells, lambda rule: {"ttft_mean_s": len(rule) / 10})
     assert text.splitlines()[2:] == [
-        "| least_tokens | 0.300 | 1.200 | 2 | 2 |",
-        "| least_requests | 0.200 | 1.400 | 1 | 3 |",
-        "| round_robin | 0.900 | 1.100 | 3 | 1 |",
+        "| least_tokens | 300 | 1200 | 2 | 2 |",
+        "| least_requests | 200 | 1400 | 1 | 3 |",
+        "| round_robin | 900 | 1100 | 3 | 1 |",
     ]
