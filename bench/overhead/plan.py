@@ -7,7 +7,6 @@ everything works, its figures are rough.
 from dataclasses import dataclass, replace
 from typing import Final
 
-
 # Rounds at most of what shows enough in few: one stream, long prompts, thousands of streams.
 RARE: Final = 3
 

@@ -40,6 +40,8 @@ PEERS: Final = (
     "vllm-router:cache_aware,vllm-router:power_of_two,LiteLLM"
 )
 WARM_REQUESTS: Final = 20
+# A load counts every prompt token; of these prompts nine tenths and more are in some cache.
+AGENTIC_LOAD: Final = 2.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -120,8 +122,8 @@ class Run:
 def _workloads(options: argparse.Namespace, seed: int) -> list[Workload]:
     length_s = options.seconds * options.speedup
     return [
-        Workload(name, options.profile, options.servers, options.load, length_s, seed)
-        for name in options.workloads
+        Workload(name, options.profile, options.servers, load or options.load, length_s, seed)
+        for name, load in options.workloads
     ]
 
 
@@ -174,9 +176,10 @@ def _parser() -> argparse.ArgumentParser:
         "--workloads",
         nargs="+",
         type=_workload,
-        default=["skewed", "shared_prefix", "agentic"],
-        metavar="W",
-        help=f"trace files, or of {names} (default skewed shared_prefix agentic)",
+        default=[("skewed", 0.0), ("shared_prefix", 0.0), ("agentic", AGENTIC_LOAD)],
+        metavar="W[@X]",
+        help=f"trace files, or of {names}, at a load of their own "
+        f"(default skewed shared_prefix agentic@{AGENTIC_LOAD:g})",
     )
     add("--load", type=_positive, default=0.6, metavar="X", help="of the fleet (default 0.6)")
     add("--servers", type=_count, default=4, metavar="N", help="simulated servers (default 4)")
@@ -196,15 +199,16 @@ def _peers(text: str) -> list[Peer]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _workload(text: str) -> str:
-    if text in GENERATORS:
-        return text
-    try:
-        recorded(Path(text), 1.0, Random(0))
-    except (OSError, UnknownFormat) as error:
-        names = ", ".join(GENERATORS)
-        raise argparse.ArgumentTypeError(f"{error}; a file, or one of {names}") from None
-    return text
+def _workload(text: str) -> tuple[str, float]:
+    """A workload and its load; 0.0: that of all."""
+    name, _, load = text.partition("@")
+    if name not in GENERATORS:
+        try:
+            recorded(Path(name), 1.0, Random(0))
+        except (OSError, UnknownFormat) as error:
+            names = ", ".join(GENERATORS)
+            raise argparse.ArgumentTypeError(f"{error}; a file, or one of {names}") from None
+    return name, _positive(load) if load else 0.0
 
 
 def _count(text: str) -> int:
