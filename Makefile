@@ -82,7 +82,7 @@ bench-overhead: $(BENCH_IN).venv/installed  ## CPU, latency and memory; ARGS=--q
 	$(BENCH_IN).venv/bin/penstock bench overhead $(ARGS)
 
 bench-peers: $(BENCH_IN).venv/installed  ## latencies, goodput and balance on a simulated fleet; ARGS="--rounds 3"
-	$(BENCH_IN).venv/bin/penstock bench peers --workloads skewed shared_prefix agentic@2 \
+	$(BENCH_IN).venv/bin/penstock bench peers --workloads skewed shared_prefix \
 	  $(abspath $(firstword $(filter %conversation.first30min.jsonl.gz,$(TRACES)))) $(ARGS)
 
 bench-routing: .venv/installed  ## policies and other routers' rules in virtual time, at four loads; TRACES="FILE …", ARGS="--seeds 5"

@@ -130,8 +130,8 @@ def report(
         f"{today}, {os.cpu_count()} cores shared by peer, backend and load client, "
         f"CPython {platform.python_version()}, {versions}.",
         f"Medians of {plan.rounds} alternating rounds ({plan.wide.rounds} with "
-        f"{plan.wide.streams:,} streams, {plan.requests[-1].rounds} with one and with long prompts), "
-        "in parentheses the least and the greatest round.",
+        f"{plan.wide.streams:,} streams, {plan.requests[-1].rounds} with one and with long "
+        "prompts), in parentheses the least and the greatest round.",
         f"Beside the {plan.wide.streams:,} streams /metrics is scraped once a second where there "
         "is one. penstock writes its access log (to /dev/null), the others none; `direct` has no "
         "proxy between, and its first-byte latency is its own, not an addition.",

@@ -40,8 +40,6 @@ PEERS: Final = (
     "vllm-router:cache_aware,vllm-router:power_of_two,LiteLLM"
 )
 WARM_REQUESTS: Final = 20
-# A load counts every prompt token; of these prompts nine tenths and more are in some cache.
-AGENTIC_LOAD: Final = 2.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -176,10 +174,9 @@ def _parser() -> argparse.ArgumentParser:
         "--workloads",
         nargs="+",
         type=_workload,
-        default=[("skewed", 0.0), ("shared_prefix", 0.0), ("agentic", AGENTIC_LOAD)],
+        default=[("skewed", 0.0), ("shared_prefix", 0.0)],
         metavar="W[@X]",
-        help=f"trace files, or of {names}, at a load of their own "
-        f"(default skewed shared_prefix agentic@{AGENTIC_LOAD:g})",
+        help=f"trace files, or of {names}, at a load of their own (default skewed shared_prefix)",
     )
     add("--load", type=_positive, default=0.6, metavar="X", help="of the fleet (default 0.6)")
     add("--servers", type=_count, default=4, metavar="N", help="simulated servers (default 4)")
