@@ -41,6 +41,8 @@ def start(backends: Sequence[int], folder: Path, rule: str) -> Running:
         "LITELLM_MASTER_KEY": KEY,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_LOG": "ERROR",
+        # It breaks off a stream of equal events, which those of `bench overhead` are.
+        "REPEATED_STREAMING_CHUNK_LIMIT": "1000000",
     }
     process = serve(command, port, health="/health/liveliness", within_s=START_S, more=more)
     return Running(

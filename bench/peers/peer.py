@@ -53,7 +53,7 @@ def program(name: str) -> str:
     """Where a program is; Debian keeps these where a plain user's PATH does not look."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
     if found is None:
-        raise NotStarted("not installed")
+        raise NotStarted("not installed (Debian: apt-get install nginx-light haproxy)")
     return found
 
 
