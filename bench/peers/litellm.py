@@ -13,7 +13,7 @@ from bench.processes import free_port
 # It imports for 9 s where its files are cached, for 40 s where not.
 START_S: Final = 90.0
 # 0.65 ms of CPU an event: a core is full at some 1,500 events/s.
-LOAD_SHARE: Final = 0.05
+LOAD_SHARE: Final = 0.02
 
 
 def start(backends: Sequence[int], folder: Path, rule: str) -> Running:
