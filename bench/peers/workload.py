@@ -13,6 +13,7 @@ from bench.peers.prompt import Prompt
 from bench.routing.cell import maker, recorded
 from bench.routing.experiment import Experiment
 from bench.routing.generators import GENERATORS
+from bench.routing.load import fitting
 from bench.routing.load import speedup as speedup_for
 from bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat
 from bench.sim.profiles import GPUS
@@ -61,6 +62,7 @@ class Workload:
             known = GENERATORS[self.name](window_s, rng)
         else:
             known = recorded(Path(self.name), window_s, rng)
+        known = fitting(known, GPUS[self.profile])
         if len(known) < REQUESTS_MIN:
             raise UnknownFormat(f"{self.title}: {len(known)} requests in {window_s:.0f} s of it")
         return [

@@ -14,7 +14,7 @@ from balancing.policies import POLICIES
 from bench.baselines import BASELINES
 from bench.routing.experiment import Experiment, MakePolicy
 from bench.routing.generators import GENERATORS
-from bench.routing.load import speedup
+from bench.routing.load import fitting, speedup
 from bench.routing.servegen import sample
 from bench.routing.trace import Arrival, UnknownFormat, opened, read, window
 from bench.sim.profiles import GPUS
@@ -44,7 +44,7 @@ class Cell:
     def figures(self) -> dict[str, float]:
         """Compute it; the same cell gives the same figures."""
         profile = replace(GPUS[self.profile], noise=self.noise, api_s=self.api_s)
-        arrivals = self._arrivals()
+        arrivals = fitting(self._arrivals(), profile)
         faster = speedup(arrivals, profile, self.backends, self.load)
         arrivals = [each._replace(at_s=each.at_s / faster) for each in arrivals]
         experiment = Experiment(

@@ -6,7 +6,7 @@ published traces of each kind look like, in round numbers:
 - `skewed`: 8 % of the prompts are 67 times as long as the others; nothing is used again.
 - `uniform`: nothing is ever used again, so only balance counts.
 - `shared_prefix`: 64 groups with a long common beginning, some much more popular than others.
-- `agentic`: conversations of some 40 turns whose prompts grow; 96 % of all turns use at least 90 %
+- `agentic`: conversations of some 40 turns whose prompts grow; 96 to 97 % of all turns use at least 90 %
   of their prompt again. They are of any age when the window begins.
 """
 
@@ -26,6 +26,8 @@ SKEW: Final = 1.0
 TURNS_MEAN: Final = 40.0
 # What an agent does between an answer and its next request, and how fast answers come meanwhile.
 TOOL_S: Final = 5.0
+# Where agents begin anew: below the context of 131,072 tokens that models have.
+CONVERSATION_TOKENS_MAX: Final = 120_000
 # Conversations begin this long before the window: two of their mean lives of some 520 s.
 LEAD_S: Final = 1_040.0
 DECODE_S: Final = 0.03
@@ -74,7 +76,7 @@ def agentic(length_s: float, rng: Random) -> list[Arrival]:
             prefix += [next(blocks) for _ in range(whole - len(prefix))]
             if at_s >= 0.0:
                 arrivals.append(Arrival(at_s, tokens, output, tuple(prefix), f"agent-{number}"))
-            if rng.random() < 1.0 / TURNS_MEAN:
+            if rng.random() < 1.0 / TURNS_MEAN or tokens > CONVERSATION_TOKENS_MAX:
                 break
             at_s += output * DECODE_S + rng.expovariate(1.0 / TOOL_S)
             tokens += output + rng.randint(100, 700)

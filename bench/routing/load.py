@@ -12,6 +12,12 @@ from bench.routing.trace import Arrival
 from bench.sim.profiles import STREAM_S, Gpu
 
 
+def fitting(arrivals: Sequence[Arrival], profile: Gpu) -> list[Arrival]:
+    """Those that the model has the context for; vLLM refuses the others."""
+    limit = profile.context_tokens
+    return [each for each in arrivals if each.prompt_tokens + each.output_tokens <= limit]
+
+
 def engine_s(arrival: Arrival, profile: Gpu) -> float:
     """Engine time of one request at the least, without its share of weights and overhead."""
     prompt, output = arrival.prompt_tokens, arrival.output_tokens

@@ -13,9 +13,9 @@ from bench.routing.cell import Cell, compute, maker
 from bench.routing.cli import main
 from bench.routing.experiment import Experiment
 from bench.routing.figure import draw
-from bench.routing.generators import shared_prefix, uniform
+from bench.routing.generators import LEAD_S, agentic, shared_prefix, uniform
 from bench.routing.interval import half_width
-from bench.routing.load import speedup
+from bench.routing.load import fitting, speedup
 from bench.routing.outcome import imbalance, jain, quantile
 from bench.routing.trace import Arrival
 from bench.sim.profiles import GPUS
@@ -145,3 +145,23 @@ def test_the_figure_is_the_same_for_the_same_cells(tmp_path: Path) -> None:
 )
 def test_the_interval_is_students(values: list[float], half: float) -> None:
     assert half_width(values) == pytest.approx(half, rel=1e-3)
+
+
+def test_what_no_context_holds_is_left_out() -> None:
+    fits, over = Arrival(0.0, 131_000, 72), Arrival(0.0, 131_000, 73)
+    assert fitting([fits, over], GPU) == [fits]
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_agents_use_their_prompts_again_and_never_outgrow_a_context(seed: int) -> None:
+    arrivals = agentic(LEAD_S + 360.0, Random(seed))
+    assert max(each.prompt_tokens + each.output_tokens for each in arrivals) < 131_072
+    seen: set[int] = set()
+    again = []
+    for each in arrivals:
+        full = each.prefix[: each.prompt_tokens // 512]
+        cached = 512 * sum(block in seen for block in full)
+        again.append(each.at_s > LEAD_S and cached >= 0.9 * each.prompt_tokens)
+        seen.update(each.prefix)
+    late = sum(each.at_s > LEAD_S for each in arrivals)
+    assert 0.95 <= sum(again) / late <= 0.98
