@@ -6,8 +6,8 @@ published traces of each kind look like, in round numbers:
 - `skewed`: 8 % of the prompts are 67 times as long as the others; nothing is used again.
 - `uniform`: nothing is ever used again, so only balance counts.
 - `shared_prefix`: 64 groups with a long common beginning, some much more popular than others.
-- `agentic`: conversations of some 40 turns whose prompts grow; 96 to 97 % of all turns use at least 90 %
-  of their prompt again. They are of any age when the window begins.
+- `agentic`: conversations of some 40 turns whose prompts grow; 96 to 97 % of all turns use at
+  least 90 % of their prompt again. They are of any age when the window begins.
 """
 
 from collections.abc import Callable, Mapping
