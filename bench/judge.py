@@ -19,7 +19,7 @@ from typing import Final
 from balancing.policies import POLICIES
 from bench.peers.fleet import Fleet
 from bench.peers.ours import start_penstock
-from bench.peers.peer import MODEL
+from bench.peers.peer import MODEL, url
 from bench.processes import NotStarted, stop
 from bench.sim.profiles import GPUS
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _command(options: argparse.Namespace, port: int) -> list[str]:
     command = [str(options.vllm / "bin" / "vllm"), "bench", "serve", "--backend", "openai-chat"]
-    command += ["--base-url", f"http://127.0.0.1:{port}", "--endpoint", "/v1/chat/completions"]
+    command += ["--base-url", url(port), "--endpoint", "/v1/chat/completions"]
     command += ["--model", MODEL, "--tokenizer", str(options.tokenizer), *LOAD, *SIZES]
     return [*command, "--disable-tqdm", "--percentile-metrics", "ttft,itl,e2el", *options.more]
 

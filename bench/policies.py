@@ -14,7 +14,6 @@ Times are in the engines' seconds: the run itself is `speedup` times faster.
 
 import argparse
 import asyncio
-import re
 import shlex
 import statistics
 import sys
@@ -29,15 +28,14 @@ from typing import Final
 import aiohttp
 import uvloop
 
+from bench.peers.ours import start_penstock
+from bench.processes import stop
 from bench.sim.profiles import Profile
 from bench.sim.server import SimServer
 
 BACKENDS: Final = 4
-# Where the packages are: the proxy that is measured is the one that this belongs to.
-ROOT: Final = Path(__file__).parents[1]
 # The simulation counts four bytes a token.
 TOKEN_BYTES: Final = 4
-_LISTENING: Final = re.compile(rb"listening on [^ ]*:(\d+),")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,48 +103,16 @@ async def measure(mix: Mix, policy: str, seed: int, window_s: float, speedup: fl
     for server in servers:
         await server.start()
     try:
-        async with _penstock(policy, [server.url for server in servers]) as port:
-            return await _replay(mix, seed, window_s, speedup, port)
+        ports = [server.port for server in servers]
+        # In a thread: the servers that it waits for are on this loop.
+        penstock = await asyncio.to_thread(start_penstock, ports, Path(), policy)
+        try:
+            return await _replay(mix, seed, window_s, speedup, penstock.port)
+        finally:
+            await asyncio.to_thread(stop, penstock.process)
     finally:
         for server in servers:
             await server.stop()
-
-
-class _penstock:  # noqa: N801 - used as a function: `async with _penstock(...) as port`
-    """A real proxy process; gives its data port."""
-
-    def __init__(self, policy: str, urls: Sequence[str]) -> None:
-        self._arguments = ["--policy", policy, "--host", "127.0.0.1", "--port", "0"]
-        self._arguments += ["--admin-port", "0", "--log-level", "warning"]
-        for url in urls:
-            self._arguments += ["--backend", url]
-
-    async def __aenter__(self) -> int:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "proxy",
-            "serve",
-            *self._arguments,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env={"PENSTOCK_DRAIN__GRACE_S": "0"},
-            cwd=ROOT,
-        )
-        assert self._process.stderr is not None
-        async with asyncio.timeout(15):
-            while not (match := _LISTENING.search(line := await self._process.stderr.readline())):
-                if not line:
-                    raise SystemExit("penstock bench: the proxy did not start")
-        port = int(match.group(1))
-        async with asyncio.timeout(15), aiohttp.ClientSession() as session:
-            while (await session.get(f"http://127.0.0.1:{port}/health")).status != 200:
-                await asyncio.sleep(0.05)
-        return port
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._process.terminate()
-        await self._process.wait()
 
 
 async def _replay(mix: Mix, seed: int, window_s: float, speedup: float, port: int) -> Sample:

@@ -8,18 +8,19 @@ own noise is in both kinds of window, so their difference is the scrape's.
 
 import argparse
 import asyncio
-import contextlib
-import re
 import shlex
 import statistics
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from time import monotonic
 from typing import Final, cast
 
 import aiohttp
 import uvloop
+
+from bench.peers.fleet import Fleet
+from bench.peers.ours import start_penstock
+from bench.processes import stop
 
 BACKENDS: Final = 64
 STREAMS: Final = 200
@@ -90,41 +91,6 @@ async def _windows(port: int, admin_port: int, rounds: int) -> tuple[list[float]
     return quiet_ms, scraped_ms
 
 
-@contextlib.contextmanager
-def _fleet() -> Iterator[list[str]]:
-    """64 simulated servers in a process of their own."""
-    arguments = ["--port", "0", "--profile", "steady-50", "--count", str(BACKENDS)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.sim", *arguments], stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        try:
-            lines = [process.stdout.readline() for _ in range(BACKENDS)]
-            yield [line.split()[1].decode() for line in lines]
-        finally:
-            process.terminate()
-
-
-@contextlib.contextmanager
-def _proxy(urls: list[str]) -> Iterator[tuple[int, int]]:
-    """A real proxy before them; gives its data port and its admin port."""
-    arguments = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
-    for url in urls:
-        arguments += ["--backend", url]
-    with subprocess.Popen(
-        [sys.executable, "-m", "proxy", "serve", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stderr is not None
-        try:
-            match = re.search(rb":(\d+), admin on [^ ]*:(\d+)", process.stderr.readline())
-            assert match is not None
-            yield int(match.group(1)), int(match.group(2))
-        finally:
-            process.kill()
-
-
 async def _ready(port: int) -> None:
     async with aiohttp.ClientSession() as session, asyncio.timeout(20):
         while (await session.get(f"http://127.0.0.1:{port}/health")).status != 200:
@@ -139,8 +105,13 @@ def run(rounds: int) -> int:
         await _ready(port)
         return await _windows(port, admin_port, rounds)
 
-    with _fleet() as urls, _proxy(urls) as (port, admin_port):
-        quiet_ms, scraped_ms = uvloop.run(measure(port, admin_port))
+    with Fleet(BACKENDS, "steady-50", 1.0) as fleet:
+        penstock = start_penstock(fleet.ports, Path(), "least_tokens")
+        assert penstock.metrics_port is not None
+        try:
+            quiet_ms, scraped_ms = uvloop.run(measure(penstock.port, penstock.metrics_port))
+        finally:
+            stop(penstock.process)
     print(f"{STREAMS} streams x 50 events/s, {BACKENDS} backends, {rounds} windows of each kind\n")
     print("| longest gap of a window, ms | median | p90 | max |")
     print("|---|---|---|---|")

@@ -22,11 +22,12 @@ from typing import Final
 
 import msgspec
 
+from bench.arguments import count, share
 from bench.overhead.plan import DEFAULT, QUICK, Plan
-from bench.overhead.results import Results
+from bench.overhead.results import DIRECT, Results
 from bench.overhead.rounds import Rounds
 from bench.overhead.table import MEASURED, table
-from bench.peers.field import Peer, UnknownPeer, start_all
+from bench.peers.field import Peer, peers, start_all
 from bench.peers.peer import Running
 from bench.processes import NotStarted, announced_port, python, start, stop
 
@@ -57,7 +58,8 @@ def main(argv: Sequence[str]) -> int:
     print(report(command, plan, results, running, missing))
     if options.json is not None:
         _save(options.json, command, results, running)
-    return 1 if any(f" {MEASURED} " in fault for fault in results.faults) else 0
+    ours = {subject for subject in results.faulty if subject.split()[0] in (MEASURED, DIRECT)}
+    return 1 if ours else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,18 +67,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="penstock bench overhead",
         description="CPU, latency and memory of penstock beside other proxies.",
     )
-    parser.add_argument("--rounds", type=_count, metavar="N", help="rounds (default 2)")
+    parser.add_argument("--rounds", type=count, metavar="N", help="rounds (default 2)")
     parser.add_argument("--quick", action="store_true", help="three minutes, rough figures")
     parser.add_argument(
         "--peers",
-        type=_peers,
+        type=peers,
         default=DEFAULT_PEERS,
         metavar="A,B:RULE",
         help=f"which to measure (default {DEFAULT_PEERS})",
     )
     parser.add_argument(
         "--patience",
-        type=float,
+        type=share,
         metavar="S",
         help="seconds for measurements to be repeated that others disturbed (default 30)",
     )
@@ -91,20 +93,6 @@ def _plan(options: argparse.Namespace) -> Plan:
     if options.patience is not None:
         plan = replace(plan, repeats_s=options.patience)
     return plan
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ValueError(text)
-    return count
-
-
-def _peers(text: str) -> list[Peer]:
-    try:
-        return list(dict.fromkeys(map(Peer.parsed, text.split(","))))
-    except UnknownPeer as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def start_backend() -> Running:

@@ -1,6 +1,5 @@
 """Times in bins of 50 us: one addition a sample, percentiles afterwards."""
 
-from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
@@ -29,9 +28,3 @@ class Histogram:
             if count and seen >= wanted:
                 return (index + 0.5) * BIN_S * 1000
         return 0.0
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that `percent` of the values do not exceed (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(0, ceil(len(ordered) * percent / 100) - 1)]

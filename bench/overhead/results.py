@@ -11,7 +11,13 @@ class Results:
     def __init__(self) -> None:
         self.values: dict[str, dict[str, list[float]]] = {}
         self.faults: list[str] = []
+        self.faulty: set[str] = set()
+        """The subjects that had a fault."""
         self.saturated: list[str] = []
+
+    def fault(self, metric: str, subject: str, what: str) -> None:
+        self.faults.append(f"{metric} through {subject}: {what}")
+        self.faulty.add(subject)
 
     def add(self, metric: str, subject: str, value: float) -> None:
         self.values.setdefault(metric, {}).setdefault(subject, []).append(value)

@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 import msgspec
 
 from bench.meter import peak_memory_of
-from bench.overhead.histogram import percentile
 from bench.overhead.loads import (
     FirstByteLoad,
     FirstByteReport,
@@ -28,6 +27,7 @@ from bench.overhead.results import DIRECT, Results
 from bench.overhead.scraper import scraped
 from bench.peers.peer import Running
 from bench.processes import NotStarted, python
+from bench.routing.outcome import quantile
 
 CLIENT_S: Final = 60.0
 # Peers of the wide load, beside direct: the measured one and whom it is compared with.
@@ -87,7 +87,7 @@ class Rounds:
                         self._repeats_left_s -= time.monotonic() - began_s
                         began_s = time.monotonic()
                 except (NotStarted, ProcessLookupError, OSError) as error:
-                    self.results.faults.append(f"{what.metric} through {label}: {error}")
+                    self.results.fault(what.metric, label, str(error))
 
     def _measure(self, what: Streams | Requests, label: str) -> bool:
         """One window; False when it is better taken again."""
@@ -139,19 +139,19 @@ class Rounds:
             try:
                 report = run_client(FirstByteLoad(ports, self._plan.turns), FirstByteReport)
             except NotStarted as error:
-                self.results.faults.append(f"first byte through {label}: {error}")
+                self.results.fault("first byte", label, str(error))
                 continue
             direct = report.ms[DIRECT]
             added = [through - own for through, own in zip(report.ms[label], direct, strict=True)]
             for name, values in ((DIRECT, direct), (label, added)):
-                self.results.add("first_byte_p50_ms", name, percentile(values, 50))
-                self.results.add("first_byte_p99_ms", name, percentile(values, 99))
+                self.results.add("first_byte_p50_ms", name, quantile(values, 0.5))
+                self.results.add("first_byte_p99_ms", name, quantile(values, 0.99))
 
     def _note(self, metric: str, name: str, report: LoadReport, wanted_per_s: float) -> bool:
         """Keep a report; False when it is better taken again. Faults are always kept."""
         results = self.results
         for fault, count in report.broken.items():
-            results.faults.append(f"{metric} through {name}: {count} x {fault}")
+            results.fault(metric, name, f"{count} x {fault}")
         others = report.others_share(os.cpu_count() or 1)
         if others > OTHERS_SHARE_MAX and self._repeats_left_s > 0:
             return False

@@ -22,16 +22,17 @@ from typing import Final
 
 import orjson
 
+from bench.arguments import count, positive
 from bench.meter import peak_memory_of
 from bench.peers.cell import Cell, measure
-from bench.peers.field import Peer, UnknownPeer, start_all
+from bench.peers.field import Peer, peers, start_all
 from bench.peers.fleet import Fleet
 from bench.peers.peer import Running
 from bench.peers.prompt import Prompt
 from bench.peers.report import both_table, peers_table
 from bench.peers.workload import Workload
 from bench.processes import NotStarted
-from bench.routing.cell import recorded
+from bench.routing.cell import workload
 from bench.routing.generators import GENERATORS
 from bench.routing.trace import Arrival, UnknownFormat
 from bench.sim.profiles import GPUS
@@ -171,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     names = ", ".join(GENERATORS)
-    add("--peers", type=_peers, default=PEERS, metavar="A,B:RULE", help=f"(default {PEERS})")
+    add("--peers", type=peers, default=PEERS, metavar="A,B:RULE", help=f"(default {PEERS})")
     add(
         "--workloads",
         nargs="+",
@@ -180,44 +181,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="W[@X]",
         help=f"trace files, or of {names}, at a load of their own (default skewed shared_prefix)",
     )
-    add("--load", type=_positive, default=0.6, metavar="X", help="of the fleet (default 0.6)")
-    add("--servers", type=_count, default=4, metavar="N", help="simulated servers (default 4)")
+    add("--load", type=positive, default=0.6, metavar="X", help="of the fleet (default 0.6)")
+    add("--servers", type=count, default=4, metavar="N", help="simulated servers (default 4)")
     add("--profile", choices=GPUS, default="8b-1xh100", help="model and GPUs of each")
-    add("--speedup", type=_positive, default=1.0, metavar="X", help="of the engines (default 1)")
-    add("--seconds", type=_positive, default=8.0, metavar="S", help="of a round (default 8)")
-    add("--rounds", type=_count, default=1, metavar="N", help="each with a seed of its own (1)")
+    add("--speedup", type=positive, default=1.0, metavar="X", help="of the engines (default 1)")
+    add("--seconds", type=positive, default=8.0, metavar="S", help="of a round (default 8)")
+    add("--rounds", type=count, default=1, metavar="N", help="each with a seed of its own (1)")
     add("--virtual", action="store_true", help="beside penstock's policies: in virtual time")
     add("--json", type=Path, metavar="OUT", help="write every run's figures")
     return parser
 
 
-def _peers(text: str) -> list[Peer]:
-    try:
-        return list(dict.fromkeys(map(Peer.parsed, text.split(","))))
-    except UnknownPeer as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _workload(text: str) -> tuple[str, float]:
     """A workload and its load; 0.0: that of all."""
     name, _, load = text.partition("@")
-    if name not in GENERATORS:
-        try:
-            recorded(Path(name), 1.0, Random(0))
-        except (OSError, UnknownFormat) as error:
-            names = ", ".join(GENERATORS)
-            raise argparse.ArgumentTypeError(f"{error}; a file, or one of {names}") from None
-    return name, _positive(load) if load else 0.0
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError("a whole number above 0")
-    return int(text)
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("a number above 0")
-    return value
+    return workload(name), positive(load) if load else 0.0

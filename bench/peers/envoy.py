@@ -1,4 +1,4 @@
-"""Envoy: one worker. https://www.envoyproxy.io/docs/envoy/v1.40.0/"""
+"""Envoy, with one worker."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,6 +4,7 @@ A peer is written NAME or NAME:RULE, the rule in that proxy's own words; without
 best that it has for prompts of unequal length and no prefix in common.
 """
 
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ FIELD: Final[Mapping[str, Kind]] = MappingProxyType(
 )
 
 
-class UnknownPeer(ValueError):
+class UnknownPeer(ArgumentTypeError):
     """There is no such proxy or rule; the text names those that are there."""
 
 
@@ -84,6 +85,11 @@ class Peer:
     def start(self, backends: Sequence[int], folder: Path) -> Running:
         """Start it; `folder` is its own. Raises NotStarted."""
         return FIELD[self.name].start(backends, folder, self.rule)
+
+
+def peers(text: str) -> list[Peer]:
+    """For argparse: peers with commas between, each once. Raises UnknownPeer."""
+    return list(dict.fromkeys(map(Peer.parsed, text.split(","))))
 
 
 def start_all(

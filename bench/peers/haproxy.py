@@ -1,4 +1,4 @@
-"""HAProxy: one thread, no delay. https://docs.haproxy.org/2.6/configuration.html"""
+"""HAProxy, with one thread, which waits for no more bytes before it sends."""
 
 from collections.abc import Sequence
 from pathlib import Path

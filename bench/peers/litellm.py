@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 
 from bench.peers import venvs
-from bench.peers.peer import KEY, MODEL, Running, serve, urls
+from bench.peers.peer import KEY, MODEL, Running, serve, url
 from bench.processes import free_port
 
 # It imports for 9 s where its files are cached, for 40 s where not.
@@ -24,11 +24,11 @@ def start(backends: Sequence[int], folder: Path, rule: str) -> Running:
             "model_name": MODEL,
             "litellm_params": {
                 "model": f"hosted_vllm/{MODEL}",
-                "api_base": f"{url}/v1",
+                "api_base": f"{url(backend)}/v1",
                 "api_key": "none",
             },
         }
-        for url in urls(backends)
+        for backend in backends
     ]
     config = {
         "model_list": models,

@@ -1,4 +1,4 @@
-"""nginx: one worker, no buffering, connections kept. https://nginx.org/en/docs/http/"""
+"""nginx, with one worker, no buffering and kept connections."""
 
 from collections.abc import Sequence
 from pathlib import Path

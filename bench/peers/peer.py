@@ -45,8 +45,8 @@ class Running:
 Start = Callable[[Sequence[int], Path, str], Running]
 
 
-def urls(ports: Sequence[int]) -> list[str]:
-    return [f"http://127.0.0.1:{port}" for port in ports]
+def url(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
 
 
 def program(name: str) -> str:

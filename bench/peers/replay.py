@@ -11,6 +11,7 @@ from typing import Final
 import aiohttp
 
 from bench.overhead.answers import content_of
+from bench.peers.peer import url
 from bench.peers.prompt import Prompt
 
 # Of the run's own time, past which an answer is given up.
@@ -36,7 +37,7 @@ class Sample:
 async def replay(port: int, prompts: Sequence[Prompt], speedup: float) -> list[Sample]:
     """Every request at its arrival's time, `speedup` times as fast; all answers, checked."""
     loads = [(prompt, prompt.body) for prompt in prompts]
-    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    endpoint = f"{url(port)}/v1/chat/completions"
     timeout = aiohttp.ClientTimeout(total=ANSWER_S)
     connector = aiohttp.TCPConnector(limit=0)
     async with (
@@ -48,7 +49,7 @@ async def replay(port: int, prompts: Sequence[Prompt], speedup: float) -> list[S
         for prompt, body in loads:
             due_s = began_s + prompt.arrival.at_s / speedup
             await asyncio.sleep(due_s - monotonic())
-            tasks.append(group.create_task(_ask(session, url, prompt, body, due_s)))
+            tasks.append(group.create_task(_ask(session, endpoint, prompt, body, due_s)))
     answers = [task.result() for task in tasks]
     for sample, content in answers:  # afterwards: it would take the time of those still open
         if not sample.fault and content_of(content) != sample.prompt.answer:
@@ -57,14 +58,14 @@ async def replay(port: int, prompts: Sequence[Prompt], speedup: float) -> list[S
 
 
 async def _ask(
-    session: aiohttp.ClientSession, url: str, prompt: Prompt, body: bytes, due_s: float
+    session: aiohttp.ClientSession, endpoint: str, prompt: Prompt, body: bytes, due_s: float
 ) -> tuple[Sample, bytes]:
     """One request, timed from when it was due, so that a client that is late shows."""
     sample = Sample(prompt, late_s=monotonic() - due_s)
     parts: list[bytes] = []
     last_s = due_s
     try:
-        async with session.post(url, data=body, headers=prompt.headers) as answer:
+        async with session.post(endpoint, data=body, headers=prompt.headers) as answer:
             if answer.status != 200:
                 sample.fault = f"status {answer.status}"
             async for data in answer.content.iter_any():

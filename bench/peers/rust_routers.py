@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.peers import venvs
-from bench.peers.peer import Running, serve, urls
+from bench.peers.peer import Running, serve, url
 from bench.processes import free_port
 
 
@@ -39,5 +39,5 @@ def _start(
     command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
     command += ["--policy", rule, "--log-level", level, "--health-check-interval-secs", "1"]
     command += ["--disable-circuit-breaker", "--disable-retries", *more]
-    process = serve([*command, "--worker-urls", *urls(backends)], port, health="/readiness")
+    process = serve([*command, "--worker-urls", *map(url, backends)], port, health="/readiness")
     return Running(venvs.version(name), port, process.pid, process, metrics_port)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from argparse import ArgumentTypeError
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -92,6 +93,17 @@ def recorded(path: Path, window_s: float, rng: Random) -> list[Arrival]:
     if not arrivals:
         raise UnknownFormat(f"{path}: no rows")
     return window(arrivals, window_s, rng)
+
+
+def workload(text: str) -> str:
+    """For argparse: a generator's name, or a trace file that can be read."""
+    if text not in GENERATORS:
+        try:
+            recorded(Path(text), 1.0, Random(0))
+        except (OSError, UnknownFormat) as error:
+            names = ", ".join(GENERATORS)
+            raise ArgumentTypeError(f"{error}; a file, or one of {names}") from None
+    return text
 
 
 def maker(policy: str) -> MakePolicy:

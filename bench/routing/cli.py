@@ -11,20 +11,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from itertools import product
-from math import inf
 from pathlib import Path
-from random import Random
 from typing import Final
 
 import orjson
 
 from balancing.policies import POLICIES
+from bench.arguments import count, positive, share
 from bench.baselines import BASELINES
-from bench.routing.cell import Cell, compute, recorded
+from bench.routing.cell import Cell, compute, workload
 from bench.routing.figure import NoMatplotlib, draw
 from bench.routing.generators import GENERATORS
 from bench.routing.interval import half_width
-from bench.routing.trace import UnknownFormat
 from bench.sim.profiles import GPUS
 
 SHOWN: Final = (
@@ -112,33 +110,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     names = ", ".join(GENERATORS)
-    add("--trace", nargs="+", type=_trace, required=True, help=f"trace files, or {names}")
+    add("--trace", nargs="+", type=workload, required=True, help=f"trace files, or {names}")
     add("--policies", type=_policies, default="round_robin,least_requests,least_tokens,session")
-    add("--backends", type=_count, default=8, metavar="N", help="engines (default 8)")
+    add("--backends", type=count, default=8, metavar="N", help="engines (default 8)")
     add("--profile", choices=GPUS, default="70b-4xh100", help="model and GPUs of each")
     add("--load", type=_loads, default="0.8", metavar="X,…", help="1.0: see bench/routing/load.py")
-    add("--routers", type=_count, default=1, metavar="R", help="proxies that do not share a view")
+    add("--routers", type=count, default=1, metavar="R", help="proxies that do not share a view")
     add("--window-s", type=_seconds, default=360.0, help="of the trace (default 360)")
-    add("--noise", type=_share, default=0.0, metavar="X", help="of a step's time (default 0)")
-    add(
-        "--api-ms", type=_share, default=0.0, metavar="MS", help="API server, a request (default 0)"
-    )
-    add("--seeds", type=_count, default=3, metavar="K", help="runs of each cell (default 3)")
-    add("--jobs", type=_count, default=2, metavar="J", help="at once (default 2)")
+    add("--noise", type=share, default=0.0, metavar="X", help="of a step's time (default 0)")
+    add("--api-ms", type=share, default=0.0, metavar="MS", help="API server, a request (default 0)")
+    add("--seeds", type=count, default=3, metavar="K", help="runs of each cell (default 3)")
+    add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")
     add("--figure", type=Path, metavar="OUT", help="draw them; .svg, .png or .pdf")
     return parser
-
-
-def _trace(text: str) -> str:
-    if text in GENERATORS:
-        return text
-    try:
-        recorded(Path(text), 1.0, Random(0))
-    except (OSError, UnknownFormat) as error:
-        names = ", ".join(GENERATORS)
-        raise argparse.ArgumentTypeError(f"{error}; a file, or one of {names}") from None
-    return text
 
 
 def _policies(text: str) -> list[str]:
@@ -151,31 +136,12 @@ def _policies(text: str) -> list[str]:
 
 
 def _loads(text: str) -> list[float]:
-    try:
-        loads = [float(each) for each in text.split(",")]
-    except ValueError:
-        loads = []
-    if not loads or not all(0 < load < inf for load in loads):
-        raise argparse.ArgumentTypeError("loads are numbers above 0")
-    return loads
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < inf:
-        raise argparse.ArgumentTypeError("a number, at least 0")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError("a whole number above 0")
-    return int(text)
+    return [positive(each) for each in text.split(",")]
 
 
 def _seconds(text: str) -> float:
     """Shorter windows may hold no request at all."""
-    (seconds,) = _loads(text)
+    seconds = positive(text)
     if seconds < WINDOW_S_MIN:
         raise argparse.ArgumentTypeError(f"at least {WINDOW_S_MIN:g} s")
     return seconds

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import uvloop
 
+from bench.arguments import share
 from bench.sim.profiles import PROFILES, Profile
 from bench.sim.server import SimServer
 
@@ -71,8 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="default")
     parser.add_argument("--speedup", type=float, default=1.0, help="divides engine time")
     parser.add_argument("--kv-tokens", type=int, help="KV cache size, instead of the profile's")
-    parser.add_argument("--noise", type=float, default=0.0, help="of a step's time, e.g. 0.05")
-    parser.add_argument("--api-ms", type=float, default=0.0, help="API server's time a request")
+    parser.add_argument("--noise", type=share, default=0.0, help="of a step's time, e.g. 0.05")
+    parser.add_argument("--api-ms", type=share, default=0.0, help="API server's time a request")
     parser.add_argument("--model", default="sim-model")
     parser.add_argument("--seed", type=int, default=0)
     return parser

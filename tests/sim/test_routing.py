@@ -82,6 +82,9 @@ def test_figures_of_balance() -> None:
     assert (imbalance([1, 1, 2]), jain([1, 1]), jain([1, 0])) == (1.5, 1.0, 0.5)
     assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert quantile([], 0.5) == 0.0
+    hundred = [float(value) for value in range(100, 0, -1)]
+    assert [quantile(hundred, each) for each in (0.01, 0.5, 0.99, 1.0)] == [1.0, 50.0, 99.0, 100.0]
+    assert quantile([7.0], 0.01) == 7.0
 
 
 def test_a_finished_cell_is_kept(

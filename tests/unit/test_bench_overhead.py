@@ -9,7 +9,7 @@ import pytest
 from bench import meter
 from bench.overhead import answers
 from bench.overhead.cli import report
-from bench.overhead.histogram import Histogram, percentile
+from bench.overhead.histogram import Histogram
 from bench.overhead.loads import LoadReport, StreamLoad
 from bench.overhead.plan import DEFAULT, QUICK, Plan
 from bench.overhead.results import DIRECT, Results
@@ -132,13 +132,6 @@ def test_a_histogram_takes_any_time() -> None:
     histogram.observe(1e9)
     assert histogram.percentile_ms(50) == pytest.approx(0.025)
     assert histogram.percentile_ms(100) == pytest.approx(999.975)
-
-
-def test_percentile_of_values_is_the_nearest_rank() -> None:
-    values = [float(value) for value in range(100, 0, -1)]
-    assert percentile(values, 50) == 50.0
-    assert percentile(values, 99) == 99.0
-    assert percentile([7.0], 1) == 7.0
 
 
 # Clocks -------------------------------------------------------------------------------------
@@ -293,7 +286,7 @@ def test_the_table_has_a_column_a_peer_and_no_empty_rows() -> None:
 
 def test_the_report_names_its_command_and_who_is_missing() -> None:
     found = results()
-    found.faults.append("wide through nginx: 3 x cut")
+    found.fault("wide", "nginx", "3 x cut")
     text = report(
         "penstock bench overhead", DEFAULT, found, {}, {Peer.parsed("haproxy"): "not installed"}
     )

@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
+from bench.engine_requests import Request, burst, ids_of, poisson, prefixes, text_of
 from bench.sim.prompt import Prompt
-from bench.validate_engine import Request, Run, burst, compare, ids_of, poisson, prefixes, text_of
+from bench.validate_engine import Run, compare
 
 
 def test_both_servers_get_as_many_tokens_and_share_the_same() -> None:

@@ -1,0 +1,34 @@
+"""The kinds of numbers that benchmarks take as arguments, for argparse."""
+
+from argparse import ArgumentTypeError
+from math import inf
+
+
+def count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError("a whole number above 0")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A finite number of at least 0."""
+    value = _finite(text)
+    if value is None or value < 0:
+        raise ArgumentTypeError("a number, at least 0")
+    return value
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    value = _finite(text)
+    if value is None or value <= 0:
+        raise ArgumentTypeError("a number above 0")
+    return value
+
+
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if -inf < value < inf else None
