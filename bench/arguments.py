@@ -1,6 +1,7 @@
-"""The kinds of numbers that benchmarks take as arguments, for argparse."""
+"""The kinds of arguments that benchmarks take, for argparse."""
 
 from argparse import ArgumentTypeError
+from collections.abc import Callable, Collection
 from math import inf
 
 
@@ -24,6 +25,18 @@ def positive(text: str) -> float:
     if value is None or value <= 0:
         raise ArgumentTypeError("a number above 0")
     return value
+
+
+def names(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
+    """Of a list with commas between; each must be known."""
+
+    def parse(text: str) -> list[str]:
+        for name in text.split(","):
+            if name not in known:
+                raise ArgumentTypeError(f"no {what} {name!r}; there are {', '.join(known)}")
+        return text.split(",")
+
+    return parse
 
 
 def _finite(text: str) -> float | None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
+from bench.processes import NotStarted
+
 # A benchmark is imported when it is asked for: the module whose `main(argv)` it is.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "overhead": ("overhead.cli", "CPU, latency and memory beside seven other proxies"),
@@ -30,6 +32,9 @@ def main(argv: Sequence[str]) -> int:
         module = import_module(f"bench.{COMMANDS[argv[0]][0]}")
         try:
             return int(module.main(argv[1:]))
+        except NotStarted as error:
+            print(f"penstock bench: {error}", file=sys.stderr)
+            return 1
         except KeyboardInterrupt:
             return 130
     asked = bool({"-h", "--help"} & set(argv[:1]))

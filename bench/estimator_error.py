@@ -27,6 +27,7 @@ from balancing.ask import Ask
 from balancing.peek import peek
 from balancing.token_counter import HuggingFace, TokenCounter, count_prompt
 from balancing.tokens import TokenEstimator
+from bench.arguments import count
 
 CLASSES: Final = ("prose", "code", "json", "chinese")
 TEXT_CHARS: Final = (400, 3_000)
@@ -139,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="where texts are")
     parser.add_argument("--server", required=True, metavar="URL", help="a vLLM server")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="its tokenizer.json")
-    parser.add_argument("--each", type=int, default=50, help="texts measured of each class")
+    parser.add_argument("--each", type=count, default=50, help="texts measured of each class")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
     print(f"$ {shlex.join(['penstock', 'bench', 'estimators', *argv])}\n")

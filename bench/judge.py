@@ -17,10 +17,11 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from balancing.policies import POLICIES
+from bench.arguments import count
 from bench.peers.fleet import Fleet
 from bench.peers.ours import start_penstock
 from bench.peers.peer import MODEL, url
-from bench.processes import NotStarted, stop
+from bench.processes import stop
 from bench.sim.profiles import GPUS
 
 # The client loads a tokenizer from a folder, and nothing from anywhere else.
@@ -52,19 +53,15 @@ SIZES: Final = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command; returns the client's exit status, or 1 when something did not start."""
+    """The command; returns the client's exit status. Raises NotStarted."""
     options = _parser().parse_args(argv)
     if not (options.vllm / "bin" / "vllm").exists():
         print(f"penstock bench: no bin/vllm in {options.vllm}", file=sys.stderr)
         return 1
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-bench-")))
-        try:
-            fleet = stack.enter_context(Fleet(options.servers, options.profile, 1.0))
-            penstock = start_penstock(fleet.ports, folder, options.policy)
-        except NotStarted as error:
-            print(f"penstock bench: {error}", file=sys.stderr)
-            return 1
+        fleet = stack.enter_context(Fleet(options.servers, options.profile, 1.0))
+        penstock = start_penstock(fleet.ports, folder, options.policy)
         stack.callback(stop, penstock.process)
         command = _command(options, fleet.ports[0] if options.direct else penstock.port)
         print(f"$ {shlex.join(command)}", flush=True)
@@ -91,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--vllm", type=Path, required=True, metavar="FOLDER", help="an environment with vLLM")
     add("--tokenizer", type=Path, required=True, metavar="FOLDER", help="a model's folder")
     add("--policy", choices=POLICIES, default="least_tokens")
-    add("--servers", type=int, default=4, metavar="N", help="simulated servers (default 4)")
+    add("--servers", type=count, default=4, metavar="N", help="simulated servers (default 4)")
     add("--profile", choices=GPUS, default="8b-1xh100", help="of each (default 8b-1xh100)")
     add("--direct", action="store_true", help="straight to the first server, without penstock")
     add("more", nargs="*", help="after `--`: further options of `vllm bench serve`")

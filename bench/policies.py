@@ -28,8 +28,11 @@ from typing import Final
 import aiohttp
 import uvloop
 
+from balancing.policies import POLICIES
+from bench.arguments import count, names, positive
 from bench.peers.ours import start_penstock
 from bench.processes import stop
+from bench.routing.outcome import quantile
 from bench.sim.profiles import Profile
 from bench.sim.server import SimServer
 
@@ -173,10 +176,10 @@ def run(mix: Mix, policies: Sequence[str], seeds: int, window_s: float, speedup:
     print("|---|---:|---:|---:|---:|---:|")
     for policy in policies:
         values = list(chain(*runs[policy]))
-        cuts = statistics.quantiles(values, n=100)
+        p50, p99 = quantile(values, 0.5), quantile(values, 0.99)
         print(
-            f"| {policy} | {len(values)} | {statistics.fmean(values):.3f} | {cuts[49]:.3f} "
-            f"| {cuts[98]:.3f} | {_ratio(runs[policy], runs[policies[-1]])} |"
+            f"| {policy} | {len(values)} | {statistics.fmean(values):.3f} | {p50:.3f} | {p99:.3f} "
+            f"| {_ratio(runs[policy], runs[policies[-1]])} |"
         )
     return 1 if errors else 0
 
@@ -197,17 +200,15 @@ def main(argv: Sequence[str]) -> int:
         prog="penstock bench policies", description="What counting tokens buys, over HTTP."
     )
     parser.add_argument("--mix", choices=MIXES, default="prefill", help="workload")
-    parser.add_argument("--policies", default="least_tokens,least_requests,round_robin")
-    parser.add_argument("--seeds", type=int, default=10, help="runs of each policy (default 10)")
-    parser.add_argument("--window-s", type=float, default=100.0, help="of engine time (100)")
-    parser.add_argument("--speedup", type=float, default=10.0, help="engine over real time (10)")
+    policies = names("policy", POLICIES)
+    parser.add_argument(
+        "--policies", type=policies, default="least_tokens,least_requests,round_robin"
+    )
+    parser.add_argument("--seeds", type=count, default=10, help="runs of each policy (default 10)")
+    parser.add_argument("--window-s", type=positive, default=100.0, help="of engine time (100)")
+    parser.add_argument("--speedup", type=positive, default=10.0, help="engine over real time (10)")
     options = parser.parse_args(argv)
     command = shlex.join(["penstock", "bench", "policies", *argv])
     print(f"$ {command}\n")
-    return run(
-        MIXES[options.mix],
-        options.policies.split(","),
-        options.seeds,
-        options.window_s,
-        options.speedup,
-    )
+    mix = MIXES[options.mix]
+    return run(mix, options.policies, options.seeds, options.window_s, options.speedup)

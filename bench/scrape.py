@@ -18,9 +18,11 @@ from typing import Final, cast
 import aiohttp
 import uvloop
 
+from bench.arguments import count
 from bench.peers.fleet import Fleet
 from bench.peers.ours import start_penstock
 from bench.processes import stop
+from bench.routing.outcome import quantile
 
 BACKENDS: Final = 64
 STREAMS: Final = 200
@@ -116,8 +118,8 @@ def run(rounds: int) -> int:
     print("| longest gap of a window, ms | median | p90 | max |")
     print("|---|---|---|---|")
     for name, values in (("without a scrape", quiet_ms), ("with a scrape", scraped_ms)):
-        cuts = statistics.quantiles(values, n=10)
-        print(f"| {name} | {cuts[4]:.1f} | {cuts[8]:.1f} | {max(values):.1f} |")
+        p50_ms, p90_ms = quantile(values, 0.5), quantile(values, 0.9)
+        print(f"| {name} | {p50_ms:.1f} | {p90_ms:.1f} | {max(values):.1f} |")
     added_ms = statistics.median(scraped_ms) - statistics.median(quiet_ms)
     print(f"\nadded by a scrape (difference of the medians): {added_ms:.1f} ms")
     return 0
@@ -128,7 +130,9 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="penstock bench scrape", description="What a scrape does to the streams beside it."
     )
-    parser.add_argument("--rounds", type=int, default=20, help="windows of each kind (default 20)")
+    parser.add_argument(
+        "--rounds", type=count, default=20, help="windows of each kind (default 20)"
+    )
     options = parser.parse_args(argv)
     print(f"$ {shlex.join(['penstock', 'bench', 'scrape', *argv])}\n")
     return run(options.rounds)

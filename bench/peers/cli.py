@@ -31,7 +31,6 @@ from bench.peers.peer import Running
 from bench.peers.prompt import Prompt
 from bench.peers.report import both_table, peers_table
 from bench.peers.workload import Workload
-from bench.processes import NotStarted
 from bench.routing.cell import workload
 from bench.routing.generators import GENERATORS
 from bench.routing.trace import Arrival, UnknownFormat
@@ -55,11 +54,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(str(error))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-bench-")))
-        try:
-            fleet = stack.enter_context(Fleet(options.servers, options.profile, options.speedup))
-        except NotStarted as error:
-            print(f"penstock bench: the simulated servers did not start: {error}", file=sys.stderr)
-            return 1
+        fleet = stack.enter_context(Fleet(options.servers, options.profile, options.speedup))
         running, missing = start_all(options.peers, fleet.ports, folder, stack)
         run = Run(options, fleet, running, missing)
         run.warm()

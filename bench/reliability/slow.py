@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 import uvloop
 
+from bench.arguments import count, positive
 from bench.reliability import stalled
 from bench.reliability.attackers import Attack, Lives
 from bench.reliability.client import ClientConnection, Way
@@ -134,8 +135,8 @@ def report(options: argparse.Namespace, figures: Attacked) -> list[str]:
     never = sum(lives.never for lives in figures.lives)
     statuses: dict[str, int] = {}
     for lives in figures.lives:
-        for status, count in lives.statuses.items():
-            statuses[status] = statuses.get(status, 0) + count
+        for status, times in lives.statuses.items():
+            statuses[status] = statuses.get(status, 0) + times
     quiet_s = statistics.median(figures.p99_quiet_s)
     attacked_s = statistics.median(figures.p99_attacked_s)
     print(f"| {options.clients:,} slow heads and {options.clients:,} slow bodies | |\n|---|---:|")
@@ -176,9 +177,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock bench slow", description="What slow clients cost the others, and memory."
     )
-    parser.add_argument("--clients", type=int, default=1_000, help="of each kind (default 1,000)")
-    parser.add_argument("--rounds", type=int, default=2, help="pairs of windows (default 2)")
-    parser.add_argument("--head-s", type=float, default=10.0, help="given for a head (default 10)")
-    parser.add_argument("--body-s", type=float, default=60.0, help="given for a body (default 60)")
-    parser.add_argument("--stall-s", type=float, default=20.0, help="given a reader (default 20)")
+    parser.add_argument("--clients", type=count, default=1_000, help="of each kind (default 1,000)")
+    parser.add_argument("--rounds", type=count, default=2, help="pairs of windows (default 2)")
+    parser.add_argument(
+        "--head-s", type=positive, default=10.0, help="given for a head (default 10)"
+    )
+    parser.add_argument(
+        "--body-s", type=positive, default=60.0, help="given for a body (default 60)"
+    )
+    parser.add_argument(
+        "--stall-s", type=positive, default=20.0, help="given a reader (default 20)"
+    )
     return parser

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import uvloop
 
+from bench.arguments import positive, share
 from bench.reliability.client import ClientConnection, Way
 from bench.reliability.proxy_process import Held, ProxyProcess
 from bench.reliability.trend import Trend, trend
@@ -286,10 +287,10 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock bench soak", description="Load, leaving clients, faults, and nothing left."
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="of load (default 60)")
-    parser.add_argument("--rate", type=float, default=200.0, help="requests/s (default 200)")
-    parser.add_argument("--aborts", type=float, default=0.05, help="share that leaves (0.05)")
-    parser.add_argument("--faults", type=float, default=0.02, help="share that meets one (0.02)")
+    parser.add_argument("--seconds", type=positive, default=60.0, help="of load (default 60)")
+    parser.add_argument("--rate", type=positive, default=200.0, help="requests/s (default 200)")
+    parser.add_argument("--aborts", type=share, default=0.05, help="share that leaves (0.05)")
+    parser.add_argument("--faults", type=share, default=0.02, help="share that meets one (0.02)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the table and all samples")
     parser.add_argument("--seed", type=int, default=1, help="of arrivals and choices (default 1)")
     return parser

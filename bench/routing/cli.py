@@ -17,7 +17,7 @@ from typing import Final
 import orjson
 
 from balancing.policies import POLICIES
-from bench.arguments import count, positive, share
+from bench.arguments import count, names, positive, share
 from bench.baselines import BASELINES
 from bench.routing.cell import Cell, compute, workload
 from bench.routing.figure import NoMatplotlib, draw
@@ -109,9 +109,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="penstock bench routing", description="Policies on simulated engines in virtual time."
     )
     add = parser.add_argument
-    names = ", ".join(GENERATORS)
-    add("--trace", nargs="+", type=workload, required=True, help=f"trace files, or {names}")
-    add("--policies", type=_policies, default="round_robin,least_requests,least_tokens,session")
+    made_up = ", ".join(GENERATORS)
+    add("--trace", nargs="+", type=workload, required=True, help=f"trace files, or {made_up}")
+    policies = names("policy", [*POLICIES, *BASELINES])
+    add("--policies", type=policies, default="round_robin,least_requests,least_tokens,session")
     add("--backends", type=count, default=8, metavar="N", help="engines (default 8)")
     add("--profile", choices=GPUS, default="70b-4xh100", help="model and GPUs of each")
     add("--load", type=_loads, default="0.8", metavar="X,…", help="1.0: see bench/routing/load.py")
@@ -124,15 +125,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", type=Path, metavar="OUT", help="write all cells")
     add("--figure", type=Path, metavar="OUT", help="draw them; .svg, .png or .pdf")
     return parser
-
-
-def _policies(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in POLICIES and name not in BASELINES:
-            known = ", ".join([*POLICIES, *BASELINES])
-            raise argparse.ArgumentTypeError(f"no policy {name!r}; there are {known}")
-    return names
 
 
 def _loads(text: str) -> list[float]:

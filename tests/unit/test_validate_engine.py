@@ -1,12 +1,15 @@
 """How a real and a simulated server are compared: the requests, and what is made of both runs."""
 
+import asyncio
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from bench.engine_requests import Request, burst, ids_of, poisson, prefixes, text_of
+from bench.sim.profiles import Profile
 from bench.sim.prompt import Prompt
-from bench.validate_engine import Run, compare
+from bench.validate_engine import Run, Server, compare, fitted
 
 
 def test_both_servers_get_as_many_tokens_and_share_the_same() -> None:
@@ -55,3 +58,33 @@ def test_nothing_of_time_is_compared_where_nothing_is_left_to_it() -> None:
     rows = compare("prefixes", run([1, 2], 0.0), run([1, 2], 0.0))
     assert [row.what.partition(": ")[2] for row in rows][-1] == "tokens found"
     assert str(rows[2]) == "| prefixes: preemptions | 0 | 0 | - |"
+
+
+class Law(Server):
+    """A server of known speed: 4 ms a step and 0.1 ms a stream, 1,000 tokens/s, 5 ms before it.
+
+    The first answer to each kind of request comes late and in one piece.
+    """
+
+    def __init__(self) -> None:
+        pass
+
+    async def run(self, requests: Sequence[Request], *, one_by_one: bool = False) -> Run:
+        run = Run()
+        streams = 1 if one_by_one else len(requests)
+        for at, request in enumerate(requests):
+            step_s = 0.004 + (streams - 1) * 0.000_1
+            first_s = 0.005 + step_s + request.prompt_tokens / 1_000
+            whole_s = first_s + (request.output_tokens - 1) * step_s
+            late = at == 0 and len(requests) > 1
+            run.e2e_s[request.number] = whole_s + late
+            run.ttft_s[request.number] = whole_s + late if late else first_s
+        return run
+
+
+def test_speed_is_found_though_an_answer_comes_in_one_piece() -> None:
+    profile = asyncio.run(fitted(Law(), Profile("like it")))
+    assert profile.step_base_s == pytest.approx(0.004)
+    assert profile.step_s_per_stream == pytest.approx(0.000_1)
+    assert profile.prefill_tokens_per_s == pytest.approx(1_000)
+    assert profile.api_s == pytest.approx(0.005 + 16 / 1_000)
