@@ -88,7 +88,7 @@ class SimServer:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> "SimServer":
         """Listen; port 0 takes a free one."""
         self._running = True
-        await self._listener.open(host, port)
+        self._listener.open(host, port)
         self._listen_or_refuse()
         return self
 

@@ -229,8 +229,10 @@ async def test_a_server_that_dies_under_load_and_comes_back(
     workers = [asyncio.create_task(keep_asking(worker)) for worker in range(16)]
     await penstock.until(lambda listing: all(each["streams"] >= 4 for each in listing), 5)
     await servers[0].stop()
-    await penstock.until(lambda listing: listing[0]["reason"] == "unreachable", 2)
+    # Refused, not only suspected for its broken streams: that would keep it out for ten seconds.
+    await penstock.until(lambda listing: not listing[0]["can_serve"], 2)
     assert await states(penstock) == ["ejected", "ready"]
+    assert (await penstock.backends())[0]["reason"] == "unreachable"
     await penstock.until(lambda listing: listing[1]["streams"] >= 12, 5)
     await servers[0].start(port=port)
     await penstock.until(lambda listing: listing[0]["state"] == "ready", 5)

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from hashlib import sha256
 
 import aiohttp
@@ -222,3 +224,16 @@ async def test_the_command_serves_and_ends_cleanly_on_sigterm() -> None:
                 assert (await response.text()).endswith("data: [DONE]\n\n")
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), 10) == 0
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_server_that_stops_leaves_no_connection_behind(turns: int) -> None:
+    """Not even one that it has accepted and does not know yet, some turns of the loop earlier."""
+    server = await SimServer().start()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=1) as client:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.stop()
+        with suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+    assert not server.connections

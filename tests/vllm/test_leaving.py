@@ -15,9 +15,10 @@ from tests.vllm.server import MODEL, VllmServer
 WITHIN_S = 60.0
 LONG_TOKENS = 16_000
 LONG = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": LONG_TOKENS, "ignore_eos": True}
-# Prompts in token ids, no two alike: seconds of prefill on a CPU.
+# Prompts in token ids, no two alike: some six seconds of prefill on a CPU, where asking whether a
+# busy server is busy can take one.
 PREFILL = {**LONG, "max_tokens": 16}
-PROMPTS, PROMPT_TOKENS = 40, 3_900
+PROMPTS, PROMPT_TOKENS = 160, 3_900
 
 
 async def busy(servers: list[VllmServer]) -> float:
