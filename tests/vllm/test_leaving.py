@@ -15,10 +15,11 @@ from tests.vllm.server import MODEL, VllmServer
 WITHIN_S = 60.0
 LONG_TOKENS = 16_000
 LONG = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": LONG_TOKENS, "ignore_eos": True}
-# Prompts in token ids, no two alike: some six seconds of prefill on a CPU, where asking whether a
-# busy server is busy can take one.
+# Prompts in token ids, no two alike: a second and more of prefill on a CPU.
 PREFILL = {**LONG, "max_tokens": 16}
-PROMPTS, PROMPT_TOKENS = 160, 3_900
+# A server that computes answers late whether it does, on a loaded machine when it is over.
+TRIES = 5
+PROMPTS, PROMPT_TOKENS = 40, 3_900
 
 
 async def busy(servers: list[VllmServer]) -> float:
@@ -47,14 +48,21 @@ async def test_leaving_in_prefill(
     penstock: Penstock, servers: list[VllmServer], stream: bool
 ) -> None:
     rng = Random(stream)
-    prompt = [[rng.randrange(100, 4_000) for _ in range(PROMPT_TOKENS)] for _ in range(PROMPTS)]
-    body = PREFILL | {"prompt": prompt, "stream": stream}
     async with aiohttp.ClientSession() as session:
-        asking = asyncio.create_task(session.post(f"{penstock.url}/v1/completions", json=body))
-        await until_busy(servers)
-        assert sum(each["queued_prefill_tokens"] for each in await penstock.backends())
-        await leave(asking)
-        await until_free(servers)
+        for _ in range(TRIES):
+            ids = [
+                [rng.randrange(100, 4_000) for _ in range(PROMPT_TOKENS)] for _ in range(PROMPTS)
+            ]
+            body = PREFILL | {"prompt": ids, "stream": stream}
+            asking = asyncio.create_task(session.post(f"{penstock.url}/v1/completions", json=body))
+            await until_busy(servers)
+            listing = await penstock.backends()
+            await leave(asking)
+            await until_free(servers)
+            if any(each["queued_prefill_tokens"] for each in listing):
+                break
+        else:
+            pytest.fail("it was never seen in prefill")
     await penstock.until_at_rest()
 
 
