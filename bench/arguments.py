@@ -12,6 +12,13 @@ def count(text: str) -> int:
 
 
 def share(text: str) -> float:
+    value = _finite(text)
+    if value is None or not 0 <= value <= 1:
+        raise ArgumentTypeError("a number from 0 to 1")
+    return value
+
+
+def nonnegative(text: str) -> float:
     """A finite number of at least 0."""
     value = _finite(text)
     if value is None or value < 0:

@@ -31,6 +31,7 @@ import uvloop
 from balancing.policies import POLICIES
 from bench.arguments import count, names, positive
 from bench.peers.ours import start_penstock
+from bench.peers.peer import url
 from bench.processes import stop
 from bench.routing.outcome import quantile
 from bench.sim.profiles import Profile
@@ -120,7 +121,7 @@ async def measure(mix: Mix, policy: str, seed: int, window_s: float, speedup: fl
 
 async def _replay(mix: Mix, seed: int, window_s: float, speedup: float, port: int) -> Sample:
     sample = Sample()
-    url = f"http://127.0.0.1:{port}/v1/completions"
+    endpoint = f"{url(port)}/v1/completions"
     began_s = time.monotonic()
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
@@ -131,13 +132,13 @@ async def _replay(mix: Mix, seed: int, window_s: float, speedup: float, port: in
             # Unique from its first byte: nothing of it can be in any cache.
             text = f"{seed:04d} {number:06d} "
             text += "lorem ipsum " * (prompt * TOKEN_BYTES // 12)
-            tasks.create_task(_request(session, url, text, prompt, output, speedup, sample))
+            tasks.create_task(_request(session, endpoint, text, prompt, output, speedup, sample))
     return sample
 
 
 async def _request(
     session: aiohttp.ClientSession,
-    url: str,
+    endpoint: str,
     text: str,
     prompt: int,
     output: int,
@@ -148,7 +149,7 @@ async def _request(
     began_s = time.monotonic()
     first_s = None
     done = False
-    async with session.post(url, json=body) as answer:
+    async with session.post(endpoint, json=body) as answer:
         async for line in answer.content:
             if first_s is None and line.startswith(b"data:"):
                 first_s = time.monotonic()

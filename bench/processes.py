@@ -16,7 +16,7 @@ END_S: Final = 3.0
 
 
 class NotStarted(Exception):
-    """A process did not start, or did not serve in time."""
+    """A process did not start, did not serve in time, or serves no more."""
 
 
 def python(module: str, *arguments: str) -> list[str]:

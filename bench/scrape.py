@@ -21,12 +21,15 @@ import uvloop
 from bench.arguments import count
 from bench.peers.fleet import Fleet
 from bench.peers.ours import start_penstock
+from bench.peers.peer import url
 from bench.processes import stop
 from bench.routing.outcome import quantile
 
 BACKENDS: Final = 64
 STREAMS: Final = 200
 WINDOW_S: Final = 1.2
+# By then every backend is probed.
+PROBED_S: Final = 2.0
 EVENTS: Final = 100_000  # half an hour: more than any run lasts
 _BODY: Final = (
     b'{"model":"sim-model","stream":true,"max_tokens":%d,'
@@ -82,7 +85,7 @@ async def _windows(port: int, admin_port: int, rounds: int) -> tuple[list[float]
             gaps.longest_s, gaps.events = 0.0, 0
             await asyncio.sleep(WINDOW_S / 2)
             if scrape:
-                async with session.get(f"http://127.0.0.1:{admin_port}/metrics") as answer:
+                async with session.get(f"{url(admin_port)}/metrics") as answer:
                     assert answer.status == 200
                     assert len(await answer.read()) > 10_000
             await asyncio.sleep(WINDOW_S / 2)
@@ -93,18 +96,11 @@ async def _windows(port: int, admin_port: int, rounds: int) -> tuple[list[float]
     return quiet_ms, scraped_ms
 
 
-async def _ready(port: int) -> None:
-    async with aiohttp.ClientSession() as session, asyncio.timeout(20):
-        while (await session.get(f"http://127.0.0.1:{port}/health")).status != 200:
-            await asyncio.sleep(0.1)
-    await asyncio.sleep(2.0)  # every backend probed
-
-
 def run(rounds: int) -> int:
     """Measure and print the table. Returns an exit status."""
 
     async def measure(port: int, admin_port: int) -> tuple[list[float], list[float]]:
-        await _ready(port)
+        await asyncio.sleep(PROBED_S)
         return await _windows(port, admin_port, rounds)
 
     with Fleet(BACKENDS, "steady-50", 1.0) as fleet:

@@ -22,14 +22,14 @@ from typing import Final
 
 import msgspec
 
-from bench.arguments import count, share
+from bench.arguments import count, nonnegative
 from bench.overhead.plan import DEFAULT, QUICK, Plan
 from bench.overhead.results import DIRECT, Results
 from bench.overhead.rounds import Rounds
 from bench.overhead.table import MEASURED, table
 from bench.peers.field import Peer, peers, start_all
 from bench.peers.peer import Running
-from bench.processes import NotStarted, announced_port, python, start, stop
+from bench.processes import announced_port, python, start, stop
 
 # With one backend behind them their rules have nothing to choose: the cheapest where one costs.
 DEFAULT_PEERS: Final = (
@@ -41,11 +41,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     plan = _plan(options)
     with ExitStack() as stack, TemporaryDirectory(prefix="penstock-bench-") as folder:
-        try:
-            backend = start_backend()
-        except NotStarted as error:
-            print(f"penstock bench: the backend did not start: {error}", file=sys.stderr)
-            return 1
+        backend = start_backend()
         stack.callback(stop, backend.process)
         started, missing = start_all(options.peers, [backend.port], Path(folder), stack)
         running = {peer.label: each for peer, each in started.items()}
@@ -78,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--patience",
-        type=share,
+        type=nonnegative,
         metavar="S",
         help="seconds for measurements to be repeated that others disturbed (default 30)",
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from bench.peers.peer import MODEL
-from bench.processes import first_lines, python, start, stop
+from bench.processes import NotStarted, first_lines, python, start, stop
 
 # What a peer has queued must be done within this before the next is measured.
 REST_S: Final = 60.0
@@ -68,7 +68,7 @@ class Fleet(AbstractContextManager["Fleet"]):
         return True
 
     def work(self) -> list[Work]:
-        """What each server has done."""
+        """What each server has done. Raises NotStarted when one is gone."""
         return [Work(*(state[name] for name in COUNTED)) for state in self._states()]
 
     def _states(self) -> list[dict[str, Any]]:
@@ -80,5 +80,7 @@ def _call(port: int, method: str, path: str) -> Any:
     try:
         connection.request(method, path)
         return connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        raise NotStarted(f"a simulated server is gone: {error}") from None
     finally:
         connection.close()

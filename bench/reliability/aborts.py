@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import uvloop
 
-from bench.arguments import count, positive
+from bench.arguments import count, names, positive
 from bench.reliability.leaving import (
     OccupiedPort,
     TimedServer,
@@ -147,14 +147,17 @@ def main(argv: Sequence[str]) -> int:
         prog="penstock bench aborts", description="How soon a leaving client's backend is free."
     )
     parser.add_argument("--each", type=count, default=2_500, help="clients a phase (default 2,500)")
-    parser.add_argument("--phases", default=",".join(_PROFILES), help="which (default all)")
+    phases = names("phase", _PROFILES)
+    parser.add_argument(
+        "--phases", type=phases, default=",".join(_PROFILES), help="which (default all)"
+    )
     parser.add_argument("--limit-ms", type=positive, default=100.0, help="of the p99 (default 100)")
     options = parser.parse_args(argv)
     print(f"$ {shlex.join(['penstock', 'bench', 'aborts', *argv])}\n")
     print("| phase | clients left | counted in it | p50 ms | p99 ms | max ms |")
     print("|---|---:|---:|---:|---:|---:|")
     failures: list[str] = []
-    for name in options.phases.split(","):
+    for name in options.phases:
         phase = uvloop.run(measure(name, options.each))
         middle_s = statistics.median(phase.times_s)
         figures = (middle_s, phase.p99_s, max(phase.times_s))

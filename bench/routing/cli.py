@@ -17,7 +17,7 @@ from typing import Final
 import orjson
 
 from balancing.policies import POLICIES
-from bench.arguments import count, names, positive, share
+from bench.arguments import count, names, nonnegative, positive
 from bench.baselines import BASELINES
 from bench.routing.cell import Cell, compute, workload
 from bench.routing.figure import NoMatplotlib, draw
@@ -118,8 +118,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--load", type=_loads, default="0.8", metavar="X,…", help="1.0: see bench/routing/load.py")
     add("--routers", type=count, default=1, metavar="R", help="proxies that do not share a view")
     add("--window-s", type=_seconds, default=360.0, help="of the trace (default 360)")
-    add("--noise", type=share, default=0.0, metavar="X", help="of a step's time (default 0)")
-    add("--api-ms", type=share, default=0.0, metavar="MS", help="API server, a request (default 0)")
+    add("--noise", type=nonnegative, default=0.0, metavar="X", help="of a step's time (default 0)")
+    add(
+        "--api-ms",
+        type=nonnegative,
+        default=0.0,
+        metavar="MS",
+        help="API server, a request (default 0)",
+    )
     add("--seeds", type=count, default=3, metavar="K", help="runs of each cell (default 3)")
     add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import uvloop
 
-from bench.arguments import count, positive, share
+from bench.arguments import count, nonnegative, positive
 from bench.sim.profiles import PROFILES, Profile
 from bench.sim.server import SimServer
 
@@ -72,8 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="default")
     parser.add_argument("--speedup", type=positive, default=1.0, help="divides engine time")
     parser.add_argument("--kv-tokens", type=count, help="KV cache size, instead of the profile's")
-    parser.add_argument("--noise", type=share, default=0.0, help="of a step's time, e.g. 0.05")
-    parser.add_argument("--api-ms", type=share, default=0.0, help="API server's time a request")
+    parser.add_argument(
+        "--noise", type=nonnegative, default=0.0, help="of a step's time, e.g. 0.05"
+    )
+    parser.add_argument(
+        "--api-ms", type=nonnegative, default=0.0, help="API server's time a request"
+    )
     parser.add_argument("--model", default="sim-model")
     parser.add_argument("--seed", type=int, default=0)
     return parser

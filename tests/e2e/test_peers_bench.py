@@ -1,11 +1,15 @@
 """The peers benchmark, short, with the peers that need no installation."""
 
+import os
+import signal
 from pathlib import Path
 
 import orjson
 import pytest
 
 from bench.peers.cli import main
+from bench.peers.fleet import Fleet
+from bench.processes import NotStarted
 
 
 def test_every_answer_is_whole_and_what_cannot_run_says_why(
@@ -26,3 +30,12 @@ def test_every_answer_is_whole_and_what_cannot_run_says_why(
         assert each["requests"] > 20
         assert each["ttft_mean_s"] > 0.0
         assert sum(each["shares"]) == pytest.approx(1.0)
+
+
+def test_a_fleet_that_died_is_told() -> None:
+    with Fleet(1, "instant", 1.0) as fleet:
+        assert fleet.work()[0].prompt_tokens_total == 0
+        os.kill(fleet.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, fleet.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(NotStarted, match="a simulated server is gone"):
+            fleet.work()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import signal
 import socket
 import sys
@@ -237,3 +238,19 @@ async def test_a_server_that_stops_leaves_no_connection_behind(turns: int) -> No
         with suppress(ConnectionResetError):
             assert client.recv(1) == b""
     assert not server.connections
+
+
+async def test_a_server_without_descriptors_accepts_once_there_are_some() -> None:
+    server = await SimServer().start()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as client:
+        client.setblocking(False)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+        try:
+            client.connect_ex(("127.0.0.1", server.port))
+            await asyncio.sleep(0.05)
+            assert server.connections_total == 0
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await until(lambda: server.connections_total == 1)
+        await server.stop()

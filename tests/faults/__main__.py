@@ -5,10 +5,12 @@ Exit status 1 when a client was deceived, left waiting or given another's bytes.
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
+from bench.arguments import count
 from tests.faults.matrix import FAULTS, Row, fleet, run
 from tests.faults.streams import Verdict
 
@@ -40,7 +42,7 @@ def tell(cells: tuple[str, ...]) -> None:
     print("  ".join([first[0].ljust(first[1]), *numbers]), flush=True)
 
 
-async def main(names: list[str], count: int) -> int:
+async def main(names: list[str], streams: int) -> int:
     wrong: list[str] = []
     tell(COLUMNS)
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +50,7 @@ async def main(names: list[str], count: int) -> int:
             for fault in FAULTS:
                 if names and not any(name in fault.name for name in names):
                     continue
-                row = await run(fault, servers, Path(folder), count)
+                row = await run(fault, servers, Path(folder), streams)
                 tell(line(row))
                 wrong += [f"{fault.name}: {each}" for each in row.problems(hidden=fault.hidden)]
     print("\n".join(wrong) or "no client was deceived, left waiting or given another's bytes")
@@ -58,6 +60,14 @@ async def main(names: list[str], count: int) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("names", nargs="*", help="only the rows whose names hold one of these")
-    parser.add_argument("--streams", type=int, default=200)
+    parser.add_argument("--streams", type=count, default=200)
     options = parser.parse_args()
-    sys.exit(asyncio.run(main(options.names, options.streams)))
+    for name in options.names:
+        if not any(name in fault.name for fault in FAULTS):
+            parser.error(f"no row's name holds {name!r}")
+    # As an interrupt does, so that the proxies that it has started end with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.exit(asyncio.run(main(options.names, options.streams)))
+    except KeyboardInterrupt:
+        sys.exit(130)

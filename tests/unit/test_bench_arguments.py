@@ -5,10 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.arguments import count, names, positive, share
+from bench.arguments import count, names, nonnegative, positive, share
 
 
-@pytest.mark.parametrize(("kind", "text"), [(count, "3"), (positive, "0.5"), (share, "0")])
+@pytest.mark.parametrize(
+    ("kind", "text"), [(count, "3"), (positive, "0.5"), (share, "1"), (nonnegative, "2")]
+)
 def test_a_number_of_its_kind_is_taken(kind: Callable[[str], float], text: str) -> None:
     assert kind(text) == float(text)
 
@@ -17,7 +19,8 @@ def test_a_number_of_its_kind_is_taken(kind: Callable[[str], float], text: str) 
     ("kind", "text"),
     [(count, text) for text in ("0", "-1", "1.5", "many", "")]
     + [(positive, text) for text in ("0", "-1", "nan", "inf", "x")]
-    + [(share, text) for text in ("-0.1", "nan", "-inf", "x")],
+    + [(share, text) for text in ("-0.1", "1.01", "nan", "x")]
+    + [(nonnegative, text) for text in ("-0.1", "nan", "-inf", "x")],
 )
 def test_any_other_is_refused(kind: Callable[[str], float], text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="number"):
