@@ -88,7 +88,7 @@ bench-peers: $(BENCH_IN).venv/installed  ## latencies, goodput and balance on a 
 bench-routing: .venv/installed  ## policies and other routers' rules in virtual time, at four loads; TRACES="FILE …", ARGS="--seeds 5"
 	$(if $(TRACES),,@echo "no trace files (TRACES=…): made-up workloads only")
 	.venv/bin/penstock bench routing --trace $(TRACES) uniform shared_prefix agentic --load 0.6,0.8,0.95,1.1 --seeds 1 \
-	  --policies round_robin,least_requests,power_of_two,peak_ewma,least_tokens,session,llm_d_sticky,lmetric,dynamo,kv_aware,chwbl_tokens,oracle $(ARGS)
+	  --policies round_robin,least_requests,power_of_two,peak_ewma,least_tokens,session,token_cost,llm_d_sticky,lmetric,dynamo,kv_aware,chwbl_tokens,oracle $(ARGS)
 
 soak: $(BENCH_IN).venv/installed  ## 200 requests/s, leaving clients, failing servers, and then nothing is left; ARGS="--seconds 900"
 	$(BENCH_IN).venv/bin/penstock bench soak $(ARGS)

@@ -3,6 +3,8 @@
 import msgspec
 
 from balancing.fields import UNREADABLE
+from balancing.output_length import PRIOR_TOKENS
+from balancing.session_homes import Home
 from balancing.tokens import NOTHING, Measure, TokenEstimator
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -34,11 +36,18 @@ class Ask(msgspec.Struct, frozen=True):
     tenant: str = ""  # who asks; nothing where nobody is asked
     response_id: str | None = None  # of a stored response that it refers to, at one backend
     first_pool: bool = False  # no model decides
+    blocks: tuple[int, ...] = ()  # of its text, as prefix caches would share it
+    block_tokens: float = 0.0  # what each of them is in tokens
+    output_tokens: float = PRIOR_TOKENS  # expected of each choice
+    home: Home | None = None  # where its session was last
 
     def with_count(self, counted: Measure, estimator: TokenEstimator) -> "Ask":
         """The same request, its text counted by a tokenizer: (tokens, turns)."""
         tokens = estimator.estimate(self.model, self.measured, self.media_parts, counted)
-        return msgspec.structs.replace(self, prompt_tokens=tokens, counted=counted)
+        share = tokens / self.prompt_tokens
+        return msgspec.structs.replace(
+            self, prompt_tokens=tokens, counted=counted, block_tokens=self.block_tokens * share
+        )
 
     @property
     def wants_usage(self) -> bool:

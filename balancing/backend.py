@@ -10,19 +10,21 @@ from enum import StrEnum
 from math import exp
 from typing import TYPE_CHECKING, Final
 
+from balancing.decode_speed import DecodeSpeed
 from balancing.engine_report import EngineReport
+from balancing.hit_correction import HitCorrection
 from balancing.penalty import Penalty
+from balancing.prefill_speed import PRIOR_WORK_PER_S, PrefillSpeed
+from balancing.prefix_index import BLOCK_TOKENS, PrefixIndex
 from balancing.slow_start import SlowStart
 
 if TYPE_CHECKING:
     from balancing.ask import Ask
     from balancing.lease import Lease
 
-# Prior of the prefill rate, tokens/s: an 8B model on one H100 prefills about
-# this much with chunks of 8,192; worth one second of evidence, so that the
-# first real samples outweigh it.
-PREFILL_RATE_PRIOR: Final = 10_000.0
-PREFILL_FADE: Final = 0.95
+# A speed that was measured longer ago is forgotten: a backend that looked slow, and so got nothing,
+# is tried again.
+STALE_S: Final = 300.0
 # Finagle's Peak EWMA decays over 10 s: about the time a burst takes to pass.
 LATENCY_TAU_S: Final = 10.0
 
@@ -48,7 +50,9 @@ class AdminState(StrEnum):
 class Load:
     """Tokens and requests at one backend, as integers with a sequence number.
 
-    `queued_prefill_tokens` (P): sent, not yet answered by a first token.
+    `queued_prefill_tokens` (P): sent, not yet answered by a first token, less what the
+    backend's prefix cache is thought to hold of them. `queued_work`: the same as work
+    (`prefill_speed`).
     `active_decode_tokens` (K): prompt + generated tokens of requests past it.
     `streams` (N): requests past their first token. `requests`: all in flight;
     `engine_requests`: what the engine makes of them (prompts x choices each).
@@ -59,6 +63,7 @@ class Load:
         "active_decode_tokens",
         "engine_requests",
         "queued_prefill_tokens",
+        "queued_work",
         "requests",
         "retries",
         "sequence",
@@ -67,6 +72,7 @@ class Load:
 
     def __init__(self) -> None:
         self.queued_prefill_tokens = 0
+        self.queued_work = 0
         self.active_decode_tokens = 0
         self.streams = 0
         self.requests = 0
@@ -79,34 +85,13 @@ class Load:
         """All zeros: what every backend must come back to."""
         return not (
             self.queued_prefill_tokens
+            or self.queued_work
             or self.active_decode_tokens
             or self.streams
             or self.requests
             or self.engine_requests
             or self.retries
         )
-
-
-class PrefillRate:
-    """Tokens a second that a backend prefills, from time to first token.
-
-    What a request waited for and its own prompt, over the time that took: a
-    lower bound while decodes share the engine, which is the rate that matters.
-    """
-
-    __slots__ = ("seconds", "tokens")
-
-    def __init__(self) -> None:
-        self.tokens = PREFILL_RATE_PRIOR
-        self.seconds = 1.0
-
-    def observe(self, tokens: float, seconds: float) -> None:
-        self.tokens = self.tokens * PREFILL_FADE + tokens
-        self.seconds = self.seconds * PREFILL_FADE + max(seconds, 1e-6)
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.tokens / self.seconds
 
 
 class PeakEwma:
@@ -133,20 +118,26 @@ class Backend:
 
     __slots__ = (
         "_head_since_s",
+        "_measured_s",
         "_prefilling",
         "admin_state",
         "back_since_s",
+        "decode_speed",
         "doubted",
+        "engine_requests_peak",
         "failing_since_s",
         "failures_in_row",
         "failures_total",
+        "hits",
         "latency",
         "models",
         "name",
         "own",
         "penalty",
         "pool",
-        "prefill_rate",
+        "prefill_speed",
+        "prefilled_work",
+        "prefixes",
         "progress",
         "reason",
         "remote",
@@ -155,6 +146,8 @@ class Backend:
         "slow_start",
         "state",
         "taken_tokens",
+        "told_hits",
+        "untold_hits",
         "url",
         "weight",
     )
@@ -182,8 +175,18 @@ class Backend:
         self.slow_start: SlowStart | None = None  # while warming
         self.back_since_s = float("-inf")  # the last return from an ejection
         self.report: EngineReport | None = None
-        self.prefill_rate = PrefillRate()
+        self.prefill_speed = PrefillSpeed()
+        self.decode_speed = DecodeSpeed()
+        self.prefilled_work = 0  # of all requests ever
         self.latency = PeakEwma()
+        self.prefixes = PrefixIndex()
+        self.hits = HitCorrection()
+        # Since the last report: prompt tokens that should have been in its cache, of answers that
+        # did not tell what was, and what was, of those that did.
+        self.untold_hits = 0
+        self.told_hits = 0
+        self._measured_s = float("-inf")  # when it last showed its speed
+        self.engine_requests_peak = 0  # of our own, since the last scrape began
         # Leases whose prompts are not prefilled yet, oldest first (a dict as an ordered set).
         self._prefilling: dict[Lease, None] = {}
         self._head_since_s = 0.0
@@ -233,6 +236,10 @@ class Backend:
         return self.own.queued_prefill_tokens + self.remote.queued_prefill_tokens
 
     @property
+    def queued_work(self) -> int:
+        return self.own.queued_work + self.remote.queued_work
+
+    @property
     def active_decode_tokens(self) -> int:
         return self.own.active_decode_tokens + self.remote.active_decode_tokens
 
@@ -257,7 +264,7 @@ class Backend:
         seconds = self.penalty.read(now_s)
         if not seconds:
             return 0.0
-        return seconds * max(PREFILL_RATE_PRIOR, self.prefill_rate.tokens_per_s)
+        return seconds * max(PRIOR_WORK_PER_S, self.prefill_speed.work_per_s)
 
     def penalty_requests(self, now_s: float) -> float:
         """The same in requests of the size that it is sent."""
@@ -275,17 +282,95 @@ class Backend:
         head = next(iter(self._prefilling), None)
         if head is None:
             return queued
-        done = (now_s - self._head_since_s) * self.prefill_rate.tokens_per_s
-        return queued - min(max(0.0, done), head.queued_tokens)
+        return queued - head.queued_tokens * self._head_done(head, now_s)
+
+    def wait_work(self, now_s: float) -> float:
+        """The same as work."""
+        work = float(self.queued_work)
+        head = next(iter(self._prefilling), None)
+        if head is not None:
+            work -= head.queued_work * self._head_done(head, now_s)
+        return work
+
+    def wait_s(self, now_s: float) -> float:
+        """The same in seconds, at the measured speed."""
+        return self.wait_work(now_s) * self.prefill_speed.work_s
+
+    def _head_done(self, head: "Lease", now_s: float) -> float:
+        """How much of the oldest prompt is prefilled, 0 to 1."""
+        whole_s = head.queued_work * self.prefill_speed.work_s
+        elapsed_s = now_s - self._head_since_s
+        return min(1.0, max(0.0, elapsed_s / whole_s)) if whole_s else 1.0
 
     @property
     def head_prefill_s(self) -> float:
-        """What the prompt that is being prefilled takes in all, at the measured rate."""
+        """What the prompt that is being prefilled takes in all, at the measured speed."""
         head = next(iter(self._prefilling), None)
-        return head.queued_tokens / self.prefill_rate.tokens_per_s if head is not None else 0.0
+        return head.queued_work * self.prefill_speed.work_s if head is not None else 0.0
+
+    def cached_tokens(self, ask: "Ask", now_s: float) -> int:
+        """Of its prompt, what its prefix cache probably holds."""
+        expected = self.expected_tokens(ask, now_s)
+        return int(expected * self.hits.ratio) if expected else 0
+
+    def expected_tokens(self, ask: "Ask", now_s: float) -> int:
+        """The same if it kept all that we sent it, and as long as we think.
+
+        Where a prompt has parts that are no text, its session's last turn tells too.
+        """
+        held = 0
+        if ask.blocks:
+            # The last token of a prompt is never cached.
+            known = self.prefixes.held(ask.blocks) * ask.block_tokens
+            held = min(int(known), ask.prompt_tokens - 1)
+        home = ask.home if ask.media_parts and ask.prompts == 1 else None
+        if home is not None and home.backend == self.name:
+            held = min(max(held, int(home.held_tokens(now_s))), ask.prompt_tokens - 1)
+        return held
+
+    def take(self, report: EngineReport) -> None:
+        """What its engine's metrics say now."""
+        before, self.report = self.report, report
+        untold, told = self.untold_hits, self.told_hits
+        self.untold_hits = self.told_hits = 0
+        if report.kv_tokens is not None:
+            self.prefixes.capacity = max(1, report.kv_tokens // BLOCK_TOKENS)
+        if not report.awake:
+            self.prefixes.clear()
+        if before is None:
+            return
+        if report.works_since(before):
+            self.progress += 1
+        if report.restarted_since(before):
+            self.restarted()
+        elif untold:
+            found = report.prefix_hits_tokens - before.prefix_hits_tokens
+            self.hits.observe(untold, max(0, found - told))
+
+    def restarted(self) -> None:
+        """Its engine began anew, maybe another one: what was learnt of the last is void."""
+        self.prefixes.clear()
+        self.prefill_speed = PrefillSpeed()
+        self.decode_speed = DecodeSpeed()
+        self.hits = HitCorrection()
+
+    def measured(self, now_s: float) -> bool:
+        """Whether it has shown its speed lately: what it was long ago says nothing."""
+        return now_s - self._measured_s <= STALE_S
+
+    def refresh(self, now_s: float) -> None:
+        """It shows its speed; after a long time what it was is hardly believed any more.
+
+        Nor quite forgotten: a slow one would be taken for an ordinary one by dozens of requests.
+        """
+        if not self.measured(now_s) and self.prefill_speed.samples:
+            self.prefill_speed.forget()
+            self.decode_speed.forget()
+        self._measured_s = now_s
 
     def begin_prefill(self, lease: "Lease", now_s: float) -> None:
         """A lease's prompt joins the queue."""
+        self.engine_requests_peak = max(self.engine_requests_peak, self.own.engine_requests)
         if not self._prefilling:
             self._head_since_s = now_s
         self._prefilling[lease] = None
@@ -305,7 +390,7 @@ class Backend:
         rate once it is at the head.
         """
         while (head := next(iter(self._prefilling), None)) is not None and head.silent:
-            due_s = self._head_since_s + head.queued_tokens / self.prefill_rate.tokens_per_s
+            due_s = self._head_since_s + head.queued_work * self.prefill_speed.work_s
             if due_s > now_s:
                 return
             head.assume_prefilled(due_s)

@@ -37,6 +37,13 @@ class EngineReport:
         """Whether the engine has made tokens since; its cache may fill while it makes none."""
         return self.generated_tokens > before.generated_tokens
 
+    def restarted_since(self, before: "EngineReport") -> bool:
+        """Whether its counters began anew."""
+        return (
+            self.generated_tokens < before.generated_tokens
+            or self.prefix_queries_tokens < before.prefix_queries_tokens
+        )
+
     def freshness(self, now_s: float) -> float:
         """1.0 while fresh, 0.0 once stale."""
         return min(1.0, max(0.0, (STALE_S - (now_s - self.at_s)) / (STALE_S - FRESH_S)))

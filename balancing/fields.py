@@ -25,6 +25,7 @@ class Fields(msgspec.Struct):
     max_completion_tokens: msgspec.Raw = NO_FIELD
     max_output_tokens: msgspec.Raw = NO_FIELD
     truncate_prompt_tokens: msgspec.Raw = NO_FIELD
+    cache_salt: msgspec.Raw = NO_FIELD
     prompt: msgspec.Raw = NO_FIELD
     messages: msgspec.Raw = NO_FIELD
     system: msgspec.Raw = NO_FIELD

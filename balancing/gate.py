@@ -6,14 +6,21 @@ come between the reading of a load and the lease that changes it.
 
 from collections.abc import Callable, Collection, Sequence
 from random import Random
+from typing import NamedTuple
+
+import msgspec
 
 from balancing.ask import Ask
 from balancing.backend import Backend
+from balancing.explain import Candidate, candidates
 from balancing.fleet import Fleet, Pool
 from balancing.lease import Lease, Reason
+from balancing.output_length import NAME_MAX
 from balancing.policies.session import Session
+from balancing.policies.token_cost import TokenCost
 from balancing.response_owners import ResponseOwners
 from balancing.retry_budget import RetryBudget
+from balancing.session_homes import SessionHomes
 
 
 class NoBackend(LookupError):
@@ -28,6 +35,18 @@ class ForeignResponse(LookupError):
     """The stored response that it refers to is another tenant's."""
 
 
+class Choice(NamedTuple):
+    """A choice that was not made: in which pool, of which backends one would be drawn, and why.
+
+    `chosen` is empty where nobody can take it, or the policy tells nothing beforehand.
+    """
+
+    pool: str | None
+    chosen: list[str]
+    reason: Reason | None
+    candidates: list[Candidate]
+
+
 class Gate:
     """Admits requests to the fleet that `fleet()` returns at that moment."""
 
@@ -36,6 +55,7 @@ class Gate:
         self._rng = rng
         self._budgets: dict[str, RetryBudget] = {}  # by pool
         self.owners = ResponseOwners()
+        self.homes = SessionHomes()
 
     def choose(
         self, ask: Ask, now_s: float, tried: Collection[Backend] = (), *, retry: bool = False
@@ -57,14 +77,52 @@ class Gate:
                     raise OwnerAway
                 owner.advance(now_s)
                 return Lease(owner, ask, now_s, Reason.AFFINITY, bound=True, retry=retry)
-        pool, fit = _fit(pools, ask, tried)
-        fit = _warm_enough(pool, fit, ask, now_s)
-        for backend in fit:
-            backend.advance(now_s)
+        pool, fit, ask = self._among(pools, ask, now_s, tried)
         alone = len(fit) == 1
         chosen = fit[0] if alone else pool.policy.choose(fit, ask, now_s, self._rng)
         reason = _reason(pool, ask, chosen, alone=alone)
+        key = _home_key(pool, ask)
+        if key is not None:
+            tokens = ask.prompt_tokens + round(ask.output_tokens)
+            self.homes.put(key, chosen.name, tokens, now_s)
         return Lease(chosen, ask, now_s, reason, retry=retry)
+
+    def explain(self, ask: Ask, now_s: float) -> Choice:
+        """What `choose` would do, and why. Changes nothing. Raises UnknownModel.
+
+        Only `token_cost` tells it beforehand.
+        """
+        pools = self._fleet().resolve(ask)
+        if ask.response_id is not None:
+            if self.owners.is_foreign(ask.response_id, ask.tenant, now_s):
+                return Choice(None, [], None, [])
+            owner = self._owner(pools, ask.response_id, now_s)
+            if owner is not None and (owner.can_serve or owner.may_finish(ask)):
+                return Choice(owner.pool, [owner.name], Reason.AFFINITY, [])
+        try:
+            pool, fit, ask = self._among(pools, ask, now_s, ())
+        except NoBackend:
+            return Choice(None, [], None, candidates(pools, None, (), (), ask, now_s))
+        best = fit if len(fit) == 1 else []
+        if not best and isinstance(pool.policy, TokenCost):
+            best = pool.policy.preferred(fit, ask, now_s)
+        found = candidates(pools, pool, fit, best, ask, now_s)
+        reason = _reason(pool, ask, best[0], alone=len(fit) == 1) if best else None
+        return Choice(pool.name, [backend.name for backend in best], reason, found)
+
+    def _among(
+        self, pools: Sequence[Pool], ask: Ask, now_s: float, tried: Collection[Backend]
+    ) -> tuple[Pool, list[Backend], Ask]:
+        """The pool and the backends of it that come into question, their loads brought up to
+        date; and the request with its session's home. Raises NoBackend."""
+        pool, fit = _fit(pools, ask, tried)
+        key = _home_key(pool, ask)
+        if key is not None:
+            ask = msgspec.structs.replace(ask, home=self.homes.find(key))
+        fit = _warm_enough(pool, fit, ask, now_s)
+        for backend in fit:
+            backend.advance(now_s)
+        return pool, fit, ask
 
     def may_retry(self, failed: Backend, now_s: float) -> bool:
         """Whether the budget of its pool lets a request that `failed` failed go on."""
@@ -116,7 +174,7 @@ def _fit(pools: Sequence[Pool], ask: Ask, tried: Collection[Backend]) -> tuple[P
 
 def _warm_enough(pool: Pool, fit: list[Backend], ask: Ask, now_s: float) -> list[Backend]:
     """`fit` without those whose slow start does not allow this request; all if none is left."""
-    if not any(backend.slow_start for backend in fit):
+    if not [backend for backend in fit if backend.slow_start is not None]:
         return fit
     pool_tokens = sum(backend.taken_tokens for backend in pool.backends)
     weight = sum(backend.weight for backend in fit)
@@ -135,8 +193,17 @@ def _warm_enough(pool: Pool, fit: list[Backend], ask: Ask, now_s: float) -> list
     return allowed or fit
 
 
+def _home_key(pool: Pool, ask: Ask) -> str | None:
+    """What a session is known by where it may have left something; None where nothing is."""
+    if ask.session is None or not ask.generates or not isinstance(pool.policy, TokenCost):
+        return None
+    return f"{pool.name} {(ask.model or '')[:NAME_MAX]} {ask.session}"
+
+
 def _reason(pool: Pool, ask: Ask, chosen: Backend, *, alone: bool) -> Reason:
     if ask.session is not None and isinstance(pool.policy, Session):
         home = pool.policy.home(ask.session)
         return Reason.AFFINITY if chosen.name == home else Reason.SPILL
+    if ask.home is not None:
+        return Reason.AFFINITY if chosen.name == ask.home.backend else Reason.SPILL
     return Reason.ONLY if alone else Reason.COST

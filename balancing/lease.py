@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from balancing.ask import Ask
 from balancing.backend import Backend, Load
+from balancing.prefill_speed import work_of
 
 
 class Reason(StrEnum):
@@ -25,19 +26,24 @@ class Lease:
     """Tokens held at `backend` for `ask`, from choice to end."""
 
     __slots__ = (
-        "_ahead_tokens",
+        "_ahead_work",
+        "_held_at_first",
         "_held_tokens",
         "_retry",
         "_streaming",
         "_unseen",
+        "_work_at_first",
         "ask",
         "backend",
         "began_s",
         "bound",
+        "cached_tokens",
         "ended",
+        "expected_tokens",
         "first_token_s",
         "generated_tokens",
         "queued_tokens",
+        "queued_work",
         "reason",
         "sound",
     )
@@ -63,20 +69,32 @@ class Lease:
         self.first_token_s: float | None = None
         self.generated_tokens = 0
         self.ended = False
-        self.queued_tokens = ask.prompt_tokens
+        self.expected_tokens = backend.expected_tokens(ask, now_s)
+        self.cached_tokens = int(self.expected_tokens * backend.hits.ratio)
+        self.queued_tokens = ask.prompt_tokens - self.cached_tokens
+        context = ask.prompt_tokens / ask.prompts
+        self.queued_work = 0  # without an engine nothing is prefilled
+        if ask.engine:
+            self.queued_work = max(1, round(work_of(self.queued_tokens, context, ask.prompts)))
         self._held_tokens = 0
         self._streaming = False
+        # The backend's, when the first token came.
+        self._held_at_first = 0
+        self._work_at_first = 0
         # Prompts whose first token has not been seen, by index.
         self._unseen = set(range(ask.prompts)) if ask.prompts > 1 else {0}
-        self._ahead_tokens = backend.waiting_tokens(now_s) + ask.prompt_tokens
+        self._ahead_work = backend.wait_work(now_s) + self.queued_work
         own = backend.own
-        own.queued_prefill_tokens += ask.prompt_tokens
+        own.queued_work += self.queued_work
+        own.queued_prefill_tokens += self.queued_tokens
         own.requests += 1
         own.engine_requests += ask.prompts * ask.choices
         own.retries += retry
         own.sequence += 1
         backend.requests_total += 1
         backend.taken_tokens += ask.prompt_tokens
+        if ask.blocks:
+            backend.prefixes.use(ask.blocks)
         backend.begin_prefill(self, now_s)
 
     @property
@@ -103,8 +121,9 @@ class Lease:
             self.first_token_s = now_s
             elapsed_s = now_s - self.began_s
             self.backend.latency.observe(elapsed_s, now_s)
-            if self.ask.stream:
-                self.backend.prefill_rate.observe(self._ahead_tokens, elapsed_s)
+            if self.ask.stream and self.ask.generates and self.ask.engine:
+                self.backend.refresh(now_s)
+                self.backend.prefill_speed.observe(self._ahead_work, elapsed_s)
         prompt = index // self.ask.choices
         if prompt in self._unseen:
             self._unseen.remove(prompt)
@@ -119,10 +138,15 @@ class Lease:
 
     def _prefilled(self, tokens: int, now_s: float) -> None:
         own = self.backend.own
+        held = tokens if self._unseen else tokens + self.cached_tokens
+        work = self.queued_work * tokens // self.queued_tokens if self._unseen else self.queued_work
         self.queued_tokens -= tokens
-        self._held_tokens += tokens
+        self.queued_work -= work
+        self._held_tokens += held
+        own.queued_work -= work
         own.queued_prefill_tokens -= tokens
-        own.active_decode_tokens += tokens
+        own.active_decode_tokens += held
+        self.backend.prefilled_work += work
         if not self._streaming:
             self._streaming = True
             own.streams += 1
@@ -130,6 +154,8 @@ class Lease:
         own.sequence += 1
         assert own.queued_prefill_tokens >= 0
         if not self._unseen:
+            self._held_at_first = own.active_decode_tokens
+            self._work_at_first = self.backend.prefilled_work
             self.backend.end_prefill(self, now_s)
 
     def _proved(self, own: Load) -> None:
@@ -156,6 +182,7 @@ class Lease:
         self.backend.end_prefill(self, now_s)
         own = self.backend.own
         own.queued_prefill_tokens -= self.queued_tokens
+        own.queued_work -= self.queued_work
         own.active_decode_tokens -= self._held_tokens
         own.requests -= 1
         own.engine_requests -= self.ask.prompts * self.ask.choices
@@ -164,17 +191,60 @@ class Lease:
         self._proved(own)
         own.sequence += 1
         assert own.queued_prefill_tokens >= 0
+        assert own.queued_work >= 0
         assert own.active_decode_tokens >= 0
         assert own.streams >= 0
         assert own.requests >= 0
         assert own.engine_requests >= 0
         assert own.retries >= 0
 
-    def complete(self, now_s: float) -> None:
-        """End with a whole answer: what an engine finished ends a run of failures."""
+    def complete(self, now_s: float, completion_tokens: int = 0) -> None:
+        """End with a whole answer: what an engine finished ends a run of failures.
+
+        `completion_tokens` as the backend counted them, where it did.
+        """
         if not self.ended and self.ask.engine and self.first_token_s is not None:
             self.backend.failures_in_row = 0
+            if self.ask.prompts == self.ask.choices == 1:
+                if self.ask.stream:
+                    self._decoded(now_s - self.first_token_s, completion_tokens)
+                elif self.ask.generates and completion_tokens:
+                    self.backend.refresh(now_s)
+                    self._answered(now_s - self.began_s, completion_tokens)
         self.end(now_s)
+
+    def _answered(self, seconds: float, completion_tokens: int) -> None:
+        """Learn from a plain answer, which shows only how long it took in all.
+
+        Whatever that differs from what was expected is shared between prefill and decode in
+        proportion: right where an engine is slower in both, and mixed requests part the rest.
+        """
+        prefill, decode = self.backend.prefill_speed, self.backend.decode_speed
+        held = self.backend.own.active_decode_tokens
+        prefill_s = self._ahead_work * prefill.work_s + prefill.step_s
+        decode_s = completion_tokens * decode.itl_s(held)
+        share = seconds / (prefill_s + decode_s)
+        prefill.observe(self._ahead_work, share * prefill_s)
+        decode.observe(completion_tokens, share * decode_s, 0.0, held)
+
+    def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
+        """The prompt as the backend counted it, and what it found in its cache, where it tells."""
+        # Of the prompt as it was: how far its estimate was off is not the cache's fault.
+        expected = self.expected_tokens * prompt_tokens // self.ask.prompt_tokens
+        if cached_tokens is None:
+            self.backend.untold_hits += expected
+            return
+        self.backend.told_hits += cached_tokens
+        if expected:
+            self.backend.hits.observe(expected, cached_tokens)
+
+    def _decoded(self, seconds: float, completion_tokens: int) -> None:
+        """Learn from a whole stream how fast the backend decodes."""
+        backend = self.backend
+        work = backend.prefilled_work - self._work_at_first
+        held = (self._held_at_first + backend.own.active_decode_tokens) / 2
+        steps = (completion_tokens or self.generated_tokens) - 1
+        backend.decode_speed.observe(steps, seconds, work * backend.prefill_speed.work_s, held)
 
     def fail(
         self,

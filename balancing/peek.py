@@ -13,6 +13,8 @@ import msgspec
 
 from balancing.ask import Ask
 from balancing.fields import NO_FIELD, UNREADABLE, Fields
+from balancing.output_length import PRIOR_TOKENS, OutputLength
+from balancing.prompt_blocks import BLOCK_BYTES, compact, prompt_blocks
 from balancing.tokens import BYTES_PER_TOKEN, NOTHING, TokenEstimator, measure
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ _INLINE_MEDIA: Final = re.compile(
     rb'"(?:data"\s*:\s*"([A-Za-z0-9+/=\\]{256,})|data:[^",]{0,128};base64,([A-Za-z0-9+/=\\]*))'
 )
 
+# Their prompt is one conversation, whatever else stands beside it.
+_OF_MESSAGES: Final = frozenset(
+    {"/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"}
+)
 # A list of prompts, of token ids, or of lists of token ids, by what it begins with.
 _LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
 # Prompts of one request that are told apart; a list of texts longer than this is one.
@@ -60,10 +66,13 @@ def peek(
     engine: bool = True,
     sessions: "SessionKeys | None" = None,
     tenant: str = "",
+    prefixes: bool = False,
+    outputs: OutputLength | None = None,
 ) -> Ask:
     """Read a request's wishes. Raises MalformedAsk on a body that is no JSON object.
 
-    `sessions` tells where a session's key stands; None: nobody asks for it.
+    `sessions` tells where a session's key stands; None: nobody asks for it. `prefixes`: whether
+    somebody asks for the blocks of its text. `outputs` tells how long its answer will be.
     """
     if not body or not _is_json(headers):
         return Ask(
@@ -80,9 +89,9 @@ def peek(
     except (*UNREADABLE, RecursionError):
         raise MalformedAsk(NO_OBJECT) from None
     model = _model_of(fields.model)
-    text = _text_of(fields) or body
-    media_parts, text = without_media(text)
-    prompts, token_ids = _prompts_of(fields.input if fields.prompt is NO_FIELD else fields.prompt)
+    parts = _parts_of(path, fields)
+    media_parts, text = without_media(b"".join(parts) or body)
+    prompts, token_ids = (1, 0) if path in _OF_MESSAGES else _prompts_of(fields)
     measured = NOTHING if token_ids else measure(text)
     tokens = token_ids or estimator.estimate(model, measured, media_parts)
     response_id = _response_in(path) or _text(fields.previous_response_id)
@@ -90,6 +99,12 @@ def peek(
     if cut_tokens or response_id is not None:  # the backend counts other tokens than these
         measured = NOTHING
         tokens = min(tokens, cut_tokens or tokens)
+    blocks: tuple[int, ...] = ()
+    if prefixes and prompts == 1 and generates:
+        whole = b"".join(map(compact, parts))
+        blocks = prompt_blocks(_root_of(fields), before_media(whole) if media_parts else whole)
+    max_tokens = _max_tokens_of(fields)
+    expected = PRIOR_TOKENS if outputs is None else outputs.expect(tenant, model, path, max_tokens)
     return Ask(
         path=path,
         model=model,
@@ -98,9 +113,7 @@ def peek(
         media_parts=media_parts,
         prompts=prompts,
         choices=min(_positive(fields.n) or 1, PROMPTS_MAX),
-        max_tokens=_positive(fields.max_completion_tokens)
-        or _positive(fields.max_tokens)
-        or _positive(fields.max_output_tokens),
+        max_tokens=max_tokens,
         stream=fields.stream is not NO_FIELD and bytes(fields.stream) == b"true",
         stream_options=bytes(fields.stream_options),
         generates=generates,
@@ -108,7 +121,24 @@ def peek(
         session=_session(sessions, headers, fields, tenant),
         tenant=tenant,
         response_id=response_id,
+        blocks=blocks,
+        block_tokens=tokens * BLOCK_BYTES / max(len(text), BLOCK_BYTES),
+        output_tokens=expected if generates else 0.0,
     )
+
+
+def _max_tokens_of(fields: Fields) -> int | None:
+    """The client's own limit, whatever its API calls it."""
+    return (
+        _positive(fields.max_completion_tokens)
+        or _positive(fields.max_tokens)
+        or _positive(fields.max_output_tokens)
+    )
+
+
+def _root_of(fields: Fields) -> bytes:
+    """What a cache holds apart: models, adapters (they are models by name) and salts."""
+    return bytes(fields.model) + b"\n" + bytes(fields.cache_salt)
 
 
 def _is_json(headers: Headers) -> bool:
@@ -151,18 +181,22 @@ def _text(raw: msgspec.Raw) -> str | None:
         return None
 
 
-def _text_of(fields: Fields) -> bytes:
-    """The prompt's JSON, wherever the dialect keeps it, as bytes to be measured."""
-    parts = (
-        fields.messages,
-        fields.prompt,
-        fields.input,
-        fields.system,
-        fields.instructions,
-        fields.tools,
-    )
-    given = [part for part in parts if part is not NO_FIELD]
-    return bytes(given[0]) if len(given) == 1 else b"".join(map(bytes, given))
+def _parts_of(path: str, fields: Fields) -> list[bytes]:
+    """The prompt's JSON, wherever the path's API keeps it, in the order of chat templates.
+
+    What that API does not read counts for nothing: it would teach lies about what prompts cost.
+    """
+    if path == "/v1/chat/completions":
+        parts = [fields.tools, fields.messages]
+    elif path == "/v1/completions":
+        parts = [fields.prompt]
+    elif path == "/v1/responses":
+        parts = [fields.tools, fields.instructions, fields.input]
+    elif path in _OF_MESSAGES:
+        parts = [fields.tools, fields.system, fields.messages]
+    else:
+        parts = [fields.tools, fields.system, fields.messages, fields.prompt, fields.input]
+    return [bytes(part) for part in parts if part is not NO_FIELD]
 
 
 def without_media(text: bytes) -> tuple[int, bytes]:
@@ -179,18 +213,26 @@ def without_media(text: bytes) -> tuple[int, bytes]:
     return parts, b"".join(kept)
 
 
+def before_media(text: bytes) -> bytes:
+    """The text up to its first inline data, of which only the bytes tell what it is."""
+    for found in _INLINE_MEDIA.finditer(text):
+        if text[found.start() - 1 : found.start()] != b"\\":
+            return text[: found.start()]
+    return text
+
+
 def tokens_of_bytes(body: bytes) -> int:
     """A guess for a body that is not read as text, at least 1."""
     return max(1, round(len(body) / BYTES_PER_TOKEN))
 
 
-def _prompts_of(raw: msgspec.Raw) -> tuple[int, int]:
+def _prompts_of(fields: Fields) -> tuple[int, int]:
     """(number of prompts, exact tokens when they are token ids else 0) of `prompt` or `input`.
 
     Token ids are counted by their commas: a list of millions must not become
     millions of objects. Lists of lists have a comma between any two ids too.
     """
-    value = bytes(raw)
+    value = bytes(fields.input if fields.prompt is NO_FIELD else fields.prompt)
     match = _LIST.match(value)
     if match is None:
         return 1, 0

@@ -15,8 +15,9 @@ Images and audio are no text: each part costs a number of tokens, learnt too.
 """
 
 import re
-from math import sqrt
 from typing import Final
+
+from balancing.least_squares import LeastSquares
 
 Measure = tuple[float, float]
 NOTHING: Final = (0.0, 0.0)
@@ -87,46 +88,8 @@ def _measured(sample: bytes) -> Measure:
     return pieces, wide
 
 
-class Costs:
-    """What the two numbers of a measure cost in tokens: least squares, fading.
-
-    Errors are relative to the geometric mean of estimate and report: a short prompt
-    teaches as much as a long one, and a report too low by some factor (a prompt that the
-    backend cut) as much as one too high by it. Relative to the report the low ones would
-    rule; relative to the estimate the high ones do (bench/RESULTS.md: a median error of 7.7
-    to 8.2 % on texts of four kinds, where this has 6.4 to 6.5 %).
-    The prior is never forgotten, so that a number that is always zero does no harm.
-    """
-
-    __slots__ = ("_aa", "_ab", "_ay", "_bb", "_by", "_prior", "_trust")
-
-    def __init__(self, prior: Measure, trust: Measure) -> None:
-        self._prior = prior
-        self._trust = trust
-        self._aa = self._ab = self._bb = self._ay = self._by = 0.0
-
-    def tokens(self, measured: Measure) -> float:
-        """The estimate for a measure."""
-        prior_a, prior_b = self._prior
-        trust_a, trust_b = self._trust
-        aa, bb, ab = self._aa + trust_a, self._bb + trust_b, self._ab
-        ay, by = self._ay + trust_a * prior_a, self._by + trust_b * prior_b
-        scale = aa * bb - ab * ab
-        cost_a = max(0.0, (bb * ay - ab * by) / scale)
-        cost_b = max(0.0, (aa * by - ab * ay) / scale)
-        return cost_a * measured[0] + cost_b * measured[1]
-
-    def observe(self, measured: Measure, tokens: int) -> None:
-        """Learn that a prompt of this measure had so many tokens."""
-        expected = max(1.0, self.tokens(measured))
-        surprise = sqrt(min(max(tokens / expected, 1.0 / SURPRISE_MAX), SURPRISE_MAX))
-        mean = expected * surprise
-        a, b = measured[0] / mean, measured[1] / mean
-        self._aa = self._aa * FADE + a * a
-        self._ab = self._ab * FADE + a * b
-        self._bb = self._bb * FADE + b * b
-        self._ay = self._ay * FADE + a * surprise
-        self._by = self._by * FADE + b * surprise
+def _fit(prior: Measure, trust: Measure) -> LeastSquares:
+    return LeastSquares(prior, trust, fade=FADE, surprise_max=SURPRISE_MAX, least=1.0)
 
 
 class _Calibration:
@@ -136,10 +99,10 @@ class _Calibration:
 
     def __init__(self) -> None:
         # A prior outweighs no more than the first requests.
-        self.by_bytes = Costs((1.0, 0.9), (0.3, 0.1))
+        self.by_bytes = _fit((1.0, 0.9), (0.3, 0.1))
         # A turn is a handful of tokens, seen only where it is much of a prompt.
-        self.by_count = Costs((1.0, 5.0), (0.3, 1e-4))
-        self.media = Costs((MEDIA_PART_TOKENS, 0.0), (1e-6, 1.0))
+        self.by_count = _fit((1.0, 5.0), (0.3, 1e-4))
+        self.media = _fit((MEDIA_PART_TOKENS, 0.0), (1e-6, 1.0))
 
 
 _UNKNOWN: Final = _Calibration()
@@ -161,10 +124,10 @@ class TokenEstimator:
         """Prompt tokens, at least 1; by the exact count where there is one."""
         known = self._models.get(model, _UNKNOWN)
         tokens = (
-            known.by_bytes.tokens(measured) if counted is None else known.by_count.tokens(counted)
+            known.by_bytes.expect(measured) if counted is None else known.by_count.expect(counted)
         )
         if media_parts:
-            tokens += known.media.tokens((media_parts, 0.0))
+            tokens += known.media.expect((media_parts, 0.0))
         return max(1, round(tokens))
 
     def observe(

@@ -15,6 +15,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "routing": ("routing.cli", "policies on simulated engines in virtual time"),
     "engine": ("validate_engine", "the simulated engine beside a real vLLM"),
     "judge": ("judge", "vLLM's own benchmark client through penstock"),
+    "decision": ("decision", "what one choice costs: reading, hashing, choosing; the index's size"),
     "policies": ("policies", "what counting tokens buys, on simulated servers"),
     "estimators": ("estimator_error", "estimated and real prompt tokens, on four classes of text"),
     "soak": ("reliability.soak", "load, leaving clients, failing servers, and then nothing left"),

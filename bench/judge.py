@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--vllm", type=Path, required=True, metavar="FOLDER", help="an environment with vLLM")
     add("--tokenizer", type=Path, required=True, metavar="FOLDER", help="a model's folder")
-    add("--policy", choices=POLICIES, default="least_tokens")
+    add("--policy", choices=POLICIES, default="token_cost")
     add("--servers", type=count, default=4, metavar="N", help="simulated servers (default 4)")
     add("--profile", choices=GPUS, default="8b-1xh100", help="of each (default 8b-1xh100)")
     add("--direct", action="store_true", help="straight to the first server, without penstock")

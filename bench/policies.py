@@ -203,7 +203,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--mix", choices=MIXES, default="prefill", help="workload")
     policies = names("policy", POLICIES)
     parser.add_argument(
-        "--policies", type=policies, default="least_tokens,least_requests,round_robin"
+        "--policies", type=policies, default="token_cost,least_tokens,least_requests,round_robin"
     )
     parser.add_argument("--seeds", type=count, default=10, help="runs of each policy (default 10)")
     parser.add_argument("--window-s", type=positive, default=100.0, help="of engine time (100)")

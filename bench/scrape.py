@@ -104,7 +104,7 @@ def run(rounds: int) -> int:
         return await _windows(port, admin_port, rounds)
 
     with Fleet(BACKENDS, "steady-50", 1.0) as fleet:
-        penstock = start_penstock(fleet.ports, Path(), "least_tokens")
+        penstock = start_penstock(fleet.ports, Path(), "token_cost")
         assert penstock.metrics_port is not None
         try:
             quiet_ms, scraped_ms = uvloop.run(measure(penstock.port, penstock.metrics_port))

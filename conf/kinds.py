@@ -10,8 +10,7 @@ from ipaddress import ip_address
 from typing import Annotated, Final, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, SecretStr
 
 NAME: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"
 HOST: Final = r"^([a-zA-Z0-9._-]+|[0-9a-fA-F.]*:[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[a-zA-Z0-9._-]+)?)$"
@@ -34,7 +33,7 @@ SHAPES: Final = {
 
 SECRET_CHARS_MAX: Final = 4096
 
-PolicyName = Literal[
+Policy = Literal[
     "round_robin",
     "random",
     "weighted_random",
@@ -43,18 +42,9 @@ PolicyName = Literal[
     "peak_ewma",
     "least_tokens",
     "session",
+    "token_cost",
 ]
-POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
-# Names that documents mention already: told apart from a misspelling.
-PLANNED_POLICY_NAMES: Final = frozenset({"token_cost"})
-
-
-def _refuse_planned(name: object) -> object:
-    if isinstance(name, str) and name in PLANNED_POLICY_NAMES:
-        raise PydanticCustomError(
-            "planned", "{name} is not built yet; use least_tokens for now", {"name": name}
-        )
-    return name
+POLICY_NAMES: Final[tuple[str, ...]] = get_args(Policy)
 
 
 def _backend_url(text: str) -> str:
@@ -111,7 +101,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-Policy = Annotated[PolicyName, BeforeValidator(_refuse_planned)]
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 Secret = Annotated[SecretStr, AfterValidator(check_secret)]
 Digest = Annotated[SecretStr, AfterValidator(check_digest)]

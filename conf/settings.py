@@ -142,7 +142,7 @@ class PoolSettings(Section):
 
     name: Name = Field(description="Name of the pool in metrics; unique.")
     policy: Policy = Field(
-        default="least_tokens", description="How a backend is chosen for a request."
+        default="token_cost", description="How a backend is chosen for a request."
     )
     models: Models = Field(
         default=(),
@@ -279,6 +279,12 @@ class AffinitySettings(Section):
     )
     body_fields: BodyFields = Field(
         default=("prompt_cache_key", "user"), description="Then top-level keys of the body."
+    )
+    strict: bool = Field(
+        default=False,
+        description="With the policy token_cost: a session stays at its backend as long as that can"
+        " serve it and costs at most 10 s more than another; false: what its prefix there saves is"
+        " all that holds it.",
     )
 
 

@@ -185,7 +185,8 @@ async def _read_report(
     """Read one report; one that cannot be read leaves the last one to fade."""
     if backend.admin_state is AdminState.MAINT:
         return
-    own_requests = backend.own.engine_requests
+    # Of ours, the most that the engine may count when it is read: not to be taken for others'.
+    backend.engine_requests_peak = backend.own.engine_requests
     try:
         async with (
             asyncio.timeout(timeout_s),
@@ -196,12 +197,10 @@ async def _read_report(
                 text += await answer.content.read(SCRAPE_BYTES_MAX - len(text))
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
         return
-    report = read_report(text, monotonic(), own_requests)
+    report = read_report(text, monotonic(), backend.engine_requests_peak)
     if report is None:
         return
-    before, backend.report = backend.report, report
-    if before is not None and report.works_since(before):
-        backend.progress += 1
+    backend.take(report)
     if not report.awake:
         watch.certain("asleep")
 

@@ -274,6 +274,8 @@ class Watch:
             backend.failures_in_row = 0
         if health.state is State.EJECTED:
             self._task = None  # another server may come back in its place
+            if backend.reason == "unreachable":  # nobody listens: its caches are gone
+                backend.restarted()
         if health.state is State.WARMING:
             backend.back_since_s = self._now()
             backend.penalty.forgive()

@@ -18,12 +18,15 @@ import orjson
 from aiohttp import web
 
 from balancing.backend import AdminState
+from balancing.fleet import UnknownModel
+from balancing.peek import MalformedAsk
 from conf.issues import ConfigError
 from conf.kinds import is_loopback
 from conf.load import Loaded
 from conf.show import as_json
 from health.monitor import Monitor
 from proxy.errors import Draining
+from proxy.explanation import path_of, render
 from proxy.exposition import CONTENT_TYPE, Exposition
 from proxy.families import PenstockCollector
 from proxy.listing import describe
@@ -59,7 +62,10 @@ class Admin:
         self._exposition = Exposition(PenstockCollector(plane.metrics, lambda: retirement.known))
 
     def application(self) -> web.Application:
-        application = web.Application(middlewares=[_errors_as_json, self._authorize])
+        application = web.Application(
+            middlewares=[_errors_as_json, self._authorize],
+            client_max_size=self._plane.settings.limits.body_bytes,
+        )
         application.add_routes(
             [
                 web.get("/livez", self._livez),
@@ -68,6 +74,7 @@ class Admin:
                 web.get("/api/v1/backends", self._backends),
                 web.get("/api/v1/config", self._config),
                 web.post("/api/v1/reload", self._reload_now),
+                web.post("/api/v1/explain", self._explain),
                 web.post("/api/v1/backends/{name}/{state:drain|ready|maint}", self._set_state),
             ]
         )
@@ -136,6 +143,29 @@ class Admin:
             answer["issues"] = [str(issue) for issue in error.issues]
             return _json({"error": answer}, 422)
         return _json(change)
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        """Where the request in the body would go; `path` is whose body it is."""
+        plane = self._plane
+        body = await request.read()
+        path = request.query.get("path") or path_of(body)
+        route = plane.route(b"POST", path.encode())
+        if route is None:
+            return _error(404, "not_proxied", "No such path is proxied: ?path=/v1/…")
+        headers = [
+            (name.lower(), value)
+            for name, value in request.raw_headers
+            if name.lower() != b"origin"
+        ]
+        try:
+            ask = plane.ask_of(path, route, headers, body, request.query.get("tenant", ""))
+            choice = plane.gate.explain(ask, monotonic())
+        except MalformedAsk as error:
+            return _error(400, "invalid_request", str(error))
+        except UnknownModel:
+            return _error(404, "model_not_found", "No pool serves this model.")
+        policies = {pool.name: pool.policy for pool in plane.settings.pools}
+        return _json(render(ask, choice, policies.get(choice.pool or "")))
 
     async def _set_state(self, request: web.Request) -> web.Response:
         name, state = request.match_info["name"], AdminState(request.match_info["state"])

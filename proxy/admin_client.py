@@ -3,7 +3,9 @@
 import http.client
 import os
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -55,9 +57,22 @@ class AdminClient:
         backend: dict[str, Any] = self._ask("POST", path, dict)
         return backend
 
-    def _ask(self, method: str, path: str, kind: type[object]) -> Any:
+    def explain(self, body: bytes, path: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Where a request would go."""
+        query = f"?path={quote(path, '')}" if path else ""
+        found: dict[str, Any] = self._ask("POST", f"/api/v1/explain{query}", dict, body, headers)
+        return found
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[object],
+        body: bytes | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Any:
         try:
-            self._connection.request(method, path, headers=self._headers)
+            self._connection.request(method, path, body, {**headers, **self._headers})
             answer = self._connection.getresponse()
             content = orjson.loads(answer.read(ANSWER_BYTES_MAX))
         except (OSError, http.client.HTTPException) as error:

@@ -23,6 +23,7 @@ from conf.schema import schema
 from conf.show import render
 from proxy import admin_client
 from proxy.admin_state import set_admin_state
+from proxy.explain import explain
 from proxy.log_lines import log_to_stderr
 from proxy.source import Source
 from proxy.status import status
@@ -159,6 +160,22 @@ def _add_operations(commands: Any) -> None:
     fleet.add_argument("--json", action="store_true", help="the whole listing, as JSON")
     admin_client.add_arguments(fleet)
     fleet.set_defaults(command=status)
+    dry = commands.add_parser(
+        "explain",
+        help="which backend would take a request, with the cost of each",
+        description="A dry run: nothing is sent, reserved or remembered.",
+        epilog="Example: penstock explain request.json --header 'x-session-id: abc'; FILE holds a "
+        "request's body, - is standard input; exit status 1 when nobody can take it, or nobody "
+        "answers.",
+    )
+    dry.add_argument("file", type=Path, metavar="FILE", help="a request's body, as JSON")
+    dry.add_argument("--path", metavar="PATH", help="where it would be sent (default: by its keys)")
+    dry.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent with it"
+    )
+    dry.add_argument("--json", action="store_true", help="the whole answer, as JSON")
+    admin_client.add_arguments(dry)
+    dry.set_defaults(command=explain)
     for state, text in (
         ("drain", "send a backend no new requests; running ones finish"),
         ("ready", "send it requests again"),

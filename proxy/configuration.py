@@ -10,10 +10,12 @@ is made here and nowhere else.
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from balancing.backend import Backend
 from balancing.fleet import Fleet, Pool
 from balancing.policies import POLICIES
+from balancing.policies.token_cost import TokenCost
 from balancing.session_key import SessionKeys
 from balancing.token_counter import TokenCounter
 from conf.settings import PoolSettings, Settings
@@ -23,6 +25,9 @@ from proxy.paths import Paths
 from proxy.tenants import Tenants
 from proxy.tls import PLAIN, Certificates
 from proxy.upstream import ConnectionPool
+
+# Policies that ask whose session a request belongs to.
+SESSION_POLICIES: Final = frozenset({"session", "token_cost"})
 
 Member = tuple[Backend, ConnectionPool]
 
@@ -46,6 +51,7 @@ class Configuration:
     # None: no pool asks for keys, so none is read.
     sessions: SessionKeys | None
     session_pools: frozenset[str]
+    prefixes: bool  # whether a pool asks for the blocks of prompts
     paths: Paths
     # None: prompts are estimated.
     counting: Counting | None
@@ -86,11 +92,11 @@ def draft(
 ) -> Draft:
     """Compute what takes long, such as rings of many backends. Touches nothing that runs."""
     affinity = settings.affinity
-    asked = any(pool.policy == "session" for pool in settings.pools)
+    asked = any(pool.policy in SESSION_POLICIES for pool in settings.pools)
     return Draft(
         settings,
         origins,
-        Fleet(tuple(_pool_of(pool) for pool in settings.pools)),
+        Fleet(tuple(_pool_of(pool, strict=affinity.strict) for pool in settings.pools)),
         counter,
         SessionKeys(affinity.headers, affinity.body_fields) if asked else None,
         certificates,
@@ -150,17 +156,23 @@ def configure(
         certificates=new.certificates,
         tenants=Tenants(settings.tenants),
         sessions=new.sessions,
-        session_pools=frozenset(pool.name for pool in settings.pools if pool.policy == "session"),
+        session_pools=frozenset(
+            pool.name for pool in settings.pools if pool.policy in SESSION_POLICIES
+        ),
+        prefixes=any(pool.policy == "token_cost" for pool in settings.pools),
         paths=Paths(settings.paths),
         counting=Counting(loop, new.counter) if new.counter is not None else counting,
     )
 
 
-def _pool_of(pool: PoolSettings) -> Pool:
+def _pool_of(pool: PoolSettings, *, strict: bool) -> Pool:
     backends = tuple(
         Backend(each.name, each.url.rstrip("/"), pool.name, each.weight) for each in pool.backends
     )
-    return Pool(pool.name, backends, POLICIES[pool.policy](backends), frozenset(pool.models))
+    policy = POLICIES[pool.policy](backends)
+    if pool.policy == "token_cost" and strict:
+        policy = TokenCost(strict=True)
+    return Pool(pool.name, backends, policy, frozenset(pool.models))
 
 
 def _credentials(pool: PoolSettings, *, tenants: bool) -> tuple[bool, bytes | None]:

@@ -19,7 +19,7 @@ from balancing.fields import UNREADABLE
 from balancing.fleet import UnknownModel
 from balancing.gate import ForeignResponse, NoBackend, OwnerAway
 from balancing.lease import Lease
-from balancing.peek import NO_OBJECT, MalformedAsk, peek, tokens_of_bytes
+from balancing.peek import NO_OBJECT, MalformedAsk
 from balancing.poison import died_of_it
 from balancing.tokens import NOTHING, Measure
 from conf.settings import TimeoutSettings
@@ -315,7 +315,8 @@ class Exchange:
             self._plane.metrics.attempts.add("ok")
             if status == 429 and relay is not None:
                 lease.turned_away(now_s, relay.hint_s)
-            lease.complete(now_s)
+            usage = relay.usage if relay is not None else None
+            lease.complete(now_s, usage.completion_tokens if usage is not None else 0)
         self._end(None)
 
     def _end(self, error: PenstockError | None) -> None:
@@ -342,30 +343,14 @@ class Exchange:
     def _peek(self) -> None:
         """Read what the request wants, and have usage reported where it streams."""
         route = self.route
-        if route.first_pool:
-            tokens = tokens_of_bytes(self.body)
-            self.ask = Ask(
-                self.ask.path,
-                prompt_tokens=tokens,
-                generates=False,
-                engine=False,
-                first_pool=True,
-                tenant=self.head.tenant,
-            )
-            return
         try:
-            self.ask = peek(
-                self.ask.path,
-                self.head.headers,
-                self.body,
-                self._plane.estimator,
-                generates=route.generates,
-                engine=route.engine,
-                sessions=self._plane.sessions,
-                tenant=self.head.tenant,
+            self.ask = self._plane.ask_of(
+                self.ask.path, route, self.head.headers, self.body, self.head.tenant
             )
         except MalformedAsk as error:
             raise BadRequest(str(error)) from None
+        if route.first_pool:
+            return
         if self.head.method == b"POST" and not self.body and not route.anywhere:
             raise BadRequest(NO_OBJECT)
         if self.ask.stream and route.dialect.asks_usage and not self.ask.wants_usage:
@@ -454,10 +439,10 @@ class Exchange:
                 pool.ttft_s.observe(lease.first_token_s - self._began_s)
             self._plane.placed(lease)
         if usage is not None:
-            self._learn(usage.prompt_tokens, pool)
+            self._learn(usage, pool)
             pool.prompt_tokens += usage.prompt_tokens
             pool.completion_tokens += usage.completion_tokens
-            pool.cached_tokens += usage.cached_tokens
+            pool.cached_tokens += usage.cached_tokens or 0
         if self._plane.access_log is not None:
             self._log(self._plane.access_log, status, usage, now_s)
 
@@ -478,9 +463,14 @@ class Exchange:
         line["completion_tokens"] = usage.completion_tokens if usage else None
         log.write(line)
 
-    def _learn(self, prompt_tokens: int, pool: PoolMetrics) -> None:
-        """Compare the estimate with the backend's own count and calibrate by it."""
-        ask = self.ask
+    def _learn(self, usage: Usage, pool: PoolMetrics) -> None:
+        """Compare what was expected with the backend's own counts and calibrate by them."""
+        ask, lease, prompt_tokens = self.ask, self._lease, usage.prompt_tokens
+        if lease is not None:
+            lease.settle(prompt_tokens, usage.cached_tokens)
+        if ask.generates and usage.completion_tokens and self.answer.finished:
+            tokens = usage.completion_tokens / (ask.prompts * ask.choices)
+            self._plane.outputs.observe(ask.tenant, ask.model, ask.path, ask.max_tokens, tokens)
         if not prompt_tokens or ask.measured == NOTHING:
             return
         self._plane.metrics.estimate_ratio.observe(ask.prompt_tokens / prompt_tokens)

@@ -37,7 +37,15 @@ def describe(
         "streams": backend.streams,
         "requests_total": backend.requests_total,
         "failures_total": backend.failures_total,
-        "prefill_tokens_per_s": round(backend.prefill_rate.tokens_per_s),
+        "prefill_tokens_per_s": round(backend.prefill_speed.work_per_s),
+        "wait_s": round(backend.wait_s(now_s), 6),
+        "decode_step_ms": round(1e3 * backend.decode_speed.step_s, 4),
+        "decode_ms_per_1k_held_tokens": round(1e6 * backend.decode_speed.held_token_s, 6),
+        "prefix_cache": {
+            "blocks": len(backend.prefixes),
+            "capacity_blocks": backend.prefixes.capacity,
+            "hit_correction": round(backend.hits.ratio, 4),
+        },
         "engine": _engine(backend, now_s),
         "last_probe": {
             level: {

@@ -15,9 +15,12 @@ from typing import Final
 
 import orjson
 
+from balancing.ask import Ask
 from balancing.backend import Backend
 from balancing.gate import Gate
 from balancing.lease import Lease, Reason
+from balancing.output_length import OutputLength
+from balancing.peek import peek, tokens_of_bytes
 from balancing.poison import Poison
 from balancing.tokens import TokenEstimator
 from proxy.access_log import AccessLog
@@ -79,6 +82,7 @@ class DataPlane:
         self.access_log: AccessLog | None = None
         self.failed = on_failure
         self.estimator = TokenEstimator()
+        self.outputs = OutputLength()
         self.gate = Gate(lambda: self.fleet, rng)
         self.poison = Poison()
         self.clients: set[ClientConnection] = set()
@@ -104,6 +108,7 @@ class DataPlane:
         self.credentials = configuration.credentials
         self.tenants = configuration.tenants
         self.sessions = configuration.sessions
+        self.prefixes = configuration.prefixes
         self.counting = configuration.counting
         self._session_pools = configuration.session_pools
         self._paths = configuration.paths
@@ -216,6 +221,10 @@ class DataPlane:
             raise self.no_room()
         return route
 
+    def route(self, method: bytes, path: bytes) -> Route | None:
+        """How a path is served; None when it is not."""
+        return self._paths.find(method, path)
+
     def _open_to_all(self, head: RequestHead) -> bool:
         """What load balancers, and browsers before they send a key, ask without one."""
         if head.method == b"OPTIONS":
@@ -307,6 +316,30 @@ class DataPlane:
             self.access_log.write(
                 self.line(head, answer, peer, error.status) | {"error": error.code}
             )
+
+    def ask_of(self, path: str, route: Route, headers: Headers, body: bytes, tenant: str) -> Ask:
+        """What a request wants. Raises MalformedAsk."""
+        if route.first_pool:
+            return Ask(
+                path,
+                prompt_tokens=tokens_of_bytes(body),
+                generates=False,
+                engine=False,
+                first_pool=True,
+                tenant=tenant,
+            )
+        return peek(
+            path,
+            headers,
+            body,
+            self.estimator,
+            generates=route.generates,
+            engine=route.engine,
+            sessions=self.sessions,
+            tenant=tenant,
+            prefixes=self.prefixes,
+            outputs=self.outputs,
+        )
 
     def placed(self, lease: Lease) -> None:
         """Count whether a request was served where its session, or its response, belongs."""

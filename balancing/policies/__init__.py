@@ -13,6 +13,7 @@ from balancing.policies.power_of_two import PowerOfTwo
 from balancing.policies.random_choice import RandomChoice, WeightedRandom
 from balancing.policies.round_robin import RoundRobin
 from balancing.policies.session import Session
+from balancing.policies.token_cost import TokenCost
 
 
 def _alone(make: Callable[[], Policy]) -> Callable[[Sequence[Backend]], Policy]:
@@ -31,5 +32,6 @@ POLICIES: Final[Mapping[str, Callable[[Sequence[Backend]], Policy]]] = MappingPr
         "peak_ewma": _alone(PeakEwmaLatency),
         "least_tokens": _alone(LeastTokens),
         "session": Session,
+        "token_cost": _alone(TokenCost),
     }
 )

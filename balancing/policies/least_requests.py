@@ -17,4 +17,4 @@ class LeastRequests:
     """Right when requests cost alike; blind to a 20,000-token prompt."""
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
-        return cheapest(fit, lambda b: requests(b, now_s) / b.weight, rng)
+        return cheapest(fit, [requests(b, now_s) / b.weight for b in fit], rng)

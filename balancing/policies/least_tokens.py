@@ -37,4 +37,4 @@ class LeastTokens:
                 + prompt_tokens
             ) / backend.weight
 
-        return cheapest(fit, tokens, rng)
+        return cheapest(fit, [tokens(backend) for backend in fit], rng)

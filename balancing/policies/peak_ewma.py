@@ -26,4 +26,4 @@ class PeakEwmaLatency:
             latency_s = max(FLOOR_S, backend.latency.read(now_s) + backend.penalty.read(now_s))
             return latency_s * (backend.requests_in_flight + 1) / backend.weight
 
-        return cheapest(fit, expected_s, rng)
+        return cheapest(fit, [expected_s(backend) for backend in fit], rng)

@@ -6,7 +6,7 @@ lease that follows does. Ties must split evenly, or the first backend of every
 configuration would be the hottest of its fleet.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
@@ -20,15 +20,16 @@ class Policy(Protocol):
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend: ...
 
 
-def cheapest(fit: Sequence[Backend], cost: Callable[[Backend], float], rng: Random) -> Backend:
-    """The backend of least cost, ties split evenly by reservoir sampling."""
-    best, lowest, ties = fit[0], cost(fit[0]), 1
-    for backend in fit[1:]:
-        price = cost(backend)
-        if price < lowest:
-            best, lowest, ties = backend, price, 1
-        elif price == lowest:
+def cheapest(fit: Sequence[Backend], costs: Sequence[float], rng: Random) -> Backend:
+    """The backend of least cost (one each, in the same order), ties split evenly by reservoir
+    sampling."""
+    best, lowest, ties = 0, costs[0], 1
+    for place in range(1, len(fit)):
+        cost = costs[place]
+        if cost < lowest:
+            best, lowest, ties = place, cost, 1
+        elif cost == lowest:
             ties += 1
             if rng.random() * ties < 1.0:
-                best = backend
-    return best
+                best = place
+    return fit[best]

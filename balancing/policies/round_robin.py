@@ -21,7 +21,7 @@ class RoundRobin:
         self._time = 0.0  # the pass of the last choice: where the fleet is
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
-        chosen = cheapest(fit, self._pass_of, rng)
+        chosen = cheapest(fit, [self._pass_of(backend) for backend in fit], rng)
         at = self._pass_of(chosen)
         self._time = max(self._time, at)
         self._passes[chosen.name] = at + 1.0 / chosen.weight

@@ -20,7 +20,7 @@ class Baseline(ABC):
         seen = {backend: self.view.backends[int(backend.name)] for backend in fit}
         allowed = self.allowed(list(seen.values()))
         places = [backend for backend in fit if seen[backend] in allowed]
-        return cheapest(places, lambda backend: self.cost(seen[backend]), rng)
+        return cheapest(places, [self.cost(seen[backend]) for backend in places], rng)
 
     def allowed(self, backends: list[Seen]) -> list[Seen]:
         """Those that come into question, at least one."""

@@ -18,6 +18,8 @@ from bench.routing.outcome import Outcome, quantile
 # of a queue, and with the fleet's or the client's it is not the peer that is measured.
 CORE_SHARE_MAX: Final = 0.85
 LATE_MS_MAX: Final = 20.0
+# Shorter prompts are those that others make wait.
+SHORT_TOKENS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Cell:
     """Of one core, what `peer`, `fleet` and `client` used."""
     late_ms_p99: float
     """How late the client itself was."""
+    short_ttft_s: list[float]
+    """Of each whole answer to a prompt below SHORT_TOKENS, to be pooled over rounds."""
 
     @property
     def saturated(self) -> list[str]:
@@ -65,6 +69,11 @@ def measure(peer: Running, fleet: Fleet, prompts: Sequence[Prompt], speedup: flo
         cpu_ms_per_request=used.cpu_ns["peer"] / 1e6 / len(samples),
         core_shares={name: ns / 1e9 / used.window_s for name, ns in used.cpu_ns.items()},
         late_ms_p99=1e3 * quantile([sample.late_s for sample in samples], 0.99),
+        short_ttft_s=[
+            sample.ttft_s * speedup
+            for sample in samples
+            if not sample.fault and sample.prompt.arrival.prompt_tokens < SHORT_TOKENS
+        ],
     )
 
 

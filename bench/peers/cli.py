@@ -37,7 +37,7 @@ from bench.routing.trace import Arrival, UnknownFormat
 from bench.sim.profiles import GPUS
 
 PEERS: Final = (
-    "penstock,penstock:session,nginx,HAProxy,Envoy,smg,smg:cache_aware,vllm-router,"
+    "penstock,penstock:least_tokens,penstock:session,nginx,HAProxy,Envoy,smg,smg:cache_aware,vllm-router,"
     "vllm-router:cache_aware,vllm-router:power_of_two,LiteLLM"
 )
 WARM_REQUESTS: Final = 20

@@ -30,6 +30,7 @@ FIELD: Final[Mapping[str, Kind]] = MappingProxyType(
         "penstock": Kind(
             ours.start_penstock,
             (
+                "token_cost",
                 "least_tokens",
                 "session",
                 "least_requests",

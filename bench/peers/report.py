@@ -7,6 +7,7 @@ from typing import Final
 from bench.peers.cell import Cell
 from bench.peers.field import Peer
 from bench.routing.interval import half_width
+from bench.routing.outcome import quantile
 
 _SHOWN: Final = (
     ("ttft_mean_s", "TTFT mean ms", 1e3, 0),
@@ -20,6 +21,8 @@ _SHOWN: Final = (
 _HEADS: Final = (
     "peer",
     "TTFT / first row's",
+    "short: mean ms",
+    "p99",
     *(title for _, title, _, _ in _SHOWN),
     "shares %",
     "CPU ms / request",
@@ -36,7 +39,7 @@ def peers_table(
     """A row a peer, means over its rounds; who could not run says why.
 
     With three rounds and more their 95 % intervals; with any, what the same requests took through
-    the first peer.
+    the first peer. Short prompts are those below cell.SHORT_TOKENS.
     """
     lines = [_line(_HEADS), _line(["---", *["---:"] * (len(_HEADS) - 1)])]
     first = next(iter(cells.values()), ())
@@ -57,6 +60,7 @@ def _row(
     return [
         peer.label,
         _ratios(runs, first),
+        *_short(runs),
         *(_mean(runs, key, unit, digits) for key, _, unit, digits in _SHOWN),
         f"{100 * shares[0]:.0f} to {100 * shares[1]:.0f}",
         f"{fmean(cell.cpu_ms_per_request for cell in runs):.2f}",
@@ -95,6 +99,14 @@ def _ratios(runs: Sequence[Cell], first: Sequence[Cell]) -> str:
         return "-"
     least, most = min(ratios), max(ratios)
     return f"{least:.2f}" if len(ratios) == 1 else f"{least:.2f} to {most:.2f}"
+
+
+def _short(runs: Sequence[Cell]) -> tuple[str, str]:
+    """Mean and p99 TTFT of short prompts, all rounds pooled."""
+    pooled = [ttft_s for cell in runs for ttft_s in cell.short_ttft_s]
+    if not pooled:
+        return "-", "-"
+    return f"{1e3 * fmean(pooled):.0f}", f"{1e3 * quantile(pooled, 0.99):.0f}"
 
 
 def _mean(runs: Sequence[Cell], key: str, unit: float, digits: int) -> str:

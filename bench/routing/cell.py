@@ -12,7 +12,9 @@ from typing import Final
 import orjson
 
 from balancing.policies import POLICIES
+from balancing.policies.token_cost import TokenCost, Weights
 from bench.baselines import BASELINES
+from bench.routing.adversity import CALM, Adversity
 from bench.routing.experiment import Experiment, MakePolicy
 from bench.routing.generators import GENERATORS
 from bench.routing.load import fitting, speedup
@@ -21,6 +23,7 @@ from bench.routing.trace import Arrival, UnknownFormat, opened, read, window
 from bench.sim.profiles import GPUS
 
 # What the figures follow from: a cell that other code made is computed anew.
+WEIGHED: Final = "token_cost:"
 ROOT: Final = Path(__file__).resolve().parents[2]
 CODE: Final = ("balancing/**/*.py", "bench/baselines/*.py", "bench/routing/*.py", "bench/sim/*.py")
 # What only shows them.
@@ -41,12 +44,15 @@ class Cell:
     window_s: float
     noise: float = 0.0
     api_s: float = 0.0
+    adversity: Adversity = CALM
 
     def figures(self) -> dict[str, float]:
         """Compute it; the same cell gives the same figures."""
         profile = replace(GPUS[self.profile], noise=self.noise, api_s=self.api_s)
         arrivals = fitting(self._arrivals(), profile)
-        faster = speedup(arrivals, profile, self.backends, self.load)
+        # One at half speed does half the work.
+        engines = self.backends - self.adversity.slow / 2
+        faster = speedup(arrivals, profile, engines, self.load)
         arrivals = [each._replace(at_s=each.at_s / faster) for each in arrivals]
         experiment = Experiment(
             maker(self.policy),
@@ -54,6 +60,7 @@ class Cell:
             backends=self.backends,
             routers=self.routers,
             seed=self.seed,
+            adversity=self.adversity,
         )
         return experiment.run(arrivals).figures()
 
@@ -106,10 +113,36 @@ def workload(text: str) -> str:
     return text
 
 
+def policy_name(text: str) -> str:
+    """For argparse: a policy's name, or `token_cost:TERM=WEIGHT` for another weight of a term."""
+    try:
+        if text.startswith(WEIGHED):
+            weights_of(text.removeprefix(WEIGHED))
+            return text
+    except (TypeError, ValueError):
+        pass
+    if text not in POLICIES and text not in BASELINES:
+        known = ", ".join([*POLICIES, *BASELINES])
+        terms = "|".join(Weights._fields)
+        raise ArgumentTypeError(
+            f"no policy {text!r}; there are {known}, and {WEIGHED}TERM=WEIGHT of {terms}"
+        )
+    return text
+
+
+def weights_of(text: str) -> Weights:
+    """`later=0:held=2`. Raises ValueError, TypeError."""
+    given = dict(each.split("=") for each in text.split(":"))
+    return Weights(**{name: float(value) for name, value in given.items()})
+
+
 def maker(policy: str) -> MakePolicy:
     """How a policy, ours or another router's rule, is made."""
     if policy in BASELINES:
         return lambda backends, view: BASELINES[policy](view)
+    if policy.startswith(WEIGHED):
+        weights = weights_of(policy.removeprefix(WEIGHED))
+        return lambda backends, view: TokenCost(weights)
     return lambda backends, view: POLICIES[policy](backends)
 
 

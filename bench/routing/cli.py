@@ -16,10 +16,9 @@ from typing import Final
 
 import orjson
 
-from balancing.policies import POLICIES
-from bench.arguments import count, names, nonnegative, positive
-from bench.baselines import BASELINES
-from bench.routing.cell import Cell, compute, workload
+from bench.arguments import count, nonnegative, positive, share
+from bench.routing.adversity import ESTIMATE_SIGMA, Adversity
+from bench.routing.cell import Cell, compute, policy_name, workload
 from bench.routing.figure import NoMatplotlib, draw
 from bench.routing.generators import GENERATORS
 from bench.routing.interval import half_width
@@ -34,6 +33,8 @@ SHOWN: Final = (
     ("hit_rate", "hits", 1.0),
     ("imbalance", "imbalance", 1.0),
 )
+# What the others are measured by, where it is among them.
+ORACLE: Final = "oracle"
 WINDOW_S_MIN: Final = 10.0
 
 
@@ -46,7 +47,11 @@ def main(argv: Sequence[str]) -> int:
         found = dict(zip(cells, pool.map(_told, cells), strict=True))
     for trace, load in product(options.trace, options.load):
         mine = {c: f for c, f in found.items() if (c.trace, c.load) == (trace, load)}
-        print(f"\n{_name(trace)}, load {load:g}, {options.backends} x {options.profile}\n")
+        mixed = str(next(iter(mine)).adversity)
+        print(
+            f"\n{_name(trace)}, load {load:g}, {options.backends} x {options.profile}"
+            f"{', ' * bool(mixed)}{mixed}\n"
+        )
         _table(mine, options.policies)
     if options.json is not None:
         rows = [asdict(c) | {"trace": _name(c.trace)} | f for c, f in found.items()]
@@ -81,15 +86,29 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
             options.window_s,
             options.noise,
             options.api_ms / 1e3,
+            Adversity(
+                options.slow,
+                options.hidden,
+                options.estimates_off,
+                options.rates_wrong,
+                options.outage,
+            ),
         )
 
 
 def _table(found: dict[Cell, dict[str, float]], policies: Sequence[str]) -> None:
-    print("| policy | " + " | ".join(title for _, title, _ in SHOWN) + " |")
-    print("|---|" + "---:|" * len(SHOWN))
+    titles = [title for _, title, _ in SHOWN]
+    oracle = {cell.seed: each for cell, each in found.items() if cell.policy == ORACLE}
+    if oracle:
+        titles.append("E2E x oracle")
+    print("| policy | " + " | ".join(titles) + " |")
+    print("|---|" + "---:|" * len(titles))
     for policy in policies:
-        runs = [figures for cell, figures in found.items() if cell.policy == policy]
-        shown = [_interval([run[key] * unit for run in runs]) for key, _, unit in SHOWN]
+        runs = {cell.seed: figures for cell, figures in found.items() if cell.policy == policy}
+        shown = [_interval([run[key] * unit for run in runs.values()]) for key, _, unit in SHOWN]
+        if oracle:
+            e2e = "e2e_mean_s"
+            shown.append(_interval([run[e2e] / oracle[seed][e2e] for seed, run in runs.items()]))
         print(f"| {policy} | " + " | ".join(shown) + " |")
 
 
@@ -111,8 +130,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     made_up = ", ".join(GENERATORS)
     add("--trace", nargs="+", type=workload, required=True, help=f"trace files, or {made_up}")
-    policies = names("policy", [*POLICIES, *BASELINES])
-    add("--policies", type=policies, default="round_robin,least_requests,least_tokens,session")
+    add(
+        "--policies",
+        type=_policies,
+        default="round_robin,least_requests,least_tokens,session,token_cost",
+    )
     add("--backends", type=count, default=8, metavar="N", help="engines (default 8)")
     add("--profile", choices=GPUS, default="70b-4xh100", help="model and GPUs of each")
     add("--load", type=_loads, default="0.8", metavar="X,…", help="1.0: see bench/routing/load.py")
@@ -126,11 +148,30 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MS",
         help="API server, a request (default 0)",
     )
+    add("--slow", type=_whole, default=0, metavar="N", help="engines at half speed (default 0)")
+    add("--hidden", type=share, default=0.0, metavar="X", help="share of requests sent past us")
+    add(
+        "--estimates-off",
+        type=nonnegative,
+        default=ESTIMATE_SIGMA,
+        metavar="X",
+        help=f"error of prompts' estimated tokens (default {ESTIMATE_SIGMA})",
+    )
+    add("--rates-wrong", type=share, default=0.0, metavar="X", help="error of learnt speeds")
+    add("--outage", action="store_true", help="one backend joins, one dies and comes back")
     add("--seeds", type=count, default=3, metavar="K", help="runs of each cell (default 3)")
     add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")
     add("--figure", type=Path, metavar="OUT", help="draw them; .svg, .png or .pdf")
     return parser
+
+
+def _policies(text: str) -> list[str]:
+    return [policy_name(each) for each in text.split(",")]
+
+
+def _whole(text: str) -> int:
+    return 0 if text == "0" else count(text)
 
 
 def _loads(text: str) -> list[float]:

@@ -16,22 +16,28 @@ from typing import Final
 
 from balancing.ask import Ask
 from balancing.backend import Backend, State
+from balancing.engine_report import EngineReport
 from balancing.fleet import Fleet, Pool
 from balancing.gate import Gate
 from balancing.lease import Lease
+from balancing.output_length import OutputLength
 from balancing.policies.policy import Policy
+from balancing.slow_start import SlowStart
 from bench.baselines.baseline import Baseline
 from bench.baselines.view import View
+from bench.routing.adversity import CALM, Adversity
 from bench.routing.outcome import Outcome
-from bench.routing.trace import Arrival, block_hashes
+from bench.routing.trace import BLOCK_TOKENS, Arrival, block_hashes
 from bench.sim.api_server import ApiServer
 from bench.sim.engine import Engine
 from bench.sim.engine import Sequence as EngineSequence
-from bench.sim.profiles import Gpu
+from bench.sim.profiles import Gpu, slowed
 
-# Of the logarithm of estimate / truth: a median error of 6.5 % is 0.0963 for a normal law
-# (bench/RESULTS.md, estimators; the tails there are longer).
-ESTIMATE_SIGMA: Final = 0.0963
+# As the monitor reads metrics, and as a backend that is back takes its share.
+SCRAPE_S: Final = 2.0
+SLOW_START_S: Final = 30.0
+
+PATH: Final = "/v1/completions"
 
 MakePolicy = Callable[[Sequence[Backend], View], Policy]
 
@@ -41,7 +47,9 @@ class Router:
     """One proxy: its gate, and what a rule of another router's sees, where that is the policy."""
 
     gate: Gate
+    known: tuple[Backend, ...]
     view: View | None
+    lengths: OutputLength
 
 
 class Request:
@@ -49,6 +57,7 @@ class Request:
 
     __slots__ = (
         "_index",
+        "_lengths",
         "_outcome",
         "_uncached_tokens",
         "_view",
@@ -61,10 +70,17 @@ class Request:
     )
 
     def __init__(
-        self, arrival: Arrival, lease: Lease, view: View | None, outcome: Outcome, block_tokens: int
+        self,
+        arrival: Arrival,
+        lease: Lease,
+        router: Router,
+        outcome: Outcome,
+        block_tokens: int,
     ) -> None:
+        view = router.view
         self.arrival = arrival
         self.lease = lease
+        self._lengths = router.lengths
         self._index = int(lease.backend.name)
         self._view = view
         self._uncached_tokens = view.sent(self._index, arrival) if view is not None else 0
@@ -92,7 +108,17 @@ class Request:
         self.last_s = now_s
         if self.sequence.done:
             lease.complete(now_s)
+            lease.settle(self.arrival.prompt_tokens, self.sequence.cached_tokens)
+            self._lengths.observe(self.arrival.tenant, None, PATH, None, self.sequence.generated)
             self._outcome.add(self.arrival, self.ttft_s, now_s, self.sequence.cached_tokens)
+
+    def broken(self, now_s: float) -> None:
+        """Its engine died."""
+        self.lease.end(now_s)
+        if self._view is not None:
+            if self.sequence.generated == 0:
+                self._view.began(self._index, self.arrival, self._uncached_tokens)
+            self._view.ended(self._index, self.arrival, self.sequence.generated)
 
     def _tell(self, view: View) -> None:
         generated = self.sequence.generated
@@ -103,15 +129,35 @@ class Request:
             view.ended(self._index, self.arrival, generated)
 
 
+class Stranger:
+    """A request that came by another way: nobody here hears of it."""
+
+    now_s = 0.0
+
+    def token(self) -> None:
+        """A token came; not to us."""
+
+
 class Experiment:
     """`backends` engines behind `routers` gates that do not know of each other."""
 
     def __init__(
-        self, make: MakePolicy, profile: Gpu, *, backends: int, routers: int, seed: int
+        self,
+        make: MakePolicy,
+        profile: Gpu,
+        *,
+        backends: int,
+        routers: int,
+        seed: int,
+        adversity: Adversity = CALM,
     ) -> None:
         self._profile = profile
+        self._adversity = adversity
         self._rng = Random(seed)
-        self._engines = [Engine(profile, Random(f"{seed} {i}")) for i in range(backends)]
+        self._seed = seed
+        self._engines = [self._engine(i, backends) for i in range(backends)]
+        self._alive = [0] * backends  # how many engines have died there
+        self._live: list[dict[Request, None]] = [{} for _ in range(backends)]
         self._apis = [ApiServer(profile.api_s) for _ in range(backends)]
         self.known: list[Backend] = []  # by all routers
         self._routers = [self._router(make, backends) for _ in range(routers)]
@@ -120,21 +166,36 @@ class Experiment:
         self._stepping = [False] * backends
         self.outcome = Outcome(backends)
 
+    def _engine(self, index: int, backends: int) -> Engine:
+        slow = index >= backends - self._adversity.slow
+        profile = slowed(self._profile) if slow else self._profile
+        return Engine(profile, Random(f"{self._seed} {index}"))
+
     def _router(self, make: MakePolicy, backends: int) -> Router:
         known = tuple(Backend(str(i), f"http://gpu-{i}") for i in range(backends))
         for backend in known:
             backend.state = State.READY
+            backend.prefixes.capacity = self._profile.kv_tokens // BLOCK_TOKENS
         self.known += known
         view = View(self._engines)
         policy = make(known, view)
         fleet = Fleet((Pool("gpus", known, policy),))
         gate = Gate(lambda: fleet, Random(self._rng.getrandbits(64)))
-        return Router(gate, view if isinstance(policy, Baseline) else None)
+        return Router(gate, known, view if isinstance(policy, Baseline) else None, OutputLength())
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """Play all arrivals to the end of the last answer."""
         for arrival in arrivals:
             self._at(arrival.at_s, partial(self._arrive, arrival))
+        if self._adversity.hidden:
+            self._at(0.0, self._scrape)
+        if self._adversity.outage:
+            end_s = arrivals[-1].at_s
+            absent, mortal = len(self._engines) - 2, len(self._engines) - 1
+            self._die(absent, 0.0)
+            self._at(end_s / 6, partial(self._come, absent))
+            self._at(end_s / 3, partial(self._die, mortal))
+            self._at(end_s * 2 / 3, partial(self._come, mortal))
         while self._events:
             now_s, _, event = heapq.heappop(self._events)
             event(now_s)
@@ -145,20 +206,39 @@ class Experiment:
         heapq.heappush(self._events, (when_s, next(self._count), event))
 
     def _arrive(self, arrival: Arrival, now_s: float) -> None:
+        hidden = self._adversity.hidden
+        if hidden and self._rng.random() < hidden:
+            sequence = EngineSequence(
+                arrival.prompt_tokens,
+                max(1, arrival.output_tokens),
+                Stranger(),
+                None,
+                block_hashes(arrival, self._profile.block_tokens),
+            )
+            self._submit(self._rng.randrange(len(self._engines)), sequence, now_s)
+        else:
+            self._place(arrival, now_s)
+
+    def _place(self, arrival: Arrival, now_s: float) -> None:
         router = self._rng.choice(self._routers)
-        estimate = arrival.prompt_tokens * exp(self._rng.gauss(0.0, ESTIMATE_SIGMA))
+        estimate = arrival.prompt_tokens * exp(self._rng.gauss(0.0, self._adversity.sigma))
         ask = Ask(
-            "/v1/completions",
+            PATH,
             prompt_tokens=max(1, round(estimate)),
+            blocks=arrival.prefix,
+            block_tokens=BLOCK_TOKENS * estimate / arrival.prompt_tokens,
             stream=True,
             session=arrival.session,
             tenant=arrival.tenant,
+            output_tokens=router.lengths.expect(arrival.tenant, None, PATH, None),
         )
         if router.view is not None:
             router.view.arrival = arrival
         lease = router.gate.choose(ask, now_s)
         index = int(lease.backend.name)
-        request = Request(arrival, lease, router.view, self.outcome, self._profile.block_tokens)
+        request = Request(arrival, lease, router, self.outcome, self._profile.block_tokens)
+        if self._adversity.outage:
+            self._live[index][request] = None
         self.outcome.sent(index, arrival.prompt_tokens + arrival.output_tokens)
         ready_s = self._apis[index].ready_s(now_s)
         if ready_s > now_s:
@@ -175,12 +255,82 @@ class Experiment:
         duration_s, emissions = self._engines[index].step(now_s)
         self._stepping[index] = bool(duration_s)
         if duration_s:
-            self._at(now_s + duration_s, partial(self._deliver, index, emissions))
+            life = self._alive[index]
+            self._at(now_s + duration_s, partial(self._deliver, index, life, emissions))
 
-    def _deliver(self, index: int, emissions: list[EngineSequence], now_s: float) -> None:
+    def _deliver(
+        self, index: int, life: int, emissions: list[EngineSequence], now_s: float
+    ) -> None:
+        if life != self._alive[index]:
+            return  # of an engine that died
         for sequence in emissions:
             owner = sequence.owner
-            assert isinstance(owner, Request)
+            assert isinstance(owner, Request | Stranger)
             owner.now_s = now_s
             owner.token()
+            if isinstance(owner, Request):
+                if sequence.generated == 1:
+                    self._misread(index, owner.lease.backend)
+                if sequence.done:
+                    self._live[index].pop(owner, None)
         self._step(index, now_s)
+
+    # Adversities ---------------------------------------------------------------------------
+
+    def _misread(self, index: int, backend: Backend) -> None:
+        """What it has just learnt of the speed is wrong."""
+        wrong = self._adversity.rates_wrong
+        if wrong:
+            backend.prefill_speed.work_s *= 1.0 - wrong if index % 2 else 1.0 + wrong
+
+    def _scrape(self, now_s: float) -> None:
+        """Every router reads what the engines say of themselves."""
+        for backend in self.known:
+            engine = self._engines[int(backend.name)]
+            backend.take(
+                EngineReport(
+                    now_s,
+                    engine.running,
+                    engine.waiting,
+                    kv_tokens=self._profile.kv_tokens,
+                    generated_tokens=engine.generation_tokens_total,
+                    own_requests=backend.own.engine_requests,
+                )
+            )
+            backend.prefixes.capacity = self._profile.kv_tokens // BLOCK_TOKENS
+        if self._events:
+            self._at(now_s + SCRAPE_S, self._scrape)
+
+    def _die(self, index: int, now_s: float) -> None:
+        """The engine is gone; whoever was there asks again at once, elsewhere."""
+        self._alive[index] += 1
+        self._engines[index] = self._engine(index, len(self._engines))
+        self._stepping[index] = False
+        for backend in self.known:
+            if backend.name == str(index):
+                backend.state = State.EJECTED
+                backend.restarted()
+        lost, self._live[index] = self._live[index], {}
+        for request in lost:
+            request.broken(now_s)
+        for request in lost:
+            self._place(request.arrival, now_s)
+
+    def _come(self, index: int, now_s: float) -> None:
+        """A new engine takes its place, slowly at first."""
+        for router in self._routers:
+            known = router.known
+            backend = known[index]
+            backend.state = State.WARMING
+            backend.slow_start = SlowStart(
+                now_s,
+                SLOW_START_S,
+                own_tokens=backend.taken_tokens,
+                pool_tokens=sum(each.taken_tokens for each in known),
+            )
+        self._at(now_s + SLOW_START_S, partial(self._warm, index))
+
+    def _warm(self, index: int, now_s: float) -> None:
+        for router in self._routers:
+            router.known[index].state = State.READY
+            router.known[index].slow_start = None

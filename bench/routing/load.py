@@ -26,7 +26,7 @@ def engine_s(arrival: Arrival, profile: Gpu) -> float:
     return prefill_s + output * (profile.token_s + held_tokens * profile.kv_token_s + STREAM_S)
 
 
-def speedup(arrivals: Sequence[Arrival], profile: Gpu, backends: int, load: float) -> float:
+def speedup(arrivals: Sequence[Arrival], profile: Gpu, backends: float, load: float) -> float:
     """How much faster than recorded the trace is to be played for this load."""
     busy_s = sum(engine_s(each, profile) for each in arrivals)
     return load * backends * arrivals[-1].at_s / busy_s

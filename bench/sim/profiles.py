@@ -4,7 +4,7 @@ Two laws of a step's time: `Profile`, a straight line that tests can foretell, a
 to measurements of models on GPUs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -113,6 +113,18 @@ class Gpu(Profile):
             + self.kv_token_s * work.held_tokens
             + STREAM_S * work.decodes
         )
+
+
+def slowed(profile: Gpu) -> Gpu:
+    """The same at half the speed."""
+    return replace(
+        profile,
+        name=f"{profile.name}-slow",
+        weights_s=2 * profile.weights_s,
+        token_s=2 * profile.token_s,
+        attention_s=2 * profile.attention_s,
+        kv_token_s=2 * profile.kv_token_s,
+    )
 
 
 def _gpu(

@@ -21,11 +21,11 @@ class Sign(Enum):
 
 
 class Usage(NamedTuple):
-    """Token counts as a backend reports them."""
+    """Token counts as a backend reports them. `cached_tokens` None: it does not tell them."""
 
     prompt_tokens: int
     completion_tokens: int
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
 
 
 class Event(NamedTuple):
@@ -63,6 +63,7 @@ class _Counts(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
     input_tokens_details: _Details | None = None
 
@@ -156,11 +157,16 @@ def usage_of(raw: msgspec.Raw) -> Usage | None:
     except UNREADABLE:
         return None
     details = counts.prompt_tokens_details or counts.input_tokens_details
-    cached = counts.cache_read_input_tokens or (details.cached_tokens if details else 0) or 0
+    cached = counts.cache_read_input_tokens
+    if cached is None and details is not None:
+        cached = details.cached_tokens
     prompt = counts.prompt_tokens if counts.prompt_tokens is not None else counts.input_tokens
+    if prompt is not None and counts.cache_read_input_tokens is not None:
+        # Anthropic's input is what was in no cache.
+        prompt += counts.cache_read_input_tokens + (counts.cache_creation_input_tokens or 0)
     completion = counts.completion_tokens or counts.output_tokens or 0
-    if prompt is None or min(prompt, completion, cached) < 0:
+    if prompt is None or min(prompt, completion, cached or 0) < 0:
         return None
-    if max(prompt, completion, cached) >= TOKENS_MAX:
+    if max(prompt, completion, cached or 0) >= TOKENS_MAX:
         return None
     return Usage(prompt, completion, cached)

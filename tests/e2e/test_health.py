@@ -8,8 +8,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from bench.sim.server import SimServer
+from tests.e2e.answers import ask
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.sim_process import SimProcess
 
@@ -267,3 +270,37 @@ async def test_a_failing_backend_is_out_and_the_last_one_serves_on(
         await penstock.until(lambda _: len(load.served) > served + 50, 10)
     assert load.errors == []
     assert (await penstock.backends())[1]["state"] in ("ready", "suspect")
+
+
+async def test_requests_that_begin_during_a_scrape_are_nobody_elses(serve: Serve) -> None:
+    """An engine's gauges are read some time after they were asked for."""
+    asked, begun, read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def metrics(_: web.Request) -> web.Response:
+        asked.set()
+        await begun.wait()
+        return web.Response(text='vllm:num_requests_running{engine="0"} 1.0\n')
+
+    async def completions(_: web.Request) -> web.Response:
+        begun.set()
+        await read.wait()
+        return web.json_response({"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]})
+
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "sim-model"}]})
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    app.router.add_post("/v1/completions", completions)
+    app.router.add_get("/{any:.*}", models)
+    async with TestServer(app) as server:
+        deep = {"interval_s": 600}
+        penstock = await serve([str(server.make_url("/"))], health={"timeout_s": 4, "deep": deep})
+        await asked.wait()
+        request = asyncio.create_task(ask(penstock, "/v1/completions"))
+        await penstock.until(lambda listing: listing[0]["engine"] is not None, 5)
+        (backend,) = await penstock.backends()
+        read.set()
+        assert backend["requests_in_flight"] == backend["engine"]["running"] == 1
+        assert backend["engine"]["hidden_requests"] == 0.0
+        assert (await request).status == 200

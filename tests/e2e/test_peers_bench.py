@@ -21,7 +21,7 @@ def test_every_answer_is_whole_and_what_cannot_run_says_why(
     sizes = ["--servers", "2", "--seconds", "2", "--speedup", "10", "--load", "0.4"]
     assert main([*options, *sizes, "--virtual", "--json", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "| penstock least_tokens |" in said
+    assert "| penstock token_cost |" in said
     assert "| HAProxy leastconn |" in said
     cells = orjson.loads(out.read_bytes())["cells"]
     ours = [each for each in cells if each["peer"] == "penstock"]

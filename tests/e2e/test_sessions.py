@@ -89,7 +89,7 @@ async def test_keys_in_bodies_and_what_is_counted(simulate: Simulate, serve: Ser
 
 
 async def test_other_policies_read_no_key(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate(2))
+    penstock = await serve(await simulate(2), pool={"policy": "least_tokens"})
     backends = {await chat(penstock, KEY) for _ in range(24)}
     assert backends == {("b0", "cost"), ("b1", "cost")}
     assert await counted(penstock) == {}

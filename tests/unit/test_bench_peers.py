@@ -96,6 +96,7 @@ def cell(ttft_s: float, faults: dict[str, int] | None = None, peer_core: float =
         2.0,
         {"peer": peer_core, "fleet": 0.2, "client": 0.2},
         1.0,
+        [ttft_s / 2, ttft_s] if ttft_s else [],
     )
 
 
@@ -107,9 +108,9 @@ def test_the_table_tells_who_was_not_whole_and_who_did_not_run() -> None:
         {ours: 60.0, others: 70.0},
     )
     lines = text.splitlines()
-    assert lines[2].startswith("| penstock least_tokens | 1.00 to 1.00 | 300 | - |")
+    assert lines[2].startswith("| penstock token_cost | 1.00 to 1.00 | 225 | 400 | 300 | - |")
     assert lines[2].endswith("| 40 to 60 | 2.00 | 30 | 60 | 20 | 0 |")
-    assert lines[3].startswith("| smg power_of_two | 4.50 | 900 | - |")
+    assert lines[3].startswith("| smg power_of_two | 4.50 | 675 | 900 | 900 | - |")
     assert lines[3].endswith("| 2 x status 503 |")
     assert lines[4] == "| Envoy LEAST_REQUEST | did not run: not installed |"
     assert lines[5:] == ["", "Saturated: smg power_of_two, the peer at 97% of a core."]

@@ -69,7 +69,7 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(folder: Fold
 
 def test_every_value_has_an_origin(folder: Folder) -> None:
     origins = folder.load(FLEET).origins
-    assert len(origins) == 53
+    assert len(origins) == 54
     assert {"listen.cors_origins", "paths", "health.deep.fall", "pools[0].api_key"} <= set(origins)
 
 
@@ -100,7 +100,7 @@ def test_a_flag_that_is_none_was_not_given(folder: Folder) -> None:
 def test_backend_flags_replace_all_pools(folder: Folder) -> None:
     environ = {"PENSTOCK_POOLS__0__POLICY": "random"}
     (pool,) = folder.load(FLEET, environ, {"backends": ["http://x:1", "http://y:1"]}).settings.pools
-    assert (pool.name, pool.policy) == ("default", "least_tokens")
+    assert (pool.name, pool.policy) == ("default", "token_cost")
     assert [(each.name, each.url) for each in pool.backends] == [
         ("b0", "http://x:1"),
         ("b1", "http://y:1"),

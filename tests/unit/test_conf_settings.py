@@ -41,7 +41,7 @@ def test_defaults() -> None:
     settings = Settings.model_validate(configured())
     assert (settings.listen.host, settings.listen.port) == ("0.0.0.0", 8080)
     assert (settings.admin.host, settings.admin.port) == ("127.0.0.1", 9321)
-    assert settings.pools[0].policy == "least_tokens"
+    assert settings.pools[0].policy == "token_cost"
     assert settings.pools[0].backends[0].weight == 1
     assert settings.health.deep.interval_s == 10
     assert settings.timeouts.total_s is None
@@ -113,13 +113,6 @@ def test_one_body_must_fit_into_all_bodies() -> None:
 def test_policies_that_exist(policy: str) -> None:
     flags = {"backends": ["http://h:1"], "policy": policy}
     assert load(None, {}, flags).settings.pools[0].policy == policy
-
-
-@pytest.mark.parametrize("policy", ["token_cost"])
-def test_policies_to_come_are_told_apart(policy: str) -> None:
-    assert pool_refusal(policy=policy) == (
-        f"pools[0].policy: {policy} is not built yet; use least_tokens for now"
-    )
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def after(before: Configuration, *urls: str, **flags: Any) -> Configuration:
 
 
 async def test_backends_named_alike_are_the_same_objects() -> None:
-    before = first(A, B)
+    before = first(A, B, policy="least_tokens")
     b0, b1 = before.fleet.backends
     next_one = after(before, A, C, policy="session")
     assert next_one.fleet.backends[0] is b0

@@ -135,7 +135,9 @@ def test_usage_is_read_and_hidden(name: str, bytewise: bool) -> None:
 def test_usage_comes_with_the_end_elsewhere(name: str) -> None:
     passage = passed(GOLDEN[name], bytewise=True)
     counts = re.findall(rb'"(?:in|out)put_tokens":(\d+)', GOLDEN[name].body)
-    assert passage.request.relay.usage == Usage(int(counts[-2]), int(counts[-1]))
+    usage = passage.request.relay.usage
+    assert usage is not None
+    assert usage[:2] == (int(counts[-2]), int(counts[-1]))
 
 
 @pytest.mark.parametrize("name", WELL)
@@ -235,6 +237,7 @@ def test_a_plain_answer_passes_as_it_came(name: str, bytewise: bool) -> None:
         counts = counts or [
             int(n) for n in re.findall(rb'"(?:prompt|completion)_tokens":(\d+)', golden.body)
         ]
-        assert usage == Usage(*counts[:2])
+        assert usage is not None
+        assert usage[:2] == tuple(counts[:2])
     else:
         assert usage is None

@@ -5,6 +5,10 @@ import pytest
 from balancing.ask import Ask
 from balancing.backend import Backend
 from balancing.lease import Lease
+from balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
+
+# What 10,000 tokens take before anything is known.
+WHOLE_S = work_of(10_000, 10_000) / PRIOR_WORK_PER_S
 
 
 def lease_on(backend: Backend, **fields: object) -> Lease:
@@ -47,12 +51,12 @@ def test_ending_twice_and_late_events_change_nothing() -> None:
 
 
 def test_a_plain_answer_leaves_prefill_by_the_measured_rate() -> None:
-    """Nothing shows its first token: 10,000 tokens at the prior of 10,000/s take a second."""
+    """Nothing shows its first token: 10,000 tokens take their time by the prior."""
     backend = Backend("a", "http://127.0.0.1:1")
     lease = lease_on(backend, prompt_tokens=10_000)
-    backend.advance(0.99)
+    backend.advance(0.99 * WHOLE_S)
     assert backend.queued_prefill_tokens == 10_000
-    backend.advance(1.01)
+    backend.advance(1.01 * WHOLE_S)
     assert (backend.queued_prefill_tokens, backend.active_decode_tokens) == (0, 10_000)
     lease.end(0.0)
     assert backend.own.idle
@@ -73,7 +77,10 @@ def test_the_prefill_rate_is_learnt_from_streams() -> None:
         lease = Lease(backend, Ask("/", prompt_tokens=2_000, stream=True), float(second))
         lease.first_token(second + 1.0)
         lease.end(0.0)
-    assert backend.prefill_rate.tokens_per_s == pytest.approx(2_000, rel=0.02)
+    work = work_of(2_000, 2_000)
+    assert work * backend.prefill_speed.work_s + backend.prefill_speed.step_s == pytest.approx(
+        1.0, rel=0.02
+    )
 
 
 def test_every_change_moves_the_sequence() -> None:
@@ -90,17 +97,17 @@ def test_every_change_moves_the_sequence() -> None:
 
 
 def test_what_waits_shrinks_as_the_head_is_prefilled() -> None:
-    """Two prompts of 10,000 tokens at 10,000/s: only the older is worked on."""
+    """Two prompts of 10,000 tokens: only the older is worked on."""
     backend = Backend("a", "http://127.0.0.1:1")
     first = lease_on(backend, prompt_tokens=10_000, stream=True)
     second = lease_on(backend, prompt_tokens=10_000, stream=True)
     assert backend.waiting_tokens(0.0) == 20_000
-    assert backend.waiting_tokens(0.4) == pytest.approx(16_000)
+    assert backend.waiting_tokens(0.4 * WHOLE_S) == pytest.approx(16_000, rel=1e-4)
     assert backend.waiting_tokens(9.0) == 10_000  # late, but not more than all of it
-    first.first_token(1.0)
-    assert backend.waiting_tokens(1.0) == 10_000
-    assert backend.waiting_tokens(1.5) == pytest.approx(5_000, rel=0.2)
-    second.end(1.5)
+    first.first_token(WHOLE_S)
+    assert backend.waiting_tokens(WHOLE_S) == 10_000
+    assert backend.waiting_tokens(1.5 * WHOLE_S) == pytest.approx(5_000, rel=0.2)
+    second.end(1.5 * WHOLE_S)
     assert backend.waiting_tokens(2.0) == 0
 
 
@@ -108,6 +115,26 @@ def test_plain_answers_pass_one_after_the_other() -> None:
     backend = Backend("a", "http://127.0.0.1:1")
     for _ in range(3):
         lease_on(backend, prompt_tokens=10_000)
-    for now_s, queued in ((0.9, 30_000), (1.1, 20_000), (2.1, 10_000), (3.1, 0)):
-        backend.advance(now_s)
+    for prefills, queued in ((0.9, 30_000), (1.1, 20_000), (2.1, 10_000), (3.1, 0)):
+        backend.advance(prefills * WHOLE_S)
         assert backend.queued_prefill_tokens == queued
+
+
+@pytest.mark.parametrize("fields", [{"generates": False}, {"engine": False, "generates": False}])
+def test_what_no_engine_generates_teaches_no_speed(fields: dict[str, bool]) -> None:
+    """Such answers come in milliseconds, whatever the body says of streams and tokens."""
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(100):
+        lease = lease_on(backend, prompt_tokens=50_000, stream=True, **fields)
+        lease.first_token(0.001)
+        lease.complete(0.001, 50)
+    assert backend.prefill_speed.samples == 0
+    assert backend.own.idle
+
+
+def test_without_an_engine_there_is_no_prefill_to_wait_for() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    lease = lease_on(backend, prompt_tokens=50_000, engine=False, generates=False)
+    assert backend.wait_s(0.0) == 0.0
+    lease.end(1.0)
+    assert backend.own.idle

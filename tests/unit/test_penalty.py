@@ -7,13 +7,14 @@ from random import Random
 import pytest
 
 from balancing.ask import Ask
-from balancing.backend import PREFILL_RATE_PRIOR, Backend, State
+from balancing.backend import Backend, State
 from balancing.fleet import Fleet, Pool
 from balancing.gate import Gate
 from balancing.lease import Lease
 from balancing.penalty import HINT_S_MAX, PENALTY_S, ROW_MAX
 from balancing.policies import POLICIES
 from balancing.policies.policy import Policy
+from balancing.prefill_speed import PRIOR_WORK_PER_S
 
 LOAD_READING = ("least_requests", "power_of_two", "peak_ewma", "least_tokens", "session")
 ASK = Ask("/v1/completions", prompt_tokens=200, stream=True, session="s-1")
@@ -30,9 +31,9 @@ def test_a_failure_is_five_seconds_of_work_that_pass() -> None:
     backend = ready("a")
     Lease(backend, ASK, 10.0).fail(10.0)
     assert backend.own.idle
-    assert backend.penalty_tokens(10.0) == PENALTY_S * PREFILL_RATE_PRIOR
-    assert backend.penalty_tokens(12.0) == pytest.approx(3.0 * PREFILL_RATE_PRIOR)
-    assert backend.penalty_requests(12.0) == pytest.approx(3.0 * PREFILL_RATE_PRIOR / 200)
+    assert backend.penalty_tokens(10.0) == PENALTY_S * PRIOR_WORK_PER_S
+    assert backend.penalty_tokens(12.0) == pytest.approx(3.0 * PRIOR_WORK_PER_S)
+    assert backend.penalty_requests(12.0) == pytest.approx(3.0 * PRIOR_WORK_PER_S / 200)
     assert backend.penalty_tokens(10.0 + PENALTY_S) == 0.0
 
 

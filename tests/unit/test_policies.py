@@ -15,7 +15,6 @@ from balancing.gate import Gate, NoBackend
 from balancing.lease import Lease, Reason
 from balancing.policies import POLICIES
 from balancing.policies.policy import Policy
-from balancing.policies.session import Session
 from conf.kinds import POLICY_NAMES
 
 Make = Callable[[Sequence[Backend]], Policy]
@@ -86,7 +85,7 @@ def test_never_one_that_already_failed_this_request(make: Make, ask: Ask) -> Non
     for _ in range(100):
         lease = gate.choose(ask, 0.0, tried={backends[0], backends[2]})
         assert lease.backend is backends[1]
-        assert lease.reason is Reason.ONLY or (ask.session and make is Session)
+        assert lease.reason is Reason.ONLY or ask.session
 
 
 @every_policy

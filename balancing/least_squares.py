@@ -1,0 +1,110 @@
+"""What two measures of a thing cost, learnt from sums: y = a x1 + b x2, fading, drawn to a prior.
+
+Errors are relative to the geometric mean of what was expected and what came: small samples teach as
+much as large ones, and a sample too low by some factor as much as one too high by it. Relative to
+the samples the low ones would rule; relative to what was expected the high ones do
+(bench/RESULTS.md, estimates of tokens: a median error of 7.7 to 8.2 % where this has 6.4 to 6.5 %).
+"""
+
+from math import sqrt
+from typing import Final
+
+Pair = tuple[float, float]
+
+# What is left of the trust in a prior at the least: nothing beside a sample, more than rounding.
+SHARE_MIN: Final = 1e-4
+# Before so many samples nothing is a surprise: the first ones may be 50 times the prior.
+SAMPLES_MIN: Final = 8
+
+
+class LeastSquares:
+    """Two costs, neither below zero.
+
+    `prior` is never quite forgotten, so that a measure that is always zero does no harm, and two
+    that are always alike are told apart; `trust` is its weight, a sample of which x1 (x2) alone
+    makes y = 1 having that of x1 squared (x2 squared), and each sample leaves `keep` of it. Each
+    sample fades those before it by `fade`. One that is off by more than the factor `surprise_max`
+    is taken to be off by that. `least` is the smallest y there is.
+    """
+
+    __slots__ = (
+        "_aa",
+        "_ab",
+        "_ay",
+        "_bb",
+        "_by",
+        "_fade",
+        "_keep",
+        "_least",
+        "_prior",
+        "_share",
+        "_surprise_max",
+        "_surprise_min",
+        "_trust",
+        "a",
+        "b",
+        "samples",
+    )
+
+    def __init__(
+        self,
+        prior: Pair,
+        trust: Pair,
+        *,
+        fade: float,
+        surprise_max: float,
+        least: float,
+        keep: float = 1.0,
+    ) -> None:
+        self._prior = prior
+        self._trust = trust
+        self._fade = fade
+        self._keep = keep
+        self._share = 1.0  # of the trust, left
+        self._surprise_max = sqrt(surprise_max)
+        self._surprise_min = 1.0 / self._surprise_max
+        self._least = least
+        self._aa = self._ab = self._bb = self._ay = self._by = 0.0
+        self.a, self.b = prior
+        self.samples = 0
+
+    def expect(self, measure: Pair) -> float:
+        """What a thing of this measure costs."""
+        return self.a * measure[0] + self.b * measure[1]
+
+    def observe(self, measure: Pair, cost: float) -> None:
+        """A thing of this measure was seen to cost that."""
+        expected = max(self._least, self.expect(measure))
+        surprise = sqrt(max(cost, self._least) / expected)
+        if self.samples >= SAMPLES_MIN:
+            surprise = min(max(surprise, self._surprise_min), self._surprise_max)
+        mean = expected * surprise
+        a, b, fade = measure[0] / mean, measure[1] / mean, self._fade
+        self._aa = self._aa * fade + a * a
+        self._ab = self._ab * fade + a * b
+        self._bb = self._bb * fade + b * b
+        self._ay = self._ay * fade + a * surprise
+        self._by = self._by * fade + b * surprise
+        self._share = max(SHARE_MIN, self._share * self._keep)
+        self.samples += 1
+        self._solve()
+
+    def forget(self, share: float) -> None:
+        """What was seen up to now counts for so much less: what comes is believed the sooner."""
+        keep = 1.0 - share
+        self._aa *= keep
+        self._ab *= keep
+        self._bb *= keep
+        self._ay *= keep
+        self._by *= keep
+
+    def _solve(self) -> None:
+        (prior_a, prior_b), (trust_a, trust_b) = self._prior, self._trust
+        # A sample of something dearer than the prior weighs less; so does the prior, then.
+        trust_a *= self._share * (min(1.0, prior_a / self.a) ** 2 if self.a else 1.0)
+        trust_b *= self._share * (min(1.0, prior_b / self.b) ** 2 if self.b else 1.0)
+        aa, bb, ab = self._aa + trust_a, self._bb + trust_b, self._ab
+        ay, by = self._ay + trust_a * prior_a, self._by + trust_b * prior_b
+        scale = aa * bb - ab * ab
+        self.a = max(0.0, (bb * ay - ab * by) / scale)
+        self.b = max(0.0, (aa * by - ab * ay) / scale)

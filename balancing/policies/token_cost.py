@@ -1,0 +1,202 @@
+"""Where a request costs the fleet least, in seconds: its own time and what it takes of others'.
+
+With W the prefill ahead of it, w its own (what the backend's prefix cache holds costs nothing),
+M the requests there, K the tokens that they hold, p its prompt, o the tokens of answer expected,
+t a decode step of a stream alone and k what each held token adds to a step, a place costs
+
+    W + w                     its own first token
+    + LATER x W x w / w_mean  those who come after: work on top of work delays them the more
+    + g x M x w               those who are there: each of them stands still for w
+    + STEP x o x t            its own decoding, however idle the place
+    + o x k x K               its own decoding, for what is held there
+    + BESIDE x o x k x M x p  theirs, for what it will hold
+
+LATER keeps long prompts off long queues; g, how far streams that stand still count, is twice the
+share of requests that wait for their prefill, from nothing (a fleet bound by decoding is as slow
+wherever a prompt goes) to all of it (one bound by prefill loses most where a long prompt stops
+many). STEP is small: in a mixed fleet the whole of the difference would fill the fast ones at the
+expense of those who are there. None of them is a time: a fleet twice as slow is balanced alike.
+Each term is in bench/RESULTS.md, with what is lost without it.
+
+All are at the fleet's mean speeds times a backend's slowness (`slowness`). Of places that cost the
+same, as idle ones do, the one that was given least of late, by its weight.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final, NamedTuple
+
+from balancing.ask import Ask
+from balancing.backend import Backend
+from balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
+from balancing.slowness import Speeds, compare
+
+# About the last hundred requests count; before there are any a prefill takes 50 ms.
+FADE: Final = 0.99
+# Speeds change slowly: how fast each is beside the others is looked at once in so many choices. A
+# prime: of requests for two models in turn it would always be the same one's backends otherwise.
+COMPARE: Final = 17
+# A backend that was not asked for that many choices has gone.
+FORGET: Final = 2_000
+# What it may cost more to stay where its session is, of the least cost.
+STAYS: Final = 0.02
+# What a strict session's place may cost more than the cheapest: twice the time to first token that
+# is still good.
+STRICT_S_MAX: Final = 10.0
+MEAN_PRIOR_S: Final = 0.05
+
+
+class Weights(NamedTuple):
+    """How much each term counts. Fitted on the first windows of published traces."""
+
+    wait: float = 1.0
+    prefill: float = 1.0
+    later: float = 0.4
+    others: float = 2.0
+    step: float = 0.2
+    held: float = 1.0
+    beside: float = 0.5
+
+
+@dataclass(slots=True)
+class Cost:
+    """What one backend would cost, in seconds, by what it is made of."""
+
+    wait_s: float
+    prefill_s: float
+    later_s: float
+    others_s: float
+    step_s: float
+    held_s: float
+    beside_s: float
+
+    @property
+    def seconds(self) -> float:
+        own = self.wait_s + self.prefill_s + self.step_s + self.held_s
+        return own + self.later_s + self.others_s + self.beside_s
+
+
+WEIGHTS: Final = Weights()
+
+
+class TokenCost:
+    """Knows of its own, of about the last hundred requests, how long their prefill took in the mean
+    and what share of those in flight then were waiting for theirs; and how fast each backend is
+    beside the others."""
+
+    def __init__(self, weights: Weights = WEIGHTS, *, strict: bool = False) -> None:
+        """`strict`: a session stays where it is as long as that can serve it in time."""
+        self._weights = weights
+        self._strict = strict
+        self._choices = 0
+        self._speeds = Speeds(1.0 / PRIOR_WORK_PER_S, {})
+        self._given: dict[Backend, float] = {}
+        self._seen: dict[Backend, int] = {}  # at which choice
+        self._count = 1.0
+        self._prefills_s = MEAN_PRIOR_S
+        self._waiting = 0.0
+
+    def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
+        costs = self.costs(fit, ask, now_s)
+        best = self._best(fit, costs, ask)
+        chosen = best[0] if len(best) == 1 else rng.choice(best)
+        self._learn(fit, costs)
+        tokens = ask.prompt_tokens + ask.output_tokens * ask.choices
+        self._given[chosen] = self.given_tokens(chosen) + tokens
+        if self._choices % COMPARE == 0:
+            self._compare(fit, now_s)
+        self._choices += 1
+        return chosen
+
+    def preferred(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[Backend]:
+        """Those of which it would choose one now. Learns nothing from it."""
+        return self._best(fit, self.costs(fit, ask, now_s), ask)
+
+    def _best(self, fit: Sequence[Backend], costs: Sequence[Cost], ask: Ask) -> list[Backend]:
+        """A session's home, where that is no dearer than it may be; else the cheapest, and of
+        several those that were given least."""
+        seconds = [cost.seconds for cost in costs]
+        lowest_s = min(seconds)
+        if ask.home is not None:
+            stays_s = lowest_s + (STRICT_S_MAX if self._strict else STAYS * lowest_s)
+            for place, backend in enumerate(fit):
+                if backend.name == ask.home.backend and seconds[place] <= stays_s:
+                    return [backend]
+        best = [backend for place, backend in enumerate(fit) if seconds[place] == lowest_s]
+        if len(best) == 1:
+            return best
+        given = [self.given_tokens(backend) / backend.weight for backend in best]
+        least = min(given)
+        return [backend for backend, tokens in zip(best, given, strict=True) if tokens == least]
+
+    def given_tokens(self, backend: Backend) -> float:
+        """Tokens of prompts and answers that it was given of about the last hundred requests."""
+        return self._given.get(backend, 0.0)
+
+    def _compare(self, fit: Sequence[Backend], now_s: float) -> None:
+        """See how fast each is beside the others, and forget some of what each was given.
+
+        Beside all that were asked of late, not only those that this request may go to: the speeds
+        of two subsets have different means.
+        """
+        for backend in fit:
+            self._seen[backend] = self._choices
+        oldest = self._choices - FORGET
+        self._seen = {each: at for each, at in self._seen.items() if at >= oldest}
+        faded = FADE**COMPARE
+        self._given = {each: self.given_tokens(each) * faded for each in self._seen}
+        self._speeds = compare(list(self._seen), self._prefills_s / self._count, now_s)
+
+    def _learn(self, fit: Sequence[Backend], costs: Sequence[Cost]) -> None:
+        """Count the request that is placed among the last hundred."""
+        requests = streams = 0
+        for backend in fit:
+            requests += backend.requests_in_flight
+            streams += backend.streams
+        least_s = costs[0].prefill_s
+        for cost in costs:
+            least_s = min(least_s, cost.prefill_s)
+        self._count = self._count * FADE + 1.0
+        self._prefills_s = self._prefills_s * FADE + least_s
+        self._waiting = self._waiting * FADE
+        if requests:
+            self._waiting += (requests - streams) / requests
+
+    def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[Cost]:
+        """Of each backend, in the same order."""
+        wait, prefill, later, others, step, held, beside = self._weights
+        work_s = step_s = token_s = 0.0  # of all
+        mean_s, apart = self._speeds
+        speeds = []
+        for backend in fit:
+            speed_s = apart.get(backend, mean_s)
+            speeds.append(speed_s)
+            work_s += speed_s
+            step_s += backend.decode_speed.step_s
+            token_s += backend.decode_speed.held_token_s
+        others = min(1.0, others * self._waiting / self._count)
+        later *= self._count / self._prefills_s
+        output, prompt, prompts = ask.output_tokens, ask.prompt_tokens, ask.prompts
+        context = prompt / prompts
+        costs = []
+        for place, backend in enumerate(fit):
+            speed_s, weight = speeds[place], backend.weight
+            wait_s = (backend.wait_work(now_s) * speed_s + backend.penalty.read(now_s)) / weight
+            uncached = prompt - backend.cached_tokens(ask, now_s)
+            prefill_s = work_of(uncached, context, prompts) * speed_s
+            there = (backend.requests_in_flight + backend.hidden_requests(now_s)) / weight
+            # Its own, in proportion to its prefill: the sums over the fleet are means here.
+            decode = output * speed_s / work_s
+            costs.append(
+                Cost(
+                    wait * wait_s,
+                    prefill * prefill_s,
+                    later * wait_s * prefill_s,
+                    others * there * prefill_s,
+                    step * decode * step_s,
+                    held * decode * token_s * backend.active_decode_tokens / weight,
+                    beside * decode * token_s * there * prompt,
+                )
+            )
+        return costs

@@ -1,0 +1,63 @@
+"""What one backend's prefix cache holds, as far as our own traffic tells: its shadow.
+
+Blocks are hashes of text, each chained to all before it (`prompt_blocks`), so a prompt's leading
+blocks are held together or not at all, and the longest match is found by halving.
+
+An engine forgets what was used longest ago. Here two generations do it: what is used is put into
+the young one, and when that holds as much as the engine it becomes the old one and the old one is
+forgotten. So as much as the engine holds is remembered, and up to twice that; each use costs one
+`set.update`, and nothing is kept per block but its hash. (Half of it to all of it, the other way to
+cut, loses a third of the hits of conversations that fill the caches: bench/RESULTS.md.)
+"""
+
+from collections.abc import Hashable
+from typing import Final
+
+# A block of prompt_blocks.BLOCK_BYTES at the usual 3.2 bytes a token.
+BLOCK_TOKENS: Final = 160
+# Until an engine tells its size: the 400,000 tokens of one on a large GPU.
+BLOCKS_PRIOR: Final = 400_000 // BLOCK_TOKENS
+
+
+class PrefixIndex:
+    """As many blocks as the engine's cache has, `capacity`, to twice as many."""
+
+    __slots__ = ("_old", "_young", "capacity")
+
+    def __init__(self, capacity: int = BLOCKS_PRIOR) -> None:
+        self.capacity = capacity
+        # Of integers; told to the compiler, it would box and unbox them at every look.
+        self._young: set[Hashable] = set()
+        self._old: set[Hashable] = set()
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def held(self, blocks: tuple[Hashable, ...]) -> int:
+        """How many of these leading blocks are here."""
+        if not blocks or not self._has(blocks[0]):
+            return 0
+        held, beyond = 1, len(blocks) + 1
+        while beyond - held > 1:
+            middle = (held + beyond) // 2
+            if self._has(blocks[middle - 1]):
+                held = middle
+            else:
+                beyond = middle
+        return held
+
+    def use(self, blocks: tuple[Hashable, ...]) -> None:
+        """A prompt of these blocks went there."""
+        blocks = blocks[: self.capacity]
+        if len(self._young) + len(blocks) > self.capacity:
+            self._old = self._young
+            self._young = set()
+        self._young.update(blocks)
+
+    def clear(self) -> None:
+        """The engine started anew: it holds nothing."""
+        self._young = set()
+        self._old = set()
+
+    def _has(self, block: Hashable) -> bool:
+        return block in self._young or block in self._old

@@ -1,0 +1,71 @@
+"""`POST /api/v1/explain`: a choice as JSON. The prompt itself is nowhere in it."""
+
+from dataclasses import fields
+from typing import Final
+
+import msgspec
+
+from balancing.ask import Ask
+from balancing.explain import Candidate
+from balancing.fields import UNREADABLE
+from balancing.gate import Choice
+from balancing.policies.token_cost import Cost
+
+TERMS: Final = tuple(field.name for field in fields(Cost))
+
+_keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+# Whose body it is, by the key that only it has.
+_PATHS: Final = (
+    ("messages", "/v1/chat/completions"),
+    ("prompt", "/v1/completions"),
+    ("input", "/v1/responses"),
+)
+
+
+def path_of(body: bytes) -> str:
+    """The path that a body was most likely written for."""
+    try:
+        given = _keys.decode(body)
+    except UNREADABLE:
+        given = {}
+    return next((path for key, path in _PATHS if key in given), "/v1/chat/completions")
+
+
+def render(ask: Ask, choice: Choice, policy: str | None) -> dict[str, object]:
+    """What was asked for as it was understood, and every candidate with its costs in seconds.
+
+    `policy` is the name of the pool's.
+    """
+    return {
+        "pool": choice.pool,
+        "policy": policy,
+        "chosen": choice.chosen,
+        "reason": choice.reason,
+        "request": {
+            "model": ask.model,
+            "prompt_tokens": ask.prompt_tokens,
+            "expected_output_tokens": round(ask.output_tokens),
+            "blocks": len(ask.blocks),
+            "session": ask.session is not None,
+            "stream": ask.stream,
+        },
+        "candidates": [_candidate(each) for each in choice.candidates],
+    }
+
+
+def _candidate(candidate: Candidate) -> dict[str, object]:
+    cost = candidate.cost
+    return {
+        "name": candidate.backend.name,
+        "pool": candidate.pool,
+        "eligible": not candidate.out,
+        "why_not": candidate.out or None,
+        "cost_s": round(cost.seconds, 6) if cost is not None else None,
+        "terms": {name: round(getattr(cost, name), 6) for name in TERMS}
+        if cost is not None
+        else None,
+        "cached_tokens": candidate.cached_tokens,
+        "to_win": candidate.to_win or None,
+    }

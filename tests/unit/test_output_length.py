@@ -1,0 +1,78 @@
+"""How long answers will be: by the finest class that is known well enough, bounded."""
+
+from random import Random
+
+import pytest
+
+from balancing.output_length import CLASSES_MAX, PRIOR_TOKENS, SAMPLES_MIN, OutputLength
+
+CHAT = "/v1/chat/completions"
+
+
+def taught(
+    lengths: OutputLength,
+    tokens: float,
+    samples: int,
+    tenant: str = "t",
+    max_tokens: int | None = None,
+) -> None:
+    for _ in range(samples):
+        lengths.observe(tenant, "m", CHAT, max_tokens, tokens)
+
+
+def test_nothing_known_is_the_prior_within_the_clients_limit() -> None:
+    lengths = OutputLength()
+    assert lengths.expect("t", "m", CHAT, None) == PRIOR_TOKENS
+    assert lengths.expect("t", "m", CHAT, 16) == 16
+
+
+def test_the_finest_class_with_enough_samples_counts() -> None:
+    lengths = OutputLength()
+    taught(lengths, 1_000.0, 10 * SAMPLES_MIN, tenant="other")
+    assert lengths.expect("t", "m", CHAT, None) == pytest.approx(1_000.0)  # the model's
+    taught(lengths, 50.0, SAMPLES_MIN - 1)
+    assert lengths.expect("t", "m", CHAT, None) > 500.0
+    taught(lengths, 50.0, 1)
+    assert lengths.expect("t", "m", CHAT, None) == pytest.approx(50.0)
+    assert lengths.expect("t", "m", "/v1/completions", None) == pytest.approx(50.0)  # the tenant's
+    assert lengths.expect("t", "another", CHAT, None) == PRIOR_TOKENS
+
+
+def test_limits_of_like_size_are_one_class() -> None:
+    lengths = OutputLength()
+    taught(lengths, 40.0, SAMPLES_MIN, max_tokens=600)
+    taught(lengths, 4_000.0, 10 * SAMPLES_MIN, max_tokens=8_000)
+    assert lengths.expect("t", "m", CHAT, 1_000) == pytest.approx(40.0)
+    assert lengths.expect("t", "m", CHAT, 30) <= 30.0
+
+
+@pytest.mark.parametrize("factor", [1 / 3, 3.0])
+def test_it_converges_within_a_hundred_answers(factor: float) -> None:
+    lengths, rng = OutputLength(), Random(1)
+    for _ in range(100):
+        lengths.observe("t", "m", CHAT, None, factor * PRIOR_TOKENS * rng.lognormvariate(0.0, 0.5))
+    truth = factor * PRIOR_TOKENS * 1.133  # the mean of that law: e to the half of its variance
+    assert lengths.expect("t", "m", CHAT, None) == pytest.approx(truth, rel=0.15)
+
+
+def test_one_absurd_answer_moves_it_little() -> None:
+    lengths = OutputLength()
+    taught(lengths, 100.0, 200)
+    lengths.observe("t", "m", CHAT, None, 1e9)
+    assert lengths.expect("t", "m", CHAT, None) < 120.0
+
+
+def test_classes_are_bounded() -> None:
+    lengths = OutputLength()
+    for number in range(CLASSES_MAX):
+        lengths.observe(f"t{number}", "m", CHAT, None, 10.0)
+        assert len(lengths._classes) <= CLASSES_MAX
+    taught(lengths, 10.0, SAMPLES_MIN, tenant="last")
+    assert lengths.expect("last", "m", CHAT, None) == pytest.approx(10.0)
+
+
+def test_names_are_kept_short() -> None:
+    """A client's model may be as long as a body."""
+    lengths = OutputLength()
+    lengths.observe("t", "m" * 10_000_000, CHAT, None, 10.0)
+    assert max(len(name) for each in lengths._classes for name in each) <= 256

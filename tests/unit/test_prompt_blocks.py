@@ -1,0 +1,136 @@
+"""Blocks of a prompt: equal beginnings, whoever wrote them down."""
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+
+from balancing.backend import Backend
+from balancing.peek import peek
+from balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, compact, prompt_blocks
+from balancing.tokens import TokenEstimator
+
+TURN = {"role": "user", "content": "All work and no play makes Jack a dull boy. " * 20}
+ANSWER = {"role": "assistant", "content": "All play and no work makes him a mere toy. " * 20}
+
+
+def blocks(**fields: Any) -> tuple[int, ...]:
+    body = orjson.dumps({"model": "m", **fields})
+    path = "/v1/completions" if "prompt" in fields else "/v1/chat/completions"
+    return peek(path, [], body, TokenEstimator(), prefixes=True).blocks
+
+
+def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def test_a_turn_begins_with_the_one_before() -> None:
+    first, second = blocks(messages=[TURN]), blocks(messages=[TURN, ANSWER, TURN])
+    assert len(second) > len(first) > 0
+    assert common(first, second) >= len(first) - 1  # its last may hold the closing bracket
+
+
+def test_a_change_shows_from_its_block_on() -> None:
+    text = "x" * 10 * BLOCK_BYTES
+    changed = text[: 4 * BLOCK_BYTES] + "y" + text[4 * BLOCK_BYTES + 1 :]
+    same = common(blocks(prompt=text), blocks(prompt=changed))
+    assert same == 4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"model": "n"}, {"cache_salt": "s"}, {"tools": [{"type": "function", "name": "f"}]}],
+    ids=str,
+)
+def test_models_salts_and_tools_share_nothing(other: dict[str, Any]) -> None:
+    assert common(blocks(messages=[TURN]), blocks(**{"messages": [TURN]} | other)) == 0
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5_000}}
+TOOL = {"type": "function", "function": {"name": "f", "description": "does it " * 90}}
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "messages": ("/v1/chat/completions", {"messages": [TURN, ANSWER, TURN]}),
+    "tools": ("/v1/chat/completions", {"tools": [TOOL], "messages": [TURN]}),
+    "no tools": ("/v1/chat/completions", {"tools": None, "messages": [TURN, TURN]}),
+    "image": (
+        "/v1/chat/completions",
+        {"messages": [TURN, {"role": "user", "content": [IMAGE]}, TURN]},
+    ),
+    "system": ("/v1/messages", {"system": "Be brief. " * 99, "messages": [TURN]}),
+    "instructions": ("/v1/responses", {"instructions": "Be brief. " * 99, "input": [TURN]}),
+}
+
+
+@pytest.mark.parametrize(("path", "fields"), SHAPES.values(), ids=SHAPES.keys())
+def test_how_a_client_writes_its_json_makes_no_difference(
+    path: str, fields: dict[str, Any]
+) -> None:
+    body = {"model": "m"} | fields
+    ways = [
+        orjson.dumps(body),
+        json.dumps(body).encode(),
+        json.dumps(body, indent=2).encode(),
+        json.dumps(body, indent="\t", separators=(" , ", " : ")).encode(),
+    ]
+    seen = {peek(path, [], way, TokenEstimator(), prefixes=True).blocks for way in ways}
+    assert len(seen) == 1
+    assert min(map(len, seen)) > 0
+
+
+@pytest.mark.parametrize("part", [b'[ "cut off', b'{ "a": \xff}', b"[ " * 5_000, b""])
+def test_what_is_no_json_is_taken_as_it_is(part: bytes) -> None:
+    assert compact(part) == part
+
+
+def test_what_the_api_does_not_read_counts_for_nothing() -> None:
+    junk = {"input": "word " * 30_000, "prompt": ["x"] * 9, "system": "word " * 9_000}
+    plain, stuffed = ({"messages": [TURN]} | more for more in ({}, junk))
+    one, other = (
+        peek("/v1/chat/completions", [], orjson.dumps(body), TokenEstimator(), prefixes=True)
+        for body in (plain, stuffed)
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/messages/count_tokens", "/v1/embeddings"])
+def test_what_generates_nothing_leaves_no_blocks(path: str) -> None:
+    body = orjson.dumps({"messages": [TURN], "stream": True})
+    ask = peek(path, [], body, TokenEstimator(), generates=False, prefixes=True)
+    assert (ask.blocks, ask.output_tokens) == ((), 0.0)
+
+
+def test_inline_media_end_what_is_compared() -> None:
+    def with_image(data: str) -> list[dict[str, Any]]:
+        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+        return [TURN, {"role": "user", "content": [image]}, TURN]
+
+    one, other = blocks(messages=with_image("A" * 5_000)), blocks(messages=with_image("B" * 5_000))
+    assert one == other
+    assert len(one) == len(blocks(messages=[TURN]))
+
+
+def test_nobody_asks_nothing_is_hashed() -> None:
+    body = orjson.dumps({"prompt": "x" * 5_000})
+    assert peek("/v1/completions", [], body, TokenEstimator()).blocks == ()
+
+
+def test_several_prompts_have_no_common_beginning() -> None:
+    assert blocks(prompt=["x" * 5_000, "y" * 5_000]) == ()
+
+
+def test_blocks_are_bounded() -> None:
+    text = b'"' + b"x" * (BLOCK_BYTES * (BLOCKS_MAX + 10)) + b'"'
+    assert len(prompt_blocks(b"", text)) == BLOCKS_MAX
+
+
+def test_tokens_of_blocks_never_reach_the_whole_prompt() -> None:
+    body = orjson.dumps({"model": "m", "messages": [TURN, ANSWER] * 10})
+    ask = peek("/v1/chat/completions", [], body, TokenEstimator(), prefixes=True)
+    backend = Backend("a", "")
+    assert backend.cached_tokens(ask, 0.0) == 0
+    backend.prefixes.use(ask.blocks[: len(ask.blocks) // 2])
+    assert backend.cached_tokens(ask, 0.0) == pytest.approx(ask.prompt_tokens / 2, rel=0.05)
+    backend.prefixes.use(ask.blocks)
+    assert ask.prompt_tokens > backend.cached_tokens(ask, 0.0) > 0.95 * ask.prompt_tokens
