@@ -4,7 +4,6 @@ import msgspec
 
 from balancing.fields import UNREADABLE
 from balancing.output_length import PRIOR_TOKENS
-from balancing.session_homes import Home
 from balancing.tokens import NOTHING, Measure, TokenEstimator
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -39,7 +38,7 @@ class Ask(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...] = ()  # of its text, as prefix caches would share it
     block_tokens: float = 0.0  # what each of them is in tokens
     output_tokens: float = PRIOR_TOKENS  # expected of each choice
-    home: Home | None = None  # where its session was last
+    home: str | None = None  # the backend where its session was last
 
     def with_count(self, counted: Measure, estimator: TokenEstimator) -> "Ask":
         """The same request, its text counted by a tokenizer: (tokens, turns)."""

@@ -117,10 +117,12 @@ class Backend:
     """A vLLM server: identity, health, load and measured speed."""
 
     __slots__ = (
+        "_found_hits",
         "_head_since_s",
         "_measured_s",
         "_prefilling",
         "admin_state",
+        "awaited_hits",
         "back_since_s",
         "decode_speed",
         "doubted",
@@ -181,10 +183,12 @@ class Backend:
         self.latency = PeakEwma()
         self.prefixes = PrefixIndex()
         self.hits = HitCorrection()
-        # Since the last report: prompt tokens that should have been in its cache, of answers that
-        # did not tell what was, and what was, of those that did.
+        # Prompt tokens that should have been in its cache, of requests in flight; since the last
+        # report, of answers that did not tell what was; and what was, of those that did.
+        self.awaited_hits = 0
         self.untold_hits = 0
         self.told_hits = 0
+        self._found_hits = 0  # by its metrics, of requests that had no answer yet
         self._measured_s = float("-inf")  # when it last showed its speed
         self.engine_requests_peak = 0  # of our own, since the last scrape began
         # Leases whose prompts are not prefilled yet, oldest first (a dict as an ordered set).
@@ -304,9 +308,12 @@ class Backend:
 
     @property
     def head_prefill_s(self) -> float:
-        """What the prompt that is being prefilled takes in all, at the measured speed."""
+        """What the prompt that is being prefilled takes at the most, at the measured speed.
+
+        As if nothing of it were cached: that it is was only a guess.
+        """
         head = next(iter(self._prefilling), None)
-        return head.queued_work * self.prefill_speed.work_s if head is not None else 0.0
+        return head.whole_work * self.prefill_speed.work_s if head is not None else 0.0
 
     def cached_tokens(self, ask: "Ask", now_s: float) -> int:
         """Of its prompt, what its prefix cache probably holds."""
@@ -314,27 +321,18 @@ class Backend:
         return int(expected * self.hits.ratio) if expected else 0
 
     def expected_tokens(self, ask: "Ask", now_s: float) -> int:
-        """The same if it kept all that we sent it, and as long as we think.
-
-        Where a prompt has parts that are no text, its session's last turn tells too.
-        """
-        held = 0
-        if ask.blocks:
-            # The last token of a prompt is never cached.
-            known = self.prefixes.held(ask.blocks) * ask.block_tokens
-            held = min(int(known), ask.prompt_tokens - 1)
-        home = ask.home if ask.media_parts and ask.prompts == 1 else None
-        if home is not None and home.backend == self.name:
-            held = min(max(held, int(home.held_tokens(now_s))), ask.prompt_tokens - 1)
-        return held
+        """The same if it kept all that we sent it, and as long as we think."""
+        if not ask.blocks:
+            return 0
+        # The last token of a prompt is never cached.
+        known = self.prefixes.held(ask.blocks) * ask.block_tokens
+        return min(int(known), ask.prompt_tokens - 1)
 
     def take(self, report: EngineReport) -> None:
         """What its engine's metrics say now."""
         before, self.report = self.report, report
-        untold, told = self.untold_hits, self.told_hits
-        self.untold_hits = self.told_hits = 0
         if report.kv_tokens is not None:
-            self.prefixes.capacity = max(1, report.kv_tokens // BLOCK_TOKENS)
+            self.prefixes.resize(report.kv_tokens // BLOCK_TOKENS)
         if not report.awake:
             self.prefixes.clear()
         if before is None:
@@ -343,9 +341,22 @@ class Backend:
             self.progress += 1
         if report.restarted_since(before):
             self.restarted()
-        elif untold:
-            found = report.prefix_hits_tokens - before.prefix_hits_tokens
-            self.hits.observe(untold, max(0, found - told))
+        else:
+            self._correct_hits(report.prefix_hits_tokens - before.prefix_hits_tokens)
+
+    def _correct_hits(self, found: int) -> None:
+        """Hold what its metrics found since the last report against what should have been.
+
+        An engine counts a hit when it begins with a prompt, we when the answer is there, reports
+        later: what was found and belongs to no answer is that of requests in flight, or of others.
+        """
+        self._found_hits = max(0, self._found_hits + found - self.told_hits)
+        if self.untold_hits:
+            used = min(self._found_hits, self.untold_hits)
+            self.hits.observe(self.untold_hits, used)
+            self._found_hits -= used
+        self._found_hits = min(self._found_hits, self.awaited_hits)
+        self.untold_hits = self.told_hits = 0
 
     def restarted(self) -> None:
         """Its engine began anew, maybe another one: what was learnt of the last is void."""
@@ -353,6 +364,7 @@ class Backend:
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
         self.hits = HitCorrection()
+        self._found_hits = self.untold_hits = self.told_hits = 0
 
     def measured(self, now_s: float) -> bool:
         """Whether it has shown its speed lately: what it was long ago says nothing."""

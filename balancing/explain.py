@@ -44,24 +44,34 @@ def candidates(
 ) -> list[Candidate]:
     """All backends of `pools`; costs of those in `fit`, where the policy knows costs."""
     costs: dict[Backend, Cost] = {}
-    if chosen_pool is not None and isinstance(chosen_pool.policy, TokenCost):
-        costs = dict(zip(fit, chosen_pool.policy.costs(fit, ask, now_s), strict=True))
-    best_s = min([costs[each].seconds for each in best if each in costs], default=0.0)
+    bar_s = 0.0  # what another would have to cost less than
+    if chosen_pool is not None and isinstance(policy := chosen_pool.policy, TokenCost):
+        costs = dict(zip(fit, policy.costs(fit, ask, now_s), strict=True))
+        bar_s = min([costs[each].seconds for each in best], default=0.0)
+        if best and best[0].name == ask.home:
+            bar_s = policy.bar_s(bar_s)
     found = []
     for pool in pools:
         for backend in pool.backends:
             out = ineligible(backend, ask)
             if not out and backend not in fit:
-                out = "its slow start does not take this much yet"
-                if pool is not chosen_pool and chosen_pool is not None:
-                    out = f"the pool {chosen_pool.name} comes first"
+                out = _not_fit(backend, pool, chosen_pool)
             cost = costs.get(backend)
             to_win = ""
             if cost is not None and backend not in best:
-                to_win = _to_win(backend, best[0], ask, cost, cost.seconds - best_s, now_s)
+                to_win = _to_win(backend, best[0], ask, cost, cost.seconds - bar_s, now_s)
             held = backend.cached_tokens(ask, now_s)
             found.append(Candidate(backend, pool.name, out, cost, held, to_win))
     return found
+
+
+def _not_fit(backend: Backend, pool: Pool, chosen_pool: Pool | None) -> str:
+    """Why one that could serve it does not come into question now."""
+    if pool is not chosen_pool and chosen_pool is not None:
+        return f"the pool {chosen_pool.name} comes first"
+    if not backend.fit:
+        return f"{backend.state} on suspicion, {backend.reason}: asked when nobody else can be"
+    return "its slow start does not take this much yet"
 
 
 def _to_win(
@@ -71,17 +81,19 @@ def _to_win(
 
     Wait and prefill enter the cost linearly, each with what it makes of the other.
     """
-    if gap_s <= 0.0 and ask.home is not None and ask.home.backend == best.name:
-        return f"so much less cost that its session leaves {best.name}"
+    penalty_s = backend.penalty.read(now_s)
+    if penalty_s and not best.penalty.read(now_s):
+        return f"its penalty for failures over, in {penalty_s:.1f} s"
     if gap_s <= 0.0:
         return f"fewer tokens given to it of late, by its weight, than to {best.name}"
     ways = []
-    waits_s = cost.wait_s + cost.later_s
-    ahead = backend.wait_work(now_s)
-    if waits_s >= gap_s and ahead:
-        ways.append(f"{ahead * gap_s / waits_s:,.0f} tokens less to prefill before it")
-    elif waits_s >= gap_s:
-        ways.append(f"{gap_s / waits_s:.0%} less of the penalty for its failures")
+    if penalty_s >= gap_s:
+        ways.append(f"{gap_s:.1f} s less of the penalty for its failures")
+    waits_s = cost.wait_s - penalty_s + cost.later_s
+    if waits_s >= gap_s:
+        share = gap_s / waits_s
+        ahead = backend.waiting_tokens(now_s)
+        ways.append(f"{share * ahead:,.0f} tokens less to prefill before it")
     prefills_s = cost.prefill_s + cost.later_s + cost.others_s
     if prefills_s >= gap_s:
         uncached = ask.prompt_tokens - backend.cached_tokens(ask, now_s)
@@ -94,4 +106,6 @@ def _to_win(
     load_s = cost.wait_s + cost.later_s + cost.others_s + cost.held_s + cost.beside_s
     if load_s >= gap_s:
         return f"{gap_s / load_s:.0%} less load of every kind"
+    if best.name == ask.home:
+        return f"nothing that it has: the session's own, {best.name}, would have to cost more"
     return "nothing: idle it would still be slower"

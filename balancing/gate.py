@@ -83,12 +83,11 @@ class Gate:
         reason = _reason(pool, ask, chosen, alone=alone)
         key = _home_key(pool, ask)
         if key is not None:
-            tokens = ask.prompt_tokens + round(ask.output_tokens)
-            self.homes.put(key, chosen.name, tokens, now_s)
+            self.homes.put(key, chosen.name)
         return Lease(chosen, ask, now_s, reason, retry=retry)
 
     def explain(self, ask: Ask, now_s: float) -> Choice:
-        """What `choose` would do, and why. Changes nothing. Raises UnknownModel.
+        """What `choose` would do, and why. Reserves and learns nothing. Raises UnknownModel.
 
         Only `token_cost` tells it beforehand.
         """
@@ -205,5 +204,5 @@ def _reason(pool: Pool, ask: Ask, chosen: Backend, *, alone: bool) -> Reason:
         home = pool.policy.home(ask.session)
         return Reason.AFFINITY if chosen.name == home else Reason.SPILL
     if ask.home is not None:
-        return Reason.AFFINITY if chosen.name == ask.home.backend else Reason.SPILL
+        return Reason.AFFINITY if chosen.name == ask.home else Reason.SPILL
     return Reason.ONLY if alone else Reason.COST

@@ -91,11 +91,19 @@ class Lease:
         own.engine_requests += ask.prompts * ask.choices
         own.retries += retry
         own.sequence += 1
+        backend.awaited_hits += self.expected_tokens
         backend.requests_total += 1
         backend.taken_tokens += ask.prompt_tokens
         if ask.blocks:
             backend.prefixes.use(ask.blocks)
-        backend.begin_prefill(self, now_s)
+        if ask.engine:
+            backend.begin_prefill(self, now_s)
+
+    @property
+    def whole_work(self) -> float:
+        """Its prompts' prefill if nothing of them were cached."""
+        ask = self.ask
+        return work_of(ask.prompt_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
 
     @property
     def silent(self) -> bool:
@@ -180,6 +188,7 @@ class Lease:
             return
         self.ended = True
         self.backend.end_prefill(self, now_s)
+        self.backend.awaited_hits -= self.expected_tokens
         own = self.backend.own
         own.queued_prefill_tokens -= self.queued_tokens
         own.queued_work -= self.queued_work

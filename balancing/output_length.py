@@ -13,7 +13,8 @@ SAMPLES_MIN: Final = 30
 # About the last hundred count, and one that is this much longer than its class for that much.
 FADE: Final = 0.99
 SURPRISE_MAX: Final = 10.0
-# Tenants and models may be many, models are named by clients: past this many the oldest go.
+# Tenants and models may be many, models are named by clients: past this many those go that were
+# not seen for longest.
 CLASSES_MAX: Final = 4_096
 NAME_MAX: Final = 256
 
@@ -63,11 +64,10 @@ class OutputLength:
     ) -> None:
         """Learn from an answer that came whole."""
         for each in _classes(tenant, model, path, max_tokens):
-            mean = self._classes.get(each)
-            if mean is None:
-                if len(self._classes) >= CLASSES_MAX:
-                    del self._classes[next(iter(self._classes))]
-                mean = self._classes[each] = _Mean()
+            mean = self._classes.pop(each, None) or _Mean()
+            if len(self._classes) >= CLASSES_MAX:
+                del self._classes[next(iter(self._classes))]
+            self._classes[each] = mean
             mean.observe(tokens)
 
 

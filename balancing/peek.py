@@ -6,16 +6,23 @@ string.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import xxhash
 
 from balancing.ask import Ask
 from balancing.fields import NO_FIELD, UNREADABLE, Fields
 from balancing.output_length import PRIOR_TOKENS, OutputLength
 from balancing.prompt_blocks import BLOCK_BYTES, compact, prompt_blocks
-from balancing.tokens import BYTES_PER_TOKEN, NOTHING, TokenEstimator, measure
+from balancing.tokens import (
+    BYTES_PER_TOKEN,
+    MEDIA_PART_TOKENS,
+    NOTHING,
+    TokenEstimator,
+    measure,
+)
 
 if TYPE_CHECKING:
     from balancing.session_key import SessionKeys
@@ -43,6 +50,12 @@ PROMPTS_MAX: Final = 1_024
 # More than any context holds: a number that a client gives must not stretch a timeout for ever.
 COUNT_MAX: Final = 131_072
 COUNTED_BYTES_MAX: Final = 262_144
+
+# A mark of 16 digits, as often as makes it as long as text of an image's tokens.
+MARK_REPEATS: Final = round(MEDIA_PART_TOKENS * BYTES_PER_TOKEN / 16)
+# Whisper has 50 positions a second (arXiv 2212.04356): 640 bytes each of 16 kHz PCM, 160 of 64
+# kbit/s.
+MEDIA_BYTES_PER_TOKEN: Final = 320
 
 NO_OBJECT: Final = "The request body must be one valid JSON object."
 
@@ -75,15 +88,8 @@ def peek(
     somebody asks for the blocks of its text. `outputs` tells how long its answer will be.
     """
     if not body or not _is_json(headers):
-        return Ask(
-            path,
-            prompt_tokens=tokens_of_bytes(body),
-            generates=generates,
-            engine=engine,
-            session=_session(sessions, headers, None, tenant),
-            tenant=tenant,
-            response_id=_response_in(path),
-        )
+        session = _session(sessions, headers, None, tenant)
+        return _unread(path, body, session, tenant, generates=generates, engine=engine)
     try:
         fields = (_fields if sessions is None else sessions.decoder).decode(body)
     except (*UNREADABLE, RecursionError):
@@ -100,9 +106,14 @@ def peek(
         measured = NOTHING
         tokens = min(tokens, cut_tokens or tokens)
     blocks: tuple[int, ...] = ()
+    block_tokens = 0.0
     if prefixes and prompts == 1 and generates:
+        inline, parts = mark_media(parts) if media_parts else (0, parts)
         whole = b"".join(map(compact, parts))
-        blocks = prompt_blocks(_root_of(fields), before_media(whole) if media_parts else whole)
+        blocks = prompt_blocks(_root_of(fields), whole)
+        # Media that are elsewhere have no bytes here: their tokens are in no block.
+        here = tokens if media_parts == inline else estimator.estimate(model, measured, inline)
+        block_tokens = min(tokens, here) * BLOCK_BYTES / max(len(whole), BLOCK_BYTES)
     max_tokens = _max_tokens_of(fields)
     expected = PRIOR_TOKENS if outputs is None else outputs.expect(tenant, model, path, max_tokens)
     return Ask(
@@ -122,8 +133,24 @@ def peek(
         tenant=tenant,
         response_id=response_id,
         blocks=blocks,
-        block_tokens=tokens * BLOCK_BYTES / max(len(text), BLOCK_BYTES),
+        block_tokens=block_tokens,
         output_tokens=expected if generates else 0.0,
+    )
+
+
+def _unread(
+    path: str, body: bytes, session: str | None, tenant: str, *, generates: bool, engine: bool
+) -> Ask:
+    """What is wanted where the body is not text."""
+    return Ask(
+        path,
+        prompt_tokens=tokens_of_bytes(body),
+        generates=generates,
+        engine=engine,
+        session=session,
+        tenant=tenant,
+        response_id=_response_in(path),
+        output_tokens=PRIOR_TOKENS if generates else 0.0,
     )
 
 
@@ -205,25 +232,43 @@ def without_media(text: bytes) -> tuple[int, bytes]:
     if not parts:
         return 0, text
     kept, at = [], 0
-    for found in _INLINE_MEDIA.finditer(text):
-        if text[found.start() - 1 : found.start()] != b"\\":
-            kept.append(text[at : found.start(found.lastindex or 0)])
-            at = found.end()
+    for begin, end in _inline_media(text):
+        kept.append(text[at:begin])
+        at = end
     kept.append(text[at:])
     return parts, b"".join(kept)
 
 
-def before_media(text: bytes) -> bytes:
-    """The text up to its first inline data, of which only the bytes tell what it is."""
+def mark_media(parts: Sequence[bytes]) -> tuple[int, list[bytes]]:
+    """(number of inline data, the JSON with a mark in the place of each).
+
+    A mark is the data's hash, as long as text of so many tokens is: equal images are equal text.
+    """
+    number = 0
+    marked: list[bytes] = []
+    for text in parts:
+        kept: list[bytes] = []
+        at = 0
+        for begin, end in _inline_media(text):
+            mark = xxhash.xxh3_64_hexdigest(text[begin:end]).encode()
+            kept += (text[at:begin], mark * MARK_REPEATS)
+            at = end
+            number += 1
+        kept.append(text[at:])
+        marked.append(b"".join(kept))
+    return number, marked
+
+
+def _inline_media(text: bytes) -> Iterator[tuple[int, int]]:
+    """Where each begins and ends, but for text that speaks of such data."""
     for found in _INLINE_MEDIA.finditer(text):
         if text[found.start() - 1 : found.start()] != b"\\":
-            return text[: found.start()]
-    return text
+            yield found.start(found.lastindex or 0), found.end(found.lastindex or 0)
 
 
 def tokens_of_bytes(body: bytes) -> int:
     """A guess for a body that is not read as text, at least 1."""
-    return max(1, round(len(body) / BYTES_PER_TOKEN))
+    return max(1, round(len(body) / MEDIA_BYTES_PER_TOKEN))
 
 
 def _prompts_of(fields: Fields) -> tuple[int, int]:

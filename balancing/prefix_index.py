@@ -17,6 +17,8 @@ from typing import Final
 BLOCK_TOKENS: Final = 160
 # Until an engine tells its size: the 400,000 tokens of one on a large GPU.
 BLOCKS_PRIOR: Final = 400_000 // BLOCK_TOKENS
+# Whatever an engine says: the 16 million tokens of a few dozen large GPUs, 17 MiB here.
+BLOCKS_MAX: Final = 100_000
 
 
 class PrefixIndex:
@@ -35,29 +37,39 @@ class PrefixIndex:
 
     def held(self, blocks: tuple[Hashable, ...]) -> int:
         """How many of these leading blocks are here."""
-        if not blocks or not self._has(blocks[0]):
-            return 0
-        held, beyond = 1, len(blocks) + 1
-        while beyond - held > 1:
-            middle = (held + beyond) // 2
-            if self._has(blocks[middle - 1]):
-                held = middle
-            else:
-                beyond = middle
-        return held
+        return _leading(blocks, self._young, self._old)
 
     def use(self, blocks: tuple[Hashable, ...]) -> None:
         """A prompt of these blocks went there."""
         blocks = blocks[: self.capacity]
-        if len(self._young) + len(blocks) > self.capacity:
+        room = self.capacity - len(self._young)
+        if len(blocks) > room and len(blocks) - _leading(blocks, self._young, _NONE) > room:
             self._old = self._young
             self._young = set()
         self._young.update(blocks)
+
+    def resize(self, blocks: int) -> None:
+        """The engine's cache has that many."""
+        self.capacity = min(max(1, blocks), BLOCKS_MAX)
 
     def clear(self) -> None:
         """The engine started anew: it holds nothing."""
         self._young = set()
         self._old = set()
 
-    def _has(self, block: Hashable) -> bool:
-        return block in self._young or block in self._old
+
+_NONE: Final[set[Hashable]] = set()
+
+
+def _leading(blocks: tuple[Hashable, ...], young: set[Hashable], old: set[Hashable]) -> int:
+    """How many of these leading blocks are in either."""
+    if not blocks or not (blocks[0] in young or blocks[0] in old):
+        return 0
+    held, beyond = 1, len(blocks) + 1
+    while beyond - held > 1:
+        middle = (held + beyond) // 2
+        if blocks[middle - 1] in young or blocks[middle - 1] in old:
+            held = middle
+        else:
+            beyond = middle
+    return held

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
@@ -57,10 +57,13 @@ class AdminClient:
         backend: dict[str, Any] = self._ask("POST", path, dict)
         return backend
 
-    def explain(self, body: bytes, path: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Where a request would go."""
-        query = f"?path={quote(path, '')}" if path else ""
-        found: dict[str, Any] = self._ask("POST", f"/api/v1/explain{query}", dict, body, headers)
+    def explain(
+        self, body: bytes, path: str | None, tenant: str | None, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Where a request of that tenant would go."""
+        given = {"path": path, "tenant": tenant}
+        query = urlencode({name: value for name, value in given.items() if value})
+        found: dict[str, Any] = self._ask("POST", f"/api/v1/explain?{query}", dict, body, headers)
         return found
 
     def _ask(

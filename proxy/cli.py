@@ -173,6 +173,7 @@ def _add_operations(commands: Any) -> None:
     dry.add_argument(
         "--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent with it"
     )
+    dry.add_argument("--tenant", metavar="NAME", help="whose it would be, of those configured")
     dry.add_argument("--json", action="store_true", help="the whole answer, as JSON")
     admin_client.add_arguments(dry)
     dry.set_defaults(command=explain)

@@ -30,7 +30,7 @@ def explain(parsed: argparse.Namespace) -> int:
         body = sys.stdin.buffer.read() if str(parsed.file) == "-" else parsed.file.read_bytes()
     except OSError as error:
         raise AdminError(f"cannot read {parsed.file}: {error.strerror}") from None
-    found = client_of(parsed).explain(body, parsed.path, _headers(parsed.header))
+    found = client_of(parsed).explain(body, parsed.path, parsed.tenant, _headers(parsed.header))
     if parsed.json:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:

@@ -28,7 +28,7 @@ def path_of(body: bytes) -> str:
     """The path that a body was most likely written for."""
     try:
         given = _keys.decode(body)
-    except UNREADABLE:
+    except (*UNREADABLE, RecursionError):
         given = {}
     return next((path for key, path in _PATHS if key in given), "/v1/chat/completions")
 

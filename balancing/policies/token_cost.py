@@ -99,9 +99,10 @@ class TokenCost:
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
         costs = self.costs(fit, ask, now_s)
-        best = self._best(fit, costs, ask)
+        best = self._best(fit, costs, ask, now_s)
         chosen = best[0] if len(best) == 1 else rng.choice(best)
-        self._learn(fit, costs)
+        if ask.engine:
+            self._learn(fit, costs)
         tokens = ask.prompt_tokens + ask.output_tokens * ask.choices
         self._given[chosen] = self.given_tokens(chosen) + tokens
         if self._choices % COMPARE == 0:
@@ -111,17 +112,34 @@ class TokenCost:
 
     def preferred(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[Backend]:
         """Those of which it would choose one now. Learns nothing from it."""
-        return self._best(fit, self.costs(fit, ask, now_s), ask)
+        return self._best(fit, self.costs(fit, ask, now_s), ask, now_s)
 
-    def _best(self, fit: Sequence[Backend], costs: Sequence[Cost], ask: Ask) -> list[Backend]:
+    def bar_s(self, home_s: float) -> float:
+        """What another must cost less than for a session to leave a home that costs `home_s`."""
+        return home_s - STRICT_S_MAX if self._strict else home_s / (1.0 + STAYS)
+
+    def _best(
+        self, fit: Sequence[Backend], costs: Sequence[Cost], ask: Ask, now_s: float
+    ) -> list[Backend]:
         """A session's home, where that is no dearer than it may be; else the cheapest, and of
-        several those that were given least."""
+        several those that were given least.
+
+        One that has a penalty only where all have: it is empty because it fails, and what is empty
+        costs less than the penalty where the others have much to do.
+        """
         seconds = [cost.seconds for cost in costs]
         lowest_s = min(seconds)
+        if fit[seconds.index(lowest_s)].penalty.read(now_s):
+            sound_s = [
+                seconds[place]
+                for place, backend in enumerate(fit)
+                if not backend.penalty.read(now_s)
+            ]
+            lowest_s = min(sound_s, default=lowest_s)
         if ask.home is not None:
-            stays_s = lowest_s + (STRICT_S_MAX if self._strict else STAYS * lowest_s)
             for place, backend in enumerate(fit):
-                if backend.name == ask.home.backend and seconds[place] <= stays_s:
+                sound = self._strict or not backend.penalty.read(now_s)
+                if backend.name == ask.home and sound and self.bar_s(seconds[place]) <= lowest_s:
                     return [backend]
         best = [backend for place, backend in enumerate(fit) if seconds[place] == lowest_s]
         if len(best) == 1:
@@ -166,7 +184,7 @@ class TokenCost:
     def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[Cost]:
         """Of each backend, in the same order."""
         wait, prefill, later, others, step, held, beside = self._weights
-        work_s = step_s = token_s = 0.0  # of all
+        work_s = step_s = token_s = 0.0  # sums over all
         mean_s, apart = self._speeds
         speeds = []
         for backend in fit:
@@ -176,13 +194,15 @@ class TokenCost:
             step_s += backend.decode_speed.step_s
             token_s += backend.decode_speed.held_token_s
         others = min(1.0, others * self._waiting / self._count)
-        later *= self._count / self._prefills_s
-        output, prompt, prompts = ask.output_tokens, ask.prompt_tokens, ask.prompts
+        # Where nearly all of every prompt is cached: none is quicker than a step.
+        later /= max(self._prefills_s / self._count, step_s / len(fit))
+        output, prompts = ask.output_tokens, ask.prompts
+        prompt = ask.prompt_tokens if ask.engine else 0
         context = prompt / prompts
         costs = []
         for place, backend in enumerate(fit):
             speed_s, weight = speeds[place], backend.weight
-            wait_s = (backend.wait_work(now_s) * speed_s + backend.penalty.read(now_s)) / weight
+            wait_s = backend.wait_work(now_s) * speed_s / weight + backend.penalty.read(now_s)
             uncached = prompt - backend.cached_tokens(ask, now_s)
             prefill_s = work_of(uncached, context, prompts) * speed_s
             there = (backend.requests_in_flight + backend.hidden_requests(now_s)) / weight

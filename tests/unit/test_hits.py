@@ -1,5 +1,6 @@
 """What a backend's cache really held, and where sessions were."""
 
+import msgspec
 import pytest
 
 from balancing.ask import Ask
@@ -7,7 +8,8 @@ from balancing.backend import Backend
 from balancing.engine_report import EngineReport
 from balancing.hit_correction import HitCorrection
 from balancing.lease import Lease
-from balancing.session_homes import FORGET_S, SESSIONS_MAX, SessionHomes
+from balancing.prefix_index import BLOCKS_MAX
+from balancing.session_homes import SESSIONS_MAX, SessionHomes
 
 BLOCKS = tuple(range(100))
 ASK = Ask("/", prompt_tokens=16_000, stream=True, blocks=BLOCKS, block_tokens=160.0)
@@ -89,6 +91,39 @@ def test_one_answer_that_tells_does_not_silence_the_metrics() -> None:
     assert backend.hits.ratio < 0.1
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+def test_answers_that_take_longer_than_reports_are_far_apart(share: float) -> None:
+    """An engine counts hits as it begins, ten reports before the answer is there."""
+    backend = Backend("a", "")
+    backend.take(report(0.0, 0))
+    turn(backend)
+    hits, answering = 0, []
+    for second in range(1, 400):
+        if second % 4 == 0:
+            answering.append((second, Lease(backend, ASK, float(second))))
+            hits += round(share * answering[-1][1].expected_tokens)
+        while answering and answering[0][0] <= second - 10:
+            lease = answering.pop(0)[1]
+            lease.settle(16_000, None)
+            lease.complete(float(second))
+        backend.take(report(float(second), hits))
+    assert backend.hits.ratio == pytest.approx(share, abs=0.05)
+    for _, lease in answering:
+        lease.end(400.0)
+    assert backend.awaited_hits == 0
+
+
+def test_hits_of_others_make_up_for_no_more_than_is_in_flight() -> None:
+    backend = Backend("a", "")
+    backend.take(report(0.0, 0))
+    hits = 10**9  # before anything of ours
+    backend.take(report(1.0, hits))
+    for second in range(2, 200):
+        turn(backend).settle(16_000, None)
+        backend.take(report(float(second), hits))
+    assert backend.hits.ratio < 0.2
+
+
 def test_finding_more_makes_up_for_nothing() -> None:
     hits = HitCorrection()
     for _ in range(300):
@@ -131,43 +166,44 @@ def test_the_index_is_as_large_as_the_cache() -> None:
     assert backend.prefixes.capacity == 100
 
 
-def test_the_last_home_counts_and_fades() -> None:
+def test_the_index_is_bounded_whatever_an_engine_says() -> None:
+    backend = Backend("a", "")
+    backend.take(EngineReport(1.0, kv_tokens=10**15))
+    assert backend.prefixes.capacity == BLOCKS_MAX
+    backend.take(EngineReport(2.0, kv_tokens=0))
+    assert backend.prefixes.capacity == 1
+
+
+def test_a_prompt_that_is_at_work_may_take_as_long_as_if_nothing_were_cached() -> None:
+    """That it is, is only a guess: who is patient with an engine must not rely on it."""
+    backend = Backend("a", "")
+    turn(backend)
+    cold_s = 16_000 * 1.25 * backend.prefill_speed.work_s
+    Lease(backend, ASK, 3.0)
+    assert backend.wait_s(3.0) < 0.01 * cold_s
+    assert backend.head_prefill_s == pytest.approx(cold_s)
+
+
+def test_what_no_engine_works_on_stands_in_nobodys_way() -> None:
+    backend = Backend("a", "")
+    Lease(backend, Ask("/tokenize", prompt_tokens=10_000, generates=False, engine=False), 0.0)
+    Lease(backend, msgspec.structs.replace(ASK, blocks=()), 0.0)
+    whole_s = backend.wait_s(0.0)
+    assert backend.wait_s(whole_s / 2) == pytest.approx(whole_s / 2)
+
+
+def test_the_last_home_counts() -> None:
     homes = SessionHomes()
-    homes.put("s", "a", 1_000, 0.0)
-    homes.put("s", "b", 2_000, 10.0)
-    home = homes.find("s")
-    assert home is not None
-    assert (home.backend, home.held_tokens(10.0)) == ("b", 2_000.0)
-    assert home.held_tokens(10.0 + FORGET_S) == pytest.approx(2_000 / 2.718, rel=0.01)
+    homes.put("s", "a")
+    homes.put("s", "b")
+    assert homes.find("s") == "b"
     assert homes.find("t") is homes.find(None) is None
 
 
 def test_homes_are_bounded_and_the_oldest_go() -> None:
     homes = SessionHomes()
     for number in range(SESSIONS_MAX + 10):
-        homes.put(str(number), "a", 1, 0.0)
+        homes.put(str(number), "a")
     assert len(homes) == SESSIONS_MAX
     assert homes.find("0") is None
     assert homes.find("10") is not None
-
-
-def test_a_prompt_with_images_is_known_by_its_session() -> None:
-    homes = SessionHomes()
-    homes.put("s", "a", 5_000, 0.0)
-    ask = Ask("/", prompt_tokens=6_000, media_parts=1, session="s", home=homes.find("s"))
-    assert Backend("a", "").cached_tokens(ask, 0.0) == 5_000
-    assert Backend("b", "").cached_tokens(ask, 0.0) == 0
-
-
-def test_several_prompts_with_images_and_a_session_are_given_back() -> None:
-    homes = SessionHomes()
-    homes.put("s", "a", 5_000, 0.0)
-    backend = Backend("a", "")
-    ask = Ask(
-        *("/", None, 400), prompts=4, media_parts=1, stream=True, session="s", home=homes.find("s")
-    )
-    lease = Lease(backend, ask, 0.0)
-    for index in range(4):
-        lease.first_token(1.0, index)
-    lease.complete(2.0)
-    assert backend.own.idle

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
+from balancing.ask import Ask
 from balancing.backend import Backend
 from balancing.peek import peek
 from balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, compact, prompt_blocks
@@ -101,14 +102,49 @@ def test_what_generates_nothing_leaves_no_blocks(path: str) -> None:
     assert (ask.blocks, ask.output_tokens) == ((), 0.0)
 
 
-def test_inline_media_end_what_is_compared() -> None:
-    def with_image(data: str) -> list[dict[str, Any]]:
-        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
-        return [TURN, {"role": "user", "content": [image]}, TURN]
+def with_images(*images: str) -> list[dict[str, Any]]:
+    """A turn, one with these images (data or an address), and one more."""
+    parts = [{"type": "image_url", "image_url": {"url": image}} for image in images]
+    return [TURN, {"role": "user", "content": parts}, TURN]
 
-    one, other = blocks(messages=with_image("A" * 5_000)), blocks(messages=with_image("B" * 5_000))
-    assert one == other
-    assert len(one) == len(blocks(messages=[TURN]))
+
+def inline(letter: str) -> str:
+    return "data:image/png;base64," + letter * 50_000
+
+
+def asked(messages: list[dict[str, Any]]) -> Ask:
+    body = orjson.dumps({"model": "m", "messages": messages})
+    return peek("/v1/chat/completions", [], body, TokenEstimator(), prefixes=True)
+
+
+def test_inline_media_are_compared_by_what_they_are() -> None:
+    one, other = asked(with_images(inline("A"))), asked(with_images(inline("B")))
+    before = len(asked([TURN]).blocks)
+    assert one.blocks[:before] == other.blocks[:before]
+    assert not {*one.blocks[before + 1 :]} & {*other.blocks}
+    assert (
+        asked([*with_images(inline("A")), TURN]).blocks[: len(one.blocks) - 1] == (one.blocks[:-1])
+    )
+
+
+def test_other_images_after_the_same_text_are_not_cached() -> None:
+    backend = Backend("a", "")
+    first = asked(with_images(*map(inline, "ABCDE")))
+    backend.prefixes.use(first.blocks)
+    tokens_before = asked([TURN]).prompt_tokens
+    again = asked(with_images(*map(inline, "FGHIJ")))
+    assert again.prompt_tokens > 5_000
+    assert backend.cached_tokens(again, 0.0) < 1.2 * tokens_before + 200
+    same = asked([*with_images(*map(inline, "ABCDE")), TURN])
+    assert backend.cached_tokens(same, 0.0) > 0.8 * first.prompt_tokens
+
+
+def test_media_that_are_elsewhere_are_in_no_block() -> None:
+    backend = Backend("a", "")
+    first = asked(with_images(*[f"https://h/{number}.png" for number in range(5)]))
+    backend.prefixes.use(first.blocks)
+    assert first.prompt_tokens > 5_000
+    assert backend.cached_tokens(first, 0.0) < first.prompt_tokens - 4_000
 
 
 def test_nobody_asks_nothing_is_hashed() -> None:

@@ -249,6 +249,52 @@ def test_twice_the_weight_is_half_the_load() -> None:
     assert choose(TokenCost(), [weak, strong], prompt(1_000)) == "strong"
 
 
+def test_a_black_hole_draws_nothing_however_busy_the_others_are() -> None:
+    """A penalty of a second beside streams that cost seconds."""
+    hole, busy = ready("hole", weight=8.0), ready("busy")
+    for _ in range(20):
+        stream(busy, 20_000)
+    assert choose(TokenCost(), [hole, busy], prompt(4_000)) == "hole"
+    hole.penalty.charge(0.0, hint_s=1.0)
+    assert choose(TokenCost(), [hole, busy], prompt(4_000), 0.9) == "busy"
+    assert choose(TokenCost(), [hole, busy], prompt(4_000), 1.1) == "hole"
+
+
+def test_where_all_fail_the_lesser_penalty_counts() -> None:
+    one, other = ready("one", weight=8.0), ready("other")
+    one.penalty.charge(0.0, hint_s=10.0)
+    other.penalty.charge(0.0, hint_s=5.0)
+    assert choose(TokenCost(), [one, other], prompt(100)) == "other"
+
+
+def test_where_nearly_all_is_cached_a_queue_of_milliseconds_drives_nobody_away() -> None:
+    """A step is as long as any prefill, however little there is to do."""
+    fleet = [ready("a"), ready("b")]
+    policy = TokenCost()
+    for _ in range(1_000):
+        lease = Lease(policy.choose(fleet, TURN, 0.0, Random(1)), TURN, 0.0)
+        lease.first_token(0.02)
+        lease.end(0.02)
+    Lease(fleet[0], prompt(150), 0.0)
+    later_s = policy.costs(fleet, prompt(20_000), 0.0)[0].later_s
+    assert 0.0 < later_s < 0.5
+
+
+def test_what_no_engine_works_on_has_no_prefill_and_teaches_none() -> None:
+    fleet = [ready("a"), ready("b")]
+    policy = TokenCost()
+    tokenize = Ask(*("/tokenize", None, 20_000), generates=False, engine=False, output_tokens=0.0)
+    before = policy.costs(fleet, prompt(1_000), 0.0)
+    for _ in range(200):
+        policy.choose(fleet, tokenize, 0.0, Random(1))
+    assert policy.costs(fleet, tokenize, 0.0)[0].seconds == 0.0
+    Lease(fleet[0], prompt(1_000), 0.0)
+    Lease(fleet[1], prompt(1_000), 0.0)
+    after = policy.costs(fleet, prompt(1_000), 0.0)
+    assert after[0].prefill_s == before[0].prefill_s
+    assert after[0].later_s == pytest.approx(0.4 * after[0].wait_s * after[0].prefill_s / 0.05)
+
+
 # Sessions ---------------------------------------------------------------------------------
 
 
@@ -282,6 +328,18 @@ def test_a_strict_session_stays_until_that_costs_too_much() -> None:
     while home.wait_s(0.0) < 2 * STRICT_S_MAX:
         Lease(home, prompt(30_000), 0.0)
     assert gate.choose(ask, 0.0).reason is Reason.SPILL
+
+
+def test_a_home_that_fails_is_left_but_by_strict_sessions() -> None:
+    for strict in (False, True):
+        a, b = ready("a"), ready("b")
+        gate = gate_of([a, b], strict=strict)
+        ask = Ask("/", prompt_tokens=100, stream=True, session="s")
+        home = gate.choose(ask, 0.0).backend
+        for _ in range(40):
+            stream(b if home is a else a, 20_000)
+        home.penalty.charge(0.0, hint_s=1.0)
+        assert (gate.choose(ask, 0.0).backend is home) is strict
 
 
 def test_an_unfit_home_is_left() -> None:
@@ -342,10 +400,45 @@ def test_what_would_make_it_win_does(seed: int) -> None:
     told = candidates([pool], pool, fleet, [fleet[1]], ask, 0.0)[0]
     assert "tokens less to prefill" in told.to_win
     tokens = int(told.to_win.split(" ")[0].replace(",", ""))
-    fleet[0].own.queued_work -= int(tokens * 0.9)
+    assert 0 < tokens <= fleet[0].queued_prefill_tokens
+    work = fleet[0].queued_work * tokens / fleet[0].queued_prefill_tokens
+    fleet[0].own.queued_work -= int(work * 0.9)
     assert choose(policy, fleet, ask) == "b"
-    fleet[0].own.queued_work -= int(tokens * 0.11)
+    fleet[0].own.queued_work -= int(work * 0.11)
     assert "a" in choose(policy, fleet, ask)
+
+
+def test_one_that_failed_is_told_to_wait_for_the_end_of_its_penalty() -> None:
+    fleet = [ready("a"), ready("b")]
+    fleet[0].penalty.charge(0.0)
+    Lease(fleet[0], prompt(30), 0.0)
+    told = gate_of(fleet).explain(prompt(100), 2.0)
+    assert told.chosen == ["b"]
+    assert told.candidates[0].to_win == "its penalty for failures over, in 3.0 s"
+
+
+def test_one_that_is_out_on_suspicion_is_told_so() -> None:
+    fleet = [ready("a"), ready("b")]
+    fleet[0].state, fleet[0].reason, fleet[0].doubted = State.EJECTED, "stalled", True
+    told = gate_of(fleet).explain(prompt(100), 0.0)
+    assert told.candidates[0].out == (
+        "ejected on suspicion, stalled: asked when nobody else can be"
+    )
+
+
+def test_a_strict_session_that_would_not_move_for_an_idle_one_is_told_so() -> None:
+    fleet = [ready("a"), ready("b")]
+    gate = gate_of(fleet, strict=True)
+    ask = Ask("/", prompt_tokens=100, stream=True, session="s")
+    home = gate.choose(ask, 0.0).backend
+    (other,) = {"a", "b"} - {home.name}
+    told = {each.backend.name: each.to_win for each in gate.explain(ask, 0.0).candidates}
+    assert told[other].startswith("nothing that it has")
+    while home.wait_s(0.0) < STRICT_S_MAX:  # it stays still, but for a bit
+        Lease(home, prompt(30_000), 0.0)
+    Lease(fleet[0] if fleet[0] is not home else fleet[1], prompt(30_000), 0.0)
+    told = {each.backend.name: each.to_win for each in gate.explain(ask, 0.0).candidates}
+    assert "tokens less to prefill" in told[other]
 
 
 def test_what_would_decide_between_equals_is_told() -> None:
