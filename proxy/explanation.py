@@ -1,6 +1,5 @@
 """`POST /api/v1/explain`: a choice as JSON. The prompt itself is nowhere in it."""
 
-from dataclasses import fields
 from typing import Final
 
 import msgspec
@@ -9,9 +8,9 @@ from balancing.ask import Ask
 from balancing.explain import Candidate
 from balancing.fields import UNREADABLE
 from balancing.gate import Choice
-from balancing.policies.token_cost import Cost
+from balancing.policies.token_cost import Weights
 
-TERMS: Final = tuple(field.name for field in fields(Cost))
+TERMS: Final = tuple(f"{name}_s" for name in Weights._fields)
 
 _keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
