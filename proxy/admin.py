@@ -145,9 +145,12 @@ class Admin:
         return _json(change)
 
     async def _explain(self, request: web.Request) -> web.Response:
-        """Where the request in the body would go; `path` is whose body it is."""
+        """Where the request in the body would go; `path` and `tenant` are whose it is."""
         plane = self._plane
         body = await request.read()
+        tenant = request.query.get("tenant", "")
+        if tenant and all(tenant != each.name for each in plane.settings.tenants):
+            return _error(404, "unknown_tenant", "No tenant of this name is configured: ?tenant=…")
         path = request.query.get("path") or path_of(body)
         route = plane.route(b"POST", path.encode())
         if route is None:
@@ -158,7 +161,7 @@ class Admin:
             if name.lower() != b"origin"
         ]
         try:
-            ask = plane.ask_of(path, route, headers, body, request.query.get("tenant", ""))
+            ask = plane.ask_of(path, route, headers, body, tenant)
             choice = plane.gate.explain(ask, monotonic())
         except MalformedAsk as error:
             return _error(400, "invalid_request", str(error))

@@ -105,6 +105,8 @@ async def test_who_cannot_take_it_says_why(simulate: Simulate, serve: Serve) -> 
         (b'{"model": "nobody-has-it", "prompt": "x"}', "", 404, "model_not_found"),
         (b"{}", "?path=/v1/nothing", 404, "not_proxied"),
         (b'{"model": 7}', "?path=/v1/completions", 400, "invalid_request"),
+        (b'{"prompt":' + b"[" * 100_000, "", 400, "invalid_request"),
+        (b"{}", "?tenant=nobody", 404, "unknown_tenant"),
     ],
 )
 async def test_what_cannot_be_explained_is_said(
@@ -138,6 +140,23 @@ async def test_the_command_prints_the_costs(
         status, _, err = await command(*arguments)
         assert status == 1
         assert "--header must be" in err
+
+
+async def test_a_tenants_sessions_are_its_own(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    tenants = [{"name": name, "keys": [{"key": f"sk-{name}"}]} for name in ("one", "two")]
+    penstock = await serve(await simulate(2), tenants=tenants)
+    await ask(penstock, CHAT, LONG, x_session_id="s-1", authorization="Bearer sk-one")
+    file = tmp_path / "request.json"
+    file.write_bytes(orjson.dumps(LONG))
+    arguments = (str(file), "--admin", penstock.admin_url, "--header", "x-session-id: s-1")
+    for tenant, reason in (("one", "affinity"), ("two", "cost")):
+        status, out, _ = await command(*arguments, "--tenant", tenant)
+        assert (status, out.rstrip().endswith(f"({reason})")) == (0, True), out
+    status, _, err = await command(*arguments, "--tenant", "three")
+    assert status == 1
+    assert "No tenant of this name" in err
 
 
 async def test_other_policies_have_no_costs(
