@@ -4,6 +4,7 @@ import msgspec
 
 from balancing.fields import UNREADABLE
 from balancing.output_length import PRIOR_TOKENS
+from balancing.prompt_blocks import BLOCKS_MAX
 from balancing.tokens import NOTHING, Measure, TokenEstimator
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -37,6 +38,8 @@ class Ask(msgspec.Struct, frozen=True):
     first_pool: bool = False  # no model decides
     blocks: tuple[int, ...] = ()  # of its text, as prefix caches would share it
     block_tokens: float = 0.0  # what each of them is in tokens
+    text_blocks: int = BLOCKS_MAX  # so many; from the first inline image on:
+    media_block_tokens: float = 0.0
     output_tokens: float = PRIOR_TOKENS  # expected of each choice
     home: str | None = None  # the backend where its session was last
 
@@ -45,7 +48,11 @@ class Ask(msgspec.Struct, frozen=True):
         tokens = estimator.estimate(self.model, self.measured, self.media_parts, counted)
         share = tokens / self.prompt_tokens
         return msgspec.structs.replace(
-            self, prompt_tokens=tokens, counted=counted, block_tokens=self.block_tokens * share
+            self,
+            prompt_tokens=tokens,
+            counted=counted,
+            block_tokens=self.block_tokens * share,
+            media_block_tokens=self.media_block_tokens * share,
         )
 
     @property

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # A speed that was measured longer ago is forgotten: a backend that looked slow, and so got nothing,
 # is tried again.
 STALE_S: Final = 300.0
+# Tokens awaited are estimates, those found the engine's: before a model is known, off by so much.
+AWAITED_OFF: Final = 2
 # Finagle's Peak EWMA decays over 10 s: about the time a burst takes to pass.
 LATENCY_TAU_S: Final = 10.0
 
@@ -324,8 +326,12 @@ class Backend:
         """The same if it kept all that we sent it, and as long as we think."""
         if not ask.blocks:
             return 0
+        held = self.prefixes.held(ask.blocks)
+        known = held * ask.block_tokens
+        if held > ask.text_blocks:
+            known = ask.text_blocks * ask.block_tokens
+            known += (held - ask.text_blocks) * ask.media_block_tokens
         # The last token of a prompt is never cached.
-        known = self.prefixes.held(ask.blocks) * ask.block_tokens
         return min(int(known), ask.prompt_tokens - 1)
 
     def take(self, report: EngineReport) -> None:
@@ -336,6 +342,7 @@ class Backend:
         if not report.awake:
             self.prefixes.clear()
         if before is None:
+            self.untold_hits = self.told_hits = 0
             return
         if report.works_since(before):
             self.progress += 1
@@ -355,7 +362,7 @@ class Backend:
             used = min(self._found_hits, self.untold_hits)
             self.hits.observe(self.untold_hits, used)
             self._found_hits -= used
-        self._found_hits = min(self._found_hits, self.awaited_hits)
+        self._found_hits = min(self._found_hits, AWAITED_OFF * self.awaited_hits)
         self.untold_hits = self.told_hits = 0
 
     def restarted(self) -> None:

@@ -4,6 +4,7 @@ A dry run: nothing is reserved, sent or remembered.
 """
 
 from collections.abc import Sequence
+from math import ceil
 from typing import NamedTuple
 
 from balancing.ask import Ask
@@ -67,10 +68,10 @@ def candidates(
 
 def _not_fit(backend: Backend, pool: Pool, chosen_pool: Pool | None) -> str:
     """Why one that could serve it does not come into question now."""
-    if pool is not chosen_pool and chosen_pool is not None:
-        return f"the pool {chosen_pool.name} comes first"
     if not backend.fit:
         return f"{backend.state} on suspicion, {backend.reason}: asked when nobody else can be"
+    if pool is not chosen_pool and chosen_pool is not None:
+        return f"the pool {chosen_pool.name} comes first"
     return "its slow start does not take this much yet"
 
 
@@ -82,30 +83,32 @@ def _to_win(
     Wait and prefill enter the cost linearly, each with what it makes of the other.
     """
     penalty_s = backend.penalty.read(now_s)
-    if penalty_s and not best.penalty.read(now_s):
-        return f"its penalty for failures over, in {penalty_s:.1f} s"
+    share = penalty_s / cost.wait_s if penalty_s else 0.0
+    waits_s = (1.0 - share) * (cost.wait_s + cost.later_s)
+    gap_s -= share * (cost.wait_s + cost.later_s)
+    before = f"its penalty for failures over, in {penalty_s:.1f} s" if penalty_s else ""
+    if before and gap_s <= 0.0:
+        return before
     if gap_s <= 0.0:
         return f"fewer tokens given to it of late, by its weight, than to {best.name}"
     ways = []
-    if penalty_s >= gap_s:
-        ways.append(f"{gap_s:.1f} s less of the penalty for its failures")
-    waits_s = cost.wait_s - penalty_s + cost.later_s
     if waits_s >= gap_s:
-        share = gap_s / waits_s
         ahead = backend.waiting_tokens(now_s)
-        ways.append(f"{share * ahead:,.0f} tokens less to prefill before it")
+        ways.append(f"{ceil(ahead * gap_s / waits_s):,} tokens less to prefill before it")
     prefills_s = cost.prefill_s + cost.later_s + cost.others_s
     if prefills_s >= gap_s:
         uncached = ask.prompt_tokens - backend.cached_tokens(ask, now_s)
-        ways.append(f"{uncached * gap_s / prefills_s:,.0f} more tokens of the prompt in its cache")
+        ways.append(
+            f"{ceil(uncached * gap_s / prefills_s):,} more tokens of the prompt in its cache"
+        )
     if cost.held_s >= gap_s:
-        share = gap_s / cost.held_s
-        ways.append(f"{share * backend.active_decode_tokens:,.0f} tokens less held by open streams")
+        less = ceil(backend.active_decode_tokens * gap_s / cost.held_s)
+        ways.append(f"{less:,} tokens less held by open streams")
+    load_s = waits_s + cost.others_s + cost.held_s + cost.beside_s
+    if not ways and load_s * (1.0 + 1e-9) >= gap_s:  # as idle as the best, but for rounding
+        ways.append(f"{gap_s / load_s:.0%} less load of every kind")
     if ways:
-        return " or ".join(ways)
-    load_s = cost.wait_s + cost.later_s + cost.others_s + cost.held_s + cost.beside_s
-    if load_s >= gap_s:
-        return f"{gap_s / load_s:.0%} less load of every kind"
+        return " or ".join(f"{before} and {way}" if before else way for way in ways)
     if best.name == ask.home:
         return f"nothing that it has: the session's own, {best.name}, would have to cost more"
     return "nothing: idle it would still be slower"

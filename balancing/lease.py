@@ -71,10 +71,10 @@ class Lease:
         self.ended = False
         self.expected_tokens = backend.expected_tokens(ask, now_s)
         self.cached_tokens = int(self.expected_tokens * backend.hits.ratio)
-        self.queued_tokens = ask.prompt_tokens - self.cached_tokens
-        context = ask.prompt_tokens / ask.prompts
-        self.queued_work = 0  # without an engine nothing is prefilled
+        self.queued_tokens = self.queued_work = 0  # without an engine nothing is prefilled
         if ask.engine:
+            self.queued_tokens = ask.prompt_tokens - self.cached_tokens
+            context = ask.prompt_tokens / ask.prompts
             self.queued_work = max(1, round(work_of(self.queued_tokens, context, ask.prompts)))
         self._held_tokens = 0
         self._streaming = False
@@ -135,7 +135,7 @@ class Lease:
         prompt = index // self.ask.choices
         if prompt in self._unseen:
             self._unseen.remove(prompt)
-            share = self.ask.prompt_tokens // self.ask.prompts
+            share = min(self.queued_tokens, self.ask.prompt_tokens // self.ask.prompts)
             self._prefilled(share if self._unseen else self.queued_tokens, now_s)
 
     def assume_prefilled(self, now_s: float) -> None:
@@ -147,7 +147,9 @@ class Lease:
     def _prefilled(self, tokens: int, now_s: float) -> None:
         own = self.backend.own
         held = tokens if self._unseen else tokens + self.cached_tokens
-        work = self.queued_work * tokens // self.queued_tokens if self._unseen else self.queued_work
+        work = self.queued_work
+        if self._unseen and self.queued_tokens:
+            work = work * tokens // self.queued_tokens
         self.queued_tokens -= tokens
         self.queued_work -= work
         self._held_tokens += held

@@ -7,7 +7,7 @@ string.
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import xxhash
@@ -15,11 +15,12 @@ import xxhash
 from balancing.ask import Ask
 from balancing.fields import NO_FIELD, UNREADABLE, Fields
 from balancing.output_length import PRIOR_TOKENS, OutputLength
-from balancing.prompt_blocks import BLOCK_BYTES, compact, prompt_blocks
+from balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, compact, prompt_blocks
 from balancing.tokens import (
     BYTES_PER_TOKEN,
     MEDIA_PART_TOKENS,
     NOTHING,
+    Measure,
     TokenEstimator,
     measure,
 )
@@ -53,6 +54,7 @@ COUNTED_BYTES_MAX: Final = 262_144
 
 # A mark of 16 digits, as often as makes it as long as text of an image's tokens.
 MARK_REPEATS: Final = round(MEDIA_PART_TOKENS * BYTES_PER_TOKEN / 16)
+MARKS_MAX: Final = BLOCKS_MAX * BLOCK_BYTES // (16 * MARK_REPEATS) + 1
 # Whisper has 50 positions a second (arXiv 2212.04356): 640 bytes each of 16 kHz PCM, 160 of 64
 # kbit/s.
 MEDIA_BYTES_PER_TOKEN: Final = 320
@@ -63,6 +65,18 @@ _fields = msgspec.json.Decoder(Fields)
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _integer = msgspec.json.Decoder(int)
 _string = msgspec.json.Decoder(str)
+
+
+class Blocks(NamedTuple):
+    """A prompt's blocks, what each is in tokens, and from the first inline data on."""
+
+    hashes: tuple[int, ...]
+    tokens: float
+    text: int = BLOCKS_MAX  # how many come before any
+    media_tokens: float = 0.0
+
+
+NO_BLOCKS: Final = Blocks((), 0.0)
 
 
 class MalformedAsk(ValueError):
@@ -98,22 +112,22 @@ def peek(
     parts = _parts_of(path, fields)
     media_parts, text = without_media(b"".join(parts) or body)
     prompts, token_ids = (1, 0) if path in _OF_MESSAGES else _prompts_of(fields)
-    measured = NOTHING if token_ids else measure(text)
+    measured = whole = NOTHING if token_ids else measure(text)
     tokens = token_ids or estimator.estimate(model, measured, media_parts)
     response_id = _response_in(path) or _text(fields.previous_response_id)
     cut_tokens = _positive(fields.truncate_prompt_tokens)
     if cut_tokens or response_id is not None:  # the backend counts other tokens than these
         measured = NOTHING
         tokens = min(tokens, cut_tokens or tokens)
-    blocks: tuple[int, ...] = ()
-    block_tokens = 0.0
+    blocks = NO_BLOCKS
     if prefixes and prompts == 1 and generates:
-        inline, parts = mark_media(parts) if media_parts else (0, parts)
-        whole = b"".join(map(compact, parts))
-        blocks = prompt_blocks(_root_of(fields), whole)
-        # Media that are elsewhere have no bytes here: their tokens are in no block.
-        here = tokens if media_parts == inline else estimator.estimate(model, measured, inline)
-        block_tokens = min(tokens, here) * BLOCK_BYTES / max(len(whole), BLOCK_BYTES)
+        root = _root_of(fields)
+        if media_parts:
+            blocks = _media_blocks(root, parts, len(text), model, whole, estimator)
+        else:
+            joined = b"".join(map(compact, parts))
+            density = tokens * BLOCK_BYTES / max(len(joined), BLOCK_BYTES)
+            blocks = Blocks(prompt_blocks(root, joined), density)
     max_tokens = _max_tokens_of(fields)
     expected = PRIOR_TOKENS if outputs is None else outputs.expect(tenant, model, path, max_tokens)
     return Ask(
@@ -132,8 +146,10 @@ def peek(
         session=_session(sessions, headers, fields, tenant),
         tenant=tenant,
         response_id=response_id,
-        blocks=blocks,
-        block_tokens=block_tokens,
+        blocks=blocks.hashes,
+        block_tokens=blocks.tokens,
+        text_blocks=blocks.text,
+        media_block_tokens=blocks.media_tokens,
         output_tokens=expected if generates else 0.0,
     )
 
@@ -239,24 +255,50 @@ def without_media(text: bytes) -> tuple[int, bytes]:
     return parts, b"".join(kept)
 
 
-def mark_media(parts: Sequence[bytes]) -> tuple[int, list[bytes]]:
-    """(number of inline data, the JSON with a mark in the place of each).
+def _media_blocks(
+    root: bytes,
+    parts: Sequence[bytes],
+    text_bytes: int,
+    model: str | None,
+    measured: Measure,
+    estimator: TokenEstimator,
+) -> Blocks:
+    """Text before the first inline data has its own density, what follows has what is left.
 
-    A mark is the data's hash, as long as text of so many tokens is: equal images are equal text.
+    Media that are elsewhere have no bytes here: their tokens are in no block.
     """
-    number = 0
-    marked: list[bytes] = []
-    for text in parts:
+    inline, before, joined = mark_media(parts)
+    text_tokens = estimator.estimate(model, measured)
+    density = text_tokens * BLOCK_BYTES / max(text_bytes, BLOCK_BYTES)
+    hashes = prompt_blocks(root, joined)
+    text = before // BLOCK_BYTES
+    left = estimator.estimate(model, measured, inline) - text * density
+    rest = max(len(joined) - text * BLOCK_BYTES, BLOCK_BYTES)
+    return Blocks(hashes, density, text, max(0.0, left) * BLOCK_BYTES / rest)
+
+
+def mark_media(parts: Sequence[bytes]) -> tuple[int, int, bytes]:
+    """(number of inline data, bytes before the first, the JSON with a mark in place of each).
+
+    A mark is the data's hash, as long as an image's tokens are as text: equal images are equal
+    text. Past what is compared there are none.
+    """
+    number, before = 0, -1
+    joined = b""
+    for part in parts:
         kept: list[bytes] = []
         at = 0
-        for begin, end in _inline_media(text):
-            mark = xxhash.xxh3_64_hexdigest(text[begin:end]).encode()
-            kept += (text[at:begin], mark * MARK_REPEATS)
+        for begin, end in _inline_media(part):
+            kept.append(part[at:begin])
+            if number < MARKS_MAX:
+                kept.append(xxhash.xxh3_64_hexdigest(part[begin:end]).encode() * MARK_REPEATS)
+            if not number:
+                before = len(joined) + begin
             at = end
             number += 1
-        kept.append(text[at:])
-        marked.append(b"".join(kept))
-    return number, marked
+        kept.append(part[at:])
+        joined += compact(b"".join(kept))
+    return number, before if number else len(joined), joined
 
 
 def _inline_media(text: bytes) -> Iterator[tuple[int, int]]:

@@ -18,14 +18,12 @@ from balancing.fields import UNREADABLE
 BLOCK_BYTES: Final = 512
 # 1 MiB of text: more than any context.
 BLOCKS_MAX: Final = 2_048
-# Of more only the beginning would be compared, and it would be written anew whole.
-COMPACT_BYTES_MAX: Final = 4_194_304
 _BLANKS: Final = (b'": ', b'", "', b"{ ", b"[ ", b"\n")
 
 
 def compact(part: bytes) -> bytes:
     """A JSON value without the blanks between its own, as most clients write it."""
-    if len(part) <= COMPACT_BYTES_MAX and any(blank in part[:BLOCK_BYTES] for blank in _BLANKS):
+    if any(blank in part[:BLOCK_BYTES] for blank in _BLANKS):
         try:
             return msgspec.json.format(part, indent=-1)
         except (*UNREADABLE, RecursionError):

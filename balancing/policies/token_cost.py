@@ -43,6 +43,9 @@ STAYS: Final = 0.02
 # What a strict session's place may cost more than the cheapest: twice the time to first token that
 # is still good.
 STRICT_S_MAX: Final = 10.0
+# What a place may cost more than one that has just failed: beyond that the failures of some would
+# bury the last one that had none.
+SHUNS_S_MAX: Final = 10.0
 MEAN_PRIOR_S: Final = 0.05
 
 
@@ -137,8 +140,8 @@ class TokenCost:
         """A session's home, where that is no dearer than it may be; else the cheapest, and of
         several those that were given least.
 
-        One that has a penalty only where all have: it is empty because it fails, and what is empty
-        costs less than the penalty where the others have much to do.
+        One that has a penalty only where all have, or the others are too dear: it is empty because
+        it fails, and what is empty costs less than the penalty where others have much to do.
         """
         seconds = [cost.seconds for cost in costs]
         lowest_s = min(seconds)
@@ -148,7 +151,8 @@ class TokenCost:
                 for place, backend in enumerate(fit)
                 if not backend.penalty.read(now_s)
             ]
-            lowest_s = min(sound_s, default=lowest_s)
+            if sound_s and min(sound_s) - lowest_s <= SHUNS_S_MAX:
+                lowest_s = min(sound_s)
         if ask.home is not None:
             for place, backend in enumerate(fit):
                 sound = self._strict or not backend.penalty.read(now_s)

@@ -113,6 +113,35 @@ def test_answers_that_take_longer_than_reports_are_far_apart(share: float) -> No
     assert backend.awaited_hits == 0
 
 
+def test_what_came_before_the_first_report_is_held_against_nobody() -> None:
+    backend = Backend("a", "")
+    for _ in range(1_000):
+        turn(backend).settle(16_000, None)
+    hits = 10**7
+    backend.take(report(0.0, hits))
+    for second in range(1, 10):
+        turn(backend).settle(16_000, None)
+        hits += 15_999
+        backend.take(report(float(second), hits))
+    assert backend.hits.ratio == 1.0
+
+
+def test_estimates_that_are_half_of_it_are_not_the_caches_fault() -> None:
+    """One request at a time, its answer five reports later."""
+    backend = Backend("a", "")
+    backend.take(report(0.0, 0))
+    turn(backend)
+    hits = 0
+    for number in range(60):
+        lease = Lease(backend, ASK, 0.0)
+        hits += 2 * lease.expected_tokens
+        for second in range(5):
+            backend.take(report(5.0 * number + second + 1, hits))
+        lease.settle(32_000, None)
+        lease.complete(1.0)
+    assert backend.hits.ratio == 1.0
+
+
 def test_hits_of_others_make_up_for_no_more_than_is_in_flight() -> None:
     backend = Backend("a", "")
     backend.take(report(0.0, 0))

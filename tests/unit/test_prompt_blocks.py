@@ -8,7 +8,7 @@ import pytest
 
 from balancing.ask import Ask
 from balancing.backend import Backend
-from balancing.peek import peek
+from balancing.peek import mark_media, peek
 from balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, compact, prompt_blocks
 from balancing.tokens import TokenEstimator
 
@@ -137,6 +137,37 @@ def test_other_images_after_the_same_text_are_not_cached() -> None:
     assert backend.cached_tokens(again, 0.0) < 1.2 * tokens_before + 200
     same = asked([*with_images(*map(inline, "ABCDE")), TURN])
     assert backend.cached_tokens(same, 0.0) > 0.8 * first.prompt_tokens
+
+
+@pytest.mark.parametrize("image_tokens", [85, 4_000, 16_000])
+def test_shared_text_is_worth_its_own_tokens_however_large_the_images(image_tokens: int) -> None:
+    estimator = TokenEstimator()
+    text = {"role": "system", "content": "Some words of a long introduction. " * 1_000}
+    tokens = peek(
+        "/v1/chat/completions", [], orjson.dumps({"messages": [text]}), estimator
+    ).prompt_tokens
+    for _ in range(200):
+        estimator.observe("m", (100.0, 0.0), 100 + image_tokens, media_parts=1)
+
+    def asks(*images: str) -> Ask:
+        body = orjson.dumps({"model": "m", "messages": [text, *with_images(*images)]})
+        return peek("/v1/chat/completions", [], body, estimator, prefixes=True)
+
+    backend = Backend("a", "")
+    backend.prefixes.use(asks(*map(inline, "ABCDE")).blocks)
+    again = asks(*map(inline, "FGHIJ"))
+    assert again.prompt_tokens > tokens + 4 * image_tokens
+    assert backend.cached_tokens(again, 0.0) == pytest.approx(tokens, rel=0.1)
+    backend.prefixes.use(again.blocks)
+    assert backend.cached_tokens(again, 0.0) == pytest.approx(again.prompt_tokens, rel=0.15)
+
+
+def test_many_small_images_are_no_flood() -> None:
+    """A mark is 3,200 bytes; only the first megabyte is compared."""
+    parts = [orjson.dumps(with_images(*["data:;base64,AA=="] * 20_000))]
+    number, before, joined = mark_media(parts)
+    assert number == 20_000
+    assert before < len(joined) < len(parts[0]) + 2 * BLOCKS_MAX * BLOCK_BYTES
 
 
 def test_media_that_are_elsewhere_are_in_no_block() -> None:

@@ -15,7 +15,7 @@ from balancing.explain import candidates
 from balancing.fleet import Fleet, Pool
 from balancing.gate import Gate
 from balancing.lease import Lease, Reason
-from balancing.policies.token_cost import COMPARE, FORGET, STRICT_S_MAX, TokenCost
+from balancing.policies.token_cost import COMPARE, FORGET, SHUNS_S_MAX, STRICT_S_MAX, TokenCost
 from balancing.prefill_speed import PRIOR_STEP_S, PRIOR_WORK_PER_S
 from balancing.slowness import SAMPLES_MIN
 from proxy.explanation import render
@@ -261,6 +261,18 @@ def test_a_black_hole_draws_nothing_however_busy_the_others_are() -> None:
     assert choose(TokenCost(), [hole, busy], prompt(4_000), 1.1) == "hole"
 
 
+def test_the_failures_of_others_do_not_bury_the_last_one() -> None:
+    sound, failed = ready("sound"), ready("failed")
+    failed.penalty.charge(0.0, hint_s=5.0)
+    policy = TokenCost()
+    while sound.wait_s(0.0) < SHUNS_S_MAX:
+        assert choose(policy, [sound, failed], prompt(100)) == "sound"
+        Lease(sound, prompt(1_000), 0.0)
+    while sound.wait_s(0.0) < 5.0 + 1.2 * SHUNS_S_MAX:
+        Lease(sound, prompt(1_000), 0.0)
+    assert choose(policy, [sound, failed], prompt(100)) == "failed"
+
+
 def test_where_all_fail_the_lesser_penalty_counts() -> None:
     one, other = ready("one", weight=8.0), ready("other")
     one.penalty.charge(0.0, hint_s=10.0)
@@ -412,10 +424,18 @@ def test_what_would_make_it_win_does(seed: int) -> None:
 def test_one_that_failed_is_told_to_wait_for_the_end_of_its_penalty() -> None:
     fleet = [ready("a"), ready("b")]
     fleet[0].penalty.charge(0.0)
-    Lease(fleet[0], prompt(30), 0.0)
     told = gate_of(fleet).explain(prompt(100), 2.0)
     assert told.chosen == ["b"]
     assert told.candidates[0].to_win == "its penalty for failures over, in 3.0 s"
+    Lease(fleet[0], prompt(9_000), 2.0)
+    told = gate_of(fleet).explain(prompt(100), 2.0)
+    way = told.candidates[0].to_win
+    assert way == "its penalty for failures over, in 3.0 s and 100% less load of every kind"
+    Lease(fleet[1], prompt(2_000), 2.0)
+    told = gate_of(fleet).explain(prompt(100), 2.0)
+    way = told.candidates[0].to_win
+    assert way.startswith("its penalty for failures over, in 3.0 s and ")
+    assert "tokens less to prefill before it" in way
 
 
 def test_one_that_is_out_on_suspicion_is_told_so() -> None:
