@@ -6,39 +6,22 @@ string.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import xxhash
 
 from balancing.ask import Ask
 from balancing.fields import NO_FIELD, UNREADABLE, Fields
+from balancing.media import mark_media, tokens_of_bytes, without_media
 from balancing.output_length import PRIOR_TOKENS, OutputLength
-from balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, compact, prompt_blocks
-from balancing.tokens import (
-    BYTES_PER_TOKEN,
-    MEDIA_PART_TOKENS,
-    NOTHING,
-    Measure,
-    TokenEstimator,
-    measure,
-)
+from balancing.prompt_blocks import BLOCK_BYTES, NO_BLOCKS, Blocks, compact, prompt_blocks
+from balancing.tokens import NOTHING, Measure, TokenEstimator, measure
 
 if TYPE_CHECKING:
     from balancing.session_key import SessionKeys
 
 Headers = Sequence[tuple[bytes, bytes]]
-
-# A part that is no text, by its type; and what is inline of one, which is no text either. An
-# escaped quote before either is text that speaks of such parts.
-_MEDIA_PART: Final = re.compile(
-    rb'"type"\s*:\s*"(?:image|image_url|input_image|image_embeds|audio_url|input_audio'
-    rb'|video|video_url|document|file|input_file)"'
-)
-_INLINE_MEDIA: Final = re.compile(
-    rb'"(?:data"\s*:\s*"([A-Za-z0-9+/=\\]{256,})|data:[^",]{0,128};base64,([A-Za-z0-9+/=\\]*))'
-)
 
 # Their prompt is one conversation, whatever else stands beside it.
 _OF_MESSAGES: Final = frozenset(
@@ -52,31 +35,12 @@ PROMPTS_MAX: Final = 1_024
 COUNT_MAX: Final = 131_072
 COUNTED_BYTES_MAX: Final = 262_144
 
-# A mark of 16 digits, as often as makes it as long as text of an image's tokens.
-MARK_REPEATS: Final = round(MEDIA_PART_TOKENS * BYTES_PER_TOKEN / 16)
-MARKS_MAX: Final = BLOCKS_MAX * BLOCK_BYTES // (16 * MARK_REPEATS) + 1
-# Whisper has 50 positions a second (arXiv 2212.04356): 640 bytes each of 16 kHz PCM, 160 of 64
-# kbit/s.
-MEDIA_BYTES_PER_TOKEN: Final = 320
-
 NO_OBJECT: Final = "The request body must be one valid JSON object."
 
 _fields = msgspec.json.Decoder(Fields)
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _integer = msgspec.json.Decoder(int)
 _string = msgspec.json.Decoder(str)
-
-
-class Blocks(NamedTuple):
-    """A prompt's blocks, what each is in tokens, and from the first inline data on."""
-
-    hashes: tuple[int, ...]
-    tokens: float
-    text: int = BLOCKS_MAX  # how many come before any
-    media_tokens: float = 0.0
-
-
-NO_BLOCKS: Final = Blocks((), 0.0)
 
 
 class MalformedAsk(ValueError):
@@ -242,19 +206,6 @@ def _parts_of(path: str, fields: Fields) -> list[bytes]:
     return [bytes(part) for part in parts if part is not NO_FIELD]
 
 
-def without_media(text: bytes) -> tuple[int, bytes]:
-    """(number of parts that are no text, the JSON without their inline data)."""
-    parts = len(_MEDIA_PART.findall(text))
-    if not parts:
-        return 0, text
-    kept, at = [], 0
-    for begin, end in _inline_media(text):
-        kept.append(text[at:begin])
-        at = end
-    kept.append(text[at:])
-    return parts, b"".join(kept)
-
-
 def _media_blocks(
     root: bytes,
     parts: Sequence[bytes],
@@ -275,42 +226,6 @@ def _media_blocks(
     left = estimator.estimate(model, measured, inline) - text * density
     rest = max(len(joined) - text * BLOCK_BYTES, BLOCK_BYTES)
     return Blocks(hashes, density, text, max(0.0, left) * BLOCK_BYTES / rest)
-
-
-def mark_media(parts: Sequence[bytes]) -> tuple[int, int, bytes]:
-    """(number of inline data, bytes before the first, the JSON with a mark in place of each).
-
-    A mark is the data's hash, as long as an image's tokens are as text: equal images are equal
-    text. Past what is compared there are none.
-    """
-    number, before = 0, -1
-    joined = b""
-    for part in parts:
-        kept: list[bytes] = []
-        at = 0
-        for begin, end in _inline_media(part):
-            kept.append(part[at:begin])
-            if number < MARKS_MAX:
-                kept.append(xxhash.xxh3_64_hexdigest(part[begin:end]).encode() * MARK_REPEATS)
-            if not number:
-                before = len(joined) + begin
-            at = end
-            number += 1
-        kept.append(part[at:])
-        joined += compact(b"".join(kept))
-    return number, before if number else len(joined), joined
-
-
-def _inline_media(text: bytes) -> Iterator[tuple[int, int]]:
-    """Where each begins and ends, but for text that speaks of such data."""
-    for found in _INLINE_MEDIA.finditer(text):
-        if text[found.start() - 1 : found.start()] != b"\\":
-            yield found.start(found.lastindex or 0), found.end(found.lastindex or 0)
-
-
-def tokens_of_bytes(body: bytes) -> int:
-    """A guess for a body that is not read as text, at least 1."""
-    return max(1, round(len(body) / MEDIA_BYTES_PER_TOKEN))
 
 
 def _prompts_of(fields: Fields) -> tuple[int, int]:

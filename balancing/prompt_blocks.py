@@ -7,7 +7,7 @@ tokens and smaller (16); between two prompts that part inside a block of ours no
 shared, on average half a block, some 80 tokens.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import xxhash
@@ -19,6 +19,18 @@ BLOCK_BYTES: Final = 512
 # 1 MiB of text: more than any context.
 BLOCKS_MAX: Final = 2_048
 _BLANKS: Final = (b'": ', b'", "', b"{ ", b"[ ", b"\n")
+
+
+class Blocks(NamedTuple):
+    """A prompt's blocks, what each is in tokens, and from the first inline data on."""
+
+    hashes: tuple[int, ...]
+    tokens: float
+    text: int = BLOCKS_MAX  # how many come before any
+    media_tokens: float = 0.0
+
+
+NO_BLOCKS: Final = Blocks((), 0.0)
 
 
 def compact(part: bytes) -> bytes:

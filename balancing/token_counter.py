@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from balancing.peek import without_media
+from balancing.media import without_media
 from balancing.tokens import Measure
 
 # How two families of vocabularies cut text before merging (from the definitions in

@@ -19,8 +19,9 @@ from balancing.ask import Ask
 from balancing.backend import Backend
 from balancing.gate import Gate
 from balancing.lease import Lease, Reason
+from balancing.media import tokens_of_bytes
 from balancing.output_length import OutputLength
-from balancing.peek import peek, tokens_of_bytes
+from balancing.peek import peek
 from balancing.poison import Poison
 from balancing.tokens import TokenEstimator
 from proxy.access_log import AccessLog

@@ -8,7 +8,8 @@ import pytest
 
 from balancing.ask import Ask
 from balancing.backend import Backend
-from balancing.peek import mark_media, peek
+from balancing.media import mark_media
+from balancing.peek import peek
 from balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, compact, prompt_blocks
 from balancing.tokens import TokenEstimator
 
