@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from balancing.ask import Ask
     from balancing.lease import Lease
 
-# A speed that was measured longer ago is forgotten: a backend that looked slow, and so got nothing,
-# is tried again.
+# A speed that was measured longer ago is hardly believed: a backend that looked slow, and so got
+# nothing, is tried again.
 STALE_S: Final = 300.0
 # Tokens awaited are estimates, those found the engine's: before a model is known, off by so much.
 AWAITED_OFF: Final = 2

@@ -146,17 +146,14 @@ class TokenCost:
         seconds = [cost.seconds for cost in costs]
         lowest_s = min(seconds)
         if fit[seconds.index(lowest_s)].penalty.read(now_s):
-            sound_s = [
-                seconds[place]
-                for place, backend in enumerate(fit)
-                if not backend.penalty.read(now_s)
-            ]
-            if sound_s and min(sound_s) - lowest_s <= SHUNS_S_MAX:
-                lowest_s = min(sound_s)
+            sound = [each for each in range(len(fit)) if not fit[each].penalty.read(now_s)]
+            sound_s = min([seconds[each] for each in sound], default=lowest_s)
+            if sound_s - lowest_s <= SHUNS_S_MAX:
+                lowest_s = sound_s
         if ask.home is not None:
             for place, backend in enumerate(fit):
-                sound = self._strict or not backend.penalty.read(now_s)
-                if backend.name == ask.home and sound and self.bar_s(seconds[place]) <= lowest_s:
+                may = self._strict or not backend.penalty.read(now_s)
+                if backend.name == ask.home and may and self.bar_s(seconds[place]) <= lowest_s:
                     return [backend]
         best = [backend for place, backend in enumerate(fit) if seconds[place] == lowest_s]
         if len(best) == 1:
