@@ -139,6 +139,7 @@ def test_estimates_that_are_half_of_it_are_not_the_caches_fault() -> None:
             backend.take(report(5.0 * number + second + 1, hits))
         lease.settle(32_000, None)
         lease.complete(1.0)
+        backend.take(report(5.0 * number + 5.5, hits))
     assert backend.hits.ratio == 1.0
 
 

@@ -76,3 +76,12 @@ def test_names_are_kept_short() -> None:
     lengths = OutputLength()
     lengths.observe("t", "m" * 10_000_000, CHAT, None, 10.0)
     assert max(len(name) for each in lengths._classes for name in each) <= 256
+
+
+def test_a_model_is_not_forgotten_for_the_many_tenants_that_use_it() -> None:
+    """Past the limit those go that were not seen for longest, not the first that came."""
+    lengths = OutputLength()
+    for number in range(2 * CLASSES_MAX):
+        lengths.observe(f"t{number}", "m", "/", None, 1_000.0)
+        if number >= SAMPLES_MIN:
+            assert lengths.expect("new", "m", "/", None) == pytest.approx(1_000.0)

@@ -64,3 +64,13 @@ def test_halving_finds_what_a_walk_finds() -> None:
         walked = next((i for i, block in enumerate(asked) if block not in known), len(asked))
         assert index.held(asked) == walked
         index.use(asked)
+
+
+def test_what_is_used_again_takes_no_more_room() -> None:
+    """A prompt of most of the cache, again and again, drives nothing else out."""
+    index = PrefixIndex(100)
+    small, large = tuple(range(30)), tuple(range(1_000, 1_060))
+    index.use(small)
+    for _ in range(10):
+        index.use(large)
+    assert (index.held(small), index.held(large)) == (30, 60)
