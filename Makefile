@@ -9,7 +9,7 @@ BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 TRACES ?= $(wildcard $(addprefix ../shared/traces/, azure-llm-2023-conv.*.csv.gz \
   mooncake-fast25-*.jsonl.gz servegen-language-m-large.*.jsonl.gz))
 
-.PHONY: demo test test-compiled test-vllm validate-engine judge faults splits fuzz reloads unit lint lint-deploy format bench bench-overhead bench-peers bench-routing soak aborts slow clean
+.PHONY: demo test test-compiled test-vllm test-vllm-own validate-engine judge faults splits fuzz reloads unit lint lint-deploy format bench bench-overhead bench-peers bench-routing soak aborts slow stalls clean
 
 demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
@@ -36,8 +36,11 @@ fuzz: .venv/installed  ## 100,000 mutated requests, read by penstock and by h11 
 
 # VLLM=FOLDER takes a vLLM that is there already: an environment whose bin/ has `vllm`.
 VLLM ?= .vllm/venv
-test-vllm: .venv/installed .vllm/model/config.json  ## against two real vLLM servers on this CPU; 2.5 GB, Python 3.11
+test-vllm: .venv/installed .vllm/model/config.json .vllm/own/pytest.ini  ## against real vLLM servers on this CPU; 2.5 GB, Python 3.11
 	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m pytest -q --timeout 600 tests/vllm $(ARGS)
+
+test-vllm-own: .venv/installed .vllm/model/config.json .vllm/own/pytest.ini  ## the part of it that is vLLM's own HTTP tests; ARGS="-k embed"
+	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m pytest -q tests/vllm/test_own.py $(ARGS)
 
 validate-engine: .venv/installed .vllm/model/config.json  ## the simulated engine beside a real vLLM on this CPU, three minutes
 	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m tests.vllm.validate $(ARGS)
@@ -50,6 +53,9 @@ judge: .venv/installed .vllm/model/config.json  ## vllm bench serve through pens
 
 .vllm/venv/bin/vllm:
 	tests/vllm/install.sh .vllm/venv
+
+.vllm/own/pytest.ini: | $(VLLM)/bin/vllm
+	tests/vllm/own/fetch.sh $(@D) $(VLLM)
 
 lint: .venv/installed lint-deploy  ## formatting, lint rules, types, deployment files
 	.venv/bin/ruff format --check .
@@ -98,6 +104,9 @@ aborts: $(BENCH_IN).venv/installed  ## 12,500 clients leave in every phase: how 
 
 slow: $(BENCH_IN).venv/installed  ## 1,000 slow heads, slow bodies and stalled readers: six minutes; ARGS="--rounds 1 --body-s 10"
 	$(BENCH_IN).venv/bin/penstock bench slow $(ARGS)
+
+stalls: $(BENCH_IN).venv/installed  ## what one body of 1 to 32 MiB, of every dear shape, holds up; ARGS="--rounds 9"
+	$(BENCH_IN).venv/bin/penstock bench stalls $(ARGS)
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer: make PYTHON=python3.12 …")'

@@ -61,7 +61,7 @@ def candidates(
             to_win = ""
             if cost is not None and backend not in best:
                 to_win = _to_win(backend, best[0], ask, cost, cost.seconds - bar_s, now_s)
-            held = backend.cached_tokens(ask, now_s)
+            held = backend.cache.cached_tokens(ask)
             found.append(Candidate(backend, pool.name, out, cost, held, to_win))
     return found
 
@@ -72,7 +72,7 @@ def _not_fit(backend: Backend, pool: Pool, chosen_pool: Pool | None) -> str:
         return f"{backend.state} on suspicion, {backend.reason}: asked when nobody else can be"
     if pool is not chosen_pool and chosen_pool is not None:
         return f"the pool {chosen_pool.name} comes first"
-    return "its slow start does not take this much yet"
+    return "it has all that its slow start takes at a time"
 
 
 def _to_win(
@@ -82,7 +82,7 @@ def _to_win(
 
     Wait and prefill enter the cost linearly, each with what it makes of the other.
     """
-    penalty_s = backend.penalty.read(now_s)
+    penalty_s = backend.penalty.read(now_s, ask.client)
     share = penalty_s / cost.wait_s if penalty_s else 0.0
     waits_s = (1.0 - share) * (cost.wait_s + cost.later_s)
     gap_s -= share * (cost.wait_s + cost.later_s)
@@ -97,7 +97,7 @@ def _to_win(
         ways.append(f"{ceil(ahead * gap_s / waits_s):,} tokens less to prefill before it")
     prefills_s = cost.prefill_s + cost.later_s + cost.others_s
     if prefills_s >= gap_s:
-        uncached = ask.prompt_tokens - backend.cached_tokens(ask, now_s)
+        uncached = ask.prompt_tokens - backend.cache.cached_tokens(ask)
         ways.append(
             f"{ceil(uncached * gap_s / prefills_s):,} more tokens of the prompt in its cache"
         )

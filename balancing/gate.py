@@ -10,14 +10,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from balancing.accusers import Cause
 from balancing.ask import Ask
 from balancing.backend import Backend
+from balancing.blame import Blame
 from balancing.explain import Candidate, candidates
 from balancing.fleet import Fleet, Pool
 from balancing.lease import Lease, Reason
 from balancing.output_length import NAME_MAX
 from balancing.policies.session import Session
 from balancing.policies.token_cost import TokenCost
+from balancing.refused_prompts import LARGE_TOKENS, RefusedPrompts
 from balancing.response_owners import ResponseOwners
 from balancing.retry_budget import RetryBudget
 from balancing.session_homes import SessionHomes
@@ -54,6 +57,8 @@ class Gate:
         self._fleet = fleet
         self._rng = rng
         self._budgets: dict[str, RetryBudget] = {}  # by pool
+        self._blame = Blame()
+        self._refused_prompts = RefusedPrompts()
         self.owners = ResponseOwners()
         self.homes = SessionHomes()
 
@@ -76,6 +81,7 @@ class Gate:
                 if not (owner.can_serve or owner.may_finish(ask)):
                     raise OwnerAway
                 owner.advance(now_s)
+                ask = self._weighed(ask, self._pool_of(owner))
                 return Lease(owner, ask, now_s, Reason.AFFINITY, bound=True, retry=retry)
         pool, fit, ask = self._among(pools, ask, now_s, tried)
         alone = len(fit) == 1
@@ -83,7 +89,7 @@ class Gate:
         reason = _reason(pool, ask, chosen, alone=alone)
         key = _home_key(pool, ask)
         if key is not None:
-            self.homes.put(key, chosen.name)
+            self.homes.put(key, chosen.name, ask.tenant)
         return Lease(chosen, ask, now_s, reason, retry=retry)
 
     def explain(self, ask: Ask, now_s: float) -> Choice:
@@ -117,19 +123,58 @@ class Gate:
         pool, fit = _fit(pools, ask, tried)
         key = _home_key(pool, ask)
         if key is not None:
-            ask = msgspec.structs.replace(ask, home=self.homes.find(key))
-        fit = _warm_enough(pool, fit, ask, now_s)
+            ask = msgspec.structs.replace(ask, home=self.homes.find(key, ask.tenant))
+        ask = self._weighed(ask, pool)
+        fit = _warm_enough(fit, now_s)
         for backend in fit:
             backend.advance(now_s)
         return pool, fit, ask
 
-    def may_retry(self, failed: Backend, now_s: float) -> bool:
-        """Whether the budget of its pool lets a request that `failed` failed go on."""
+    def _weighed(self, ask: Ask, pool: Pool | None) -> Ask:
+        if ask.prompt_tokens < LARGE_TOKENS or not ask.engine or pool is None:
+            return ask
+        return self._refused_prompts.weigh(ask, pool)
+
+    def cause(self, lease: Lease, now_s: float) -> Cause:
+        """What explains a failure that its request may have caused, by where such failed of late.
+
+        Called once for each, as it notes it."""
+        pool = self._pool_of(lease.backend)
+        return self._blame.note(pool, lease, now_s) if pool is not None else Cause.BACKEND
+
+    def refused(self, lease: Lease, now_s: float, status: int = 400) -> bool:
+        """It was answered 4xx, or not at all; whether several say that only its backend does."""
+        pool, model = self._pool_of(lease.backend), lease.ask.model
+        others = [b for b in pool.backends if b is not lease.backend] if pool is not None else []
+        alone = lease.refused(now_s, [b for b in others if b.fit and b.serves(model)])
+        if not alone and 400 <= status < 500:
+            self._refused_prompts.note(lease.ask, refused=True)
+        return alone
+
+    def computed(self, lease: Lease) -> None:
+        """A request has ended whose prompt was computed, or may have been."""
+        self._refused_prompts.note(lease.ask, refused=False)
+
+    def may_retry(self, lease: Lease, cause: Cause, now_s: float) -> bool:
+        """Whether the budget of its pool lets a request that has just failed go on."""
+        pool = self._pool_of(lease.backend)
+        if pool is None:
+            return True  # others serve the model, or nobody does
+        budget = self._budgets.setdefault(pool.name, RetryBudget())
+        return budget.allows(
+            pool.backends,
+            lease.backend,
+            now_s,
+            lease.ask.client,
+            explained=cause in (Cause.CLIENT, Cause.KIND),
+        )
+
+    def _pool_of(self, backend: Backend) -> Pool | None:
+        """The pool that a backend is in now, None where that is gone."""
         for pool in self._fleet().pools:
-            if pool.name == failed.pool:
-                budget = self._budgets.setdefault(pool.name, RetryBudget())
-                return budget.allows(pool.backends, failed, now_s)
-        return True  # its pool is gone: others serve the model, or nobody does
+            if pool.name == backend.pool:
+                return pool
+        return None
 
     def may_hold(self, ask: Ask) -> set[Backend]:
         """All that might hold the response that `ask` refers to, fit or not."""
@@ -171,25 +216,24 @@ def _fit(pools: Sequence[Pool], ask: Ask, tried: Collection[Backend]) -> tuple[P
     raise NoBackend
 
 
-def _warm_enough(pool: Pool, fit: list[Backend], ask: Ask, now_s: float) -> list[Backend]:
-    """`fit` without those whose slow start does not allow this request; all if none is left."""
+def _warm_enough(fit: list[Backend], now_s: float) -> list[Backend]:
+    """`fit` without those that have all that their slow start allows; all where nobody is ready."""
     if not [backend for backend in fit if backend.slow_start is not None]:
         return fit
-    pool_tokens = sum(backend.taken_tokens for backend in pool.backends)
-    weight = sum(backend.weight for backend in fit)
-    allowed = [
+    weight, requests = 0.0, 0
+    for backend in fit:
+        if backend.slow_start is None:
+            weight += backend.weight
+            requests += backend.requests_in_flight
+    if not weight:
+        return fit
+    fair = requests / weight
+    return [
         backend
         for backend in fit
         if backend.slow_start is None
-        or backend.slow_start.admits(
-            ask.prompt_tokens,
-            now_s,
-            own_tokens=backend.taken_tokens,
-            pool_tokens=pool_tokens,
-            fair=backend.weight / weight,
-        )
+        or backend.slow_start.admits(backend.requests_in_flight, fair * backend.weight, now_s)
     ]
-    return allowed or fit
 
 
 def _home_key(pool: Pool, ask: Ask) -> str | None:

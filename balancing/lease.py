@@ -6,11 +6,27 @@ may run twice. Invariant: the leases of a backend sum up to its load, so no
 lease means all zeros.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Final
 
+from balancing.accusers import Cause
 from balancing.ask import Ask
-from balancing.backend import Backend, Load
+from balancing.backend import Backend
+from balancing.cache_claim import CacheClaim
+from balancing.decode_speed import prior_s as decode_prior_s
+from balancing.load import Load
+from balancing.prefill_speed import prior_s as prefill_prior_s
 from balancing.prefill_speed import work_of
+from balancing.refusals import refuses_all, refuses_alone
+
+# Speculative decoding gives up to eight tokens a step, and an engine may send every tenth only.
+TOKENS_AT_ONCE_MAX: Final = 16
+# Who counts a prompt more than twice as long as it was estimated, or not half, and by more than a
+# chat template, has done other work than was thought.
+OFF_TOKENS: Final = 512
+# A row that something else explains is one failure to who asks when the backend began to fail.
+EXPLAINED_S: Final = 60.0
 
 
 class Reason(StrEnum):
@@ -27,8 +43,12 @@ class Lease:
 
     __slots__ = (
         "_ahead_work",
+        "_beside_tokens",
+        "_claim",
         "_held_at_first",
         "_held_tokens",
+        "_held_up",
+        "_prefill_s",
         "_retry",
         "_streaming",
         "_unseen",
@@ -39,7 +59,6 @@ class Lease:
         "bound",
         "cached_tokens",
         "ended",
-        "expected_tokens",
         "first_token_s",
         "generated_tokens",
         "queued_tokens",
@@ -69,15 +88,26 @@ class Lease:
         self.first_token_s: float | None = None
         self.generated_tokens = 0
         self.ended = False
-        self.expected_tokens = backend.expected_tokens(ask, now_s)
-        self.cached_tokens = int(self.expected_tokens * backend.hits.ratio)
+        self._claim = CacheClaim(backend.cache, ask) if ask.blocks else None
+        self.cached_tokens = self._claim.cached_tokens if self._claim is not None else 0
         self.queued_tokens = self.queued_work = 0  # without an engine nothing is prefilled
         if ask.engine:
             self.queued_tokens = ask.prompt_tokens - self.cached_tokens
+            if ask.likely < 1.0:
+                self.queued_tokens = max(1, int(self.queued_tokens * ask.likely))
             context = ask.prompt_tokens / ask.prompts
             self.queued_work = max(1, round(work_of(self.queued_tokens, context, ask.prompts)))
+        # Of the prompt, what is held with it and was not queued.
+        self._beside_tokens = self.cached_tokens
+        if ask.likely < 1.0:
+            self._beside_tokens = ask.prompt_tokens - self.queued_tokens
         self._held_tokens = 0
+        # Whether its time is not the backend's alone, or nobody knows for how much work it was.
+        self._held_up = ask.likely < 1.0
         self._streaming = False
+        # Of a prompt that nobody has counted the work is a guess, which a client may mislead: the
+        # speed is learnt once the answer is whole and tells.
+        self._prefill_s = 0.0
         # The backend's, when the first token came.
         self._held_at_first = 0
         self._work_at_first = 0
@@ -89,13 +119,12 @@ class Lease:
         own.queued_prefill_tokens += self.queued_tokens
         own.requests += 1
         own.engine_requests += ask.prompts * ask.choices
-        own.retries += retry
+        if retry:
+            own.retries += 1
+            backend.retrying[ask.client] = backend.retrying.get(ask.client, 0) + 1
         own.sequence += 1
-        backend.awaited_hits += self.expected_tokens
         backend.requests_total += 1
         backend.taken_tokens += ask.prompt_tokens
-        if ask.blocks:
-            backend.prefixes.use(ask.blocks)
         if ask.engine:
             backend.begin_prefill(self, now_s)
 
@@ -103,7 +132,8 @@ class Lease:
     def whole_work(self) -> float:
         """Its prompts' prefill if nothing of them were cached."""
         ask = self.ask
-        return work_of(ask.prompt_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
+        work = work_of(ask.prompt_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
+        return work * ask.likely
 
     @property
     def silent(self) -> bool:
@@ -127,16 +157,31 @@ class Lease:
             self.backend.progress += 1
         if self.first_token_s is None:
             self.first_token_s = now_s
-            elapsed_s = now_s - self.began_s
-            self.backend.latency.observe(elapsed_s, now_s)
-            if self.ask.stream and self.ask.generates and self.ask.engine:
-                self.backend.refresh(now_s)
-                self.backend.prefill_speed.observe(self._ahead_work, elapsed_s)
+            if self._claim is not None:
+                self._claim.computed()
+            if self.ask.engine and not self._held_up:
+                self.backend.latency.observe(now_s - self.began_s, now_s)
+            self.backend.overtake(self, now_s)
         prompt = index // self.ask.choices
+        several = self.ask.prompts > 1
+        if several and self._unseen and not (self.ask.stream and self.ask.generates):
+            self._unseen = {prompt}  # a whole answer is that of all its prompts
         if prompt in self._unseen:
             self._unseen.remove(prompt)
             share = min(self.queued_tokens, self.ask.prompt_tokens // self.ask.prompts)
             self._prefilled(share if self._unseen else self.queued_tokens, now_s)
+            # Of several prompts the first token of one says little of what the others took.
+            if not self._unseen and self._shows_prefill:
+                self.backend.refresh(now_s)
+                self._prefill_s = seconds = now_s - self.began_s
+                slower = seconds / prefill_prior_s(self._ahead_work)
+                self.backend.prefill_speed.recent.observe(slower, self.ask.client)
+
+    @property
+    def _shows_prefill(self) -> bool:
+        """Whether the first token, of each prompt, comes when it is prefilled."""
+        ask = self.ask
+        return ask.engine and (ask.stream or not ask.generates) and not self._held_up
 
     def assume_prefilled(self, now_s: float) -> None:
         """No first token was seen (a plain JSON answer): prefill is over by the clock."""
@@ -146,7 +191,7 @@ class Lease:
 
     def _prefilled(self, tokens: int, now_s: float) -> None:
         own = self.backend.own
-        held = tokens if self._unseen else tokens + self.cached_tokens
+        held = tokens if self._unseen else tokens + self._beside_tokens
         work = self.queued_work
         if self._unseen and self.queued_tokens:
             work = work * tokens // self.queued_tokens
@@ -170,8 +215,14 @@ class Lease:
 
     def _proved(self, own: Load) -> None:
         """A retry that has its first token, or has ended, is none any more."""
-        own.retries -= self._retry
+        if not self._retry:
+            return
         self._retry = False
+        own.retries -= 1
+        retrying, client = self.backend.retrying, self.ask.client
+        retrying[client] -= 1
+        if not retrying[client]:
+            del retrying[client]
 
     def tokens(self, count: int) -> None:
         """`count` more tokens were generated and are held in the KV cache."""
@@ -185,12 +236,17 @@ class Lease:
         own.sequence += 1
 
     def end(self, now_s: float) -> None:
-        """Give everything back. Idempotent; nothing counts after it."""
-        if self.ended:
-            return
+        """Give everything back: its client has left, or nothing was sent. Idempotent."""
+        if not self.ended:
+            self.cut_short(now_s)
+            self._give_back(now_s)
+
+    def _give_back(self, now_s: float) -> None:
+        """Nothing counts after it."""
         self.ended = True
         self.backend.end_prefill(self, now_s)
-        self.backend.awaited_hits -= self.expected_tokens
+        if self._claim is not None:
+            self._claim.end()
         own = self.backend.own
         own.queued_prefill_tokens -= self.queued_tokens
         own.queued_work -= self.queued_work
@@ -209,53 +265,97 @@ class Lease:
         assert own.engine_requests >= 0
         assert own.retries >= 0
 
-    def complete(self, now_s: float, completion_tokens: int = 0) -> None:
+    def complete(self, now_s: float, completion_tokens: int = 0, prompt_tokens: int = 0) -> None:
         """End with a whole answer: what an engine finished ends a run of failures.
 
-        `completion_tokens` as the backend counted them, where it did.
+        Tokens as the backend counted them, where it did.
         """
         if not self.ended and self.ask.engine and self.first_token_s is not None:
+            if self._claim is not None:
+                self._claim.complete(prompt_tokens)
             self.backend.failures_in_row = 0
-            if self.ask.prompts == self.ask.choices == 1:
-                if self.ask.stream:
+            sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
+            if self._prefill_s and sure:
+                self.backend.prefill_speed.observe(self._ahead_work, self._prefill_s)
+            if self.ask.prompts == self.ask.choices == 1 and not self._held_up:
+                if not self.ask.generates:
+                    pass  # all of it was prefill, and taught that
+                elif self.ask.stream:
                     self._decoded(now_s - self.first_token_s, completion_tokens)
-                elif self.ask.generates and completion_tokens:
+                elif completion_tokens and sure:
                     self.backend.refresh(now_s)
                     self._answered(now_s - self.began_s, completion_tokens)
-        self.end(now_s)
+        if not self.ended:
+            self._give_back(now_s)
+
+    def cut_short(self, now_s: float) -> None:
+        """Learn from an answer that nobody waits for any more.
+
+        Or one so slow that its clients give up would never be seen to be slow.
+        """
+        ask, backend = self.ask, self.backend
+        if not ask.engine or self._held_up or ask.prompts * ask.choices > 1:
+            return
+        if self.first_token_s is not None:
+            if ask.stream and ask.generates:
+                self._decoded(now_s - self.first_token_s, 0)
+            return
+        prefill_s, decode_s = prefill_prior_s(self._ahead_work), 0.0
+        if self.silent:
+            held = backend.active_decode_tokens
+            decode_s = (ask.max_tokens or ask.output_tokens) * decode_prior_s(held)
+        slower = (now_s - self.began_s) / (prefill_s + decode_s)
+        speed = backend.prefill_speed if prefill_s > decode_s else backend.decode_speed
+        if speed.recent.is_news(slower):
+            backend.refresh(now_s)
+            speed.recent.observe(slower, ask.client)
 
     def _answered(self, seconds: float, completion_tokens: int) -> None:
         """Learn from a plain answer, which shows only how long it took in all.
 
-        Whatever that differs from what was expected is shared between prefill and decode in
-        proportion: right where an engine is slower in both, and mixed requests part the rest.
+        What is known of the one part tells the other, the better the larger that is: of an answer
+        that is nearly all decoding, nothing is learnt of prefill.
         """
-        prefill, decode = self.backend.prefill_speed, self.backend.decode_speed
-        held = self.backend.own.active_decode_tokens
-        prefill_s = self._ahead_work * prefill.work_s + prefill.step_s
+        backend, ask = self.backend, self.ask
+        prefill, decode = backend.prefill_speed, backend.decode_speed
+        # Nobody saw them: no more than were allowed, nor many times what such answers have.
+        most = round(TOKENS_AT_ONCE_MAX * ask.output_tokens)
+        completion_tokens = min(completion_tokens, most)
+        if ask.max_tokens:
+            completion_tokens = min(completion_tokens, ask.max_tokens)
+        held = (self._held_at_first + backend.own.active_decode_tokens) / 2
+        others_s = (backend.prefilled_work - self._work_at_first) * prefill.work_s
+        prefill_s = prefill.expect_s(self._ahead_work)
         decode_s = completion_tokens * decode.itl_s(held)
-        share = seconds / (prefill_s + decode_s)
-        prefill.observe(self._ahead_work, share * prefill_s)
-        decode.observe(completion_tokens, share * decode_s, 0.0, held)
+        prefill_usual_s = prefill_prior_s(self._ahead_work)
+        decode_usual_s = completion_tokens * decode_prior_s(held)
+        slower = max(0.1 * seconds, seconds - others_s) / (prefill_usual_s + decode_usual_s)
+        recent = prefill.recent if prefill_usual_s > decode_usual_s else decode.recent
+        recent.observe(slower, ask.client)
+        prefill.observe_whole(self._ahead_work, seconds, decode_s + others_s)
+        decode.observe_whole(completion_tokens, seconds, prefill_s + others_s, held)
 
     def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
         """The prompt as the backend counted it, and what it found in its cache, where it tells."""
-        # Of the prompt as it was: how far its estimate was off is not the cache's fault.
-        expected = self.expected_tokens * prompt_tokens // self.ask.prompt_tokens
-        if cached_tokens is None:
-            self.backend.untold_hits += expected
-            return
-        self.backend.told_hits += cached_tokens
-        if expected:
-            self.backend.hits.observe(expected, cached_tokens)
+        if self._claim is not None:
+            self._claim.settle(prompt_tokens, cached_tokens)
+        elif cached_tokens:
+            self.backend.cache.told(cached_tokens)
+
+    def held_up(self) -> None:
+        """Its client takes nothing, or the proxy slept: its time says nothing of the backend."""
+        self._held_up = True
 
     def _decoded(self, seconds: float, completion_tokens: int) -> None:
         """Learn from a whole stream how fast the backend decodes."""
         backend = self.backend
         work = backend.prefilled_work - self._work_at_first
         held = (self._held_at_first + backend.own.active_decode_tokens) / 2
-        steps = (completion_tokens or self.generated_tokens) - 1
-        backend.decode_speed.observe(steps, seconds, work * backend.prefill_speed.work_s, held)
+        # Several tokens may come at once; what a backend says of itself is believed so far.
+        seen = self.generated_tokens
+        steps = max(seen, min(completion_tokens, TOKENS_AT_ONCE_MAX * seen)) - 1
+        others_s = work * backend.prefill_speed.work_s
+        backend.decode_speed.observe(steps, seconds, others_s, held, self.ask.client)
 
     def fail(
         self,
@@ -265,28 +365,70 @@ class Lease:
         penal: bool = True,
         doubtful: bool = False,
         hint_s: float = 0.0,
+        cause: Cause = Cause.BACKEND,
     ) -> bool:
         """End, and count the failure against the backend.
 
         `suspicious`: as one in a row; `penal`: it makes the backend look busy, for
         `hint_s` where that is given; `doubtful`: only if it is not the first in a row,
-        since the request itself may be the cause. Returns whether it speaks of the
-        backend as it is now: a request that began before the last return does not,
-        however late it breaks.
+        since the request itself may be the cause; `cause`: what else explains it, so that
+        it is none of the row. Returns whether it speaks of the backend as it is now: a
+        request that began before the last return does not, however late it breaks.
         """
         backend = self.backend
         current = self.began_s >= backend.back_since_s
         if not self.ended:
             backend.failures_total += suspicious or penal
             if suspicious and current:
-                if not backend.failures_in_row:
-                    backend.failing_since_s = now_s
-                backend.failures_in_row += 1
+                self._count(now_s, cause)
             if penal and current and not (doubtful and backend.failures_in_row < 2):
-                backend.penalty.charge(now_s, in_row=backend.failures_in_row, hint_s=hint_s)
-        self.end(now_s)
+                self._charge(now_s, cause, hint_s)
+            self._give_back(now_s)
         return current
+
+    def _count(self, now_s: float, cause: Cause) -> None:
+        """One more failure in a row, unless something else than the backend explains it."""
+        backend = self.backend
+        if cause is Cause.CLIENT or cause is Cause.KIND:
+            if not backend.failures_in_row and now_s - backend.failing_since_s > EXPLAINED_S:
+                backend.failing_since_s = now_s
+            return
+        if not backend.failures_in_row:
+            backend.failing_since_s = now_s
+            backend.accusers.clear()
+        backend.failures_in_row += 1
+        backend.accusers.add(None if cause is Cause.NO_REQUEST else self.ask.client)
+
+    def _charge(self, now_s: float, cause: Cause, hint_s: float) -> None:
+        """Make the backend dear: to this client alone, until another has met something too."""
+        backend, client = self.backend, self.ask.client
+        penalty = backend.penalty
+        in_row = backend.failures_in_row
+        if cause is Cause.NO_REQUEST:
+            penalty.charge(now_s, in_row=in_row, hint_s=hint_s)
+        elif cause is Cause.CLIENT:
+            penalty.charge_for(client, now_s, hint_s=hint_s)
+        elif not penalty.charge_for(client, now_s, in_row=in_row, hint_s=hint_s):
+            others = backend.accusers.others
+            penalty.charge(now_s, in_row=in_row if others > 1 else others, hint_s=hint_s)
+
+    def refused(self, now_s: float, peers: Sequence[Backend]) -> bool:
+        """It got no answer. Returns whether several clients say so of this backend alone."""
+        backend, client = self.backend, self.ask.client
+        backend.refusals.add(client, backend.requests_total, now_s)
+        beyond = refuses_all(backend, peers, now_s)
+        if beyond:
+            backend.penalty.charge(now_s, in_row=beyond)
+            return True
+        beyond = refuses_alone(backend, peers, client, now_s)
+        if beyond:
+            backend.penalty.charge_for(client, now_s, in_row=beyond)
+        return False
 
     def turned_away(self, now_s: float, hint_s: float) -> None:
         """It was answered that there is too much work: no failure, but a sample of load."""
-        self.backend.penalty.charge(now_s, hint_s=hint_s)
+        self._charge(now_s, Cause.BACKEND, hint_s)
+
+
+def _is_near(tokens: int, estimated: int) -> bool:
+    return 2 * tokens >= estimated >= tokens / 2 or abs(tokens - estimated) <= OFF_TOKENS

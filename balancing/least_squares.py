@@ -24,7 +24,8 @@ class LeastSquares:
     that are always alike are told apart; `trust` is its weight, a sample of which x1 (x2) alone
     makes y = 1 having that of x1 squared (x2 squared), and each sample leaves `keep` of it. Each
     sample fades those before it by `fade`. One that is off by more than the factor `surprise_max`
-    is taken to be off by that. `least` is the smallest y there is.
+    is taken to be off by that. `least` is the smallest y there is. `weight` is what its samples are
+    worth beside a new one.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class LeastSquares:
         "a",
         "b",
         "samples",
+        "weight",
     )
 
     def __init__(
@@ -67,26 +69,42 @@ class LeastSquares:
         self._aa = self._ab = self._bb = self._ay = self._by = 0.0
         self.a, self.b = prior
         self.samples = 0
+        self.weight = 0.0
+
+    @property
+    def mean_b(self) -> float:
+        """The second measure of things whose first is one, in the mean."""
+        return self._ab / self._aa if self._aa else 0.0
 
     def expect(self, measure: Pair) -> float:
         """What a thing of this measure costs."""
         return self.a * measure[0] + self.b * measure[1]
 
-    def observe(self, measure: Pair, cost: float) -> None:
-        """A thing of this measure was seen to cost that."""
-        expected = max(self._least, self.expect(measure))
+    def observe(self, measure: Pair, cost: float, rest: float = 0.0) -> None:
+        """A thing of this measure was seen to cost that.
+
+        `rest` of it should have been of another kind: the more, the less it teaches.
+        """
+        part = max(self._least, self.expect(measure))
+        expected = part + rest
         surprise = sqrt(max(cost, self._least) / expected)
         if self.samples >= SAMPLES_MIN:
             surprise = min(max(surprise, self._surprise_min), self._surprise_max)
         mean = expected * surprise
-        a, b, fade = measure[0] / mean, measure[1] / mean, self._fade
+        a, b, fade, keep, told = measure[0] / mean, measure[1] / mean, self._fade, self._keep, 1.0
+        y = surprise
+        if rest:
+            y -= rest / mean
+            told = (part / expected) ** 2
+            fade, keep = 1.0 - (1.0 - fade) * told, 1.0 - (1.0 - keep) * told
         self._aa = self._aa * fade + a * a
         self._ab = self._ab * fade + a * b
         self._bb = self._bb * fade + b * b
-        self._ay = self._ay * fade + a * surprise
-        self._by = self._by * fade + b * surprise
-        self._share = max(SHARE_MIN, self._share * self._keep)
+        self._ay = self._ay * fade + a * y
+        self._by = self._by * fade + b * y
+        self._share = max(SHARE_MIN, self._share * keep)
         self.samples += 1
+        self.weight = self.weight * fade + told
         self._solve()
 
     def forget(self, share: float) -> None:
@@ -97,6 +115,7 @@ class LeastSquares:
         self._bb *= keep
         self._ay *= keep
         self._by *= keep
+        self.weight *= keep
 
     def _solve(self) -> None:
         (prior_a, prior_b), (trust_a, trust_b) = self._prior, self._trust

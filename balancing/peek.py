@@ -1,22 +1,35 @@
 """Reads what a request wants from its path, head and body.
 
-`peek` is pure: it looks at the few fields that routing needs and refuses only what
+`reading` is pure: it looks at the few fields that routing needs and refuses only what
 no backend could route either: a body that is no JSON object, a `model` that is no
 string.
 """
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from balancing.ask import Ask
-from balancing.fields import NO_FIELD, UNREADABLE, Fields
-from balancing.media import mark_media, tokens_of_bytes, without_media
+from balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING, Batch, batch_of
+from balancing.fields import NO_FIELD, UNREADABLE, Fields, truth
+from balancing.forms import boundary_of, model_in
+from balancing.media import MEDIA_PARTS_MAX, has_media, mark_media, tokens_of_bytes, without_media
+from balancing.members import NoObject, members
+from balancing.outline import LARGE_BYTES, Steps, count_in, finished, joined, strings_in
 from balancing.output_length import PRIOR_TOKENS, OutputLength
-from balancing.prompt_blocks import BLOCK_BYTES, NO_BLOCKS, Blocks, compact, prompt_blocks
+from balancing.prompt_blocks import (
+    BLOCK_BYTES,
+    NO_BLOCKS,
+    TEXT_BYTES_MAX,
+    Blocks,
+    compact,
+    compacted,
+    prompt_blocks,
+)
 from balancing.tokens import NOTHING, Measure, TokenEstimator, measure
+from balancing.usage_options import usage_options
 
 if TYPE_CHECKING:
     from balancing.session_key import SessionKeys
@@ -27,18 +40,29 @@ Headers = Sequence[tuple[bytes, bytes]]
 _OF_MESSAGES: Final = frozenset(
     {"/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"}
 )
+# Their bodies are multipart forms. All others take JSON alone, whatever their content type says:
+# what a backend may read as JSON is read here too.
+_OF_FORMS: Final = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
 # A list of prompts, of token ids, or of lists of token ids, by what it begins with.
 _LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
-# Prompts of one request that are told apart; a list of texts longer than this is one.
-PROMPTS_MAX: Final = 1_024
+_CONVERSATION: Final = Batch(1, told=True)
 # More than any context holds: a number that a client gives must not stretch a timeout for ever.
 COUNT_MAX: Final = 131_072
-COUNTED_BYTES_MAX: Final = 262_144
+_NOT_GIVEN: Final = (b"", b"null")
+# Here a prompt that is longer than the model's context is refused, unless it may be cut.
+_UNCUT: Final = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+)
+_NEVER_CUT: Final = frozenset({"/v1/messages", EMBED, SCORING})  # by what is read here
+NUMBER_BYTES_MAX: Final = 512
+# Longer than any name of a model or id of a response; of a longer one so much is kept.
+NAME_BYTES_MAX: Final = 4_096
+# Of a list, to tell what it holds.
+_LOOKED_BYTES: Final = 4_096
 
 NO_OBJECT: Final = "The request body must be one valid JSON object."
 
 _fields = msgspec.json.Decoder(Fields)
-_items = msgspec.json.Decoder(list[msgspec.Raw])
 _integer = msgspec.json.Decoder(int)
 _string = msgspec.json.Decoder(str)
 
@@ -47,7 +71,7 @@ class MalformedAsk(ValueError):
     """The body cannot be routed; the text says what to change. Never holds the body."""
 
 
-def peek(
+def reading(
     path: str,
     headers: Headers,
     body: bytes,
@@ -55,80 +79,168 @@ def peek(
     *,
     generates: bool = True,
     engine: bool = True,
+    streams: bool = True,
     sessions: "SessionKeys | None" = None,
     tenant: str = "",
+    client: str = "",
     prefixes: bool = False,
     outputs: OutputLength | None = None,
-) -> Ask:
+) -> Steps[Ask]:
     """Read a request's wishes. Raises MalformedAsk on a body that is no JSON object.
 
-    `sessions` tells where a session's key stands; None: nobody asks for it. `prefixes`: whether
-    somebody asks for the blocks of its text. `outputs` tells how long its answer will be.
+    It takes one step as a rule; between two of a large body others may have their turn. A part of
+    it that can be read at once has no steps of its own: for most requests these were the dearest.
+    `streams`: whether the path's answers ever do; `client`: whose it is, of a tenant or without.
+    `sessions`: where a session's key stands, if anybody asks; `prefixes`: whether somebody asks for
+    the blocks of its text; `outputs` tells how long its answer will be.
     """
-    if not body or not _is_json(headers):
+    boundary = boundary_of(headers) if path in _OF_FORMS else None
+    if not body or boundary is not None:
         session = _session(sessions, headers, None, tenant)
-        return _unread(path, body, session, tenant, generates=generates, engine=engine)
-    try:
-        fields = (_fields if sessions is None else sessions.decoder).decode(body)
-    except (*UNREADABLE, RecursionError):
-        raise MalformedAsk(NO_OBJECT) from None
+        return _reading_form(path, body, boundary, session, tenant, client, generates, engine)
+    return _reading_json(
+        path,
+        headers,
+        body,
+        estimator,
+        generates,
+        engine,
+        streams,
+        sessions,
+        tenant,
+        client,
+        prefixes,
+        outputs,
+    )
+
+
+def _reading_json(
+    path: str,
+    headers: Headers,
+    body: bytes,
+    estimator: TokenEstimator,
+    generates: bool,
+    engine: bool,
+    streams: bool,
+    sessions: "SessionKeys | None",
+    tenant: str,
+    client: str,
+    prefixes: bool,
+    outputs: OutputLength | None,
+) -> Steps[Ask]:
+    decoder = _fields if sessions is None else sessions.decoder
+    large = len(body) > LARGE_BYTES
+    fields = (yield from _fields_of_large(decoder, body)) if large else _fields_of(decoder, body)
     model = _model_of(fields.model)
     parts = _parts_of(path, fields)
-    media_parts, text = without_media(b"".join(parts) or body)
-    prompts, token_ids = (1, 0) if path in _OF_MESSAGES else _prompts_of(fields)
-    measured = whole = NOTHING if token_ids else measure(text)
-    tokens = token_ids or estimator.estimate(model, measured, media_parts)
+    batch = _CONVERSATION if path in _OF_MESSAGES else (yield from _batch(path, fields, body))
+    media_parts, text = batch.images, b""
+    if not media_parts:
+        text = ((yield from joined(parts)) if large else b"".join(parts)) or body
+    if has_media(text):
+        media_parts, text = yield from without_media(text)
+        media_parts = min(media_parts, MEDIA_PARTS_MAX * batch.prompts)
+    measured = whole = NOTHING if batch.token_ids else measure(text)
+    tokens = batch.token_ids or estimator.estimate(model, measured, media_parts, None, client)
     response_id = _response_in(path) or _text(fields.previous_response_id)
-    cut_tokens = _positive(fields.truncate_prompt_tokens)
-    if cut_tokens or response_id is not None:  # the backend counts other tokens than these
-        measured = NOTHING
-        tokens = min(tokens, cut_tokens or tokens)
+    cuts, cut_tokens = _cut(path, fields)
+    if cuts or response_id is not None or not batch.told:  # other tokens count than these
+        measured, tokens = NOTHING, min(tokens, (cut_tokens or tokens) * batch.prompts)
     blocks = NO_BLOCKS
-    if prefixes and prompts == 1 and generates:
-        root = _root_of(fields)
+    if prefixes and batch.prompts == 1 and generates:
         if media_parts:
-            blocks = _media_blocks(root, parts, len(text), model, whole, estimator)
+            blocks = yield from _media_blocks(fields, parts, text, whole, estimator, client)
+        elif len(text) <= LARGE_BYTES:
+            compacts = b"".join([compact(part) for part in parts])
+            blocks = _text_blocks(_root_of(fields), compacts, tokens)
         else:
-            joined = b"".join(map(compact, parts))
-            density = tokens * BLOCK_BYTES / max(len(joined), BLOCK_BYTES)
-            blocks = Blocks(prompt_blocks(root, joined), density)
+            blocks = yield from _large_text_blocks(_root_of(fields), parts, tokens)
     max_tokens = _max_tokens_of(fields)
-    expected = PRIOR_TOKENS if outputs is None else outputs.expect(tenant, model, path, max_tokens)
+    expected = PRIOR_TOKENS if outputs is None else outputs.expect(client, model, path, max_tokens)
+    stream = fields.stream is not NO_FIELD and streams and truth(fields.stream) is True
     return Ask(
         path=path,
         model=model,
         prompt_tokens=tokens,
         measured=measured,
         media_parts=media_parts,
-        prompts=prompts,
+        prompts=batch.prompts,
         choices=min(_positive(fields.n) or 1, PROMPTS_MAX),
         max_tokens=max_tokens,
-        stream=fields.stream is not NO_FIELD and bytes(fields.stream) == b"true",
-        stream_options=bytes(fields.stream_options),
+        stream=stream,
+        usage_options=(yield from usage_options(fields.stream_options)) if stream else b"",
         generates=generates,
         engine=engine,
         session=_session(sessions, headers, fields, tenant),
         tenant=tenant,
+        client=client,
         response_id=response_id,
         blocks=blocks.hashes,
         block_tokens=blocks.tokens,
         text_blocks=blocks.text,
         media_block_tokens=blocks.media_tokens,
+        reads_cache=_reads_cache(path, fields),
+        uncut=path in _UNCUT and not media_parts and not cuts,
         output_tokens=expected if generates else 0.0,
     )
 
 
-def _unread(
-    path: str, body: bytes, session: str | None, tenant: str, *, generates: bool, engine: bool
-) -> Ask:
-    """What is wanted where the body is not text."""
+def unread(path: str, body: bytes, tenant: str, client: str) -> Steps[Ask]:
+    """A request that goes to the first pool as it is, whatever its body says."""
+    yield from ()
     return Ask(
         path,
+        prompt_tokens=tokens_of_bytes(body),
+        generates=False,
+        engine=False,
+        first_pool=True,
+        tenant=tenant,
+        client=client,
+    )
+
+
+def peek(
+    path: str, headers: Headers, body: bytes, estimator: TokenEstimator, **options: Any
+) -> Ask:
+    """The same in one turn, however large the body."""
+    return finished(reading(path, headers, body, estimator, **options))
+
+
+def _fields_of(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Fields:
+    try:
+        return decoder.decode(body)
+    except (*UNREADABLE, RecursionError):
+        raise MalformedAsk(NO_OBJECT) from None
+
+
+def _fields_of_large(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Steps[Fields]:
+    try:
+        return (yield from members(body, decoder))
+    except (*UNREADABLE, RecursionError, NoObject):
+        raise MalformedAsk(NO_OBJECT) from None
+
+
+def _reading_form(
+    path: str,
+    body: bytes,
+    boundary: bytes | None,
+    session: str | None,
+    tenant: str,
+    client: str,
+    generates: bool,
+    engine: bool,
+) -> Steps[Ask]:
+    """What is wanted where the body is not text."""
+    model = (yield from model_in(body, boundary)) if boundary else None
+    return Ask(
+        path,
+        model,
         prompt_tokens=tokens_of_bytes(body),
         generates=generates,
         engine=engine,
         session=session,
         tenant=tenant,
+        client=client,
         response_id=_response_in(path),
         output_tokens=PRIOR_TOKENS if generates else 0.0,
     )
@@ -143,17 +255,38 @@ def _max_tokens_of(fields: Fields) -> int | None:
     )
 
 
+def _reads_cache(path: str, fields: Fields) -> bool:
+    """Whether an engine may take the prompt's beginning from its cache.
+
+    Not where its tokens' probabilities are asked for, which a cache does not hold (vLLM,
+    `Request.get_skip_reading_prefix_cache`).
+    """
+    if fields.prompt_logprobs is not NO_FIELD and bytes(fields.prompt_logprobs) != b"null":
+        return False
+    if fields.echo is NO_FIELD or truth(fields.echo) is not True:
+        return True
+    wanted = fields.top_logprobs if path in _OF_MESSAGES else fields.logprobs
+    return wanted is NO_FIELD or bytes(wanted) == b"null"
+
+
+def _cut(path: str, fields: Fields) -> tuple[bool, int | None]:
+    """Whether prompts that are too long may be shortened instead of refused, and each to what.
+
+    Only as its API has it: what others read means nothing here (vLLM 0.32's request models).
+    """
+    if path in _NEVER_CUT:
+        return False, None
+    if path == "/v1/responses":
+        truncation = bytes(fields.truncation)
+        return truncation not in _NOT_GIVEN and truncation != b'"disabled"', None
+    tokens = fields.truncate_prompt_tokens
+    return bytes(tokens) not in _NOT_GIVEN, _positive(tokens)
+
+
 def _root_of(fields: Fields) -> bytes:
     """What a cache holds apart: models, adapters (they are models by name) and salts."""
-    return bytes(fields.model) + b"\n" + bytes(fields.cache_salt)
-
-
-def _is_json(headers: Headers) -> bool:
-    """JSON unless the request says it is something else (audio comes as multipart)."""
-    for name, value in headers:
-        if name == b"content-type":
-            return b"multipart/" not in value.lower()
-    return True
+    model, salt = bytes(fields.model), bytes(fields.cache_salt)
+    return model[:NAME_BYTES_MAX] + b"\n" + salt[:NAME_BYTES_MAX]
 
 
 def _session(
@@ -165,10 +298,13 @@ def _session(
 
 
 def _model_of(raw: msgspec.Raw) -> str | None:
+    """The model's name; an empty one is the backend's own, as none is."""
     if raw is NO_FIELD or bytes(raw) == b"null":
         return None
+    if bytes(raw).startswith(b'"') and len(bytes(raw)) > NAME_BYTES_MAX:
+        return bytes(raw)[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # nobody serves it
     try:
-        return _string.decode(raw)
+        return _string.decode(raw) or None
     except UNREADABLE:
         raise MalformedAsk("`model` must be a string.") from None
 
@@ -180,8 +316,11 @@ def _response_in(path: str) -> str | None:
 
 def _text(raw: msgspec.Raw) -> str | None:
     """A string, or None for anything else."""
-    if not bytes(raw).startswith(b'"'):
+    value = bytes(raw)
+    if not value.startswith(b'"'):
         return None
+    if len(value) > NAME_BYTES_MAX:
+        return value[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # nobody's
     try:
         return _string.decode(raw)
     except UNREADABLE:
@@ -206,51 +345,75 @@ def _parts_of(path: str, fields: Fields) -> list[bytes]:
     return [bytes(part) for part in parts if part is not NO_FIELD]
 
 
+def _text_blocks(root: bytes, text: bytes, tokens: int, size: int = 0) -> Blocks:
+    """All of the same density; `size` is that of the whole text, where this is its beginning."""
+    density = tokens * BLOCK_BYTES / max(size or len(text), BLOCK_BYTES)
+    return Blocks(prompt_blocks(root, text), density)
+
+
+def _large_text_blocks(root: bytes, parts: Sequence[bytes], tokens: int) -> Steps[Blocks]:
+    joined = b""
+    for part in parts:
+        if len(joined) < TEXT_BYTES_MAX:
+            joined += yield from compacted(part)
+    return _text_blocks(root, joined, tokens, sum(map(len, parts)))
+
+
 def _media_blocks(
-    root: bytes,
+    fields: Fields,
     parts: Sequence[bytes],
-    text_bytes: int,
-    model: str | None,
+    text: bytes,
     measured: Measure,
     estimator: TokenEstimator,
-) -> Blocks:
+    client: str,
+) -> Steps[Blocks]:
     """Text before the first inline data has its own density, what follows has what is left.
 
     Media that are elsewhere have no bytes here: their tokens are in no block.
     """
-    inline, before, joined = mark_media(parts)
-    text_tokens = estimator.estimate(model, measured)
-    density = text_tokens * BLOCK_BYTES / max(text_bytes, BLOCK_BYTES)
-    hashes = prompt_blocks(root, joined)
-    text = before // BLOCK_BYTES
-    left = estimator.estimate(model, measured, inline) - text * density
-    rest = max(len(joined) - text * BLOCK_BYTES, BLOCK_BYTES)
-    return Blocks(hashes, density, text, max(0.0, left) * BLOCK_BYTES / rest)
+    inline, before, joined = yield from mark_media(parts)
+    model = _model_of(fields.model)
+    text_tokens = estimator.estimate(model, measured, 0, None, client)
+    density = text_tokens * BLOCK_BYTES / max(len(text), BLOCK_BYTES)
+    hashes = prompt_blocks(_root_of(fields), joined)
+    first = before // BLOCK_BYTES
+    media_parts = min(inline, MEDIA_PARTS_MAX)
+    left = estimator.estimate(model, measured, media_parts, None, client) - first * density
+    rest = max(len(joined) - first * BLOCK_BYTES, BLOCK_BYTES)
+    return Blocks(hashes, density, first, max(0.0, left) * BLOCK_BYTES / rest)
 
 
-def _prompts_of(fields: Fields) -> tuple[int, int]:
+def _batch(path: str, fields: Fields, body: bytes) -> Steps[Batch]:
+    """What the path's API finds in its prompts, where they are no conversation."""
+    if path in BATCHES:
+        return (yield from batch_of(path, body))
+    prompts, token_ids = yield from _prompts_of(fields)
+    return Batch(prompts, token_ids, 0, told=True)
+
+
+def _prompts_of(fields: Fields) -> Steps[tuple[int, int]]:
     """(number of prompts, exact tokens when they are token ids else 0) of `prompt` or `input`.
 
-    Token ids are counted by their commas: a list of millions must not become
-    millions of objects. Lists of lists have a comma between any two ids too.
+    Token ids are counted by their commas, texts by their quotes: a list of millions must not
+    become millions of objects. Lists of lists have a comma between any two ids too.
     """
     value = bytes(fields.input if fields.prompt is NO_FIELD else fields.prompt)
-    match = _LIST.match(value)
+    match = _LIST.match(value, 0, _LOOKED_BYTES)
     if match is None:
         return 1, 0
     first = match.group(1)
+    if first == b'"':
+        return min((yield from strings_in(value)), PROMPTS_MAX), 0
+    tokens = (yield from count_in(value, b",")) + 1
     if first == b"[":
-        return min(value.count(b"[") - 1, PROMPTS_MAX), value.count(b",") + 1
-    if first != b'"':
-        return 1, value.count(b",") + 1
-    if len(value) > COUNTED_BYTES_MAX:
-        return 1, 0
-    return min(len(_items.decode(value)), PROMPTS_MAX), 0
+        lists = (yield from count_in(value, b"[")) - 1
+        return min(lists, PROMPTS_MAX), tokens
+    return 1, tokens
 
 
 def _positive(raw: msgspec.Raw) -> int | None:
     """An integer > 0, or None for anything else."""
-    if raw is NO_FIELD:
+    if raw is NO_FIELD or len(bytes(raw)) > NUMBER_BYTES_MAX:
         return None
     try:
         value = _integer.decode(raw)

@@ -4,6 +4,9 @@ A backend that fails within a millisecond always holds the least load, so every
 policy that reads loads would send it everything that comes. A penalty makes a
 failure as dear as the work it pretends to have done. It is no part of the
 ledger: an idle backend holds nothing, penalised or not.
+
+What one client alone met makes the backend dear to that client alone: whether it is the
+backend's fault, a second one tells.
 """
 
 from typing import Final
@@ -20,21 +23,45 @@ HINT_S_MAX: Final = 60.0
 class Penalty:
     """Seconds of work that a backend looks to have; they pass as work would, one a second."""
 
-    __slots__ = ("until_s",)
+    __slots__ = ("_client", "_client_until_s", "_until_s", "until_s")
 
     def __init__(self) -> None:
-        self.until_s = 0.0
+        self.until_s = 0.0  # for anybody
+        self._until_s = 0.0  # for everybody
+        self._client = ""  # for one alone
+        self._client_until_s = 0.0
 
     def charge(self, now_s: float, *, in_row: int = 1, hint_s: float = 0.0) -> None:
         """Charge a failure, the `in_row`th one, or what the backend's Retry-After hints."""
-        seconds = min(hint_s, HINT_S_MAX) or PENALTY_S * max(1, min(in_row, ROW_MAX))
-        self.until_s = max(self.until_s, now_s + seconds)
+        self._until_s = max(self._until_s, now_s + _seconds(in_row, hint_s))
+        self.until_s = max(self.until_s, self._until_s)
+
+    def charge_for(
+        self, client: str, now_s: float, *, in_row: int = 1, hint_s: float = 0.0
+    ) -> bool:
+        """Charge what `client` met, for it alone; False where another has met something too."""
+        if client != self._client:
+            if self._client_until_s > now_s:
+                return False
+            self._client = client
+            self._client_until_s = 0.0
+        self._client_until_s = max(self._client_until_s, now_s + _seconds(in_row, hint_s))
+        self.until_s = max(self.until_s, self._client_until_s)
+        return True
 
     def forgive(self) -> None:
         """It has proved that it generates: what it may take now is slow start's to say."""
-        self.until_s = 0.0
+        self.until_s = self._until_s = self._client_until_s = 0.0
 
-    def read(self, now_s: float) -> float:
-        """Seconds still to go, 0.0 for most."""
-        left_s = self.until_s - now_s
-        return left_s if left_s > 0.0 else 0.0
+    def read(self, now_s: float, client: str = "") -> float:
+        """Seconds still to go for what `client` asks, 0.0 for most."""
+        if self.until_s <= now_s:
+            return 0.0
+        until_s = self._until_s
+        if client == self._client:
+            until_s = max(until_s, self._client_until_s)
+        return until_s - now_s if until_s > now_s else 0.0
+
+
+def _seconds(in_row: int, hint_s: float) -> float:
+    return min(hint_s, HINT_S_MAX) or PENALTY_S * max(1, min(in_row, ROW_MAX))

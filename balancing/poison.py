@@ -1,62 +1,66 @@
-"""Requests that kill engines: remembered, so that they kill no third.
+"""Requests that kill engines: remembered, so that they kill no more.
 
-A request on which two engines died is taken for the cause. Nothing tells the
-cause from those that died beside it, so who was waiting on two engines that were
-killed one after the other within its own prefill is remembered too; only the
-very same bytes are refused, and for ten minutes. What keeps the innocent out:
-
-- an engine dies once: a backend that has been failing for a second, or is out and
-  tried for want of better, does not die again of each request that it fails;
-- the deaths of one request are counted, not those of a text that many send;
-- who finds nobody listening has met no death.
+The very same bytes are refused to the same tenant, for ten minutes, or until they
+were served after all: then they were not the cause. `deaths` tells which they are.
 """
 
-from hashlib import blake2b
 from typing import Final
 
-from balancing.lease import Lease
+import xxhash
 
 MEMORY_S: Final = 600.0
-# All that die with an engine hear of it at once; who fails later than this after the
-# first of a row met a backend that was failing already.
-DEATH_S: Final = 1.0
-# At 100 bytes each: a fleet has long ceased to exist when this many have killed two engines.
-REMEMBERED_MAX: Final = 1_024
-
-
-def died_of_it(lease: Lease, now_s: float) -> bool:
-    """Whether a connection that broke just now may have been the end of a sound engine."""
-    return lease.sound and now_s - lease.backend.failing_since_s <= DEATH_S
+# Of one tenant, at 100 bytes each: what it adds beyond that puts out its own.
+REMEMBERED_MAX: Final = 64
 
 
 class Poison:
-    """Hashes of requests that two engines died on, oldest first."""
+    """Hashes of requests that engines died on, by tenant, oldest first."""
 
-    __slots__ = ("_until_s",)
+    __slots__ = ("_lengths", "_until_s")
 
     def __init__(self) -> None:
-        self._until_s: dict[bytes, float] = {}
+        self._until_s: dict[str, dict[bytes, float]] = {}
+        # Of their bodies, with the time that each is of interest: others are not hashed.
+        self._lengths: dict[int, float] = {}
 
     def __len__(self) -> int:
-        return len(self._until_s)
+        return sum(len(remembered) for remembered in self._until_s.values())
 
-    def add(self, path: str, body: bytes, now_s: float) -> None:
-        """Remember a request; beyond the limit the oldest is forgotten."""
+    def add(self, tenant: str, path: str, body: bytes, now_s: float) -> None:
+        """Remember a request; beyond the limit the tenant's oldest is forgotten."""
+        self._forget_old(now_s)
         key = _key(path, body)
-        self._until_s.pop(key, None)  # the order is that of time
-        self._until_s[key] = now_s + MEMORY_S
-        if len(self._until_s) > REMEMBERED_MAX:
-            del self._until_s[next(iter(self._until_s))]
+        remembered = self._until_s.setdefault(tenant, {})
+        remembered.pop(key, None)  # the order is that of time
+        remembered[key] = self._lengths[len(body)] = now_s + MEMORY_S
+        if len(remembered) > REMEMBERED_MAX:
+            del remembered[next(iter(remembered))]
 
-    def holds(self, path: str, body: bytes, now_s: float) -> bool:
-        """Whether the request is remembered. Nothing is hashed while nothing is."""
-        while self._until_s:
-            oldest = next(iter(self._until_s))
-            if self._until_s[oldest] > now_s:
-                return _key(path, body) in self._until_s
-            del self._until_s[oldest]
-        return False
+    def holds(self, tenant: str, path: str, body: bytes, now_s: float) -> bool:
+        """Whether the request is remembered. Nothing is hashed while none of its length is."""
+        if not self._lengths or self._lengths.get(len(body), 0.0) <= now_s:
+            return False
+        until_s = self._until_s.get(tenant, {}).get(_key(path, body), 0.0)
+        return until_s > now_s
+
+    def served(self, path: str, body: bytes) -> None:
+        """The same bytes were answered, to whomever: no engine dies of them."""
+        if not self._lengths or len(body) not in self._lengths:
+            return
+        key = _key(path, body)
+        for remembered in self._until_s.values():
+            remembered.pop(key, None)
+
+    def _forget_old(self, now_s: float) -> None:
+        for tenant, remembered in list(self._until_s.items()):
+            while remembered and next(iter(remembered.values())) <= now_s:
+                del remembered[next(iter(remembered))]
+            if not remembered:
+                del self._until_s[tenant]
+        for length in [size for size, until_s in self._lengths.items() if until_s <= now_s]:
+            del self._lengths[length]
 
 
 def _key(path: str, body: bytes) -> bytes:
-    return blake2b(body, digest_size=16, key=path.encode()[:64]).digest()
+    # 32 MiB in 3 ms: a hash that resists forgers takes 50, and who forges one hurts himself alone.
+    return xxhash.xxh3_128_digest(body, xxhash.xxh3_64_intdigest(path.encode()))

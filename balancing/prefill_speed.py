@@ -10,6 +10,7 @@ a fast engine look slow.
 from typing import Final
 
 from balancing.least_squares import LeastSquares
+from balancing.recent_pace import RecentPace
 
 # Attention to this many tokens costs as much as everything else of a token: 40,700 for a 70B model
 # on four H100, 16,500 for an 8B on one, 22,900 and 43,000 on A100 (bench/sim/profiles.py).
@@ -33,14 +34,20 @@ def work_of(tokens: float, context: float, prompts: int = 1) -> float:
     return tokens * (1.0 + (context - tokens / (2 * prompts)) / ATTENDED_TOKENS)
 
 
+def prior_s(work: float) -> float:
+    """What so much work takes before anything is known."""
+    return work / PRIOR_WORK_PER_S + PRIOR_STEP_S
+
+
 class PrefillSpeed:
     """`work_s`: seconds a unit of work."""
 
-    __slots__ = ("_fit", "work_s")
+    __slots__ = ("_fit", "recent", "work_s")
 
     def __init__(self) -> None:
         prior = (1.0 / PRIOR_WORK_PER_S, PRIOR_STEP_S)
         self.work_s = prior[0]
+        self.recent = RecentPace()
         self._fit = LeastSquares(
             prior,
             (TRUST / prior[0] ** 2, TRUST / prior[1] ** 2),
@@ -65,11 +72,26 @@ class PrefillSpeed:
         """How many requests taught it."""
         return self._fit.samples
 
+    @property
+    def weight(self) -> float:
+        """What they are worth, the old ones less."""
+        return self._fit.weight
+
+    def expect_s(self, work: float) -> float:
+        """What so much work takes."""
+        return self.work_s * work + self._fit.b
+
     def observe(self, work: float, seconds: float) -> None:
         """`work` was done `seconds` after it had been sent."""
         self._fit.observe((work, 1.0), seconds)
         self.work_s = max(1.0 / WORK_PER_S_MAX, self._fit.a)
 
+    def observe_whole(self, work: float, seconds: float, rest_s: float) -> None:
+        """The same, where `rest_s` of the time should have been something else."""
+        self._fit.observe((work, 1.0), seconds, rest_s)
+        self.work_s = max(1.0 / WORK_PER_S_MAX, self._fit.a)
+
     def forget(self) -> None:
         """It was long ago: the next few samples outweigh it."""
         self._fit.forget(LONG_AGO)
+        self.recent.forget()

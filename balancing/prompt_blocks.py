@@ -13,11 +13,15 @@ import msgspec
 import xxhash
 
 from balancing.fields import UNREADABLE
+from balancing.outline import LARGE_BYTES, Steps, without_blanks
 
 # Some 160 tokens: a quarter of vLLM's approximate routers' (64 tokens) in number and cost.
 BLOCK_BYTES: Final = 512
 # 1 MiB of text: more than any context.
 BLOCKS_MAX: Final = 2_048
+TEXT_BYTES_MAX: Final = BLOCK_BYTES * BLOCKS_MAX
+# Of a large part so much is looked at, that as much as is compared is left without its blanks.
+LOOKED_BYTES_MAX: Final = 2 * TEXT_BYTES_MAX
 _BLANKS: Final = (b'": ', b'", "', b"{ ", b"[ ", b"\n")
 
 
@@ -35,11 +39,26 @@ NO_BLOCKS: Final = Blocks((), 0.0)
 
 def compact(part: bytes) -> bytes:
     """A JSON value without the blanks between its own, as most clients write it."""
-    if any(blank in part[:BLOCK_BYTES] for blank in _BLANKS):
+    if _has_blanks(part):
         try:
             return msgspec.json.format(part, indent=-1)
         except (*UNREADABLE, RecursionError):
             pass  # the backend will say what is wrong with it
+    return part
+
+
+def _has_blanks(part: bytes) -> bool:
+    # `in` takes ten times longer.
+    return any(part.find(blank, 0, BLOCK_BYTES) >= 0 for blank in _BLANKS)
+
+
+def compacted(part: bytes) -> Steps[bytes]:
+    """The same of a part of any size, no more of it than is compared."""
+    if len(part) <= LARGE_BYTES:
+        return compact(part)
+    part = part[:LOOKED_BYTES_MAX]
+    if _has_blanks(part):
+        part = yield from without_blanks(part)
     return part
 
 

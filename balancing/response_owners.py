@@ -4,10 +4,11 @@ What is forgotten here is found again by asking every backend, so the memory
 may be small and short; it saves the asking.
 """
 
-from collections import OrderedDict
 from typing import Final
 
-# About 250 bytes each.
+from balancing.fair_table import FairTable
+
+# About 350 bytes each.
 OWNERS_MAX: Final = 65_536
 # Conversations that rest for longer are few, and their backend may have restarted.
 KEPT_S: Final = 3_600.0
@@ -18,14 +19,16 @@ ID_CHARS_MAX: Final = 128
 class ResponseOwners:
     """Names of backends by response id, the last OWNERS_MAX of the last KEPT_S.
 
-    A response is of the tenant that had it made ("" where there are none).
+    A response is of the tenant that had it made ("" where there are none), and no tenant's many
+    make another's forgotten.
     """
 
-    __slots__ = ("_owners",)
+    __slots__ = ("_owners", "_until_s")
 
     def __init__(self) -> None:
-        # Oldest first: names, when to forget them, and whose it is.
-        self._owners: OrderedDict[str, tuple[str, float, str]] = OrderedDict()
+        # Names, when to forget them, and whose it is; the same moments by tenant, oldest first.
+        self._owners: dict[str, tuple[str, float, str]] = {}
+        self._until_s: FairTable[float] = FairTable(OWNERS_MAX)
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -37,11 +40,16 @@ class ResponseOwners:
         """
         if len(response_id) > ID_CHARS_MAX or self.is_foreign(response_id, tenant, now_s):
             return
-        owners = self._owners
-        owners[response_id] = (backend, now_s + KEPT_S, tenant)
-        owners.move_to_end(response_id)
-        while len(owners) > OWNERS_MAX or next(iter(owners.values()))[1] <= now_s:
-            owners.popitem(last=False)
+        known = self._owners.get(response_id)
+        if known is not None and known[2] != tenant:  # long ago
+            self._until_s.remove(known[2], response_id)
+        self._owners[response_id] = (backend, now_s + KEPT_S, tenant)
+        gone = self._until_s.put(tenant, response_id, now_s + KEPT_S)
+        if gone is not None:
+            del self._owners[str(gone)]
+        while (oldest := next(iter(self._until_s.of(tenant).items())))[1] <= now_s:
+            self._until_s.remove(tenant, oldest[0])
+            del self._owners[str(oldest[0])]
 
     def find(self, response_id: str, now_s: float) -> str | None:
         """The name of the backend that made it, None when nobody remembers."""

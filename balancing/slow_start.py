@@ -1,10 +1,10 @@
 """Slow start: what a backend may take after it has come back.
 
-It returns with a cold cache and an empty queue, so every policy would send it
-all that comes at once; if it fails again, all of that is lost. So it may take
-a share of the tokens that its pool takes, growing from 10 % of its fair share
-to all of it over `warm_s`. The share is of what others take meanwhile and is
-earned as they take it, so an idle backend cannot save up for a burst.
+It returns with a cold cache and an empty queue, so every policy would send it all that comes at
+once; if it fails again, all of that is lost. So it may have in flight a share of what a ready
+backend of its pool has, growing from 10 % to all of it over `warm_s`; but one request at any time:
+an idle backend helps nobody. What bounds the loss is what it has at a time, not how much it has
+done: where the others have long queues, those who are back take of them what they can.
 """
 
 from typing import Final
@@ -15,20 +15,16 @@ FIRST_SHARE: Final = 0.1
 
 
 class SlowStart:
-    """The allowance of one backend since `began_s`, in prompt tokens."""
+    """The ramp of one backend since `began_s`."""
 
-    __slots__ = ("_allowed_tokens", "_own_tokens", "_pool_tokens", "_warm_s", "began_s")
+    __slots__ = ("_warm_s", "began_s")
 
-    def __init__(self, now_s: float, warm_s: float, *, own_tokens: int, pool_tokens: int) -> None:
-        """`own_tokens` and `pool_tokens`: taken so far by the backend and by all of its pool."""
+    def __init__(self, now_s: float, warm_s: float) -> None:
         self.began_s = now_s
         self._warm_s = warm_s
-        self._own_tokens = own_tokens
-        self._pool_tokens = pool_tokens
-        self._allowed_tokens = 0.0
 
     def share(self, now_s: float) -> float:
-        """What part of its fair share it may take now, 0.1 to 1.0."""
+        """What part of a ready backend's requests it may have now, 0.1 to 1.0."""
         if self._warm_s <= 0:
             return 1.0
         done = (now_s - self.began_s) / self._warm_s
@@ -38,15 +34,9 @@ class SlowStart:
         """Whether it may take all that comes."""
         return now_s - self.began_s >= self._warm_s
 
-    def admits(
-        self, tokens: int, now_s: float, *, own_tokens: int, pool_tokens: int, fair: float
-    ) -> bool:
-        """Whether a request of `tokens` is within the allowance.
+    def admits(self, in_flight: int, fair: float, now_s: float) -> bool:
+        """Whether one that has so many in flight may take another.
 
-        `own_tokens` and `pool_tokens` are the totals now, `fair` is the
-        backend's part of the pool's weight.
+        `fair`: what a ready backend of its weight has.
         """
-        earned = (pool_tokens - self._pool_tokens) * self.share(now_s) * fair
-        self._allowed_tokens += earned
-        self._pool_tokens = pool_tokens
-        return own_tokens - self._own_tokens + tokens <= self._allowed_tokens
+        return in_flight + 1 <= max(1.0, self.share(now_s) * fair)

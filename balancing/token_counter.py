@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from balancing.media import without_media
+from balancing.outline import finished
 from balancing.tokens import Measure
 
 # How two families of vocabularies cut text before merging (from the definitions in
@@ -90,7 +91,7 @@ class HuggingFace:
             from tokenizers import Tokenizer
         except ImportError:
             raise TokenizerUnusable(
-                "needs the package tokenizers: pip install 'penstock[huggingface]'"
+                "needs the package tokenizers: pip install tokenizers"
             ) from None
         try:
             self._tokenizer = Tokenizer.from_buffer(tokenizer)
@@ -115,7 +116,7 @@ def count_prompt(counter: TokenCounter, body: bytes) -> Measure | None:
 
 def prompt_of(body: bytes) -> tuple[list[str], int]:
     """The texts of a request's prompt and its number of turns, whatever the dialect."""
-    body = without_media(body)[1]
+    body = finished(without_media(body))[1]
     if body.count(b",") > COMMAS_MAX:
         return [], 0
     try:

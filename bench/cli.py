@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "soak": ("reliability.soak", "load, leaving clients, failing servers, and then nothing left"),
     "aborts": ("reliability.aborts", "how soon after a client leaves its backend is let go"),
     "slow": ("reliability.slow", "slow senders and readers: what others lose, and memory"),
+    "stalls": ("reliability.stalls", "how long one body holds up all other streams"),
     "scrape": ("scrape", "what a /metrics scrape does to the streams beside it"),
 }
 

@@ -82,7 +82,7 @@ def _fleet(ask: Ask, count: int, rng: Random) -> Fleet:
             lease = Lease(backend, Ask(PATH, prompt_tokens=rng.randint(10, 5_000)), 0.0)
             if rng.random() < 0.5:
                 lease.assume_prefilled(0.0)
-        backend.prefixes.use(ask.blocks[: rng.randrange(len(ask.blocks))])
+        backend.cache.index.use(ask.blocks[: rng.randrange(len(ask.blocks))])
         backends.append(backend)
     return Fleet((Pool("p", tuple(backends), POLICIES["token_cost"](backends)),))
 

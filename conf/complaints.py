@@ -4,7 +4,7 @@ A problem says what is allowed and what was there instead, and for a misspelt ke
 was probably meant.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Final
 
@@ -16,6 +16,7 @@ from conf.issues import shown
 from conf.keypath import KeyPath, is_secret, keys_at, type_at
 from conf.kinds import SHAPES
 from conf.settings import Settings
+from conf.units import allowed, unit_of
 
 _WANTED: Final = {
     "int_type": "must be a whole number",
@@ -36,8 +37,13 @@ _WANTED: Final = {
 }
 
 
-def complaints(refusal: ValidationError) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the path and the problem of each error, but those that are told elsewhere."""
+def complaints(
+    refusal: ValidationError, given: Callable[[KeyPath], object]
+) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the path and the problem of each error, but those that are told elsewhere.
+
+    `given` is what was written at a path, with its unit.
+    """
     for error in refusal.errors(include_url=False):
         kind, value = error["type"], error["input"]
         if kind == "extra_forbidden":
@@ -49,7 +55,7 @@ def complaints(refusal: ValidationError) -> Iterator[tuple[KeyPath, str]]:
         elif kind == "too_short" and value:
             continue  # the entries there are have been refused
         else:
-            yield error["loc"], _refused(error)
+            yield error["loc"], _refused(error, given(error["loc"]))
 
 
 def _unknown_key(path: KeyPath) -> str:
@@ -59,8 +65,11 @@ def _unknown_key(path: KeyPath) -> str:
     return f"unknown key; allowed here: {', '.join(allowed)}"
 
 
-def _refused(error: ErrorDetails) -> str:
+def _refused(error: ErrorDetails, given: object) -> str:
     kind, value, path = error["type"], error["input"], error["loc"]
+    unit = unit_of(str(path[-1])) if path else None
+    if unit is not None and isinstance(given, str):
+        value = given
     context: Mapping[str, object] = error.get("ctx", {})
     if kind == "value_error":
         wanted = str(context["error"])
@@ -68,6 +77,8 @@ def _refused(error: ErrorDetails) -> str:
             return wanted
     elif kind == "string_pattern_mismatch":
         wanted = SHAPES[str(context["pattern"])]
+    elif unit is not None and kind in ("int_type", "float_type"):
+        wanted = f"must be {allowed(unit)}"
     elif kind in _WANTED:
         wanted = _WANTED[kind].format_map({key: _bound(bound) for key, bound in context.items()})
         if kind in ("too_short", "too_long"):

@@ -12,6 +12,8 @@ from conf.issues import ConfigError, Issue
 from conf.keypath import KeyPath, spell
 
 _LAYERS: Final = ("file", "env", "flag")
+# An issue, and its place among all.
+_Noted = tuple[tuple[int, int], Issue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class Draft:
     def __init__(self) -> None:
         self.tree: dict[str, object] = {}
         self.origins: dict[KeyPath, Origin] = {}
-        self._issues: list[tuple[tuple[int, int], Issue]] = []
+        self._issues: list[_Noted] = []
+        self._doubts: list[_Noted] = []
 
     def put(self, path: KeyPath, value: object, origin: Origin) -> None:
         """Put `value` at `path`; an IndexError says which index a list would take."""
@@ -71,16 +74,31 @@ class Draft:
 
     def report(self, path: KeyPath, problem: str, origin: Origin | None = None) -> None:
         """Note an issue of the value at `path`, or of what `origin` says."""
-        origin = origin or self.origin_of(path)
-        issue = Issue(origin.where if origin else "", path, problem)
-        order = (_LAYERS.index(origin.layer), origin.line) if origin else (0, 0)
-        self._issues.append((order, issue))
+        self._issues.append(self._noted(path, problem, origin))
+
+    def doubt(self, path: KeyPath, problem: str) -> None:
+        """Note that the value at `path` is probably not meant."""
+        self._doubts.append(self._noted(path, problem, None))
+
+    @property
+    def doubts(self) -> tuple[Issue, ...]:
+        """What was doubted, in the order of the file."""
+        return _in_order(self._doubts)
+
+    @property
+    def refused(self) -> bool:
+        """Whether there is an issue."""
+        return bool(self._issues)
 
     def raise_issues(self) -> None:
         """Raise a ConfigError with all issues there are."""
         if self._issues:
-            issues = [issue for _, issue in sorted(self._issues, key=lambda entry: entry[0])]
-            raise ConfigError(list(dict.fromkeys(issues)))
+            raise ConfigError(list(_in_order(self._issues)))
+
+    def _noted(self, path: KeyPath, problem: str, origin: Origin | None) -> "_Noted":
+        origin = origin or self.origin_of(path)
+        issue = Issue(origin.where if origin else "", path, problem)
+        return (_LAYERS.index(origin.layer), origin.line) if origin else (0, 0), issue
 
     def _container(self, path: KeyPath, kind: type, origin: Origin) -> object:
         """Return the container at `path`, made where there is none of its kind."""
@@ -106,6 +124,11 @@ class Draft:
             steps = value.items() if isinstance(value, dict) else enumerate(value)
             for step, item in steps:
                 self._remember((*path, step), item, origin)
+
+
+def _in_order(noted: list[_Noted]) -> tuple[Issue, ...]:
+    issues = (issue for _, issue in sorted(noted, key=lambda entry: entry[0]))
+    return tuple(dict.fromkeys(issues))
 
 
 def _holder_of(step: str | int) -> type:

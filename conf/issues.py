@@ -6,7 +6,7 @@ shown shortened; a secret and what a list or mapping holds are never shown.
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from conf.keypath import KeyPath, spell
@@ -23,6 +23,10 @@ class Issue:
     """`file:line`, `environment PENSTOCK_X`, `flag --x`, or nothing."""
     path: KeyPath
     problem: str
+
+    def as_warning(self) -> str:
+        """The line to print where it is no error."""
+        return str(replace(self, problem=f"warning: {self.problem}"))
 
     def __str__(self) -> str:
         path = tuple(step if isinstance(step, int) else _shortened(step) for step in self.path)

@@ -114,7 +114,8 @@ FilePath = Annotated[str, Field(min_length=1)]
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1, le=100)]
-Weight = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+# A thousandth of an ordinary one is hardly asked; far below, shares are no numbers any more.
+Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
 # From a millisecond to a day: below is a slip of unit, above is "never".
 DurationS = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
 OptionalWaitS = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]

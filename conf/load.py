@@ -4,7 +4,7 @@ Every error is collected and told at once, with its place and its key; the envir
 here and nowhere else, as an argument. What comes out is valid, or a ConfigError is raised.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,15 +13,25 @@ from pydantic import BaseModel, ValidationError
 
 from conf.complaints import complaints
 from conf.document import UNREAD, Document, read
+from conf.doubts import doubts, secrets_of
 from conf.draft import Draft, Origin
 from conf.issues import ConfigError, Issue, shown
 from conf.keypath import KeyPath, spell
 from conf.overlay import put_environment, put_flags
 from conf.repeated_names import repeated_names
-from conf.secret_files import put_secrets
+from conf.secret_files import doubt_open_file, mode_for_all, put_secrets
 from conf.settings import Settings
 
 FILE_BYTES_MAX: Final = 1_048_576
+_KEY_FILE: Final = ("listen", "tls", "key_file")
+# Files that others read once the settings are known, but those of pools.
+_FILES: Final[tuple[KeyPath, ...]] = (
+    ("tokens", "file"),
+    ("listen", "tls", "cert_file"),
+    _KEY_FILE,
+)
+# Top-level keys that begin so are anchors for the rest of the file to use.
+FREE_PREFIX: Final = "x-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,8 @@ class Loaded:
     settings: Settings
     origins: Mapping[str, str]
     """`default`, `file:LINE`, `env PENSTOCK_X` or `flag --x`."""
+    warnings: tuple[Issue, ...] = ()
+    """What is probably not meant."""
 
 
 def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Loaded:
@@ -46,17 +58,28 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     put_flags(draft, flags)
     folder = path.parent if path is not None else Path()
     put_secrets(draft, folder)
-    _place(draft, ("tokens", "file"), folder)
-    _place(draft, ("listen", "tls", "cert_file"), folder)
-    _place(draft, ("listen", "tls", "key_file"), folder)
     pools = draft.get(("pools",))
-    for index in range(len(pools) if isinstance(pools, list) else 0):
-        _place(draft, ("pools", index, "tls", "ca_file"), folder)
-    settings = _validated(draft)
+    named_at: list[KeyPath] = [
+        *_FILES,
+        *(
+            ("pools", index, "tls", "ca_file")
+            for index in range(len(pools) if isinstance(pools, list) else 0)
+        ),
+    ]
+    for at in named_at:
+        _place(draft, at, folder)
+    settings = _validated(draft, named_at)
+    key_file = draft.get(_KEY_FILE)
+    if isinstance(key_file, str):
+        doubt_open_file(draft, _KEY_FILE, Path(key_file))
+    for at, problem in doubts(settings):
+        draft.doubt(at, problem)
+    if path is not None:
+        _doubt_literal_secrets(draft, settings, path)
     origins = {
         spell(leaf): str(draft.origins.get(leaf, "default")) for leaf in _leaves(settings, ())
     }
-    return Loaded(settings, origins)
+    return Loaded(settings, origins, draft.doubts)
 
 
 def _put_file(draft: Draft, path: Path, environ: Mapping[str, str]) -> None:
@@ -67,7 +90,9 @@ def _put_file(draft: Draft, path: Path, environ: Mapping[str, str]) -> None:
     if document.tree is UNREAD:
         draft.raise_issues()
     if isinstance(document.tree, dict):
-        draft.tree = document.tree
+        draft.tree = {
+            key: value for key, value in document.tree.items() if not key.startswith(FREE_PREFIX)
+        }
     elif document.tree is not None:
         problem = f"the file must be a mapping of keys, got {shown(document.tree)}"
         draft.report((), problem, origins[()])
@@ -103,17 +128,53 @@ def _place(draft: Draft, at: KeyPath, folder: Path) -> None:
         draft.put(at, str(folder / name), origin)
 
 
-def _validated(draft: Draft) -> Settings:
+def _doubt_literal_secrets(draft: Draft, settings: Settings, path: Path) -> None:
+    """Warn of secrets that stand in the configuration itself, when everybody may read that."""
+    mode = mode_for_all(path)
+    if mode is None:
+        return
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return  # it was there a moment ago
+    for at, secret, in_file in secrets_of(settings):
+        origin = draft.origin_of(at)
+        literal = not in_file and secret.get_secret_value().encode() in content
+        if literal and origin is not None and origin.layer == "file":
+            draft.doubt(
+                at,
+                f"stands in a file that everybody on this machine may read (mode {mode:04o}):"
+                f" write ${{VAR}}, or give {at[-1]}_file",
+            )
+
+
+def _report_unreadable(draft: Draft, at: KeyPath) -> None:
+    """Tell of a file that is not there, since a refused configuration's is not tried."""
+    name = draft.get(at)
+    if isinstance(name, str) and name:
+        try:
+            with Path(name).open("rb"):
+                return
+        except OSError as error:
+            draft.report(at, f"{shown(Path(name).name)} cannot be read: {error.strerror}")
+        except ValueError:
+            draft.report(at, "is not the name of a file")
+
+
+def _validated(draft: Draft, files: Iterable[KeyPath]) -> Settings:
     settings: Settings | None = None
     try:
         settings = Settings.model_validate(draft.tree)
     except ValidationError as refusal:
-        for path, problem in complaints(refusal):
+        for path, problem in complaints(refusal, draft.get):
             needs_fleet = path == ("pools",) and problem == "is required"
             hint = ": list them, or give --backend URL" if needs_fleet else ""
             draft.report(path, problem + hint)
     for path, problem in repeated_names(draft.tree):
         draft.report(path, problem)
+    if draft.refused:
+        for at in files:
+            _report_unreadable(draft, at)
     draft.raise_issues()
     assert settings is not None, "a refusal without an issue"
     return settings

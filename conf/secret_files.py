@@ -5,6 +5,8 @@ folder of the configuration file when it stands there, else at the working direc
 name the key and the file, never what is in it.
 """
 
+import contextlib
+import stat
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -39,12 +41,30 @@ def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path) -> None:
     if draft.get((*section, key)) is not None:
         draft.report(named_at, f"give either {key} or {key}_file, not both")
         return
+    path = folder / name if origin.layer == "file" else Path(name)
     try:
-        secret = _read_secret(folder / name if origin.layer == "file" else Path(name))
+        secret = _read_secret(path)
     except ValueError as error:
         draft.report(named_at, f"{shown(name)} {error}")
         return
+    doubt_open_file(draft, named_at, path)
     draft.put((*section, key), secret, origin)
+
+
+def doubt_open_file(draft: Draft, named_at: KeyPath, path: Path) -> None:
+    """Warn when everybody on this machine may read a secret; a missing file is told elsewhere."""
+    if (mode := mode_for_all(path)) is not None:
+        problem = f"everybody on this machine may read it (mode {mode:04o})"
+        draft.doubt(named_at, f"{shown(path.name)}: {problem}; chmod 600")
+
+
+def mode_for_all(path: Path) -> int | None:
+    """The permissions of a file that everybody may read, None of any other."""
+    with contextlib.suppress(OSError, ValueError):
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+            return stat.S_IMODE(mode)
+    return None
 
 
 def _read_secret(path: Path) -> str:

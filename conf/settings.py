@@ -41,6 +41,7 @@ from conf.kinds import (
     is_loopback,
 )
 from conf.repeated_names import repeated_names
+from conf.units import plain, unit_of
 
 # Of all tenants together: every one is compared with every request's (README, "Security").
 TENANT_KEYS_MAX: Final = 1_024
@@ -51,6 +52,16 @@ class Section(BaseModel):
 
     # Strict: a coerced value is a slip that shows up later, as something else.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _without_unit(cls, value: object, info: ValidationInfo) -> object:
+        """`2s` at a key in seconds is 2.0, `32MiB` at one in bytes 33554432."""
+        unit = unit_of(info.field_name or "")
+        if unit is None or not isinstance(value, str):
+            return value
+        number = plain(value, unit)
+        return value if number is None else number
 
 
 class ListenTlsSettings(Section):
@@ -71,6 +82,10 @@ class ListenSettings(Section):
     cors_origins: Origins = Field(
         default=(),
         description="Browser origins that may call the API (`*` for any); empty: no CORS.",
+    )
+    backend_header: bool = Field(
+        default=True,
+        description="Tell clients which backend answered, in `x-penstock-backend`.",
     )
     reuse_port: bool = Field(
         default=False,
@@ -194,8 +209,8 @@ class HealthSettings(Section):
     rise: Count = Field(default=2, description="Passes in a row that put a backend back.")
     slow_start_s: OptionalWaitS = Field(
         default=30.0,
-        description="A backend that comes back takes 10 % of its share of the tokens at first"
-        " and all of it after this time.",
+        description="A backend that comes back has 10 % of what a ready one has in flight at first"
+        " (one request at any time), and as much as it after this time.",
     )
     deep: DeepProbeSettings = DeepProbeSettings()
 
@@ -245,6 +260,7 @@ class LimitSettings(Section):
         default=1_073_741_824,
         ge=1024,
         le=2**40,
+        validate_default=True,
         description="Of all request bodies held at a time.",
     )
     connections: int = Field(
@@ -261,14 +277,16 @@ class LimitSettings(Section):
         " the control group allows (memory.max), if it sets a limit.",
     )
 
-    @model_validator(mode="after")
-    def _one_body_fits(self) -> Self:
-        if self.body_bytes > self.bodies_bytes:
+    # Of the field and not of the whole: a slip at another key must not hide this one.
+    @field_validator("bodies_bytes")
+    @classmethod
+    def _one_body_fits(cls, bodies_bytes: int, info: ValidationInfo) -> int:
+        body_bytes = info.data.get("body_bytes", 0)
+        if body_bytes > bodies_bytes:
             raise ValueError(
-                f"body_bytes ({self.body_bytes}) must not be above bodies_bytes"
-                f" ({self.bodies_bytes}), or no such body could be held"
+                f"must be at least body_bytes ({body_bytes}), or no such body could be held"
             )
-        return self
+        return bodies_bytes
 
 
 class AffinitySettings(Section):
@@ -298,6 +316,7 @@ class TokensSettings(Section):
     )
     file: FilePath | None = Field(
         default=None,
+        validate_default=True,
         description="For tiktoken its ranks file, for huggingface a tokenizer.json; a relative"
         " path starts at the folder of the configuration file.",
     )
@@ -305,13 +324,17 @@ class TokensSettings(Section):
         default="cl100k_base", description="How tiktoken cuts text before it merges."
     )
 
-    @model_validator(mode="after")
-    def _a_file_is_given_where_one_is_used(self) -> Self:
-        if self.estimator == "bytes" and self.file is not None:
+    @field_validator("file")
+    @classmethod
+    def _a_file_is_given_where_one_is_used(
+        cls, file: str | None, info: ValidationInfo
+    ) -> str | None:
+        estimator = info.data.get("estimator")
+        if estimator == "bytes" and file is not None:
             raise ValueError("the estimator `bytes` takes no file: name another, or leave it out")
-        if self.estimator != "bytes" and self.file is None:
-            raise ValueError(f"the estimator `{self.estimator}` needs file, the tokenizer's")
-        return self
+        if estimator not in ("bytes", None) and file is None:
+            raise ValueError(f"the estimator `{estimator}` needs file, the tokenizer's")
+        return file
 
 
 class TenantKeySettings(Section):

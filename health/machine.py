@@ -82,6 +82,7 @@ class Health:
         "_rng",
         "_since_s",
         "certain",
+        "refusing",
         "state",
     )
 
@@ -95,6 +96,7 @@ class Health:
         self._out_until_s = 0.0
         self._since_s = 0.0  # of the last ejection
         self.state = State.STARTING
+        self.refusing = False  # requests, of several clients; its probes pass
         self.certain = False  # the last ejection was no mere suspicion
 
     def set_thresholds(self, *, fall: int, rise: int, deep_fall: int) -> None:
@@ -125,7 +127,7 @@ class Health:
         """A live and a ready probe passed."""
         self._fails = 0
         self._passes += 1
-        if not self._deep_fails:
+        if not self._deep_fails and not self.refusing:
             self._step(Event.PASSED)
 
     def deep_passed(self, now_s: float) -> None:
@@ -133,25 +135,27 @@ class Health:
         self._deep_fails = 0
         if self.wants_deep(now_s):
             self._step(Event.RECOVERED)
-        elif self._passes:
+        elif self._passes and not self.refusing:
             self._step(Event.PASSED)
 
-    def failed(self, now_s: float, *, may_eject: bool) -> None:
-        """A live or ready probe failed; `fall` in a row are certain."""
+    def failed(self, now_s: float, *, may_eject: bool, late: bool = False) -> None:
+        """A live or ready probe failed; `fall` in a row are certain. `late`: it timed out."""
         self._passes = 0
         self._fails += 1
         if self._fails >= self._fall:
             self._out(now_s, certain=True)
         else:
-            self._failed(now_s, may_eject=may_eject)
+            once = late and self._fails < PROBATION_FALL
+            self._failed(now_s, may_eject=may_eject and not once)
 
-    def deep_failed(self, now_s: float, *, may_eject: bool) -> None:
+    def deep_failed(self, now_s: float, *, may_eject: bool, late: bool = False) -> None:
         """A deep probe failed; `deep.fall` in a row eject, if the pool can spare it."""
         self._deep_fails += 1
         if self._deep_fails >= self._deep_fall and may_eject:
             self._out(now_s, certain=False)
         else:
-            self._failed(now_s, may_eject=may_eject)
+            once = late and self._deep_fails < PROBATION_FALL
+            self._failed(now_s, may_eject=may_eject and not once)
 
     def requests_failed(self, now_s: float, in_row: int, *, may_eject: bool) -> None:
         """So many requests in a row failed for reasons of the backend's own."""
@@ -159,6 +163,12 @@ class Health:
             self._out(now_s, certain=False)
         elif in_row >= REQUESTS_FALL or (in_row >= PROBATION_FALL and self.state is State.WARMING):
             self._failed(now_s, may_eject=may_eject)
+
+    def refuse(self) -> None:
+        """It refuses what its peers do not: a doubt, whatever probes say; it serves what it can."""
+        self.refusing = True
+        if self.state is State.READY:
+            self._step(Event.FAILED)
 
     def down(self, now_s: float) -> None:
         """It cannot serve for certain: refused, draining, asleep."""
@@ -173,7 +183,7 @@ class Health:
     def _failed(self, now_s: float, *, may_eject: bool) -> None:
         if self.state is not State.WARMING:
             self._step(Event.FAILED)
-        elif may_eject:  # on probation: a failed probe is enough
+        elif may_eject:  # on probation: a failed probe is enough, or two that are late
             self._out(now_s, certain=False)
 
     def _out(self, now_s: float, *, certain: bool) -> None:

@@ -5,21 +5,22 @@ Two tasks a backend: one takes the turns of its watch, one reads its metrics.
 
 import asyncio
 import logging
-import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from random import Random
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
-
+from balancing.accusers import Cause
 from balancing.backend import AdminState, Backend
 from balancing.fleet import Fleet, Pool
 from conf.settings import HealthSettings
+from health.pace import Pace
+from health.places import Places
 from health.probes import Prober
+from health.questions import Addresses, Questions
 from health.scrape import read_report
 from health.watch import LastProbe, Watch
 
@@ -27,22 +28,18 @@ logger = logging.getLogger(__name__)
 
 # A scrape costs vLLM's API server about 4 ms of the loop that also writes the tokens
 # (measured, 51-67 kB), and us a fifth of one: so no sooner than every 2 s, nor than the
-# probes, and for a large fleet so rarely that all together take a hundredth of our time.
+# probes, and for a large fleet more rarely.
 SCRAPE_S: Final = 2.0
 SCRAPE_S_PER_BACKEND: Final = 0.02
 SCRAPE_JITTER: Final = 0.1
+# Turns under way at once of backends without requests: of those that were well when asked last, and
+# of those that were not.
+PLACES: Final = 32
+PLACES_IN_DOUBT: Final = 16
 SCRAPE_BYTES_MAX: Final = 2_097_152
 # A server that serves but has no such metrics is asked rarely: it may be replaced by one with.
 NO_METRICS_AFTER: Final = 5
 NO_METRICS_S: Final = 60.0
-# Compressing 60 kB of metrics would cost vLLM's loop another millisecond.
-_PLAIN: Final = {"accept-encoding": "identity"}
-
-
-class Addresses(Protocol):
-    """Where a backend's host is now; `proxy.host.Host`."""
-
-    async def addresses(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,9 @@ class Terms:
     authorization: bytes | None
     host: Addresses
     tls: ssl.SSLContext | None
+
+    def questions(self, url: str) -> Questions:
+        return Questions(url, self.host, self.authorization, self.tls)
 
 
 @dataclass(slots=True)
@@ -71,6 +71,10 @@ class Monitor:
         self._unseen: set[Backend] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._scrape_s = SCRAPE_S
+        self._pace = Pace()
+        later = asyncio.get_running_loop().call_later
+        self._places = Places(PLACES, later)
+        self._places_in_doubt = Places(PLACES_IN_DOUBT, later)
         self.started = asyncio.Event()  # every backend was looked at once
 
     def use(
@@ -88,6 +92,7 @@ class Monitor:
         """
         count = len(fleet.backends)
         self._scrape_s = max(SCRAPE_S, settings.interval_s, SCRAPE_S_PER_BACKEND * count)
+        self._pace = Pace(fleet.backends)
         for pool in fleet.pools:
             for backend in pool.backends:
                 terms = Terms(
@@ -117,6 +122,8 @@ class Monitor:
         else:
             watch = watched.watch
             watch.reconfigure(pool.backends, models, terms.settings)
+        watch.pace = self._pace
+        if watched is not None:
             if watched.terms == terms:
                 return
             self._end(watched.tasks)
@@ -147,10 +154,20 @@ class Monitor:
         if backend in self._watched:
             self._watched[backend].watch.certain(reason)
 
-    def request_failed(self, backend: Backend) -> None:
-        """A request failed for a reason that may be the backend's own."""
+    def request_failed(self, backend: Backend, cause: Cause) -> None:
+        """A request failed for a reason that may be the backend's own, or for `cause`."""
         if backend in self._watched:
-            self._watched[backend].watch.requests_failed()
+            self._watched[backend].watch.requests_failed(cause)
+
+    def refused(self, backend: Backend, *, key: bool) -> None:
+        """It refused the pool's own `key`, or several clients what its peers do not."""
+        if backend in self._watched:
+            self._watched[backend].watch.refused(key=key)
+
+    def slept(self, time_s: float) -> None:
+        """The process did not run for so long: probes that were under way say nothing."""
+        for watched in self._watched.values():
+            watched.watch.slept(time_s)
 
     def resume(self, backend: Backend) -> None:
         """Its maintenance is over: it is unknown again, and looked at soon."""
@@ -158,29 +175,45 @@ class Monitor:
             self._watched[backend].watch.resume()
 
     async def _take_turns(self, backend: Backend, watch: Watch, terms: Terms) -> None:
-        async with _session(terms) as session:
-            ask = Prober(session, backend.url)
-            while True:
-                await _surviving(lambda: watch.turn(ask), backend)
-                self._seen(backend)
-                await watch.pause()
+        questions = terms.questions(backend.url)
+        ask = Prober(questions, keyed=terms.authorization is not None)
+        if not watch.last_probes:
+            await asyncio.sleep(self._pace.first_s * self._rng.random())
+        while True:
+            async with self._place(watch):
+                await _surviving(lambda: watch.turn(ask), backend, questions)
+            self._seen(backend)
+            await watch.pause()
+
+    def _place(self, watch: Watch) -> AbstractAsyncContextManager[None]:
+        """Leave for a turn, at once for who has requests."""
+        if watch.used:
+            return nullcontext()
+        return (self._places_in_doubt if watch.suspected else self._places).one()
 
     async def _scrape(self, backend: Backend, watch: Watch, terms: Terms) -> None:
         pause_s = self._scrape_s * (0.5 + 0.5 * self._rng.random())  # not all at once
-        in_vain = 0
+        in_vain = requests = 0
+        idle_until_s = 0.0
         timeout_s = terms.settings.timeout_s
-        async with _session(terms) as session:
-            while True:
-                await asyncio.sleep(pause_s)
-                before = backend.report
-                await _surviving(lambda: _read_report(session, backend, watch, timeout_s), backend)
-                in_vain = in_vain + 1 if backend.fit and backend.report is before else 0
-                pause_s = NO_METRICS_S if in_vain >= NO_METRICS_AFTER else self._scrape_s
-                pause_s *= 1.0 + SCRAPE_JITTER * (2.0 * self._rng.random() - 1.0)
+        questions = terms.questions(backend.url)
+        while True:
+            await asyncio.sleep(pause_s)
+            if backend.requests_total == requests and monotonic() < idle_until_s:
+                continue
+            requests = backend.requests_total
+            idle_until_s = monotonic() + self._pace.idle_s * (0.5 + 0.5 * self._rng.random())
+            before = backend.report
+            await _surviving(
+                lambda: _read_report(questions, backend, watch, timeout_s), backend, questions
+            )
+            in_vain = in_vain + 1 if backend.fit and backend.report is before else 0
+            pause_s = NO_METRICS_S if in_vain >= NO_METRICS_AFTER else self._scrape_s
+            pause_s *= 1.0 + SCRAPE_JITTER * (2.0 * self._rng.random() - 1.0)
 
 
 async def _read_report(
-    session: aiohttp.ClientSession, backend: Backend, watch: Watch, timeout_s: float
+    questions: Questions, backend: Backend, watch: Watch, timeout_s: float
 ) -> None:
     """Read one report; one that cannot be read leaves the last one to fade."""
     if backend.admin_state is AdminState.MAINT:
@@ -188,15 +221,12 @@ async def _read_report(
     # Of ours, the most that the engine may count when it is read: not to be taken for others'.
     backend.engine_requests_peak = backend.own.engine_requests
     try:
-        async with (
-            asyncio.timeout(timeout_s),
-            session.get(f"{backend.url}/metrics", allow_redirects=False) as answer,
-        ):
-            text = await answer.content.read(SCRAPE_BYTES_MAX) if answer.status == 200 else b""
-            while not answer.content.at_eof() and len(text) < SCRAPE_BYTES_MAX:
-                text += await answer.content.read(SCRAPE_BYTES_MAX - len(text))
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        async with asyncio.timeout(timeout_s):
+            answer = await questions.get(b"/metrics", SCRAPE_BYTES_MAX)
+    except (OSError, ValueError):  # too late, too
+        watch.look()
         return
+    text = answer.body if answer.status == 200 else b""
     report = read_report(text, monotonic(), backend.engine_requests_peak)
     if report is None:
         return
@@ -205,48 +235,13 @@ async def _read_report(
         watch.certain("asleep")
 
 
-def _session(terms: Terms) -> aiohttp.ClientSession:
-    key = terms.authorization
-    # A fresh connection each: a pooled one says nothing of whether new ones are taken.
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            resolver=_Resolver(terms.host),
-            use_dns_cache=False,
-            force_close=True,
-            ssl=terms.tls or True,
-        ),
-        headers=_PLAIN | ({"authorization": key.decode("latin-1")} if key else {}),
-    )
-
-
-class _Resolver(AbstractResolver):
-    """Probes go where requests go; aiohttp tries several addresses almost at once."""
-
-    def __init__(self, host: Addresses) -> None:
-        self._host = host
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in await self._host.addresses()
-        ]
-
-    async def close(self) -> None:
-        pass
-
-
-async def _surviving(step: Callable[[], Awaitable[None]], backend: Backend) -> None:
-    """A backend's tasks must outlive whatever it answers."""
+async def _surviving(
+    step: Callable[[], Awaitable[None]], backend: Backend, questions: Questions
+) -> None:
+    """A backend's tasks must outlive whatever it answers; its connection ends with each step."""
     try:
         await step()
     except Exception:
         logger.exception("probe failed name=%s", backend.name)
+    finally:
+        questions.hang_up()

@@ -3,29 +3,33 @@
 Live: `GET /health` answers 200. Ready: `GET /v1/models` lists what it serves,
 which also tells the balancing where a model is. Deep: one token, or one
 embedding, because vLLM's `/health` is 200 while its engine hangs, sleeps or
-drains. Each is one request on a fresh connection, bounded in time and size; an
-outcome is a value, never an exception.
+drains. Each is one request, bounded in time and size, on the fresh connection of
+its turn; an outcome is a value, never an exception.
 """
 
 import asyncio
-from dataclasses import dataclass
+import ssl
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-import aiohttp
 import orjson
 
-BODY_BYTES_MAX: Final = 1_048_576
+from health.line import Answer
+from health.questions import Questions, Unresolved
+
 MODELS_MAX: Final = 1_024
 # What vLLM answers between SIGTERM and its exit, while /health stays 200.
 _DRAINING: Final = b"cannot schedule new futures after shutdown"
 # How servers say that they do not have an endpoint for a model of this kind.
 _NOT_DONE_HERE: Final = frozenset({400, 404, 405, 422, 501})
 
+KEY_REFUSED: Final = frozenset({401, 403})
 # A key that we do not have, or no such list: clients may fare better.
-_NOT_TOLD: Final = frozenset({401, 403, 404, 405})
+_NOT_TOLD: Final = KEY_REFUSED | {404, 405}
 # Where the engine schedules by priority, before whatever others have queued there.
-_FIRST: Final = {"content-type": "application/json", "x-vllm-priority": "-1000000"}
+_FIRST: Final = b"x-vllm-priority: -1000000\r\n"
 
 
 class Task(StrEnum):
@@ -48,44 +52,37 @@ class Outcome:
     certain: bool = False
     busy: bool = False
     models: dict[str, bytes] | None = None
+    contexts: dict[str | None, int] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         return not self.reason
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    method: str
-    url: str
-    body: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    body: bytes
-
-
 class Prober:
     """Asks one backend over HTTP. `timeout_s` is for the whole of a question."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session = session
-        self._url = url
+    def __init__(self, questions: Questions, *, keyed: bool = False) -> None:
+        """`keyed`: the pool's own key is sent, so that a refusal of it is a failure."""
+        self._questions = questions
+        self._keyed = keyed
 
     async def live(self, timeout_s: float) -> Outcome:
         """Ask whether the server answers and believes its engine alive."""
-        answer = await _ask(self._session, _Request("GET", self._url + "/health"), timeout_s)
+        answer = await _told(self._questions.get(b"/health"), timeout_s)
         if isinstance(answer, Outcome):
             return answer
+        if self._refused(answer):
+            return Outcome("refusing")
         return Outcome() if answer.status == 200 else Outcome(f"status_{answer.status}")
 
     async def ready(self, timeout_s: float) -> Outcome:
         """Ask which models are served; none is not ready. Where that is not told, any may be."""
-        answer = await _ask(self._session, _Request("GET", self._url + "/v1/models"), timeout_s)
+        answer = await _told(self._questions.get(b"/v1/models"), timeout_s)
         if isinstance(answer, Outcome):
             return answer
+        if self._refused(answer):
+            return Outcome("refusing")
         if answer.status in _NOT_TOLD:
             return Outcome()
         if answer.status != 200:
@@ -103,24 +100,29 @@ class Prober:
         if task is Task.NONE:
             return task, Outcome()
         for each in (Task.COMPLETION, Task.EMBEDDING) if task is None else (task,):
-            answer = await _ask(self._session, _work(self._url, model, each), timeout_s)
+            answer = await _told(self._questions.post(*_work(model, each), _FIRST), timeout_s)
             if isinstance(answer, Outcome):
                 return task, Outcome("hung") if answer.reason == "timeout" else answer
+            if self._refused(answer):
+                return task, Outcome("refusing")
             if task is not None or answer.status not in _NOT_DONE_HERE:
                 return each, _judge(answer)
         return Task.NONE, Outcome()
 
+    def _refused(self, answer: Answer) -> bool:
+        """Whether it does not take the pool's own key."""
+        return self._keyed and answer.status in KEY_REFUSED
 
-def _work(url: str, model: str, task: Task) -> _Request:
-    """The least work of a kind. A token id needs no tokenizer, and 1 is in every vocabulary."""
+
+def _work(model: str, task: Task) -> tuple[bytes, bytes]:
+    """Path and body of the least work. A token id needs no tokenizer, 1 is in every vocabulary."""
     if task is Task.EMBEDDING:
-        body = orjson.dumps({"model": model, "input": [1]})
-        return _Request("POST", url + "/v1/embeddings", body)
+        return b"/v1/embeddings", orjson.dumps({"model": model, "input": [1]})
     body = orjson.dumps({"model": model, "prompt": [1], "max_tokens": 1, "temperature": 0})
-    return _Request("POST", url + "/v1/completions", body)
+    return b"/v1/completions", body
 
 
-def _judge(answer: _Answer) -> Outcome:
+def _judge(answer: Answer) -> Outcome:
     if answer.status == 200:
         # vLLM answers token ids with an empty "abort" while it drains.
         aborted = b'"finish_reason":"abort"' in answer.body.replace(b" ", b"")
@@ -133,32 +135,20 @@ def _judge(answer: _Answer) -> Outcome:
     return Outcome("failing")
 
 
-async def _ask(
-    session: aiohttp.ClientSession, request: _Request, timeout_s: float
-) -> _Answer | Outcome:
-    """One request and its whole answer, or why there is none."""
+async def _told(question: Coroutine[None, None, Answer], timeout_s: float) -> Answer | Outcome:
+    """What is answered, or why nothing is."""
     try:
-        async with (
-            asyncio.timeout(timeout_s),
-            session.request(
-                request.method,
-                request.url,
-                data=request.body,
-                headers=_FIRST if request.body else None,
-                allow_redirects=False,
-            ) as answer,
-        ):
-            body = b""
-            while len(body) < BODY_BYTES_MAX and not answer.content.at_eof():
-                body += await answer.content.read(BODY_BYTES_MAX - len(body))
-            return _Answer(answer.status, body)
+        async with asyncio.timeout(timeout_s):
+            return await question
     except TimeoutError:
         return Outcome("timeout")
-    except aiohttp.ClientSSLError:
+    except ssl.SSLError:
         return Outcome("untrusted")  # its certificate, or no TLS at all
-    except aiohttp.ClientConnectorError as error:
-        return Outcome("unreachable", certain=isinstance(error.os_error, ConnectionRefusedError))
-    except (aiohttp.ClientError, OSError, ValueError):
+    except Unresolved:
+        return Outcome("unresolved")
+    except ConnectionRefusedError:
+        return Outcome("unreachable", certain=True)
+    except (OSError, ValueError):
         return Outcome("unreachable")
 
 
@@ -171,4 +161,16 @@ def _read_models(body: bytes) -> Outcome:
         return Outcome("no_models")
     if not models or not all(isinstance(model, str) for model in models):
         return Outcome("no_models")
-    return Outcome(models=models)
+    return Outcome(models=models, contexts=_contexts(cards[:MODELS_MAX]))
+
+
+def _contexts(cards: list[dict[str, object]]) -> dict[str | None, int]:
+    """How long a prompt each model takes, and any of them at the most; those that tell."""
+    contexts: dict[str | None, int] = {}
+    for card in cards:
+        tokens = card.get("max_model_len")
+        if isinstance(tokens, int) and tokens > 0:
+            contexts[str(card["id"])] = tokens
+    if contexts:
+        contexts[None] = max(contexts.values())
+    return contexts

@@ -13,11 +13,14 @@ from random import Random
 from time import monotonic, time
 from typing import Final, Protocol
 
+from balancing.accusers import Cause
 from balancing.backend import AdminState, Backend, State
 from balancing.slow_start import SlowStart
 from conf.settings import HealthSettings
 from health.machine import Health
-from health.probes import Outcome, Task
+from health.pace import Pace
+from health.probes import KEY_REFUSED, Outcome, Task
+from health.rest import Rest
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,15 @@ JITTER: Final = 0.2
 # While a backend is in doubt, probes come this much sooner: a fall of 3 at 2 s
 # then takes some 2.5 s instead of 6.
 DOUBT_PACE: Final = 0.25
+# So many failed requests in a row ask for a deep probe at once, and rest no longer between two:
+# it decides whether the row is the backend's fault, five times a row's length before it is told.
+PROBES_ROW: Final = 2
+AT_ONCE_PACE: Final = 0.05
+# How long it is told that several clients met refusals which the peers do not give.
+REFUSED_S: Final = 30.0
+# Of a row, what others than the client with the most of them must have met to be believed
+# without a probe's word. While it warms up one is enough.
+OTHERS_AGREE: Final = 2
 # Requests in flight and no token for so long, beside what the oldest prompt takes at the
 # measured rate: a deep probe comes at once. Engines prefill first come first served, so
 # the prompts behind it buy no time; the rate, a lower bound, is patient enough.
@@ -37,8 +49,10 @@ PREFILL_S_MAX: Final = 60.0
 UNPROBED_STALL_S: Final = 60.0
 
 
-# What a server shows that has just been started: nobody listens, or not for long.
-_LOADING: Final = frozenset({"loading", "unreachable", "timeout", "status_503"})
+# What a server shows that has just been started and takes connections.
+_LOADING: Final = frozenset({"loading", "timeout", "status_503"})
+# A key that is missing: the probe was not taken, which says nothing.
+_NOT_ALLOWED: Final = frozenset(f"status_{status}" for status in KEY_REFUSED)
 
 
 class Asks(Protocol):
@@ -81,12 +95,21 @@ class Watch:
         self._now = now
         self._health = self._unknown()
         self._task: Task | None = None
-        self._sooner = asyncio.Event()
+        self._rest = Rest(self._next_look_s, self.is_due)
         self._progress = backend.progress
         self._progress_at_s = now()
         self._deep_progress = backend.progress
         # Not all at once: the first one comes somewhere in the first interval's second half.
         self._next_deep_s = now() + settings.deep.interval_s * (0.5 + 0.5 * rng.random())
+        self._deep_asked = False  # by failed requests
+        self._probe_agrees = False  # the last deep probe failed as well
+        self._unprobed = False  # no deep probe can tell
+        self._refused_until_s = 0.0
+        self._slept_s = 0.0  # in all, of the process
+        self._turned_s = now()  # the end of the last turn
+        self._idle_until_s = 0.0  # until then it need not be asked while it has no requests
+        self._requests_seen = 0  # in all, at the last turn
+        self.pace = Pace()  # of the fleet that it is in
         self.last_probes: dict[str, LastProbe] = {}
 
     def reconfigure(
@@ -110,36 +133,65 @@ class Watch:
         """It cannot serve: refused, draining, asleep. Out at once, and probed soon."""
         self._health.down(self._now())
         self._settle(reason)
-        self._sooner.set()
+        self._rest.call()
 
-    def requests_failed(self) -> None:
-        """A request failed for a reason of the backend's own; it counts its runs itself.
+    def requests_failed(self, cause: Cause = Cause.BACKEND) -> None:
+        """A request failed for a reason of the backend's own, or for `cause`.
 
-        Two in a row ask for a deep probe: traffic goes elsewhere meanwhile, so it might be
-        long until there are enough of them to tell.
+        Two in a row ask for a deep probe at once: what one client met may be its own doing,
+        and traffic goes elsewhere meanwhile, so it might be long until there are enough to tell.
         """
-        now_s = self._now()
-        in_row = self.backend.failures_in_row
-        if in_row >= 2:
-            self._next_deep_s = min(self._next_deep_s, now_s)
-        self._health.requests_failed(now_s, in_row, may_eject=self._may_eject())
+        if self.backend.failures_in_row >= PROBES_ROW or cause in (Cause.CLIENT, Cause.KIND):
+            self._deep_asked = True
+            self._rest.call()
+        self._judge_requests()
+
+    def _judge_requests(self) -> None:
+        """Eject for a row of failed requests, if others than one client or a probe met it too."""
+        backend, health = self.backend, self._health
+        if not backend.failures_in_row:
+            return
+        needed = 1 if backend.state is State.WARMING else OTHERS_AGREE
+        believed = backend.accusers.others >= needed or self._probe_agrees or self._unprobed
+        health.requests_failed(
+            self._now(), backend.failures_in_row, may_eject=believed and self._may_eject()
+        )
         self._settle("failing")
 
     def resume(self) -> None:
         """Its maintenance is over. What was known of it is void: it may be another server now."""
         self._health = self._unknown()
         self._task = None
+        self._probe_agrees = self._unprobed = False
+        self._refused_until_s = 0.0
+        self.backend.pardon()
         self._settle("loading")
-        self._sooner.set()
+        self._rest.call()
+
+    def refused(self, *, key: bool) -> None:
+        """It refused the pool's own `key`, which a probe tries too; or what its peers do not."""
+        if not key:
+            self._refused_until_s = self._now() + REFUSED_S
+            self._health.refuse()
+            self._settle("refusing")
+        self._rest.call()
+
+    def slept(self, time_s: float) -> None:
+        """The process did not run for so long: no probe and no stream could be heard."""
+        self._slept_s += time_s
+        self._progress_at_s += time_s
+        self._next_deep_s += time_s
 
     # Turns ------------------------------------------------------------------------------------
 
     async def turn(self, ask: Asks) -> None:
         """One look: live, ready, and deep when it is due."""
         if self.backend.admin_state is AdminState.MAINT:
+            self._idle_until_s = 0.0
             return
+        self._health.refusing = self._now() < self._refused_until_s
         timeout_s = self._settings.timeout_s
-        progress = self.backend.progress
+        progress, slept_s = self.backend.progress, self._slept_s
         outcome = await ask.live(timeout_s)
         self._note("live", outcome)
         if outcome.passed:
@@ -147,15 +199,19 @@ class Watch:
             if outcome.models and self._models and not self._named(outcome.models):
                 outcome = Outcome("no_models")
             self._note("ready", outcome)
+        if self._slept_s != slept_s:
+            self._rest.call()
+            return
         now_s = self._now()
         if outcome.passed:
-            self.backend.models = outcome.models
+            self.backend.models, self.backend.contexts = outcome.models, outcome.contexts
             self._health.passed()
         elif outcome.certain:
             self._health.down(now_s)
         elif outcome.reason != "timeout" or self.backend.progress == progress:
             # A timeout while streams progress is load.
-            self._health.failed(now_s, may_eject=self._may_eject())
+            late = outcome.reason == "timeout"
+            self._health.failed(now_s, may_eject=self._may_eject(), late=late)
         self._settle(outcome.reason)
         if outcome.passed and self._deep_due(now_s):
             await self._look_deep(ask)
@@ -163,20 +219,50 @@ class Watch:
         if slow_start is not None and slow_start.over(self._now()):
             self._health.warmed()
             self._settle("")
+        self._turned_s = self._now()
+        self._requests_seen = self.backend.requests_total
+        # Not all at once, though all began together.
+        self._idle_until_s = self._turned_s + self.pace.idle_s * (0.5 + 0.5 * self._rng.random())
 
     async def pause(self) -> None:
         """Wait for the next turn, or for a reason to take it sooner."""
-        pause_s = self._settings.interval_s
-        if self.backend.state not in (State.READY, State.WARMING):
-            pause_s *= DOUBT_PACE
-        try:
-            async with asyncio.timeout(self._jittered(pause_s)):
-                await self._sooner.wait()
-        except TimeoutError:
+        if not await self._rest.over():
             return
-        self._sooner.clear()
-        # Requests may report many refusals a second; the probe answers them all.
-        await asyncio.sleep(self._settings.interval_s * DOUBT_PACE)
+        # Requests may report many failures a second; one turn answers them all.
+        pace = AT_ONCE_PACE if self.backend.failures_in_row >= PROBES_ROW else DOUBT_PACE
+        rests_s = self._turned_s + self._settings.interval_s * pace - self._now()
+        if rests_s > 0.0:
+            await asyncio.sleep(rests_s)
+
+    def _next_look_s(self) -> float:
+        return self._jittered(self._settings.interval_s * (1.0 if self._well else DOUBT_PACE))
+
+    def look(self) -> None:
+        """Something is odd: take the next turn now."""
+        self._rest.call()
+
+    @property
+    def _well(self) -> bool:
+        return self.backend.state in (State.READY, State.WARMING)
+
+    @property
+    def used(self) -> bool:
+        """Whether it has requests, or had some since its last turn."""
+        return self.backend.own.requests > 0 or self.backend.requests_total != self._requests_seen
+
+    @property
+    def suspected(self) -> bool:
+        """Whether its last turn found it not well: the next one may hang, too."""
+        return not self._well and bool(self.last_probes)
+
+    def is_due(self) -> bool:
+        """Whether an interval is enough: one of many that has no requests is asked more rarely."""
+        if self.used or self.backend.state is State.WARMING:
+            return True
+        now_s = self._now()
+        if self._well:
+            return now_s >= self._idle_until_s
+        return now_s >= self._turned_s + self.pace.out_s(now_s)
 
     # Deep -------------------------------------------------------------------------------------
 
@@ -189,7 +275,7 @@ class Watch:
             return health.wants_deep(now_s) and not self._asleep(now_s)
         if backend.state is State.STARTING:
             return False
-        if health.deep_in_doubt or self._stalled_s(now_s) > STALL_S:
+        if self._deep_asked or health.deep_in_doubt or self._stalled_s(now_s) > STALL_S:
             return True
         if now_s < self._next_deep_s:
             return False
@@ -200,25 +286,40 @@ class Watch:
 
     async def _look_deep(self, ask: Asks) -> None:
         backend = self.backend
-        progress = backend.progress
+        progress, slept_s = backend.progress, self._slept_s
+        self._deep_asked = False
         # It waits behind the prompt that is being prefilled, for what is left of that.
         left_s = max(0.0, -self._stalled_s(self._now()))
         timeout_s = self._settings.deep.timeout_s + left_s
         self._task, outcome = await ask.deep(self._model(), self._task, timeout_s)
+        if self._slept_s != slept_s:
+            self._rest.call()
+            return
         now_s = self._now()
         if self._task is Task.NONE and self._stalled_s(now_s) > UNPROBED_STALL_S:
             outcome = Outcome("hung")
         self._note("deep", outcome)
+        progressed = backend.progress != progress
+        self._unprobed = self._task is Task.NONE or outcome.reason in _NOT_ALLOWED
+        slow = outcome.reason == "hung" and progressed
+        self._probe_agrees = not (outcome.passed or outcome.busy or slow)
         back = backend.state is State.EJECTED and outcome.busy  # it works, for others
-        if outcome.passed or back or (backend.fit and backend.progress != progress):
+        if outcome.passed or back or (backend.fit and progressed):
             self._deep_passed(now_s)
         elif outcome.certain:
             self._health.down(now_s)
         elif outcome.busy:
             self._next_deep_s = now_s + self._jittered(self._settings.deep.interval_s)
         else:
-            self._health.deep_failed(now_s, may_eject=self._may_eject())
+            late = outcome.reason == "hung"
+            self._health.deep_failed(now_s, may_eject=self._may_eject(), late=late)
         self._settle(outcome.reason)
+        if not outcome.passed or self._unprobed:
+            self._judge_requests()
+        elif backend.accusers.others < OTHERS_AGREE:
+            # It generates: what one client met was its own doing. What another met stays, or
+            # a probe between two failures would hide that many clients meet them.
+            backend.failures_in_row = backend.accusers.acquit()
 
     def _deep_passed(self, now_s: float) -> None:
         self._health.deep_passed(now_s)
@@ -260,7 +361,7 @@ class Watch:
     def _settle(self, reason: str) -> None:
         """Bring the backend's state in line with its health."""
         backend, health = self.backend, self._health
-        before = backend.state
+        before, told = backend.state, backend.reason
         backend.state = health.state
         backend.doubted = health.doubted
         if health.state in (State.READY, State.WARMING):
@@ -269,6 +370,10 @@ class Watch:
             loads = health.state is State.STARTING and reason in _LOADING
             backend.reason = "loading" if loads else reason
         if health.state is before:
+            if before is State.STARTING and backend.reason not in (told, "loading"):
+                logger.warning(
+                    "backend cannot start to serve name=%s reason=%s", backend.name, backend.reason
+                )
             return
         if {before, health.state} != {State.READY, State.SUSPECT}:  # a doubt ends no run
             backend.failures_in_row = 0
@@ -279,12 +384,7 @@ class Watch:
         if health.state is State.WARMING:
             backend.back_since_s = self._now()
             backend.penalty.forgive()
-            backend.slow_start = SlowStart(
-                backend.back_since_s,
-                self._settings.slow_start_s,
-                own_tokens=backend.taken_tokens,
-                pool_tokens=sum(peer.taken_tokens for peer in self._peers),
-            )
+            backend.slow_start = SlowStart(backend.back_since_s, self._settings.slow_start_s)
         else:
             backend.slow_start = None
         logger.log(

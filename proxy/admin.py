@@ -17,18 +17,22 @@ from typing import Final
 import orjson
 from aiohttp import web
 
+import proxy
 from balancing.backend import AdminState
 from balancing.fleet import UnknownModel
+from balancing.outline import Steps, T
 from balancing.peek import MalformedAsk
 from conf.issues import ConfigError
 from conf.kinds import is_loopback
 from conf.load import Loaded
 from conf.show import as_json
 from health.monitor import Monitor
+from proxy.admin_index import INDEX
 from proxy.errors import Draining
 from proxy.explanation import path_of, render
 from proxy.exposition import CONTENT_TYPE, Exposition
 from proxy.families import PenstockCollector
+from proxy.invocations import INVOCATIONS, invoked_path
 from proxy.listing import describe
 from proxy.plane import DataPlane
 from proxy.reload import Reload
@@ -36,7 +40,7 @@ from proxy.retirement import Retirement
 
 logger = logging.getLogger(__name__)
 
-_OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics"})
+_OPEN_PATHS: Final = frozenset({"/", "/livez", "/readyz", "/metrics"})
 _KINDS: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -68,10 +72,12 @@ class Admin:
         )
         application.add_routes(
             [
+                web.get("/", _index),
                 web.get("/livez", self._livez),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.get("/api/v1/backends", self._backends),
+                web.get("/api/v1/proxy", self._proxy),
                 web.get("/api/v1/config", self._config),
                 web.post("/api/v1/reload", self._reload_now),
                 web.post("/api/v1/explain", self._explain),
@@ -105,12 +111,23 @@ class Admin:
         return _json({"status": "ok"})
 
     async def _readyz(self, request: web.Request) -> web.Response:
+        # Also ready when all backends are down: restarting the proxy would not help.
+        state = self._state()
+        return _json({"status": "ok"}) if state == "ready" else _json({"status": state}, 503)
+
+    async def _proxy(self, request: web.Request) -> web.Response:
+        return _json(
+            {
+                "version": proxy.__version__,
+                "state": self._state(),
+                "reload_failed": self._reload.failed,
+            }
+        )
+
+    def _state(self) -> str:
         if self._plane.draining:
-            return _json({"status": "draining"}, 503)
-        if not self._monitor.started.is_set():
-            return _json({"status": "starting"}, 503)
-        # Also when all backends are down: restarting the proxy would not help.
-        return _json({"status": "ok"})
+            return "draining"
+        return "ready" if self._monitor.started.is_set() else "starting"
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(
@@ -151,7 +168,11 @@ class Admin:
         tenant = request.query.get("tenant", "")
         if tenant and all(tenant != each.name for each in plane.settings.tenants):
             return _error(404, "unknown_tenant", "No tenant of this name is configured: ?tenant=…")
-        path = request.query.get("path") or path_of(body)
+        path = request.query.get("path", "")
+        if not path:
+            path = await _taken(path_of(body))
+        if path.encode() == INVOCATIONS:
+            path = (await _taken(invoked_path(body))).decode()
         route = plane.route(b"POST", path.encode())
         if route is None:
             return _error(404, "not_proxied", "No such path is proxied: ?path=/v1/…")
@@ -161,7 +182,7 @@ class Admin:
             if name.lower() != b"origin"
         ]
         try:
-            ask = plane.ask_of(path, route, headers, body, tenant)
+            ask = await _taken(plane.ask_of(path, route, headers, body, tenant))
             choice = plane.gate.explain(ask, monotonic())
         except MalformedAsk as error:
             return _error(400, "invalid_request", str(error))
@@ -202,6 +223,21 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except Exception:
         logger.exception("admin request failed method=%s", request.method)
         return _error(500, "internal_error", "A fault of penstock's own; the log tells more.")
+
+
+async def _index(request: web.Request) -> web.Response:
+    return web.Response(text=INDEX)
+
+
+async def _taken(steps: Steps[T]) -> T:
+    """The result of steps, with turns for all others between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
 
 
 def _json(content: object, status: int = 200) -> web.Response:

@@ -51,6 +51,11 @@ class AdminClient:
         listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/backends", list)
         return listing
 
+    def proxy(self) -> dict[str, Any]:
+        """The state of the proxy itself."""
+        told: dict[str, Any] = self._ask("GET", "/api/v1/proxy", dict)
+        return told
+
     def set_state(self, name: str, state: str) -> dict[str, Any]:
         """Set a backend's admin state; returns its description."""
         path = f"/api/v1/backends/{quote(name, '')}/{state}"
@@ -114,8 +119,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def client_of(parsed: Namespace) -> AdminClient:
     """The client that a command's arguments describe. Raises AdminError."""
+    port = os.environ.get(PORT_VARIABLE, DEFAULT_PORT)
+    return AdminClient(parsed.admin or f"http://127.0.0.1:{port}", token_of(parsed.token_file))
+
+
+def token_of(file: Path | None) -> str | None:
+    """The token in `file`, else that of the environment. Raises AdminError."""
     token = os.environ.get(TOKEN_VARIABLE)
-    file = parsed.token_file
     if file is None and not token and TOKEN_FILE_VARIABLE in os.environ:
         file = Path(os.environ[TOKEN_FILE_VARIABLE])
     if file is not None:
@@ -126,5 +136,4 @@ def client_of(parsed: Namespace) -> AdminClient:
             raise AdminError(f"cannot read {file}: {said}") from None
     if token and not (token.isascii() and token.isprintable()):
         raise AdminError("the admin token must be one line of printable ASCII")
-    port = os.environ.get(PORT_VARIABLE, DEFAULT_PORT)
-    return AdminClient(parsed.admin or f"http://127.0.0.1:{port}", token)
+    return token

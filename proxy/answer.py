@@ -23,7 +23,7 @@ _EVENT_STREAM: Final = [
     (b"cache-control", b"no-cache"),
 ]
 # Ours to set: a backend's own are not passed.
-_OWN: Final = (b"access-control-", b"x-penstock-", b"x-request-id")
+_OWN: Final = (b"access-control-", b"x-penstock-", b"x-request-id", b"request-id", b"location")
 PING: Final = b": ping\n\n"
 
 
@@ -40,6 +40,7 @@ class Answer:
         "body_bytes",
         "finished",
         "keep_alive",
+        "method",
         "request_id",
         "started",
         "status",
@@ -55,7 +56,8 @@ class Answer:
         """`head` is None when the request could not even be read; `headers` go with any answer."""
         self._transport = transport
         self._http11 = head is None or head.http11
-        self._head_only = head is not None and head.method == b"HEAD"
+        self.method = head.method if head is not None else b""
+        self._head_only = self.method == b"HEAD"
         self._chunked = False
         self.keep_alive = head is not None and head.keep_alive
         self.request_id = request_id
@@ -118,6 +120,8 @@ class Answer:
 
     def write(self, data: bytes) -> None:
         """More of the body."""
+        if self._head_only:
+            return
         self.body_bytes += len(data)
         if self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)

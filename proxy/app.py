@@ -13,6 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
+from balancing.accusers import Cause
 from balancing.backend import Backend
 from balancing.token_counter import TokenCounter
 from conf.load import Loaded
@@ -23,11 +24,14 @@ from proxy.admin import Admin
 from proxy.configuration import Configuration, configure, draft
 from proxy.drain import drain
 from proxy.errors import (
+    AnswerBare,
     BackendDraining,
     BackendError,
     BackendGone,
+    BackendRefusing,
     ConnectionRefused,
     EngineDead,
+    KeyRefused,
 )
 from proxy.host import Names
 from proxy.inherited import inherited
@@ -36,6 +40,7 @@ from proxy.metrics import Metrics
 from proxy.notify import notify
 from proxy.plane import DataPlane
 from proxy.pressure import Pressure, group_limit_bytes
+from proxy.pulse import Pulse
 from proxy.reload import Reload
 from proxy.retirement import Retirement
 from proxy.source import Source
@@ -96,8 +101,10 @@ class App:
             configuration, loop=loop, rng=rng, metrics=metrics, on_failure=self._failed
         )
         self.monitor = Monitor(rng)
+        self._pulse = Pulse(loop, self._slept)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
         self._reload = Reload(source, self.plane, self._retirement, self._use, names)
+        self._reload.warn(loaded.warnings)
         self._reloads: set[asyncio.Task[None]] = set()
         self.host = loaded.settings.listen.host
         self.port = 0
@@ -131,6 +138,7 @@ class App:
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
         heap.keep_pages()
+        self._pulse.start()
         self._pressure = self.plane.loop.create_task(
             Pressure(self.plane, group_limit_bytes()).watch()
         )
@@ -158,6 +166,7 @@ class App:
         for client in list(self.plane.clients):
             client.break_off()
         await self.monitor.stop()
+        self._pulse.stop()
         if self._pressure is not None:
             self._pressure.cancel()
         self._retirement.close()
@@ -238,12 +247,19 @@ class App:
             self._hurry.set()
         self._stop.set()
 
-    def _failed(self, backend: Backend, error: BackendError) -> None:
+    def _slept(self, time_s: float) -> None:
+        logger.warning("the process was not running, all deadlines are later slept_s=%.1f", time_s)
+        self.plane.slept(time_s)
+        self.monitor.slept(time_s)
+
+    def _failed(self, backend: Backend, error: BackendError, cause: Cause) -> None:
         certain = _CERTAIN.get(type(error))
         if certain is not None:
             self.monitor.certain(backend, certain)
-        elif error.suspicious:
-            self.monitor.request_failed(backend)
+        elif isinstance(error, BackendRefusing):
+            self.monitor.refused(backend, key=isinstance(error, KeyRefused))
+        elif error.suspicious or isinstance(error, AnswerBare):
+            self.monitor.request_failed(backend, cause)
 
 
 def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:

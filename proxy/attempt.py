@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from balancing.lease import Lease
+from health.probes import KEY_REFUSED
 from proxy.errors import (
     BackendBusy,
     BackendError,
@@ -21,14 +22,14 @@ from proxy.errors import (
     ConnectFailed,
     ConnectionRefused,
     ConnectionReset,
+    KeyRefused,
     NotHere,
-    OutOfTime,
     StreamBroken,
-    StreamOutOfTime,
 )
+from proxy.event_relay import EventRelay
 from proxy.heads import ResponseHead, forwarded_request_head
 from proxy.patience import hint_of
-from proxy.relay import EventRelay, JsonRelay, Relay
+from proxy.relay import JsonRelay, Relay
 from proxy.upstream import BackendConnection, ConnectionPool, NoDescriptors
 
 if TYPE_CHECKING:
@@ -41,8 +42,10 @@ PING_S: Final = 15.0
 # output too, at 10 tokens/s: slower than any engine in use is hung.
 PLAIN_S_PER_TOKEN: Final = 0.1
 PLAIN_TOKENS_UNKNOWN: Final = 32_768
-# Gateway statuses speak of a backend that is not serving, not of the request.
-_GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
+# How long after its request the reset of a connection that had been idle may come: its server
+# closed it before the request arrived, so a reset is one round trip away. None on Earth is
+# longer than this; an engine that works on a request for longer has received it.
+IDLE_RESET_S: Final = 0.25
 
 
 class Attempt:
@@ -57,8 +60,9 @@ class Attempt:
         "_exchange",
         "_first_byte_by_s",
         "_lease",
-        "_reset",
+        "_sent_s",
         "relay",
+        "resent",
     )
 
     def __init__(
@@ -77,7 +81,8 @@ class Attempt:
         self._dialing: asyncio.Task[BackendConnection] | None = None
         self._ended = False
         self._first_byte_by_s = 0.0
-        self._reset = False  # a reused connection was, after the request had gone out on it
+        self._sent_s = 0.0
+        self.resent = False  # a reused connection was reset when the request had gone out on it
         self.relay: Relay | None = None
 
     def begin(self) -> None:
@@ -99,6 +104,7 @@ class Attempt:
 
     def pause(self) -> None:
         """The client cannot take more: stop reading the answer."""
+        self._lease.held_up()
         if self._connection is not None:
             self._connection.pause()
 
@@ -107,6 +113,15 @@ class Attempt:
             if self.relay is not None:
                 self.relay.last_byte_s = monotonic()  # the silence was the client's
             self._connection.resume()
+
+    def slept(self, time_s: float) -> None:
+        """The proxy did not run for so long: what came meanwhile has yet to be read."""
+        self._first_byte_by_s += time_s
+        self._lease.held_up()
+        if self.relay is not None:
+            self.relay.last_byte_s += time_s
+        if self._connection is not None:
+            self._connection.deadline.delay(time_s)
 
     def _dial(self) -> None:
         self._dialing = self._connections.loop.create_task(self._connections.dial())
@@ -122,7 +137,7 @@ class Attempt:
                 dialing.result().abort()  # it opened in the turn that ended the attempt
         elif error is None:
             self._exchange.step(self._send, dialing.result())
-        elif isinstance(error, ConnectionRefused) and self._reset:
+        elif isinstance(error, ConnectionRefused) and self.resent:
             self._end(BackendGone())
         elif isinstance(error, BackendError):
             self._end(error)
@@ -137,21 +152,23 @@ class Attempt:
         self._connection = connection
         forwards_key, authorization = self._credentials
         connection.credentials = exchange.head.credentials
+        body, edit = exchange.body, exchange.edit
         head = forwarded_request_head(
             exchange.head,
             authority=self._connections.authority,
             peer=exchange.peer,
             request_id=exchange.request_id_upstream,
-            length=len(exchange.body),
+            length=len(body) if edit is None else edit.at + len(edit.ending),
             authorization=authorization,
             forwards_key=forwards_key,
         )
         now_s = monotonic()
         exchange.sent(now_s)
+        self._sent_s = now_s
         self._first_byte_by_s = now_s + self._first_byte_s()
         connection.on_deadline = self._tick
         self._watch(connection)
-        connection.send(head, exchange.body, self, method=exchange.head.method)
+        connection.send(head, body, self, method=exchange.head.method, edit=edit)
         if exchange.paused:
             connection.pause()
 
@@ -164,7 +181,9 @@ class Attempt:
         )
         if ask.generates and not ask.stream:
             tokens = ask.max_tokens or PLAIN_TOKENS_UNKNOWN
-            allowed_s += PLAIN_S_PER_TOKEN * tokens
+            # All at one time at best; no more than what one answer may take in any case.
+            answers_tokens = tokens * ask.prompts * ask.choices
+            allowed_s += PLAIN_S_PER_TOKEN * max(tokens, min(answers_tokens, PLAIN_TOKENS_UNKNOWN))
         return allowed_s
 
     # The first sink of the answer --------------------------------------------------------
@@ -174,14 +193,20 @@ class Attempt:
         exchange = self._exchange
         connection = self._connection
         assert connection is not None
-        if head.status in _GATEWAY_STATUSES:
+        if head.status >= 300 and _of_gateway(head.status):
             busy = head.status == 503
             self._end(BackendBusy(hint_of(head)) if busy else BackendRefused())
+            return
+        forwards_key, own_key = self._credentials
+        if head.status in KEY_REFUSED and own_key is not None and not forwards_key:
+            self._end(KeyRefused())
             return
         if head.status == 404 and exchange.anywhere:
             self._end(NotHere())
             return
-        if head.content_type == b"text/event-stream" and head.status == 200 and not head.encoded:
+        streams = head.content_type == b"text/event-stream" and head.status == 200
+        # Where no engine works a stream is what was stored of one, and need not have a token.
+        if streams and not head.encoded and exchange.route.engine:
             self.relay = EventRelay(
                 head,
                 exchange.answer,
@@ -191,6 +216,7 @@ class Attempt:
                 exchange.itl_s,
                 exchange.made,
                 hide_usage=exchange.hides_usage,
+                bare_before=exchange.bare_before,
             )
         elif exchange.answer.started or (
             head.content_type == b"application/json" and not head.encoded
@@ -215,14 +241,19 @@ class Attempt:
         raise AssertionError("an answer ends after its head")
 
     def lost(self, error: BackendError) -> None:
-        connection = self._connection
-        if isinstance(error, ConnectionReset) and connection is not None and connection.reused:
-            # It closed while idle, which says nothing of the backend: once more.
+        if isinstance(error, ConnectionReset) and self._closed_while_idle():
+            # Nobody received the request, which says nothing of the backend: once more.
             self._connection = None
-            self._reset = True
+            self.resent = True
             self._dial()
         else:
             self._end(error)
+
+    def _closed_while_idle(self) -> bool:
+        """Whether a reset before the answer's first byte may be that of an idle connection."""
+        connection = self._connection
+        reused = connection is not None and connection.reused
+        return reused and monotonic() - self._sent_s <= IDLE_RESET_S
 
     # Time and end --------------------------------------------------------------------------
 
@@ -235,11 +266,10 @@ class Attempt:
         exchange = self._exchange
         # Looks again after idle_s: by then there may be a first token, and silence counts.
         idle_s = monotonic() + exchange.timeouts.idle_s
-        next_s = min(self._first_byte_by_s, exchange.out_of_time_s, idle_s)
+        over_s = exchange.patience.next_s(started=exchange.answer.started)
+        next_s = min(self._first_byte_by_s, over_s, idle_s)
         if exchange.ask.stream:
             next_s = min(next_s, exchange.hold_s)
-        if not exchange.answer.started:
-            next_s = min(next_s, exchange.begin_by_s)
         connection.deadline.set(next_s)
 
     def _tick(self) -> None:
@@ -249,10 +279,10 @@ class Attempt:
             return
         now_s = monotonic()
         committed = self.relay is not None and self.relay.committed
-        if now_s >= exchange.out_of_time_s:
-            self._end(StreamOutOfTime() if committed else OutOfTime())
-        elif now_s >= exchange.begin_by_s and not exchange.answer.started:
-            self._end(OutOfTime())
+        patience = exchange.patience
+        over = patience.over(now_s, started=exchange.answer.started, committed=committed)
+        if over is not None:
+            self._end(over)
         elif self.relay is not None and committed:
             quiet_s = exchange.timeouts.idle_s
             ends_s = (now_s if exchange.paused else self.relay.last_byte_s) + quiet_s
@@ -261,7 +291,7 @@ class Attempt:
             elif now_s >= ends_s:
                 self._end(StreamBroken("idle"))
             else:
-                connection.deadline.set(min(ends_s, exchange.out_of_time_s))
+                connection.deadline.set(min(ends_s, patience.next_s(started=True)))
         elif now_s >= self._first_byte_by_s:
             self._end(BackendTimeout())
         else:
@@ -269,3 +299,12 @@ class Attempt:
                 exchange.answer.hold()
                 exchange.hold_s = now_s + PING_S
             self._watch(connection)
+
+
+def _of_gateway(status: int) -> bool:
+    """Whether a status speaks of a backend that is not serving, not of the request.
+
+    A redirection too: its target is of the backend's own network. vLLM's 500 and 501 may be the
+    request's doing.
+    """
+    return status > 501 or (300 <= status < 400 and status != 304)

@@ -31,11 +31,13 @@ def certificates_of(loaded: Loaded, config: Path | None) -> Certificates:
     settings = loaded.settings
     listener: ssl.SSLContext | None = None
     pools: dict[str, ssl.SSLContext] = {}
-    try:
-        if settings.listen.tls is not None:
-            listener = _of_listener(settings.listen.tls)
-    except _Unusable as error:
-        issues.append(_issue(loaded, config, ("listen", "tls", error.key), str(error)))
+    if settings.listen.tls is not None:
+        wrong = _wrong_with(settings.listen.tls)
+        try:
+            listener = None if wrong else _of_listener(settings.listen.tls)
+        except _Unusable as error:
+            wrong = [error]
+        issues += [_issue(loaded, config, ("listen", "tls", each.key), str(each)) for each in wrong]
     system: ssl.SSLContext | None = None
     for index, pool in enumerate(settings.pools):
         if not _has_https(pool):
@@ -70,10 +72,31 @@ def _of_listener(settings: ListenTlsSettings) -> ssl.SSLContext:
     # A client that renegotiates makes us calculate; nobody needs it.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
-    certificate = _read("cert_file", settings.cert_file)
-    key = _read("key_file", settings.key_file)
-    if b"-----BEGIN CERTIFICATE-----" not in certificate:
+    try:
+        context.load_cert_chain(settings.cert_file, settings.key_file, _no_passphrase)
+    except (ssl.SSLError, OSError) as error:
+        _refuse(settings, _read("cert_file", settings.cert_file), error)
+    return context
+
+
+def _wrong_with(settings: ListenTlsSettings) -> list[_Unusable]:
+    """What each of the two files is not, by itself."""
+    wrong = []
+    for look in (_look_at_certificate, _look_at_key):
+        try:
+            look(settings)
+        except _Unusable as error:
+            wrong.append(error)
+    return wrong
+
+
+def _look_at_certificate(settings: ListenTlsSettings) -> None:
+    if b"-----BEGIN CERTIFICATE-----" not in _read("cert_file", settings.cert_file):
         raise _Unusable("cert_file", f"{_named(settings.cert_file)} holds no PEM certificate")
+
+
+def _look_at_key(settings: ListenTlsSettings) -> None:
+    key = _read("key_file", settings.key_file)
     if b"PRIVATE KEY-----" not in key:
         raise _Unusable("key_file", f"{_named(settings.key_file)} holds no PEM private key")
     if b"ENCRYPTED" in key:
@@ -81,11 +104,6 @@ def _of_listener(settings: ListenTlsSettings) -> ssl.SSLContext:
             "key_file",
             f"{_named(settings.key_file)} is encrypted: nobody is there to type a passphrase",
         )
-    try:
-        context.load_cert_chain(settings.cert_file, settings.key_file, _no_passphrase)
-    except (ssl.SSLError, OSError) as error:
-        _refuse(settings, certificate, error)
-    return context
 
 
 def _refuse(settings: ListenTlsSettings, certificate: bytes, error: OSError) -> NoReturn:

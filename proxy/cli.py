@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import proxy
-from conf.issues import ConfigError
+from conf.issues import ConfigError, Issue
 from conf.load import Loaded, load
 from conf.schema import schema
 from conf.show import render
+from conf.units import plain
 from proxy import admin_client
 from proxy.admin_state import set_admin_state
 from proxy.explain import explain
@@ -74,11 +75,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     check = commands.add_parser(
         "check",
-        help="validate a configuration, print every error",
-        epilog="Example: penstock check penstock.yaml; prints FILE:LINE: key.path: what is wrong, "
-        "exit status 2; 0 when there is none.",
+        help="validate configurations, print every error",
+        description="Prints every error as FILE:LINE: key.path: what is wrong, and, as warnings, "
+        "what is probably not meant.",
+        epilog="Example: penstock check --strict conf/*.yaml; exit status 2 when a file has an "
+        "error, 0 when none has.",
     )
-    check.add_argument("file", type=Path)
+    check.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    check.add_argument("--strict", action="store_true", help="warnings are errors")
     check.set_defaults(command=_check)
     _add_config(commands)
     _add_operations(commands)
@@ -89,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--backends", type=int, default=3, metavar="N", help="servers (default 3)")
     demo.add_argument("--port", type=int, default=0, help="data port (default: a free one)")
-    demo.add_argument("--admin-port", type=int, default=0, help="admin port (default: a free one)")
+    demo.add_argument("--admin-port", type=int, help="admin port (default 9321 where it is free)")
     demo.add_argument("--once", action="store_true", help="stream one completion and exit")
     demo.set_defaults(command=_demo)
     commands.add_parser("sim", help="one simulated vLLM server (penstock sim --help)")
@@ -155,7 +159,7 @@ def _add_operations(commands: Any) -> None:
         "status",
         help="one table of the fleet",
         epilog="Example: penstock status --json | jq '.[] | select(.state != \"ready\")'; exit "
-        "status 1 when nothing can serve, or nobody answers.",
+        "status 1 when nothing can serve, the proxy drains, or nobody answers.",
     )
     fleet.add_argument("--json", action="store_true", help="the whole listing, as JSON")
     admin_client.add_arguments(fleet)
@@ -207,9 +211,11 @@ def _add_operations(commands: Any) -> None:
 def _seconds(text: str) -> float:
     """A duration that ends."""
     with contextlib.suppress(ValueError):
-        if 0 <= (seconds := float(text)) <= YEAR_S:
+        if 0 <= (seconds := float(plain(text, "s") or text)) <= YEAR_S:
             return seconds
-    raise argparse.ArgumentTypeError(f"must be seconds from 0 to {YEAR_S:.0f}, got {text!r}")
+    raise argparse.ArgumentTypeError(
+        f"must be seconds from 0 to {YEAR_S:.0f}, or such as 5m, got {text!r}"
+    )
 
 
 def _serve(parsed: argparse.Namespace) -> int:
@@ -240,7 +246,7 @@ async def _serve_until_signal(source: Source, loaded: Loaded) -> None:
     from proxy.app import App
     from proxy.notify import notify
 
-    app = App(source, loaded, source.counter(loaded), source.certificates(loaded))
+    app = App(source, loaded, *source.files(loaded))
     try:
         await app.start()
     except OSError:
@@ -260,12 +266,27 @@ async def _serve_until_signal(source: Source, loaded: Loaded) -> None:
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    source = Source(parsed.file, os.environ, {})
-    loaded = source.load()
-    source.certificates(loaded)
-    source.counter(loaded)
-    print(f"{parsed.file}: ok")
-    return 0
+    sound = [_is_sound(file, strict=parsed.strict) for file in parsed.files]
+    return 0 if all(sound) else 2
+
+
+def _is_sound(file: Path, *, strict: bool) -> bool:
+    """Whether a file can be used; tells all that is wrong with it."""
+    source = Source(file, os.environ, {})
+    warnings: tuple[Issue, ...] = ()
+    sound = False
+    try:
+        loaded = source.load()
+        warnings = loaded.warnings
+        source.files(loaded)
+        sound = not (strict and warnings)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+    for each in warnings:
+        print(each if strict else each.as_warning(), file=sys.stderr)
+    if sound:
+        print(f"{file}: ok")
+    return sound
 
 
 def _show(parsed: argparse.Namespace) -> int:

@@ -2,13 +2,22 @@
 
 Timeouts here are moved by every request or chunk and almost never fire. Moving
 one is a single attribute write; the loop's timer stays where it is, looks at
-the attribute when it fires, and sleeps on if the time was moved.
+the attribute when it fires, and sleeps on if the time was moved. One that fires
+far too late waits another moment: the loop did not run, and what came meanwhile
+has yet to be read, and the time to be moved by who noticed (`pulse`).
 """
 
 import asyncio
 from collections.abc import Callable
 from math import inf
 from time import monotonic
+from typing import Final
+
+# No loop that works is so late: refusing begins at a quarter of that. `pulse` goes by it too, so
+# that no deadline expires late without having been moved.
+LATE_S: Final = 1.0
+# So long who was late waits for what has come meanwhile.
+READ_FIRST_S: Final = 0.5
 
 
 class Deadline:
@@ -35,6 +44,10 @@ class Deadline:
         if at_s < self._fires_s:
             self._arm(at_s)
 
+    def delay(self, time_s: float) -> None:
+        """Expire so much later than set."""
+        self.at_s += time_s
+
     def clear(self) -> None:
         """Expire never, until set again."""
         self.at_s = inf
@@ -54,8 +67,12 @@ class Deadline:
         self._timer = self._loop.call_later(max(0.0, at_s - self._now()), self._fire)
 
     def _fire(self) -> None:
+        late_s = self._now() - self._fires_s
         self._timer = None
         self._fires_s = inf
+        if late_s > LATE_S and self.at_s < inf:
+            self._arm(self._now() + READ_FIRST_S)
+            return
         # The loop's clock has millisecond steps (uvloop): a timer may fire that much early.
         if self.at_s <= self._now() + 0.002:
             self.at_s = inf

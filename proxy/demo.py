@@ -1,7 +1,10 @@
 """`penstock demo`: a fleet of simulated vLLM servers and the proxy, on loopback."""
 
 import asyncio
+import shutil
+import socket
 import sys
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -14,10 +17,18 @@ from proxy.source import Source
 MODEL: Final = "demo-model"
 READY_WITHIN_S: Final = 10.0
 PROMPT: Final = "Why does a penstock need a gate?"
+HOST: Final = "127.0.0.1"
+# Where commands look for an admin port unless told otherwise.
+ADMIN_PORT: Final = 9321
+# Enough for one who tries it, and covered by any limit on descriptors.
+CONNECTIONS: Final = 100
 
 
-async def demo(*, backends: int, port: int, admin_port: int, once: bool) -> int:
-    """Run the demo. Returns 0 only if a stream, when asked for once, ended with [DONE]."""
+async def demo(*, backends: int, port: int, admin_port: int | None, once: bool) -> int:
+    """Run the demo. Returns 0 only if a stream, when asked for once, ended with [DONE].
+
+    Without an `admin_port` it is the usual one, or a free one when that is taken.
+    """
     servers = [SimServer(name=f"sim-{i}", model=MODEL, seed=i) for i in range(max(1, backends))]
     for server in servers:
         await server.start()
@@ -26,9 +37,11 @@ async def demo(*, backends: int, port: int, admin_port: int, once: bool) -> int:
         {},
         {
             "backends": [server.url for server in servers],
-            "listen.host": "127.0.0.1",
+            "listen.host": HOST,
             "listen.port": port,
-            "admin.port": admin_port,
+            "admin.port": _usual_port() if admin_port is None else admin_port,
+            "limits.connections": CONNECTIONS,
+            "drain.grace_s": 0.0,
             "log.access": not once,
         },
     )
@@ -58,16 +71,39 @@ def _body(max_tokens: int) -> dict[str, object]:
     }
 
 
-def _tell(app: App, servers: int) -> None:
-    print(
-        f"""penstock is serving {servers} simulated vLLM servers on http://127.0.0.1:{app.port}
+def _usual_port() -> int:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, ADMIN_PORT))
+        except OSError:
+            return 0
+    return ADMIN_PORT
 
-    curl -N http://127.0.0.1:{app.port}/v1/chat/completions \\
+
+def _command() -> str:
+    """How to call what is running here."""
+    called = sys.argv[0]
+    if Path(called).name != "penstock":
+        return f"{sys.executable} -m proxy"
+    return "penstock" if shutil.which("penstock") == called else called
+
+
+def _tell(app: App, servers: int) -> None:
+    admin = f"http://{HOST}:{app.admin_port}"
+    print(
+        f"""penstock is serving {servers} simulated vLLM servers on http://{HOST}:{app.port}
+They have no model: what they answer is gibberish, at the speed of a real server.
+
+    curl -N http://{HOST}:{app.port}/v1/chat/completions \\
       -H 'content-type: application/json' \\
       -d '{orjson.dumps(_body(48)).decode()}'
 
-Its view of the fleet: http://127.0.0.1:{app.admin_port}/api/v1/backends
-Its metrics:           http://127.0.0.1:{app.admin_port}/metrics
+Its view of the fleet, from another terminal:
+
+    {_command()} status --admin {admin}
+
+What else it tells: {admin}/
 End it with Ctrl-C. What follows is its access log.
 """,
         file=sys.stderr,
@@ -76,7 +112,7 @@ End it with Ctrl-C. What follows is its access log.
 
 
 async def _stream_one(port: int) -> int:
-    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    url = f"http://{HOST}:{port}/v1/chat/completions"
     done = False
     async with aiohttp.ClientSession() as session, session.post(url, json=_body(48)) as answer:
         if answer.status != 200:
@@ -90,5 +126,6 @@ async def _stream_one(port: int) -> int:
                 for choice in orjson.loads(data)["choices"]:
                     print(choice["delta"].get("content") or "", end="", flush=True)
         backend = answer.headers["x-penstock-backend"]
-    print(f"\n\nserved by {backend}", "" if done else "(the stream was cut)")
+    cut = "" if done else " (the stream was cut)"
+    print(f"\n\nserved by {backend}, a simulated server: what it says is gibberish{cut}")
     return 0 if done else 1

@@ -6,7 +6,9 @@ what to do and never hold a backend's URL, a key or a prompt. Rendering to a
 dialect's body or stream event is the dialect's.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+NAME_CHARS_MAX: Final = 96
 
 
 class PenstockError(Exception):
@@ -40,6 +42,12 @@ class PenstockError(Exception):
         if not self.retry_helps:
             hints.append((b"x-should-retry", b"false"))
         return hints
+
+
+def _quoted(name: str) -> str:
+    """A client's own text, in a message to it: on one line, without marks of ours, cut."""
+    cut = name if len(name) <= NAME_CHARS_MAX else name[:NAME_CHARS_MAX] + "..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut.replace("`", "'"))
 
 
 class ClientError(PenstockError):
@@ -85,8 +93,10 @@ class ModelNotFound(ClientError):
     code = "model_not_found"
     message = "No pool serves this model; GET /v1/models lists what is served."
 
-    def __init__(self) -> None:
-        super().__init__(param="model")
+    def __init__(self, model: str | None) -> None:
+        named = f": `{_quoted(model)}`" if model else ""
+        message = f"No pool serves this model{named}; GET /v1/models lists what is served."
+        super().__init__(message, param="model")
 
 
 class RequestTimeout(ClientError):
@@ -196,6 +206,8 @@ class BackendError(PenstockError):
     suspicious: bool = True
     # Whether the backend looks busy for it, so that failing fast attracts nothing.
     penal: bool = True
+    # Whether a request could cause it at a sound backend.
+    causable: ClassVar[bool] = True
     # Whether the request itself may be the cause, so that only a row of them is the backend's.
     doubtful: ClassVar[bool] = False
     # Whether an engine, or the server before it, died with the request.
@@ -217,6 +229,7 @@ class ConnectFailed(BackendError):
 
     reason = "connect"
     reached = False
+    causable = False
 
 
 class ConnectionRefused(ConnectFailed):
@@ -229,6 +242,7 @@ class BackendGone(ConnectionRefused):
     """It took the request, ended the connection, and listens no more: it died of something."""
 
     reached = True
+    causable = True
     fatal = True
 
 
@@ -261,9 +275,30 @@ class AnswerMalformed(BackendError):
 
 
 class AnswerEmpty(BackendError):
-    """A stream that ended without a token."""
+    """A stream that ended without a token, and without what belongs to an end."""
 
     reason = "empty"
+
+
+class AnswerBare(AnswerEmpty):
+    """A stream without a token that says itself that it is whole.
+
+    So vLLM ends what it gives up in its queue, and some requests that no engine has a token
+    for (beam search, when the best beam ends at once). Another backend is asked once, where the
+    retry budget has room; else this is the answer. No client can accuse a backend by it.
+    """
+
+    suspicious = False
+    penal = False
+
+
+class AnswerHeadTooLarge(AnswerMalformed):
+    """Some requests have such an answer anywhere: what vLLM packs into bytes is described there."""
+
+    message = "The head of the backend's answer is over the limit; ask for fewer results at once."
+    retryable = False
+    suspicious = False
+    penal = False
 
 
 class BackendRefused(BackendError):
@@ -295,6 +330,7 @@ class BackendDraining(BackendError):
 
     reason = "draining"
     reached = False  # its engine takes nothing more, and says so within a millisecond
+    causable = False
 
 
 class AnswerAborted(BackendError):
@@ -308,6 +344,20 @@ class EngineDead(BackendError):
 
     reason = "engine_dead"
     fatal = True
+
+
+class BackendRefusing(BackendError):
+    """4xx that its peers do not give."""
+
+    reason = "refusing"
+    suspicious = False
+
+
+class KeyRefused(BackendRefusing):
+    """401 or 403 to the pool's own key: no engine has worked on it, and another may take it."""
+
+    message = "The backends refused the proxy's own key; tell its operator."
+    reached = False
 
 
 class NotHere(BackendError):
@@ -337,11 +387,25 @@ class OutOfTime(BackendTimeout):
     penal = False
 
 
+class ClientOutOfTime(OutOfTime):
+    """The time that its client gives it is over, and the client is still there."""
+
+    status = 408
+    code = "request_timeout"
+    kind = "invalid_request_error"
+    message = "The time that this client allows for a request is over; allow more, or ask for less."
+    reason = "client_timeout"
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"x-should-retry", b"false")]
+
+
 class PoisonRequest(PenstockError):
-    """Two engines died on this request, or on one of the same bytes."""
+    """Engines died on this request, or on one of the same bytes."""
 
     code = "poison_request"
-    message = "Two backends died while they worked on this request; do not send it again."
+    message = "Backends died while they worked on this request; do not send it again."
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -390,3 +454,13 @@ class StreamOutOfTime(StreamBroken):
 
     def __init__(self) -> None:
         super().__init__("total")
+
+
+class StreamOutOfClientTime(StreamOutOfTime):
+    """The time that its client gives it is over, after its first token."""
+
+    message = "The time that this client allows for a request is over."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason = "client_timeout"

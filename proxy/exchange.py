@@ -8,45 +8,47 @@ and the client has either a whole answer or one that shows that it is not.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from balancing.accusers import Cause
 from balancing.ask import Ask
 from balancing.backend import Backend
-from balancing.fields import UNREADABLE
+from balancing.deaths import Suspect, died_of_it, is_leaving
 from balancing.fleet import UnknownModel
 from balancing.gate import ForeignResponse, NoBackend, OwnerAway
 from balancing.lease import Lease
-from balancing.peek import NO_OBJECT, MalformedAsk
-from balancing.poison import died_of_it
+from balancing.refused_prompts import LARGE_TOKENS
 from balancing.tokens import NOTHING, Measure
 from conf.settings import TimeoutSettings
-from proxy.access_log import AccessLog
+from proxy.access_line import add_request
 from proxy.answer import Answer
 from proxy.attempt import Attempt
+from proxy.calibration import calibrate
+from proxy.complaint import complain, settle
 from proxy.counting import Count
-from proxy.dialects.dialect import Usage
-from proxy.edit import with_usage_asked
+from proxy.edit import Edit
 from proxy.errors import (
+    AnswerBare,
     BackendError,
-    BadRequest,
     InternalFault,
     ModelNotFound,
     NotHere,
-    OutOfTime,
     PenstockError,
     PoisonRequest,
     ResponseNotFound,
     StreamBroken,
+    StreamOutOfClientTime,
 )
+from proxy.event_relay import EventRelay
 from proxy.heads import RequestHead
-from proxy.log_lines import printable
 from proxy.metrics import Histogram, PoolMetrics
 from proxy.paths import Route
-from proxy.patience import patience
-from proxy.relay import EventRelay, Relay
+from proxy.patience import Patience
+from proxy.reading import Wanted, wanted
+from proxy.relay import Relay
 
 if TYPE_CHECKING:
     from proxy.listener import ClientConnection
@@ -59,8 +61,6 @@ logger = logging.getLogger(__name__)
 ATTEMPTS_MAX: Final = 3
 # As long as any hint of our own; a backend may hint a day.
 HINT_S_MAX: Final = 59.0
-# Engines that die on one request before it is taken for the cause.
-DEATHS_MAX: Final = 2
 
 
 class Exchange:
@@ -72,7 +72,6 @@ class Exchange:
         "_began_s",
         "_client",
         "_count",
-        "_deaths",
         "_ended",
         "_error",
         "_failure",
@@ -81,18 +80,21 @@ class Exchange:
         "_phase",
         "_plane",
         "_reached",
+        "_reading",
         "_received_s",
         "_sent_s",
+        "_suspect",
         "_tried",
         "_without",
         "answer",
         "ask",
-        "begin_by_s",
+        "bare_before",
         "body",
+        "edit",
         "head",
         "hides_usage",
         "hold_s",
-        "out_of_time_s",
+        "patience",
         "paused",
         "peer",
         "route",
@@ -114,6 +116,7 @@ class Exchange:
         self._began_s = client.began_s
         self._attempt: Attempt | None = None
         self._count: Count | None = None
+        self._reading: Iterator[Wanted | None] | None = None
         self._lease: Lease | None = None
         self._error: PenstockError | None = None
         self._failure: BackendError | None = None  # the last attempt's
@@ -122,7 +125,7 @@ class Exchange:
         self._sent_s: float | None = None
         self._attempts = 0
         self._reached = 0  # attempts that may have cost an engine work
-        self._deaths = 0  # engines that died with it
+        self._suspect: Suspect | None = None  # once an engine died with it
         self._hint_s = inf  # the shortest Retry-After that a backend gave
         self._ended = False
         self._phase = "queued"
@@ -130,16 +133,15 @@ class Exchange:
         self.route = route
         self.answer = answer
         self.body = body
+        self.edit: Edit | None = None
         self.peer = client.peer
         self.paused = False
         self.hides_usage = False
+        self.bare_before = False  # a backend has answered without a token
         self.ask = Ask(head.path.decode("ascii"))
         self.timeouts: TimeoutSettings = plane.settings.timeouts
         self.hold_s = self._received_s + self.timeouts.hold_s
-        begun_s, whole_s = patience(head.headers)
-        total_s = min(self.timeouts.total_s or inf, whole_s or inf)
-        self.out_of_time_s = self._began_s + total_s
-        self.begin_by_s = self._began_s + begun_s if begun_s else inf
+        self.patience = Patience(head.headers, self._began_s, self.timeouts.total_s)
 
     # What the client's connection tells ------------------------------------------------
 
@@ -171,6 +173,13 @@ class Exchange:
         self.paused = False
         if self._attempt is not None:
             self._attempt.resume()
+
+    def slept(self, time_s: float) -> None:
+        """The proxy did not run for so long: all times that are to come move on."""
+        self.hold_s += time_s
+        self.patience.slept(time_s)
+        if self._attempt is not None:
+            self._attempt.slept(time_s)
 
     # What the attempts ask -----------------------------------------------------------------
 
@@ -218,8 +227,29 @@ class Exchange:
     # The steps ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._peek()
-        if self._plane.poison.holds(self.ask.path, self.body, self._received_s):
+        self._reading = wanted(self._plane, self.head, self.route, self.body, self._client.party)
+        self._read_on()
+        if self._reading is not None:
+            self._plane.rota.add(self.head.tenant or self._client.party, self._read_more)
+
+    def _read_more(self) -> bool:
+        """Read another slice of a large body; whether there is more."""
+        self.step(self._read_on)
+        return self._reading is not None
+
+    def _read_on(self) -> None:
+        reading = self._reading
+        if reading is None:
+            return
+        told = next(reading)
+        if told is not None:
+            self._reading = None
+            self.ask, self.route, self.body, self.hides_usage, self.edit = told
+            self._read()
+
+    def _read(self) -> None:
+        """It is known what the request wants."""
+        if self._plane.poison.holds(self.ask.tenant, self.ask.path, self.body, self._received_s):
             self._plane.metrics.attempts.add("poison")
             raise PoisonRequest
         counting = self._plane.counting
@@ -240,10 +270,10 @@ class Exchange:
         self._phase = "queued"
         try:
             self._lease = self._plane.gate.choose(
-                self.ask, monotonic(), self._tried, retry=self._reached > 0
+                self.ask, monotonic(), self._tried, retry=self._reached > 0 and self.route.engine
             )
         except UnknownModel:
-            raise ModelNotFound from None
+            raise ModelNotFound(self.ask.model) from None
         except OwnerAway:
             raise self._plane.out_of_reach() from None
         except ForeignResponse:
@@ -267,21 +297,36 @@ class Exchange:
             self._answered(lease, now_s)
             return
         self._failure = error
-        self._failed(error, now_s)
+        expected = error.fatal and is_leaving(lease.backend)  # before it is known to have failed
+        cause = self._failed(error, now_s)
         self._reached += error.reached
-        self._deaths += error.fatal and died_of_it(lease, now_s)
-        if self._deaths >= DEATHS_MAX:
-            self._plane.poison.add(self.ask.path, self.body, now_s)
-            logger.warning("poison request request_id=%s", self.answer.request_id.decode())
-            raise PoisonRequest
-        if not self._may_go_on(lease, error, now_s):
+        if self._attempt is not None and self._attempt.resent and error.reached:
+            # Its first connection was not idle after all: that was an attempt of its own.
+            self._attempts += 1
+            self._reached += 1
+            self.answer.about = self._plane.origin(lease, self._attempts)
+        if error.fatal and self.route.engine and died_of_it(lease, now_s):
+            self._died(lease, now_s, expected=expected)
+        if not self._may_go_on(lease, error, cause, now_s):
             raise self._failed_by_all()
         lease.end(now_s)
+        if self._suspect is not None:
+            self._suspect.spared()
         self._tried.add(lease.backend)
         self._next()
 
-    def _may_go_on(self, lease: Lease, error: BackendError, now_s: float) -> bool:
-        """Whether another backend may try what this one failed. Raises OutOfTime."""
+    def _died(self, lease: Lease, now_s: float, *, expected: bool) -> None:
+        """An engine died with it. Raises PoisonRequest where it is taken for the cause."""
+        plane, ask = self._plane, self.ask
+        if self._suspect is None:
+            self._suspect = Suspect(hash((ask.tenant, self.body)))
+        if self._suspect.died(lease, plane.deaths, now_s, expected=expected):
+            plane.poison.add(ask.tenant, ask.path, self.body, now_s)
+            logger.warning("poison request request_id=%s", self.answer.request_id.decode())
+            raise PoisonRequest
+
+    def _may_go_on(self, lease: Lease, error: BackendError, cause: Cause, now_s: float) -> bool:
+        """Whether another backend may try what this one failed. Raises when its time is over."""
         if not error.retryable or self._reached >= ATTEMPTS_MAX:
             return False
         if isinstance(error, NotHere):
@@ -290,9 +335,15 @@ class Exchange:
             if error.reached:
                 return False
             raise self._plane.out_of_reach()
-        if now_s >= min(self.out_of_time_s, inf if self.answer.started else self.begin_by_s):
-            raise OutOfTime
-        if error.reached and not self._plane.gate.may_retry(lease.backend, now_s):
+        over = self.patience.over(now_s, started=self.answer.started)
+        if over is not None:
+            raise over
+        if isinstance(error, AnswerBare):  # once more, if at all: a full fleet answers so too
+            if self.bare_before:
+                return False
+            self.bare_before = True
+        works = error.reached and self.route.engine
+        if works and not self._plane.gate.may_retry(lease, cause, now_s):
             self._plane.metrics.attempts.add("over_budget")
             return False
         return True
@@ -308,15 +359,14 @@ class Exchange:
     def _answered(self, lease: Lease, now_s: float) -> None:
         """The answer was passed as it came; what it says of its backend counts all the same."""
         relay = self._relay
-        status = relay.status if relay is not None else 0
-        if status == 500:
+        assert relay is not None
+        if relay.status == 500:
             self._failed(InternalFault(), now_s)
         else:
             self._plane.metrics.attempts.add("ok")
-            if status == 429 and relay is not None:
-                lease.turned_away(now_s, relay.hint_s)
-            usage = relay.usage if relay is not None else None
-            lease.complete(now_s, usage.completion_tokens if usage is not None else 0)
+            if relay.served:
+                self._plane.poison.served(self.ask.path, self.body)
+            settle(self._plane, lease, relay, now_s)
         self._end(None)
 
     def _end(self, error: PenstockError | None) -> None:
@@ -324,12 +374,15 @@ class Exchange:
         if self._ended:
             return
         self._ended = True
+        self._reading = None
         if self._count is not None:
             self._count.cancel()
             self._count = None
         attempt = self._attempt
         if attempt is not None:
             attempt.abort()
+        if self._suspect is not None:
+            self._suspect.spared()
         try:
             if self._lease is not None:
                 self._lease.end(monotonic())
@@ -338,37 +391,16 @@ class Exchange:
             self._account()
         finally:
             self._attempt = None  # they know each other: only the collector would free them
+            self.body = b""  # the rota may still know this
             self._client.answered(self.answer)
-
-    def _peek(self) -> None:
-        """Read what the request wants, and have usage reported where it streams."""
-        route = self.route
-        try:
-            self.ask = self._plane.ask_of(
-                self.ask.path, route, self.head.headers, self.body, self.head.tenant
-            )
-        except MalformedAsk as error:
-            raise BadRequest(str(error)) from None
-        if route.first_pool:
-            return
-        if self.head.method == b"POST" and not self.body and not route.anywhere:
-            raise BadRequest(NO_OBJECT)
-        if self.ask.stream and route.dialect.asks_usage and not self.ask.wants_usage:
-            self.hides_usage = True
-            try:
-                self.body = with_usage_asked(self.body, self.ask)
-            except UNREADABLE:  # a value that the peek passed over
-                raise BadRequest(NO_OBJECT) from None
 
     def _try(self, lease: Lease) -> None:
         self._attempts += 1
         self._phase = "connect"
         backend = lease.backend
-        self.answer.about = [
-            (b"x-penstock-backend", backend.name.encode()),
-            (b"x-penstock-attempts", b"%d" % self._attempts),
-            (b"x-penstock-reason", lease.reason.encode()),
-        ]
+        self.answer.about = self._plane.origin(lease, self._attempts)
+        if self._suspect is not None:
+            self._suspect.sent(lease.backend.name)
         # By the configuration that chose the backend: another may be in use once it is dialled.
         plane = self._plane
         self._attempt = Attempt(
@@ -376,29 +408,26 @@ class Exchange:
         )
         self._attempt.begin()
 
-    def _failed(self, error: BackendError, now_s: float) -> None:
+    def _failed(self, error: BackendError, now_s: float) -> Cause:
+        """Count a failure against whom it speaks; returns what explains it."""
         lease = self._lease
         assert lease is not None
         self._plane.metrics.attempts.add(error.reason)
         if isinstance(error, NotHere):
             self._without.add(lease.backend)
-            return
-        if isinstance(error, StreamBroken):
+            return Cause.BACKEND
+        if isinstance(error, StreamBroken) and not isinstance(error, StreamOutOfClientTime):
             self._plane.metrics.stream_failures.add(error.reason)
         if error.hint_s:
             self._hint_s = min(self._hint_s, error.hint_s)
-        current = lease.fail(
-            now_s,
-            suspicious=error.suspicious,
-            penal=error.penal,
-            doubtful=error.doubtful,
-            hint_s=error.hint_s,
-        )
-        if current:
-            self._plane.failed(lease.backend, error.of_backend)
+        return complain(self._plane, lease, error, now_s)
 
     def _fail(self, error: PenstockError) -> None:
         """Tell the client, in whatever way is still open."""
+        relay = self._relay
+        if isinstance(error, AnswerBare) and isinstance(relay, EventRelay):
+            relay.pass_bare()  # nobody has more to say
+            return
         self._error = error
         dialect = self.route.dialect
         if isinstance(error, ResponseNotFound):
@@ -438,42 +467,26 @@ class Exchange:
             if isinstance(relay, EventRelay) and lease.first_token_s is not None:
                 pool.ttft_s.observe(lease.first_token_s - self._began_s)
             self._plane.placed(lease)
+            if self.ask.prompt_tokens >= LARGE_TOKENS and lease.first_token_s is not None:
+                self._plane.gate.computed(lease)
         if usage is not None:
-            self._learn(usage, pool)
+            if relay is not None and relay.served:
+                calibrate(self._plane, self.ask, lease, usage, whole=self.answer.finished)
             pool.prompt_tokens += usage.prompt_tokens
             pool.completion_tokens += usage.completion_tokens
             pool.cached_tokens += usage.cached_tokens or 0
-        if self._plane.access_log is not None:
-            self._log(self._plane.access_log, status, usage, now_s)
-
-    def _log(self, log: AccessLog, status: int, usage: Usage | None, now_s: float) -> None:
-        lease, ask = self._lease, self.ask
-        first_s = lease.first_token_s if lease is not None else None
-        line = self._plane.line(self.head, self.answer, self.peer, status)
-        line["error"] = self._error.code if self._error else None
-        line["whole"] = self.answer.finished
-        known = ask.model is not None and lease is not None and lease.backend.lists(ask.model)
-        line["model"] = printable(ask.model or "") if known else None
-        line["backend"] = lease.backend.name if lease is not None else None
-        line["attempts"] = self._attempts
-        line["stream"] = ask.stream
-        line["duration_ms"] = int((now_s - self._began_s) * 1e6) / 1000
-        line["ttft_ms"] = int((first_s - self._began_s) * 1e6) / 1000 if first_s else None
-        line["prompt_tokens"] = usage.prompt_tokens if usage else None
-        line["completion_tokens"] = usage.completion_tokens if usage else None
-        log.write(line)
-
-    def _learn(self, usage: Usage, pool: PoolMetrics) -> None:
-        """Compare what was expected with the backend's own counts and calibrate by them."""
-        ask, lease, prompt_tokens = self.ask, self._lease, usage.prompt_tokens
-        if lease is not None:
-            lease.settle(prompt_tokens, usage.cached_tokens)
-        if ask.generates and usage.completion_tokens and self.answer.finished:
-            tokens = usage.completion_tokens / (ask.prompts * ask.choices)
-            self._plane.outputs.observe(ask.tenant, ask.model, ask.path, ask.max_tokens, tokens)
-        if not prompt_tokens or ask.measured == NOTHING:
-            return
-        self._plane.metrics.estimate_ratio.observe(ask.prompt_tokens / prompt_tokens)
-        self._plane.estimator.observe(
-            ask.model, ask.measured, prompt_tokens, ask.media_parts, ask.counted
-        )
+        log = self._plane.access_log
+        if log is not None:
+            line = self._plane.line(self.head, self.answer, self.peer, status)
+            line["error"] = self._error.code if self._error else None
+            line["whole"] = self.answer.finished
+            add_request(
+                line,
+                self.ask,
+                lease,
+                usage,
+                attempts=self._attempts,
+                began_s=self._began_s,
+                now_s=now_s,
+            )
+            log.write(line)

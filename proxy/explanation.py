@@ -6,30 +6,35 @@ import msgspec
 
 from balancing.ask import Ask
 from balancing.explain import Candidate
-from balancing.fields import UNREADABLE
+from balancing.fields import NO_FIELD
 from balancing.gate import Choice
+from balancing.members import NoObject, members
+from balancing.outline import Steps
 from balancing.policies.token_cost import Weights
 
 TERMS: Final = tuple(f"{name}_s" for name in Weights._fields)
 
-_keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+class _Given(msgspec.Struct):
+    messages: msgspec.Raw = NO_FIELD
+    prompt: msgspec.Raw = NO_FIELD
+    input: msgspec.Raw = NO_FIELD
 
 
-# Whose body it is, by the key that only it has.
-_PATHS: Final = (
-    ("messages", "/v1/chat/completions"),
-    ("prompt", "/v1/completions"),
-    ("input", "/v1/responses"),
-)
+_given = msgspec.json.Decoder(_Given)
 
 
-def path_of(body: bytes) -> str:
-    """The path that a body was most likely written for."""
+def path_of(body: bytes) -> Steps[str]:
+    """The path that a body was most likely written for, by the key that only it has."""
     try:
-        given = _keys.decode(body)
-    except (*UNREADABLE, RecursionError):
-        given = {}
-    return next((path for key, path in _PATHS if key in given), "/v1/chat/completions")
+        given = yield from members(body, _given)
+    except NoObject:
+        given = _Given()
+    if given.messages is NO_FIELD and given.prompt is not NO_FIELD:
+        return "/v1/completions"
+    if given.messages is NO_FIELD and given.input is not NO_FIELD:
+        return "/v1/responses"
+    return "/v1/chat/completions"
 
 
 def render(ask: Ask, choice: Choice, policy: str | None) -> dict[str, object]:

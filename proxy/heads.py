@@ -80,6 +80,10 @@ _OWN: Final = frozenset(
 _OWN_PREFIXES: Final = (b"x-forwarded-", b"x-penstock-")
 _VIA_11: Final = b"1.1 penstock\r\n"
 _VIA_10: Final = b"1.0 penstock\r\n"
+# As numbers: to look for a byte takes ten times longer.
+UNDERSCORE: Final = 95
+DOT: Final = 46
+HASH: Final = 35
 _DASHES: Final = bytes.maketrans(b"_.", b"--")
 _KEYS: Final = frozenset({b"authorization", b"x-api-key"})
 # `Connection` may nominate what is to be dropped, but not these: that would
@@ -311,7 +315,7 @@ def _request_length(decisive: dict[bytes, bytes], http11: bool) -> int | None:
 
 def _origin_form(target: bytes) -> bytes:
     """The path and query of a target; its authority, if any, routes nothing."""
-    if b"#" in target:
+    if HASH in target:
         raise MalformedHttp("The target holds a fragment.")
     if target.startswith(b"/"):
         return target
@@ -351,7 +355,7 @@ def forwarded_request_head(
             if name == b"via":
                 via += value + b", "
             continue
-        if (b"_" in name or b"." in name) and _looks_owned(name.translate(_DASHES)):
+        if (UNDERSCORE in name or DOT in name) and _looks_owned(name.translate(_DASHES)):
             continue
         if name in _KEYS:
             if not forwards_key:

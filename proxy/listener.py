@@ -9,6 +9,7 @@ any phase is leaving: it is all that a proxy sees of a client that exits.
 
 import asyncio
 from enum import Enum
+from io import BytesIO
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
@@ -25,7 +26,9 @@ from proxy.errors import (
 )
 from proxy.exchange import Exchange
 from proxy.heads import RequestHead, bare_line_end, parse_request_head
+from proxy.many_chunks import sliced
 from proxy.paths import Route, dialect_of
+from proxy.tenants import party_of
 
 if TYPE_CHECKING:
     from proxy.plane import DataPlane
@@ -65,18 +68,18 @@ class ClientConnection(asyncio.Protocol):
     """One client's connection to the data port."""
 
     __slots__ = (
-        "_body_bytes",
+        "_body",
         "_body_limit_bytes",
         "_buffer",
         "_deadline",
         "_dechunker",
         "_excess",
         "_exchange",
+        "_flooded",
         "_head",
         "_http10",
         "_line_skipped",
         "_lingered_bytes",
-        "_parts",
         "_phase",
         "_plane",
         "_route",
@@ -85,7 +88,10 @@ class ClientConnection(asyncio.Protocol):
         "_unread",
         "_write_paused",
         "began_s",
+        "body_bytes",
+        "party",
         "peer",
+        "proven",
     )
 
     def __init__(self, plane: "DataPlane") -> None:
@@ -95,8 +101,8 @@ class ClientConnection(asyncio.Protocol):
         self._buffer = b""
         self._head: RequestHead | None = None
         self._route: Route | None = None
-        self._parts: list[bytes] = []
-        self._body_bytes = 0
+        self._body: BytesIO | None = None  # what has come of it
+        self.body_bytes = 0
         self._body_limit_bytes = 0  # as it was when the request's head came
         self._dechunker: Dechunker | None = None
         self._exchange: Exchange | None = None
@@ -106,10 +112,13 @@ class ClientConnection(asyncio.Protocol):
         self._excess = True  # one too many until it has a place: told so, or the fleet's health
         self._line_skipped = False
         self._unread = False  # a request that came early waits in the buffer
+        self._flooded = False  # more came early than is kept
         self._write_paused = False  # the client takes less than it is sent
         self._lingered_bytes = 0
         self.began_s = 0.0
         self.peer = b""
+        self.party = ""  # whom the address stands for
+        self.proven = False  # it has asked for something that is not open to all
 
     # What the exchange and the drain do ---------------------------------------------------
 
@@ -123,7 +132,7 @@ class ClientConnection(asyncio.Protocol):
             self._watch_stall()  # what is unsent may never be taken
             return
         if not answer.keep_alive:
-            if self._buffer and not self._transport.get_write_buffer_size():
+            if self._buffer:
                 self._linger()  # there is more to come, and a close on it would be a reset
             else:
                 self._close()
@@ -138,6 +147,13 @@ class ClientConnection(asyncio.Protocol):
         if self._unread:
             self._plane.loop.call_soon(self._read_head)
 
+    def slept(self, time_s: float) -> None:
+        """The proxy did not run for so long: the client could not be heard, nor the backend."""
+        self.began_s += time_s
+        self._deadline.delay(time_s)
+        if self._exchange is not None:
+            self._exchange.slept(time_s)
+
     def announce_close(self) -> None:
         """The proxy drains: the answer that is due says `close`, if it still can."""
         if self._exchange is not None and not self._exchange.answer.started:
@@ -149,6 +165,24 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
         elif self._phase is Phase.HEAD and not self._buffer and not self._write_paused:
             self._deadline.set(self.began_s + LAST_REQUEST_S)
+
+    @property
+    def holder(self) -> str:
+        return (self._head.tenant if self._head is not None else "") or self.party
+
+    @property
+    def waits(self) -> bool:
+        if self._exchange is not None or self._phase is Phase.BODY:
+            return False
+        return not self.proven or not self._transport.get_write_buffer_size()  # its answer's end
+
+    def give_way(self) -> None:
+        if self._phase is Phase.BODY:
+            self._refuse(self._plane.no_room())
+        elif self._phase is Phase.HEAD and not self._buffer:
+            self._transport.close()  # as after client_idle_s
+        else:
+            self._transport.abort()
 
     def break_off(self) -> None:
         """The drain is over: end the request that is still running."""
@@ -164,6 +198,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=HIGH_BYTES, low=LOW_BYTES)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0].encode("ascii") if peer else b""
+        self.party = party_of(peer[0]) if peer else ""
         self.began_s = monotonic()
         if not self._plane.enter(self):
             self._turn_away()
@@ -176,21 +211,34 @@ class ClientConnection(asyncio.Protocol):
         if phase is Phase.HEAD:
             if not self._buffer:
                 self.began_s = monotonic()
-            self._buffer += data
             if not self._unread and not self._write_paused:
+                self._buffer += data
                 self._read_head()
-            elif len(self._buffer) > SURPLUS_BYTES_MAX:
-                self._leave()
+            else:
+                self._keep(data)
         elif phase is Phase.BODY:
-            self._read_body(data)
+            if self._dechunker is None or not sliced(self, self._transport, self._plane.rota, data):
+                self._read_body(data)
         elif phase is Phase.ANSWER:
-            self._buffer += data
-            if len(self._buffer) > SURPLUS_BYTES_MAX:
-                self._leave()
+            self._keep(data)
         elif phase is Phase.LINGER:
             self._lingered_bytes += len(data)
-            if self._lingered_bytes > LINGER_BYTES_MAX:
+            if self._lingered_bytes > LINGER_BYTES_MAX and not self._flooded:
                 self._transport.abort()
+
+    def _keep(self, data: bytes) -> None:
+        """What comes early is kept, to a limit; beyond it the connection ends with this answer."""
+        if self._flooded:
+            return
+        self._buffer += data
+        if len(self._buffer) > SURPLUS_BYTES_MAX:
+            if not self.proven:
+                self._leave()  # no answer of a backend is lost
+                return
+            self._flooded = True
+            self._buffer = self._buffer[:1]
+            if self._exchange is not None:
+                self._exchange.answer.keep_alive = False
 
     def eof_received(self) -> None:
         self._leave()
@@ -215,6 +263,8 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._deadline.clear()
             self._exchange.resume()
+        elif self._phase is Phase.HEAD and self._flooded:
+            self._linger()
         elif self._phase is Phase.HEAD:
             self._await_request()
             self._plane.loop.call_soon(self._read_head)
@@ -257,7 +307,7 @@ class ClientConnection(asyncio.Protocol):
             self._head = parse_request_head(data[:end])
             if self._excess and not self._take_seat():
                 self._head.keep_alive = False
-            self._route = self._plane.admit(self._head, excess=self._excess)
+            self._route = self._plane.admit(self._head, self, excess=self._excess)
         except PenstockError as error:
             self._refuse(error)
             return
@@ -265,6 +315,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin_body(self, head: RequestHead) -> None:
         """The head is accepted: read the body, if there is one."""
+        if self._route is None:
+            self._answer_here(head)
+            return
+        self.proven = True
         if head.length == 0:
             self._request_complete(b"")
             return
@@ -273,16 +327,17 @@ class ClientConnection(asyncio.Protocol):
             body = self._buffer[: head.length]
             self._buffer = self._buffer[head.length :]
             if self._take(body):
-                self._parts.clear()
                 self._request_complete(body)
             return
         self._phase = Phase.BODY
+        self._body = BytesIO()
+        self._plane.bodies.receiving[self] = None
         self._dechunker = Dechunker() if head.length is None else None
         now_s = monotonic()
         self._deadline.set(now_s + self._plane.settings.timeouts.client_body_s)
         data, self._buffer = self._buffer, b""
         if data:
-            self._read_body(data)
+            self.data_received(data)
         elif head.expects_continue:
             self._transport.write(_CONTINUE)
 
@@ -292,7 +347,7 @@ class ClientConnection(asyncio.Protocol):
         dechunker = self._dechunker
         if dechunker is None:
             assert head.length is not None
-            body = data[: head.length - self._body_bytes]
+            body = data[: head.length - self.body_bytes]
             self._buffer = data[len(body) :]
         else:
             try:
@@ -305,23 +360,22 @@ class ClientConnection(asyncio.Protocol):
                 self._buffer = data  # all that is known is that there was one
         if not self._take(body):
             return
-        complete = dechunker.complete if dechunker else self._body_bytes == head.length
-        if complete:
-            parts = self._parts
-            self._parts = []
-            self._dechunker = None
-            self._request_complete(parts[0] if len(parts) == 1 else b"".join(parts))
+        collected = cast(BytesIO, self._body)
+        collected.write(body)
+        if dechunker.complete if dechunker else self.body_bytes == head.length:
+            del self._plane.bodies.receiving[self]
+            self._body = self._dechunker = None
+            self._request_complete(collected.getvalue())  # no copy: the buffer itself
 
     def _take(self, body: bytes) -> bool:
-        """Count and keep a piece of the body; False when a limit was passed."""
-        if self._body_bytes + len(body) > self._body_limit_bytes:
+        """Count a piece of the body; False when a limit was passed."""
+        if self.body_bytes + len(body) > self._body_limit_bytes:
             self._refuse(BodyTooLarge(self._body_limit_bytes))
             return False
-        if not self._plane.reserve(len(body)):
+        if not self._plane.reserve(len(body), self):
             self._refuse(self._plane.no_room())
             return False
-        self._body_bytes += len(body)
-        self._parts.append(body)
+        self.body_bytes += len(body)
         self._deadline.at_s += len(body) / BODY_BYTES_PER_S_MIN
         return True
 
@@ -332,18 +386,38 @@ class ClientConnection(asyncio.Protocol):
         self._phase = Phase.ANSWER
         self._http10 = not head.http11
         answer = self._plane.answer(self._transport, head)
-        if self._route is None:
-            self._plane.answer_here(head, answer)
-            self.answered(answer)
+        assert self._route is not None
+        if head.method == b"HEAD":  # of a GET: few backends know it, and the answer has no body
+            head.method = b"GET"
+        self._exchange = Exchange(self._plane, self, head, self._route, answer, body)
+        self._exchange.begin()
+
+    def _answer_here(self, head: RequestHead) -> None:
+        """Answer what needs no backend. A body means nothing there: none of it is kept."""
+        self._deadline.clear()
+        self._phase = Phase.ANSWER
+        self._http10 = not head.http11
+        answer = self._plane.answer(self._transport, head)
+        unread = head.length is None or head.length > len(self._buffer)
+        if unread:
+            answer.keep_alive = False
         else:
-            self._exchange = Exchange(self._plane, self, head, self._route, answer, body)
-            self._exchange.begin()
+            self._buffer = self._buffer[head.length :]
+        try:
+            self._plane.answer_here(head, answer)
+        except PenstockError as error:
+            answer.fail(error, dialect_of(head.path).error_body(error))
+            self._plane.refused(head, answer, error, self.peer)
+        if unread:
+            self._linger()
+        else:
+            self.answered(answer)
 
     def _release_body(self) -> None:
-        self._plane.release(self._body_bytes)
-        self._body_bytes = 0
-        self._parts.clear()
-        self._dechunker = None
+        self._plane.bodies.receiving.pop(self, None)
+        self._plane.bodies.release(self.body_bytes)
+        self.body_bytes = 0
+        self._body = self._dechunker = None
 
     # Refusing, leaving, closing ------------------------------------------------------------------
 
@@ -366,6 +440,7 @@ class ClientConnection(asyncio.Protocol):
         """Close for writing; what still comes is read and dropped for a moment."""
         self._phase = Phase.LINGER
         self._buffer = b""
+        self._stalled_bytes = self._transport.get_write_buffer_size()
         self._deadline.set(monotonic() + LINGER_S)
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -409,7 +484,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _expired(self) -> None:
         phase = self._phase
-        if self._write_paused or phase in (Phase.ANSWER, Phase.CLOSING):
+        unsent = phase is Phase.LINGER and self._transport.get_write_buffer_size() > 0
+        if self._write_paused or unsent or phase in (Phase.ANSWER, Phase.CLOSING):
             if 0 < self._transport.get_write_buffer_size() < self._stalled_bytes:
                 self._watch_stall()  # slow, but reading
             else:

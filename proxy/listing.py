@@ -42,9 +42,9 @@ def describe(
         "decode_step_ms": round(1e3 * backend.decode_speed.step_s, 4),
         "decode_ms_per_1k_held_tokens": round(1e6 * backend.decode_speed.held_token_s, 6),
         "prefix_cache": {
-            "blocks": len(backend.prefixes),
-            "capacity_blocks": backend.prefixes.capacity,
-            "hit_correction": round(backend.hits.ratio, 4),
+            "blocks": len(backend.cache.index),
+            "capacity_blocks": backend.cache.index.capacity,
+            "hit_correction": round(backend.cache.hits.ratio, 4),
         },
         "engine": _engine(backend, now_s),
         "last_probe": {

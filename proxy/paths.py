@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.dialects import CHAT, COMPLETIONS, MESSAGES, POOLING, RESPONSES, Dialect
+from proxy.dialects import (
+    CHAT,
+    COMPLETIONS,
+    EMBED,
+    MESSAGES,
+    POOLING,
+    RESPONSES,
+    TRANSCRIPTS,
+    Dialect,
+)
+from proxy.invocations import INVOCATIONS
 
 _RESPONSE_ID: Final = re.compile(rb"/v1/responses/[A-Za-z0-9_\-]{1,128}(/cancel)?")
 
@@ -22,6 +32,7 @@ class Route:
     engine works on it; others the API server answers by itself, also while its
     engine hangs. `anywhere`: a backend's 404 sends it on to the next, for objects
     that one backend holds. `first_pool`: no model decides, the first pool serves it.
+    `streams`: `stream` in a request may make an event stream of its answer.
     """
 
     dialect: Dialect
@@ -29,17 +40,21 @@ class Route:
     engine: bool = True
     anywhere: bool = False
     first_pool: bool = False
+    streams: bool = False
 
 
 _PLAIN: Final = Route(POOLING)
+_AUDIO: Final = Route(TRANSCRIPTS, streams=True)
 _STATEFUL: Final = Route(RESPONSES, engine=False, anywhere=True)
 
 _POST: Final[dict[bytes, Route]] = {
-    b"/v1/chat/completions": Route(CHAT, generates=True),
-    b"/v1/completions": Route(COMPLETIONS, generates=True),
-    b"/v1/responses": Route(RESPONSES, generates=True),
-    b"/v1/messages": Route(MESSAGES, generates=True),
+    b"/v1/chat/completions": Route(CHAT, generates=True, streams=True),
+    b"/v1/chat/completions/batch": Route(CHAT, generates=True),
+    b"/v1/completions": Route(COMPLETIONS, generates=True, streams=True),
+    b"/v1/responses": Route(RESPONSES, generates=True, streams=True),
+    b"/v1/messages": Route(MESSAGES, generates=True, streams=True),
     b"/v1/messages/count_tokens": Route(MESSAGES, engine=False),
+    b"/v2/embed": Route(EMBED),
     b"/tokenize": Route(POOLING, engine=False),
     b"/detokenize": Route(POOLING, engine=False),
     **dict.fromkeys(
@@ -52,11 +67,13 @@ _POST: Final[dict[bytes, Route]] = {
             b"/rerank",
             b"/v1/rerank",
             b"/v2/rerank",
-            b"/v1/audio/transcriptions",
-            b"/v1/audio/translations",
+            b"/generative_scoring",
+            INVOCATIONS,  # until its body is read
         ),
         _PLAIN,
     ),
+    b"/v1/audio/transcriptions": _AUDIO,
+    b"/v1/audio/translations": _AUDIO,
 }
 
 LOCAL_PATHS: Final = frozenset({b"/health", b"/v1/models"})
@@ -80,8 +97,10 @@ class Paths:
         return path in self._listed
 
     def find(self, method: bytes, path: bytes) -> Route | None:
-        """The route of an exact method and path, None when it is not served."""
+        """The route of an exact method (HEAD as GET) and path, None when it is not served."""
         route = self._routes.get((method, path))
+        if route is None and method == b"HEAD":
+            return self._routes.get((b"GET", path))
         if route is None and path.startswith(b"/v1/responses/"):
             match = _RESPONSE_ID.fullmatch(path)
             if match and method == (b"POST" if match.group(1) else b"GET"):

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from math import inf
 from random import Random
 from secrets import token_hex
 from time import monotonic, time
@@ -15,13 +16,15 @@ from typing import Final
 
 import orjson
 
+from balancing.accusers import Cause
 from balancing.ask import Ask
 from balancing.backend import Backend
+from balancing.deaths import Deaths
 from balancing.gate import Gate
 from balancing.lease import Lease, Reason
-from balancing.media import tokens_of_bytes
+from balancing.outline import Steps
 from balancing.output_length import OutputLength
-from balancing.peek import peek
+from balancing.peek import reading, unread
 from balancing.poison import Poison
 from balancing.tokens import TokenEstimator
 from proxy.access_log import AccessLog
@@ -41,8 +44,11 @@ from proxy.errors import (
 from proxy.heads import Headers, RequestHead
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
+from proxy.model_list import is_of_models, models_told
 from proxy.overload import Overload
 from proxy.paths import LOCAL_PATHS, WEBSOCKET_PATHS, Route
+from proxy.room import NEAR, Bodies, Seats
+from proxy.rota import Rota
 from proxy.tls import TlsConnection
 
 logger = logging.getLogger(__name__)
@@ -58,12 +64,21 @@ EXCESS_MAX: Final = 64
 # A limit that other requests' ends make room under: soon.
 ROOM_S: Final = 1.0
 EVERYBODY: Final = 2**31
+# So long after the process did not run, what ends badly is nobody's fault: connections that gave
+# up waiting for it are found in the first moments.
+EXCUSED_S: Final = 5.0
+# Between two attempts to make seats: those who gave way need a turn of the loop to be gone.
+MAKE_SEATS_S: Final = 0.02
 # What is logged of a method: any other is a client's text.
 _METHODS: Final = {
     method.encode(): method
     for method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT")
 }
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
+
+
+def _nothing(backend: Backend, error: BackendError, cause: Cause) -> None:
+    """Where nobody watches the backends."""
 
 
 class DataPlane:
@@ -76,7 +91,7 @@ class DataPlane:
         loop: asyncio.AbstractEventLoop,
         rng: Random,
         metrics: Metrics,
-        on_failure: Callable[[Backend, BackendError], None] = lambda backend, error: None,
+        on_failure: Callable[[Backend, BackendError, Cause], None] = _nothing,
     ) -> None:
         self.loop = loop
         self.metrics = metrics
@@ -85,7 +100,9 @@ class DataPlane:
         self.estimator = TokenEstimator()
         self.outputs = OutputLength()
         self.gate = Gate(lambda: self.fleet, rng)
+        self.deaths = Deaths()
         self.poison = Poison()
+        self.rota = Rota(loop)
         self.clients: set[ClientConnection] = set()
         self._seated = 0
         self.clients_fit = EVERYBODY  # as many as there are descriptors for
@@ -93,7 +110,10 @@ class DataPlane:
         self.draining = False  # said to whoever asks; requests are still served
         self.closing = False  # the grace is over: nobody new is accepted
         self._rng = rng
-        self._bodies_bytes = 0
+        self._woke_s = -inf  # when the process went on after it had not run
+        self.bodies = Bodies()
+        self._seats = Seats()
+        self._cleared_s = 0.0
         self.use(configuration)
 
     def use(self, configuration: Configuration) -> None:
@@ -128,6 +148,16 @@ class DataPlane:
             on_failure=self.metrics.handshake_failed,
         )
 
+    def slept(self, time_s: float) -> None:
+        """The process did not run for so long: nobody is to be blamed for its silence."""
+        self._woke_s = monotonic()
+        for client in self.clients:
+            client.slept(time_s)
+
+    def was_asleep(self, began_s: float, now_s: float) -> bool:
+        """Whether what began then and ends now may end so because the process did not run."""
+        return began_s < self._woke_s and now_s - self._woke_s < EXCUSED_S
+
     # Limits ---------------------------------------------------------------------------------
 
     def enter(self, client: ClientConnection) -> bool:
@@ -140,9 +170,17 @@ class DataPlane:
     def seat(self) -> bool:
         """Give a client that has entered one of the places of those that are served."""
         if not self._seats_left:
+            self._make_seats()
             return False
         self._seated += 1
         return True
+
+    def _make_seats(self) -> None:
+        """Let those who ask for nothing make room, a moment later; looking takes a look at all."""
+        now_s = monotonic()
+        if now_s - self._cleared_s >= MAKE_SEATS_S:
+            self._cleared_s = now_s
+            self._seats.clear(self.clients)
 
     def leave(self, client: ClientConnection, *, seated: bool) -> None:
         self.clients.discard(client)
@@ -151,21 +189,17 @@ class DataPlane:
 
     @property
     def _seats_left(self) -> bool:
-        return self._seated < min(self.settings.limits.connections, self.clients_fit)
+        return self._seated < self._seats_in_all
 
-    def reserve(self, size_bytes: int) -> bool:
+    @property
+    def _seats_in_all(self) -> int:
+        return min(self.settings.limits.connections, self.clients_fit)
+
+    def reserve(self, size_bytes: int, client: ClientConnection) -> bool:
         """Count bytes of a body in; False when there is no memory for them."""
-        if self._too_large(size_bytes) or self.overload.reason == "memory":
+        if self.overload.reason == "memory":
             return False
-        self._bodies_bytes += size_bytes
-        return True
-
-    def release(self, size_bytes: int) -> None:
-        self._bodies_bytes -= size_bytes
-        assert self._bodies_bytes >= 0
-
-    def _too_large(self, size_bytes: int) -> bool:
-        return self._bodies_bytes + size_bytes > self.settings.limits.bodies_bytes
+        return self.bodies.take(size_bytes, self.settings.limits.bodies_bytes, client)
 
     def overloaded(self, reason: str, message: str | None = None) -> Overloaded:
         """A limit of the process's own is reached: count it, and say when to try again.
@@ -193,7 +227,9 @@ class DataPlane:
 
     # Requests ----------------------------------------------------------------------------------
 
-    def admit(self, head: RequestHead, *, excess: bool = False) -> Route | None:
+    def admit(
+        self, head: RequestHead, client: ClientConnection, *, excess: bool = False
+    ) -> Route | None:
         """Accept a request by its head, before its body is read; None: answered here.
 
         The place for whatever refuses by head alone. `excess`: its client is one too many.
@@ -207,7 +243,7 @@ class DataPlane:
         limit_bytes = self.settings.limits.body_bytes
         if head.length is not None and head.length > limit_bytes:
             raise BodyTooLarge(limit_bytes)
-        if path in LOCAL_PATHS and head.method in (b"GET", b"HEAD"):
+        if (path in LOCAL_PATHS or is_of_models(path)) and head.method in (b"GET", b"HEAD"):
             return None
         route = self._paths.find(head.method, path)
         if route is None:
@@ -218,9 +254,16 @@ class DataPlane:
             raise self.overloaded("connections", "Too many connections are open; retry.")
         if self.overload.reason:
             raise self.overloaded(self.overload.reason)
-        if head.length and self._too_large(head.length):
-            raise self.no_room()
+        self._check_room(head, client)
         return route
+
+    def _check_room(self, head: RequestHead, client: ClientConnection) -> None:
+        """Whether there is room for the body, and for one more request of whose it is."""
+        if head.length and not self.bodies.fits(head.length, self.settings.limits.bodies_bytes):
+            raise self.no_room()
+        seats = self._seats_in_all
+        if self._seated > NEAR * seats and self._seats.crowds(client.holder, self.clients, seats):
+            raise self.overloaded("connections", "Too many requests of yours are under way; retry.")
 
     def route(self, method: bytes, path: bytes) -> Route | None:
         """How a path is served; None when it is not."""
@@ -233,13 +276,16 @@ class DataPlane:
         return head.path == b"/health" and head.method in (b"GET", b"HEAD")
 
     def answer_here(self, head: RequestHead, answer: Answer) -> None:
-        """Answer what needs no backend: health, the list of models, CORS."""
+        """Answer what needs no backend: health, models, CORS. Raises a PenstockError."""
         status, body, headers = 200, b"", _JSON
+        serves = any(backend.can_serve for backend in self.fleet.backends)
         if head.method == b"OPTIONS":
             status, headers = 204, []
-        elif head.path == b"/v1/models":
-            body = self._models()
-        elif self.draining or not any(backend.can_serve for backend in self.fleet.backends):
+        elif is_of_models(head.path):
+            if not serves:
+                raise self.no_backend()
+            body = models_told(head.path, self.fleet.backends)
+        elif self.draining or not serves:
             error = Draining() if self.draining else self.no_backend()
             status, body = error.status, orjson.dumps({"status": error.code})
             headers = [*headers, *error.headers]
@@ -267,15 +313,6 @@ class DataPlane:
             (b"vary", b"Origin"),
         ]
 
-    def _models(self) -> bytes:
-        """The union of what fit backends serve, each model once."""
-        cards: dict[str, bytes] = {}
-        for backend in self.fleet.backends:
-            if backend.fit and backend.models:
-                for model, card in backend.models.items():
-                    cards.setdefault(model, card)
-        return b'{"object":"list","data":[%b]}' % b",".join(cards.values())
-
     def no_backend(self) -> NoBackendReady:
         """Nothing can serve: say when the next probe may have changed that."""
         return NoBackendReady(retry_after_s=self.settings.health.interval_s)
@@ -286,7 +323,10 @@ class DataPlane:
 
     def answer(self, transport: asyncio.Transport, head: RequestHead | None) -> Answer:
         """An answer to a request; `head` is None when it could not be read."""
-        answer = Answer(transport, head, self._request_id(head), self.cors(head))
+        request_id, headers = self._request_id(head), self.cors(head)
+        if head is not None and head.path.startswith(b"/v1/messages"):
+            headers = [*headers, (b"request-id", request_id)]  # where Anthropic's SDK looks
+        answer = Answer(transport, head, request_id, headers)
         answer.keep_alive = answer.keep_alive and not self.draining
         return answer
 
@@ -318,29 +358,34 @@ class DataPlane:
                 self.line(head, answer, peer, error.status) | {"error": error.code}
             )
 
-    def ask_of(self, path: str, route: Route, headers: Headers, body: bytes, tenant: str) -> Ask:
-        """What a request wants. Raises MalformedAsk."""
+    def ask_of(
+        self, path: str, route: Route, headers: Headers, body: bytes, tenant: str, party: str = ""
+    ) -> Steps[Ask]:
+        """What a request of a tenant's, or of an address's, wants. Raises MalformedAsk."""
         if route.first_pool:
-            return Ask(
-                path,
-                prompt_tokens=tokens_of_bytes(body),
-                generates=False,
-                engine=False,
-                first_pool=True,
-                tenant=tenant,
-            )
-        return peek(
+            return unread(path, body, tenant, tenant or party)
+        return reading(
             path,
             headers,
             body,
             self.estimator,
             generates=route.generates,
             engine=route.engine,
+            streams=route.streams,
             sessions=self.sessions,
             tenant=tenant,
+            client=tenant or party,
             prefixes=self.prefixes,
             outputs=self.outputs,
         )
+
+    def origin(self, lease: Lease, attempts: int) -> Headers:
+        """What an answer's head says of where it comes from."""
+        tried = (b"x-penstock-attempts", b"%d" % attempts)
+        reason = (b"x-penstock-reason", lease.reason.encode())
+        if not self.settings.listen.backend_header:
+            return [tried, reason]
+        return [(b"x-penstock-backend", lease.backend.name.encode()), tried, reason]
 
     def placed(self, lease: Lease) -> None:
         """Count whether a request was served where its session, or its response, belongs."""
@@ -359,6 +404,8 @@ class DataPlane:
         """A path that is served; any other is a client's text, and may hold anything."""
         if self._paths.lists(path):
             return path.decode("ascii")
+        if path.startswith(b"/v1/models/"):
+            return "/v1/models/{id}"
         return "/v1/responses/{id}" if path.startswith(b"/v1/responses/") else None
 
     def line(
@@ -369,7 +416,7 @@ class DataPlane:
             "time": int(time() * 1000) / 1000,
             "request_id": answer.request_id.decode("ascii"),
             "client": peer.decode("ascii"),
-            "method": _METHODS.get(head.method) if head is not None else None,
+            "method": _METHODS.get(answer.method),
             "path": self._logged_path(head.path) if head is not None else None,
             "tenant": (head.tenant or None) if head is not None else None,
             "status": status,

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from conf.fixed import keep_fixed
-from conf.issues import ConfigError
+from conf.issues import ConfigError, Issue
+from conf.keypath import KeyPath
 from conf.load import Loaded
 from proxy.configuration import Configuration, Draft, configure, draft
 from proxy.errors import Draining
@@ -52,6 +53,9 @@ class Reload:
         self._names = names
         self._running = asyncio.Lock()
         self._next: asyncio.Task[Change] | None = None
+        # Why the last one failed, for people; empty when it did not.
+        self.failed: tuple[str, ...] = ()
+        self._warned: frozenset[tuple[KeyPath, str]] = frozenset()
 
     async def __call__(self) -> Change:
         """Reload once, beginning no sooner than now.
@@ -62,6 +66,13 @@ class Reload:
             self._next = asyncio.create_task(self._in_turn())
             self._next.add_done_callback(_heard)
         return await asyncio.shield(self._next)  # others may wait for the same
+
+    def warn(self, warnings: tuple[Issue, ...]) -> None:
+        """Log what a configuration in use probably does not mean, once while that stays."""
+        for each in warnings:
+            if (each.path, each.problem) not in self._warned:
+                logger.warning("configuration: %s", each)
+        self._warned = frozenset((each.path, each.problem) for each in warnings)
 
     async def by_signal(self) -> None:
         """Reload for somebody who reads only the log."""
@@ -82,14 +93,17 @@ class Reload:
                 raise
             except ConfigError as error:
                 self._plane.metrics.reload_success = False
-                for issue in error.issues:
+                self.failed = tuple(map(str, error.issues))
+                for issue in self.failed:
                     logger.error("not reloaded: %s", issue)
                 raise
             except Exception:
                 self._plane.metrics.reload_success = False
+                self.failed = ("a fault of penstock's own; the log tells more",)
                 logger.exception("reload failed")
                 raise
             self._plane.metrics.reload_success = True
+            self.failed = ()
             logger.info(
                 "reloaded added=%s removed=%s kept=%d needs_restart=%s",
                 ",".join(change.added) or "-",
@@ -101,7 +115,7 @@ class Reload:
 
     async def _reload(self) -> Change:
         running = self._plane.configuration
-        new, needs_restart = await asyncio.to_thread(self._read, running)
+        new, needs_restart, warnings = await asyncio.to_thread(self._read, running)
         if self._plane.draining:
             raise Draining
         # From here to the end there is no await: the swap.
@@ -118,6 +132,7 @@ class Reload:
         self._retirement.take(before.items())
         if running.counting is not None and running.counting is not after.counting:
             running.counting.close()
+        self.warn(warnings)
         used = set(after.fleet.backends)
         return Change(
             added=tuple(each.name for each in after.fleet.backends if each not in before),
@@ -126,15 +141,15 @@ class Reload:
             needs_restart=needs_restart,
         )
 
-    def _read(self, running: Configuration) -> tuple[Draft, tuple[str, ...]]:
+    def _read(self, running: Configuration) -> tuple[Draft, tuple[str, ...], tuple[Issue, ...]]:
         """All that takes time; runs in a thread."""
         loaded = self._source.load()
-        certificates = self._source.certificates(loaded)
-        counter = None
-        if loaded.settings.tokens != running.settings.tokens:
-            counter = self._source.counter(loaded)
+        renewed = loaded.settings.tokens != running.settings.tokens
+        counter, certificates = self._source.files(loaded, counter=renewed)
+        warnings = loaded.warnings
         loaded, needs_restart = keep_fixed(loaded, Loaded(running.settings, running.origins))
-        return draft(loaded.settings, loaded.origins, counter, certificates), needs_restart
+        new = draft(loaded.settings, loaded.origins, counter, certificates)
+        return new, needs_restart, warnings
 
 
 def _heard(reload: "asyncio.Task[Change]") -> None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from balancing.token_counter import TokenCounter
+from conf.issues import ConfigError, Issue
 from conf.load import Loaded, load
-from proxy.tls import Certificates
+from proxy.tls import PLAIN, Certificates
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +22,26 @@ class Source:
         """Read all of it, secrets' files too. Raises ConfigError with all that is wrong."""
         return load(self.path, self.environ, self.flags)
 
-    def counter(self, loaded: Loaded) -> TokenCounter | None:
-        """The exact counter that it names, None for the estimate. Raises ConfigError."""
+    def files(
+        self, loaded: Loaded, *, counter: bool = True
+    ) -> tuple[TokenCounter | None, Certificates]:
+        """What the files hold that it names: the exact counter, None for the estimate, and the
+        certificates. Raises ConfigError with all that is wrong. Without `counter` none is read.
+        """
+        from proxy.certificates import certificates_of
         from proxy.tokenizer_file import counter_of
 
-        return counter_of(loaded, self.path)
-
-    def certificates(self, loaded: Loaded) -> Certificates:
-        """The certificates that it names. Raises ConfigError."""
-        from proxy.certificates import certificates_of
-
-        return certificates_of(loaded, self.path)
+        issues: list[Issue] = []
+        counts: TokenCounter | None = None
+        certificates = PLAIN
+        try:
+            certificates = certificates_of(loaded, self.path)
+        except ConfigError as error:
+            issues += error.issues
+        try:
+            counts = counter_of(loaded, self.path) if counter else None
+        except ConfigError as error:
+            issues += error.issues
+        if issues:
+            raise ConfigError(issues)
+        return counts, certificates

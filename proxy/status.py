@@ -1,4 +1,4 @@
-"""`penstock status`: one table of the fleet, and whether anything can serve."""
+"""`penstock status`: one table of the fleet, whether anything can serve, and the proxy itself."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,29 @@ _HEADS: Final = (
 
 
 def status(parsed: argparse.Namespace) -> int:
-    """Print the table, or the listing as JSON. Returns 1 when nothing can serve."""
-    backends = client_of(parsed).backends()
+    """Print the table, or the listing as JSON. Returns 1 when nothing can serve, or it drains."""
+    client = client_of(parsed)
+    backends, proxy = client.backends(), client.proxy()
     if parsed.json:
         print(orjson.dumps(backends, option=orjson.OPT_INDENT_2).decode())
     else:
-        print(table(backends))
+        print("\n".join([table(backends), *told_of(proxy)]))
+    if proxy["state"] == "draining":
+        return 1
     return 0 if any(backend["can_serve"] for backend in backends) else 1
+
+
+def told_of(proxy: Mapping[str, Any]) -> list[str]:
+    """What is to be known of the proxy itself; nothing while all is well."""
+    lines = []
+    if proxy["state"] == "draining":
+        lines.append("This proxy drains: it is not ready, and soon takes no new requests.")
+    if proxy["state"] == "starting":
+        lines.append("This proxy starts: it has not looked at every backend yet.")
+    if proxy["reload_failed"]:
+        lines.append("The last reload failed; the configuration before it is in use:")
+        lines += [f"  {line}" for line in proxy["reload_failed"]]
+    return lines
 
 
 def table(backends: Sequence[Mapping[str, Any]]) -> str:

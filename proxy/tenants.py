@@ -8,6 +8,7 @@ tells how near a guess was, or whose key is which. Keys are kept as digests only
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
+from ipaddress import IPv6Address
 from typing import Final
 
 from conf.settings import TenantSettings
@@ -51,6 +52,17 @@ class Tenants:
         if found == 0:
             raise Unauthorized
         return self._names[found]
+
+
+def party_of(address: str) -> str:
+    """Whom an address stands for: whoever has one of IPv6 has all of its /64."""
+    if ":" not in address:
+        return address
+    try:
+        known = IPv6Address(address)
+    except ValueError:
+        return address
+    return str(known.ipv4_mapped or IPv6Address(int(known) >> 64 << 64))
 
 
 def _given_key(headers: Headers) -> bytes:

@@ -26,8 +26,10 @@ from urllib.parse import urlsplit
 
 from proxy.deadline import Deadline
 from proxy.dechunk import Dechunker, MalformedChunks
+from proxy.edit import Edit
 from proxy.errors import (
     AnswerCut,
+    AnswerHeadTooLarge,
     AnswerMalformed,
     BackendError,
     ConnectFailed,
@@ -37,6 +39,7 @@ from proxy.errors import (
 )
 from proxy.heads import ResponseHead, begins_answer, parse_response_head
 from proxy.host import Host, Names
+from proxy.pieces import Pieces, write
 from proxy.tls import TlsConnection
 
 logger = logging.getLogger(__name__)
@@ -84,6 +87,7 @@ class BackendConnection(asyncio.Protocol):
         "_one_shot",
         "_paused",
         "_pending",
+        "_pieces",
         "_pool",
         "_remaining",
         "_to_head_request",
@@ -111,6 +115,7 @@ class BackendConnection(asyncio.Protocol):
         self._to_head_request = False
         self._paused = False
         self._pending: Callable[[int], list[Any]] = _never
+        self._pieces: Pieces | None = None  # of a large body
         self.sink: Sink | None = None
         self.credentials = b""  # of the requests it has served
         self.reused = False
@@ -123,8 +128,10 @@ class BackendConnection(asyncio.Protocol):
 
     # What the exchange does ----------------------------------------------------------
 
-    def send(self, head: bytes, body: bytes, sink: Sink, *, method: bytes) -> None:
-        """Send one request; its answer goes to `sink`."""
+    def send(
+        self, head: bytes, body: bytes, sink: Sink, *, method: bytes, edit: Edit | None = None
+    ) -> None:
+        """Send one request; its answer goes to `sink`. An edited body is a large one."""
         assert self.sink is None
         self.sink = sink
         self.answer_began = False
@@ -139,15 +146,14 @@ class BackendConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             self.sink = None
             sink.lost(ConnectionReset())
-        elif len(body) <= 65_536:  # one write and one segment for the small
-            transport.write(head + body)
-        else:  # no copy of the large
-            transport.write(head)
-            transport.write(body)
+        else:
+            self._pieces = write(self._pool.loop, transport, head, body, edit)
 
     def abort(self) -> None:
         """Give up the answer and the connection: the backend frees its engine at once."""
         self.sink = None
+        if self._pieces is not None:
+            self._pieces.drop()
         if self._transport is not None:
             self._transport.abort()
 
@@ -178,6 +184,14 @@ class BackendConnection(asyncio.Protocol):
             poll = select.poll()
             poll.register(sock.fileno(), select.POLLIN)
             self._pending = poll.poll
+
+    def pause_writing(self) -> None:
+        if self._pieces is not None:
+            self._pieces.pause()
+
+    def resume_writing(self) -> None:
+        if self._pieces is not None:
+            self._pieces.resume()
 
     def data_received(self, data: bytes) -> None:
         sink = self.sink
@@ -225,8 +239,10 @@ class BackendConnection(asyncio.Protocol):
         while True:
             end = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
             if end < 0:
-                if len(data) >= HEAD_BYTES_MAX or not begins_answer(data):
+                if not begins_answer(data):
                     self._fail(AnswerMalformed())
+                elif len(data) >= HEAD_BYTES_MAX:
+                    self._fail(AnswerHeadTooLarge())
                 self._buffer = data
                 return
             try:
@@ -279,6 +295,7 @@ class BackendConnection(asyncio.Protocol):
             return  # the sink aborted while it took the last bytes
         transport = self._transport
         assert transport is not None
+        unsent = self._pieces is not None and self._pieces.left
         self._dechunker = None
         if surplus:
             self._pool.distrust()
@@ -290,7 +307,7 @@ class BackendConnection(asyncio.Protocol):
             sink.lost(AnswerMalformed())
             return
         # Only now, when the sink has let go of it: the last write may still have paused it.
-        if surplus or not self._keep_alive or transport.get_write_buffer_size():
+        if surplus or not self._keep_alive or unsent or transport.get_write_buffer_size():
             transport.abort()
         else:
             self.resume()

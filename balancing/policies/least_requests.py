@@ -8,13 +8,13 @@ from balancing.backend import Backend
 from balancing.policies.policy import cheapest
 
 
-def requests(backend: Backend, now_s: float) -> float:
+def requests(backend: Backend, ask: Ask, now_s: float) -> float:
     """What it would have in flight with one more, failures counted as the work they feign."""
-    return backend.requests_in_flight + 1 + backend.penalty_requests(now_s)
+    return backend.requests_in_flight + 1 + backend.penalty_requests(now_s, ask.client)
 
 
 class LeastRequests:
     """Right when requests cost alike; blind to a 20,000-token prompt."""
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
-        return cheapest(fit, [requests(b, now_s) / b.weight for b in fit], rng)
+        return cheapest(fit, [requests(b, ask, now_s) / b.weight for b in fit], rng)

@@ -26,12 +26,12 @@ class LeastTokens:
     """The default until the cost in seconds is known."""
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
-        prompt_tokens = ask.prompt_tokens
+        prompt_tokens, client = ask.prompt_tokens * ask.likely, ask.client
 
         def tokens(backend: Backend) -> float:
             return (
                 backend.waiting_tokens(now_s)
-                + backend.penalty_tokens(now_s)
+                + backend.penalty_tokens(now_s, client)
                 + backend.active_decode_tokens * HELD_TOKEN_SHARE
                 + (backend.streams + backend.hidden_requests(now_s)) * STREAM_TOKENS
                 + prompt_tokens

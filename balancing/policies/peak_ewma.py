@@ -23,7 +23,8 @@ class PeakEwmaLatency:
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
         def expected_s(backend: Backend) -> float:
-            latency_s = max(FLOOR_S, backend.latency.read(now_s) + backend.penalty.read(now_s))
+            penalty_s = backend.penalty.read(now_s, ask.client)
+            latency_s = max(FLOOR_S, backend.latency.read(now_s) + penalty_s)
             return latency_s * (backend.requests_in_flight + 1) / backend.weight
 
         return cheapest(fit, [expected_s(backend) for backend in fit], rng)

@@ -18,4 +18,4 @@ class PowerOfTwo:
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
         pair = fit if len(fit) <= 2 else rng.sample(fit, 2)
-        return cheapest(pair, [requests(b, now_s) / b.weight for b in pair], rng)
+        return cheapest(pair, [requests(b, ask, now_s) / b.weight for b in pair], rng)

@@ -53,7 +53,7 @@ class Session:
         for name in self._ring.walk(ask.session):
             candidate = by_name.get(name)
             if candidate is not None and (
-                held_tokens(candidate) + candidate.penalty_tokens(now_s)
+                held_tokens(candidate) + candidate.penalty_tokens(now_s, ask.client)
                 <= allowed * candidate.weight + SLACK_TOKENS
             ):
                 return candidate

@@ -18,8 +18,9 @@ many). STEP is small: in a mixed fleet the whole of the difference would fill th
 expense of those who are there. None of them is a time: a fleet twice as slow is balanced alike.
 Each term is in bench/RESULTS.md, with what is lost without it.
 
-All are at the fleet's mean speeds times a backend's slowness (`slowness`). Of places that cost the
-same, as idle ones do, the one that was given least of late, by its weight.
+All are at the fleet's mean speeds times a backend's slowness, in prefill (W, w) and in decoding
+(t, k), by `slowness`. Of places that cost the same, as idle ones do, the one that was given least
+of late, by its weight.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from typing import Final, NamedTuple
 
 from balancing.ask import Ask
 from balancing.backend import Backend
+from balancing.decode_speed import PRIOR_HELD_TOKEN_S, PRIOR_STEP_S
 from balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
 from balancing.slowness import Speeds, compare
 
@@ -94,6 +96,7 @@ class Cost:
 
 
 WEIGHTS: Final = Weights()
+UNKNOWN: Final = Speeds(1.0 / PRIOR_WORK_PER_S, PRIOR_STEP_S, PRIOR_HELD_TOKEN_S, {}, frozenset())
 
 
 class TokenCost:
@@ -106,7 +109,8 @@ class TokenCost:
         self._weights = weights
         self._strict = strict
         self._choices = 0
-        self._speeds = Speeds(1.0 / PRIOR_WORK_PER_S, {})
+        self._speeds = UNKNOWN
+        self._trying = False  # the last one went where little is known: look again soon
         self._given: dict[Backend, float] = {}
         self._seen: dict[Backend, int] = {}  # at which choice
         self._count = 1.0
@@ -114,16 +118,19 @@ class TokenCost:
         self._waiting = 0.0
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
+        if self._choices % COMPARE == 1:
+            self._compare(fit, now_s)
+        elif self._trying:
+            self._look(now_s)
         costs = self.costs(fit, ask, now_s)
         best = self._best(fit, costs, ask, now_s)
         chosen = best[0] if len(best) == 1 else rng.choice(best)
-        if ask.engine:
+        if ask.engine and ask.likely == 1.0:
             self._learn(fit, costs)
-        tokens = ask.prompt_tokens + ask.output_tokens * ask.choices
+        tokens = ask.prompt_tokens * ask.likely + ask.output_tokens * ask.choices
         self._given[chosen] = self.given_tokens(chosen) + tokens
-        if self._choices % COMPARE == 0:
-            self._compare(fit, now_s)
         self._choices += 1
+        self._trying = chosen in self._speeds.tried
         return chosen
 
     def preferred(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[Backend]:
@@ -143,16 +150,17 @@ class TokenCost:
         One that has a penalty only where all have, or the others are too dear: it is empty because
         it fails, and what is empty costs less than the penalty where others have much to do.
         """
+        client = ask.client
         seconds = [cost.seconds for cost in costs]
         lowest_s = min(seconds)
-        if fit[seconds.index(lowest_s)].penalty.read(now_s):
-            sound = [each for each in range(len(fit)) if not fit[each].penalty.read(now_s)]
+        if fit[seconds.index(lowest_s)].penalty.read(now_s, client):
+            sound = [each for each in range(len(fit)) if not fit[each].penalty.read(now_s, client)]
             sound_s = min([seconds[each] for each in sound], default=lowest_s)
             if sound_s - lowest_s <= SHUNS_S_MAX:
                 lowest_s = sound_s
         if ask.home is not None:
             for place, backend in enumerate(fit):
-                may = self._strict or not backend.penalty.read(now_s)
+                may = self._strict or not backend.penalty.read(now_s, client)
                 if backend.name == ask.home and may and self.bar_s(seconds[place]) <= lowest_s:
                     return [backend]
         best = [backend for place, backend in enumerate(fit) if seconds[place] == lowest_s]
@@ -178,6 +186,9 @@ class TokenCost:
         self._seen = {each: at for each, at in self._seen.items() if at >= oldest}
         faded = FADE**COMPARE
         self._given = {each: self.given_tokens(each) * faded for each in self._seen}
+        self._look(now_s)
+
+    def _look(self, now_s: float) -> None:
         self._speeds = compare(list(self._seen), self._prefills_s / self._count, now_s)
 
     def _learn(self, fit: Sequence[Backend], costs: Sequence[Cost]) -> None:
@@ -198,30 +209,26 @@ class TokenCost:
     def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[Cost]:
         """Of each backend, in the same order."""
         wait, prefill, later, others, step, held, beside = self._weights
-        work_s = step_s = token_s = 0.0  # sums over all
-        mean_s, apart = self._speeds
-        speeds = []
-        for backend in fit:
-            speed_s = apart.get(backend, mean_s)
-            speeds.append(speed_s)
-            work_s += speed_s
-            step_s += backend.decode_speed.step_s
-            token_s += backend.decode_speed.held_token_s
+        mean_s, step_s, token_s, apart, _ = self._speeds
+        mean = (mean_s, 1.0)
         others = min(1.0, others * self._waiting / self._count)
         # Where nearly all of every prompt is cached: none is quicker than a step.
-        later /= max(self._prefills_s / self._count, step_s / len(fit))
+        later /= max(self._prefills_s / self._count, step_s)
         output, prompts = ask.output_tokens, ask.prompts
+        client = ask.client
         prompt = ask.prompt_tokens if ask.engine else 0
+        likely = ask.likely
         context = prompt / prompts
         costs = []
-        for place, backend in enumerate(fit):
-            speed_s, weight = speeds[place], backend.weight
-            wait_s = backend.wait_work(now_s) * speed_s / weight + backend.penalty.read(now_s)
-            uncached = prompt - backend.cached_tokens(ask, now_s)
-            prefill_s = work_of(uncached, context, prompts) * speed_s
+        for backend in fit:
+            speed_s, pace = apart.get(backend, mean)
+            weight = backend.weight
+            penalty_s = backend.penalty.read(now_s, client)
+            wait_s = backend.wait_work(now_s) * speed_s / weight + penalty_s
+            uncached = prompt - backend.cache.cached_tokens(ask)
+            prefill_s = work_of(uncached, context, prompts) * likely * speed_s
             there = (backend.requests_in_flight + backend.hidden_requests(now_s)) / weight
-            # Its own, in proportion to its prefill: the sums over the fleet are means here.
-            decode = output * speed_s / work_s
+            decode = output * pace
             costs.append(
                 Cost(
                     wait * wait_s,
@@ -230,7 +237,7 @@ class TokenCost:
                     others * there * prefill_s,
                     step * decode * step_s,
                     held * decode * token_s * backend.active_decode_tokens / weight,
-                    beside * decode * token_s * there * prompt,
+                    beside * decode * token_s * there * prompt * likely,
                 )
             )
         return costs

@@ -39,8 +39,14 @@ class Held:
 class ProxyProcess:
     """`async with ProxyProcess(urls, timeouts={…}) as proxy:` - ready when it begins."""
 
-    def __init__(self, urls: Sequence[str], **config: Any) -> None:
-        """Keyword arguments are top-level keys of the configuration."""
+    def __init__(
+        self, urls: Sequence[str], command: Sequence[str] = ("proxy",), **config: Any
+    ) -> None:
+        """Other keyword arguments are top-level keys of the configuration.
+
+        `command`: the module that serves, and what comes before `serve`.
+        """
+        self._command = command
         backends = [{"name": f"b{i}", "url": url} for i, url in enumerate(urls)]
         self._backends = len(backends)
         self._config = {
@@ -61,7 +67,7 @@ class ProxyProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "proxy",
+                *self._command,
                 "serve",
                 "--config",
                 str(path),

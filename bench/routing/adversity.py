@@ -6,6 +6,8 @@ from typing import Final
 # Of the logarithm of estimate / truth: a median error of 6.5 % is 0.0963 for a normal law
 # (bench/RESULTS.md, estimators; the tails there are longer).
 ESTIMATE_SIGMA: Final = 0.0963
+# About what an engine takes to start again with its weights in memory.
+OUT_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,8 @@ class Adversity:
     logarithm). `rates_wrong`: learnt prefill speeds are read this much too high at every other
     backend, too low at the rest. `outage`: of the last two backends one joins when a sixth of the
     trace is over; the other dies after a third, with all that it was doing, and is back after two.
+    `out`: so many of the backends, the first ones, die when half of the trace is over and are back
+    OUT_S later. `plain`: this share of the answers come whole, so that no first token is seen.
     """
 
     slow: int = 0
@@ -25,6 +29,8 @@ class Adversity:
     sigma: float = ESTIMATE_SIGMA
     rates_wrong: float = 0.0
     outage: bool = False
+    out: int = 0
+    plain: float = 0.0
 
     def __str__(self) -> str:
         """What differs from an ordinary day."""
@@ -39,6 +45,10 @@ class Adversity:
             told.append(f"rates wrong by {self.rates_wrong:.0%}")
         if self.outage:
             told.append("one joins, one dies and comes back")
+        if self.out:
+            told.append(f"{self.out} out for {OUT_S:g} s")
+        if self.plain:
+            told.append(f"{self.plain:.0%} not streamed")
         return ", ".join(told)
 
 

@@ -30,6 +30,10 @@ CODE: Final = ("balancing/**/*.py", "bench/baselines/*.py", "bench/routing/*.py"
 NOT_CODE: Final = frozenset({"cli.py", "figure.py", "interval.py"})
 
 
+class TooFewRequests(ValueError):
+    """A window that nothing can be told by; the text says of what."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One policy under one workload. `trace` is a file or a generator's name."""
@@ -47,9 +51,14 @@ class Cell:
     adversity: Adversity = CALM
 
     def figures(self) -> dict[str, float]:
-        """Compute it; the same cell gives the same figures."""
+        """Compute it; the same cell gives the same figures. Raises TooFewRequests."""
         profile = replace(GPUS[self.profile], noise=self.noise, api_s=self.api_s)
         arrivals = fitting(self._arrivals(), profile)
+        if not arrivals or arrivals[-1].at_s <= 0.0:
+            raise TooFewRequests(
+                f"{self.trace}: too few requests in {self.window_s:g} s at seed {self.seed} that"
+                f" fit {self.profile}: a longer --window-s, or another --profile"
+            )
         # One at half speed does half the work.
         engines = self.backends - self.adversity.slow / 2
         faster = speedup(arrivals, profile, engines, self.load)

@@ -18,7 +18,7 @@ import orjson
 
 from bench.arguments import count, nonnegative, positive, share
 from bench.routing.adversity import ESTIMATE_SIGMA, Adversity
-from bench.routing.cell import Cell, compute, policy_name, workload
+from bench.routing.cell import Cell, TooFewRequests, compute, policy_name, workload
 from bench.routing.figure import NoMatplotlib, draw
 from bench.routing.generators import GENERATORS
 from bench.routing.interval import half_width
@@ -43,8 +43,12 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     print(f"$ {shlex.join(['penstock', 'bench', 'routing', *argv])}\n")
     cells = list(_cells(options))
-    with ProcessPoolExecutor(options.jobs) as pool:
-        found = dict(zip(cells, pool.map(_told, cells), strict=True))
+    try:
+        with ProcessPoolExecutor(options.jobs) as pool:
+            found = dict(zip(cells, pool.map(_told, cells), strict=True))
+    except TooFewRequests as error:
+        print(f"penstock bench: {error}", file=sys.stderr)
+        return 1
     for trace, load in product(options.trace, options.load):
         mine = {c: f for c, f in found.items() if (c.trace, c.load) == (trace, load)}
         mixed = str(next(iter(mine)).adversity)
@@ -92,6 +96,8 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
                 options.estimates_off,
                 options.rates_wrong,
                 options.outage,
+                options.out,
+                options.plain,
             ),
         )
 
@@ -159,6 +165,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--rates-wrong", type=share, default=0.0, metavar="X", help="error of learnt speeds")
     add("--outage", action="store_true", help="one backend joins, one dies and comes back")
+    add("--out", type=_whole, default=0, metavar="N", help="backends that die at once (default 0)")
+    add("--plain", type=share, default=0.0, metavar="X", help="share of answers not streamed")
     add("--seeds", type=count, default=3, metavar="K", help="runs of each cell (default 3)")
     add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")

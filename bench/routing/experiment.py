@@ -25,7 +25,7 @@ from balancing.policies.policy import Policy
 from balancing.slow_start import SlowStart
 from bench.baselines.baseline import Baseline
 from bench.baselines.view import View
-from bench.routing.adversity import CALM, Adversity
+from bench.routing.adversity import CALM, OUT_S, Adversity
 from bench.routing.outcome import Outcome
 from bench.routing.trace import BLOCK_TOKENS, Arrival, block_hashes
 from bench.sim.api_server import ApiServer
@@ -97,24 +97,27 @@ class Request:
         """A token came, at `now_s`."""
         now_s = self.now_s
         lease = self.lease
-        if lease.first_token_s is None:
+        stream = lease.ask.stream
+        if not self.last_s:
             self.ttft_s = now_s - self.arrival.at_s
-            lease.first_token(now_s)
         else:
             self._outcome.gap(now_s - self.last_s)
-        lease.tokens(1)
+        if lease.first_token_s is None and (stream or self.sequence.done):
+            lease.first_token(now_s)
+        if stream:
+            lease.tokens(1)
         if self._view is not None:
             self._tell(self._view)
         self.last_s = now_s
         if self.sequence.done:
-            lease.complete(now_s)
+            lease.complete(now_s, self.sequence.generated)
             lease.settle(self.arrival.prompt_tokens, self.sequence.cached_tokens)
             self._lengths.observe(self.arrival.tenant, None, PATH, None, self.sequence.generated)
             self._outcome.add(self.arrival, self.ttft_s, now_s, self.sequence.cached_tokens)
 
     def broken(self, now_s: float) -> None:
         """Its engine died."""
-        self.lease.end(now_s)
+        self.lease.fail(now_s, suspicious=False, penal=False)
         if self._view is not None:
             if self.sequence.generated == 0:
                 self._view.began(self._index, self.arrival, self._uncached_tokens)
@@ -175,7 +178,7 @@ class Experiment:
         known = tuple(Backend(str(i), f"http://gpu-{i}") for i in range(backends))
         for backend in known:
             backend.state = State.READY
-            backend.prefixes.capacity = self._profile.kv_tokens // BLOCK_TOKENS
+            backend.cache.index.capacity = self._profile.kv_tokens // BLOCK_TOKENS
         self.known += known
         view = View(self._engines)
         policy = make(known, view)
@@ -196,6 +199,10 @@ class Experiment:
             self._at(end_s / 6, partial(self._come, absent))
             self._at(end_s / 3, partial(self._die, mortal))
             self._at(end_s * 2 / 3, partial(self._come, mortal))
+        for index in range(self._adversity.out):
+            out_s = arrivals[-1].at_s / 2
+            self._at(out_s, partial(self._die, index))
+            self._at(out_s + OUT_S, partial(self._come, index))
         while self._events:
             now_s, _, event = heapq.heappop(self._events)
             event(now_s)
@@ -222,12 +229,14 @@ class Experiment:
     def _place(self, arrival: Arrival, now_s: float) -> None:
         router = self._rng.choice(self._routers)
         estimate = arrival.prompt_tokens * exp(self._rng.gauss(0.0, self._adversity.sigma))
+        share = self._adversity.plain
+        plain = share > 0.0 and self._rng.random() < share
         ask = Ask(
             PATH,
             prompt_tokens=max(1, round(estimate)),
             blocks=arrival.prefix,
             block_tokens=BLOCK_TOKENS * estimate / arrival.prompt_tokens,
-            stream=True,
+            stream=not plain,
             session=arrival.session,
             tenant=arrival.tenant,
             output_tokens=router.lengths.expect(arrival.tenant, None, PATH, None),
@@ -237,7 +246,7 @@ class Experiment:
         lease = router.gate.choose(ask, now_s)
         index = int(lease.backend.name)
         request = Request(arrival, lease, router, self.outcome, self._profile.block_tokens)
-        if self._adversity.outage:
+        if self._adversity.outage or self._adversity.out:
             self._live[index][request] = None
         self.outcome.sent(index, arrival.prompt_tokens + arrival.output_tokens)
         ready_s = self._apis[index].ready_s(now_s)
@@ -297,7 +306,7 @@ class Experiment:
                     own_requests=backend.own.engine_requests,
                 )
             )
-            backend.prefixes.capacity = self._profile.kv_tokens // BLOCK_TOKENS
+            backend.cache.index.capacity = self._profile.kv_tokens // BLOCK_TOKENS
         if self._events:
             self._at(now_s + SCRAPE_S, self._scrape)
 
@@ -322,12 +331,7 @@ class Experiment:
             known = router.known
             backend = known[index]
             backend.state = State.WARMING
-            backend.slow_start = SlowStart(
-                now_s,
-                SLOW_START_S,
-                own_tokens=backend.taken_tokens,
-                pool_tokens=sum(each.taken_tokens for each in known),
-            )
+            backend.slow_start = SlowStart(now_s, SLOW_START_S)
         self._at(now_s + SLOW_START_S, partial(self._warm, index))
 
     def _warm(self, index: int, now_s: float) -> None:

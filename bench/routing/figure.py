@@ -29,7 +29,7 @@ def draw(found: Mapping[Cell, Mapping[str, float]], titles: Mapping[str, str], p
         from matplotlib import rcParams
         from matplotlib.figure import Figure
     except ImportError:
-        raise NoMatplotlib("matplotlib is missing: pip install 'penstock[bench]'") from None
+        raise NoMatplotlib("matplotlib is missing: pip install matplotlib") from None
     width, height = PANEL_INCHES
     figure = Figure(figsize=(width * len(titles), height * len(ROWS)), layout="constrained")
     panels = figure.subplots(len(ROWS), len(titles), squeeze=False, sharex=True)

@@ -67,9 +67,11 @@ def read(path: Path, rng: Random) -> list[Arrival]:
 
 
 def window(arrivals: Sequence[Arrival], length_s: float, rng: Random) -> list[Arrival]:
-    """A piece of that length from a place of the seed's choice, from 0 s on."""
+    """A piece of that length from a place of the seed's choice, from 0 s on; never empty."""
     spare_s = arrivals[-1].at_s - length_s
     start_s = rng.uniform(0.0, spare_s) if spare_s > 0 else 0.0
+    if not any(start_s <= each.at_s < start_s + length_s for each in arrivals):
+        start_s = rng.choice(arrivals).at_s  # it fell into a pause
     return [
         each._replace(at_s=each.at_s - start_s)
         for each in arrivals
@@ -84,13 +86,14 @@ def opened(path: Path) -> IO[str]:
 
 def _mooncake(lines: Sequence[str], rng: Random) -> list[Arrival]:
     rows = [orjson.loads(line) for line in lines]
-    grid_ms = gcd(*(row["timestamp"] for row in rows))
+    start_ms = min(row["timestamp"] for row in rows)
+    grid_ms = gcd(*(row["timestamp"] - start_ms for row in rows))
     spread_s = grid_ms / 1e3 if grid_ms >= GRID_MS_MIN else 0.0
     prefixes = [tuple(row["hash_ids"][: row["input_length"] // BLOCK_TOKENS]) for row in rows]
     sessions = _sessions(prefixes)
     return [
         Arrival(
-            row["timestamp"] / 1e3 + rng.uniform(0.0, spread_s),
+            (row["timestamp"] - start_ms) / 1e3 + rng.uniform(0.0, spread_s),
             row["input_length"],
             row["output_length"],
             prefix,

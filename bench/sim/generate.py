@@ -17,6 +17,7 @@ from bench.sim.generation import Generation
 from bench.sim.job import (
     Body,
     Job,
+    chat_batch_job,
     chat_job,
     completions_job,
     messages_job,
@@ -39,6 +40,29 @@ Handler = Callable[["SimServer", Request, Reply], None]
 def chat(server: "SimServer", request: Request, reply: Reply) -> None:
     job = chat_job(_body(server, request))
     _generate(server, reply, job, Chat(server.identity(request), job))
+
+
+def chat_batch(server: "SimServer", request: Request, reply: Reply) -> None:
+    """Conversations side by side, a choice for each; never streamed."""
+    job = chat_batch_job(_body(server, request))
+    _generate(server, reply, job, Chat(server.identity(request), job))
+
+
+def invocations(server: "SimServer", request: Request, reply: Reply) -> None:
+    """Whatever API the body is for; its `model` is not read."""
+    body = parse_body(request.header("content-type"), request.body)
+    body["model"] = request.header("x-amzn-sagemaker-adapter-identifier") or None
+    server.check_model(body)
+    identity = server.identity(request)
+    if isinstance(body.get("messages"), list):
+        job = chat_job(body)
+        _generate(server, reply, job, Chat(identity, job))
+    elif "prompt" in body:
+        job = completions_job(body)
+        _generate(server, reply, job, Completions(identity, job))
+    else:
+        dialect = Unstreamed(lambda choices: pooling.pooling(identity, choices, body))
+        _generate(server, reply, pooling.inputs_job(body), dialect)
 
 
 def completions(server: "SimServer", request: Request, reply: Reply) -> None:

@@ -17,6 +17,7 @@ from bench.sim.job import Job
 from bench.sim.profiles import Profile
 from bench.sim.prompt import Prompt
 from bench.sim.reply import KEEP_ALIVE_COMMENT, Reply
+from bench.sim.script import Recital
 from bench.sim.text import Token, Voice
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Choice:
         self.generation = generation
         self.index = index
         self.prompt = prompt
-        self.voice = Voice(prompt.text, choice)
+        script = generation.job.script
+        self.voice = Recital(script) if script is not None else Voice(prompt.text, choice)
         profile = generation.profile
         hashes = prompt.block_hashes(profile.block_tokens) if profile.prefix_caching else []
         self.sequence = Sequence(prompt.tokens, generation.job.max_tokens, self, stall_at, hashes)
@@ -67,6 +69,14 @@ class Choice:
 
     def token(self) -> None:
         self.generation.token(self)
+
+    @property
+    def finish(self) -> str:
+        """Why it ended: a script by itself, all else at its limit."""
+        script = self.generation.job.script
+        if script is None or len(self.tokens) < len(script.tokens):
+            return "length"
+        return script.finish
 
 
 class Generation:
@@ -146,13 +156,13 @@ class Generation:
             if self._fresh:
                 self._open_answer()
             if done or len(choice.tokens) - choice.sent >= self._chunk_tokens:
-                self._send(choice, "length" if done else None)
+                self._send(choice, choice.finish if done else None)
         if self._tokens == self._break_at:
             self._break_off()
         elif done:
             self._open -= 1
             if not self._open:
-                self._finish("length")
+                self._finish(choice.finish)
 
     def gone(self) -> None:
         """The client left: free the engine at once."""

@@ -8,6 +8,7 @@ import orjson
 
 from bench.sim.errors import Refusal, invalid_field
 from bench.sim.prompt import Prompt
+from bench.sim.script import Script, script_of
 
 Body = Mapping[str, Any]
 
@@ -27,6 +28,7 @@ class Job:
     include_usage: bool = False
     continuous_usage: bool = False
     return_token_ids: bool = False
+    script: Script | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -52,8 +54,23 @@ def parse_body(content_type: str, raw: bytes) -> dict[str, Any]:
 def chat_job(body: Body) -> Job:
     unfinished = body.get("continue_final_message") is True
     prompt = Prompt.from_messages(_messages(body), body.get("tools"), unfinished=unfinished)
-    limit = body.get("max_completion_tokens")
-    return _job(body, [prompt], "max_tokens" if limit is None else "max_completion_tokens")
+    limit_field = "max_completion_tokens"
+    if body.get(limit_field) is None:
+        limit_field = "max_tokens"
+    job = _job(body, [prompt], limit_field)
+    job.script = script_of(body, prompt)
+    if job.script is not None:
+        length = len(job.script.tokens)
+        job.max_tokens = length if body.get(limit_field) is None else min(length, job.max_tokens)
+    return job
+
+
+def chat_batch_job(body: Body) -> Job:
+    conversations = body.get("messages")
+    if not isinstance(conversations, list) or not all(isinstance(c, list) for c in conversations):
+        raise invalid_field("messages")
+    prompts = [Prompt.from_messages(_messages({"messages": each})) for each in conversations]
+    return _job({**body, "stream": False}, prompts, "max_tokens")
 
 
 def completions_job(body: Body) -> Job:

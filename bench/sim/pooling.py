@@ -38,8 +38,35 @@ def pairs_job(body: Body) -> Job:
     return Job([Prompt.from_text(f"{q}\n{d}") for q, d in pairs], max_tokens=0)
 
 
+def texts_job(body: Body) -> Job:
+    """`texts` of Cohere's embed."""
+    return Job(
+        [Prompt.from_text(text) for text in _texts("texts", body.get("texts"))], max_tokens=0
+    )
+
+
+def items_job(body: Body) -> Job:
+    """Each item of a generative scoring, after its query."""
+    query = str(body.get("query"))
+    return Job([Prompt.from_text(query + i) for i in _texts("items", body.get("items"))])
+
+
 def embeddings(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
     return _listing("embd", identity, choices, _embedding)
+
+
+def cohere(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
+    tokens = usage_of(choices)[0]
+    return {
+        "id": f"embd-{identity.request_id}",
+        "embeddings": {"float": [_numbers(choice.prompt.text) for choice in choices]},
+        "texts": body.get("texts"),
+        "meta": {
+            "api_version": {"version": "2"},
+            "billed_units": {"input_tokens": tokens, "image_tokens": 0},
+        },
+        "response_type": "embeddings_by_type",
+    }
 
 
 def pooling(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:

@@ -19,11 +19,15 @@ _RERANK: Final = generate.pooled(pooling.pairs_job, pooling.ranking)
 
 _POSTS: Final[dict[str, Handler]] = {
     "/v1/chat/completions": generate.chat,
+    "/v1/chat/completions/batch": generate.chat_batch,
     "/v1/completions": generate.completions,
     "/v1/responses": generate.responses,
     "/v1/messages": generate.messages,
     "/v1/messages/count_tokens": endpoints.count_tokens,
     "/v1/embeddings": generate.pooled(pooling.inputs_job, pooling.embeddings),
+    "/v2/embed": generate.pooled(pooling.texts_job, pooling.cohere),
+    "/generative_scoring": generate.pooled(pooling.items_job, pooling.scores),
+    "/invocations": generate.invocations,
     "/pooling": generate.pooled(pooling.inputs_job, pooling.pooling),
     "/classify": generate.pooled(pooling.inputs_job, pooling.classes),
     "/score": _SCORE,

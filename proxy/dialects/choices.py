@@ -7,11 +7,25 @@ the first and only one; it is written with spaces after its colons, hence parsed
 and not matched by bytes.
 """
 
+import re
 from typing import ClassVar, Final
 
 import msgspec
 
-from proxy.dialects.dialect import QUIET, TOKEN, UNREADABLE, Dialect, Event, Sign, payload, usage_of
+from proxy.dialects.dialect import (
+    NOTHING,
+    QUIET,
+    TOKEN,
+    UNREADABLE,
+    Dialect,
+    Event,
+    Sign,
+    Usage,
+    payload,
+    says,
+    status_of,
+    usage_of,
+)
 
 
 class _Choice(msgspec.Struct):
@@ -26,15 +40,27 @@ class _Chunk(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw()
 
 
+class _Said(msgspec.Struct):
+    message: dict[str, msgspec.Raw] | None = None
+    text: msgspec.Raw = msgspec.Raw()
+
+
+class _Whole(msgspec.Struct):
+    choices: list[_Said] | None = None
+    error: msgspec.Raw = msgspec.Raw()
+
+
 class _Error(msgspec.Struct):
     code: int = 500
 
 
 _error = msgspec.json.Decoder(_Error)
+_whole = msgspec.json.Decoder(_Whole)
 _chunk = msgspec.json.Decoder(_Chunk)
 _delta = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _ABORT: Final = b'"abort"'
+_FAILED: Final = re.compile(rb'data: ?\{"error"')
 _NOTHING: Final = frozenset({b'""', b"null"})
 
 
@@ -54,6 +80,15 @@ class Choices(Dialect):
             return False
         return any(bytes(choice.finish_reason) == _ABORT for choice in chunk.choices or ())
 
+    def serves(self, body: bytes, usage: Usage | None) -> bool:
+        if usage is not None and usage.completion_tokens:
+            return True
+        try:
+            whole = _whole.decode(body)
+        except UNREADABLE:
+            return False
+        return bytes(whole.error) in NOTHING and any(map(_says, whole.choices or ()))
+
     def read(self, event: bytes) -> Event:
         data = payload(event)
         if not data:
@@ -68,8 +103,25 @@ class Choices(Dialect):
             return Event(Sign.ERROR, status=_status_of(chunk.error))
         usage = usage_of(chunk.usage)
         if chunk.choices:
-            return Event(_sign_of(chunk.choices[0]), chunk.choices[0].index, usage)
+            return _event_of(chunk.choices, usage)
         return Event(Sign.USAGE if usage else Sign.TOKEN, 0, usage)
+
+    def read_beginning(self, beginning: bytes) -> Event:
+        return Event(Sign.ERROR) if _FAILED.search(beginning) else TOKEN
+
+
+def _event_of(choices: list[_Choice], usage: Usage | None) -> Event:
+    """What a chunk means; vLLM's have one choice each, others' may have several."""
+    sign = _sign_of(choices[0])
+    if len(choices) == 1:
+        return Event(sign, choices[0].index, usage)
+    signs = [_sign_of(choice) for choice in choices]
+    if Sign.ABORT in signs:
+        return Event(Sign.ABORT)
+    begun = [each.index for each, sign in zip(choices, signs, strict=True) if sign is Sign.TOKEN]
+    if not begun:
+        return Event(Sign.QUIET, 0, usage)
+    return Event(Sign.TOKEN, begun[0], usage, choices=tuple(begun[1:]))
 
 
 def _sign_of(choice: _Choice) -> Sign:
@@ -90,8 +142,13 @@ def _only_role(delta: msgspec.Raw) -> bool:
     return all(name == "role" or bytes(value) in _NOTHING for name, value in members.items())
 
 
+def _says(choice: _Said) -> bool:
+    """Whether a whole choice has a token to show."""
+    return bytes(choice.text) not in NOTHING or says(choice.message or {}, "role")
+
+
 def _status_of(error: msgspec.Raw) -> int:
     try:
-        return _error.decode(error).code
+        return status_of(_error.decode(error).code)
     except UNREADABLE:
         return 500

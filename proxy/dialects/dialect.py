@@ -1,5 +1,6 @@
 """What any dialect answers; by itself the dialect of plain JSON (pooling and the like)."""
 
+import re
 from enum import Enum
 from typing import ClassVar, Final, NamedTuple
 
@@ -33,7 +34,8 @@ class Event(NamedTuple):
 
     `choice` is the index of the choice it belongs to, `status` the HTTP status
     that an error stands for: below 500 the request is at fault. `response_id`
-    names a response that the backend keeps.
+    names a response that the backend keeps. `choices` are more that it belongs to. `whole`: an
+    end that stands by itself, tokens or none.
     """
 
     sign: Sign
@@ -41,14 +43,21 @@ class Event(NamedTuple):
     usage: Usage | None = None
     status: int = 500
     response_id: str | None = None
+    choices: tuple[int, ...] = ()
+    whole: bool = False
 
 
 # What decoding a backend's bytes may raise: no JSON, no UTF-8, nested too deep.
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# No request has more; a count beyond it, or below zero, is nonsense.
-TOKENS_MAX: Final = 2**40
+# No request has more: 1,024 prompts of four million tokens. A count beyond it, or below zero,
+# is nonsense.
+TOKENS_MAX: Final = 2**32
+NO_USAGE: Final = Usage(0, 0)
 QUIET: Final = Event(Sign.QUIET)
 TOKEN: Final = Event(Sign.TOKEN)
+
+
+_NAME: Final = re.compile(rb"\s*event: ?([a-z_.]+)[\r\n]")
 
 
 class _Details(msgspec.Struct):
@@ -72,8 +81,10 @@ class _Whole(msgspec.Struct):
     usage: msgspec.Raw = msgspec.Raw()
 
 
+NOTHING: Final = frozenset({b"", b'""', b"null", b"[]", b"{}"})
 _counts = msgspec.json.Decoder(_Counts)
 _whole = msgspec.json.Decoder(_Whole)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw])
 
 
 class Dialect:
@@ -88,6 +99,8 @@ class Dialect:
     ordinary: ClassVar[bytes] = b""
     # Whether a whole stream ends with an event of its own (DONE).
     has_end: ClassVar[bool] = False
+    # Whether the end of a stream tells its usage by itself.
+    end_tells: ClassVar[bool] = False
     # Whether a vLLM that is full cuts a stream without a word, for want of an error event.
     full_is_cut: ClassVar[bool] = False
 
@@ -98,12 +111,29 @@ class Dialect:
         """Tell what one event of a stream means."""
         return TOKEN if payload(event) else QUIET
 
+    def read_beginning(self, beginning: bytes) -> Event:
+        """Tell what an event means of which only the beginning is known."""
+        return TOKEN
+
     def usage(self, body: bytes) -> Usage | None:
         """The token counts of a whole JSON answer, None when it has none."""
         try:
             return usage_of(_whole.decode(body).usage)
         except UNREADABLE:
             return None
+
+    def serves(self, body: bytes, usage: Usage | None) -> bool:
+        """Whether a whole JSON answer, which tells this usage, holds any of what was asked for."""
+        if usage is not None and usage.prompt_tokens:
+            return True
+        try:
+            members = _members.decode(body)
+        except UNREADABLE:
+            return False
+        if isinstance(members, list) or not members:
+            return bool(members)
+        failed = bytes(members.get("error", msgspec.Raw())) not in NOTHING
+        return not failed and bytes(members.get("object", msgspec.Raw())) != b'"error"'
 
     def response_id(self, body: bytes) -> str | None:
         """The id of the stored response that a whole JSON answer is, None when it is none."""
@@ -136,15 +166,27 @@ class Dialect:
 
 
 def payload(event: bytes) -> bytes:
-    """The event's data, its lines joined; empty for a comment. Reads LF and CR LF."""
-    if event.startswith(b"data: ") and b"\n" not in event[:-2]:
+    """The event's data, its lines joined; empty for a comment. Reads LF, CR LF and CR."""
+    one_line = event.find(b"\n", 0, -2) < 0 and event.find(b"\r", 0, -4) < 0
+    if one_line and event.startswith(b"data: "):
         return event[6:].strip()
     lines = [
         line[5:].strip()
-        for line in event.replace(b"\r\n", b"\n").split(b"\n")
+        for line in event.replace(b"\r", b"\n").split(b"\n")
         if line.startswith(b"data:")
     ]
     return b"\n".join(lines)
+
+
+def name_of(beginning: bytes) -> bytes:
+    """The name that an event begins with, if it has one."""
+    match = _NAME.match(beginning)
+    return match.group(1) if match is not None else b""
+
+
+def status_of(code: int) -> int:
+    """The status that an error event stands for; one that is none is the server's fault."""
+    return code if 400 <= code <= 599 else 500
 
 
 def usage_of(raw: msgspec.Raw) -> Usage | None:
@@ -167,6 +209,11 @@ def usage_of(raw: msgspec.Raw) -> Usage | None:
     completion = counts.completion_tokens or counts.output_tokens or 0
     if prompt is None or min(prompt, completion, cached or 0) < 0:
         return None
-    if max(prompt, completion, cached or 0) >= TOKENS_MAX:
+    if max(prompt, completion) >= TOKENS_MAX or (cached or 0) > prompt:
         return None
     return Usage(prompt, completion, cached)
+
+
+def says(part: dict[str, msgspec.Raw], *silent: str) -> bool:
+    """Whether any member but the `silent` ones says anything."""
+    return any(bytes(value) not in NOTHING for name, value in part.items() if name not in silent)

@@ -11,7 +11,19 @@ from typing import ClassVar, Final
 import msgspec
 import orjson
 
-from proxy.dialects.dialect import QUIET, TOKEN, UNREADABLE, Dialect, Event, Sign, payload, usage_of
+from proxy.dialects.dialect import (
+    QUIET,
+    TOKEN,
+    UNREADABLE,
+    Dialect,
+    Event,
+    Sign,
+    Usage,
+    name_of,
+    payload,
+    says,
+    usage_of,
+)
 from proxy.errors import PenstockError
 
 
@@ -26,6 +38,11 @@ class _Typed(msgspec.Struct):
     stop_reason: msgspec.Raw = msgspec.Raw()
 
 
+class _Whole(msgspec.Struct):
+    content: list[dict[str, msgspec.Raw]] | None = None
+
+
+_whole = msgspec.json.Decoder(_Whole)
 _typed = msgspec.json.Decoder(_Typed)
 
 _TYPE_OF_STATUS: Final = {
@@ -67,6 +84,21 @@ class Messages(Dialect):
             if usage and not usage.completion_tokens:
                 return Event(Sign.QUIET, 0, usage)
         return Event(Sign.TOKEN, 0, usage)
+
+    def read_beginning(self, beginning: bytes) -> Event:
+        name = name_of(beginning)
+        if name == b"error":
+            return Event(Sign.ERROR)
+        return QUIET if name == b"message_start" else TOKEN
+
+    def serves(self, body: bytes, usage: Usage | None) -> bool:
+        if usage is not None and usage.completion_tokens:
+            return True
+        try:
+            blocks = _whole.decode(body).content
+        except UNREADABLE:
+            return False
+        return any(says(block, "type") for block in blocks or ())
 
     def aborted(self, body: bytes) -> bool:
         """vLLM gives a reason to stop, unless it was none of the model's or the client's."""

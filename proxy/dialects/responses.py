@@ -4,16 +4,31 @@
 anything, so they commit nothing.
 """
 
+import re
 from typing import ClassVar, Final
 
 import msgspec
 import orjson
 
-from proxy.dialects.dialect import QUIET, TOKEN, UNREADABLE, Dialect, Event, Sign, payload, usage_of
+from proxy.dialects.dialect import (
+    NOTHING,
+    QUIET,
+    TOKEN,
+    UNREADABLE,
+    Dialect,
+    Event,
+    Sign,
+    Usage,
+    name_of,
+    payload,
+    usage_of,
+)
 from proxy.errors import PenstockError
 
 _PREAMBLE: Final = frozenset({"response.created", "response.in_progress", "response.queued"})
 _LAST: Final = frozenset({"response.completed", "response.incomplete", "response.cancelled"})
+_ENDED_EARLY: Final = frozenset({b'"incomplete"', b'"cancelled"'})
+_LATER: Final = frozenset({b'"queued"', b'"in_progress"'})  # asked for in the background
 _FAILED: Final = frozenset({"error", "response.failed"})
 
 
@@ -22,12 +37,17 @@ class _Response(msgspec.Struct):
     object: msgspec.Raw = msgspec.Raw()
     status: msgspec.Raw = msgspec.Raw()
     usage: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+    output: msgspec.Raw = msgspec.Raw()
 
 
 class _Typed(msgspec.Struct):
     type: str = ""
     response: _Response | None = None
 
+
+_TYPE: Final = re.compile(rb'\s*data: ?\{"type": ?"([a-z_.]+)"')
+_ID: Final = re.compile(rb'"response": ?\{"id": ?"([A-Za-z0-9_\-]{1,128})"')
 
 _typed = msgspec.json.Decoder(_Typed)
 _response = msgspec.json.Decoder(_Response)
@@ -40,6 +60,7 @@ class Responses(Dialect):
     # Of an event's own lines: its JSON may hold `metadata` and `tools` of the client's.
     ordinary: ClassVar[bytes] = b".delta\ndata: "
     has_end: ClassVar[bool] = True
+    end_tells: ClassVar[bool] = True
     full_is_cut: ClassVar[bool] = True
 
     def read(self, event: bytes) -> Event:
@@ -56,10 +77,33 @@ class Responses(Dialect):
                 return Event(Sign.QUIET, response_id=_id_of(typed.response))
             return QUIET
         if typed.type in _LAST:
-            return Event(Sign.DONE, 0, usage)
+            # A client's cancellation and its own limit are no failures.
+            status = bytes(typed.response.status) if typed.response else b""
+            whole = typed.type != "response.completed" or status in _ENDED_EARLY
+            return Event(Sign.DONE, 0, usage, whole=whole)
         if typed.type in _FAILED:
             return Event(Sign.ERROR)
         return TOKEN
+
+    def read_beginning(self, beginning: bytes) -> Event:
+        name = name_of(beginning) or _named_within(beginning)
+        kind = name.decode("ascii")
+        if kind in _PREAMBLE:
+            match = _ID.search(beginning) if kind == "response.created" else None
+            return Event(Sign.QUIET, response_id=match[1].decode("ascii") if match else None)
+        if kind in _LAST:
+            return Event(Sign.DONE)
+        return Event(Sign.ERROR) if kind in _FAILED else TOKEN
+
+    def serves(self, body: bytes, usage: Usage | None) -> bool:
+        if usage is not None and usage.completion_tokens:
+            return True
+        try:
+            whole = _response.decode(body)
+        except UNREADABLE:
+            return False
+        has_any = bytes(whole.output) not in NOTHING or bytes(whole.status) in _LATER
+        return has_any and bytes(whole.error) in NOTHING
 
     def response_id(self, body: bytes) -> str | None:
         try:
@@ -92,6 +136,12 @@ class Responses(Dialect):
 
     def wrapped_error(self, body: bytes) -> bytes:
         return b"event: error\n%b" % super().wrapped_error(body)
+
+
+def _named_within(beginning: bytes) -> bytes:
+    """The type of an event without a name, where that is the first of its members."""
+    match = _TYPE.match(beginning)
+    return match[1] if match else b""
 
 
 def _id_of(response: _Response) -> str | None:

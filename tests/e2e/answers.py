@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from bench.sim.server import SimServer
 from tests.e2e.process import Penstock
 
 MESSAGES = [{"role": "user", "content": "Tell me of rivers."}]
@@ -81,6 +82,11 @@ async def ask(
         whole, ended = dechunked(rest)
         return got._replace(body=whole, ended=ended)
     return got
+
+
+def asked(servers: list[SimServer]) -> int:
+    """How many requests of clients these have seen; penstock's own probes carry no id."""
+    return sum(bool(each.header("x-request-id")) for server in servers for each in server.seen)
 
 
 def dechunked(raw: bytes) -> tuple[bytes, bool]:

@@ -13,7 +13,7 @@ from typing import Final
 from tests.http.case import CLOSE, RESET, Steps, echo
 
 LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.I)
-_MODELS: Final = b'{"object":"list","data":[{"id":"sim-model","object":"model"}]}'
+_MODELS: Final = b'{"object":"list","data":[{"id":"%b","object":"model"}]}'
 
 
 def answer(body: bytes, *fields: bytes, status: bytes = b"200 OK") -> bytes:
@@ -44,6 +44,7 @@ class RawBackend:
         self.early = False
         self.always: Callable[[bytes], Steps] | None = None  # to whatever has no script
         self.url = ""
+        self.model = b"sim-model"  # what it lists
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -95,7 +96,7 @@ class RawBackend:
                 received += await self._read(reader)
             head = bytes(received[start : end + 4])
             if b"\r\nx-request-id: " not in head and connection.probe:
-                writer.write(answer(_MODELS))
+                writer.write(answer(_MODELS % self.model))
                 start = end + 4
                 continue
             connection.probe = False

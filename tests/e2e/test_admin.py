@@ -243,11 +243,15 @@ async def test_off_loopback_only_probes_and_metrics_are_open(
 ) -> None:
     (server,) = await simulate()
     async with guarded(tmp_path, server, "0.0.0.0", "s3cret-token") as url:
-        for path in ("/livez", "/readyz", "/metrics"):
+        for path in ("/", "/livez", "/readyz", "/metrics"):
             assert (await fetch(url + path)).status in (200, 503)
+        # The address, the version and the fleet are for who has the token.
+        index = (await fetch(url + "/")).body
+        assert b"/api/v1/backends" in index
+        assert not any(word in index for word in (b"127.0.0.1", b"b0", b"0.1.0", b"s3cret"))
         for given in (None, "Bearer wrong", "s3cret-toke", "Bearer ", "Bearer s3cret-token x"):
             headers = {"authorization": given} if given else {}
-            for path in ("/api/v1/backends", "/nowhere", "//api/v1/backends"):
+            for path in ("/api/v1/backends", "/api/v1/proxy", "/nowhere", "//api/v1/backends"):
                 got = await fetch(url + path, headers=headers)
                 assert (got.status, got.json["error"]["code"]) == (401, "unauthorized")
         right = {"authorization": "Bearer s3cret-token"}

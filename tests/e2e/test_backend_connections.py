@@ -7,11 +7,22 @@ import pytest
 
 from bench.sim.server import SimServer
 from bench.sim.text import expected
+from proxy.attempt import IDLE_RESET_S
 from proxy.upstream import REST_S
 from tests.e2e.answers import ask, text_of
-from tests.e2e.process import Script, Serve, Simulate
+from tests.e2e.process import Penstock, Script, Serve, Simulate
 
 # Connections kept for reuse --------------------------------------------------------------------
+
+
+async def with_idle_connections(penstock: Penstock, servers: list[SimServer]) -> None:
+    """Each server has served a request, on a connection that is idle now."""
+    async with asyncio.timeout(10):
+        while not all(len(server.seen) for server in servers):
+            assert (await ask(penstock)).status == 200
+    await asyncio.sleep(2 * REST_S)
+    for server in servers:
+        server.seen.clear()
 
 
 @pytest.mark.parametrize("rst", [False, True])
@@ -34,6 +45,45 @@ async def test_a_reset_on_a_reused_connection_is_retried_once(
     got = await ask(penstock)
     assert got.status == 502
     assert len(server.seen) == 2
+
+
+async def test_a_reset_after_work_is_an_attempt_of_its_own(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """Half a second after a request no connection closes for having been idle."""
+    servers = await simulate(2)
+    pool = {"policy": "round_robin"}
+    penstock = await serve(servers, pool=pool, health={"interval_s": 60, "timeout_s": 5})
+    await with_idle_connections(penstock, servers)
+    for server in servers:
+        server.faults.set("hang_before_headers")
+    asking = asyncio.create_task(ask(penstock))
+    async with asyncio.timeout(5):
+        while not any(len(server.seen) for server in servers):
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(2 * IDLE_RESET_S)
+    for server in servers:
+        server.faults.clear()
+    next(server for server in servers if len(server.seen)).drop_connections(rst=True)
+    got = await asking
+    assert (got.status, got.header(b"x-penstock-attempts")) == (200, b"2")
+    assert [len(server.seen) for server in servers] == [1, 1]
+    assert sum(each["failures_total"] for each in await penstock.backends()) == 1
+
+
+async def test_the_number_of_attempts_is_that_of_the_times_it_was_sent(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """Where each reused connection is reset at once, and each new one after it."""
+    servers = await simulate(2)
+    pool = {"policy": "round_robin"}
+    penstock = await serve(servers, pool=pool, health={"interval_s": 60, "timeout_s": 5})
+    await with_idle_connections(penstock, servers)
+    for server in servers:
+        server.faults.set("cut_before_headers", rst=True)
+    got = await ask(penstock)
+    assert [len(server.seen) for server in servers] == [2, 2]
+    assert got.header(b"x-penstock-attempts") == b"4"
 
 
 async def test_connections_that_closed_while_idle_cost_nothing(

@@ -8,9 +8,10 @@ import orjson
 import pytest
 
 from bench.sim.text import expected
-from tests.e2e.answers import BODIES, COMPLETIONS, ENDS, Got, ask, text_of
+from tests.e2e.answers import BODIES, COMPLETIONS, ENDS, Got, ask, asked, text_of
 from tests.e2e.process import Serve, Simulate
 
+CHATS = "/v1/chat/completions"
 every_dialect = pytest.mark.parametrize("path", BODIES)
 
 
@@ -50,7 +51,7 @@ async def test_a_stream_cut_midway_is_said_to_be_broken(
     for server in servers:
         server.faults.set("cut_mid_stream", tokens=3, rst=True)
     assert_broken(path, await ask(penstock, path, stream=True))
-    assert sum(len(server.seen) for server in servers) == 2
+    assert asked(servers) == 2
     got = await ask(penstock, path, stream=True, http=b"1.0")
     assert got.reset
     for server in servers:
@@ -73,7 +74,7 @@ async def test_a_stream_given_up_midway_is_said_to_be_broken(
     assert_broken(path, await ask(penstock, path, stream=True))
     got = await ask(penstock, path, stream=False)  # nothing was said yet: both were tried
     assert got.status == 502
-    assert sum(len(server.seen) for server in servers) == 3
+    assert asked(servers) == 3
     assert 'penstock_stream_failures_total{reason="abort"} 1.0' in await penstock.metrics()
 
 
@@ -100,10 +101,11 @@ async def test_a_backend_that_never_answers(simulate: Simulate, serve: Serve) ->
     penstock = await serve(servers, timeouts=limits, pool={"policy": "round_robin"})
     for fault in ("hang_before_headers", "hang_after_headers"):
         for stream in (True, False):
-            servers[0].faults.set(fault, times=1)
+            # Not of completions, which is what the deep probe asks for that a failure brings.
+            servers[0].faults.set(fault, times=1, path=CHATS)
             attempts = []
             for _ in range(3):
-                got = await ask(penstock, stream=stream, max_tokens=1)
+                got = await ask(penstock, CHATS, stream=stream, max_tokens=1)
                 assert got.status == 200
                 attempts.append(got.header(b"x-penstock-attempts"))
             assert attempts.count(b"2") == 1

@@ -5,6 +5,7 @@ talkative level; then everything that came out is searched for them.
 """
 
 import asyncio
+import re
 from typing import Any
 
 import aiohttp
@@ -24,6 +25,8 @@ CANARY = {place: f"cnry{number:02d}{place}" for number, place in enumerate(PLACE
 FORGED = "\r\n1700000000.000 INFO forged\x1b[2J\0\x9b31m\u2028"
 TENANTS = [{"name": "one", "keys": [{"key": CANARY["key"]}]}]
 
+# Who asks for a model that nobody serves hears its name again: quoted, and cut.
+MODEL_TOLD = re.compile(rb"No pool serves this model: `[^`\x00-\x1f\x7f-\xff]{1,250}`; ")
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 # On any number of requests to one server.
 FAULTS: tuple[dict[str, Any], ...] = (
@@ -198,7 +201,7 @@ async def test_canaries_are_found_nowhere(simulate: Simulate, serve: Serve) -> N
     sent = 0
     for body in bad_bodies():
         got = await ask(penstock, "/v1/completions" + QUERY, body, **HEADERS)
-        said.append(got.body)
+        said.append(MODEL_TOLD.sub(b"", got.body))
         sent += 1
     raw = raw_requests()
     await asyncio.gather(*(sends(penstock, said, data) for data in raw))

@@ -55,7 +55,7 @@ async def test_what_fails_before_the_first_token_is_tried_elsewhere(
         for fault in faults:
             attempts = []
             servers[0].drop_connections()  # a failure on a reused one is no attempt
-            servers[0].faults.set(**fault, times=1)
+            servers[0].faults.set(**fault, times=1, path=path)  # not for a deep probe
             for _ in range(4):  # after the failure each has a success, or it would be ejected
                 got = await ask(penstock, path, stream=stream)
                 assert (got.status, got.ended) == (200, True), fault

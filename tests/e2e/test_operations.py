@@ -51,13 +51,16 @@ async def ask(
 CHAT = "/v1/chat/completions"
 
 
-async def stream(penstock: Penstock, tokens: int, path: str = "/v1/completions") -> tuple[str, str]:
+async def stream(
+    penstock: Penstock, tokens: int, path: str = "/v1/completions", address: str = "127.0.0.1"
+) -> tuple[str, str]:
     """One streamed completion: who served it, and its text."""
     body = {"model": "sim-model", "max_tokens": tokens, "stream": True}
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     body |= hello if path == CHAT else {"prompt": "hello"}
+    connector = aiohttp.TCPConnector(local_addr=(address, 0))
     async with (
-        aiohttp.ClientSession() as session,
+        aiohttp.ClientSession(connector=connector) as session,
         session.post(f"{penstock.url}{path}", json=body) as answer,
     ):
         assert answer.status == 200
@@ -88,14 +91,43 @@ async def test_status_tells_the_fleet_and_whether_it_serves(
     assert told.out.endswith("\n0 of 2 can serve\n")
 
 
+async def test_status_tells_that_the_last_reload_failed(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate())
+    good = penstock.config.read_bytes()
+    assert (await penstock.reload(log={"level": "loud"}))[0] == 422
+    told = await run("status", "--admin", penstock.admin_url)
+    assert told.status == 0
+    assert "1 of 1 can serve\nThe last reload failed; the configuration before it" in told.out
+    assert re.search(r"^  \S+:1: log.level: must be one of .*got \"loud\"$", told.out, re.M)
+    penstock.config.write_bytes(good)
+    assert (await penstock.reload())[0] == 200
+    told = await run("status", "--admin", penstock.admin_url)
+    assert told.out.endswith("\n1 of 1 can serve\n")
+
+
+async def test_status_tells_that_the_proxy_drains(simulate: Simulate, serve: Serve) -> None:
+    (server,) = await simulate(profile="default")
+    penstock = await serve([server], drain={"grace_s": 30, "timeout_s": 5})
+    penstock.process.terminate()
+    async with asyncio.timeout(5):
+        while (await ask(penstock, "/readyz"))[0] == 200:
+            await asyncio.sleep(0.02)
+    told = await run("status", "--admin", penstock.admin_url)
+    assert told.status == 1
+    assert "1 of 1 can serve\nThis proxy drains: it is not ready" in told.out
+    assert (await ask(penstock, "/api/v1/proxy"))[1]["state"] == "draining"
+    assert await penstock.stop() == 0  # a second signal ends the grace
+
+
 async def test_a_backend_out_on_suspicion_can_serve(simulate: Simulate, serve: Serve) -> None:
     """It takes requests when nobody else can, so that is what status and /health tell."""
     servers: list[SimServer] = await simulate(2)
     penstock = await serve(servers, pool={"policy": "round_robin"})
     # Of chats only: deep probes, which two failures in a row bring, pass.
     servers[0].faults.set("cut_before_headers", path=CHAT)
-    for _ in range(12):
-        assert "[DONE]" in (await stream(penstock, 2, CHAT))[1]
+    for number in range(12):  # of several clients: one alone is not believed
+        address = f"127.0.0.{1 + number // 2 % 3}"
+        assert "[DONE]" in (await stream(penstock, 2, CHAT, address))[1]
     servers[0].faults.clear()
     servers[1].faults.set("refuse")
     await penstock.until(lambda each: all(b["state"] == "ejected" for b in each), 5)
@@ -162,7 +194,7 @@ async def test_maintenance_is_not_probed(simulate: Simulate, serve: Serve) -> No
     # Back only as an unknown server is: by a probe.
     short = await run("ready", "b0", "--wait", "--timeout", "0.5", *admin)
     assert short.status == 1
-    assert "b0: admin state ready, starting (loading), 0 in flight" in short.err
+    assert "b0: admin state ready, starting (unreachable), 0 in flight" in short.err
     servers[0].faults.clear()
     assert (await run("ready", "b0", "--wait", *admin)).status == 0
     assert any(b"backend set to maint name=b0" in line for line in penstock.log)

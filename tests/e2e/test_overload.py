@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
+import orjson
 import pytest
 
 from proxy.app import App
@@ -22,6 +23,7 @@ from tests.e2e.wire import Answer, Client, Guard, request
 
 HEALTH = request(method=b"GET", path=b"/health", body=None)
 MIB = 2**20
+LONG = orjson.dumps({"prompt": "long", "max_tokens": 250})  # some seconds at 50 tokens/s
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +97,8 @@ async def test_one_too_many_is_told_in_its_own_shape_and_hears_of_the_fleet(guar
 
 async def test_one_too_many_does_not_wait_long(guard: Guard) -> None:
     """Silent, or slow with its head: told within the second that it is given."""
-    _, penstock = await guard(limits={"connections": 1})
-    await Client.open(penstock)
+    _, penstock = await guard("steady-50", limits={"connections": 1})
+    await Client.open(penstock, request(body=LONG))  # a silent one would give way
     for beginning in (b"", b"P", request()[:40]):
         began_s = time.monotonic()
         client = await Client.open(penstock, beginning)
@@ -108,8 +110,8 @@ async def test_one_too_many_does_not_wait_long(guard: Guard) -> None:
 
 async def test_far_too_many_are_turned_away(guard: Guard) -> None:
     """More than are read at all: each gets a word and an end, and none stays."""
-    _, penstock = await guard(limits={"connections": 4})
-    inside = [await Client.open(penstock) for _ in range(4)]
+    _, penstock = await guard("steady-50", limits={"connections": 4})
+    inside = [await Client.open(penstock, request(body=LONG)) for _ in range(4)]
     clients = [await Client.open(penstock) for _ in range(EXCESS_MAX + 100)]
     answers = await asyncio.gather(*(client.answer() for client in clients))
     for answer in answers:
@@ -120,8 +122,7 @@ async def test_far_too_many_are_turned_away(guard: Guard) -> None:
     for client in clients:
         assert await client.rest(3.0) == b""
     for client in inside:
-        client.send(request())
-        assert (await client.answer()).status == 200
+        assert (await client.answer(20)).status == 200
     shed = f'penstock_shed_total{{priority="0",reason="connections"}} {len(clients)}.0'
     assert shed in await penstock.metrics()
 

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from bench.reliability import aborts, slow, stalled
+from bench.reliability import aborts, slow, stalled, stalls
 from bench.reliability.attackers import Attack, attack
 from bench.reliability.proxy_process import ProxyProcess
 from bench.sim.server import SimServer
@@ -41,3 +41,10 @@ async def test_stalled_readers_take_bounded_memory_and_are_dropped() -> None:
     figures = await stalled.measure(40, 4.0)
     assert stalled.report(figures) == []
     assert figures.each_bytes > 100 * stalled.KIB  # it did hold something for them
+
+
+async def test_a_body_of_any_shape_and_framing_is_answered_and_its_turns_are_metered() -> None:
+    shapes = ["options", stalls.CHUNKS]
+    rows = [row async for row in stalls.measure(shapes, 1, (1,))]
+    assert [name for name, _ in rows] == ["(no body)", *shapes]
+    assert all(stall.own_ms > 0 and stall.beside_ms > 0 for _, (stall,) in rows)

@@ -344,3 +344,17 @@ async def test_a_tokenizer_comes_and_goes_under_load(
             assert status == 200, said
         await traffic.until(traffic.whole + 50)
     assert not traffic.failed
+
+
+async def test_what_is_probably_not_meant_is_logged_once(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(), health={"timeout_s": 3})
+    penstock.config.chmod(0o644)
+    assert (await penstock.reload())[0] == 200
+    assert (await penstock.reload(admin={"port": 0, "token": "brief"}))[0] == 200
+    assert await penstock.stop() == 0
+    told = [line.decode() for line in penstock.log if b"configuration: " in line]
+    assert ["health.timeout_s: 3 s is above" in line for line in told] == [True, False, False]
+    assert all(" WARNING " in line for line in told)
+    assert "admin.token: is a key of fewer than 16 characters" in told[1]
+    assert "admin.token: stands in a file that everybody on this machine may read" in told[2]
+    assert "brief" not in "".join(told)

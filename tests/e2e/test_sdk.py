@@ -4,16 +4,18 @@ import asyncio
 import shutil
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import openai
 import orjson
 import pytest
 from anthropic.types import TextBlock
+from pydantic import BaseModel, Field
 
 from bench.sim.prompt import render
 from bench.sim.text import expected
+from tests.e2e.answers import asked
 from tests.e2e.process import Penstock, Serve, Simulate
 
 TOKENS = 40
@@ -59,6 +61,53 @@ async def test_openai_chat(gpt: openai.AsyncOpenAI) -> None:
     chunks = [chunk async for chunk in await gpt.chat.completions.create(**ask, stream=True)]
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens == TOKENS
+
+
+class Lock(BaseModel):
+    name: str
+    height_m: float = Field(gt=0, le=30)
+    gates: list[str] = Field(min_length=2)
+    kind: Literal["navigation", "flood"]
+
+
+async def test_openai_structured_answers(gpt: openai.AsyncOpenAI) -> None:
+    ask: Any = {"model": "sim-model", "messages": MESSAGES, "response_format": Lock}
+    whole = await gpt.chat.completions.parse(**ask)
+    assert whole.choices[0].finish_reason == "stop"
+    lock = whole.choices[0].message.parsed
+    assert isinstance(lock, Lock)
+    assert len(lock.gates) >= 2
+    async with gpt.chat.completions.stream(**ask) as events:
+        assert (await events.get_final_completion()).choices[0].message.parsed == lock
+
+
+async def test_openai_tools(gpt: openai.AsyncOpenAI) -> None:
+    """A call, its result, and then words: streamed and whole alike."""
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": Lock.model_json_schema()}}
+        for name in ("open_lock", "close_lock")
+    ]
+    ask: Any = {"model": "sim-model", "messages": [*MESSAGES], "tools": tools}
+    whole = await gpt.chat.completions.create(**ask)
+    assert whole.choices[0].finish_reason == "tool_calls"
+    (call,) = whole.choices[0].message.tool_calls
+    assert call.function.name == "open_lock"
+    assert Lock.model_validate_json(call.function.arguments).height_m > 0
+    async with gpt.chat.completions.stream(**ask) as events:
+        final = (await events.get_final_completion()).choices[0]
+    assert final.finish_reason == "tool_calls"
+    (again,) = final.message.tool_calls or []
+    assert again.function.arguments == call.function.arguments
+    named = ask | {"tool_choice": {"type": "function", "function": {"name": "close_lock"}}}
+    (other,) = (await gpt.chat.completions.create(**named)).choices[0].message.tool_calls
+    assert other.function.name == "close_lock"
+    result = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+    ask["messages"] += [whole.choices[0].message.model_dump(exclude_none=True), result]
+    told = (await gpt.chat.completions.create(**ask)).choices[0]
+    assert told.message.content
+    assert not told.message.tool_calls
+    told = (await gpt.chat.completions.create(**named | {"tool_choice": "none"})).choices[0]
+    assert told.message.content
 
 
 async def test_openai_completions(gpt: openai.AsyncOpenAI) -> None:
@@ -152,7 +201,7 @@ async def test_a_cut_stream_raises(simulate: Simulate, serve: Serve, rst: bool) 
         assert "incomplete" in str(error)
         text = "".join(e.delta.text for e in events if e.type == "content_block_delta")
         assert text == expected(render(USER), 4)
-    assert sum(len(server.seen) for server in servers) == 4  # none was tried again
+    assert asked(servers) == 4  # none was tried again
 
 
 async def test_sdks_retry_what_they_should(simulate: Simulate, serve: Serve) -> None:
@@ -182,6 +231,34 @@ async def test_sdks_retry_what_they_should(simulate: Simulate, serve: Serve) -> 
         server.faults.clear()
         await penstock.until_ready(1)
         assert (await gpt.chat.completions.create(**ask)).choices
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_sdks_own_timeout_is_a_timeout(
+    simulate: Simulate, serve: Serve, stream: bool
+) -> None:
+    """It raises its APITimeoutError, whatever its timer; nobody else is to blame."""
+    servers = await simulate(2)
+    penstock = await serve(servers)
+    for server in servers:
+        server.faults.set("hang_after_headers")
+    options: Any = {"base_url": penstock.url + "/v1", "api_key": "k", "max_retries": 0}
+    ask: Any = {"model": "sim-model", "messages": USER, "max_tokens": TOKENS, "stream": stream}
+    anthropics: Any = {"api_key": "k", "max_retries": 0, "base_url": penstock.url}
+    for timeout_s in (0.3, 0.45, 0.6):
+        async with openai.AsyncOpenAI(**options, timeout=timeout_s) as gpt:
+            calls = [gpt.chat.completions.create(**ask) for _ in range(10)]
+            raised = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(error) for error in raised} == {openai.APITimeoutError}
+        async with anthropic.AsyncAnthropic(**anthropics, timeout=timeout_s) as claude:
+            with pytest.raises(anthropic.APITimeoutError):
+                await claude.messages.create(**ask)
+    await penstock.until_at_rest()
+    assert [each["failures_total"] for each in await penstock.backends()] == [0, 0]
+    counted = await penstock.metrics()
+    codes = {line.split('code="')[1][:3] for line in counted.split("\n") if 'code="' in line}
+    assert codes == {"499"}
+    assert {line["status"] for line in penstock.access_lines} == {499}
 
 
 # Anthropic's -----------------------------------------------------------------------------------

@@ -193,6 +193,27 @@ async def test_a_response_is_nobody_elses(fleet: Fleet) -> None:
     assert (await as_tenant(penstock, ONE, "/v1/responses", more)).status == 200
 
 
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/json; x=multipart/",
+        "application/json;multipart/form-data",
+        "multipart/form-data; boundary=b",
+        "text/plain",
+    ],
+)
+async def test_a_response_is_nobody_elses_whatever_the_content_type(
+    fleet: Fleet, content_type: str
+) -> None:
+    servers, penstock = await fleet(1, config={"health": {"interval_s": 60, "timeout_s": 5}})
+    made = await as_tenant(penstock, ONE, "/v1/responses", BODIES["/v1/responses"])
+    more = BODIES["/v1/responses"] | {"previous_response_id": made.json["id"]}
+    asked = len(servers[0].seen)
+    got = await as_tenant(penstock, TWO, "/v1/responses", more, content_type=content_type)
+    assert (got.status, got.json["error"]["code"]) == (404, "invalid_request")
+    assert len(servers[0].seen) == asked
+
+
 async def test_ids_of_responses_are_not_the_clients_to_choose(fleet: Fleet) -> None:
     """vLLM makes them of the request's id, and another tenant could choose the same."""
     (server,), penstock = await fleet()

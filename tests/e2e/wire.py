@@ -76,7 +76,7 @@ class Client:
             headers = {n.lower(): v.strip() for n, _, v in (f.partition(":") for f in fields)}
             status = int(line.split(" ")[1])
             body = b""
-            if status >= 200:
+            if status >= 200 and status != 204:
                 body = await self._reader.readexactly(int(headers["content-length"]))
             return Answer(status, headers, body)
 

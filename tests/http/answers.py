@@ -359,7 +359,10 @@ def _unusual() -> list[Case]:
             ),
         ),
     ]
-    for status in (201, 301, 400, 404, 418, 422, 429, 501, 599):
+    for status in (301, 302, 308, 502, 505, 520, 599):
+        line = b"HTTP/1.1 %d Some" % status
+        cases.append(bad(f"status {status}", told(JSON, b"location: https://x/\r\n", line=line)))
+    for status in (201, 400, 404, 418, 422, 429, 501):
         line = b"HTTP/1.1 %d Some" % status
         wanted = (status,)
         cases.append(

@@ -1,5 +1,6 @@
 """Conservation: the leases of a backend sum up to its load, in any order of events."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -14,6 +15,9 @@ from hypothesis.stateful import (
 from balancing.ask import Ask
 from balancing.backend import Backend
 from balancing.lease import Lease
+
+# Sixty thousand steps: a quarter of a minute of a whole core, and more beside others.
+pytestmark = pytest.mark.timeout(240)
 
 asks = st.builds(
     Ask,

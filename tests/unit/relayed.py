@@ -8,13 +8,10 @@ from proxy.dialects import CHAT, Dialect
 from proxy.errors import (
     BackendError,
 )
+from proxy.event_relay import EventRelay
 from proxy.heads import parse_request_head, parse_response_head
 from proxy.metrics import ITL_S, Histogram
-from proxy.relay import (
-    EventRelay,
-    JsonRelay,
-    Relay,
-)
+from proxy.relay import JsonRelay, Relay
 from tests.unit.transport import Transport, dechunked
 
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8"
@@ -58,6 +55,7 @@ class Request:
         ask: Ask | None = None,
         head: bytes = SSE,
         client: bytes = b"GET / HTTP/1.1\r\nhost: x",
+        bare_before: bool = False,
     ) -> None:
         self.transport = Transport()
         self.answer = Answer(self.transport, parse_request_head(client), b"id-1", [])
@@ -77,6 +75,7 @@ class Request:
                 Histogram(ITL_S),
                 self.made.append,
                 hide_usage=hide_usage,
+                bare_before=bare_before,
             )
         elif b"application/json" in head:
             self.relay = JsonRelay(

@@ -149,7 +149,7 @@ def test_an_authority_that_is_none(tmp_path: Path) -> None:
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
     path = written(tmp_path, tls, backend=HTTPS, pool={"ca_file": "ca"})
-    assert len(refused(path)) == 2
+    assert len(refused(path)) == 3
 
 
 def test_a_chain_of_certificates_is_used_whole(tmp_path: Path) -> None:

@@ -16,6 +16,10 @@ pools:
 """
 
 
+SECONDS = "must be a number of seconds, or a duration such as 500ms (ms, s, m, min, h, d)"
+BYTES = "must be a number of bytes, or a size such as 32MiB (B, kB, MB, GB, KiB, MiB, GiB)"
+
+
 class Folder:
     """A folder with one configuration file in it."""
 
@@ -69,7 +73,7 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(folder: Fold
 
 def test_every_value_has_an_origin(folder: Folder) -> None:
     origins = folder.load(FLEET).origins
-    assert len(origins) == 54
+    assert len(origins) == 55
     assert {"listen.cors_origins", "paths", "health.deep.fall", "pools[0].api_key"} <= set(origins)
 
 
@@ -287,7 +291,7 @@ limits: {body_bytes: 2048, bodies_bytes: 1024}
         "conf.yaml:11: pools[1].name: pool name 'chat' is taken by pools[0]",
         'conf.yaml:13: health.deep.fall: must be a whole number, got "many"',
         "conf.yaml:14: health: duplicate key, given on line 12 and again on line 14",
-        "conf.yaml:15: limits: body_bytes (2048) must not be above bodies_bytes (1024)",
+        "conf.yaml:15: limits.bodies_bytes: must be at least body_bytes (2048), or no such body",
         "environment PENSTOCK_ADMIN__PORT: admin.port: must be at least 0, got -1",
         "flag --log-level: log.level: must be one of 'debug', 'info',",
     ]
@@ -332,7 +336,7 @@ def test_missing_and_odd_names_are_not_repeated_names(folder: Folder) -> None:
     ("text", "problem"),
     [
         ("health: {fall: '1'}", 'health.fall: must be a whole number, got "1"; remove the quotes'),
-        ("drain: {grace_s: '.5'}", 'drain.grace_s: must be a number, got ".5"; remove the quotes'),
+        ("drain: {grace_s: '.5'}", f'drain.grace_s: {SECONDS}, got ".5"; remove the quotes'),
         ("listen: {port: http}", 'listen.port: must be a whole number, got "http"'),
         ("listen: {port: [1]}", "listen.port: must be a whole number, got a list"),
         ("listen: {host: 127}", "listen.host: must be text, got 127; put it in quotes"),

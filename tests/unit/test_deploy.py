@@ -15,9 +15,12 @@ import proxy
 from balancing.backend import Backend
 from balancing.fleet import Pool
 from balancing.policies import POLICIES
+from bench.sim.endpoints import VERSION
 from conf.load import load
 from conf.settings import Settings
+from proxy.admin_client import DEFAULT_PORT, token_of
 from proxy.app import BACKLOG
+from proxy.descriptors import needed
 from proxy.families import PenstockCollector
 from proxy.metrics import Metrics
 
@@ -88,6 +91,18 @@ def test_probes_and_prometheus_can_reach_the_admin_port(name: str, tmp_path: Pat
     admin = settings(name, tmp_path).admin
     assert admin.host == "0.0.0.0"
     assert admin.token is not None
+
+
+@pytest.mark.parametrize("name", ["compose", *MANIFESTS])
+def test_commands_in_the_container_have_the_proxys_token(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kubectl exec … penstock status` runs in the same environment."""
+    token = settings(name, tmp_path).admin.token
+    assert token is not None
+    for variable, value in environment(name).items():
+        monkeypatch.setenv(variable, value)
+    assert token_of(None) == token.get_secret_value()
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
@@ -179,13 +194,75 @@ def test_selectors_find_the_pods(name: str) -> None:
     assert all(selector.items() <= labels.items() for selector in selectors)
 
 
+def default(path: str) -> Any:
+    """The default of a key."""
+    node: Any = {key: field.default for key, field in Settings.model_fields.items()}
+    section, *rest = path.split(".")
+    node = node[section]
+    for key in rest:
+        node = getattr(node, key)
+    return node
+
+
+TEXTS = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [
+        ROOT / "README.md",
+        ROOT / "Dockerfile",
+        *sorted(path for path in DEPLOY.rglob("*") if path.is_file()),
+    ]
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_numbers_beside_a_key_are_its_default(name: str) -> None:
+    """Such as `timeouts.hold_s` (20 s), and drain.grace_s + drain.timeout_s (5 + 300)."""
+    text = TEXTS[name]
+    for key, number in re.findall(r"\b([a-z]+(?:\.[a-z_]+)+)`? \(([\d,.]+)(?: s)?[),;]", text):
+        assert float(number.replace(",", "")) == default(key), key
+    for grace, timeout in re.findall(r"\((\d+) \+ (\d+)(?: s)? by default", text):
+        assert (float(grace), float(timeout)) == (
+            default("drain.grace_s"),
+            default("drain.timeout_s"),
+        )
+    stop_s = default("drain.grace_s") + default("drain.timeout_s") + LEAVING_S
+    for patience_s in re.findall(r"--stop-timeout (\d+)", text):
+        assert float(patience_s) >= stop_s
+
+
+def test_ports_are_the_defaults_everywhere() -> None:
+    data, admin = default("listen.port"), default("admin.port")
+    assert COMPOSE["services"]["penstock"]["ports"] == [
+        f"127.0.0.1:{data}:{data}",
+        f"127.0.0.1:{admin}:{admin}",
+    ]
+    assert f"EXPOSE {data} {admin}\n" in DOCKERFILE
+    assert f"'PENSTOCK_ADMIN__PORT', '{admin}'" in DOCKERFILE
+    assert f"{admin}" in (DEPLOY / "prometheus.yml").read_text()
+    for name in MANIFESTS:
+        text = (DEPLOY / "kubernetes" / f"{name}.yaml").read_text()
+        assert f'prometheus.io/port: "{admin}"' in text
+    assert str(admin) == DEFAULT_PORT
+
+
+def test_alerts_go_by_the_name_of_the_scraped_job() -> None:
+    (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    named = {name for text in TEXTS.values() for name in re.findall(r'job="(\w+)"', text)}
+    assert named - {"other"} == {job["job_name"]}
+
+
+def test_the_servers_are_the_version_that_is_simulated() -> None:
+    (vllm,) = pod("sidecar")["containers"]
+    assert vllm["image"].endswith(f":v{VERSION}")
+
+
 def test_files_suffice_for_every_connection() -> None:
-    connections = Settings.model_fields["limits"].default.connections
+    connections = default("limits.connections")
     for files in (
         int(unit()["Service"]["LimitNOFILE"]),
         COMPOSE["services"]["penstock"]["ulimits"]["nofile"],
     ):
-        assert files > 2 * connections
+        assert files > needed(connections, backends=1_000)
 
 
 def test_a_configuration_error_is_no_reason_to_start_again() -> None:

@@ -64,13 +64,13 @@ def test_help_has_an_example_and_exit_statuses(
     assert "exit status" in told
 
 
-@pytest.mark.parametrize("timeout", ["nan", "inf", "-1", "1e9", "soon"])
+@pytest.mark.parametrize("timeout", ["nan", "inf", "-1", "1e9", "soon", "2mm", "400d"])
 def test_a_wait_ends(timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["drain", "gpu-0", "--wait", "--timeout", timeout])
     assert ended.value.code == 2
     assert (
-        f"argument --timeout: must be seconds from 0 to 31536000, got '{timeout}'"
+        f"argument --timeout: must be seconds from 0 to 31536000, or such as 5m, got '{timeout}'"
         in capsys.readouterr().err
     )
 

@@ -1,17 +1,19 @@
 """Edits change top-level keys; every other value keeps its bytes."""
 
 import msgspec
+import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from balancing.peek import peek
 from balancing.tokens import TokenEstimator
-from proxy.edit import with_keys, with_usage_asked
+from proxy.edit import with_key
 
 
 def edited(body: bytes) -> bytes:
-    ask = peek("/v1/completions", [], body, TokenEstimator())
-    return with_usage_asked(body, ask)
+    options = peek("/v1/completions", [], body, TokenEstimator()).usage_options
+    return with_key(body, b"stream_options", options) if options else body
 
 
 def values(body: bytes) -> dict[str, bytes]:
@@ -29,20 +31,46 @@ def test_odd_values_keep_their_bytes() -> None:
     assert after == before
 
 
-def test_the_clients_own_options_are_merged() -> None:
-    body = b'{"stream":true,"stream_options":{"continuous_usage_stats": true}}'
+@pytest.mark.parametrize("asked", [b"false", b"null", b"0", b'"off"', b'"False"', b"0.0"])
+def test_who_wants_no_usage_gets_none_in_any_chunk(asked: bytes) -> None:
+    """A backend that is asked for usage tells it in the one chunk that is hidden."""
+    body = b'{"stream":true,"stream_options":{"x":[1, 2],"include_usage":%b}}' % asked
     options = values(edited(body))["stream_options"]
-    assert values(options) == {"continuous_usage_stats": b"true", "include_usage": b"true"}
+    assert values(options) == {"x": b"[1, 2]", "include_usage": b"true"}
+    every = body.replace(b'"x":[1, 2]', b'"continuous_usage_stats": true')
+    options = values(edited(every))["stream_options"]
+    assert values(options) == {"continuous_usage_stats": b"false", "include_usage": b"true"}
 
 
-def test_false_becomes_true_and_null_an_object() -> None:
-    for options in (b'{"include_usage":false}', b"null", b"{}"):
-        body = b'{"stream":true,"stream_options":%b}' % options
+@pytest.mark.parametrize(
+    "options",
+    [
+        b'{"include_usage":true}',
+        b'{"include_usage":1,"continuous_usage_stats":true}',
+        b'{"include_usage":"Yes"}',
+        b'{"continuous_usage_stats":true}',  # vLLM's own default decides, by its version
+        b"{}",
+        b'{"include_usage":"perhaps"}',  # refused there
+        b'{"include_usage":[]}',
+        b"[1, 2]",
+        b'"odd"',
+    ],
+)
+def test_what_the_client_asks_for_or_the_backend_judges_is_left(options: bytes) -> None:
+    body = b'{"stream":true,"stream_options":%b}' % options
+    assert edited(body) == body
+
+
+def test_no_options_and_null_become_an_object() -> None:
+    for body in (b'{"stream":true}', b'{"stream":true,"stream_options":null } '):
         assert values(edited(body))["stream_options"] == b'{"include_usage":true}'
 
 
-def test_odd_options_are_left_to_the_backend() -> None:
-    body = b'{"stream":true,"stream_options":[1, 2]}'
+def test_the_last_of_equal_options_counts() -> None:
+    options = b'"stream_options":{"include_usage":%b}'
+    body = b'{"stream":true,%b,%b}' % (options % b"true", options % b"false")
+    assert values(edited(body))["stream_options"] != b'{"include_usage":false}'
+    body = b'{"stream":true,%b,%b}' % (options % b"false", options % b"true")
     assert edited(body) == body
 
 
@@ -55,9 +83,16 @@ values_of_any_shape = st.recursive(
 
 @given(st.dictionaries(st.text(), values_of_any_shape, max_size=6))
 def test_any_object_keeps_all_but_the_key(fields: dict[str, object]) -> None:
-    body = msgspec.json.encode(fields)
-    after = values(with_keys(body, {"new": b"[1, 2 ]"}))
+    body = msgspec.json.encode({"stream": True, **fields})
+    after = values(with_key(body, b"new", b"[1, 2 ]"))
     assert after.pop("new") == b"[1, 2 ]"
     before = values(body)
     before.pop("new", None)
     assert after == before
+
+
+@pytest.mark.parametrize("odd", [2, "", " true", "x", [], {}])
+def test_what_is_no_boolean_stays_for_the_backend_to_refuse(odd: object) -> None:
+    options = {"include_usage": False, "continuous_usage_stats": odd}
+    body = orjson.dumps({"stream": True, "prompt": "x", "stream_options": options})
+    assert not peek("/v1/completions", [], body, TokenEstimator()).usage_options

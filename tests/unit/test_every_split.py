@@ -5,11 +5,13 @@ STRIDEth byte of each; `make splits` takes them all.
 """
 
 import os
+import re
 
 import pytest
 
 from proxy.errors import StreamBroken
 from tests.unit.golden import FOLDER, GOLDEN, STREAMS, Golden
+from tests.unit.relayed import DONE, TOKENS, USAGE, Request
 from tests.unit.test_golden import Passage
 
 STRIDE = int(os.environ.get("TEST_SPLIT_STRIDE", "23"))
@@ -45,3 +47,26 @@ def test_the_same_at_every_split(name: str) -> None:
         if got != bytewise and not (may_hide and got[0] == b""):
             wrong.append((cut, got))
     assert not wrong
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_read_that_ends_within_an_event_after_a_whole_one(name: str) -> None:
+    """Whatever came before: most of all where what is whole is no ordinary token."""
+    golden = EVERY[name]
+    answer = golden.answer
+    bytewise = outcome(golden, *[answer[i : i + 1] for i in range(len(answer))])
+    may_hide = isinstance(bytewise[1], tuple) and bytewise[1][0] is StreamBroken
+    ends = [match.end() for match in re.finditer(rb"\n\r?\n(?:\r\n)?", answer)]
+    last = max(0, len(ends) - 12)  # the answer's own end is where the other events are
+    for begin, middle, end in zip(ends[last:], ends[last + 1 :], ends[last + 2 :], strict=False):
+        cut = (middle + end) // 2
+        got = outcome(golden, answer[:begin], answer[begin:cut], answer[cut:])
+        assert got == bytewise or (may_hide and got[0] == b"")
+
+
+def test_after_tokens_any_event_may_be_alone_in_a_read() -> None:
+    for alone in (b": ping\n\n", USAGE, TOKENS[-1], TOKENS[0].replace(b'":', b'": ')):
+        request = Request().feed(*TOKENS[:2], alone + DONE[:5], DONE[5:])
+        request.relay.end()
+        assert request.ends == [None]
+        assert request.complete

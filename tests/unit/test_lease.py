@@ -1,11 +1,14 @@
 """A lease from choice to end: what it holds at each moment."""
 
+from random import Random
+
 import pytest
 
 from balancing.ask import Ask
 from balancing.backend import Backend
 from balancing.lease import Lease
 from balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
+from balancing.slowness import compare
 
 # What 10,000 tokens take before anything is known.
 WHOLE_S = work_of(10_000, 10_000) / PRIOR_WORK_PER_S
@@ -76,7 +79,7 @@ def test_the_prefill_rate_is_learnt_from_streams() -> None:
     for second in range(200):
         lease = Lease(backend, Ask("/", prompt_tokens=2_000, stream=True), float(second))
         lease.first_token(second + 1.0)
-        lease.end(0.0)
+        lease.complete(second + 1.0)
     work = work_of(2_000, 2_000)
     assert work * backend.prefill_speed.work_s + backend.prefill_speed.step_s == pytest.approx(
         1.0, rel=0.02
@@ -120,15 +123,86 @@ def test_plain_answers_pass_one_after_the_other() -> None:
         assert backend.queued_prefill_tokens == queued
 
 
-@pytest.mark.parametrize("fields", [{"generates": False}, {"engine": False, "generates": False}])
-def test_what_no_engine_generates_teaches_no_speed(fields: dict[str, bool]) -> None:
+def test_what_no_engine_works_on_teaches_no_speed() -> None:
     """Such answers come in milliseconds, whatever the body says of streams and tokens."""
     backend = Backend("a", "http://127.0.0.1:1")
     for _ in range(100):
-        lease = lease_on(backend, prompt_tokens=50_000, stream=True, **fields)
+        lease = lease_on(backend, prompt_tokens=50_000, stream=True, engine=False, generates=False)
         lease.first_token(0.001)
         lease.complete(0.001, 50)
     assert backend.prefill_speed.samples == 0
+    assert backend.own.idle
+
+
+@pytest.mark.parametrize("prompts", [1, 64])
+def test_embeddings_teach_the_prefill_speed(prompts: int) -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    rng = Random(1)
+    for _ in range(100):
+        tokens = rng.randint(1_000, 50_000)
+        lease = lease_on(backend, prompt_tokens=tokens, prompts=prompts, generates=False)
+        seconds = 0.01 + work_of(tokens, tokens / prompts, prompts) / 50_000
+        lease.first_token(seconds)
+        lease.complete(seconds)
+    assert backend.prefill_speed.work_per_s == pytest.approx(50_000, rel=0.05)
+
+
+def test_a_refusal_teaches_nothing() -> None:
+    """It is passed without a first token, streamed or not."""
+    backend = Backend("a", "http://127.0.0.1:1")
+    for fields in ({"stream": True}, {}, {"generates": False}):
+        lease_on(backend, prompt_tokens=50_000, **fields).complete(0.001, 50)
+    assert backend.prefill_speed.samples == 0
+    assert backend.decode_speed.weight == 0.0
+
+
+def test_a_batch_teaches_when_all_its_prompts_have_begun() -> None:
+    """64 prompts are prefilled one after the other; the first token of the first comes soon."""
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(50):
+        lease = lease_on(backend, prompt_tokens=64_000, prompts=64, stream=True)
+        work_s = lease.queued_work / 46_000
+        for index in range(64):
+            lease.first_token(0.01 + (index + 1) / 64 * work_s, index)
+        lease.complete(10.0)
+    assert backend.prefill_speed.work_per_s == pytest.approx(46_000, rel=0.1)
+
+
+def test_nearly_all_decoding_teaches_nothing_of_prefill() -> None:
+    """Plain answers of 400 tokens and a prompt of 100; steps take twice as long as by the prior."""
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(300):
+        lease = lease_on(backend, prompt_tokens=100)
+        lease.first_token(16.0)
+        lease.complete(16.0, 400)
+    assert backend.prefill_speed.work_per_s == pytest.approx(PRIOR_WORK_PER_S, rel=0.3)
+    assert backend.decode_speed.step_s == pytest.approx(0.040, rel=0.05)
+
+
+def test_plain_answers_teach_both_speeds_where_both_show() -> None:
+    backend, rng = Backend("a", "http://127.0.0.1:1"), Random(1)
+    for _ in range(400):
+        prompt, answer = rng.choice((200, 5_000, 20_000)), rng.randint(20, 400)
+        lease = lease_on(backend, prompt_tokens=prompt)
+        seconds = 0.02 + work_of(prompt, prompt) / 5_000 + 0.010 * answer
+        backend.advance(seconds)
+        lease.first_token(seconds)
+        lease.complete(seconds, answer)
+    assert backend.prefill_speed.work_per_s == pytest.approx(5_000, rel=0.1)
+    assert backend.decode_speed.step_s == pytest.approx(0.010, rel=0.1)
+
+
+def test_who_has_its_first_token_shows_that_those_before_it_have_theirs() -> None:
+    """The measured speed is far too low; what comes after a plain answer tells it."""
+    backend = Backend("a", "http://127.0.0.1:1")
+    plain = [lease_on(backend, prompt_tokens=10_000) for _ in range(3)]
+    seen = lease_on(backend, prompt_tokens=10_000, stream=True)
+    later = lease_on(backend, prompt_tokens=10_000)
+    seen.first_token(0.1)
+    assert backend.queued_prefill_tokens == 10_000
+    assert later.prefilling
+    for lease in (*plain, seen, later):
+        lease.end(1.0)
     assert backend.own.idle
 
 
@@ -138,3 +212,87 @@ def test_without_an_engine_there_is_no_prefill_to_wait_for() -> None:
     assert backend.wait_s(0.0) == 0.0
     lease.end(1.0)
     assert backend.own.idle
+
+
+def streamed(backend: Backend, tokens: int, seconds: float, told: int = 0) -> Lease:
+    lease = lease_on(backend, prompt_tokens=10, stream=True)
+    lease.first_token(0.02)
+    lease.tokens(tokens)
+    lease.complete(0.02 + seconds, told)
+    return lease
+
+
+def test_a_client_that_reads_slowly_does_not_make_its_backend_slow() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(20):
+        streamed(backend, 101, 1.0)
+    before = backend.decode_speed.step_s
+    for _ in range(20):
+        lease = lease_on(backend, prompt_tokens=10, stream=True)
+        lease.first_token(0.02)
+        lease.tokens(101)
+        lease.held_up()
+        lease.complete(60.0)
+    assert backend.decode_speed.step_s == before
+
+
+@pytest.mark.parametrize("told", [10**3, 10**9])
+def test_tokens_that_nobody_saw_make_no_backend_fast_beyond_belief(told: int) -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(50):
+        streamed(backend, 50, 1.0, told)
+    assert backend.decode_speed.step_s >= 1.0 / (16 * 50)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_gives_up_on_a_slow_backend_shows_that_it_is_slow(stream: bool) -> None:
+    """Nobody waits for a first token there."""
+    slow, peer = Backend("a", "http://127.0.0.1:1"), Backend("b", "http://127.0.0.1:1")
+    for _ in range(4):
+        lease_on(slow, prompt_tokens=1_000, stream=stream, max_tokens=10).end(5.0)
+        if stream:
+            streamed(peer, 10, 0.2)
+        else:
+            lease = lease_on(peer, prompt_tokens=1_000, max_tokens=10)
+            lease.first_token(0.3)
+            lease.complete(0.3, 10)
+    assert set(compare([slow, peer], 0.1, 5.0).apart) == {slow}
+
+
+def test_who_leaves_a_slow_stream_shows_that_it_is_slow() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(4):
+        lease = lease_on(backend, prompt_tokens=1_000, stream=True)
+        lease.first_token(0.1)
+        lease.tokens(50)
+        lease.end(10.0)
+    assert backend.decode_speed.recent.quick > 5.0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.001, 0.05])
+def test_who_leaves_early_shows_nothing(seconds: float) -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(8):
+        lease_on(backend, prompt_tokens=1_000, stream=True).end(seconds)
+    for _ in range(8):
+        lease = lease_on(backend, prompt_tokens=1_000, stream=True)
+        lease.first_token(0.1)
+        lease.end(9.0)  # no tokens to tell by
+    assert len(set(backend.prefill_speed.recent._ratios)) == 1  # of the eight first tokens
+    assert backend.decode_speed.weight == 0.0
+
+
+def test_what_failed_teaches_no_speed() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(8):
+        lease_on(backend, prompt_tokens=1_000, stream=True).fail(60.0)
+    assert not backend.prefill_speed.recent.enough
+
+
+def test_counts_that_a_plain_answer_invents_are_bounded() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(50):
+        lease = lease_on(backend, prompt_tokens=10, max_tokens=50)
+        lease.first_token(1.0)
+        lease.complete(1.0, 10**9)
+    assert backend.decode_speed.step_s == pytest.approx(0.02, rel=0.1)

@@ -1,9 +1,12 @@
 """How long a client will wait, read from its headers."""
 
+from math import inf
+
 import pytest
 
+from proxy.errors import ClientOutOfTime, OutOfTime, StreamOutOfClientTime, StreamOutOfTime
 from proxy.heads import Headers, parse_response_head
-from proxy.patience import hint_of, patience
+from proxy.patience import Patience, hint_of, margin_s, patience
 
 
 @pytest.mark.parametrize(
@@ -48,3 +51,29 @@ def test_a_day_is_the_most() -> None:
 def test_what_a_backend_asks_for(line: bytes, hint_s: float) -> None:
     head = parse_response_head(b"HTTP/1.1 503 Busy\r\ncontent-length: 0" + line)
     assert hint_of(head) == hint_s
+
+
+@pytest.mark.parametrize(("wait_s", "beyond_s"), [(0.1, 0.2), (10.0, 0.5), (600.0, 2.0)])
+def test_the_clients_own_timer_comes_first(wait_s: float, beyond_s: float) -> None:
+    assert margin_s(wait_s) == pytest.approx(beyond_s)
+    for name in (b"x-request-timeout", b"x-stainless-read-timeout"):
+        mine = Patience([(name, b"%f" % wait_s)], 100.0, None)
+        assert mine.next_s(started=False) == pytest.approx(100.0 + wait_s + beyond_s)
+        assert mine.over(100.0 + wait_s + beyond_s - 0.01, started=False) is None
+        over = mine.over(100.0 + wait_s + beyond_s + 0.01, started=False)
+        assert isinstance(over, ClientOutOfTime)
+        assert over.headers == [(b"x-should-retry", b"false")]
+
+
+def test_whose_time_is_over() -> None:
+    clients = Patience([(b"x-request-timeout", b"10")], 0.0, None)
+    assert isinstance(clients.over(11.0, started=True, committed=True), StreamOutOfClientTime)
+    silence = Patience([(b"x-stainless-timeout", b"10")], 0.0, None)
+    assert silence.over(11.0, started=True) is None
+    assert silence.next_s(started=True) == inf
+    ours = Patience([], 0.0, 10.0)
+    assert type(ours.over(10.0, started=False)) is OutOfTime
+    assert type(ours.over(10.0, started=True, committed=True)) is StreamOutOfTime
+    ours.slept(5.0)
+    assert ours.over(14.0, started=False) is None
+    assert Patience([], 0.0, None).next_s(started=False) == inf

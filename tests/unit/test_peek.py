@@ -4,6 +4,8 @@ import orjson
 import pytest
 
 from balancing.ask import Ask
+from balancing.media import MEDIA_PARTS_MAX
+from balancing.output_length import OutputLength
 from balancing.peek import COUNT_MAX, MalformedAsk, peek
 from balancing.tokens import MEDIA_PART_TOKENS, NOTHING, TokenEstimator
 
@@ -74,33 +76,27 @@ def test_a_model_must_be_a_string(model: bytes) -> None:
         ask(b'{"model":%b}' % model)
 
 
+def test_an_empty_model_is_the_backends_own() -> None:
+    assert ask(b'{"model":""}').model is None
+
+
 def test_odd_types_elsewhere_are_the_backends_to_judge() -> None:
     seen = ask(
-        b'{"model":null,"stream":"yes","n":"two","max_tokens":-5,"messages":7,"stream_options":1}'
+        b'{"model":null,"stream":"maybe","n":"two","max_tokens":-5,"messages":7,"stream_options":1}'
     )
     assert seen.model is None
     assert not seen.stream
     assert (seen.choices, seen.max_tokens) == (1, None)
-    assert not seen.wants_usage
+    assert not seen.usage_options
 
 
 def test_duplicate_keys_count_as_backends_read_them() -> None:
     assert ask(b'{"stream":false,"stream":true}').stream
 
 
-@pytest.mark.parametrize(
-    ("options", "wants"),
-    [
-        (b'{"include_usage":true}', True),
-        (b'{"include_usage": true, "x": 1}', True),
-        (b'{"include_usage":false}', False),
-        (b"{}", False),
-        (b"null", False),
-        (b"[1]", False),
-    ],
-)
-def test_who_asked_for_usage(options: bytes, wants: bool) -> None:
-    assert ask(b'{"stream":true,"stream_options":%b}' % options).wants_usage is wants
+@pytest.mark.parametrize("stream", [b"true", b"1", b'"on"', b'"True"'])
+def test_a_stream_as_backends_read_it(stream: bytes) -> None:
+    assert ask(b'{"stream":%b}' % stream).stream
 
 
 BASE64 = b"QUJD" * 50_000
@@ -132,12 +128,20 @@ def test_text_that_speaks_of_media_is_text() -> None:
     assert beside.measured[0] > seen.measured[0] > 10_000
 
 
+def test_what_only_looks_like_media_claims_little() -> None:
+    named = b",".join([b'{"type":"image"}'] * 5_000)
+    seen = ask(b'{"messages":[{"role":"user","content":"hi","x":[%b]}]}' % named)
+    assert seen.media_parts == MEDIA_PARTS_MAX
+    assert seen.prompt_tokens < (MEDIA_PARTS_MAX + 100) * MEDIA_PART_TOKENS
+
+
 @pytest.mark.parametrize(
     ("body", "tokens", "prompts"),
     [
         (b'{"input":[1,2,3]}', 3, 1),
         (b'{"input":[[1,2,3],[4]]}', 4, 2),
         (b'{"input":"some words that are cut","truncate_prompt_tokens":2}', 2, 1),
+        (b'{"input":["some words are cut","each"],"truncate_prompt_tokens":1}', 2, 2),
     ],
 )
 def test_tokens_that_are_known_teach_nothing(body: bytes, tokens: int, prompts: int) -> None:
@@ -150,6 +154,27 @@ def test_a_history_that_the_backend_keeps_teaches_nothing() -> None:
     asked = ask(body, "/v1/responses")
     assert asked.measured == NOTHING
     assert asked.prompt_tokens > 1
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+def test_what_an_api_does_not_know_cuts_no_prompt(path: str) -> None:
+    text = orjson.dumps("word " * 1_000)
+    body = b'{"truncate_prompt_tokens":1,"input":%b,"messages":[{"content":%b}]}' % (text, text)
+    assert ask(body, path).prompt_tokens > 500
+
+
+def test_what_is_learnt_is_of_the_address_where_there_are_no_tenants() -> None:
+    estimator, outputs = TokenEstimator(), OutputLength()
+    body = b'{"prompt":%b}' % orjson.dumps("word " * 1_000)
+    first = peek("/v1/completions", (), body, estimator, client="a")
+    for _ in range(40):
+        estimator.observe(None, first.measured, first.prompt_tokens, tenant=first.client)
+    for _ in range(200):
+        estimator.observe(None, first.measured, 10, tenant="b")
+        outputs.observe("b", None, "/v1/completions", None, 1.0)
+    seen = peek("/v1/completions", (), body, estimator, client="a", outputs=outputs)
+    assert seen.prompt_tokens == pytest.approx(first.prompt_tokens, rel=0.05)
+    assert seen.client == "a"
 
 
 def test_multipart_is_not_read_as_json() -> None:
@@ -169,3 +194,27 @@ def test_numbers_beyond_reason_are_bounded() -> None:
     """They size timeouts: 10^400 must neither overflow nor switch one off."""
     assert ask(b'{"max_tokens":1%b}' % (b"0" * 400)).max_tokens in (None, COUNT_MAX)
     assert ask(b'{"max_tokens":1000000000000000}').max_tokens == COUNT_MAX
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "reads"),
+    [
+        ("/v1/completions", {}, True),
+        ("/v1/completions", {"prompt_logprobs": None}, True),
+        ("/v1/completions", {"prompt_logprobs": 0}, False),
+        ("/v1/chat/completions", {"prompt_logprobs": 5}, False),
+        ("/v1/completions", {"echo": True}, True),
+        ("/v1/completions", {"echo": False, "logprobs": 3}, True),
+        ("/v1/completions", {"echo": True, "logprobs": 0}, False),
+        ("/v1/completions", {"echo": "on", "logprobs": 3}, False),
+        ("/v1/completions", {"echo": "false", "logprobs": 3}, True),
+        ("/v1/completions", {"echo": 0.0, "logprobs": 3}, True),
+        ("/v1/chat/completions", {"echo": True, "logprobs": True}, True),
+        ("/v1/chat/completions", {"echo": True, "logprobs": True, "top_logprobs": 2}, False),
+    ],
+)
+def test_probabilities_of_a_prompt_are_in_no_cache(
+    path: str, fields: dict[str, object], reads: bool
+) -> None:
+    body = {"model": "m", "prompt": "x", "messages": []} | fields
+    assert peek(path, [], orjson.dumps(body), TokenEstimator()).reads_cache is reads

@@ -1,60 +1,58 @@
-"""What two engines died on is remembered, for a time and up to a number."""
+"""What engines died on is remembered: for a time, up to a number, of each tenant apart."""
 
-from balancing.ask import Ask
-from balancing.backend import Backend, State
-from balancing.lease import Lease
-from balancing.poison import MEMORY_S, REMEMBERED_MAX, Poison, died_of_it
+from balancing.poison import MEMORY_S, REMEMBERED_MAX, Poison
 
 CHAT = "/v1/chat/completions"
 
 
 def test_the_same_bytes_are_known_for_ten_minutes() -> None:
     poison = Poison()
-    poison.add(CHAT, b"kills", 100.0)
-    assert poison.holds(CHAT, b"kills", 100.0)
-    assert poison.holds(CHAT, b"kills", 100.0 + MEMORY_S - 0.1)
-    assert not poison.holds(CHAT, b"kills ", 100.0)
-    assert not poison.holds("/v1/completions", b"kills", 100.0)
-    assert not poison.holds(CHAT, b"kills", 100.0 + MEMORY_S)
-    assert len(poison) == 0
+    poison.add("", CHAT, b"kills", 100.0)
+    assert poison.holds("", CHAT, b"kills", 100.0)
+    assert poison.holds("", CHAT, b"kills", 100.0 + MEMORY_S - 0.1)
+    assert not poison.holds("", CHAT, b"kills ", 100.0)
+    assert not poison.holds("", CHAT, b"Kills", 100.0)
+    assert not poison.holds("", "/v1/completions", b"kills", 100.0)
+    assert not poison.holds("", CHAT, b"kills", 100.0 + MEMORY_S)
 
 
 def test_what_kills_again_is_remembered_anew() -> None:
     poison = Poison()
-    poison.add(CHAT, b"kills", 0.0)
-    poison.add(CHAT, b"other", 300.0)
-    poison.add(CHAT, b"kills", 500.0)
-    assert poison.holds(CHAT, b"kills", 1_000.0)
-    assert not poison.holds(CHAT, b"other", 1_000.0)
-    assert len(poison) == 1
+    poison.add("", CHAT, b"kills", 0.0)
+    poison.add("", CHAT, b"other", 300.0)
+    poison.add("", CHAT, b"kills", 500.0)
+    assert poison.holds("", CHAT, b"kills", 1_000.0)
+    assert not poison.holds("", CHAT, b"other", 1_000.0)
+    poison.add("", CHAT, b"new", 1_000.0)
+    assert len(poison) == 2
 
 
-def test_beyond_the_limit_the_oldest_is_forgotten() -> None:
+def test_what_is_one_tenants_is_not_anothers() -> None:
     poison = Poison()
-    for number in range(REMEMBERED_MAX + 1):
-        poison.add(CHAT, b"%d" % number, float(number) / 1_000)
-    assert len(poison) == REMEMBERED_MAX
-    assert not poison.holds(CHAT, b"0", 2.0)
-    assert poison.holds(CHAT, b"1", 2.0)
-    assert poison.holds(CHAT, b"%d" % REMEMBERED_MAX, 2.0)
+    poison.add("a", CHAT, b"kills", 0.0)
+    assert poison.holds("a", CHAT, b"kills", 1.0)
+    assert not poison.holds("b", CHAT, b"kills", 1.0)
 
 
-def test_an_engine_dies_once_and_only_a_sound_one() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
-    backend.state = State.READY
-    ask = Ask("/v1/completions")
-    leases = [Lease(backend, ask, 0.0) for _ in range(3)]
-    for lease, now_s, died in zip(leases, (10.0, 10.9, 11.1), (True, True, False), strict=True):
-        lease.fail(now_s)
-        assert died_of_it(lease, now_s) is died
-    whole = Lease(backend, ask, 12.0)
-    whole.first_token(12.1)
-    whole.complete(12.1)
-    again = Lease(backend, ask, 13.0)
-    again.fail(14.0)
-    assert died_of_it(again, 14.0)
-    backend.failures_in_row = 0
-    backend.state = State.EJECTED
-    last_resort = Lease(backend, ask, 20.0)
-    last_resort.fail(20.0)
-    assert not died_of_it(last_resort, 20.0)
+def test_what_was_served_after_all_is_forgotten() -> None:
+    poison = Poison()
+    for tenant in "ab":
+        poison.add(tenant, CHAT, b"hello", 0.0)
+        poison.add(tenant, CHAT, b"kills", 0.0)
+    poison.served(CHAT, b"hello")
+    for tenant in "ab":
+        assert not poison.holds(tenant, CHAT, b"hello", 1.0)
+        assert poison.holds(tenant, CHAT, b"kills", 1.0)
+
+
+def test_a_tenant_fills_its_own_share_and_no_others() -> None:
+    poison = Poison()
+    poison.add("victim", CHAT, b"kills", 0.0)
+    for number in range(20 * REMEMBERED_MAX):
+        poison.add("attacker", CHAT, b"%d" % number, number / 1_000)
+    assert len(poison) == REMEMBERED_MAX + 1
+    assert poison.holds("victim", CHAT, b"kills", 2.0)
+    assert not poison.holds("attacker", CHAT, b"0", 2.0)
+    assert poison.holds("attacker", CHAT, b"%d" % (20 * REMEMBERED_MAX - 1), 2.0)
+    poison.add("later", CHAT, b"new", 1_000.0)
+    assert len(poison) == 1

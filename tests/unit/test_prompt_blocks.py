@@ -8,7 +8,8 @@ import pytest
 
 from balancing.ask import Ask
 from balancing.backend import Backend
-from balancing.media import mark_media
+from balancing.media import INLINE_MAX, mark_media
+from balancing.outline import finished
 from balancing.peek import peek
 from balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, compact, prompt_blocks
 from balancing.tokens import TokenEstimator
@@ -131,13 +132,13 @@ def test_inline_media_are_compared_by_what_they_are() -> None:
 def test_other_images_after_the_same_text_are_not_cached() -> None:
     backend = Backend("a", "")
     first = asked(with_images(*map(inline, "ABCDE")))
-    backend.prefixes.use(first.blocks)
+    backend.cache.index.use(first.blocks)
     tokens_before = asked([TURN]).prompt_tokens
     again = asked(with_images(*map(inline, "FGHIJ")))
     assert again.prompt_tokens > 5_000
-    assert backend.cached_tokens(again, 0.0) < 1.2 * tokens_before + 200
+    assert backend.cache.cached_tokens(again) < 1.2 * tokens_before + 200
     same = asked([*with_images(*map(inline, "ABCDE")), TURN])
-    assert backend.cached_tokens(same, 0.0) > 0.8 * first.prompt_tokens
+    assert backend.cache.cached_tokens(same) > 0.8 * first.prompt_tokens
 
 
 @pytest.mark.parametrize("image_tokens", [85, 4_000, 16_000])
@@ -155,28 +156,28 @@ def test_shared_text_is_worth_its_own_tokens_however_large_the_images(image_toke
         return peek("/v1/chat/completions", [], body, estimator, prefixes=True)
 
     backend = Backend("a", "")
-    backend.prefixes.use(asks(*map(inline, "ABCDE")).blocks)
+    backend.cache.index.use(asks(*map(inline, "ABCDE")).blocks)
     again = asks(*map(inline, "FGHIJ"))
     assert again.prompt_tokens > tokens + 4 * image_tokens
-    assert backend.cached_tokens(again, 0.0) == pytest.approx(tokens, rel=0.1)
-    backend.prefixes.use(again.blocks)
-    assert backend.cached_tokens(again, 0.0) == pytest.approx(again.prompt_tokens, rel=0.15)
+    assert backend.cache.cached_tokens(again) == pytest.approx(tokens, rel=0.1)
+    backend.cache.index.use(again.blocks)
+    assert backend.cache.cached_tokens(again) == pytest.approx(again.prompt_tokens, rel=0.15)
 
 
 def test_many_small_images_are_no_flood() -> None:
     """A mark is 3,200 bytes; only the first megabyte is compared."""
     parts = [orjson.dumps(with_images(*["data:;base64,AA=="] * 20_000))]
-    number, before, joined = mark_media(parts)
-    assert number == 20_000
+    number, before, joined = finished(mark_media(parts))
+    assert number == INLINE_MAX
     assert before < len(joined) < len(parts[0]) + 2 * BLOCKS_MAX * BLOCK_BYTES
 
 
 def test_media_that_are_elsewhere_are_in_no_block() -> None:
     backend = Backend("a", "")
     first = asked(with_images(*[f"https://h/{number}.png" for number in range(5)]))
-    backend.prefixes.use(first.blocks)
+    backend.cache.index.use(first.blocks)
     assert first.prompt_tokens > 5_000
-    assert backend.cached_tokens(first, 0.0) < first.prompt_tokens - 4_000
+    assert backend.cache.cached_tokens(first) < first.prompt_tokens - 4_000
 
 
 def test_nobody_asks_nothing_is_hashed() -> None:
@@ -197,8 +198,8 @@ def test_tokens_of_blocks_never_reach_the_whole_prompt() -> None:
     body = orjson.dumps({"model": "m", "messages": [TURN, ANSWER] * 10})
     ask = peek("/v1/chat/completions", [], body, TokenEstimator(), prefixes=True)
     backend = Backend("a", "")
-    assert backend.cached_tokens(ask, 0.0) == 0
-    backend.prefixes.use(ask.blocks[: len(ask.blocks) // 2])
-    assert backend.cached_tokens(ask, 0.0) == pytest.approx(ask.prompt_tokens / 2, rel=0.05)
-    backend.prefixes.use(ask.blocks)
-    assert ask.prompt_tokens > backend.cached_tokens(ask, 0.0) > 0.95 * ask.prompt_tokens
+    assert backend.cache.cached_tokens(ask) == 0
+    backend.cache.index.use(ask.blocks[: len(ask.blocks) // 2])
+    assert backend.cache.cached_tokens(ask) == pytest.approx(ask.prompt_tokens / 2, rel=0.05)
+    backend.cache.index.use(ask.blocks)
+    assert ask.prompt_tokens > backend.cache.cached_tokens(ask) > 0.95 * ask.prompt_tokens

@@ -18,13 +18,10 @@ from proxy.errors import (
     BackendError,
     BackendRefused,
     EngineDead,
+    InternalFault,
     StreamBroken,
 )
-from proxy.relay import (
-    EVENT_BYTES_MAX,
-    HELD_BYTES_MAX,
-    EventRelay,
-)
+from proxy.event_relay import EVENT_BYTES_MAX, HELD_BYTES_MAX, EventRelay
 from tests.unit.relayed import (
     DEAD,
     DONE,
@@ -65,12 +62,26 @@ def test_a_client_that_asked_sees_its_usage() -> None:
     at_every_split(TOKENS[0] + USAGE + DONE, check, hide_usage=False)
 
 
-def test_usage_on_every_chunk_is_passed_and_only_the_extra_chunk_hidden() -> None:
-    """--enable-force-include-usage: what has choices is content, whatever else it carries."""
-    token = chat(b"x").replace(b"}\n\n", b',"usage":{"prompt_tokens":7,"completion_tokens":1}}\n\n')
-    request = Request().feed(token, token, USAGE, DONE)
-    assert request.body == token + token + DONE
-    assert request.relay.usage == (7, 3, 4)
+WITH_USAGE = b',"usage":{"prompt_tokens":7,"completion_tokens":1}}\n\n'
+
+
+def test_usage_that_the_backend_gives_by_itself_is_the_clients() -> None:
+    """--enable-force-include-usage: on every chunk and in one of its own, as without a proxy."""
+    tokens = [token.replace(b"}\n\n", WITH_USAGE) for token in TOKENS]
+
+    def check(request: Request) -> None:
+        assert request.body == b"".join(tokens) + USAGE + DONE
+        assert request.relay.usage == (7, 3, 4)
+
+    at_every_split(b"".join(tokens) + USAGE + DONE, check)
+
+
+def test_usage_beside_the_last_token_alone_is_not_the_backends_own() -> None:
+    last = TOKENS[-1].replace(b"}\n\n", WITH_USAGE)
+    request = Request().feed(TOKENS[0], last, USAGE, DONE)
+    assert request.body == TOKENS[0] + last + DONE
+    together = Request().feed(TOKENS[0] + last + USAGE + DONE)
+    assert together.body == TOKENS[0] + last + DONE
 
 
 def test_byte_by_byte() -> None:
@@ -151,13 +162,13 @@ def test_what_counts_as_the_first_token(dialect: Dialect, preamble: bytes, first
             MESSAGES,
             b'event: message_start\ndata: {"type":"message_start"}\n\n'
             b'event: error\ndata: {"type":"error","error":{"type":"internal_error"}}\n\n',
-            BackendRefused,
+            InternalFault,
         ),
         (MESSAGES, b'event: message_stop\ndata: {"type":"message_stop"}\n\n', AnswerEmpty),
         (
             RESPONSES,
             b'event: response.failed\ndata: {"type":"response.failed"}\n\n',
-            BackendRefused,
+            InternalFault,
         ),
     ],
 )
@@ -442,3 +453,15 @@ def test_a_stream_is_over_with_its_own_end_and_not_before() -> None:
     assert not request.relay.over
     assert request.feed(DONE).relay.over
     assert not request.feed(b"data: more").relay.over
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_read_may_end_inside_an_event_behind_any_other(at: int) -> None:
+    """Also behind a last token, a comment or usage alone: none of them is an ordinary event."""
+    events = [ROLE, chat(b"a"), b": ping\n\n", chat(b"b"), chat(b"c", b'"stop"'), USAGE, DONE]
+    for cut in range(1, len(events[at + 1])):
+        pieces = [*events[:at], events[at] + events[at + 1][:cut], events[at + 1][cut:]]
+        request = Request(hide_usage=False).feed(*pieces, *events[at + 2 :])
+        request.relay.end()
+        assert (request.ends, request.body) == ([None], b"".join(events))
+        assert request.lease.generated_tokens == 3

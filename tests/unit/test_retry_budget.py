@@ -65,6 +65,14 @@ def test_what_a_single_backend_fails_moves_on() -> None:
     assert budget.allows(backends, backends[2], 0.2 + CALM_S)
 
 
+def test_names_that_discovery_no_longer_finds_are_forgotten() -> None:
+    budget = RetryBudget()
+    for number in range(1_000):
+        backends = [Backend(f"pod-{number + i}", "http://127.0.0.1:1") for i in range(3)]
+        assert budget.allows(backends, backends[0], number * CALM_S)
+    assert len(budget) == 1
+
+
 def test_a_fleet_of_failures_gets_a_fifth_on_top() -> None:
     """100 requests at once on four backends that fail them all: attempts beyond the first."""
     backends = fleet()

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from bench.routing.cell import recorded
+from bench.routing.cli import main
 from bench.routing.generators import GENERATORS, agentic
 from bench.routing.load import engine_s, speedup
 from bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat, read, window
@@ -161,3 +162,30 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(UnknownFormat):
         recorded(path, 360.0, Random(1))
+
+
+def test_a_trace_that_begins_later_begins_at_zero(tmp_path: Path) -> None:
+    later = [9_000_000 + stamp for stamp in (0, 3_000, 600_000)]
+    arrivals = read(mooncake(tmp_path / "x.gz", later, [[1]] * 3), Random(1))
+    assert arrivals == read(mooncake(tmp_path / "y.gz", [0, 3_000, 600_000], [[1]] * 3), Random(1))
+    assert 0.0 <= arrivals[0].at_s < 3.0
+
+
+def test_a_window_that_falls_into_a_pause_begins_with_a_request() -> None:
+    arrivals = [Arrival(0.0, 10, 10), Arrival(1.0, 10, 10), Arrival(100_000.0, 10, 10)]
+    for seed in range(20):
+        assert window(arrivals, 20.0, Random(seed))
+
+
+@pytest.mark.parametrize(
+    ("stamps", "prompt_tokens"), [([7_000], 100), ([7_000, 7_000], 100), ([0, 1_000], 10**7)]
+)
+def test_a_window_of_too_few_requests_is_told(
+    tmp_path: Path, stamps: list[int], prompt_tokens: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One request, all at one time, or none that fits: no time passes, so there is no load."""
+    row = {"input_length": prompt_tokens, "output_length": 7, "hash_ids": []}
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"\n".join(orjson.dumps(row | {"timestamp": stamp}) for stamp in stamps))
+    assert main(["--trace", str(path), "--policies", "random", "--seeds", "1"]) == 1
+    assert "x.jsonl: too few requests in 360 s at seed 1" in capsys.readouterr().err

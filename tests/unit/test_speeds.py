@@ -94,7 +94,7 @@ def test_decode_converges_within_a_hundred_requests(slower: float, seed: int) ->
 
 
 def test_what_a_held_token_adds_is_clamped() -> None:
-    speed, _, token_s = decoded(20.0, Random(1), 100)
+    speed, _, token_s = decoded(20.0, Random(1), 400)
     assert speed.held_token_s == HELD_TOKEN_S_MAX < token_s
 
 

@@ -6,9 +6,11 @@ import orjson
 import pytest
 
 from balancing.tokens import (
+    CALIBRATIONS_MAX,
     MEDIA_PART_TOKENS,
     MODELS_MAX,
     NOTHING,
+    OWN_MIN,
     SAMPLE_BYTES,
     TokenEstimator,
     measure,
@@ -26,6 +28,23 @@ def test_a_long_text_is_measured_by_a_sample() -> None:
     mixed = PROSE * 1_000 + b"0123456789" * 6_100
     halves = measure(PROSE * 1_000)[0] + measure(b"0123456789" * 6_100)[0]
     assert measure(mixed)[0] == pytest.approx(halves, rel=0.05)
+
+
+def test_blanks_at_known_places_do_not_hide_a_prompt() -> None:
+    """At the ends and at every third, or of each eighth the beginning, the middle or the end."""
+    text = PROSE * 6_600
+    size, blank = len(text), 1_200
+    step = (size - 1_024) // 3
+    for places in (
+        [step * each for each in range(4)],
+        [size // 8 * each for each in range(8)],
+        [size // 8 * each + size // 16 - blank // 2 for each in range(8)],
+        [size // 8 * (each + 1) - blank for each in range(8)],
+    ):
+        hidden = bytearray(text)
+        for at in places:
+            hidden[at : at + blank] = b" " * len(hidden[at : at + blank])
+        assert measure(bytes(hidden))[0] > 0.5 * measure(text)[0]
 
 
 @pytest.mark.parametrize("size", [0, 1, SAMPLE_BYTES - 1, SAMPLE_BYTES, SAMPLE_BYTES + 1])
@@ -115,12 +134,37 @@ def test_media_teaches_what_a_part_costs_and_nothing_else() -> None:
 
 def test_models_that_clients_invent_take_no_more_memory() -> None:
     estimator = TokenEstimator()
-    for number in range(2 * MODELS_MAX):
-        estimator.observe(f"m{number}", (1_000, 0), 3_000)
+    for number in range(2 * CALIBRATIONS_MAX):
+        for _ in range(OWN_MIN):
+            estimator.observe(f"m{number}", (1_000, 0), 3_000)
     known = [
         number
-        for number in range(2 * MODELS_MAX)
+        for number in range(2 * CALIBRATIONS_MAX)
         if estimator.estimate(f"m{number}", (1_000, 0)) > 1_000
     ]
-    assert known == list(range(MODELS_MAX))
+    assert known == list(range(CALIBRATIONS_MAX, 2 * CALIBRATIONS_MAX))
+    assert len(estimator._models) == MODELS_MAX
     assert estimator.estimate("new", (1_000, 0)) == 1_000
+
+
+def test_odd_texts_of_one_tenant_teach_others_little() -> None:
+    """A megabyte of one sign is a fortieth of what it looks like."""
+    estimator = TokenEstimator()
+    for _ in range(50):
+        estimator.observe("m", (1_000, 0), 1_000, tenant="victim")
+    for _ in range(1_000):
+        estimator.observe("m", (40_000, 0), 1_000, tenant="attacker")
+    for _ in range(40):
+        estimator.observe("m", (1_000, 0), 1_000, tenant="another")
+    assert estimator.estimate("m", (1_000, 0), tenant="victim") == pytest.approx(1_000, rel=0.01)
+    assert estimator.estimate("m", (1_000, 0), tenant="new") > 400
+    assert estimator.estimate("m", (40_000, 0), tenant="attacker") < 1_500
+
+
+def test_a_tenant_of_many_models_displaces_its_own() -> None:
+    estimator = TokenEstimator()
+    for _ in range(OWN_MIN):
+        estimator.observe("m", (1_000, 0), 3_000, tenant="victim")
+    for number in range(2 * CALIBRATIONS_MAX):
+        estimator.observe(f"m{number}", (1_000, 0), 10, tenant="attacker")
+    assert estimator.estimate("m", (1_000, 0), tenant="victim") == pytest.approx(3_000, rel=0.1)

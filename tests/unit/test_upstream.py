@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import AnswerCut, AnswerMalformed, BackendError, ConnectionReset
+from proxy.errors import (
+    AnswerCut,
+    AnswerHeadTooLarge,
+    AnswerMalformed,
+    BackendError,
+    ConnectionReset,
+)
 from proxy.heads import ResponseHead
 from proxy.upstream import (
     DISTRUST_S,
@@ -286,13 +292,23 @@ def test_a_cut_answer_is_a_cut_answer_wherever_it_is_cut(answer: bytes) -> None:
         b"garbage\r\n\r\n",
         OK + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
         OK + b"content-length: x\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000,
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1_000 + b"\r\n",
     ],
 )
 def test_a_malformed_answer_closes_its_connection(answer: bytes) -> None:
     link = Link().ask().answer(answer)
     assert link.sink.seen[-1] is AnswerMalformed
     assert link.transport.aborted
+
+
+def test_a_head_too_large_accuses_nobody() -> None:
+    """vLLM packs what it embeds into bytes, and describes each of them in one header line."""
+    described = b'{"index": 1, "embedding": "bytes", "start": 0, "end": 8}, ' * 2_000
+    link = Link().ask().answer(OK + b"metadata: " + described)
+    assert link.sink.seen[-1] is AnswerHeadTooLarge
+    assert link.transport.aborted
+    error = AnswerHeadTooLarge()
+    assert (error.suspicious, error.penal, error.retryable) == (False, False, False)
 
 
 @pytest.mark.parametrize(

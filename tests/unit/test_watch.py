@@ -1,5 +1,7 @@
 """The watch over a backend: what turns and requests do to its state."""
 
+import pytest
+
 from balancing.ask import Ask
 from balancing.backend import AdminState, State
 from balancing.engine_report import EngineReport
@@ -8,7 +10,22 @@ from conf.settings import DeepProbeSettings, HealthSettings
 from health.machine import PROBATION_FALL, REQUESTS_FALL
 from health.probes import Outcome, Task
 from health.watch import STALL_S
-from tests.unit.watched import HUNG, REFUSED, TIMEOUT, Scene
+from tests.unit.watched import FAILING, HUNG, REFUSED, TIMEOUT, Scene
+
+# A row of failures that several clients met, or one alone, which only a probe can confirm.
+ONE_OR_MANY = pytest.mark.parametrize("client", ["", "10.0.0.1"], ids=["many", "one"])
+
+
+async def fail_in_a_row(scene: Scene, *, alone: bool) -> None:
+    """Enough to eject it: where one client met them, by a deep probe that fails too."""
+    if alone:
+        scene.ask.deep_is = FAILING
+    for _ in range(REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+    if alone:
+        assert scene.backend.fit
+        await scene.turn()
 
 
 async def test_one_pass_is_enough_at_first_and_tells_the_models() -> None:
@@ -192,7 +209,8 @@ async def test_back_through_a_deep_pass_then_slow_start() -> None:
     assert scene.backend.slow_start is None
 
 
-async def test_suspicion_never_takes_the_last_nor_more_than_half() -> None:
+@ONE_OR_MANY
+async def test_suspicion_never_takes_the_last_nor_more_than_half(client: str) -> None:
     for count, others_out, state in (
         (1, 0, State.SUSPECT),
         (2, 0, State.EJECTED),
@@ -201,13 +219,11 @@ async def test_suspicion_never_takes_the_last_nor_more_than_half() -> None:
         (4, 2, State.SUSPECT),
         (5, 2, State.SUSPECT),
     ):
-        scene = Scene(count)
+        scene = Scene(count, client=client)
         await scene.turn()
         for peer in scene.peers[1 : 1 + others_out]:
             peer.state = State.EJECTED
-        for _ in range(REQUESTS_FALL):
-            scene.lease().fail(scene.now_s)
-            scene.watch.requests_failed()
+        await fail_in_a_row(scene, alone=bool(client))
         assert scene.backend.state is state, (count, others_out)
 
 
@@ -222,12 +238,13 @@ async def test_peers_that_are_drained_cannot_stand_in() -> None:
     assert scene.backend.state is State.SUSPECT
 
 
-async def test_a_run_of_failures_ends_with_the_ejection_that_it_led_to() -> None:
-    scene = Scene()
+@ONE_OR_MANY
+async def test_a_run_of_failures_ends_with_the_ejection_that_it_led_to(client: str) -> None:
+    scene = Scene(client=client)
     await scene.turn()
-    for _ in range(REQUESTS_FALL):
-        scene.lease().fail(scene.now_s)
-        scene.watch.requests_failed()
+    await fail_in_a_row(scene, alone=bool(client))
+    assert scene.backend.state is State.EJECTED
+    scene.ask.deep_is = Outcome()
     assert await scene.turn(2, step_s=20.0) is State.WARMING
     assert await scene.turn(step_s=40.0) is State.READY
     scene.lease().fail(scene.now_s)
@@ -248,15 +265,23 @@ async def test_an_answered_request_ends_a_run_of_failures() -> None:
     assert scene.backend.state is State.READY
 
 
-async def test_streams_that_all_break_after_their_first_token_are_a_run_of_failures() -> None:
-    scene = Scene()
+@ONE_OR_MANY
+async def test_streams_that_all_break_after_their_first_token_are_a_run_of_failures(
+    client: str,
+) -> None:
+    scene = Scene(client=client)
     await scene.turn()
+    if client:
+        scene.ask.deep_is = FAILING
     for _ in range(REQUESTS_FALL):
         lease = scene.lease()
         lease.first_token(scene.now_s)
         lease.tokens(3)
         assert lease.fail(scene.now_s)
         scene.watch.requests_failed()
+    if client:
+        assert scene.backend.fit
+        await scene.turn()
     assert scene.backend.state is State.EJECTED
 
 
@@ -327,15 +352,41 @@ async def test_another_kind_of_server_may_come_back() -> None:
     assert scene.ask.tasks_were[-1] is None
 
 
-async def test_a_reason_is_told_from_the_start() -> None:
+async def test_a_reason_is_told_from_the_start(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
-    scene.ask.live_is = REFUSED
-    await scene.turn()
     assert scene.backend.reason == "loading"
+    for outcome, reason in (
+        (Outcome("status_503"), "loading"),
+        (REFUSED, "unreachable"),
+        (Outcome("unresolved"), "unresolved"),
+        (TIMEOUT, "loading"),
+    ):
+        scene.ask.live_is = outcome
+        caplog.clear()
+        await scene.turn(3)
+        assert (scene.backend.state, scene.backend.reason) == (State.STARTING, reason)
+        lines = [f"backend cannot start to serve name=b0 reason={reason}"]  # once
+        assert caplog.messages == ([] if reason == "loading" else lines)
     scene.ask.live_is = Outcome()
     scene.ask.ready_is = Outcome("no_models")
     await scene.turn()
     assert (scene.backend.state, scene.backend.reason) == (State.STARTING, "no_models")
+
+
+async def test_one_probe_that_is_late_ends_no_probation() -> None:
+    for late in ("live", "deep"):
+        scene = Scene()
+        await scene.turn()
+        scene.watch.certain("unreachable")
+        assert await scene.turn(2) is State.WARMING
+        if late == "live":
+            scene.ask.live_is = TIMEOUT
+            assert await scene.turn() is State.WARMING
+        else:
+            scene.ask.deep_is = HUNG
+            assert await scene.turn(step_s=15.0) is State.WARMING
+            assert scene.ask.deep_asked == 2
+        assert await scene.turn() is State.EJECTED
 
 
 async def test_a_backend_in_maintenance_is_left_alone() -> None:
@@ -361,6 +412,30 @@ async def test_after_maintenance_it_is_unknown() -> None:
     scene.ask.live_is = Outcome()
     assert await scene.turn() is State.READY
     assert scene.backend.reason == ""
+
+
+async def test_maintenance_pardons_what_requests_told_of_it() -> None:
+    """Refusals of a flag that is repaired, and failures of a server that is another now."""
+    scene = Scene()
+    scene.ask.task_is = Task.NONE
+    await scene.turn()
+    await scene.turn(step_s=20.0)  # no deep probe can tell
+    backend = scene.backend
+    scene.watch.refused(key=False)
+    for _ in range(REQUESTS_FALL - 1):
+        scene.lease().fail(scene.now_s)
+    for client in ("a", "b") * 20:
+        scene.lease(client=client).refused(scene.now_s, scene.peers[1:])
+    scene.watch.certain("unreachable")
+    scene.watch.resume()
+    scene.ask.task_is = Task.COMPLETION
+    assert await scene.turn() is State.READY
+    assert backend.penalty.read(scene.now_s) == 0.0
+    for _ in range(REQUESTS_FALL):
+        scene.lease(client="a").fail(scene.now_s)
+        scene.watch.requests_failed()
+    assert backend.fit  # one client's word, and no probe's yet
+    assert not scene.lease(client="c").refused(scene.now_s, scene.peers[1:])
 
 
 async def test_maintenance_pardons_ejections() -> None:
@@ -434,3 +509,24 @@ async def test_a_failed_probe_between_them_does_not_end_a_run_of_failures() -> N
         scene.ask.live_is = TIMEOUT if number % 2 else Outcome()
         await scene.turn()
     assert scene.backend.state is State.EJECTED
+
+
+async def test_one_of_many_without_requests_is_asked_rarely_and_with_them_at_once() -> None:
+    scene = Scene()
+    await scene.turn()
+    assert scene.watch.is_due()  # in a small fleet always
+    scene.watch.pace.idle_s = 100.0
+    await scene.turn(step_s=2.0)
+    scene.now_s += 49.0
+    assert not scene.watch.is_due()
+    lease = scene.lease()
+    assert scene.watch.is_due()
+    lease.end(scene.now_s)
+    assert scene.watch.is_due()  # it may have been that which broke it
+    await scene.turn()
+    assert not scene.watch.is_due()
+    scene.now_s += 100.0
+    assert scene.watch.is_due()
+    scene.ask.live_is = TIMEOUT
+    await scene.turn()
+    assert scene.watch.is_due()  # in doubt it is asked as ever

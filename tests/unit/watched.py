@@ -14,6 +14,7 @@ OK = Outcome(models={"m": b"{}"})
 TIMEOUT = Outcome("timeout")
 REFUSED = Outcome("unreachable", certain=True)
 HUNG = Outcome("hung")
+FAILING = Outcome("failing")
 
 
 def _nothing() -> None:
@@ -56,9 +57,16 @@ class Scene:
     """One backend of a pool of `count`, watched, at `now_s`."""
 
     def __init__(
-        self, count: int = 4, models: tuple[str, ...] = (), deep_interval_s: float = 10.0
+        self,
+        count: int = 4,
+        models: tuple[str, ...] = (),
+        deep_interval_s: float = 10.0,
+        client: str = "",
     ) -> None:
+        """`client`: whose all requests are; each has one of its own where it is not told."""
         self.now_s = 1_000.0
+        self._client = client
+        self._clients = 0
         self.ask = Backends()
         self.peers = [Backend(f"b{i}", f"http://b{i}") for i in range(count)]
         for peer in self.peers[1:]:
@@ -75,5 +83,9 @@ class Scene:
             await self.watch.turn(self.ask)
         return self.backend.state
 
-    def lease(self, tokens: int = 100) -> Lease:
-        return Lease(self.backend, Ask("/", prompt_tokens=tokens, stream=True), self.now_s)
+    def lease(self, tokens: int = 100, client: str = "") -> Lease:
+        """A request of the scene's client, or of one of its own, unless `client` tells whose."""
+        self._clients += 1
+        client = client or self._client or f"10.0.0.{self._clients}"
+        ask = Ask("/", prompt_tokens=tokens, stream=True, client=client)
+        return Lease(self.backend, ask, self.now_s)

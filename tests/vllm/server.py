@@ -12,6 +12,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,7 @@ ENVIRONMENT: Final = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "VLLM_SERVER_DEV_MODE": "1",  # for /pause, see abort_all
+    "VLLM_ENABLE_RESPONSES_API_STORE": "1",  # responses are kept, and may be asked for
     "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # saves 12 s of its start
 }
 
@@ -46,8 +48,9 @@ ENVIRONMENT: Final = {
 class VllmServer:
     """A vLLM process and its children, in a process group of their own."""
 
-    def __init__(self, log: Path, *flags: str) -> None:
+    def __init__(self, log: Path, *flags: str, models: Sequence[str] = (MODEL,)) -> None:
         self._log = log
+        self._models = models
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
         self._leaving = False
@@ -61,10 +64,12 @@ class VllmServer:
         """Begin to load, in place of what still runs; returns at once."""
         self.kill()
         self._leaving = False
+        length = () if "--max-model-len" in self._flags else ("--max-model-len", "4096")
         command = [
             *(str(VENV / "bin" / "vllm"), "serve", str(MODEL_FOLDER), "--load-format", "dummy"),
-            *("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(self.port)),
-            *("--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "64"),
+            *("--served-model-name", *self._models),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--enforce-eager", *length, "--max-num-seqs", "64"),
             # In bfloat16 the best two tokens often tie, and the batch decides between them.
             *("--dtype", "float32", "--enable-prefix-caching", *KV, *self._flags),
         ]

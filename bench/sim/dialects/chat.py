@@ -29,7 +29,11 @@ class Chat:
             b'data: {"id":"chatcmpl-%b","object":"chat.completion.chunk","created":%d,"model":%b,'
             b'"choices":['
         ) % (identity.request_id.encode(), identity.created, quoted(identity.model))
-        self._deltas = [self._head + b'{"index":%d,"delta":{"content":"' % i for i in range(job.n)]
+        self._tool = job.script.tool if job.script is not None else None
+        said, self._close = b'{"content":"', b'"}'
+        if self._tool is not None:
+            said, self._close = b'{"tool_calls":[{"index":0,"function":{"arguments":"', b'"}}]}'
+        self._deltas = [self._head + b'{"index":%d,"delta":%b' % (i, said) for i in range(job.n)]
         self._fingerprint = b',"system_fingerprint":%b' % quoted(identity.fingerprint)
 
     def opening(self) -> list[bytes]:
@@ -39,12 +43,27 @@ class Chat:
         job = self._job
         usage = usage_json(job.prompt_tokens, 0, _NO_DETAILS) if job.continuous_usage else b""
         ids = id_list(job.prompts[0].token_ids()) if job.return_token_ids else b"null"
-        return [
+        roles = [
             b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,'
             b'"finish_reason":null}]%b,"prompt_token_ids":%b,"prompt_text":null}\n\n'
             % (self._head, i, usage, ids)
             for i in range(job.n)
         ]
+        return roles if self._tool is None else [*roles, *map(self._call, range(job.n))]
+
+    def _call(self, index: int) -> bytes:
+        """The chunk that names the tool; its arguments follow."""
+        call = {"index": 0, **self._call_of(index, "")}
+        return (
+            b'%b{"index":%d,"delta":{"tool_calls":[%b]},"logprobs":null,"finish_reason":null}]}\n\n'
+        ) % (self._head, index, orjson.dumps(call))
+
+    def _call_of(self, index: int, arguments: str) -> dict[str, Any]:
+        return {
+            "id": f"chatcmpl-tool-{self._identity.request_id}-{index}",
+            "type": "function",
+            "function": {"name": self._tool, "arguments": arguments},
+        }
 
     def delta(self, choice: Spoken, text: bytes, token_ids: bytes, finish: str | None) -> bytes:
         job = self._job
@@ -52,18 +71,20 @@ class Chat:
         if job.continuous_usage:
             usage = usage_json(choice.prompt.tokens, len(choice.tokens), _NO_DETAILS)
         if finish is None:
-            return b'%b%b"},"logprobs":null,"finish_reason":null,"token_ids":%b}]%b}\n\n' % (
+            return b'%b%b%b,"logprobs":null,"finish_reason":null,"token_ids":%b}]%b}\n\n' % (
                 self._deltas[choice.index],
                 text,
+                self._close,
                 token_ids,
                 usage,
             )
         return (
-            b'%b%b"},"logprobs":null,"finish_reason":"%b","stop_reason":null,"token_ids":%b}]%b%b'
+            b'%b%b%b,"logprobs":null,"finish_reason":"%b","stop_reason":null,"token_ids":%b}]%b%b'
             b"}\n\n"
         ) % (
             self._deltas[choice.index],
             text,
+            self._close,
             finish.encode(),
             token_ids,
             usage,
@@ -106,15 +127,20 @@ class Chat:
 
     def _choice(self, choice: Spoken, finish: str) -> dict[str, Any]:
         ids = [token.token_id for token in choice.tokens] if self._job.return_token_ids else None
+        text = text_of(choice)
+        said = {}
+        if self._tool is not None:
+            said = {"tool_calls": [self._call_of(choice.index, text)]}
         return {
             "index": choice.index,
             "message": {
                 "role": "assistant",
-                "content": text_of(choice),
+                "content": text if self._tool is None else None,
                 "refusal": None,
                 "annotations": None,
                 "audio": None,
                 "function_call": None,
+                **said,
                 "reasoning": None,
             },
             "logprobs": None,

@@ -1,0 +1,115 @@
+"""What one request expects of a backend's cache, and what it leaves there.
+
+Its blocks wait beside the index until its first token shows that the engine has computed them. How
+many tokens they are is an estimate until its answer tells: a text that is few tokens and looks like
+many must not displace what others have there, so what would be much of the cache waits for that
+(`unconfirmed_blocks`).
+"""
+
+from typing import Final
+
+from balancing.ask import Ask
+from balancing.cache_shadow import CacheShadow, kind_of
+from balancing.prefix_index import BLOCK_TOKENS
+
+# A block is a quarter of one at the least: so many fit an index, whatever they are. What is fewer
+# tokens still (blanks, one letter again and again) is cut to as many blocks as it fills so.
+WEIGHT_MIN: Final = 0.25
+# Estimates are rarely off by more; one backend's absurd count must not be believed.
+OFF_MAX: Final = 4
+# What is told is not less than this of an estimate, or the estimate's room is given back.
+OFF_MIN: Final = 0.7
+
+
+class CacheClaim:
+    """Of a prompt with blocks, from its choice to its end."""
+
+    __slots__ = (
+        "_ask",
+        "_cache",
+        "_filled",
+        "_held",
+        "_index_held",
+        "_turn",
+        "_waits",
+        "cached_tokens",
+        "expected_tokens",
+    )
+
+    def __init__(self, cache: CacheShadow, ask: Ask) -> None:
+        self._cache = cache
+        self._ask = ask
+        self._filled = 0.0
+        self._turn = -1  # of the index, when it was put there
+        blocks = ask.blocks
+        self._index_held = held = cache.index.held(blocks)
+        self._waits = held < len(blocks)
+        if self._waits:
+            held = cache.waiting.held(blocks, held)
+            cache.waiting.put(self, blocks, self._index_held)
+        self._held = held
+        self.expected_tokens = ask.leading_tokens(held) if held and ask.reads_cache else 0
+        hits = cache.hits
+        self.cached_tokens = self.expected_tokens
+        if not hits.whole:
+            self.cached_tokens = int(self.expected_tokens * hits.of(kind_of(ask, held)))
+        cache.awaited_tokens += self.expected_tokens
+
+    def computed(self) -> None:
+        """Its first token is there."""
+        ask = self._ask
+        new = ask.prompt_tokens - self._index_held * ask.block_tokens
+        unconfirmed = self._cache.unconfirmed
+        if unconfirmed.fits(ask.client, new / BLOCK_TOKENS):
+            self._put(ask.prompt_tokens)
+            unconfirmed.add(ask.client, self._filled)
+
+    def complete(self, prompt_tokens: int) -> None:
+        """Its answer is whole, and told how long the prompt was; 0: it did not."""
+        thought = self._ask.prompt_tokens
+        if self._turn < 0:
+            self._put(prompt_tokens or thought)
+            return
+        self._cache.unconfirmed.confirm(self._ask.client, self._filled, self._turn)
+        if 0 < prompt_tokens < OFF_MIN * thought:
+            blocks = self._ask.blocks
+            weight, kept = _filled(blocks, thought)
+            told_weight, told_kept = _filled(blocks, prompt_tokens)
+            less = 1.0 - told_weight * told_kept / (weight * kept)
+            self._cache.index.correct(blocks, told_kept, self._filled * less, self._turn)
+
+    def _put(self, prompt_tokens: int) -> None:
+        if self._waits:
+            self._wait_no_more()
+        blocks, index = self._ask.blocks, self._cache.index
+        if prompt_tokens >= len(blocks) * BLOCK_TOKENS:
+            self._filled = index.use(blocks)
+        else:
+            weight, kept = _filled(blocks, prompt_tokens)
+            self._filled = index.use(blocks[:kept], weight)
+        self._turn = index.turns
+
+    def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
+        """The prompt as the backend counted it, and what it found in its cache, where it tells."""
+        # Of the prompt as it was: how far its estimate was off is not the cache's fault.
+        expected = self.expected_tokens
+        if expected:
+            told = expected * prompt_tokens // self._ask.prompt_tokens
+            expected = min(told, OFF_MAX * expected)
+        self._cache.settle(kind_of(self._ask, self._held), expected, cached_tokens)
+
+    def end(self) -> None:
+        """Nothing waits for it any more."""
+        self._cache.awaited_tokens -= self.expected_tokens
+        if self._waits:
+            self._wait_no_more()
+
+    def _wait_no_more(self) -> None:
+        self._waits = False
+        self._cache.waiting.remove(self, self._ask.blocks, self._index_held)
+
+
+def _filled(blocks: tuple[int, ...], prompt_tokens: int) -> tuple[float, int]:
+    """How much of an ordinary block each of them is, and how many there can be at the most."""
+    weight = min(1.0, max(WEIGHT_MIN, prompt_tokens / (len(blocks) * BLOCK_TOKENS)))
+    return weight, min(len(blocks), max(1, int(prompt_tokens / (WEIGHT_MIN * BLOCK_TOKENS))))

@@ -1,0 +1,111 @@
+"""The model that a multipart form names, as audio requests do.
+
+What counts is what vLLM's own reading (Starlette's, on python-multipart) makes of the form: the
+last field `model`, and none where that is a file. Only part heads and that one value are looked
+at: a delimiter is found past any file by one search, and a form of more parts than Starlette
+takes is refused there, so that its rest need not be read.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from balancing.outline import COUNTED_BYTES, Steps
+
+# Starlette refuses more fields, or more files, than this.
+PARTS_MAX: Final = 2_000
+_PARTS_A_STEP: Final = 256
+# A part's own head; clients write below 300 bytes. A longer one names no model: reading its
+# parameters costs some 0.2 ms a KB.
+PART_HEAD_BYTES_MAX: Final = 1_024
+# Heads read in one step.
+_HEAD_BYTES_A_STEP: Final = 4_096
+# Longer than any name that a server is started with.
+MODEL_BYTES_MAX: Final = 1_024
+# RFC 2046 allows 70.
+BOUNDARY_BYTES_MAX: Final = 256
+
+# Quoted text with its escapes, or bare text: of a header's parameters, one after another.
+_PARAMETER: Final = re.compile(
+    rb';[ \t]*([^=;" \t]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*+)"|([^;]*))[ \t]*'
+)
+_DISPOSITION: Final = re.compile(rb"(?:^|\r\n)content-disposition[ \t]*:[^;\r]*", re.IGNORECASE)
+_ESCAPED: Final = re.compile(rb'\\(["\\])')
+
+
+def boundary_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    """What stands between the parts of a multipart form; None where the body is none."""
+    for name, value in headers:
+        if name == b"content-type":  # the first counts, there as here
+            media_type, semicolon, rest = value.partition(b";")
+            if media_type.strip().lower() != b"multipart/form-data":
+                return None
+            boundary = _parameters(semicolon + rest).get(b"boundary", b"")
+            return boundary if len(boundary) <= BOUNDARY_BYTES_MAX else None
+    return None
+
+
+def model_in(body: bytes, boundary: bytes) -> Steps[str | None]:
+    """The last field `model` of a form; None where it has none, or an empty one."""
+    if not boundary:
+        return None
+    delimiter = b"\r\n--" + boundary
+    # The first may begin the body; what stands before it is no part.
+    at = len(delimiter) - 2
+    if not body.startswith(delimiter[2:]):
+        begin = yield from _find(body, delimiter, 0)
+        at = begin + len(delimiter) if begin >= 0 else -1
+    found: bytes | None = None
+    read_bytes = 0  # of heads, in this step
+    for number in range(PARTS_MAX):
+        if number % _PARTS_A_STEP == _PARTS_A_STEP - 1:
+            yield
+        if at < 0 or body.startswith(b"--", at):
+            break
+        head_end = body.find(b"\r\n\r\n", at, at + PART_HEAD_BYTES_MAX)
+        end = yield from _find(body, delimiter, at if head_end < 0 else head_end + 4)
+        if end < 0:
+            break  # a part without an end is none
+        if head_end >= 0 and body.find(b"model", at, head_end) >= 0:
+            read_bytes += head_end - at
+            if read_bytes > _HEAD_BYTES_A_STEP:
+                read_bytes = 0
+                yield
+            parameters = _disposition(body[at + 2 : head_end])
+            if parameters.get(b"name") == b"model":
+                is_text = b"filename" not in parameters
+                value_end = min(end, head_end + 4 + MODEL_BYTES_MAX)
+                found = body[head_end + 4 : value_end] if is_text else None
+        at = end + len(delimiter)
+    return found.decode("utf-8", "replace") or None if found is not None else None
+
+
+def _find(body: bytes, delimiter: bytes, at: int) -> Steps[int]:
+    """Where the next delimiter begins; -1 where there is none."""
+    while True:
+        until = at + COUNTED_BYTES
+        found = body.find(delimiter, at, until + len(delimiter) - 1)
+        if found >= 0 or until >= len(body):
+            return found
+        at = until
+        yield
+
+
+def _disposition(head: bytes) -> dict[bytes, bytes]:
+    """The parameters of a part's Content-Disposition."""
+    for found in _DISPOSITION.finditer(head):
+        line_end = head.find(b"\r\n", found.end())
+        return _parameters(head[found.end() : line_end if line_end >= 0 else len(head)])
+    return {}
+
+
+def _parameters(text: bytes) -> dict[bytes, bytes]:
+    """Parameters by name, in lower case; reading ends where they are malformed."""
+    given: dict[bytes, bytes] = {}
+    at = 0
+    while (found := _PARAMETER.match(text, at)) is not None:
+        quoted, bare = found.group(2), found.group(3)
+        value = bare if quoted is None else _ESCAPED.sub(rb"\1", quoted)
+        given[found.group(1).lower()] = value.strip() if quoted is None else value
+        at = found.end()
+    return given

@@ -1,0 +1,218 @@
+"""The members at the top of a large JSON object, read a slice at a time.
+
+What it finds is what decoding the whole object finds: of equal keys the last. Members that are
+small are decoded by the slice; of a large one only the key is read, and its value passed over by
+its brackets and quotes. So what is wrong inside a large value is left to the backend to say.
+"""
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from balancing.fields import CLIPPED_BYTES, NO_FIELD, READ_WHOLE, UNREADABLE
+from balancing.outline import (
+    BLANKS,
+    COUNTED_BYTES,
+    SLICE_BYTES,
+    Brackets,
+    Steps,
+    depth_after,
+    joined,
+    outline,
+    slice_end,
+)
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+# After which there may be a comma at the top: two brackets back at most, in what is JSON.
+_LOOKS_BACK: Final = 3
+
+_key: Final = msgspec.json.Decoder(str)
+
+
+class NoObject(ValueError):
+    """The text is no JSON object, as far as it was read."""
+
+
+def members(text: bytes, decoder: "msgspec.json.Decoder[S]") -> Steps[S]:
+    """What `decoder` would make of the object, its fields all raw. Raises NoObject."""
+    found = _decoded(decoder, b"")
+    at = yield from _past_blanks(text, 0)
+    if text[at : at + 1] != b"{":
+        raise NoObject
+    whole = False
+    while not whole:
+        at = yield from _past_blanks(text, at + 1)
+        if text[at : at + 1] not in (b'"', b"}"):
+            raise NoObject
+        length, whole = _small_members(text[at : slice_end(text, at)])
+        if length:
+            _merge(found, _decoded(decoder, text[at : at + length]))
+            at += length
+        elif not whole:
+            yield
+            at = yield from _large_member(text, at, found)
+            whole = text[at : at + 1] == b"}"
+        if text[at : at + 1] != (b"}" if whole else b","):
+            raise NoObject
+        if not whole:
+            yield
+    if (yield from _past_blanks(text, at + 1)) < len(text):
+        raise NoObject
+    return found
+
+
+def _merge(found: S, later: S) -> None:
+    for field in msgspec.structs.fields(found):
+        value: msgspec.Raw = getattr(later, field.name)
+        if value is not NO_FIELD:
+            setattr(found, field.name, value)
+
+
+def _large_member(text: bytes, at: int, found: S) -> Steps[int]:
+    """Read the one member that begins there; returns where it ends."""
+    key, at = yield from _key_of(text, at)
+    end = yield from _value_end(text, at)
+    for field in msgspec.structs.fields(found):
+        if field.encode_name == key:
+            whole = field.encode_name in READ_WHOLE
+            until = end if whole else min(end, at + CLIPPED_BYTES)
+            until = yield from _without_end(text, at, until)
+            # Bytes in place of a Raw, which would be copied wherever it is looked at.
+            value = yield from joined([memoryview(text)[at:until]])
+            setattr(found, field.name, value)
+    return end
+
+
+def _without_end(text: bytes, at: int, end: int) -> Steps[int]:
+    """Where the value ends, the blanks behind it apart."""
+    while end > at and text[end - 1] in BLANKS:
+        piece = text[max(at, end - SLICE_BYTES) : end]
+        left = piece.rstrip(BLANKS)
+        end -= len(piece) - len(left)
+        if not left:
+            yield
+    return end
+
+
+def _decoded(decoder: "msgspec.json.Decoder[S]", members_: bytes) -> S:
+    try:
+        return decoder.decode(b"{%b}" % members_)
+    except (*UNREADABLE, RecursionError):
+        raise NoObject from None
+
+
+def _small_members(piece: bytes) -> tuple[int, bool]:
+    """How far whole members reach in a slice that begins with one, and if the object ends there."""
+    outlined, _ = outline(piece, inside=False)
+    brackets = Brackets(outlined, 0)
+    depths = brackets.depths
+    if -1 in depths:
+        return brackets.after(depths.index(-1)) - 1, True
+    number = len(depths)
+    for _ in range(_LOOKS_BACK):
+        number = _last(depths, number)
+        if number < 0:
+            break
+        comma = brackets.comma_at(number, last=True)
+        if comma >= 0:
+            return comma, False
+    return 0, False
+
+
+def _last(depths: list[int], before: int) -> int:
+    """The last place before that one where the depth is 0; -1 where there is none."""
+    try:
+        return before - 1 - depths[:before][::-1].index(0)
+    except ValueError:
+        return -1
+
+
+def _key_of(text: bytes, at: int) -> Steps[tuple[str | None, int]]:
+    """The key of the member that begins there, and where its value begins.
+
+    A key that is longer than a slice is none that anybody looks for.
+    """
+    at += 1
+    key: str | None = None
+    quote = _quote_in(text[at : slice_end(text, at)])
+    if quote >= 0:
+        end = at + quote + 1
+        try:
+            key = _key.decode(text[at - 1 : end])
+        except UNREADABLE:
+            raise NoObject from None
+    else:
+        end = yield from _string_end(text, at)
+    end = yield from _past_blanks(text, end)
+    if text[end : end + 1] != b":":
+        raise NoObject
+    return key, (yield from _past_blanks(text, end + 1))
+
+
+def _quote_in(piece: bytes) -> int:
+    """Where the first quote is that no backslash escapes; -1 where there is none."""
+    if b"\\" in piece:
+        piece = piece.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    return piece.find(b'"')
+
+
+def _string_end(text: bytes, at: int) -> Steps[int]:
+    """Just behind the quote that ends the string in which `at` stands."""
+    while at < len(text):
+        end = slice_end(text, at)
+        quote = _quote_in(text[at:end])
+        if quote >= 0:
+            return at + quote + 1
+        at = end
+        yield
+    raise NoObject
+
+
+def _value_end(text: bytes, at: int) -> Steps[int]:
+    """The comma or bracket behind the value that begins there."""
+    depth, inside = 0, False
+    while at < len(text):
+        end = slice_end(text, at)
+        if inside and b"\\" not in text[at:end]:  # data, as a rule: a search finds its end
+            until = min(at + COUNTED_BYTES, len(text))
+            quote = text.find(b'"', at, until)
+            until = until if quote < 0 else quote
+            if until > end and text.find(b"\\", at, until) < 0:
+                at = until
+                yield
+                continue
+        outlined, inside = outline(text[at:end], inside)
+        deeper = depth_after(outlined, depth)
+        if deeper is None:
+            brackets = Brackets(outlined, depth)
+            depths = brackets.depths
+            number = -1
+            for _ in range(_LOOKS_BACK):
+                try:
+                    number = depths.index(0, number + 1)
+                except ValueError:
+                    break
+                comma = brackets.comma_at(number)
+                if comma >= 0:
+                    return at + comma
+                if number + 1 < len(depths) and depths[number + 1] == -1:
+                    return at + brackets.after(number + 1) - 1
+            else:
+                raise NoObject
+            deeper = depths[-1]
+        depth = deeper
+        at = end
+        yield
+    raise NoObject
+
+
+def _past_blanks(text: bytes, at: int) -> Steps[int]:
+    """The first place from there on that is no blank."""
+    while at < len(text) and text[at] in BLANKS:
+        piece = text[at : at + SLICE_BYTES]
+        left = piece.lstrip(BLANKS)
+        at += len(piece) - len(left)
+        if not left:
+            yield
+    return at

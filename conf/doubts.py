@@ -1,0 +1,149 @@
+"""What a valid configuration says and probably does not mean: told as warnings, with their line.
+
+Each finder yields key paths and problems. Secrets are measured and never shown.
+"""
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from conf.keypath import KeyPath, spell
+from conf.kinds import is_loopback
+from conf.settings import PoolSettings, Settings
+
+Doubt = tuple[KeyPath, str]
+
+# 96 bits in base64; anything shorter is a word that somebody made up.
+KEY_CHARS_MIN: Final = 16
+_PORTS: Final = {"http": 80, "https": 443}
+_WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
+
+
+def doubts(settings: Settings) -> Iterator[Doubt]:
+    """Yield what is to be doubted, but modes of files: those are looked at where they are read."""
+    yield from _ports(settings)
+    yield from _addresses(settings)
+    yield from _probes(settings)
+    yield from _secrets(settings)
+    yield from _fleet(settings)
+    for index, pool in enumerate(settings.pools):
+        yield from _of_pool(pool, ("pools", index))
+
+
+def _ports(settings: Settings) -> Iterator[Doubt]:
+    listen, admin = settings.listen, settings.admin
+    same_host = listen.host == admin.host or not {listen.host, admin.host}.isdisjoint(_WILDCARDS)
+    if listen.port == admin.port != 0 and same_host:
+        yield ("admin", "port"), f"{admin.port} is listen.port too: one of the two cannot listen"
+    own = {port: key for port, key in ((admin.port, "admin"), (listen.port, "listen")) if port}
+    for path, url in _urls(settings):
+        host, port = _place(url)
+        if port in own and (is_loopback(host) or host in _WILDCARDS):
+            yield path, f"is this proxy itself: {own[port]}.port is {port}"
+
+
+def _addresses(settings: Settings) -> Iterator[Doubt]:
+    hosts: list[tuple[KeyPath, str]] = [
+        (("listen", "host"), settings.listen.host),
+        (("admin", "host"), settings.admin.host),
+        *((path, _place(url)[0]) for path, url in _urls(settings)),
+    ]
+    for path, host in hosts:
+        numeric = host.replace(".", "").isdigit()
+        if (numeric or ":" in host) and not _is_address(host):
+            yield path, f"{host} is no IP address, and no name either"
+
+
+def _probes(settings: Settings) -> Iterator[Doubt]:
+    health = settings.health
+    at: KeyPath = ("health",)
+    for path, probe in ((at, health), ((*at, "deep"), health.deep)):
+        if probe.timeout_s > probe.interval_s:
+            yield (
+                (*path, "timeout_s"),
+                f"{probe.timeout_s:g} s is above interval_s ({probe.interval_s:g} s): the next"
+                " probe is due before this one has failed",
+            )
+
+
+def secrets_of(settings: Settings) -> Iterator[tuple[KeyPath, SecretStr, bool]]:
+    """Each secret, at the key that gives it, and whether that names a file."""
+    admin = settings.admin
+    holders: list[tuple[KeyPath, SecretStr | None, str | None]] = [
+        (("admin", "token"), admin.token, admin.token_file)
+    ]
+    for number, pool in enumerate(settings.pools):
+        holders.append((("pools", number, "api_key"), pool.api_key, pool.api_key_file))
+    for number, tenant in enumerate(settings.tenants):
+        for index, key in enumerate(tenant.keys):
+            holders.append((("tenants", number, "keys", index, "key"), key.key, key.key_file))
+    for at, secret, file in holders:
+        if secret is not None:
+            yield at if file is None else (*at[:-1], f"{at[-1]}_file"), secret, file is not None
+
+
+def _secrets(settings: Settings) -> Iterator[Doubt]:
+    for at, secret, _ in secrets_of(settings):
+        if len(secret.get_secret_value()) < KEY_CHARS_MIN:
+            yield (
+                at,
+                f"is a key of fewer than {KEY_CHARS_MIN} characters, which can be guessed:"
+                " `openssl rand -hex 32` makes a good one",
+            )
+
+
+def _fleet(settings: Settings) -> Iterator[Doubt]:
+    """One server that counts as two: each entry would have a load of its own."""
+    seen: dict[tuple[str, int], list[tuple[int, KeyPath]]] = {}
+    for path, url in _urls(settings):
+        index = path[1]
+        assert isinstance(index, int)
+        others = seen.setdefault(_place(url), [])
+        for other, at in others[:1] + others[-1:]:
+            if other == index or _share_models(settings.pools[other], settings.pools[index]):
+                yield path, f"is the server of {spell(at[:-1])} too: one server, one backend"
+                break
+        others.append((index, path))
+
+
+def _of_pool(pool: PoolSettings, at: KeyPath) -> Iterator[Doubt]:
+    seen = set()
+    for index, model in enumerate(pool.models):
+        if model in seen:
+            yield (*at, "models", index), f"{model} is in this list twice"
+        seen.add(model)
+    if pool.tls is not None:
+        plain = [each.name for each in pool.backends if not each.url.startswith("https:")]
+        if len(plain) == len(pool.backends):
+            yield (*at, "tls", "ca_file"), "does nothing: no backend of this pool is https"
+        elif plain:
+            yield (*at, "tls", "ca_file"), f"does nothing for {plain[0]}, whose url is http"
+
+
+def _share_models(one: PoolSettings, other: PoolSettings) -> bool:
+    """Whether two pools may serve the same model: an empty list is whatever its backends have."""
+    return not one.models or not other.models or not set(one.models).isdisjoint(other.models)
+
+
+def _urls(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    for number, pool in enumerate(settings.pools):
+        for index, backend in enumerate(pool.backends):
+            yield ("pools", number, "backends", index, "url"), backend.url
+
+
+def _place(url: str) -> tuple[str, int]:
+    """Host and port."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return "127.0.0.1" if host == "localhost" else host, parts.port or _PORTS[parts.scheme]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

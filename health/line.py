@@ -1,0 +1,146 @@
+"""One connection to a backend, over which it is asked one thing at a time."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+import httptools
+
+# Of an answer, beside its body: its head, and what frames chunks.
+HEAD_BYTES_MAX: Final = 65_536
+
+
+class Unheard(OSError):
+    """The connection ended before the answer did, or what came is no HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status and a body, the latter up to a limit."""
+
+    status: int
+    body: bytes
+
+
+class Line(asyncio.Protocol):
+    """Reads answers, bounded; whatever comes unasked ends the connection."""
+
+    __slots__ = (
+        "_body",
+        "_bytes",
+        "_framed",
+        "_headed",
+        "_limit_bytes",
+        "_parser",
+        "_transport",
+        "_waiter",
+        "heard",
+        "open",
+    )
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[Answer] | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._body = b""
+        self._bytes = 0  # received, of this answer
+        self._framed = False  # the answer tells where it ends
+        self._headed = False  # its head is whole
+        self._limit_bytes = 0
+        self.heard = False  # something came of this answer
+        self.open = False  # another question may be asked
+
+    async def ask(self, request: bytes, limit_bytes: int) -> Answer:
+        """Send a request, and wait for its answer. Raises Unheard; may be cancelled."""
+        assert self._transport is not None
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._body = b""
+        self._bytes = 0
+        self._framed = self._headed = self.heard = False
+        self._limit_bytes = limit_bytes
+        self._transport.write(request)
+        try:
+            return await self._waiter
+        except asyncio.CancelledError:  # what still comes is no answer to what is asked next
+            self._abort()
+            raise
+
+    def close(self) -> None:
+        """End the connection; nobody waits for an answer."""
+        self.open = False
+        if self._transport is not None:
+            self._transport.close()
+
+    # The transport ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's is no asyncio.Transport
+        self.open = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiter is None or self._waiter.done():
+            self._abort()  # nobody asked
+            return
+        self.heard = True
+        self._bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._lost()
+        if len(self._body) >= self._limit_bytes:
+            self._answered()
+            self._abort()
+        elif self._bytes > HEAD_BYTES_MAX + (2 * self._limit_bytes if self._headed else 0):
+            self._lost()
+
+    def eof_received(self) -> None:
+        self._ended()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended(lost=exc is not None)
+
+    def _ended(self, *, lost: bool = False) -> None:
+        """No more comes, which is the end of an answer that does not tell its own."""
+        if self._headed and not self._framed and not lost:
+            self._answered()
+        self._lost()
+
+    def _lost(self) -> None:
+        self._abort()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(Unheard())
+
+    def _answered(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            answer = Answer(self._parser.get_status_code(), self._body[: self._limit_bytes])
+            self._waiter.set_result(answer)
+
+    def _abort(self) -> None:
+        self.open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # The parser -------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._waiter is None or self._waiter.done():  # behind the answer: nobody asked
+            self.open = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        self._headed = True
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        if 100 <= self._parser.get_status_code() < 200:  # the answer is still to come
+            self._framed = self._headed = False
+            return
+        if not self._parser.should_keep_alive():
+            self.open = False
+        self._answered()

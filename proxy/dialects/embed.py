@@ -1,0 +1,36 @@
+"""Cohere's embed: plain JSON that counts its tokens as units to be billed."""
+
+import msgspec
+
+from proxy.dialects.dialect import TOKENS_MAX, UNREADABLE, Dialect, Usage
+
+
+class _Units(msgspec.Struct):
+    input_tokens: int | None = None
+    image_tokens: int | None = None
+
+
+class _Meta(msgspec.Struct):
+    billed_units: _Units | None = None
+
+
+class _Whole(msgspec.Struct):
+    meta: _Meta | None = None
+
+
+_whole = msgspec.json.Decoder(_Whole)
+
+
+class Embed(Dialect):
+    """The embed API."""
+
+    def usage(self, body: bytes) -> Usage | None:
+        try:
+            meta = _whole.decode(body).meta
+        except UNREADABLE:
+            return None
+        units = meta.billed_units if meta is not None else None
+        if units is None:
+            return None
+        tokens = (units.input_tokens or 0) + (units.image_tokens or 0)
+        return Usage(tokens, 0) if 0 < tokens < TOKENS_MAX else None

@@ -1,0 +1,178 @@
+"""Room for bodies and for connections, and who gives way when there is none left.
+
+What a client only holds (half a body, a connection without a request) costs nobody
+while there is room for all. When another needs it, it is taken from whoever holds
+most of it without using it. What is under way is never taken; but near the limit
+whoever has more than an even share begins nothing more, as long as others are there.
+A holder is a tenant, or an address where there are no tenants: behind one address
+everybody is one holder, whom this leaves alone.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from heapq import heapify, heappop, heapreplace, nlargest
+from operator import attrgetter
+from time import monotonic
+from typing import Final, Protocol
+
+# Whoever has held something for less than this may still be about to use it.
+HELD_S: Final = 1.0
+# So many give way at a time: each is answered, and logged.
+CLEARED: Final = 64
+# Above this share of the seats, one holder may have no more than an even share of them.
+NEAR: Final = 0.9
+# Between two looks at all connections, some milliseconds each at 10,000.
+LOOK_S: Final = 0.25
+
+
+class Guest(Protocol):
+    """What is looked at of a client's connection."""
+
+    began_s: float  # its request, or the wait for one
+    body_bytes: int
+    proven: bool  # it has asked for something that is not open to all
+
+    @property
+    def holder(self) -> str: ...
+    @property
+    def waits(self) -> bool:
+        """Whether no request of it is under way."""
+
+    def give_way(self) -> None: ...
+
+
+class Bodies:
+    """The bodies of all requests together. `receiving`: who is still sending, oldest first."""
+
+    __slots__ = ("_holders", "_idle_bytes", "_looked_s", "_slow", "held_bytes", "receiving")
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.receiving: dict[Guest, None] = {}
+        # As of the last look: who only holds something, by holder, the largest first.
+        self._looked_s = float("-inf")
+        self._slow: dict[str, list[Guest]] = {}
+        self._idle_bytes = 0
+        # A heap of (-bytes, holder, how many of its have given way).
+        self._holders: list[tuple[int, str, int]] = []
+
+    def take(self, size_bytes: int, limit_bytes: int, guest: Guest) -> bool:
+        """Count bytes in; False when there is no room that `guest` may have."""
+        if self.held_bytes + size_bytes > limit_bytes and not self._make_room(
+            self.held_bytes + size_bytes - limit_bytes, guest
+        ):
+            return False
+        self.held_bytes += size_bytes
+        return True
+
+    def release(self, size_bytes: int) -> None:
+        self.held_bytes -= size_bytes
+        assert self.held_bytes >= 0
+
+    def fits(self, size_bytes: int, limit_bytes: int) -> bool:
+        """Whether there would be room once those who only hold it gave way."""
+        over_bytes = self.held_bytes + size_bytes - limit_bytes
+        if over_bytes > 0:
+            self._look()
+        return over_bytes <= 0 or over_bytes <= self._idle_bytes
+
+    def clear(self) -> None:
+        """Those who hold most of what is only held give way: memory is short."""
+        slow = self._only_held(monotonic())
+        for guest in nlargest(CLEARED, slow, key=attrgetter("body_bytes")):
+            guest.give_way()
+
+    def _make_room(self, over_bytes: int, wanting: Guest) -> bool:
+        """Whoever holds most gives way, if a few who do are enough; else nobody does."""
+        self._look()
+        holders = self._holders.copy()
+        victims: list[Guest] = []
+        for _ in range(CLEARED):
+            if over_bytes <= 0 or not holders:
+                break
+            below_bytes, name, given = holders[0]
+            victim = self._slow[name][given]
+            if victim is wanting:
+                return False
+            if given + 1 < len(self._slow[name]):
+                heapreplace(holders, (below_bytes + victim.body_bytes, name, given + 1))
+            else:
+                heappop(holders)
+            if victim in self.receiving:
+                victims.append(victim)
+                over_bytes -= victim.body_bytes
+        if over_bytes > 0:
+            return False
+        self._holders = holders
+        for victim in victims:
+            self._idle_bytes -= victim.body_bytes
+            victim.give_way()
+        return True
+
+    def _look(self) -> None:
+        """Find those who only hold something, in one pass; not again for a moment."""
+        now_s = monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        slow: dict[str, list[Guest]] = {}
+        held: Counter[str] = Counter()
+        for guest in self._only_held(now_s):
+            name = guest.holder
+            slow.setdefault(name, []).append(guest)
+            held[name] += guest.body_bytes
+        for guests in slow.values():
+            guests.sort(key=attrgetter("body_bytes"), reverse=True)
+        self._slow = slow
+        self._idle_bytes = sum(held.values())
+        self._holders = [(-held_bytes, name, 0) for name, held_bytes in held.items()]
+        heapify(self._holders)
+
+    def _only_held(self, now_s: float) -> list[Guest]:
+        return [
+            guest
+            for guest in self.receiving
+            if guest.body_bytes and now_s - guest.began_s >= HELD_S
+        ]
+
+
+class Seats:
+    """Who gives way when all connections are taken, and who has more than its share of them."""
+
+    __slots__ = ("_cleared_s", "_crowds", "_looked_s", "_waiting")
+
+    def __init__(self) -> None:
+        self._crowds: frozenset[str] = frozenset()
+        self._looked_s = float("-inf")
+        self._waiting: list[Guest] = []  # as of the last look; who goes first is last
+        self._cleared_s = float("-inf")
+
+    def clear(self, guests: Collection[Guest]) -> None:
+        """Close connections without a request: strangers' first, then those that waited longest."""
+        now_s = monotonic()
+        if now_s - self._cleared_s >= LOOK_S:
+            self._cleared_s = now_s
+            # Of equals whoever is younger goes later.
+            self._waiting = [g for g in guests if _idles(g, now_s)]
+            self._waiting.sort(key=attrgetter("began_s"), reverse=True)
+            self._waiting.sort(key=attrgetter("proven"), reverse=True)
+        for _ in range(min(CLEARED, len(self._waiting))):
+            guest = self._waiting.pop()
+            if guest in guests and _idles(guest, now_s):
+                guest.give_way()
+
+    def crowds(self, holder: str, guests: Collection[Guest], limit: int) -> bool:
+        """Whether the requests of one holder take more than an even share of all seats."""
+        now_s = monotonic()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            held = Counter(guest.holder for guest in guests if not guest.waits)
+            even = limit / max(1, len(held))
+            self._crowds = frozenset(
+                name for name, count in held.items() if len(held) > 1 and count > even
+            )
+        return holder in self._crowds
+
+
+def _idles(guest: Guest, now_s: float) -> bool:
+    return guest.waits and now_s - guest.began_s >= HELD_S

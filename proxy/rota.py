@@ -1,0 +1,47 @@
+"""Work that takes more than one turn of the loop: a step a turn, each in its order.
+
+Large bodies are read so. However many there are, all of them together take one step of every
+turn, so that streams and probes beside them wait for one step and no longer. Parties take
+turns, and each party's own bodies do: whoever sends many large ones delays its own.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+Step = Callable[[], bool]
+
+
+class Rota:
+    """Whose turn it is next."""
+
+    __slots__ = ("_loop", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[str, deque[Step]] = {}  # of each party, who is next first
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def add(self, party: str, step: Step) -> None:
+        """Call `step` in turns to come for as long as it says that there is more to do.
+
+        It raises nothing.
+        """
+        if not self._waiting:
+            self._loop.call_soon(self._turn)
+        self._waiting.setdefault(party, deque()).append(step)
+
+    def _turn(self) -> None:
+        party, steps = next(iter(self._waiting.items()))
+        step = steps[0]
+        more = step()  # may add others
+        steps.popleft()
+        if more:
+            steps.append(step)
+        del self._waiting[party]
+        if steps:
+            self._waiting[party] = steps
+        if self._waiting:
+            self._loop.call_soon(self._turn)

@@ -1,0 +1,89 @@
+"""`penstock demo`: what somebody who tries it sees first."""
+
+import asyncio
+import os
+import re
+import resource
+import shlex
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from proxy.demo import ADMIN_PORT
+from tests.e2e.process import ROOT
+
+STARTS_WITHIN_S = 30.0
+# What a shell has before anybody raises it.
+DESCRIPTORS = 1_024
+
+
+def _as_in_a_shell() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+
+
+@asynccontextmanager
+async def demo(*flags: str) -> AsyncIterator[list[str]]:
+    """A running demo: the lines up to its last word before the access log."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "proxy", "demo", *flags),
+        cwd=ROOT,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=_as_in_a_shell,
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    try:
+        async with asyncio.timeout(STARTS_WITHIN_S):
+            while "access log" not in (lines or [""])[-1]:
+                line = (await process.stderr.readline()).decode()
+                assert line, lines
+                lines.append(line)
+        yield lines
+    finally:
+        process.send_signal(signal.SIGINT)
+        await asyncio.wait_for(process.communicate(), 20)
+
+
+async def ran(command: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        *shlex.split(command), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), STARTS_WITHIN_S)
+    return process.returncode or 0, out.decode()
+
+
+@pytest.mark.timeout(90)
+async def test_the_demo_says_what_to_try_and_what_to_expect() -> None:
+    async with demo("--backends", "2", "--admin-port", "0") as lines:
+        text = "".join(lines)
+        assert lines[0].startswith("penstock is serving 2 simulated vLLM servers"), text
+        assert "WARNING" not in text
+        assert "gibberish" in text
+        found = re.search(r"^    (\S.* status --admin http://127.0.0.1:\d+)$", text, re.M)
+        assert found, text
+        status, told = await ran(found[1])
+        assert status == 0
+        assert told.endswith("2 of 2 can serve\n")
+
+
+@pytest.mark.timeout(90)
+async def test_the_demos_admin_port_is_the_usual_one_where_that_is_free() -> None:
+    try:
+        usual = await asyncio.start_server(lambda *_: None, "127.0.0.1", ADMIN_PORT)
+    except OSError:
+        usual = None  # somebody else has it, which is the same
+    async with demo("--backends", "1") as lines:
+        found = re.search(r"status --admin http://127.0.0.1:(\d+)", "".join(lines))
+        assert found
+        assert int(found[1]) != ADMIN_PORT
+    if usual is None:
+        return
+    usual.close()
+    await usual.wait_closed()
+    async with demo("--backends", "1") as lines:
+        assert f"status --admin http://127.0.0.1:{ADMIN_PORT}\n" in "".join(lines)

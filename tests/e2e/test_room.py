@@ -1,0 +1,93 @@
+"""What one client only holds is not kept from another: bodies and connections."""
+
+import asyncio
+import time
+
+import orjson
+import pytest
+
+from tests.e2e.wire import BODY, PROMPT, Client, Guard, request
+
+TENANTS = [{"name": name, "keys": [{"key": name * 20}]} for name in ("mallory", "victim")]
+LIMITS = {"body_bytes": 65_536, "bodies_bytes": 131_072}
+HELD_S = 1.2  # what was held for a second may be taken
+
+
+def keyed(tenant: str, *fields: bytes, body: bytes = BODY) -> bytes:
+    raw = request(*fields, body=body)
+    return raw.replace(b"Bearer sk-canary-7f3a", b"Bearer " + (tenant * 20).encode())
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [(b"GET", b"/health"), (b"OPTIONS", b"/v1/completions"), (b"POST", b"/none")],
+)
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_what_needs_no_key_holds_no_memory(
+    guard: Guard, method: bytes, path: bytes, chunked: bool
+) -> None:
+    _, penstock = await guard(
+        limits=LIMITS,
+        tenants=TENANTS,
+        listen={
+            "host": "127.0.0.1",
+            "port": 0,
+            "cors_origins": ["*"],
+        },
+    )
+    frame = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 65536"
+    sent = b"ffff\r\n" + b"x" * 60_000 if chunked else b"x" * 65_535
+    strangers = [
+        await Client.open(penstock, request(frame, method=method, path=path, body=sent))
+        for _ in range(2)
+    ]
+    for stranger in strangers:
+        assert (await stranger.answer()).status in (200, 204, 401)
+    body = orjson.dumps({"prompt": PROMPT + " " * 60_000, "max_tokens": 1})
+    client = await Client.open(penstock, keyed("victim", body=body))
+    assert (await client.answer()).status == 200
+    for stranger in strangers:  # nor does one that goes on keep its place
+        assert await stranger.rest(4.0) == b""
+
+
+async def test_a_health_check_with_a_small_body_keeps_its_connection(guard: Guard) -> None:
+    _, penstock = await guard()
+    check = request(method=b"GET", path=b"/health", body=b"{}")
+    client = await Client.open(penstock, check + check)
+    for _ in range(2):
+        assert (await client.answer()).status == 200
+    client.send(request())
+    assert (await client.answer()).status == 200
+
+
+async def test_slow_bodies_of_one_tenant_cost_another_nothing(guard: Guard) -> None:
+    server, penstock = await guard(limits=LIMITS, tenants=TENANTS)
+    half = keyed("mallory", b"Content-Length: 65536", body=b"x" * 65_000)
+    slow = [await Client.open(penstock, half) for _ in range(2)]
+    await asyncio.sleep(HELD_S)
+    body = orjson.dumps({"prompt": PROMPT + " " * 60_000, "max_tokens": 1})
+    for _ in range(3):
+        client = await Client.open(penstock, keyed("victim", body=body))
+        assert (await client.answer()).status == 200
+    refused = await slow[0].answer()  # the one of them that was in the way
+    assert (refused.status, refused.code) == (429, "overloaded")
+    assert len(server.seen) == 3
+    slow[1].send(b"x" * 536)
+    assert (await slow[1].answer()).status == 400  # no JSON, but it was read to its end
+
+
+async def test_connections_that_ask_nothing_make_room(guard: Guard) -> None:
+    _, penstock = await guard(limits={"connections": 4})
+    known = await Client.open(penstock, request())
+    assert (await known.answer()).status == 200
+    heads = (b"", request()[:40], request(method=b"GET", path=b"/health", body=None))
+    strangers = [await Client.open(penstock, head) for head in heads]
+    await asyncio.sleep(HELD_S)
+    began_s = time.monotonic()
+    newcomer = await Client.open(penstock)
+    await asyncio.sleep(0.1)
+    newcomer.send(request())
+    assert (await newcomer.answer()).status == 200
+    assert time.monotonic() - began_s < 1.0
+    for stranger in strangers:
+        assert await stranger.rest() is not None  # gone

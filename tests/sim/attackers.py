@@ -1,0 +1,146 @@
+"""Clients that misbehave, beside a workload of others' on the same simulated engines.
+
+Each asks at a steady rate while the workload lasts. What becomes of the others is in the figures:
+only their answers are counted.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+from random import Random
+
+from balancing.ask import Ask
+from balancing.lease import Lease
+from bench.routing.cell import maker
+from bench.routing.experiment import PATH, Experiment, Router
+from bench.routing.generators import agentic
+from bench.routing.load import fitting, speedup
+from bench.routing.outcome import Outcome
+from bench.routing.trace import BLOCK_TOKENS, Arrival
+from bench.sim.engine import Sequence as EngineSequence
+from bench.sim.profiles import GPUS
+
+GPU = GPUS["70b-4xh100"]
+BACKENDS = 8
+TENANT = "attacker"
+
+
+class _Answer:
+    """What the attacker's engine request tells: only its lease hears of it."""
+
+    def __init__(self, lease: Lease, ask: Ask) -> None:
+        self.lease = lease
+        self.ask = ask
+        self.now_s = 0.0
+        self.sequence: EngineSequence | None = None
+        self.gives_up = False
+
+    def token(self) -> None:
+        sequence = self.sequence
+        assert sequence is not None
+        self.lease.first_token(self.now_s)
+        self.lease.tokens(1)
+        if self.gives_up:
+            self.lease.end(self.now_s)
+        elif sequence.done:
+            self.lease.complete(self.now_s)
+            self.lease.settle(sequence.prompt_tokens, sequence.cached_tokens)
+
+
+class Attacked(Experiment):
+    """An experiment with a client of `per_s` requests a second beside its arrivals.
+
+    `tokens`: of each prompt. `refused_s`: after so long the engine answers 400; None: it serves
+    them. `real`: so many tokens there are for the engine, and the client gives up at the first
+    token of the answer. `again`: the text is always the same, which a cache would find; `reads`:
+    the engine does.
+    """
+
+    def attack(
+        self,
+        *,
+        per_s: float,
+        tokens: int,
+        refused_s: float | None = None,
+        again: bool = False,
+        reads: bool = True,
+        tenant: str = TENANT,
+        real: int | None = None,
+    ) -> None:
+        self._tokens = tokens
+        self._per_s = per_s
+        self._refused_s = refused_s
+        self._again = again
+        self._reads = reads
+        self._tenant = tenant
+        self._real = real
+        self._block = count(-1, -1)
+        self._text = self._fresh()
+        self._at(0.0, self._ask_one)
+
+    def _fresh(self) -> tuple[int, ...]:
+        return tuple(next(self._block) for _ in range(self._tokens // BLOCK_TOKENS))
+
+    def _ask_one(self, now_s: float) -> None:
+        if now_s > self.until_s:
+            return
+        self._at(now_s + 1.0 / self._per_s, self._ask_one)
+        router: Router = self._routers[0]
+        blocks = self._text if self._again else self._fresh()
+        ask = Ask(
+            PATH,
+            prompt_tokens=self._tokens,
+            blocks=blocks,
+            block_tokens=float(BLOCK_TOKENS),
+            stream=True,
+            tenant=self._tenant,
+            client=self._tenant,
+            output_tokens=router.lengths.expect(self._tenant, None, PATH, None),
+            uncut=True,
+        )
+        lease = router.gate.choose(ask, now_s)
+        if self._refused_s is not None:
+            self._at(now_s + self._refused_s, partial(self._refuse, router, lease))
+            return
+        answer = _Answer(lease, ask)
+        parts = BLOCK_TOKENS // self._profile.block_tokens
+        salt = () if self._reads else (next(self._block),)
+        hashes = [(name, part, *salt) for name in blocks for part in range(parts)]
+        real = self._real
+        if real is not None:
+            hashes = hashes[: real // self._profile.block_tokens]
+        answer.gives_up = real is not None
+        answer.sequence = EngineSequence(real or self._tokens, 1, answer, None, hashes)
+        self._submit(int(lease.backend.name), answer.sequence, now_s)
+
+    def _refuse(self, router: Router, lease: Lease, now_s: float) -> None:
+        router.gate.refused(lease, now_s)
+        lease.complete(now_s)
+
+    def _deliver(
+        self, index: int, life: int, emissions: list[EngineSequence], now_s: float
+    ) -> None:
+        others = []
+        for sequence in emissions:
+            if isinstance(sequence.owner, _Answer):
+                sequence.owner.now_s = now_s
+                sequence.owner.token()
+            else:
+                others.append(sequence)
+        super()._deliver(index, life, others, now_s)
+
+    def play(self, arrivals: Sequence[Arrival]) -> Outcome:
+        self.until_s = arrivals[-1].at_s
+        return self.run(arrivals)
+
+
+def conversations(seconds: float, load: float, seed: int = 1) -> list[Arrival]:
+    """Agents' turns at that load."""
+    arrivals = fitting(agentic(seconds, Random(seed)), GPU)
+    faster = speedup(arrivals, GPU, BACKENDS, load)
+    return [each._replace(at_s=each.at_s / faster) for each in arrivals]
+
+
+def experiment(seed: int = 1) -> Attacked:
+    """The default policy before eight engines."""
+    return Attacked(maker("token_cost"), GPU, backends=BACKENDS, routers=1, seed=seed)

@@ -1,0 +1,60 @@
+"""What one client can do to the others' time to first token: little."""
+
+import pytest
+
+from tests.sim.attackers import conversations, experiment
+
+SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def calm() -> dict[str, float]:
+    """The others alone."""
+    alone = experiment()
+    return alone.play(conversations(SECONDS, 0.8)).figures()
+
+
+def test_prompts_that_are_refused_displace_nothing(calm: dict[str, float]) -> None:
+    attacked = experiment()
+    attacked.attack(per_s=4.0, tokens=327_000, refused_s=0.02)
+    figures = attacked.play(conversations(SECONDS, 0.8)).figures()
+    assert figures["hit_rate"] > calm["hit_rate"] - 0.05
+    assert figures["ttft_mean_s"] < 1.5 * calm["ttft_mean_s"]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_prompts_that_are_refused_after_a_while_are_no_work(
+    calm: dict[str, float], told: bool
+) -> None:
+    """By the models' context where it is told, else by what became of those before."""
+    attacked = experiment()
+    for backend in attacked.known if told else ():
+        backend.contexts = {None: 131_072}
+    attacked.attack(per_s=4.0, tokens=327_000, refused_s=0.5)
+    figures = attacked.play(conversations(SECONDS, 0.8)).figures()
+    assert figures["hit_rate"] > calm["hit_rate"] - 0.03
+    assert figures["ttft_mean_s"] < 1.25 * calm["ttft_mean_s"]
+
+
+@pytest.mark.parametrize("per_s", [1.0, 4.0])
+def test_text_that_no_engine_reads_teaches_nothing(calm: dict[str, float], per_s: float) -> None:
+    """It looks like a long prompt, and nobody is told that it is none."""
+    attacked = experiment()
+    attacked.attack(per_s=per_s, tokens=24_000, real=10)
+    figures = attacked.play(conversations(SECONDS, 0.8)).figures()
+    assert figures["hit_rate"] > calm["hit_rate"] - 0.08
+    assert figures["ttft_mean_s"] < 1.5 * calm["ttft_mean_s"]
+    speeds = [backend.prefill_speed.work_per_s for backend in attacked.known]
+    assert max(speeds) < 2 * min(speeds)
+
+
+@pytest.mark.parametrize("tenant", ["attacker", ""])
+def test_prompts_that_are_never_found_speak_for_themselves(
+    calm: dict[str, float], tenant: str
+) -> None:
+    """The same text once a second, of which the engine reads no cache."""
+    attacked = experiment()
+    attacked.attack(per_s=1.0, tokens=8_192, again=True, reads=False, tenant=tenant)
+    figures = attacked.play(conversations(SECONDS, 0.8)).figures()
+    assert figures["hit_rate"] > calm["hit_rate"] - 0.07
+    assert figures["ttft_mean_s"] < 2.0 * calm["ttft_mean_s"]

@@ -1,0 +1,421 @@
+"""Whose fault a failure is: one client's requests turn nobody against a backend."""
+
+from random import Random
+from typing import cast
+
+import pytest
+
+from balancing.accusers import NAMES_MAX, Accusers, Cause
+from balancing.ask import Ask
+from balancing.backend import Backend, State
+from balancing.blame import KEYS_MAX, WITHIN_S, Blame
+from balancing.fleet import Fleet, Pool
+from balancing.gate import Gate
+from balancing.lease import Lease
+from balancing.penalty import PENALTY_S
+from balancing.policies import POLICIES
+from health.machine import PROBATION_FALL, REQUESTS_FALL
+from health.probes import Outcome, Task
+from proxy.complaint import complain
+from proxy.errors import BackendError, ConnectionReset
+from proxy.plane import DataPlane
+from tests.unit.watched import FAILING, HUNG, OK, Scene
+
+ATTACKER, VICTIM = "6.6.6.6", "10.0.0.1"
+
+
+def fleet(count: int = 4) -> tuple[Pool, Gate]:
+    backends = tuple(Backend(f"b{i}", "http://127.0.0.1:1") for i in range(count))
+    for backend in backends:
+        backend.state = State.READY
+    pool = Pool("default", backends, POLICIES["token_cost"](backends))
+    return pool, Gate(lambda: Fleet((pool,)), Random(2))
+
+
+def ask_of(client: str, path: str = "/v1/completions") -> Ask:
+    return Ask(path, prompt_tokens=200, stream=True, client=client)
+
+
+class Plane:
+    """What a complaint asks of the data plane."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.asleep = False
+
+    def of(self) -> DataPlane:
+        return cast("DataPlane", self)
+
+    def was_asleep(self, began_s: float, now_s: float) -> bool:
+        return self.asleep
+
+    def failed(self, backend: Backend, error: BackendError, cause: Cause) -> None:
+        pass
+
+
+def failed(gate: Gate, backend: Backend, ask: Ask, now_s: float) -> Cause:
+    lease = Lease(backend, ask, now_s)
+    cause = gate.cause(lease, now_s)
+    lease.fail(now_s, cause=cause)
+    return cause
+
+
+# In a row at one backend ------------------------------------------------------------------
+
+
+async def test_one_clients_failures_ask_a_probe_and_its_pass_clears_them() -> None:
+    scene = Scene()
+    await scene.turn()
+    for _ in range(10):
+        for _ in range(REQUESTS_FALL):
+            scene.lease(client=ATTACKER).fail(scene.now_s)
+            scene.watch.requests_failed()
+            assert scene.backend.fit
+        asked = scene.ask.deep_asked
+        assert await scene.turn() is State.READY
+        assert scene.ask.deep_asked == asked + 1
+        assert scene.backend.failures_in_row == 0
+
+
+async def test_streams_that_progress_stand_in_for_no_probe_that_failures_ask_for() -> None:
+    scene = Scene()
+    await scene.turn()
+    stream = scene.lease()
+    scene.now_s += 60.0
+    stream.tokens(1)
+    for _ in range(REQUESTS_FALL):
+        scene.lease(client=ATTACKER).fail(scene.now_s)
+        scene.watch.requests_failed()
+    await scene.turn()
+    assert scene.ask.deep_asked == 1
+
+
+async def test_behind_one_address_a_probe_that_fails_too_is_enough() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.deep_is = FAILING
+    for _ in range(2):
+        scene.lease(client=VICTIM).fail(scene.now_s)
+        scene.watch.requests_failed()
+    assert await scene.turn() is State.SUSPECT
+    for _ in range(REQUESTS_FALL - 3):
+        scene.lease(client=VICTIM).fail(scene.now_s)
+        scene.watch.requests_failed()
+        assert scene.backend.fit
+    scene.lease(client=VICTIM).fail(scene.now_s)
+    scene.watch.requests_failed()
+    assert scene.backend.state is State.EJECTED  # by the fifth failure, as for several clients
+
+
+async def test_a_burst_behind_one_address_is_decided_by_the_first_probe() -> None:
+    for deep, state in ((FAILING, State.EJECTED), (HUNG, State.EJECTED), (Outcome(), State.READY)):
+        scene = Scene()
+        await scene.turn()
+        scene.ask.deep_is = deep
+        for _ in range(20):
+            scene.lease(client=VICTIM).fail(scene.now_s)
+            scene.watch.requests_failed()
+        assert await scene.turn() is state
+
+
+async def test_a_busy_probe_and_one_that_is_slow_while_others_progress_confirm_nothing() -> None:
+    scene = Scene()
+    await scene.turn()
+    stream = scene.lease()
+    for deep in (HUNG, Outcome("status_503", busy=True)):
+        scene.ask.deep_is = deep
+        scene.ask.during_deep = lambda: stream.tokens(1)
+        for _ in range(REQUESTS_FALL):
+            scene.lease(client=ATTACKER).fail(scene.now_s)
+            scene.watch.requests_failed()
+        await scene.turn()
+        assert scene.backend.fit
+
+
+async def test_where_no_probe_can_tell_the_requests_do() -> None:
+    """Transcription; and a key that only clients have."""
+    for task, deep in ((Task.NONE, Outcome()), (None, Outcome("status_401", busy=True))):
+        scene = Scene()
+        scene.ask.task_is, scene.ask.deep_is = task, deep  # type: ignore[assignment]
+        await scene.turn()
+        for _ in range(REQUESTS_FALL):
+            scene.lease(client=VICTIM).fail(scene.now_s)
+            scene.watch.requests_failed()
+        assert await scene.turn() is State.EJECTED
+
+
+async def test_a_stray_failure_of_another_client_is_no_agreement() -> None:
+    scene = Scene()
+    await scene.turn()
+    for client in (VICTIM, *[ATTACKER] * REQUESTS_FALL):
+        scene.lease(client=client).fail(scene.now_s)
+        scene.watch.requests_failed()
+    assert scene.backend.fit
+    scene.lease(client=VICTIM).fail(scene.now_s)
+    scene.watch.requests_failed()
+    assert scene.backend.state is State.EJECTED
+
+
+async def test_one_client_keeps_no_backend_from_warming_up() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.watch.certain("unreachable")
+    assert await scene.turn(2) is State.WARMING
+    for _ in range(10 * PROBATION_FALL):
+        scene.lease(client=ATTACKER).fail(scene.now_s)
+        scene.watch.requests_failed()
+        assert await scene.turn(step_s=2.0) is not State.EJECTED
+    assert scene.backend.state is State.READY
+
+
+async def test_two_clients_or_a_probe_end_a_probation() -> None:
+    for clients, deep in ((("a", "b"), Outcome()), (("a", "a"), FAILING)):
+        scene = Scene()
+        await scene.turn()
+        scene.watch.certain("unreachable")
+        assert await scene.turn(2) is State.WARMING
+        scene.ask.deep_is, scene.ask.ready_is = deep, OK
+        for client in clients:
+            scene.lease(client=client).fail(scene.now_s)
+            scene.watch.requests_failed()
+        assert await scene.turn() is State.EJECTED
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3 * NAMES_MAX])
+def test_the_loudest_is_none_of_the_others_whenever_it_comes(before: int) -> None:
+    accusers = Accusers()
+    for number in range(before):
+        accusers.add(f"10.0.0.{number}")
+    for _ in range(1_000):
+        accusers.add(ATTACKER)
+    # Of clients that are forgotten each takes a failure of the others along, at the most.
+    assert before <= accusers.others <= before * (1 + 1 / NAMES_MAX)
+    assert 1_000 - before <= accusers.of(ATTACKER) <= 1_000
+
+
+def test_of_many_clients_none_is_the_loudest() -> None:
+    accusers = Accusers()
+    for number in range(1_000):
+        accusers.add(str(number))
+    assert accusers.others >= 999
+    accusers.clear()
+    accusers.add(None)  # nobody's doing
+    assert accusers.others == 1
+
+
+# Everywhere -------------------------------------------------------------------------------
+
+
+def test_what_fails_at_more_than_half_of_a_pool_is_the_clients() -> None:
+    pool, gate = fleet()
+    a, b, c, d = pool.backends
+    causes = [failed(gate, each, ask_of(ATTACKER), 0.0) for each in (a, a, b, c, d, a)]
+    assert causes == [Cause.BACKEND] * 3 + [Cause.CLIENT] * 3
+    assert [each.failures_in_row for each in pool.backends] == [2, 1, 0, 0]
+    assert failed(gate, c, ask_of(VICTIM), 1.0) is Cause.BACKEND
+    assert failed(gate, d, ask_of(ATTACKER), WITHIN_S) is Cause.BACKEND  # what was is forgotten
+
+
+def test_a_pool_of_one_has_nobody_to_compare_with() -> None:
+    pool, gate = fleet(1)
+    for _ in range(9):
+        assert failed(gate, pool.backends[0], ask_of(ATTACKER), 0.0) is Cause.BACKEND
+
+
+def test_a_kind_of_request_that_fails_everywhere_for_several_is_the_kinds() -> None:
+    pool, gate = fleet()
+    for client, backend in zip("xyxy", pool.backends, strict=True):
+        cause = failed(gate, backend, ask_of(client, "/v1/responses"), 0.0)
+    assert cause is Cause.KIND
+    assert failed(gate, pool.backends[3], ask_of("z", "/v1/responses"), 0.0) is Cause.KIND
+    assert failed(gate, pool.backends[3], ask_of("z"), 0.0) is Cause.BACKEND
+
+
+@pytest.mark.parametrize("clients", [1, 40])
+def test_one_failure_at_the_peer_excuses_no_backend_that_fails_everything(clients: int) -> None:
+    """Behind one ingress too, where its probes pass or none can be made."""
+    pool, gate = fleet(2)
+    bad, sound = pool.backends
+    for minute in range(5):
+        failed(gate, sound, ask_of("0"), 60.0 * minute)
+        before = bad.failures_in_row
+        for second in range(1, 50):
+            failed(gate, bad, ask_of(str(second % clients)), 60.0 * minute + second)
+        assert bad.failures_in_row - before >= 40
+    assert sound.failures_in_row <= 1
+
+
+def test_what_fails_everywhere_is_explained_however_long_it_has_failed_at_one() -> None:
+    """Not all are sent the same number of requests, and one may have failed before."""
+    pool, gate = fleet()
+    for second in range(600):
+        failed(gate, pool.backends[0], ask_of("xy"[second % 2]), float(second))
+    causes = [
+        failed(gate, pool.backends[number % 4], ask_of("xyz"[number % 3]), 600.0 + 0.5 * number)
+        for number in range(400)
+    ]
+    assert causes[200:].count(Cause.BACKEND) == 0
+
+
+def test_one_client_makes_no_kind_suspect() -> None:
+    pool, gate = fleet()
+    for backend in pool.backends:
+        failed(gate, backend, ask_of(ATTACKER), 0.0)
+    assert failed(gate, pool.backends[0], ask_of(VICTIM), 0.0) is Cause.BACKEND
+
+
+def test_backends_that_are_out_are_none_of_the_half() -> None:
+    pool, gate = fleet()
+    a, b, c, _ = pool.backends
+    for each in (a, b):
+        failed(gate, each, ask_of(VICTIM), 0.0)
+        each.state = State.EJECTED
+    assert failed(gate, c, ask_of(VICTIM), 0.0) is Cause.BACKEND
+
+
+def test_what_is_excused_explains_no_later_failure() -> None:
+    """Streams of three clients broke all over while the process slept; then a backend dies."""
+    pool, gate = fleet()
+    plane = Plane(gate)
+    plane.asleep = True
+    for client in "abc":
+        for backend in pool.backends:
+            complain(plane.of(), Lease(backend, ask_of(client), 0.0), ConnectionReset(), 70.0)
+    assert [each.failures_in_row for each in pool.backends] == [0] * 4
+    plane.asleep = False
+    dead = pool.backends[0]
+    for number in range(REQUESTS_FALL):
+        lease = Lease(dead, ask_of("abc"[number % 3]), 71.0 + number)
+        complain(plane.of(), lease, ConnectionReset(), 71.0 + number)
+    assert dead.failures_in_row == REQUESTS_FALL
+
+
+def test_its_memory_is_bounded() -> None:
+    pool, _ = fleet()
+    blame = Blame()
+    for number in range(3 * KEYS_MAX):
+        blame.note(pool, Lease(pool.backends[0], ask_of(str(number)), 0.0), 0.0)
+    assert len(blame) <= KEYS_MAX
+
+
+def test_colluding_clients_that_fail_everywhere_eject_nobody() -> None:
+    """Three of them, each request at the place that is chosen for it; nothing completes."""
+    _, gate = fleet(8)
+    attackers = ["x", "y", "z"]
+    worst = 0
+    for number in range(300):
+        now_s = number * 0.2
+        lease = gate.choose(ask_of(attackers[number % 3]), now_s)
+        lease.fail(now_s, cause=gate.cause(lease, now_s))
+        worst = max(worst, lease.backend.failures_in_row)
+    assert worst < REQUESTS_FALL
+
+
+# What it costs others ------------------------------------------------------------------------
+
+
+def test_one_client_makes_a_backend_dear_to_itself_alone() -> None:
+    pool, gate = fleet()
+    backend = pool.backends[0]
+    for _ in range(3):
+        failed(gate, backend, ask_of(ATTACKER), 0.0)
+    assert backend.penalty.read(0.0, ATTACKER) == 3 * PENALTY_S
+    assert backend.penalty.read(0.0, VICTIM) == 0.0
+    failed(gate, backend, ask_of(VICTIM), 0.0)
+    assert backend.penalty.read(0.0, "10.0.0.2") > 0.0  # two have met something
+
+
+def test_what_fails_everywhere_makes_nobody_dear_to_others() -> None:
+    pool, gate = fleet()
+    for number in range(40):
+        failed(gate, pool.backends[number % 4], ask_of(ATTACKER), 0.1 * number)
+    failed(gate, pool.backends[0], ask_of("other"), 4.0)
+    dear = [each.penalty.read(4.0, VICTIM) for each in pool.backends]
+    assert dear[1:] == [0.0, 0.0, 0.0]
+    assert dear[0] <= PENALTY_S
+
+
+@pytest.mark.parametrize("policy", ["least_requests", "peak_ewma", "least_tokens", "token_cost"])
+def test_a_victims_requests_go_where_they_went_without_the_attacker(policy: str) -> None:
+    """Its session's cache is at one backend, and half of an attacker's requests fail there."""
+    backends = tuple(Backend(f"b{i}", "http://127.0.0.1:1") for i in range(2))
+    for backend in backends:
+        backend.state = State.READY
+    chosen = POLICIES[policy](backends)
+    for _ in range(3):
+        Lease(backends[0], ask_of(ATTACKER), 0.0).fail(0.0)
+    Lease(backends[1], Ask("/", prompt_tokens=10_000, stream=True), 0.0)  # it has a little to do
+    assert chosen.choose(backends, ask_of(VICTIM), 0.1, Random(1)) is backends[0]
+    assert chosen.choose(backends, ask_of(ATTACKER), 0.1, Random(1)) is backends[1]
+
+
+def test_one_clients_retries_leave_room_for_others() -> None:
+    pool, gate = fleet()
+    for backend in pool.backends:  # nobody is alone any more
+        failed(gate, backend, ask_of(VICTIM), 0.0)
+        gate.may_retry(Lease(backend, ask_of(VICTIM), 0.0), Cause.BACKEND, 0.0)
+    for _ in range(50):
+        lease = Lease(pool.backends[0], ask_of(ATTACKER), 0.0)
+        if gate.may_retry(lease, Cause.BACKEND, 0.0):
+            Lease(pool.backends[1], ask_of(ATTACKER), 0.0, retry=True)
+    assert not gate.may_retry(Lease(pool.backends[0], ask_of(ATTACKER), 0.0), Cause.BACKEND, 0.0)
+    assert gate.may_retry(Lease(pool.backends[0], ask_of("new"), 0.0), Cause.BACKEND, 0.0)
+
+
+@pytest.mark.parametrize("clients", [1, 40])
+def test_of_two_engines_that_die_together_as_much_moves_on_behind_one_address(clients: int) -> None:
+    """All in prefill; the third has room, and the budget says how much at once."""
+    pool, gate = fleet(3)
+    leases = [
+        Lease(pool.backends[number % 3], ask_of(str(number % clients)), 0.0) for number in range(60)
+    ]
+    moved = 0
+    for lease in leases:
+        if lease.backend is pool.backends[2]:
+            continue
+        cause = gate.cause(lease, 1.0)
+        lease.fail(1.0, cause=cause)
+        if gate.may_retry(lease, cause, 1.0):
+            moved += 1
+            Lease(pool.backends[2], lease.ask, 1.0, retry=True)
+    assert moved >= 10  # a fifth of sixty, less what has ended meanwhile
+
+
+def test_what_a_kind_of_request_fails_of_takes_nobodys_free_pass() -> None:
+    pool, gate = fleet()
+    for backend in pool.backends[1:]:
+        assert gate.may_retry(Lease(backend, ask_of(ATTACKER), 0.0), Cause.KIND, 0.0)
+    for _ in range(30):  # far more than a fifth
+        lease = Lease(pool.backends[0], ask_of(VICTIM), 0.0)
+        lease.fail(0.0)
+        assert gate.may_retry(lease, Cause.BACKEND, 0.0)
+        Lease(pool.backends[1], ask_of(VICTIM), 0.0, retry=True)
+
+
+def test_what_fails_everywhere_makes_no_backend_fail_beside_another() -> None:
+    """An attacker's failures all over must not take the single dead backend's free pass."""
+    pool, gate = fleet()
+    for number in range(20):
+        backend = pool.backends[number % 4]
+        lease = Lease(backend, ask_of(ATTACKER), 0.0)
+        cause = gate.cause(lease, 0.0)
+        lease.fail(0.0, cause=cause)
+        if number >= 4:
+            gate.may_retry(lease, cause, 0.0)
+    for _ in range(30):  # far more than a fifth
+        lease = Lease(pool.backends[0], ask_of(VICTIM), 0.0)
+        lease.fail(0.0)
+        assert gate.may_retry(lease, Cause.BACKEND, 0.0)
+        Lease(pool.backends[1], ask_of(VICTIM), 0.0, retry=True)
+
+
+def test_a_probe_that_passes_acquits_the_loudest_alone() -> None:
+    """Or probes between the failures would hide a backend that fails everybody."""
+    accusers = Accusers()
+    for client in ("a", "b", "a"):
+        accusers.add(client)
+    assert (accusers.acquit(), accusers.others) == (1, 0)
+    for client in ("c", "a"):
+        accusers.add(client)
+    assert (accusers.count, accusers.others) == (3, 2)
+    assert Accusers().acquit() == 0

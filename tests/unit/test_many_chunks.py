@@ -1,0 +1,68 @@
+"""A read of many small chunks is taken by turns, and the client is not read meanwhile."""
+
+from proxy.many_chunks import LINE_ENDS_MAX, SLICE_BYTES, ManyChunks, sliced
+from proxy.rota import Rota
+from tests.unit.transport import Transport
+
+CHUNK = b"1\r\nx\r\n"
+
+
+class Turns:
+    def call_soon(self, call: object) -> None:
+        """The next turn never comes."""
+
+
+class Client:
+    holder = "a"
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+
+    def data_received(self, data: bytes, /) -> None:
+        self.taken.append(data)
+
+
+class Wire(Transport):
+    reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.closed
+        self.reading = True
+
+
+def test_only_a_read_of_very_many_is() -> None:
+    rota = Rota(Turns())  # type: ignore[arg-type]
+    for data, many in (
+        (CHUNK * (LINE_ENDS_MAX // 2), False),
+        (CHUNK * (LINE_ENDS_MAX // 2 + 1), True),
+        (b"\r\n" * (SLICE_BYTES // 2), False),  # a slice never
+    ):
+        client, wire = Client(), Wire()
+        assert sliced(client, wire, rota, data) is many
+        assert wire.reading is not many
+        assert not client.taken
+
+
+def test_all_of_it_in_its_order_and_then_the_client_is_read_again() -> None:
+    data = b"".join(b"1\r\n%c\r\n" % (97 + number % 26) for number in range(10_000))
+    client, taken = Wire(), list[bytes]()
+    chunks = ManyChunks(data, taken.append, client)
+    while chunks.step():
+        assert not client.reading
+    assert client.reading
+    assert b"".join(taken) == data
+    assert max(map(len, taken)) <= SLICE_BYTES
+
+
+def test_nothing_more_once_the_connection_closes() -> None:
+    client, taken = Wire(), list[bytes]()
+    chunks = ManyChunks(CHUNK * 10_000, taken.append, client)
+    assert chunks.step()
+    client.abort()
+    assert not chunks.step()
+    assert len(taken) == 1
+    chunks = ManyChunks(CHUNK, lambda data: client.close(), Wire())
+    assert not chunks.step()

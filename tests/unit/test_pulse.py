@@ -1,0 +1,116 @@
+"""The process did not run for a while: deadlines move on, and nobody is blamed."""
+
+from balancing.backend import State
+from health.probes import Outcome, Task
+from health.watch import UNPROBED_STALL_S
+from proxy.deadline import LATE_S, READ_FIRST_S, Deadline
+from proxy.pulse import BEAT_S, Pulse
+from tests.unit.test_deadline import Loop
+from tests.unit.watched import HUNG, TIMEOUT, Scene
+
+
+class Sleeper(Loop):
+    """A loop that can be stopped: all that fell due meanwhile fires when it goes on, in order."""
+
+    def sleep(self, time_s: float) -> None:
+        self.now_s += time_s
+        for timer in sorted(self.timers, key=lambda timer: timer.at_s):
+            if timer.at_s <= self.now_s and not timer.cancelled:
+                self.timers.remove(timer)
+                timer.callback()
+
+
+def beating(loop: Sleeper, *deadlines: Deadline) -> list[float]:
+    slept: list[float] = []
+
+    def told(time_s: float) -> None:
+        slept.append(time_s)
+        for deadline in deadlines:
+            deadline.delay(time_s)
+
+    Pulse(loop, told, loop.time).start()  # type: ignore[arg-type]
+    return slept
+
+
+def test_a_loop_that_runs_has_not_slept() -> None:
+    loop = Sleeper()
+    slept = beating(loop)
+    loop.to(10.0)
+    loop.sleep(LATE_S)
+    loop.to(20.0)
+    assert slept == []
+
+
+def test_it_tells_how_long_it_did_not_run() -> None:
+    loop = Sleeper()
+    slept = beating(loop)
+    loop.to(10.0)
+    loop.sleep(70.0)
+    loop.to(100.0)
+    loop.sleep(3.0)
+    assert [round(each) for each in slept] == [70, 3]
+    assert all(70.0 - BEAT_S <= each <= 70.0 for each in slept[:1])
+
+
+def test_deadlines_keep_the_time_that_they_had_left() -> None:
+    """The last is due before the next beat, so that it fires before anybody has noticed."""
+    loop = Sleeper()
+    expired: list[tuple[float, float]] = []
+    deadlines = []
+    for at_s in (60.0, 69.9, 80.1, 10.05):
+        deadline = Deadline(
+            loop,  # type: ignore[arg-type]
+            lambda at_s=at_s: expired.append((at_s, loop.now_s)),  # type: ignore[misc]
+            loop.time,
+        )
+        deadline.set(at_s)
+        deadlines.append(deadline)
+    beating(loop, *deadlines)
+    loop.to(10.0)
+    loop.sleep(70.0)
+    assert expired == []
+    loop.to(300.0)
+    for at_s, expired_s in expired:
+        assert 70.0 - BEAT_S - 0.01 <= expired_s - at_s <= 70.0 + READ_FIRST_S, at_s
+    assert len(expired) == 4
+
+
+def test_a_late_deadline_that_is_called_off_or_moved_is_forgotten() -> None:
+    loop = Sleeper()
+    expired: list[float] = []
+    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
+    deadline.set(5.0)
+    loop.sleep(70.0)
+    deadline.clear()
+    loop.to(100.0)
+    deadline.set(105.0)
+    loop.sleep(70.0)
+    deadline.set(300.0)
+    loop.to(299.0)
+    assert expired == []
+    loop.to(301.0)
+    assert expired == [300.0]
+
+
+async def test_probes_that_it_slept_through_say_nothing() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.live_is, scene.ask.deep_is = TIMEOUT, HUNG
+    scene.ask.during_live = scene.ask.during_deep = lambda: scene.watch.slept(70.0)
+    assert await scene.turn(10) is State.READY
+    scene.ask.live_is, scene.ask.during_live = Outcome(), lambda: None
+    scene.now_s += 700.0
+    assert await scene.turn(3, step_s=30.0) is State.READY
+    assert scene.ask.deep_asked
+
+
+async def test_streams_that_it_could_not_hear_have_not_stalled() -> None:
+    scene = Scene()
+    scene.ask.task_is = Task.NONE
+    await scene.turn()
+    await scene.turn(6, step_s=2.0)
+    scene.lease()
+    await scene.turn()
+    scene.now_s += 2 * UNPROBED_STALL_S
+    scene.watch.slept(2 * UNPROBED_STALL_S)
+    assert await scene.turn(2) is State.READY

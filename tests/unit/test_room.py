@@ -1,0 +1,210 @@
+"""Who gives way when there is no room, and who does not pay for it."""
+
+from dataclasses import dataclass, field
+from time import monotonic
+
+from proxy.room import CLEARED, HELD_S, Bodies, Seats
+
+LIMIT = 1_000
+
+
+@dataclass(eq=False)
+class Client:
+    """A connection that began `age_s` ago."""
+
+    whose: str
+    age_s: float = 10.0
+    body_bytes: int = 0
+    proven: bool = True
+    idle: bool = False
+    bodies: Bodies | None = None
+    gone: bool = False
+    looked_at: int = 0
+    began_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began_s = monotonic() - self.age_s
+
+    @property
+    def holder(self) -> str:
+        self.looked_at += 1
+        return self.whose
+
+    @property
+    def waits(self) -> bool:
+        self.looked_at += 1
+        return self.idle
+
+    def sends(self, size_bytes: int) -> bool:
+        assert self.bodies is not None
+        self.bodies.receiving.setdefault(self, None)
+        taken = self.bodies.take(size_bytes, LIMIT, self)
+        self.body_bytes += size_bytes * taken
+        return taken
+
+    def complete(self) -> None:
+        assert self.bodies is not None
+        del self.bodies.receiving[self]
+
+    def give_way(self) -> None:
+        self.gone = True
+        if self.bodies is not None:
+            self.bodies.receiving.pop(self, None)
+            self.bodies.release(self.body_bytes)
+
+
+def test_half_bodies_make_room_for_whoever_sends() -> None:
+    bodies = Bodies()
+    slow = [Client("attacker", bodies=bodies) for _ in range(4)]
+    assert all(client.sends(250) for client in slow)
+    victim = Client("victim", age_s=0.0, bodies=bodies)
+    assert bodies.fits(400, LIMIT)
+    assert victim.sends(400)
+    assert [client.gone for client in slow] == [True, True, False, False]  # no more than needed
+    assert bodies.held_bytes == 900
+
+
+def test_the_largest_holder_gives_way_and_not_who_sends_little() -> None:
+    bodies = Bodies()
+    honest = Client("honest", age_s=30.0, bodies=bodies)
+    assert honest.sends(200)
+    slow = [Client("attacker", bodies=bodies) for _ in range(2)]
+    assert all(client.sends(400) for client in slow)
+    assert honest.sends(100)
+    assert not honest.gone
+    assert slow[0].gone
+    # Nor does the attacker's next one cost anybody but itself.
+    assert Client("attacker", age_s=0.0, bodies=bodies).sends(500)
+    assert slow[1].gone
+    assert not honest.gone
+
+
+def test_whoever_holds_most_takes_nothing_from_others() -> None:
+    bodies = Bodies()
+    honest = Client("honest", bodies=bodies)
+    assert honest.sends(300)
+    greedy = Client("attacker", age_s=20.0, bodies=bodies)
+    assert greedy.sends(700)
+    assert not greedy.sends(1)
+    assert not honest.gone
+
+
+def test_bodies_in_use_and_those_just_begun_stay() -> None:
+    bodies = Bodies()
+    whole = Client("a", bodies=bodies)
+    assert whole.sends(600)
+    whole.complete()
+    young = Client("b", age_s=HELD_S / 10, bodies=bodies)
+    assert young.sends(400)
+    assert not bodies.fits(1, LIMIT)
+    assert not Client("c", bodies=bodies).sends(1)
+    assert not whole.gone
+    assert not young.gone
+
+
+def test_a_crowd_of_tiny_bodies_is_looked_at_once_and_left_alone() -> None:
+    """Each of them would bring the room that is wanted one byte nearer."""
+    bodies = Bodies()
+    tiny = [Client("attacker", bodies=bodies) for _ in range(5_000)]
+    limit_bytes = 1_000_000
+    for client in tiny:
+        bodies.receiving[client] = None
+        bodies.held_bytes += 1
+        client.body_bytes = 1
+    large = Client("attacker", bodies=bodies)
+    bodies.receiving[large] = None
+    assert bodies.take(limit_bytes - len(tiny), limit_bytes, large)
+    large.body_bytes = limit_bytes - len(tiny)
+    assert bodies.take(65_536, limit_bytes, Client("victim", age_s=0.0))
+    assert large.gone
+    assert not any(client.gone for client in tiny)
+    assert sum(client.looked_at for client in tiny) <= len(tiny)
+
+
+def test_nobody_gives_way_when_that_is_not_enough() -> None:
+    bodies = Bodies()
+    slow = [Client("attacker", bodies=bodies) for _ in range(100)]
+    assert all(client.sends(1) for client in slow)
+    whole = Client("a", bodies=bodies)
+    assert whole.sends(LIMIT - 100)
+    whole.complete()
+    victim = Client("victim", age_s=0.0, bodies=bodies)
+    assert not victim.sends(CLEARED + 1)  # more than one call ends
+    assert not any(client.gone for client in slow)
+    assert victim.sends(CLEARED)
+    assert sum(client.gone for client in slow) == CLEARED
+
+
+def test_who_is_no_longer_the_largest_holder_keeps_the_rest() -> None:
+    bodies = Bodies()
+    larger = [Client("a", bodies=bodies) for _ in range(6)]
+    smaller = [Client("b", bodies=bodies) for _ in range(4)]
+    assert all(client.sends(100) for client in (*larger, *smaller))
+    assert Client("victim", age_s=0.0, bodies=bodies).sends(600)
+    assert sum(client.gone for client in larger) == 4
+    assert sum(client.gone for client in smaller) == 2
+
+
+def test_when_memory_is_short_a_few_give_way_at_a_time_the_largest_first() -> None:
+    bodies = Bodies()
+    tiny = [Client("a", bodies=bodies) for _ in range(2 * CLEARED)]
+    large = Client("a", bodies=bodies)
+    assert all(client.sends(1) for client in tiny)
+    assert large.sends(500)
+    bodies.clear()
+    assert large.gone
+    assert sum(client.gone for client in tiny) == CLEARED - 1
+
+
+def test_memory_that_is_short_is_taken_from_half_bodies() -> None:
+    bodies = Bodies()
+    slow, young = Client("a", bodies=bodies), Client("b", age_s=0.0, bodies=bodies)
+    assert slow.sends(10)
+    assert young.sends(10)
+    bodies.clear()
+    assert slow.gone
+    assert not young.gone
+
+
+def test_connections_without_a_request_make_seats_strangers_first() -> None:
+    strangers = [Client("", age_s=5.0 + i, proven=False, idle=True) for i in range(CLEARED - 1)]
+    idle = [Client("a", age_s=60.0, idle=True), Client("a", age_s=70.0, idle=True)]
+    busy, fresh = Client("a"), Client("", age_s=0.0, proven=False, idle=True)
+    Seats().clear([busy, *idle, fresh, *strangers])
+    assert all(client.gone for client in strangers)
+    assert [client.gone for client in (*idle, busy, fresh)] == [False, True, False, False]
+
+
+def test_a_crowd_at_work_is_looked_at_once_in_a_while() -> None:
+    """Somebody keeps all seats busy, and newcomers ask for one every 20 ms."""
+    busy = {Client("attacker") for _ in range(5_000)}
+    seats = Seats()
+    for _ in range(20):
+        seats.clear(busy)
+    assert sum(client.looked_at for client in busy) <= 5 * len(busy)
+
+
+def test_a_crowd_that_waits_goes_a_few_at_a_time_and_whoever_began_a_request_stays() -> None:
+    waiting = [Client("attacker", age_s=5.0 + i, idle=True) for i in range(5 * CLEARED)]
+    seats = Seats()
+    seats.clear(waiting)
+    assert [client.gone for client in waiting] == [False] * (4 * CLEARED) + [True] * CLEARED
+    for client in waiting[3 * CLEARED : 4 * CLEARED]:
+        client.idle = False
+    for _ in range(2):
+        seats.clear([client for client in waiting if not client.gone])
+    assert CLEARED < sum(client.gone for client in waiting) <= 3 * CLEARED
+    assert not any(client.gone for client in waiting[3 * CLEARED : 4 * CLEARED])
+
+
+def test_only_the_larger_of_several_holders_crowds() -> None:
+    tenants = [Client("attacker") for _ in range(80)] + [Client("victim") for _ in range(10)]
+    seats = Seats()
+    assert seats.crowds("attacker", tenants, 100)
+    assert not seats.crowds("victim", tenants, 100)
+    assert not seats.crowds("new", tenants, 100)
+
+
+def test_one_address_alone_crowds_nobody() -> None:
+    idle = [Client("other", idle=True) for _ in range(5)]
+    assert not Seats().crowds("ingress", [Client("ingress") for _ in range(95)] + idle, 100)

@@ -1,0 +1,88 @@
+"""Large bodies take turns: by whose they are, and each party's own among themselves."""
+
+from collections.abc import Callable
+
+from proxy.rota import Rota
+
+
+class Turns:
+    """The part of a loop that a rota needs: what is to be called in the next turn."""
+
+    def __init__(self) -> None:
+        self.next: list[Callable[[], None]] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.next.append(call)
+
+    def turn(self) -> bool:
+        """One turn; whether there was anything in it, which is one call at most."""
+        calls, self.next = self.next, []
+        assert len(calls) <= 1
+        for call in calls:
+            call()
+        return bool(calls)
+
+
+class Work:
+    """A body of so many steps."""
+
+    def __init__(self, log: list[str], name: str, steps: int) -> None:
+        self._log = log
+        self._name = name
+        self._left = steps
+
+    def step(self) -> bool:
+        self._log.append(self._name)
+        self._left -= 1
+        return self._left > 0
+
+
+def rota() -> tuple[Rota, Turns]:
+    turns = Turns()
+    return Rota(turns), turns  # type: ignore[arg-type]
+
+
+def test_one_step_a_turn_and_then_nothing() -> None:
+    log: list[str] = []
+    it, turns = rota()
+    it.add("a", Work(log, "1", 2).step)
+    it.add("b", Work(log, "2", 1).step)
+    assert not log
+    for _ in range(3):
+        assert turns.turn()
+    assert log == ["1", "2", "1"]
+    assert not turns.turn()
+    assert len(it) == 0
+    it.add("a", Work(log, "3", 1).step)
+    assert turns.turn()
+    assert log[-1] == "3"
+
+
+def test_who_sends_many_delays_nobody_else() -> None:
+    """32 bodies of one and a single one of another: that has every second turn."""
+    log: list[str] = []
+    it, turns = rota()
+    for number in range(32):
+        it.add("many", Work(log, f"m{number}", 100).step)
+    it.add("one", Work(log, "one", 10).step)
+    for _ in range(20):
+        turns.turn()
+    assert log.count("one") == 10
+    assert [name for name in log if name != "one"] == [f"m{number}" for number in range(10)]
+    assert len(it) == 32
+
+
+def test_what_is_added_in_a_step_takes_its_turn() -> None:
+    log: list[str] = []
+    it, turns = rota()
+
+    def step() -> bool:
+        log.append("first")
+        it.add("a", Work(log, "same", 1).step)
+        it.add("b", Work(log, "other", 1).step)
+        return False
+
+    it.add("a", step)
+    while turns.turn():
+        pass
+    assert sorted(log[1:]) == ["other", "same"]
