@@ -366,7 +366,7 @@ class Exchange:
             self._plane.metrics.attempts.add("ok")
             if relay.served:
                 self._plane.poison.served(self.ask.path, self.body)
-            settle(self._plane, lease, relay, now_s)
+            settle(self._plane.gate, lease, relay, now_s, self._plane.failed)
         self._end(None)
 
     def _end(self, error: PenstockError | None) -> None:
@@ -420,7 +420,9 @@ class Exchange:
             self._plane.metrics.stream_failures.add(error.reason)
         if error.hint_s:
             self._hint_s = min(self._hint_s, error.hint_s)
-        return complain(self._plane, lease, error, now_s)
+        plane = self._plane
+        asleep = plane.was_asleep(lease.began_s, now_s)
+        return complain(plane.gate, lease, error, now_s, plane.failed, asleep=asleep)
 
     def _fail(self, error: PenstockError) -> None:
         """Tell the client, in whatever way is still open."""

@@ -1,7 +1,6 @@
 """Whose fault a failure is: one client's requests turn nobody against a backend."""
 
 from random import Random
-from typing import cast
 
 import pytest
 
@@ -18,7 +17,6 @@ from health.machine import PROBATION_FALL, REQUESTS_FALL
 from health.probes import Outcome, Task
 from proxy.complaint import complain
 from proxy.errors import BackendError, ConnectionReset
-from proxy.plane import DataPlane
 from tests.unit.watched import FAILING, HUNG, OK, Scene
 
 ATTACKER, VICTIM = "6.6.6.6", "10.0.0.1"
@@ -36,21 +34,8 @@ def ask_of(client: str, path: str = "/v1/completions") -> Ask:
     return Ask(path, prompt_tokens=200, stream=True, client=client)
 
 
-class Plane:
-    """What a complaint asks of the data plane."""
-
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
-        self.asleep = False
-
-    def of(self) -> DataPlane:
-        return cast("DataPlane", self)
-
-    def was_asleep(self, began_s: float, now_s: float) -> bool:
-        return self.asleep
-
-    def failed(self, backend: Backend, error: BackendError, cause: Cause) -> None:
-        pass
+def unheard(backend: Backend, error: BackendError, cause: Cause) -> None:
+    """Nobody watches."""
 
 
 def failed(gate: Gate, backend: Backend, ask: Ask, now_s: float) -> Cause:
@@ -276,17 +261,15 @@ def test_backends_that_are_out_are_none_of_the_half() -> None:
 def test_what_is_excused_explains_no_later_failure() -> None:
     """Streams of three clients broke all over while the process slept; then a backend dies."""
     pool, gate = fleet()
-    plane = Plane(gate)
-    plane.asleep = True
     for client in "abc":
         for backend in pool.backends:
-            complain(plane.of(), Lease(backend, ask_of(client), 0.0), ConnectionReset(), 70.0)
+            lease = Lease(backend, ask_of(client), 0.0)
+            complain(gate, lease, ConnectionReset(), 70.0, unheard, asleep=True)
     assert [each.failures_in_row for each in pool.backends] == [0] * 4
-    plane.asleep = False
     dead = pool.backends[0]
     for number in range(REQUESTS_FALL):
         lease = Lease(dead, ask_of("abc"[number % 3]), 71.0 + number)
-        complain(plane.of(), lease, ConnectionReset(), 71.0 + number)
+        complain(gate, lease, ConnectionReset(), 71.0 + number, unheard)
     assert dead.failures_in_row == REQUESTS_FALL
 
 

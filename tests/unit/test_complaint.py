@@ -1,22 +1,19 @@
 """What ends that are nobody's fault teach, and what the proxy slept through does not."""
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from random import Random
 
 import pytest
 
+from balancing.accusers import Cause
 from balancing.ask import Ask
 from balancing.backend import Backend, State
+from balancing.fleet import Fleet, Pool
+from balancing.gate import Gate
 from balancing.lease import Lease
+from balancing.policies import POLICIES
 from balancing.slowness import compare
-from proxy.attempt import Attempt
 from proxy.complaint import complain
 from proxy.errors import BackendError, ClientOutOfTime, OutOfTime, StreamOutOfClientTime
-
-if TYPE_CHECKING:
-    from proxy.exchange import Exchange
-    from proxy.plane import DataPlane
-    from proxy.upstream import ConnectionPool
 
 
 def stream(backend: Backend, began_s: float, client: str) -> Lease:
@@ -27,13 +24,14 @@ def stream(backend: Backend, began_s: float, client: str) -> Lease:
 def whole(lease: Lease, slept_s: float = 0.0) -> None:
     """200 tokens of 20 ms each; the proxy may stop meanwhile."""
     if slept_s:
-        attempt = Attempt(
-            cast("Exchange", None), lease, cast("ConnectionPool", None), (False, None)
-        )
-        attempt.slept(slept_s)
+        lease.held_up()
     lease.first_token(lease.began_s + 0.03 + slept_s)
     lease.tokens(199)
     lease.complete(lease.began_s + 0.03 + slept_s + 199 * 0.02 + slept_s, 199)
+
+
+def unheard(backend: Backend, error: BackendError, cause: Cause) -> None:
+    """Nobody watches."""
 
 
 def two() -> list[Backend]:
@@ -59,13 +57,14 @@ def test_a_pause_of_the_process_does_not_make_a_backend_slow(slept_s: float) -> 
 @pytest.mark.parametrize("error", [ClientOutOfTime(), OutOfTime(), StreamOutOfClientTime()])
 def test_clients_whose_time_is_over_show_that_a_backend_is_slow(error: BackendError) -> None:
     """Those that are still there as well as those that have left; and it is no failure."""
-    plane = cast("DataPlane", SimpleNamespace(was_asleep=lambda *_: False, failed=lambda *_: None))
     slow, peer = two()
+    pool = Pool("default", (slow, peer), POLICIES["token_cost"]((slow, peer)))
+    gate = Gate(lambda: Fleet((pool,)), Random(2))
     for turn in range(8):
         lease = stream(slow, 100.0, f"d{turn}")
         if isinstance(error, StreamOutOfClientTime):
             lease.first_token(100.03)
             lease.tokens(20)
-        complain(plane, lease, error, 105.0)
+        complain(gate, lease, error, 105.0, unheard)
     assert set(compare([slow, peer], 0.05, 105.0).apart) == {slow}
     assert slow.failures_total == 0
