@@ -51,7 +51,7 @@ def test_no_shape_is_read_at_once_or_becomes_many_objects(shape: str) -> None:
     path = "/v1/completions" if b'"prompt"' in SHAPES[shape](100) else "/v1/chat/completions"
     once, held = steps_of(path, SHAPES[shape](SIZE))
     twice, _ = steps_of(path, SHAPES[shape](2 * SIZE))
-    assert held < 2.5 * SIZE + 4_000_000
+    assert held < 2.5 * SIZE + 5_000_000
     # 512 KiB are only ever searched or counted; what is dearer takes shorter steps.
     assert once >= 1
     assert twice <= 2.2 * once + 4

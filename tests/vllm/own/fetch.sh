@@ -2,7 +2,7 @@
 # vLLM's own HTTP tests, from its source package: tests/vllm/own/fetch.sh FOLDER VLLM
 # VLLM is an environment that has vLLM itself. Nothing of it is changed, nothing is built.
 set -euo pipefail
-folder=${1:?usage: tests/vllm/own/fetch.sh FOLDER VLLM}
+folder=$(realpath --canonicalize-missing "${1:?usage: tests/vllm/own/fetch.sh FOLDER VLLM}")
 python=$(cd "${2:?usage: tests/vllm/own/fetch.sh FOLDER VLLM}" && pwd)/bin/python
 pip() { "$python" -m pip --disable-pip-version-check --quiet "$@"; }
 
