@@ -23,6 +23,7 @@ from balancing.policies.token_cost import TokenCost
 from balancing.refused_prompts import LARGE_TOKENS, RefusedPrompts
 from balancing.response_owners import ResponseOwners
 from balancing.retry_budget import RetryBudget
+from balancing.searches import Searches
 from balancing.session_homes import SessionHomes
 
 
@@ -34,8 +35,8 @@ class OwnerAway(NoBackend):
     """The backend that made the response which is asked for cannot be asked now."""
 
 
-class ForeignResponse(LookupError):
-    """The stored response that it refers to is another tenant's."""
+class UnknownResponse(LookupError):
+    """The stored response that it refers to is another tenant's, or was found nowhere just now."""
 
 
 class Choice(NamedTuple):
@@ -59,6 +60,7 @@ class Gate:
         self._budgets: dict[str, RetryBudget] = {}  # by pool
         self._blame = Blame()
         self._refused_prompts = RefusedPrompts()
+        self._searches = Searches()
         self.owners = ResponseOwners()
         self.homes = SessionHomes()
 
@@ -67,16 +69,14 @@ class Gate:
     ) -> Lease:
         """Choose a backend and reserve the tokens on it.
 
-        Raises NoBackend, OwnerAway, ForeignResponse, UnknownModel.
+        Raises NoBackend, OwnerAway, UnknownResponse, UnknownModel.
 
         `tried` are backends that already failed this request; `retry`: an engine may have
         worked on it there.
         """
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
-            if self.owners.is_foreign(ask.response_id, ask.tenant, now_s):
-                raise ForeignResponse
-            owner = self._owner(pools, ask.response_id, now_s)
+            owner = self._owner(pools, ask, ask.response_id, now_s)
             if owner is not None and owner not in tried:
                 if not (owner.can_serve or owner.may_finish(ask)):
                     raise OwnerAway
@@ -99,9 +99,10 @@ class Gate:
         """
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
-            if self.owners.is_foreign(ask.response_id, ask.tenant, now_s):
+            try:
+                owner = self._owner(pools, ask, ask.response_id, now_s)
+            except UnknownResponse:
                 return Choice(None, [], None, [])
-            owner = self._owner(pools, ask.response_id, now_s)
             if owner is not None and (owner.can_serve or owner.may_finish(ask)):
                 return Choice(owner.pool, [owner.name], Reason.AFFINITY, [])
         try:
@@ -176,6 +177,23 @@ class Gate:
                 return pool
         return None
 
+    def may_search(self, ask: Ask, body_bytes: int, now_s: float) -> bool:
+        """Whether one more backend may be asked for the response that `ask` refers to."""
+        if self._is_nowhere(ask, now_s):
+            return False
+        backends = sum([len(pool.backends) for pool in self._fleet().pools])
+        return self._searches.may_go_on(ask.client, body_bytes, backends, now_s)
+
+    def is_lost(self, ask: Ask, without: Collection[Backend], now_s: float) -> bool:
+        """Whether nobody holds the response that `ask` refers to; `without` have said so."""
+        if self._is_nowhere(ask, now_s):
+            return True
+        if not self.may_hold(ask).issubset(without):
+            return False
+        if ask.response_id is not None:
+            self._searches.found_nowhere(ask.client, ask.response_id, ask.model, now_s)
+        return True
+
     def may_hold(self, ask: Ask) -> set[Backend]:
         """All that might hold the response that `ask` refers to, fit or not."""
         return {
@@ -185,9 +203,24 @@ class Gate:
             if backend.serves(ask.model)
         }
 
-    def _owner(self, pools: Sequence[Pool], response_id: str, now_s: float) -> Backend | None:
-        """Who made a stored response, as far as it is remembered and still in the fleet."""
+    def _is_nowhere(self, ask: Ask, now_s: float) -> bool:
+        response_id = ask.response_id
+        return response_id is not None and self._searches.is_nowhere(
+            ask.client, response_id, ask.model, now_s
+        )
+
+    def _owner(
+        self, pools: Sequence[Pool], ask: Ask, response_id: str, now_s: float
+    ) -> Backend | None:
+        """Who made a stored response, as far as it is remembered and still in the fleet.
+
+        Raises UnknownResponse.
+        """
+        if self.owners.is_foreign(response_id, ask.tenant, now_s):
+            raise UnknownResponse
         name = self.owners.find(response_id, now_s)
+        if name is None and self._is_nowhere(ask, now_s):
+            raise UnknownResponse
         if name is not None:
             for pool in pools:
                 for backend in pool.backends:

@@ -18,7 +18,7 @@ from balancing.ask import Ask
 from balancing.backend import Backend
 from balancing.deaths import Suspect, died_of_it, is_leaving
 from balancing.fleet import UnknownModel
-from balancing.gate import ForeignResponse, NoBackend, OwnerAway
+from balancing.gate import NoBackend, OwnerAway, UnknownResponse
 from balancing.lease import Lease
 from balancing.refused_prompts import LARGE_TOKENS
 from balancing.tokens import NOTHING, Measure
@@ -276,7 +276,7 @@ class Exchange:
             raise ModelNotFound(self.ask.model) from None
         except OwnerAway:
             raise self._plane.out_of_reach() from None
-        except ForeignResponse:
+        except UnknownResponse:
             raise ResponseNotFound from None
         except NoBackend:
             raise self._nobody() from None
@@ -285,8 +285,8 @@ class Exchange:
     def _nobody(self) -> PenstockError:
         """Why nobody serves it: a response is unknown only if all who may hold it said so."""
         if self._without:
-            all_said = self._plane.gate.may_hold(self.ask) <= self._without
-            return ResponseNotFound() if all_said else self._plane.out_of_reach()
+            lost = self._plane.gate.is_lost(self.ask, self._without, monotonic())
+            return ResponseNotFound() if lost else self._plane.out_of_reach()
         return self._failed_by_all() if self._failure else self._plane.no_backend()
 
     def _attempted(self, error: BackendError | None) -> None:
@@ -330,6 +330,8 @@ class Exchange:
         if not error.retryable or self._reached >= ATTEMPTS_MAX:
             return False
         if isinstance(error, NotHere):
+            if not self._plane.gate.may_search(self.ask, len(self.body), now_s):
+                raise self._nobody()
             return True
         if lease.bound:
             if error.reached:

@@ -247,3 +247,19 @@ async def test_sessions_of_many_clients_at_once_stay_apart(
     for key, (backend, _) in zip(keys, got, strict=True):
         homes.setdefault(key, set()).add(backend)
     assert all(len(each) == 1 for each in homes.values())
+
+
+async def test_what_nobody_has_is_not_looked_for_again_and_again(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(8)
+    penstock = await serve(servers)
+    body = BODIES["/v1/responses"] | {"previous_response_id": "resp_gone", "user": "x" * 4_000_000}
+    for _ in range(4):
+        got = await ask(penstock, "/v1/responses/resp_none", method="GET")
+        assert got.status == 404
+    assert sum(stored_by(servers)) == len(servers)
+    statuses = [(await ask(penstock, "/v1/responses", body)).status for _ in range(10)]
+    assert set(statuses) <= {404, 503}
+    sent = sum(len(each.seen) for each in servers) - sum(stored_by(servers))
+    assert sent < 40  # of 80
