@@ -12,6 +12,9 @@ MEMORY_S: Final = 600.0
 # Of one tenant, at 100 bytes each: what it adds beyond that puts out its own.
 REMEMBERED_MAX: Final = 64
 
+# What tells a request's bytes from others when they are gone: their number and their hash.
+Mark = tuple[int, bytes]
+
 
 class Poison:
     """Hashes of requests that engines died on, by tenant, oldest first."""
@@ -26,13 +29,13 @@ class Poison:
     def __len__(self) -> int:
         return sum(len(remembered) for remembered in self._until_s.values())
 
-    def add(self, tenant: str, path: str, body: bytes, now_s: float) -> None:
+    def add(self, tenant: str, mark: Mark, now_s: float) -> None:
         """Remember a request; beyond the limit the tenant's oldest is forgotten."""
         self._forget_old(now_s)
-        key = _key(path, body)
+        size_bytes, key = mark
         remembered = self._until_s.setdefault(tenant, {})
         remembered.pop(key, None)  # the order is that of time
-        remembered[key] = self._lengths[len(body)] = now_s + MEMORY_S
+        remembered[key] = self._lengths[size_bytes] = now_s + MEMORY_S
         if len(remembered) > REMEMBERED_MAX:
             del remembered[next(iter(remembered))]
 
@@ -40,16 +43,13 @@ class Poison:
         """Whether the request is remembered. Nothing is hashed while none of its length is."""
         if not self._lengths or self._lengths.get(len(body), 0.0) <= now_s:
             return False
-        until_s = self._until_s.get(tenant, {}).get(_key(path, body), 0.0)
+        until_s = self._until_s.get(tenant, {}).get(mark_of(path, body)[1], 0.0)
         return until_s > now_s
 
-    def served(self, path: str, body: bytes) -> None:
+    def served(self, mark: Mark) -> None:
         """The same bytes were answered, to whomever: no engine dies of them."""
-        if not self._lengths or len(body) not in self._lengths:
-            return
-        key = _key(path, body)
         for remembered in self._until_s.values():
-            remembered.pop(key, None)
+            remembered.pop(mark[1], None)
 
     def _forget_old(self, now_s: float) -> None:
         for tenant, remembered in list(self._until_s.items()):
@@ -61,6 +61,8 @@ class Poison:
             del self._lengths[length]
 
 
-def _key(path: str, body: bytes) -> bytes:
+def mark_of(path: str, body: bytes) -> Mark:
+    """The mark of a request."""
     # 32 MiB in 3 ms: a hash that resists forgers takes 50, and who forges one hurts himself alone.
-    return xxhash.xxh3_128_digest(body, xxhash.xxh3_64_intdigest(path.encode()))
+    key: bytes = xxhash.xxh3_128_digest(body, xxhash.xxh3_64_intdigest(path.encode()))
+    return len(body), key

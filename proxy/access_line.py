@@ -11,8 +11,8 @@ def add_request(
     ask: Ask,
     lease: Lease | None,
     usage: Usage | None,
-    *,
     attempts: int,
+    *,
     began_s: float,
     now_s: float,
 ) -> None:

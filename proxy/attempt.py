@@ -212,6 +212,7 @@ class Attempt:
                 exchange.answer,
                 self._lease,
                 self._end,
+                exchange.begun,
                 exchange.route.dialect,
                 exchange.itl_s,
                 exchange.made,
@@ -226,11 +227,12 @@ class Attempt:
                 exchange.answer,
                 self._lease,
                 self._end,
+                exchange.begun,
                 exchange.route.dialect,
                 exchange.made,
             )
         else:
-            self.relay = Relay(head, exchange.answer, self._lease, self._end)
+            self.relay = Relay(head, exchange.answer, self._lease, self._end, exchange.begun)
         connection.sink = self.relay
         self.relay.begin()
 

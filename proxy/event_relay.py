@@ -31,7 +31,7 @@ from proxy.errors import (
 from proxy.event_ends import CR, LF, PART_BYTES, after_first, after_last, split
 from proxy.heads import ResponseHead
 from proxy.metrics import Histogram
-from proxy.relay import Ended, Made, Relay
+from proxy.relay import Begun, Ended, Made, Relay
 
 # What a stream may send before its first token (a responses preamble repeats the request).
 HELD_BYTES_MAX: Final = 1_048_576
@@ -74,6 +74,7 @@ class EventRelay(Relay):
         answer: Answer,
         lease: Lease,
         ended: Ended,
+        begun: Begun,
         dialect: Dialect,
         itl_s: Histogram,
         made: Made,
@@ -81,7 +82,7 @@ class EventRelay(Relay):
         hide_usage: bool,
         bare_before: bool = False,
     ) -> None:
-        super().__init__(head, answer, lease, ended)
+        super().__init__(head, answer, lease, ended, begun)
         self._dialect = dialect
         self._itl_s = itl_s
         self._made = made
@@ -270,6 +271,7 @@ class EventRelay(Relay):
         held = b"".join(self._held)
         self._held.clear()
         self.committed = True
+        self._on_begun()
         self._answer.relay(self._head, None, held + data)
 
     def _look(self, data: bytes, gap_s: float, now_s: float) -> None:

@@ -20,6 +20,7 @@ from balancing.deaths import Suspect, died_of_it, is_leaving
 from balancing.fleet import UnknownModel
 from balancing.gate import NoBackend, OwnerAway, UnknownResponse
 from balancing.lease import Lease
+from balancing.poison import Mark, mark_of
 from balancing.refused_prompts import LARGE_TOKENS
 from balancing.tokens import NOTHING, Measure
 from conf.settings import TimeoutSettings
@@ -76,6 +77,7 @@ class Exchange:
         "_error",
         "_failure",
         "_hint_s",
+        "_known_mark",
         "_lease",
         "_phase",
         "_plane",
@@ -118,13 +120,13 @@ class Exchange:
         self._count: Count | None = None
         self._reading: Iterator[Wanted | None] | None = None
         self._lease: Lease | None = None
+        self._known_mark: Mark | None = None
         self._error: PenstockError | None = None
         self._failure: BackendError | None = None  # the last attempt's
         self._tried: set[Backend] = set()
         self._without: set[Backend] = set()  # said that they do not hold what is asked for
         self._sent_s: float | None = None
-        self._attempts = 0
-        self._reached = 0  # attempts that may have cost an engine work
+        self._attempts = self._reached = 0  # reached: may have cost an engine work
         self._suspect: Suspect | None = None  # once an engine died with it
         self._hint_s = inf  # the shortest Retry-After that a backend gave
         self._ended = False
@@ -135,8 +137,7 @@ class Exchange:
         self.body = body
         self.edit: Edit | None = None
         self.peer = client.peer
-        self.paused = False
-        self.hides_usage = False
+        self.paused = self.hides_usage = False
         self.bare_before = False  # a backend has answered without a token
         self.ask = Ask(head.path.decode("ascii"))
         self.timeouts: TimeoutSettings = plane.settings.timeouts
@@ -195,6 +196,12 @@ class Exchange:
     @property
     def request_id_upstream(self) -> bytes:
         return self._plane.request_id_upstream(self.answer.request_id)
+
+    def begun(self) -> None:
+        """The answer is on its way: no other backend can need the body, so nobody keeps it."""
+        self._known_mark = self._mark
+        self.body, self.edit = b"", None
+        self._client.release_body()
 
     def made(self, response_id: str) -> None:
         """The backend answers with a stored response: whoever refers to it is sent there."""
@@ -319,9 +326,9 @@ class Exchange:
         """An engine died with it. Raises PoisonRequest where it is taken for the cause."""
         plane, ask = self._plane, self.ask
         if self._suspect is None:
-            self._suspect = Suspect(hash((ask.tenant, self.body)))
+            self._suspect = Suspect(hash((ask.tenant, self._mark)))
         if self._suspect.died(lease, plane.deaths, now_s, expected=expected):
-            plane.poison.add(ask.tenant, ask.path, self.body, now_s)
+            plane.poison.add(ask.tenant, self._mark, now_s)
             logger.warning("poison request request_id=%s", self.answer.request_id.decode())
             raise PoisonRequest
 
@@ -366,8 +373,8 @@ class Exchange:
             self._failed(InternalFault(), now_s)
         else:
             self._plane.metrics.attempts.add("ok")
-            if relay.served:
-                self._plane.poison.served(self.ask.path, self.body)
+            if relay.served and self._plane.poison:
+                self._plane.poison.served(self._mark)
             settle(self._plane.gate, lease, relay, now_s, self._plane.failed)
         self._end(None)
 
@@ -380,9 +387,8 @@ class Exchange:
         if self._count is not None:
             self._count.cancel()
             self._count = None
-        attempt = self._attempt
-        if attempt is not None:
-            attempt.abort()
+        if self._attempt is not None:
+            self._attempt.abort()
         if self._suspect is not None:
             self._suspect.spared()
         try:
@@ -422,9 +428,8 @@ class Exchange:
             self._plane.metrics.stream_failures.add(error.reason)
         if error.hint_s:
             self._hint_s = min(self._hint_s, error.hint_s)
-        plane = self._plane
-        asleep = plane.was_asleep(lease.began_s, now_s)
-        return complain(plane.gate, lease, error, now_s, plane.failed, asleep=asleep)
+        asleep = self._plane.was_asleep(lease.began_s, now_s)
+        return complain(self._plane.gate, lease, error, now_s, self._plane.failed, asleep=asleep)
 
     def _fail(self, error: PenstockError) -> None:
         """Tell the client, in whatever way is still open."""
@@ -443,6 +448,11 @@ class Exchange:
         self.answer.break_off(dialect.error_event(error) if streamed else b"")
 
     # Accounting -------------------------------------------------------------------------------
+
+    @property
+    def _mark(self) -> Mark:
+        """What its bytes are known by when they are gone."""
+        return self._known_mark or mark_of(self.ask.path, self.body)
 
     @property
     def _relay(self) -> Relay | None:
@@ -485,12 +495,6 @@ class Exchange:
             line["error"] = self._error.code if self._error else None
             line["whole"] = self.answer.finished
             add_request(
-                line,
-                self.ask,
-                lease,
-                usage,
-                attempts=self._attempts,
-                began_s=self._began_s,
-                now_s=now_s,
+                line, self.ask, lease, usage, self._attempts, began_s=self._began_s, now_s=now_s
             )
             log.write(line)

@@ -126,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
         """The request's answer has ended: go on to the next one, or close."""
         self._exchange = None
         self._head = None
-        self._release_body()
+        self.release_body()
         if self._transport.is_closing():
             self._phase = Phase.CLOSING
             self._watch_stall()  # what is unsent may never be taken
@@ -249,7 +249,7 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.cancel()
         else:
-            self._release_body()
+            self.release_body()
 
     def pause_writing(self) -> None:
         """The client takes less than it is sent: stop its upstream, and watch it."""
@@ -413,7 +413,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.answered(answer)
 
-    def _release_body(self) -> None:
+    def release_body(self) -> None:
         self._plane.bodies.receiving.pop(self, None)
         self._plane.bodies.release(self.body_bytes)
         self.body_bytes = 0
@@ -430,7 +430,7 @@ class ClientConnection(asyncio.Protocol):
         dialect = dialect_of(head.path if head is not None else b"")
         answer.fail(error, dialect.error_body(error))
         self._plane.refused(head, answer, error, self.peer)
-        self._release_body()
+        self.release_body()
         if answer.keep_alive:
             self.answered(answer)
         else:

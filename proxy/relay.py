@@ -25,6 +25,7 @@ WHOLE_BYTES_MAX: Final = 1_048_576
 _any: Final = msgspec.json.Decoder(msgspec.Raw)
 
 Ended = Callable[[BackendError | None], None]
+Begun = Callable[[], None]
 Made = Callable[[str], None]
 
 
@@ -37,6 +38,7 @@ class Relay:
 
     `ended` is called once: with None when the answer was passed whole, else
     with what happened; the error is retryable while nothing was committed.
+    `begun` is called where it is committed before it is whole.
     """
 
     __slots__ = (
@@ -44,17 +46,21 @@ class Relay:
         "_ended",
         "_head",
         "_lease",
+        "_on_begun",
         "committed",
         "last_byte_s",
         "served",
         "usage",
     )
 
-    def __init__(self, head: ResponseHead, answer: Answer, lease: Lease, ended: Ended) -> None:
+    def __init__(
+        self, head: ResponseHead, answer: Answer, lease: Lease, ended: Ended, begun: Begun
+    ) -> None:
         self._head = head
         self._answer = answer
         self._lease = lease
         self._ended = ended
+        self._on_begun = begun
         self.committed = False
         self.served = head.status < 300  # whether it answers what was asked
         self.usage: Usage | None = None
@@ -66,6 +72,7 @@ class Relay:
         if ask.engine and not _may_serve(self._head, generates=ask.generates):
             self.served = False
         self.committed = True
+        self._on_begun()
         self._answer.relay(self._head, self._head.length)
 
     def head(self, head: ResponseHead) -> None:
@@ -128,10 +135,11 @@ class JsonRelay(Relay):
         answer: Answer,
         lease: Lease,
         ended: Ended,
+        begun: Begun,
         dialect: Dialect,
         made: Made,
     ) -> None:
-        super().__init__(head, answer, lease, ended)
+        super().__init__(head, answer, lease, ended, begun)
         self._dialect = dialect
         self._made = made
         self._parts: list[bytes] = []
@@ -152,6 +160,7 @@ class JsonRelay(Relay):
         self._parts.append(data)
         self._size_bytes += len(data)
         if self._size_bytes > WHOLE_BYTES_MAX:
+            self._on_begun()
             self._commit(b"".join(self._parts), self.last_byte_s)
             self._parts.clear()
 

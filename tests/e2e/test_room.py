@@ -76,6 +76,26 @@ async def test_slow_bodies_of_one_tenant_cost_another_nothing(guard: Guard) -> N
     assert (await slow[1].answer()).status == 400  # no JSON, but it was read to its end
 
 
+async def test_bodies_of_running_streams_take_no_room(guard: Guard) -> None:
+    """Once a token went out no other backend can be asked, and nobody needs the body again."""
+    server, penstock = await guard("steady-50", limits=LIMITS, tenants=TENANTS)
+    options = {"prompt": PROMPT + " " * 60_000, "stream": True, "max_tokens": 2_000}
+    body = orjson.dumps(options)
+    streams = [await Client.open(penstock, keyed("mallory", body=body)) for _ in range(2)]
+    for stream in streams:
+        await stream.until(b"data: ")
+    body = orjson.dumps(options | {"stream": False, "max_tokens": 1})
+    for _ in range(3):
+        client = await Client.open(penstock, keyed("victim", body=body))
+        assert (await client.answer()).status == 200
+    assert server.engine.running == len(streams)
+    for stream in streams:
+        stream.close()
+    await penstock.until_at_rest()
+    client = await Client.open(penstock, keyed("victim", body=body))
+    assert (await client.answer()).status == 200  # nothing was given back twice
+
+
 async def test_connections_that_ask_nothing_make_room(guard: Guard) -> None:
     _, penstock = await guard(limits={"connections": 4})
     known = await Client.open(penstock, request())

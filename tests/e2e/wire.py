@@ -80,6 +80,11 @@ class Client:
                 body = await self._reader.readexactly(int(headers["content-length"]))
             return Answer(status, headers, body)
 
+    async def until(self, sign: bytes, within_s: float = 5.0) -> None:
+        """Wait until this has come."""
+        async with asyncio.timeout(within_s):
+            await self._reader.readuntil(sign)
+
     async def rest(self, within_s: float = 1.0) -> bytes | None:
         """What came until the connection was closed; None when it is still open."""
         try:

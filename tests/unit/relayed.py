@@ -63,6 +63,7 @@ class Request:
         self.lease = Lease(self.backend, ask or Ask("/", prompt_tokens=7, stream=True), 0.0)
         self.ends: list[BackendError | None] = []
         self.made: list[str] = []
+        self.begun: list[bytes] = []  # what the client had when it was told
         self.head = parse_response_head(head)
         self.relay: Relay
         if b"event-stream" in head:
@@ -71,6 +72,7 @@ class Request:
                 self.answer,
                 self.lease,
                 self.ends.append,
+                self._begun,
                 dialect,
                 Histogram(ITL_S),
                 self.made.append,
@@ -83,12 +85,16 @@ class Request:
                 self.answer,
                 self.lease,
                 self.ends.append,
+                self._begun,
                 dialect,
                 self.made.append,
             )
         else:
-            self.relay = Relay(self.head, self.answer, self.lease, self.ends.append)
+            self.relay = Relay(self.head, self.answer, self.lease, self.ends.append, self._begun)
         self.relay.begin()
+
+    def _begun(self) -> None:
+        self.begun.append(self.transport.sent)
 
     def feed(self, *pieces: bytes) -> "Request":
         for piece in pieces:

@@ -22,6 +22,7 @@ from proxy.errors import (
     StreamBroken,
 )
 from proxy.event_relay import EVENT_BYTES_MAX, HELD_BYTES_MAX, EventRelay
+from proxy.relay import WHOLE_BYTES_MAX
 from tests.unit.relayed import (
     DEAD,
     DONE,
@@ -29,6 +30,7 @@ from tests.unit.relayed import (
     ERROR,
     JSON,
     ROLE,
+    SSE,
     TOKENS,
     USAGE,
     Request,
@@ -198,6 +200,22 @@ def test_a_cut_before_the_first_token_is_retryable_and_after_it_is_not() -> None
     assert not after.ends[0].retryable
     assert after.body == TOKENS[0]
     assert not after.complete
+
+
+@pytest.mark.parametrize("head", [SSE, JSON, JSON.replace(b"json", b"pdf")])
+def test_who_is_told_that_an_answer_begins_has_no_use_for_the_body_again(head: bytes) -> None:
+    """From then on no failure is one that another backend may mend."""
+    stream = ROLE + b"".join(TOKENS) + USAGE + DONE
+    if head == JSON:
+        stream = b'{"x":"' + b"x" * WHOLE_BYTES_MAX + b'"}'
+    cuts = range(len(stream) + 1) if head == SSE else (0, 1, len(stream) - 1, len(stream))
+    for cut in cuts:
+        request = Request(head=head).feed(stream[:cut])
+        assert len(request.begun) == request.relay.committed, cut
+        assert not any(request.begun)  # told before the client has anything
+        request.relay.lost(AnswerCut())
+        (error,) = request.ends
+        assert error is None or error.retryable != bool(request.begun), cut
 
 
 def test_an_error_after_tokens_ends_the_stream_as_broken() -> None:
