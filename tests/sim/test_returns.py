@@ -31,14 +31,14 @@ class Later(Outcome):
             self.seen.append(ttft_s)
 
 
-def mean_ttft_s(backends: int, out: int, load: float) -> float:
+def mean_ttft_s(backends: int, out: int, load: float, policy: str = "token_cost") -> float:
     """Of the 30 s after so many are back."""
     arrivals = uniform(WINDOW_S, Random(1))
     # The window is as long at any load: more of the same in it.
     count = round(speedup(arrivals, GPU, backends, load))
     arrivals = sorted(each for seed in range(count) for each in uniform(WINDOW_S, Random(seed + 1)))
     experiment = Experiment(
-        maker("token_cost"),
+        maker(policy),
         GPU,
         backends=backends,
         routers=1,
@@ -53,7 +53,7 @@ def mean_ttft_s(backends: int, out: int, load: float) -> float:
 
 @pytest.mark.parametrize(
     ("backends", "out", "load", "bound_s"),
-    [(8, 6, 0.6, 0.6), (2, 1, 0.6, 2.0), (8, 1, 0.8, 0.6)],
+    [(8, 6, 0.6, 0.6), (8, 1, 0.8, 0.6)],
 )
 def test_who_is_back_takes_from_the_queues_of_the_others(
     backends: int, out: int, load: float, bound_s: float
@@ -61,3 +61,13 @@ def test_who_is_back_takes_from_the_queues_of_the_others(
     mean_s = mean_ttft_s(backends, out, load)
     print(f"{out} of {backends} back at load {load}: mean TTFT {mean_s:.2f} s")
     assert mean_s < bound_s
+
+
+def test_who_is_back_beside_one_other_helps_as_one_who_knows_all_would_let_it() -> None:
+    """One of two was out at more than its peer's capacity: the queue it left takes its time.
+
+    The oracle keeps to slow start too, so the figure has a bound of its own.
+    """
+    mean_s, oracle_s = mean_ttft_s(2, 1, 0.6), mean_ttft_s(2, 1, 0.6, "oracle")
+    print(f"1 of 2 back at load 0.6: mean TTFT {mean_s:.2f} s, the oracle's {oracle_s:.2f} s")
+    assert mean_s < min(2.0, 1.05 * oracle_s)
