@@ -91,7 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _speaks(item: pytest.Item) -> bool:
     names: list[str] = getattr(item, "fixturenames", [])
-    return any(name.endswith(_SPEAKERS) for name in names)
+    # One is named chat_client_with_force_include_usage.
+    return any(name.endswith(_SPEAKERS) or "_client_with_" in name for name in names)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
