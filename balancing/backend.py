@@ -251,7 +251,7 @@ class Backend:
     def head_prefill_s(self) -> float:
         """What the prompt that is being prefilled takes at the most, at the measured speed.
 
-        As if nothing of it were cached: that it is was only a guess.
+        As if nothing of it were cached or refused: that it is was only a guess.
         """
         head = next(iter(self._prefilling), None)
         return head.whole_work * self.prefill_speed.work_s if head is not None else 0.0

@@ -37,6 +37,14 @@ class EngineReport:
         """Whether the engine has made tokens since; its cache may fill while it makes none."""
         return self.generated_tokens > before.generated_tokens
 
+    def moves_since(self, before: "EngineReport") -> bool:
+        """Whether the engine has worked since, if only on a prompt: its cache fills by pieces."""
+        return (
+            self.works_since(before)
+            or self.kv_usage > before.kv_usage
+            or self.prefix_queries_tokens > before.prefix_queries_tokens
+        )
+
     def restarted_since(self, before: "EngineReport") -> bool:
         """Whether its counters began anew."""
         return (

@@ -130,10 +130,9 @@ class Lease:
 
     @property
     def whole_work(self) -> float:
-        """Its prompts' prefill if nothing of them were cached."""
+        """Its prompts' prefill if nothing of them were cached, and all of it is computed."""
         ask = self.ask
-        work = work_of(ask.prompt_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
-        return work * ask.likely
+        return work_of(ask.prompt_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
 
     @property
     def silent(self) -> bool:

@@ -21,7 +21,7 @@ from health.pace import Pace
 from health.places import Places
 from health.probes import Prober
 from health.questions import Addresses, Questions
-from health.scrape import read_report
+from health.scrape import METRICS, METRICS_BYTES_MAX, read_report
 from health.watch import LastProbe, Watch
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,6 @@ SCRAPE_JITTER: Final = 0.1
 # of those that were not.
 PLACES: Final = 32
 PLACES_IN_DOUBT: Final = 16
-SCRAPE_BYTES_MAX: Final = 2_097_152
 # A server that serves but has no such metrics is asked rarely: it may be replaced by one with.
 NO_METRICS_AFTER: Final = 5
 NO_METRICS_S: Final = 60.0
@@ -222,7 +221,7 @@ async def _read_report(
     backend.engine_requests_peak = backend.own.engine_requests
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await questions.get(b"/metrics", SCRAPE_BYTES_MAX)
+            answer = await questions.get(METRICS, METRICS_BYTES_MAX)
     except (OSError, ValueError):  # too late, too
         watch.look()
         return

@@ -16,8 +16,10 @@ from typing import Final
 
 import orjson
 
+from balancing.engine_report import EngineReport
 from health.line import Answer
 from health.questions import Questions, Unresolved
+from health.scrape import METRICS, METRICS_BYTES_MAX, read_report
 
 MODELS_MAX: Final = 1_024
 # What vLLM answers between SIGTERM and its exit, while /health stays 200.
@@ -108,6 +110,13 @@ class Prober:
             if task is not None or answer.status not in _NOT_DONE_HERE:
                 return each, _judge(answer)
         return Task.NONE, Outcome()
+
+    async def report(self, timeout_s: float, now_s: float) -> EngineReport | None:
+        """Read its engine's metrics; None where they are not told."""
+        answer = await _told(self._questions.get(METRICS, METRICS_BYTES_MAX), timeout_s)
+        if isinstance(answer, Outcome) or answer.status != 200:
+            return None
+        return read_report(answer.body, now_s, 0)
 
     def _refused(self, answer: Answer) -> bool:
         """Whether it does not take the pool's own key."""

@@ -11,6 +11,8 @@ from typing import Final
 
 from balancing.engine_report import EngineReport
 
+METRICS: Final = b"/metrics"
+METRICS_BYTES_MAX: Final = 2_097_152
 _CAPACITY: Final = re.compile(rb'kv_cache_size_tokens="([0-9]{1,15})(?:\.0)?"')
 _AWAKE: Final = b'sleep_state="awake"'
 _RUNNING: Final = b"vllm:num_requests_running"

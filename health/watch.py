@@ -15,8 +15,10 @@ from typing import Final, Protocol
 
 from balancing.accusers import Cause
 from balancing.backend import AdminState, Backend, State
+from balancing.engine_report import EngineReport
 from balancing.slow_start import SlowStart
 from conf.settings import HealthSettings
+from health.late import Late
 from health.machine import Health
 from health.pace import Pace
 from health.probes import KEY_REFUSED, Outcome, Task
@@ -63,6 +65,7 @@ class Asks(Protocol):
     async def deep(
         self, model: str, task: Task | None, timeout_s: float
     ) -> tuple[Task | None, Outcome]: ...
+    async def report(self, timeout_s: float, now_s: float) -> EngineReport | None: ...
 
 
 @dataclass(slots=True)
@@ -95,6 +98,7 @@ class Watch:
         self._now = now
         self._health = self._unknown()
         self._task: Task | None = None
+        self._late = Late(backend)
         self._rest = Rest(self._next_look_s, self.is_due)
         self._progress = backend.progress
         self._progress_at_s = now()
@@ -290,8 +294,15 @@ class Watch:
         self._deep_asked = False
         # It waits behind the prompt that is being prefilled, for what is left of that.
         left_s = max(0.0, -self._stalled_s(self._now()))
-        timeout_s = self._settings.deep.timeout_s + left_s
-        self._task, outcome = await ask.deep(self._model(), self._task, timeout_s)
+        began_s, timeout_s = self._now(), self._settings.deep.timeout_s
+        if self._late.matters:
+            self._late.read(await ask.report(self._settings.timeout_s, began_s), began_s)
+        self._task, outcome = await ask.deep(self._model(), self._task, timeout_s + left_s)
+        progressed, excused = backend.progress != progress, False
+        if outcome.reason == "hung" and not progressed:
+            report = await ask.report(self._settings.timeout_s, self._now())
+            progressed = self._late.read(report, began_s) or backend.progress != progress
+            excused = self._late.excused(began_s, self._now(), timeout_s)
         if self._slept_s != slept_s:
             self._rest.call()
             return
@@ -299,16 +310,15 @@ class Watch:
         if self._task is Task.NONE and self._stalled_s(now_s) > UNPROBED_STALL_S:
             outcome = Outcome("hung")
         self._note("deep", outcome)
-        progressed = backend.progress != progress
         self._unprobed = self._task is Task.NONE or outcome.reason in _NOT_ALLOWED
-        slow = outcome.reason == "hung" and progressed
+        slow = excused or (outcome.reason == "hung" and progressed)
         self._probe_agrees = not (outcome.passed or outcome.busy or slow)
         back = backend.state is State.EJECTED and outcome.busy  # it works, for others
         if outcome.passed or back or (backend.fit and progressed):
             self._deep_passed(now_s)
         elif outcome.certain:
             self._health.down(now_s)
-        elif outcome.busy:
+        elif outcome.busy or excused:
             self._next_deep_s = now_s + self._jittered(self._settings.deep.interval_s)
         else:
             late = outcome.reason == "hung"
@@ -323,6 +333,7 @@ class Watch:
 
     def _deep_passed(self, now_s: float) -> None:
         self._health.deep_passed(now_s)
+        self._late.passed()
         self._deep_progress = self.backend.progress
         self._next_deep_s = now_s + self._jittered(self._settings.deep.interval_s)
         self._settle("")

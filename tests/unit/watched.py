@@ -5,6 +5,7 @@ from random import Random
 
 from balancing.ask import Ask
 from balancing.backend import Backend, State
+from balancing.engine_report import EngineReport
 from balancing.lease import Lease
 from conf.settings import DeepProbeSettings, HealthSettings
 from health.probes import Outcome, Task
@@ -30,6 +31,7 @@ class Backends:
         self.deep_is = Outcome()
         self.deep_asked = 0
         self.deep_timeout_s = 0.0
+        self.report_is: EngineReport | None = None
         self.task_is = Task.COMPLETION
         self.tasks_were: list[Task | None] = []
         self.during_live: Callable[[], None] = _nothing
@@ -51,6 +53,9 @@ class Backends:
         self.tasks_were.append(task)
         self.during_deep()
         return self.task_is, self.deep_is
+
+    async def report(self, timeout_s: float, now_s: float) -> EngineReport | None:
+        return self.report_is
 
 
 class Scene:
