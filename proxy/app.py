@@ -43,9 +43,9 @@ from proxy.pressure import Pressure, group_limit_bytes
 from proxy.pulse import Pulse
 from proxy.reload import Reload
 from proxy.retirement import Retirement
+from proxy.sockets import keep_alive
 from proxy.source import Source
 from proxy.tls import PLAIN, Certificates
-from proxy.upstream import keep_alive
 
 logger = logging.getLogger(__name__)
 

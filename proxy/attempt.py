@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancing.lease import Lease
 from health.probes import KEY_REFUSED
+from proxy.connection_pool import ConnectionPool, NoDescriptors
 from proxy.errors import (
     BackendBusy,
     BackendError,
@@ -30,7 +31,7 @@ from proxy.event_relay import EventRelay
 from proxy.heads import ResponseHead, forwarded_request_head
 from proxy.patience import hint_of
 from proxy.relay import JsonRelay, Relay
-from proxy.upstream import BackendConnection, ConnectionPool, NoDescriptors
+from proxy.upstream import BackendConnection
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange

@@ -19,12 +19,12 @@ from balancing.policies.token_cost import TokenCost
 from balancing.session_key import SessionKeys
 from balancing.token_counter import TokenCounter
 from conf.settings import PoolSettings, Settings
+from proxy.connection_pool import ConnectionPool
 from proxy.counting import Counting
 from proxy.host import Names
 from proxy.paths import Paths
 from proxy.tenants import Tenants
 from proxy.tls import PLAIN, Certificates
-from proxy.upstream import ConnectionPool
 
 # Policies that ask whose session a request belongs to.
 SESSION_POLICIES: Final = frozenset({"session", "token_cost"})

@@ -10,8 +10,8 @@ import logging
 import resource
 from typing import Final, Protocol
 
+from proxy.connection_pool import IDLE_MAX
 from proxy.plane import EVERYBODY, EXCESS_MAX
-from proxy.upstream import IDLE_MAX
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Final
 from balancing.backend import Backend
 from balancing.fleet import Fleet
 from proxy.configuration import Member
+from proxy.connection_pool import ConnectionPool
 from proxy.metrics import Metrics
-from proxy.upstream import ConnectionPool
 
 POLL_S: Final = 0.1
 

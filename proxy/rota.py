@@ -8,6 +8,7 @@ turns, and each party's own bodies do: whoever sends many large ones delays its 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
 Step = Callable[[], bool]
 
@@ -15,10 +16,18 @@ Step = Callable[[], bool]
 class Rota:
     """Whose turn it is next."""
 
-    __slots__ = ("_loop", "_waiting")
+    __slots__ = ("_loop", "_now", "_turn_s", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        turn_s: float = 0.0,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        """`turn_s`: small steps go on for so long in a turn."""
         self._loop = loop
+        self._turn_s = turn_s
+        self._now = now
         self._waiting: dict[str, deque[Step]] = {}  # of each party, who is next first
 
     def __len__(self) -> int:
@@ -34,6 +43,14 @@ class Rota:
         self._waiting.setdefault(party, deque()).append(step)
 
     def _turn(self) -> None:
+        until_s = self._now() + self._turn_s
+        self._step()
+        while self._waiting and self._now() < until_s:
+            self._step()
+        if self._waiting:
+            self._loop.call_soon(self._turn)
+
+    def _step(self) -> None:
         party, steps = next(iter(self._waiting.items()))
         step = steps[0]
         more = step()  # may add others
@@ -43,5 +60,3 @@ class Rota:
         del self._waiting[party]
         if steps:
             self._waiting[party] = steps
-        if self._waiting:
-            self._loop.call_soon(self._turn)

@@ -1,28 +1,14 @@
-"""Connections to the backends: one request at a time on each, pooled while idle.
+"""A connection to a backend: one request at a time, and where its answer ends.
 
-The pool gives the youngest first and keeps none longer than 3.5 s, because vLLM
-(uvicorn) closes at 5.0 s and a POST must not meet that close. The end of an
-answer is decided from method, status and framing; a connection is used again
-only when request and answer both ended and nothing came after.
-
-What a backend sends unasked would become the answer to somebody else's request.
-So a connection is used again only for the credentials that it was used for; it
-rests before, which is when such bytes come; a byte on it kills it, also one that
-the loop has not read yet; and a backend that sent one is not trusted with a
-second request on a connection for a while.
+That is decided from method, status and framing. A connection is used again only when request and
+answer both ended and nothing came after (`connection_pool.py`).
 """
 
 import asyncio
-import errno
 import logging
 import select
-import socket
-import ssl
-from collections import deque
 from collections.abc import Callable
-from time import monotonic
-from typing import Any, Final, Protocol, cast
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from proxy.deadline import Deadline
 from proxy.dechunk import Dechunker, MalformedChunks
@@ -32,38 +18,22 @@ from proxy.errors import (
     AnswerHeadTooLarge,
     AnswerMalformed,
     BackendError,
-    ConnectFailed,
-    ConnectionRefused,
     ConnectionReset,
     PenstockError,
 )
 from proxy.heads import ResponseHead, begins_answer, parse_response_head
-from proxy.host import Host, Names
+from proxy.long_reads import SHORT_BYTES, LongRead, slice_end
 from proxy.pieces import Pieces, write
-from proxy.tls import TlsConnection
+from proxy.sockets import tune
+
+if TYPE_CHECKING:
+    from proxy.connection_pool import ConnectionPool
 
 logger = logging.getLogger(__name__)
 
-IDLE_S: Final = 3.5
-IDLE_MAX: Final = 256
-# A server that writes more than its answer does so with it, or in the turn after. At 1,000
-# requests/s to one backend this keeps 20 more connections open, each cold when its turn comes:
-# 7 % of a small request's CPU, and less rest lets more bytes through.
-REST_S: Final = 0.02
-# One request a connection, after bytes that nobody asked for.
-DISTRUST_S: Final = 600.0
 HEAD_BYTES_MAX: Final = 65_536
 # 1xx answers before the final one. vLLM sends none.
 INTERIM_MAX: Final = 16
-# What the kernel may hold of an answer whose client does not read.
-RECEIVE_BUFFER_BYTES: Final = 262_144
-# A host that vanished: first keepalive after 15 s, gone by 30 s.
-KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 15, 5, 3
-USER_TIMEOUT_MS: Final = 30_000
-
-
-class NoDescriptors(Exception):
-    """The process may open no more: its own limit, and no fault of the backend's."""
 
 
 class Sink(Protocol):
@@ -84,6 +54,7 @@ class BackendConnection(asyncio.Protocol):
         "_in_body",
         "_interim",
         "_keep_alive",
+        "_lost",
         "_one_shot",
         "_paused",
         "_pending",
@@ -92,6 +63,7 @@ class BackendConnection(asyncio.Protocol):
         "_remaining",
         "_to_head_request",
         "_transport",
+        "_unread",
         "answer_began",
         "credentials",
         "deadline",
@@ -116,6 +88,8 @@ class BackendConnection(asyncio.Protocol):
         self._paused = False
         self._pending: Callable[[int], list[Any]] = _never
         self._pieces: Pieces | None = None  # of a large body
+        self._unread: LongRead | None = None  # nothing more is read meanwhile
+        self._lost: tuple[Exception | None] | None = None  # once all of that is taken
         self.sink: Sink | None = None
         self.credentials = b""  # of the requests it has served
         self.reused = False
@@ -152,6 +126,9 @@ class BackendConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Give up the answer and the connection: the backend frees its engine at once."""
         self.sink = None
+        self._unread = None
+        if self._lost is not None:
+            self.deadline.close()
         if self._pieces is not None:
             self._pieces.drop()
         if self._transport is not None:
@@ -164,9 +141,12 @@ class BackendConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self._paused and self._transport is not None and not self._transport.is_closing():
+        if self._paused and self._transport is not None:
             self._paused = False
-            self._transport.resume_reading()
+            if self._unread is not None:
+                self._queue(self._unread)
+            elif not self._transport.is_closing():
+                self._transport.resume_reading()
 
     @property
     def quiet(self) -> bool:
@@ -194,6 +174,8 @@ class BackendConnection(asyncio.Protocol):
             self._pieces.resume()
 
     def data_received(self, data: bytes) -> None:
+        if len(data) > SHORT_BYTES:
+            data = self._begin_of(data)
         sink = self.sink
         dechunker = self._dechunker
         if sink is None:
@@ -219,6 +201,9 @@ class BackendConnection(asyncio.Protocol):
             self.on_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._unread is not None:
+            self._lost = (exc,)
+            return
         self.deadline.close()
         self._pool.forget(self)
         sink, self.sink = self.sink, None
@@ -230,6 +215,47 @@ class BackendConnection(asyncio.Protocol):
             sink.end()  # the body was to last until the end of the connection
         else:
             sink.lost(AnswerCut())
+
+    # Long reads ---------------------------------------------------------------------------
+
+    def _begin_of(self, data: bytes) -> bytes:
+        """What of a read is taken in this turn; the rest is in turns to come."""
+        transport = self._transport
+        if self.sink is None or transport is None or slice_end(data, 0) == len(data):
+            return data
+        self._unread = unread = LongRead(data)
+        transport.pause_reading()
+        self._queue(unread)
+        return unread.next()
+
+    def _queue(self, unread: LongRead) -> None:
+        if not unread.queued:
+            unread.queued = True
+            self._pool.rota.add("", self._take_on)
+
+    def _take_on(self) -> bool:
+        """Take the next slice; whether there is more that can be taken."""
+        unread = self._unread
+        if unread is None or self._paused:
+            if unread is not None:
+                unread.queued = False
+            return False
+        data = unread.next()
+        if not unread.left:
+            self._unread = None
+        try:
+            self.data_received(data)
+        except Exception:  # as the loop would have it
+            logger.exception("answer failed")
+            self._fail(AnswerMalformed())
+        if self._unread is not None:
+            return True
+        transport = self._transport
+        if self._lost is not None:
+            self.connection_lost(self._lost[0])
+        elif transport is not None and not self._paused and not transport.is_closing():
+            transport.resume_reading()
+        return False
 
     # Reading an answer ------------------------------------------------------------------
 
@@ -297,6 +323,9 @@ class BackendConnection(asyncio.Protocol):
         assert transport is not None
         unsent = self._pieces is not None and self._pieces.left
         self._dechunker = None
+        if self._unread is not None:
+            surplus = True
+            self._unread = None
         if surplus:
             self._pool.distrust()
         try:
@@ -320,180 +349,6 @@ class BackendConnection(asyncio.Protocol):
             sink.lost(error)
 
 
-class ConnectionPool:
-    """The connections to one backend. `connect_timeout_s` may change while it is used."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        url: str,
-        *,
-        connect_timeout_s: float,
-        name: str = "",
-        names: Names | None = None,
-        tls: ssl.SSLContext | None = None,
-        now: Callable[[], float] = monotonic,
-    ) -> None:
-        """`name` is the backend's, for the log."""
-        parts = urlsplit(url)
-        self.loop = loop
-        self.host = Host(loop, parts.hostname or "", name, names or Names(), now)
-        self.connect_timeout_s = connect_timeout_s
-        self._now = now
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._secure = parts.scheme == "https"
-        self.tls = tls  # of https: replaced when a configuration is
-        # Oldest first; what rests is younger than what has rested.
-        self._idle: deque[BackendConnection] = deque()
-        self._resting: deque[BackendConnection] = deque()
-        self._distrusted_until_s = 0.0
-        self._deadline = Deadline(loop, self._expire, now)
-        self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
-
-    def trust(self, tls: ssl.SSLContext | None) -> None:
-        """Verify by this from now on; what is idle was verified by another."""
-        if self._secure and tls is not self.tls:
-            self.tls = tls
-            self._drop_idle()
-
-    def take_idle(self, credentials: bytes = b"") -> BackendConnection | None:
-        """The youngest connection of these credentials that has rested and is surely open."""
-        now_s = self._now()
-        idle, resting = self._idle, self._resting
-        while resting and now_s - resting[0].idle_since_s >= REST_S:
-            idle.append(resting.popleft())
-        for index in range(len(idle) - 1, -1, -1):
-            connection = idle[index]
-            if connection.credentials == credentials:
-                del idle[index]
-                if (
-                    now_s - connection.idle_since_s < IDLE_S
-                    and connection.epoch == self.host.epoch
-                    and connection.quiet
-                ):
-                    connection.reused = True
-                    return connection
-                connection.abort()
-        return None
-
-    async def dial(self) -> BackendConnection:
-        """Open a new connection, to the first address that takes it.
-
-        Raises ConnectionRefused when all refuse, NoDescriptors when there are none left
-        for it, else ConnectFailed.
-        """
-        refused = True
-        address = ""
-        try:
-            async with asyncio.timeout(self.connect_timeout_s):
-                for address in await self.host.addresses():
-                    try:
-                        return await self._open(address)
-                    except OSError as error:
-                        if error.errno in (errno.EMFILE, errno.ENFILE):
-                            raise NoDescriptors from None
-                        refused = refused and isinstance(error, ConnectionRefusedError)
-                        self.host.failed(address)
-        except (OSError, TimeoutError):  # no address is known, or time is up
-            self.host.failed(address)
-            raise ConnectFailed from None
-        raise ConnectionRefused if refused else ConnectFailed
-
-    async def _open(self, address: str) -> BackendConnection:
-        connection = BackendConnection(self)
-        context = self.tls
-        if not self._secure:
-            await self.loop.create_connection(lambda: connection, address, self._port)
-            return connection
-        assert context is not None
-        _, tls = await self.loop.create_connection(
-            lambda: TlsConnection(
-                self.loop,
-                context,
-                connection,
-                handshake_s=self.connect_timeout_s,
-                server_name=self.host.name,
-            ),
-            address,
-            self._port,
-        )
-        try:
-            await tls.opened
-        except BaseException:  # cancelled too: nobody else knows of it
-            tls.abort()
-            raise
-        return connection
-
-    def put(self, connection: BackendConnection) -> None:
-        """Take back a connection whose request and answer both ended."""
-        if connection.epoch != self.host.epoch:
-            connection.abort()
-            return
-        connection.idle_since_s = self._now()
-        connection.on_deadline = None
-        connection.deadline.clear()
-        if connection.idle_since_s < self._distrusted_until_s:
-            connection.abort()
-            return
-        self._resting.append(connection)
-        if len(self._idle) + len(self._resting) > IDLE_MAX:
-            (self._idle or self._resting).popleft().abort()
-        if len(self._idle) + len(self._resting) == 1:
-            self._deadline.set(connection.idle_since_s + IDLE_S)
-
-    def distrust(self) -> None:
-        """The backend sent what nobody asked for: use no connection twice for a while."""
-        self._distrusted_until_s = self._now() + DISTRUST_S
-        self._drop_idle()
-
-    def forget(self, connection: BackendConnection) -> None:
-        """A connection was lost; it may have been idle."""
-        for waiting in (self._idle, self._resting):
-            if connection in waiting:
-                waiting.remove(connection)
-
-    def close(self) -> None:
-        """Close what is idle; connections in use end with their answers."""
-        self.host.close()
-        self._deadline.close()
-        self._drop_idle()
-
-    def _drop_idle(self) -> None:
-        for waiting in (self._idle, self._resting):
-            while waiting:
-                waiting.pop().abort()
-
-    def _expire(self) -> None:
-        limit_s = self._now() - IDLE_S
-        for waiting in (self._idle, self._resting):
-            while waiting and waiting[0].idle_since_s <= limit_s + 0.002:
-                waiting.popleft().abort()
-            if waiting:
-                self._deadline.set(waiting[0].idle_since_s + IDLE_S)
-                return
-
-
 def _never(timeout_ms: int) -> list[Any]:
     """What is pending where the platform cannot tell."""
     return []
-
-
-def tune(sock: socket.socket) -> None:
-    """No delay, bounded buffer, and a peer that vanished is noticed within 30 s."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-    keep_alive(sock)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Notice a peer that vanished without a word (where the platform can)."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
-        ("TCP_KEEPCNT", KEEPALIVE_COUNT),
-    ):
-        if hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

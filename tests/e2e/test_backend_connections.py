@@ -8,7 +8,7 @@ import pytest
 from bench.sim.server import SimServer
 from bench.sim.text import expected
 from proxy.attempt import IDLE_RESET_S
-from proxy.upstream import REST_S
+from proxy.connection_pool import REST_S
 from tests.e2e.answers import ask, text_of
 from tests.e2e.process import Penstock, Script, Serve, Simulate
 

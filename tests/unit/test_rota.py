@@ -86,3 +86,17 @@ def test_what_is_added_in_a_step_takes_its_turn() -> None:
     while turns.turn():
         pass
     assert sorted(log[1:]) == ["other", "same"]
+
+
+def test_small_steps_go_on_for_their_time_in_a_turn() -> None:
+    log: list[str] = []
+    turns = Turns()
+    now_s = iter(range(1_000))  # a second passes with each look at the clock
+    it = Rota(turns, 4.0, lambda: float(next(now_s)))  # type: ignore[arg-type]
+    it.add("a", Work(log, "1", 6).step)
+    it.add("b", Work(log, "2", 2).step)
+    assert turns.turn()
+    assert log == ["1", "2", "1", "2"]
+    assert turns.turn()
+    assert log[4:] == ["1"] * 4
+    assert not turns.turn()

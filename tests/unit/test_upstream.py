@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from proxy.connection_pool import DISTRUST_S, IDLE_MAX, IDLE_S, REST_S, ConnectionPool
 from proxy.errors import (
     AnswerCut,
     AnswerHeadTooLarge,
@@ -13,15 +14,7 @@ from proxy.errors import (
     ConnectionReset,
 )
 from proxy.heads import ResponseHead
-from proxy.upstream import (
-    DISTRUST_S,
-    IDLE_MAX,
-    IDLE_S,
-    INTERIM_MAX,
-    REST_S,
-    BackendConnection,
-    ConnectionPool,
-)
+from proxy.upstream import INTERIM_MAX, BackendConnection
 from tests.unit.transport import Transport
 
 
@@ -30,6 +23,17 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_s = 100.0
+        self.soon: list[Any] = []
+
+    def call_soon(self, callback: Any) -> None:
+        self.soon.append(callback)
+
+    def turn(self) -> bool:
+        """One turn of the loop; whether there was anything to do."""
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+        return bool(soon)
 
     def time(self) -> float:
         return self.now_s
@@ -124,6 +128,8 @@ class Link:
         for piece in pieces:
             if not self.transport.closed:
                 self.connection.data_received(piece)
+                while self.clock.turn():
+                    pass
         return self
 
     @property

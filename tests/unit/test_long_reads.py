@@ -1,0 +1,191 @@
+"""Reads of answers that would hold the loop are taken by turns, whole and in their order."""
+
+import pytest
+
+from proxy.errors import AnswerCut, AnswerMalformed
+from proxy.long_reads import LEAST_BYTES, LINE_ENDS_MAX, SHORT_BYTES, SLICE_BYTES
+from tests.unit.test_upstream import Link, Sink
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+LETTERS = bytes(97 + number % 26 for number in range(40_000))
+ONE_BYTE_CHUNKS = b"".join(b"1\r\n%c\r\n" % letter for letter in LETTERS)
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+LAST = b"0\r\n\r\n"
+CLOSED = HEAD + b"\r\n"
+# Who feeds one of these in one call stands for a loop that goes on reading it.
+HOSTILE = {
+    "chunks of a byte": (CHUNKED, ONE_BYTE_CHUNKS, LETTERS),
+    "LF": (CLOSED, b"\n\n" * 20_000, b"\n\n" * 20_000),
+    "CR LF": (CLOSED, b"\r\n\r\n" * 10_000, b"\r\n\r\n" * 10_000),
+    "CR": (CLOSED, b"\r" * 40_000, b"\r" * 40_000),
+    "comments": (CLOSED, b": x\n\n" * 10_000, b": x\n\n" * 10_000),
+    "few lines": (CLOSED, b"x" * 250_000, b"x" * 250_000),
+    "the dear ones last": (CLOSED, b"x" * 70_000 + b"\n" * 9_000, b"x" * 70_000 + b"\n" * 9_000),
+}
+
+
+def asked(*answer: bytes) -> Link:
+    """A connection that was answered so, before the loop's next turn."""
+    link = Link()
+    link.pool.rota._turn_s = 0.0  # a step a turn
+    link.ask()
+    for piece in answer:
+        link.connection.data_received(piece)
+    return link
+
+
+def line_ends(data: bytes) -> int:
+    return data.count(b"\n") + data.count(b"\r")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_turn_takes_more_than_a_slice(name: str) -> None:
+    head, sent, body = HOSTILE[name]
+    most = LINE_ENDS_MAX if sent is ONE_BYTE_CHUNKS else SLICE_BYTES
+    link = asked(head, sent)
+    while True:
+        slices = [each for each in link.sink.seen if isinstance(each, bytes)]
+        assert len(slices) <= 1
+        link.sink.seen.clear()
+        taken = slices[0] if slices else b""
+        assert len(taken) <= most
+        assert len(taken) <= LEAST_BYTES or line_ends(taken) <= LINE_ENDS_MAX
+        assert body.startswith(taken)
+        body = body[len(taken) :]
+        if not body:
+            break
+        assert not link.transport.reading
+        assert link.clock.turn()
+    assert link.transport.reading
+    assert not link.clock.turn()
+
+
+def test_ordinary_reads_are_taken_at_once() -> None:
+    event = b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":null}]}\n\n'
+    chunk = b"%x\r\n%b\r\n" % (len(event), event)
+    for sent in (chunk, chunk * 20, chunk * 80, b"\n" * SHORT_BYTES):
+        head = CLOSED if sent[0] == 10 else CHUNKED
+        link = asked(head, sent)
+        assert link.transport.reading
+        assert not link.clock.soon
+
+
+def test_the_backends_other_answers_get_turns_too() -> None:
+    first = asked(CHUNKED, ONE_BYTE_CHUNKS)
+    other = Sink()
+    connection = type(first.connection)(first.pool)
+    transport = type(first.transport)()
+    connection.connection_made(transport)
+    connection.send(b"HEAD\r\n\r\n", b"body", other, method=b"POST")
+    connection.data_received(CHUNKED)
+    connection.data_received(ONE_BYTE_CHUNKS)
+    while first.clock.turn():
+        pieces = [sum(isinstance(each, bytes) for each in s.seen) for s in (first.sink, other)]
+        assert abs(pieces[0] - pieces[1]) <= 2
+    assert first.body == LETTERS
+
+
+def test_an_answer_ends_in_its_slice_and_its_connection_is_used_again() -> None:
+    link = asked(CHUNKED, ONE_BYTE_CHUNKS + LAST)
+    assert "end" not in link.sink.seen
+    while link.clock.turn():
+        pass
+    assert link.sink.seen[-1] == "end"
+    assert link.transport.reading
+    assert link.reusable
+
+
+def test_what_comes_after_an_answer_is_surplus_in_whatever_slice() -> None:
+    length = b"content-length: %d\r\n\r\n" % len(LETTERS)
+    for answer in (
+        CHUNKED + ONE_BYTE_CHUNKS + LAST + b"\n" * 3_000,
+        HEAD + length + LETTERS + b"\n" * 100_000,
+        # The end of a slice and of the answer at once.
+        HEAD + b"content-length: 1005\r\n\r\n" + b"\n" * 1_005 + b"\n" * 100_000,
+    ):
+        link = asked(answer)
+        while link.clock.turn():
+            pass
+        assert link.sink.seen[-1] == "end"
+        assert link.transport.aborted
+        assert not link.reusable
+
+
+def test_nothing_is_taken_while_the_client_takes_nothing() -> None:
+    link = asked(CHUNKED, ONE_BYTE_CHUNKS)
+    link.clock.turn()
+    link.connection.pause()
+    seen = link.body
+    while link.clock.turn():
+        pass
+    assert link.body == seen
+    for _ in range(3):  # whoever is queued already is not queued again
+        link.connection.resume()
+        link.connection.pause()
+    link.connection.resume()
+    assert len(link.pool.rota) == 1
+    assert not link.transport.reading
+    while link.clock.turn():
+        pass
+    assert link.body == LETTERS
+    assert link.transport.reading
+
+
+def test_who_pauses_in_the_last_slice_is_not_read() -> None:
+    class Slow(Sink):
+        def body(self, data: bytes) -> None:
+            super().body(data)
+            link.connection.pause()
+
+    link = asked()
+    link.sink = link.connection.sink = Slow()
+    for piece in (CHUNKED, ONE_BYTE_CHUNKS):
+        link.connection.data_received(piece)
+    while link.body != LETTERS:
+        link.connection.resume()
+        link.clock.turn()
+    assert not link.clock.turn()
+    assert not link.transport.reading
+    link.connection.resume()
+    assert link.transport.reading
+
+
+def test_a_close_waits_for_its_turn() -> None:
+    for answer, end in ((CLOSED, "end"), (CHUNKED, AnswerCut)):
+        link = asked(answer, ONE_BYTE_CHUNKS)
+        link.transport.close()
+        link.connection.connection_lost(None)
+        assert all(isinstance(each, bytes) for each in link.sink.seen[1:])
+        while link.clock.turn():
+            pass
+        assert link.sink.seen[-1] == end
+        assert link.body == (ONE_BYTE_CHUNKS if answer is CLOSED else LETTERS)
+
+
+def test_who_lets_go_hears_nothing_more() -> None:
+    link = asked(CHUNKED, ONE_BYTE_CHUNKS)
+    seen = len(link.sink.seen)
+    link.transport.close()
+    link.connection.connection_lost(None)
+    link.connection.abort()
+    while link.clock.turn():
+        pass
+    assert len(link.sink.seen) == seen
+    assert link.connection.deadline._timer is None
+
+
+def test_a_fault_in_a_slice_ends_its_answer_alone() -> None:
+    class Faulty(Sink):
+        def body(self, data: bytes) -> None:
+            if len(self.seen) > 3:
+                raise ValueError
+            super().body(data)
+
+    link = asked()
+    link.sink = link.connection.sink = Faulty()
+    for piece in (CHUNKED, ONE_BYTE_CHUNKS):
+        link.connection.data_received(piece)
+    while link.clock.turn():
+        pass
+    assert link.sink.seen[-1] is AnswerMalformed
+    assert link.transport.aborted
