@@ -125,8 +125,8 @@ class ClientConnection(asyncio.Protocol):
     def answered(self, answer: Answer) -> None:
         """The request's answer has ended: go on to the next one, or close."""
         self._exchange = None
-        self._head = None
         self.release_body()
+        self._head = None
         if self._transport.is_closing():
             self._phase = Phase.CLOSING
             self._watch_stall()  # what is unsent may never be taken
@@ -415,7 +415,7 @@ class ClientConnection(asyncio.Protocol):
 
     def release_body(self) -> None:
         self._plane.bodies.receiving.pop(self, None)
-        self._plane.bodies.release(self.body_bytes)
+        self._plane.bodies.release(self.body_bytes, self)
         self.body_bytes = 0
         self._body = self._dechunker = None
 

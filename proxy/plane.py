@@ -259,7 +259,8 @@ class DataPlane:
 
     def _check_room(self, head: RequestHead, client: ClientConnection) -> None:
         """Whether there is room for the body, and for one more request of whose it is."""
-        if head.length and not self.bodies.fits(head.length, self.settings.limits.bodies_bytes):
+        limit_bytes = self.settings.limits.bodies_bytes
+        if head.length and not self.bodies.fits(head.length, limit_bytes, client):
             raise self.no_room()
         seats = self._seats_in_all
         if self._seated > NEAR * seats and self._seats.crowds(client.holder, self.clients, seats):

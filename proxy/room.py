@@ -25,6 +25,12 @@ NEAR: Final = 0.9
 LOOK_S: Final = 0.25
 
 
+# Whoever takes leaves free one part in so many of what it then holds, so that there is something
+# for the next: of n who take all they can each has 4 / (4n + 1) of the limit, and 1 / (4n + 1) of
+# it is free. A holder's only body is let in where it fits.
+LEFT: Final = 4
+
+
 class Guest(Protocol):
     """What is looked at of a client's connection."""
 
@@ -44,10 +50,19 @@ class Guest(Protocol):
 class Bodies:
     """The bodies of all requests together. `receiving`: who is still sending, oldest first."""
 
-    __slots__ = ("_holders", "_idle_bytes", "_looked_s", "_slow", "held_bytes", "receiving")
+    __slots__ = (
+        "_held",
+        "_holders",
+        "_idle_bytes",
+        "_looked_s",
+        "_slow",
+        "held_bytes",
+        "receiving",
+    )
 
     def __init__(self) -> None:
         self.held_bytes = 0
+        self._held: dict[str, int] = {}  # by holder, of those who hold any
         self.receiving: dict[Guest, None] = {}
         # As of the last look: who only holds something, by holder, the largest first.
         self._looked_s = float("-inf")
@@ -58,20 +73,33 @@ class Bodies:
 
     def take(self, size_bytes: int, limit_bytes: int, guest: Guest) -> bool:
         """Count bytes in; False when there is no room that `guest` may have."""
-        if self.held_bytes + size_bytes > limit_bytes and not self._make_room(
-            self.held_bytes + size_bytes - limit_bytes, guest
-        ):
-            return False
+        name = guest.holder
+        own_bytes = self._held.get(name, 0) + size_bytes
+        over_bytes = self._over_bytes(size_bytes, own_bytes, limit_bytes, guest)
+        if over_bytes > 0:
+            if not self._make_room(over_bytes, size_bytes, guest):
+                return False
+            own_bytes = self._held.get(name, 0) + size_bytes
         self.held_bytes += size_bytes
+        self._held[name] = own_bytes
         return True
 
-    def release(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int, guest: Guest) -> None:
+        if not size_bytes:
+            return
+        name = guest.holder
         self.held_bytes -= size_bytes
-        assert self.held_bytes >= 0
+        left_bytes = self._held[name] - size_bytes
+        assert left_bytes >= 0
+        if left_bytes:
+            self._held[name] = left_bytes
+        else:
+            del self._held[name]
 
-    def fits(self, size_bytes: int, limit_bytes: int) -> bool:
-        """Whether there would be room once those who only hold it gave way."""
-        over_bytes = self.held_bytes + size_bytes - limit_bytes
+    def fits(self, size_bytes: int, limit_bytes: int, guest: Guest) -> bool:
+        """Whether there would be room for `guest` once those who only hold it gave way."""
+        own_bytes = self._held.get(guest.holder, 0) + size_bytes
+        over_bytes = self._over_bytes(size_bytes, own_bytes, limit_bytes, guest)
         if over_bytes > 0:
             self._look()
         return over_bytes <= 0 or over_bytes <= self._idle_bytes
@@ -82,9 +110,21 @@ class Bodies:
         for guest in nlargest(CLEARED, slow, key=attrgetter("body_bytes")):
             guest.give_way()
 
-    def _make_room(self, over_bytes: int, wanting: Guest) -> bool:
-        """Whoever holds most gives way, if a few who do are enough; else nobody does."""
+    def _over_bytes(self, size_bytes: int, own_bytes: int, limit_bytes: int, guest: Guest) -> int:
+        """How much must go, so that a holder can have `own_bytes` and leave something."""
+        left_bytes = 0 if _only(guest, own_bytes - size_bytes) else own_bytes // LEFT
+        return self.held_bytes + size_bytes + left_bytes - limit_bytes
+
+    def _make_room(self, over_bytes: int, size_bytes: int, wanting: Guest) -> bool:
+        """Whoever holds most gives way, if a few who do are enough; else nobody does.
+
+        Nor does anybody for more bodies of one who would hold more than they.
+        """
         self._look()
+        own = wanting.holder
+        own_bytes = self._held.get(own, 0)
+        only = _only(wanting, own_bytes)
+        own_bytes += size_bytes
         holders = self._holders.copy()
         victims: list[Guest] = []
         for _ in range(CLEARED):
@@ -92,7 +132,8 @@ class Bodies:
                 break
             below_bytes, name, given = holders[0]
             victim = self._slow[name][given]
-            if victim is wanting:
+            smaller = name != own and not only and self._held.get(name, 0) < own_bytes
+            if victim is wanting or smaller:
                 return False
             if given + 1 < len(self._slow[name]):
                 heapreplace(holders, (below_bytes + victim.body_bytes, name, given + 1))
@@ -101,6 +142,9 @@ class Bodies:
             if victim in self.receiving:
                 victims.append(victim)
                 over_bytes -= victim.body_bytes
+                if name == own:  # and it has to leave less
+                    over_bytes -= own_bytes // LEFT - (own_bytes - victim.body_bytes) // LEFT
+                    own_bytes -= victim.body_bytes
         if over_bytes > 0:
             return False
         self._holders = holders
@@ -172,6 +216,11 @@ class Seats:
                 name for name, count in held.items() if len(held) > 1 and count > even
             )
         return holder in self._crowds
+
+
+def _only(guest: Guest, own_bytes: int) -> bool:
+    """Whether all that its holder has is of one body."""
+    return own_bytes == guest.body_bytes
 
 
 def _idles(guest: Guest, now_s: float) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.wire import BODY, PROMPT, Client, Guard, request
 
 TENANTS = [{"name": name, "keys": [{"key": name * 20}]} for name in ("mallory", "victim")]
-LIMITS = {"body_bytes": 65_536, "bodies_bytes": 131_072}
+LIMITS = {"body_bytes": 65_536, "bodies_bytes": 163_840}
 HELD_S = 1.2  # what was held for a second may be taken
 
 
@@ -94,6 +94,22 @@ async def test_bodies_of_running_streams_take_no_room(guard: Guard) -> None:
     await penstock.until_at_rest()
     client = await Client.open(penstock, keyed("victim", body=body))
     assert (await client.answer()).status == 200  # nothing was given back twice
+
+
+async def test_bodies_of_one_tenant_that_wait_leave_room_for_another(guard: Guard) -> None:
+    limits = LIMITS | {"bodies_bytes": 262_144}
+    server, penstock = await guard(limits=limits, tenants=TENANTS)
+    server.faults.set("hang_before_headers")
+    body = orjson.dumps({"prompt": PROMPT + " " * 60_000, "max_tokens": 1})
+    waiting = [await Client.open(penstock, keyed("mallory", body=body)) for _ in range(6)]
+    refused = await asyncio.gather(*(client.rest(1.0) for client in waiting))
+    assert [rest is None for rest in refused].count(True) == 3  # the others were refused
+    server.faults.clear()
+    for _ in range(3):
+        client = await Client.open(penstock, keyed("victim", body=body))
+        assert (await client.answer()).status == 200
+    for client in waiting:
+        client.close()
 
 
 async def test_connections_that_ask_nothing_make_room(guard: Guard) -> None:

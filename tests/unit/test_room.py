@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from time import monotonic
 
+import pytest
+
 from proxy.room import CLEARED, HELD_S, Bodies, Seats
 
 LIMIT = 1_000
@@ -42,24 +44,29 @@ class Client:
         self.body_bytes += size_bytes * taken
         return taken
 
-    def complete(self) -> None:
+    def complete(self) -> "Client":
         assert self.bodies is not None
         del self.bodies.receiving[self]
+        return self
+
+    def ends(self) -> None:
+        assert self.bodies is not None
+        self.bodies.release(self.body_bytes, self)
 
     def give_way(self) -> None:
         self.gone = True
         if self.bodies is not None:
             self.bodies.receiving.pop(self, None)
-            self.bodies.release(self.body_bytes)
+            self.bodies.release(self.body_bytes, self)
 
 
 def test_half_bodies_make_room_for_whoever_sends() -> None:
     bodies = Bodies()
     slow = [Client("attacker", bodies=bodies) for _ in range(4)]
-    assert all(client.sends(250) for client in slow)
+    assert all(client.sends(200) for client in slow)
     victim = Client("victim", age_s=0.0, bodies=bodies)
-    assert bodies.fits(400, LIMIT)
-    assert victim.sends(400)
+    assert bodies.fits(500, LIMIT, victim)
+    assert victim.sends(500)
     assert [client.gone for client in slow] == [True, True, False, False]  # no more than needed
     assert bodies.held_bytes == 900
 
@@ -69,12 +76,13 @@ def test_the_largest_holder_gives_way_and_not_who_sends_little() -> None:
     honest = Client("honest", age_s=30.0, bodies=bodies)
     assert honest.sends(200)
     slow = [Client("attacker", bodies=bodies) for _ in range(2)]
-    assert all(client.sends(400) for client in slow)
-    assert honest.sends(100)
+    assert all(client.sends(300) for client in slow)
+    assert not any(client.gone for client in slow)
+    assert honest.sends(300)
     assert not honest.gone
     assert slow[0].gone
     # Nor does the attacker's next one cost anybody but itself.
-    assert Client("attacker", age_s=0.0, bodies=bodies).sends(500)
+    assert Client("attacker", age_s=0.0, bodies=bodies).sends(400)
     assert slow[1].gone
     assert not honest.gone
 
@@ -96,10 +104,58 @@ def test_bodies_in_use_and_those_just_begun_stay() -> None:
     whole.complete()
     young = Client("b", age_s=HELD_S / 10, bodies=bodies)
     assert young.sends(400)
-    assert not bodies.fits(1, LIMIT)
+    assert not bodies.fits(1, LIMIT, Client("c", bodies=bodies))
     assert not Client("c", bodies=bodies).sends(1)
     assert not whole.gone
     assert not young.gone
+
+
+@pytest.mark.parametrize("attackers", [1, 2, 5, 20])
+@pytest.mark.parametrize("size_bytes", [1, 7, 33, 200])
+def test_whole_bodies_of_some_leave_room_for_whoever_comes(attackers: int, size_bytes: int) -> None:
+    """They wait at backends for as long as these take: nobody who holds one can give way."""
+    bodies = Bodies()
+    refused: set[str] = set()
+    while len(refused) < attackers:
+        for name in {f"attacker {number}" for number in range(attackers)} - refused:
+            client = Client(name, bodies=bodies)
+            if client.sends(size_bytes):
+                client.complete()
+            else:
+                refused.add(name)
+    held_bytes = bodies.held_bytes
+    if held_bytes > attackers * size_bytes:  # more than one each
+        share_bytes = LIMIT / (4 * attackers + 1)
+        assert held_bytes / attackers <= 4 * share_bytes + size_bytes
+        assert LIMIT - held_bytes >= int(share_bytes)
+    victim = Client("victim", age_s=0.0, bodies=bodies)
+    assert victim.sends(LIMIT - held_bytes)
+    victim.ends()
+    assert bodies.held_bytes == held_bytes
+
+
+def test_a_body_that_is_alone_may_be_as_large_as_all() -> None:
+    bodies = Bodies()
+    alone = Client("a", bodies=bodies)
+    assert all(alone.sends(LIMIT // 10) for _ in range(10))
+    alone.complete()
+    assert not Client("a", age_s=0.0, bodies=bodies).sends(1)
+    alone.ends()
+    assert Client("a", bodies=bodies).sends(LIMIT)
+
+
+def test_who_holds_more_takes_nothing_from_who_sends_slowly() -> None:
+    bodies = Bodies()
+    slow = Client("victim", age_s=30.0, bodies=bodies)
+    assert slow.sends(100)
+    for _ in range(7):
+        assert Client("attacker", bodies=bodies).sends(100)
+    for guest in list(bodies.receiving):
+        if guest is not slow:
+            del bodies.receiving[guest]  # whole, and waiting
+    assert not Client("attacker", age_s=0.0, bodies=bodies).sends(100)
+    assert not slow.gone
+    assert slow.sends(100)
 
 
 def test_a_crowd_of_tiny_bodies_is_looked_at_once_and_left_alone() -> None:
@@ -137,12 +193,12 @@ def test_nobody_gives_way_when_that_is_not_enough() -> None:
 
 def test_who_is_no_longer_the_largest_holder_keeps_the_rest() -> None:
     bodies = Bodies()
-    larger = [Client("a", bodies=bodies) for _ in range(6)]
-    smaller = [Client("b", bodies=bodies) for _ in range(4)]
+    larger = [Client("a", bodies=bodies) for _ in range(5)]
+    smaller = [Client("b", bodies=bodies) for _ in range(3)]
     assert all(client.sends(100) for client in (*larger, *smaller))
     assert Client("victim", age_s=0.0, bodies=bodies).sends(600)
-    assert sum(client.gone for client in larger) == 4
-    assert sum(client.gone for client in smaller) == 2
+    assert sum(client.gone for client in larger) == 3
+    assert sum(client.gone for client in smaller) == 1
 
 
 def test_when_memory_is_short_a_few_give_way_at_a_time_the_largest_first() -> None:
