@@ -4,8 +4,8 @@ By the finest class that has been seen often enough: tenant, model, path and the
 client's own limit; then tenant and model; then model. Not by the prompt's length: in published
 traces the two are not correlated (-0.37 to 0.07).
 
-Only who is new is judged by what is usual with a model, so every tenant teaches that by its first
-answers alone: one that asks for the most does not decide for all.
+Only who is new is judged by what is usual with a model: the middle of what is usual with each
+tenant, so that none of them decides for all, by however many answers or long ones.
 """
 
 from typing import Final
@@ -25,6 +25,10 @@ SURPRISE_MAX: Final = 5.0
 CLASSES_MAX: Final = 4_096
 MODELS_MAX: Final = 256
 NAME_MAX: Final = 256
+# Tenants of a model that are heard for what is usual with it, the last ones; where there are fewer
+# than the least, the prior speaks for those that are missing.
+HEARD_MAX: Final = 31
+HEARD_MIN: Final = 5
 
 Class = tuple[str, ...]
 
@@ -53,12 +57,32 @@ class _Mean:
         self._weight = self._weight * FADE + 1.0
 
 
+class _Usual:
+    """What is usual with a model, by its tenants."""
+
+    __slots__ = ("_heard", "tokens")
+
+    def __init__(self) -> None:
+        self._heard: dict[str, float] = {}
+        self.tokens = PRIOR_TOKENS
+
+    def hear(self, tenant: str, tokens: float) -> None:
+        """The mean of a tenant's answers is so much now."""
+        heard = self._heard
+        heard.pop(tenant, None)
+        heard[tenant] = tokens
+        if len(heard) > HEARD_MAX:
+            del heard[next(iter(heard))]
+        voices = sorted(list(heard.values()) + [PRIOR_TOKENS] * (HEARD_MIN - len(heard)))
+        self.tokens = voices[(len(voices) - 1) // 2]
+
+
 class OutputLength:
     """Learns the mean length of answers, class by class."""
 
     def __init__(self) -> None:
         self._classes: FairTable[_Mean] = FairTable(CLASSES_MAX)  # by tenant
-        self._models: dict[str, _Mean] = {}
+        self._models: dict[str, _Usual] = {}
 
     def expect(self, tenant: str, model: str | None, path: str, max_tokens: int | None) -> float:
         """Tokens of an answer, at least 1, at most what the client allows."""
@@ -66,11 +90,11 @@ class OutputLength:
         mean = self._classes.find(tenant, finer)
         if mean is None or mean.samples < SAMPLES_MIN:
             mean = self._classes.find(tenant, coarser)
-        if mean is None or mean.samples < SAMPLES_MIN:
-            mean = self._models.get(coarser[0])
-        tokens = PRIOR_TOKENS
         if mean is not None and mean.samples >= SAMPLES_MIN:
             tokens = max(1.0, mean.tokens)
+        else:
+            usual = self._models.get(coarser[0])
+            tokens = PRIOR_TOKENS if usual is None else max(1.0, usual.tokens)
         return tokens if max_tokens is None else min(tokens, float(max_tokens))
 
     def observe(
@@ -83,12 +107,12 @@ class OutputLength:
         self._mean_of(tenant, finer).observe(tokens)
         mean = self._mean_of(tenant, coarser)
         mean.observe(tokens)
-        usual = self._models.pop(coarser[0], None) or _Mean()
+        usual = self._models.pop(coarser[0], None) or _Usual()
         if len(self._models) >= MODELS_MAX:
             del self._models[next(iter(self._models))]
         self._models[coarser[0]] = usual
-        if mean.samples <= SAMPLES_MIN:
-            usual.observe(tokens)
+        if mean.samples <= SAMPLES_MIN or not mean.samples % SAMPLES_MIN:
+            usual.hear(tenant, mean.tokens)
 
     def _mean_of(self, tenant: str, each: Class) -> _Mean:
         """A class of the tenant's that is seen now."""

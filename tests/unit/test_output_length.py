@@ -28,7 +28,8 @@ def test_nothing_known_is_the_prior_within_the_clients_limit() -> None:
 
 def test_the_finest_class_with_enough_samples_counts() -> None:
     lengths = OutputLength()
-    taught(lengths, 1_000.0, 10 * SAMPLES_MIN, tenant="other")
+    for tenant in ("a", "b", "c"):
+        taught(lengths, 1_000.0, 10 * SAMPLES_MIN, tenant=tenant)
     assert lengths.expect("t", "m", CHAT, None) == pytest.approx(1_000.0)  # the model's
     taught(lengths, 50.0, SAMPLES_MIN - 1)
     assert lengths.expect("t", "m", CHAT, None) > 300.0
@@ -113,7 +114,18 @@ def test_one_tenant_does_not_decide_what_is_usual_with_a_model() -> None:
     taught(lengths, 100.0, SAMPLES_MIN, tenant="b")
     taught(lengths, 100.0, SAMPLES_MIN, tenant="c")
     assert lengths.expect("a", "m", CHAT, None) == pytest.approx(100.0)
-    assert lengths.expect("new", "m", CHAT, None) < 1_000.0
+    assert lengths.expect("new", "m", CHAT, None) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("tokens", [1.0, 30_000.0])
+@pytest.mark.parametrize("others", [0, 1, 2, 8])
+def test_one_that_came_first_does_not_either(tokens: float, others: int) -> None:
+    lengths = OutputLength()
+    taught(lengths, tokens, 1_000, tenant="attacker")
+    for number in range(others):
+        taught(lengths, 100.0, 3, tenant=f"t{number}")
+    least = 0.9 * min(100.0, PRIOR_TOKENS)
+    assert least < lengths.expect("new", "m", CHAT, None) <= PRIOR_TOKENS
 
 
 def test_a_tenant_of_many_classes_displaces_its_own() -> None:
