@@ -82,7 +82,10 @@ class HitCorrections:
         known = self._kinds.find(client, number)
         if known is not None and known.reports >= REPORTS_MIN:
             return known.ratio
-        return self._usual.get(client, self.ratio)
+        usual = self._usual.get(client)
+        if usual is not None:
+            return usual
+        return self.ratio if len(self._usual) > 1 else 1.0  # no one speaks for all
 
     def observe(self, kind: Kind, expected_tokens: float, found_tokens: float) -> None:
         """An answer of that kind told what was found."""

@@ -314,6 +314,33 @@ def test_clients_of_many_kinds_displace_nobody_elses() -> None:
     assert backend.cache.cached_tokens(gone) < 4_000
 
 
+def test_many_texts_that_are_never_found_speak_for_their_sender_alone() -> None:
+    """Of all kinds, from one address, before anybody else is known: nor for who is new."""
+    backend = Backend("a", "")
+    attacker = [asked("10.0.0.1", text) for text in range(100)]
+    for ask in attacker:
+        for _ in range(8):
+            answered(backend, ask, 0)
+    assert backend.cache.cached_tokens(attacker[-1]) < 4_000
+    mine = [asked("10.0.0.2", text) for text in range(1_000, 1_010)]
+    for ask in mine:
+        answered(backend, ask, None)
+        assert backend.cache.cached_tokens(ask) == 15_999
+    answered(backend, mine[0], 15_999)
+    assert backend.cache.cached_tokens(mine[1]) == 15_999
+
+
+def test_two_that_find_nothing_speak_for_who_is_new() -> None:
+    """Prefix caching is off."""
+    backend = Backend("a", "")
+    for client in ("a", "b"):
+        for text in range(20):
+            answered(backend, asked(client, text), 0)
+            answered(backend, asked(client, text), 0)
+    new = asked("new", 0)
+    assert backend.cache.cached_tokens(new) < 10_000
+
+
 def test_one_absurd_count_decides_nothing() -> None:
     backend = Backend("a", "")
     turn(backend)
