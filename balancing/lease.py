@@ -25,6 +25,9 @@ TOKENS_AT_ONCE_MAX: Final = 16
 # Who counts a prompt more than twice as long as it was estimated, or not half, and by more than a
 # chat template, has done other work than was thought.
 OFF_TOKENS: Final = 512
+# Nobody prefills so many times as fast as was measured, or thought before: what an engine is said
+# to have done in less time was in its cache, or is no text to it.
+TOO_FAST: Final = 4.0
 # A row that something else explains is one failure to who asks when the backend began to fail.
 EXPLAINED_S: Final = 60.0
 
@@ -156,7 +159,7 @@ class Lease:
             self.backend.progress += 1
         if self.first_token_s is None:
             self.first_token_s = now_s
-            if self._claim is not None:
+            if self._claim is not None and self._may_be_done(now_s) >= self.queued_work:
                 self._claim.computed()
             if self.ask.engine and not self._held_up:
                 self.backend.latency.observe(now_s - self.began_s, now_s)
@@ -200,7 +203,7 @@ class Lease:
         own.queued_work -= work
         own.queued_prefill_tokens -= tokens
         own.active_decode_tokens += held
-        self.backend.prefilled_work += work
+        self.backend.prefilled_work += min(work, self._may_be_done(now_s))
         if not self._streaming:
             self._streaming = True
             own.streams += 1
@@ -211,6 +214,11 @@ class Lease:
             self._held_at_first = own.active_decode_tokens
             self._work_at_first = self.backend.prefilled_work
             self.backend.end_prefill(self, now_s)
+
+    def _may_be_done(self, now_s: float) -> int:
+        """Of its work, what an engine can have prefilled since it was sent."""
+        elapsed_s = max(0.0, now_s - self.began_s)
+        return 1 + int(TOO_FAST * elapsed_s / self.backend.prefill_speed.work_s)
 
     def _proved(self, own: Load) -> None:
         """A retry that has its first token, or has ended, is none any more."""

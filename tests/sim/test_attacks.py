@@ -42,10 +42,12 @@ def test_text_that_no_engine_reads_teaches_nothing(calm: dict[str, float], per_s
     attacked = experiment()
     attacked.attack(per_s=per_s, tokens=24_000, real=10)
     figures = attacked.play(conversations(SECONDS, 0.8)).figures()
-    assert figures["hit_rate"] > calm["hit_rate"] - 0.08
-    assert figures["ttft_mean_s"] < 1.5 * calm["ttft_mean_s"]
+    assert figures["hit_rate"] > calm["hit_rate"] - 0.015
+    assert figures["ttft_mean_s"] < 1.2 * calm["ttft_mean_s"]
     speeds = [backend.prefill_speed.work_per_s for backend in attacked.known]
     assert max(speeds) < 2 * min(speeds)
+    steps_s = [backend.decode_speed.step_s for backend in attacked.known]
+    assert max(steps_s) < 1.1 * min(steps_s)
 
 
 @pytest.mark.parametrize("tenant", ["attacker", ""])

@@ -99,3 +99,23 @@ def test_speed_is_learnt_from_prompts_that_were_counted() -> None:
     assert to.prefill_speed.samples == 0
     lease.complete(0.1, 5, prompt(99).prompt_tokens)
     assert to.prefill_speed.samples == 1
+
+
+def test_what_no_engine_is_as_quick_for_waits_to_be_told() -> None:
+    """8,000 tokens in 20 ms: they are in its cache, or no text to it."""
+    to = backend()
+    ask = prompt(1)
+    given_up(to, ask)
+    assert to.cache.held(ask) == 0
+    assert to.prefilled_work < 2_000
+    lease = Lease(to, ask, 0.0)
+    lease.first_token(0.02)
+    assert to.cache.held(ask) == 50  # beside the index, for others of the same text
+    lease.complete(2.0, 1, ask.prompt_tokens)
+    assert to.cache.held(ask) == 50
+    to = backend()
+    lease = Lease(to, ask, 0.0)
+    lease.first_token(0.4)
+    lease.end(0.5)
+    assert to.cache.held(ask) == 50
+    assert to.prefilled_work > 8_000
