@@ -23,20 +23,22 @@ class Cause(Enum):
 class Accusers:
     """The clients behind a row of failures at one backend."""
 
-    __slots__ = ("_met", "count")
+    __slots__ = ("_met", "count", "path")
 
     def __init__(self) -> None:
         self._met: dict[str, int] = {}  # each client's failures, less what was taken from it
         self.count = 0
+        self.path = ""  # what the last of them was for
 
     def clear(self) -> None:
         """A new row begins."""
         self._met.clear()
         self.count = 0
 
-    def add(self, client: str | None) -> None:
+    def add(self, client: str | None, path: str = "") -> None:
         """One more failure, met by `client`; None: by no request's doing, nobody can feign it."""
         self.count += 1
+        self.path = path
         if client is None:
             return
         met = self._met

@@ -30,6 +30,8 @@ STALE_S: Final = 300.0
 # At first, and twice as long after each time that it was tried again: the first few samples may be
 # of one bad moment.
 STALE_FIRST_S: Final = 30.0
+# More than there are APIs.
+PATHS_MAX: Final = 64
 
 
 class State(StrEnum):
@@ -84,6 +86,7 @@ class Backend:
         "report",
         "requests_total",
         "retrying",
+        "served",
         "slow_start",
         "state",
         "taken_tokens",
@@ -111,6 +114,7 @@ class Backend:
         self.failures_total = 0
         self.failures_in_row = 0
         self.accusers = Accusers()  # who met those of the present row
+        self.served: set[str] = set()  # paths that had a whole answer of its engine
         self.failing_since_s = float("-inf")  # the first failure of the present row
         self.penalty = Penalty()
         self.refusals = Refusals()
@@ -279,6 +283,11 @@ class Backend:
         self.failures_in_row = 0
         self.refusals = Refusals()
         self.penalty.forgive()
+
+    def has_served(self, path: str) -> None:
+        """Its engine gave a whole answer to such a request."""
+        if len(self.served) < PATHS_MAX:
+            self.served.add(path)
 
     def measured(self, now_s: float) -> bool:
         """Whether it has shown its speed lately: what it was long ago says nothing.

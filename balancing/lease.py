@@ -281,6 +281,8 @@ class Lease:
             if self._claim is not None:
                 self._claim.complete(prompt_tokens)
             self.backend.failures_in_row = 0
+            if self.ask.path not in self.backend.served:
+                self.backend.has_served(self.ask.path)
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
             if self._prefill_s and sure:
                 self.backend.prefill_speed.observe(self._ahead_work, self._prefill_s)
@@ -404,7 +406,7 @@ class Lease:
             backend.failing_since_s = now_s
             backend.accusers.clear()
         backend.failures_in_row += 1
-        backend.accusers.add(None if cause is Cause.NO_REQUEST else self.ask.client)
+        backend.accusers.add(None if cause is Cause.NO_REQUEST else self.ask.client, self.ask.path)
 
     def _charge(self, now_s: float, cause: Cause, hint_s: float) -> None:
         """Make the backend dear: to this client alone, until another has met something too."""

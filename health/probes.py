@@ -11,7 +11,6 @@ import asyncio
 import ssl
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 import orjson
@@ -20,6 +19,7 @@ from balancing.engine_report import EngineReport
 from health.line import Answer
 from health.questions import Questions, Unresolved
 from health.scrape import METRICS, METRICS_BYTES_MAX, read_report
+from health.tasks import USUAL, Task, work
 
 MODELS_MAX: Final = 1_024
 # What vLLM answers between SIGTERM and its exit, while /health stays 200.
@@ -32,14 +32,6 @@ KEY_REFUSED: Final = frozenset({401, 403})
 _NOT_TOLD: Final = KEY_REFUSED | {404, 405}
 # Where the engine schedules by priority, before whatever others have queued there.
 _FIRST: Final = b"x-vllm-priority: -1000000\r\n"
-
-
-class Task(StrEnum):
-    """What a backend does, as far as a deep probe can ask for it."""
-
-    COMPLETION = "completion"
-    EMBEDDING = "embedding"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +86,15 @@ class Prober:
     async def deep(
         self, model: str, task: Task | None, timeout_s: float
     ) -> tuple[Task | None, Outcome]:
-        """Have one token generated, or one text embedded.
+        """Have one token generated, or one text embedded, or whatever else `task` is.
 
         With no `task` known yet, find out which the backend does; the task
         returned is None while that cannot be told.
         """
         if task is Task.NONE:
             return task, Outcome()
-        for each in (Task.COMPLETION, Task.EMBEDDING) if task is None else (task,):
-            answer = await _told(self._questions.post(*_work(model, each), _FIRST), timeout_s)
+        for each in USUAL if task is None else (task,):
+            answer = await _told(self._questions.post(*work(model, each), _FIRST), timeout_s)
             if isinstance(answer, Outcome):
                 return task, Outcome("hung") if answer.reason == "timeout" else answer
             if self._refused(answer):
@@ -123,14 +115,6 @@ class Prober:
         return self._keyed and answer.status in KEY_REFUSED
 
 
-def _work(model: str, task: Task) -> tuple[bytes, bytes]:
-    """Path and body of the least work. A token id needs no tokenizer, 1 is in every vocabulary."""
-    if task is Task.EMBEDDING:
-        return b"/v1/embeddings", orjson.dumps({"model": model, "input": [1]})
-    body = orjson.dumps({"model": model, "prompt": [1], "max_tokens": 1, "temperature": 0})
-    return b"/v1/completions", body
-
-
 def _judge(answer: Answer) -> Outcome:
     if answer.status == 200:
         # vLLM answers token ids with an empty "abort" while it drains.
@@ -138,8 +122,9 @@ def _judge(answer: Answer) -> Outcome:
         return Outcome("draining", certain=True) if aborted else Outcome()
     if _DRAINING in answer.body:
         return Outcome("draining", certain=True)
-    # Too many requests, a full queue, a key that we do not have: it works, for others.
-    if answer.status < 500 or answer.status == 503:
+    # Too many requests, a full queue, a key that we do not have: it works, for others. And who
+    # does no such work says so.
+    if answer.status < 500 or answer.status in (501, 503):
         return Outcome(f"status_{answer.status}", busy=True)
     return Outcome("failing")
 

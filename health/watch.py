@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from time import monotonic, time
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from balancing.accusers import Cause
 from balancing.backend import AdminState, Backend, State
@@ -21,8 +21,9 @@ from conf.settings import HealthSettings
 from health.late import Late
 from health.machine import Health
 from health.pace import Pace
-from health.probes import KEY_REFUSED, Outcome, Task
+from health.probes import KEY_REFUSED, Outcome
 from health.rest import Rest
+from health.tasks import Task, task_of
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,15 @@ class LastProbe:
     at_unix_s: float
     passed: bool
     reason: str
+
+
+class Looked(NamedTuple):
+    """What a deep look found: how the usual work fared, and what else went on."""
+
+    outcome: Outcome
+    progressed: bool
+    excused: bool = False
+    kind_fails: bool | None = None  # the one that requests failed at; None: that is not told
 
 
 class Watch:
@@ -289,28 +299,20 @@ class Watch:
         return True
 
     async def _look_deep(self, ask: Asks) -> None:
-        backend = self.backend
-        progress, slept_s = backend.progress, self._slept_s
+        backend, slept_s = self.backend, self._slept_s
         self._deep_asked = False
-        # It waits behind the prompt that is being prefilled, for what is left of that.
-        left_s = max(0.0, -self._stalled_s(self._now()))
-        began_s, timeout_s = self._now(), self._settings.deep.timeout_s
-        if self._late.matters:
-            self._late.read(await ask.report(self._settings.timeout_s, began_s), began_s)
-        self._task, outcome = await ask.deep(self._model(), self._task, timeout_s + left_s)
-        progressed, excused = backend.progress != progress, False
-        if outcome.reason == "hung" and not progressed:
-            report = await ask.report(self._settings.timeout_s, self._now())
-            progressed = self._late.read(report, began_s) or backend.progress != progress
-            excused = self._late.excused(began_s, self._now(), timeout_s)
+        outcome, progressed, excused, kind_fails = await self._ask_deep(ask)
         if self._slept_s != slept_s:
             self._rest.call()
             return
         now_s = self._now()
         if self._task is Task.NONE and self._stalled_s(now_s) > UNPROBED_STALL_S:
             outcome = Outcome("hung")
+        if kind_fails and (outcome.passed or outcome.busy):
+            outcome, progressed = Outcome("failing"), False
         self._note("deep", outcome)
-        self._unprobed = self._task is Task.NONE or outcome.reason in _NOT_ALLOWED
+        told = self._task is not Task.NONE and outcome.reason not in _NOT_ALLOWED
+        self._unprobed = not told and kind_fails is not False
         slow = excused or (outcome.reason == "hung" and progressed)
         self._probe_agrees = not (outcome.passed or outcome.busy or slow)
         back = backend.state is State.EJECTED and outcome.busy  # it works, for others
@@ -330,6 +332,43 @@ class Watch:
             # It generates: what one client met was its own doing. What another met stays, or
             # a probe between two failures would hide that many clients meet them.
             backend.failures_in_row = backend.accusers.acquit()
+
+    async def _ask_deep(self, ask: Asks) -> Looked:
+        """Ask for the kind of work that fails, where one does, and for the usual one."""
+        backend, late = self.backend, self._late
+        began_s, timeout_s, progress = self._now(), self._settings.deep.timeout_s, backend.progress
+        if late.matters:
+            late.read(await ask.report(self._settings.timeout_s, began_s), began_s)
+        # It waits behind the prompt that is being prefilled, for what is left of that.
+        left_s = max(0.0, -self._stalled_s(began_s))
+        failing = await self._ask_failing(ask, timeout_s + left_s)
+        if failing is not None and failing.passed:
+            return Looked(failing, progressed=True, kind_fails=False)
+        self._task, outcome = await ask.deep(self._model(), self._task, timeout_s + left_s)
+        progressed, excused = backend.progress != progress, False
+        if outcome.reason == "hung" and not progressed:
+            report = await ask.report(self._settings.timeout_s, self._now())
+            progressed = late.read(report, began_s) or backend.progress != progress
+            excused = late.excused(began_s, self._now(), timeout_s)
+        fails = failing is not None and not failing.busy
+        if failing is not None and failing.reason == "hung":  # other work may have held it up
+            fails = outcome.passed and not progressed
+        return Looked(outcome, progressed, excused, True if fails else None)
+
+    async def _ask_failing(self, ask: Asks, timeout_s: float) -> Outcome | None:
+        """How a request of the kind that fails in a row fares, if the usual probe is of another.
+
+        None where no peer serves that kind either: what fails everywhere accuses nobody.
+        """
+        backend = self.backend
+        path = backend.accusers.path
+        task = task_of(path)
+        if backend.failures_in_row < PROBES_ROW or task is None or task is self._task:
+            return None
+        if not any(path in peer.served for peer in self._peers if peer is not backend):
+            return None
+        _, outcome = await ask.deep(self._model(), task, timeout_s)
+        return outcome
 
     def _deep_passed(self, now_s: float) -> None:
         self._health.deep_passed(now_s)

@@ -12,7 +12,8 @@ from balancing.lease import Lease
 from bench.sim.engine import Engine, Sequence
 from bench.sim.profiles import GPUS, Gpu
 from health.late import EXCUSED_S_MAX, PIECE
-from health.probes import Outcome, Task
+from health.probes import Outcome
+from health.tasks import Task
 from health.watch import PREFILL_S_MAX
 from tests.unit.watched import HUNG, Backends, Scene
 

@@ -14,7 +14,8 @@ from balancing.lease import Lease
 from balancing.penalty import PENALTY_S
 from balancing.policies import POLICIES
 from health.machine import PROBATION_FALL, REQUESTS_FALL
-from health.probes import Outcome, Task
+from health.probes import Outcome
+from health.tasks import Task
 from proxy.complaint import complain
 from proxy.errors import BackendError, ConnectionReset
 from tests.unit.watched import FAILING, HUNG, OK, Scene

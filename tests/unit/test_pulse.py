@@ -1,7 +1,8 @@
 """The process did not run for a while: deadlines move on, and nobody is blamed."""
 
 from balancing.backend import State
-from health.probes import Outcome, Task
+from health.probes import Outcome
+from health.tasks import Task
 from health.watch import UNPROBED_STALL_S
 from proxy.deadline import LATE_S, READ_FIRST_S, Deadline
 from proxy.pulse import BEAT_S, Pulse

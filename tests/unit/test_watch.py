@@ -8,7 +8,8 @@ from balancing.engine_report import EngineReport
 from balancing.lease import Lease
 from conf.settings import DeepProbeSettings, HealthSettings
 from health.machine import PROBATION_FALL, REQUESTS_FALL
-from health.probes import Outcome, Task
+from health.probes import Outcome
+from health.tasks import Task
 from health.watch import STALL_S
 from tests.unit.watched import FAILING, HUNG, REFUSED, TIMEOUT, Scene
 

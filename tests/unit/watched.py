@@ -8,7 +8,8 @@ from balancing.backend import Backend, State
 from balancing.engine_report import EngineReport
 from balancing.lease import Lease
 from conf.settings import DeepProbeSettings, HealthSettings
-from health.probes import Outcome, Task
+from health.probes import Outcome
+from health.tasks import Task
 from health.watch import Watch
 
 OK = Outcome(models={"m": b"{}"})
@@ -33,6 +34,7 @@ class Backends:
         self.deep_timeout_s = 0.0
         self.report_is: EngineReport | None = None
         self.task_is = Task.COMPLETION
+        self.deep_of: dict[Task | None, Outcome] = {}  # where it is not `deep_is`
         self.tasks_were: list[Task | None] = []
         self.during_live: Callable[[], None] = _nothing
         self.during_deep: Callable[[], None] = _nothing
@@ -52,7 +54,7 @@ class Backends:
         self.deep_timeout_s = timeout_s
         self.tasks_were.append(task)
         self.during_deep()
-        return self.task_is, self.deep_is
+        return self.task_is, self.deep_of.get(task, self.deep_is)
 
     async def report(self, timeout_s: float, now_s: float) -> EngineReport | None:
         return self.report_is
