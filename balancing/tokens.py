@@ -20,6 +20,8 @@ first answers of all.
 import re
 from typing import Final
 
+import xxhash
+
 from balancing.fair_table import FairTable
 from balancing.least_squares import LeastSquares
 
@@ -30,8 +32,8 @@ NOTHING: Final = (0.0, 0.0)
 SAMPLE_BYTES: Final = 4_096
 SLICES: Final = 8
 SLICE_BYTES: Final = SAMPLE_BYTES // SLICES
-# Where in it nobody can know: bytes are hashed with a secret of the process. Else blanks there
-# would make any prompt look like none. By its beginning, so that a conversation that goes on is
+# Where in it nobody can know: bytes are hashed with a secret. Else blanks there would make any
+# prompt look like none. By its beginning, so that a conversation that goes on is
 # looked at in much the same places.
 _SEED_BYTES: Final = 64
 # What a prompt that is no text is taken for: English prose with JSON's punctuation.
@@ -71,14 +73,14 @@ _WORDS_ONLY: Final = bytes(code if code in _LETTERS else 32 for code in range(25
 _ESCAPED: Final = re.compile(rb"\\u[0-9A-Fa-f]{4}")
 
 
-def measure(text: bytes) -> Measure:
+def measure(text: bytes, secret: int = 0) -> Measure:
     """A prompt's raw JSON as (pieces of ASCII text, wide characters)."""
     size = len(text)
     if size <= SAMPLE_BYTES:
         return _measured(text)
     step = size // SLICES
     free = step - SLICE_BYTES
-    seed = hash(text[:_SEED_BYTES])
+    seed = xxhash.xxh3_64_intdigest(text[:_SEED_BYTES], secret)
     sample = b"".join(
         [
             text[at : at + SLICE_BYTES]
@@ -158,9 +160,15 @@ _UNKNOWN: Final = _Calibration()
 class TokenEstimator:
     """Learns what prompts cost in tokens, for each model and tenant."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: int = 0) -> None:
+        """`secret`: 64 bits that no client knows."""
+        self._secret = secret
         self._own: FairTable[_Calibration] = FairTable(CALIBRATIONS_MAX)
         self._models: dict[str | None, _Calibration] = {}  # by what newcomers are judged
+
+    def measure(self, text: bytes) -> Measure:
+        """A prompt's raw JSON, as it is estimated by."""
+        return measure(text, self._secret)
 
     def estimate(
         self,

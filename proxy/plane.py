@@ -97,7 +97,7 @@ class DataPlane:
         self.metrics = metrics
         self.access_log: AccessLog | None = None
         self.failed = on_failure
-        self.estimator = TokenEstimator()
+        self.estimator = TokenEstimator(rng.getrandbits(64))
         self.outputs = OutputLength()
         self.gate = Gate(lambda: self.fleet, rng)
         self.deaths = Deaths()

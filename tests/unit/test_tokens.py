@@ -168,3 +168,11 @@ def test_a_tenant_of_many_models_displaces_its_own() -> None:
     for number in range(2 * CALIBRATIONS_MAX):
         estimator.observe(f"m{number}", (1_000, 0), 10, tenant="attacker")
     assert estimator.estimate("m", (1_000, 0), tenant="victim") == pytest.approx(3_000, rel=0.1)
+
+
+def test_where_a_prompt_is_looked_at_is_a_secret() -> None:
+    """Not the interpreter's own, which may be set to be known (PYTHONHASHSEED)."""
+    rng = Random(1)
+    text = PROSE * 50 + bytes(rng.choice(b"ab 1.") for _ in range(60_000))
+    assert len({TokenEstimator(secret).measure(text) for secret in range(8)}) > 4
+    assert TokenEstimator(7).measure(text) == TokenEstimator(7).measure(text)
