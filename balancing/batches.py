@@ -1,7 +1,7 @@
 """Prompts of the paths that hold several of them in fields of their own.
 
-Conversations of a batch of chats, texts or images of Cohere's embed, and items that are
-scored after one query.
+Conversations of a batch of chats, texts or images of Cohere's embed, and items or documents that
+are scored after a query.
 """
 
 import re
@@ -16,7 +16,10 @@ from balancing.outline import LARGE_BYTES, Steps, count_in, items_in
 CHAT_BATCH: Final = "/v1/chat/completions/batch"
 EMBED: Final = "/v2/embed"
 SCORING: Final = "/generative_scoring"
-BATCHES: Final = frozenset({CHAT_BATCH, EMBED, SCORING})
+# Each document is a prompt, with the query before it; some models read the query once, which is
+# learnt as any model's tokens are.
+RANKING: Final = frozenset({"/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"})
+BATCHES: Final = frozenset({CHAT_BATCH, EMBED, SCORING}) | RANKING
 # Prompts of one request that are told apart.
 PROMPTS_MAX: Final = 1_024
 
@@ -30,6 +33,12 @@ class _Batch(msgspec.Struct):
     inputs: msgspec.Raw = NO_FIELD
     query: msgspec.Raw = NO_FIELD
     items: msgspec.Raw = NO_FIELD
+    documents: msgspec.Raw = NO_FIELD
+    queries: msgspec.Raw = NO_FIELD
+    text_1: msgspec.Raw = NO_FIELD
+    text_2: msgspec.Raw = NO_FIELD
+    data_1: msgspec.Raw = NO_FIELD
+    data_2: msgspec.Raw = NO_FIELD
 
 
 _batch = msgspec.json.Decoder(_Batch)
@@ -40,13 +49,15 @@ class Batch(NamedTuple):
 
     `token_ids`: the prompts' exact tokens where they are token ids, else 0. `images`: how many
     of the prompts are images, whose bytes are no text. `told`: the backend tells what the text
-    as it stands has cost, so that it can be learnt from.
+    as it stands has cost, so that it can be learnt from. `again`: text that stands there once and
+    is read with each prompt.
     """
 
     prompts: int
     token_ids: int = 0
     images: int = 0
     told: bool = False
+    again: bytes = b""
 
 
 def batch_of(path: str, body: bytes) -> Steps[Batch]:
@@ -64,11 +75,30 @@ def batch_of(path: str, body: bytes) -> Steps[Batch]:
             return Batch(number, images=number)
         texts = given.inputs if given.texts is NO_FIELD else given.texts
         return Batch((yield from _count(texts)))
+    if path in RANKING:
+        return (yield from _ranked(given))
     # The backend counts the query with each item; its cache holds it after the first.
     ids = 0
     if _IDS.match(given.items):
         ids = (yield from _ids_of(given.query)) + (yield from _ids_of(given.items))
     return Batch((yield from _count(given.items)), ids)
+
+
+def _ranked(given: _Batch) -> Steps[Batch]:
+    """One query before many documents, or as many of the one as of the other."""
+    # The names that vLLM knows, each side's in the order of its request models (0.32).
+    query = _first(given.query, given.queries, given.data_1, given.text_1)
+    documents = _first(given.documents, given.items, given.data_2, given.text_2)
+    queries = yield from _count(query)
+    prompts = max(queries, (yield from _count(documents)))
+    return Batch(prompts, told=True, again=bytes(query) if queries == 1 else b"")
+
+
+def _first(*values: msgspec.Raw) -> msgspec.Raw:
+    for value in values:
+        if value is not NO_FIELD:
+            return value
+    return NO_FIELD
 
 
 def _ids_of(value: msgspec.Raw) -> Steps[int]:

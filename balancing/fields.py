@@ -17,6 +17,7 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 READ_WHOLE: Final = frozenset(
     {"prompt", "messages", "system", "tools", "instructions", "input", "stream_options"}
     | {"texts", "images", "inputs", "query", "items"}
+    | {"documents", "queries", "text_1", "text_2", "data_1", "data_2"}
 )
 CLIPPED_BYTES: Final = 8_192
 

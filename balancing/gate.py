@@ -132,7 +132,8 @@ class Gate:
         return pool, fit, ask
 
     def _weighed(self, ask: Ask, pool: Pool | None) -> Ask:
-        if ask.prompt_tokens < LARGE_TOKENS or not ask.engine or pool is None:
+        small = ask.generates and ask.prompt_tokens < LARGE_TOKENS  # to embed, 512 may be many
+        if small or not ask.engine or pool is None:
             return ask
         return self._refused_prompts.weigh(ask, pool)
 

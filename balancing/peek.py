@@ -28,7 +28,7 @@ from balancing.prompt_blocks import (
     compacted,
     prompt_blocks,
 )
-from balancing.tokens import NOTHING, Measure, TokenEstimator, measure
+from balancing.tokens import NOTHING, Measure, TokenEstimator
 from balancing.usage_options import usage_options
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _reading_json(
     if has_media(text):
         media_parts, text = yield from without_media(text)
         media_parts = min(media_parts, MEDIA_PARTS_MAX * batch.prompts)
-    measured = whole = NOTHING if batch.token_ids else measure(text)
+    measured = whole = _measured(estimator, text, batch)
     tokens = batch.token_ids or estimator.estimate(model, measured, media_parts, None, client)
     response_id = _response_in(path) or _text(fields.previous_response_id)
     cuts, cut_tokens = _cut(path, fields)
@@ -287,6 +287,17 @@ def _root_of(fields: Fields) -> bytes:
     """What a cache holds apart: models, adapters (they are models by name) and salts."""
     model, salt = bytes(fields.model), bytes(fields.cache_salt)
     return model[:NAME_BYTES_MAX] + b"\n" + salt[:NAME_BYTES_MAX]
+
+
+def _measured(estimator: TokenEstimator, text: bytes, batch: Batch) -> Measure:
+    if batch.token_ids:
+        return NOTHING
+    measured = estimator.measure(text)
+    if batch.again:
+        pieces, wide = estimator.measure(batch.again)
+        more = batch.prompts - 1
+        measured = measured[0] + more * pieces, measured[1] + more * wide
+    return measured
 
 
 def _session(

@@ -76,3 +76,43 @@ def test_long_lists_are_counted() -> None:
     ids = [[7] * 100_000] * 2
     assert ask(SCORING, query="q", items=ids).prompts == 2
     assert ask(SCORING, query=[7], items=ids).prompt_tokens == 200_001
+
+
+DOCUMENTS = ["The Rhine runs through the valley."] * 50
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"])
+@pytest.mark.parametrize(
+    ("one", "many"),
+    [
+        ("query", "documents"),
+        ("queries", "documents"),
+        ("queries", "items"),
+        ("text_1", "text_2"),
+        ("data_1", "data_2"),
+    ],
+)
+def test_each_document_is_a_prompt_with_its_query(path: str, one: str, many: str) -> None:
+    query = "Which river runs through the valley, and where does the mill stand? " * 20
+    seen = ask(path, **{one: query, many: DOCUMENTS})
+    alone = ask(path, **{one: query, many: DOCUMENTS[:1]})
+    assert (seen.prompts, alone.prompts) == (50, 1)
+    assert seen.prompt_tokens == pytest.approx(50 * alone.prompt_tokens, rel=0.1)
+    assert seen.measured != NOTHING
+
+
+def test_as_many_queries_as_documents() -> None:
+    seen = ask("/score", queries=["Which river?"] * 50, documents=DOCUMENTS)
+    assert seen.prompts == 50
+    assert seen.prompt_tokens == pytest.approx(50 * 14, rel=0.5)
+
+
+def test_documents_of_a_large_body_are_all_counted() -> None:
+    seen = ask("/rerank", query="Which river?", documents=DOCUMENTS * 20)
+    large = ask("/rerank", query="Which river?", documents=[DOCUMENTS[0] * 40] * 1_000)
+    assert (seen.prompts, large.prompts) == (1_000, 1_000)
+
+
+def test_documents_are_cut_each() -> None:
+    seen = ask("/rerank", query="Which?", documents=DOCUMENTS * 2, truncate_prompt_tokens=4)
+    assert seen.prompt_tokens == 400

@@ -4,6 +4,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import pytest
 
 from balancing.ask import Ask
 from balancing.backend import Backend, State
@@ -61,6 +62,16 @@ def test_no_request_holds_more_than_its_model_can() -> None:
     lease = gate.choose(ask(500_000_000, prompts=2, blocks=(1, 2), block_tokens=2.5e8), 0.0)
     assert lease.queued_tokens == 2 * 1_048_576
     assert lease.ask.leading_tokens(1) <= 1_048_576
+
+
+@pytest.mark.parametrize(("prompts", "tokens"), [(1, 3_000), (20, 60_000)])
+def test_what_is_cut_to_a_small_context_is_no_more_than_that(prompts: int, tokens: int) -> None:
+    """`truncate_prompt_tokens: -1`: to what the model takes."""
+    gate, _ = fleet(512, 512)
+    wanted = ask(tokens, uncut=False, generates=False, stream=False, prompts=prompts)
+    lease = gate.choose(wanted, 0.0)
+    assert lease.queued_tokens == 512 * prompts
+    lease.end(1.0)
 
 
 def test_what_goes_on_at_its_owner_holds_no_more_either() -> None:
