@@ -304,7 +304,7 @@ class EventRelay(Relay):
             if read.sign is Sign.TOKEN:
                 tokens += 1
                 if lease.prefilling:
-                    self._begun(read, now_s)
+                    self._begun(read, event, now_s)
             elif read.sign is Sign.USAGE and self._hide_usage:
                 continue
             elif read.sign is Sign.ERROR and read.status >= 500:
@@ -328,8 +328,11 @@ class EventRelay(Relay):
         # An event of several choices could make up for one that is not ordinary.
         return not (self._several and b"},{" in data)
 
-    def _begun(self, read: Event, now_s: float) -> None:
+    def _begun(self, read: Event, event: bytes, now_s: float) -> None:
         """The first token of a choice, or of all that the event holds."""
+        dialect = self._dialect
+        if event.find(dialect.ordinary) < 0 and dialect.says_nothing(event):
+            self._lease.held_up()  # an end: how soon it came says nothing of the backend
         for choice in (read.choice, *read.choices):
             self._lease.first_token(now_s, choice)
         if read.usage is not None:

@@ -32,6 +32,7 @@ class _Choice(msgspec.Struct):
     index: int = 0
     finish_reason: msgspec.Raw = msgspec.Raw()
     delta: msgspec.Raw = msgspec.Raw()
+    text: msgspec.Raw = msgspec.Raw()
 
 
 class _Chunk(msgspec.Struct):
@@ -106,6 +107,13 @@ class Choices(Dialect):
             return _event_of(chunk.choices, usage)
         return Event(Sign.USAGE if usage else Sign.TOKEN, 0, usage)
 
+    def says_nothing(self, event: bytes) -> bool:
+        try:
+            choices = _chunk.decode(payload(event)).choices or ()
+        except UNREADABLE:
+            return False
+        return all(bytes(each.text) in NOTHING and _is_empty(each.delta) for each in choices)
+
     def read_beginning(self, beginning: bytes) -> Event:
         return Event(Sign.ERROR) if _FAILED.search(beginning) else TOKEN
 
@@ -140,6 +148,15 @@ def _only_role(delta: msgspec.Raw) -> bool:
     except UNREADABLE:
         return False
     return all(name == "role" or bytes(value) in _NOTHING for name, value in members.items())
+
+
+def _is_empty(delta: msgspec.Raw) -> bool:
+    if bytes(delta) in NOTHING:
+        return True
+    try:
+        return not says(_delta.decode(delta), "role")
+    except UNREADABLE:
+        return False
 
 
 def _says(choice: _Said) -> bool:

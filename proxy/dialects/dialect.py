@@ -111,6 +111,10 @@ class Dialect:
         """Tell what one event of a stream means."""
         return TOKEN if payload(event) else QUIET
 
+    def says_nothing(self, event: bytes) -> bool:
+        """Whether a token's event has nothing to show: maybe there was none."""
+        return False
+
     def read_beginning(self, beginning: bytes) -> Event:
         """Tell what an event means of which only the beginning is known."""
         return TOKEN

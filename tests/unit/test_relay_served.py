@@ -137,3 +137,29 @@ def test_a_stream_of_an_error_or_of_no_token_is_no_answer(stream: bytes, served:
 def test_a_location_of_the_backends_own_network_stays_there() -> None:
     head = b"HTTP/1.1 201 Created\r\ncontent-type: application/json\r\nlocation: https://inside/x"
     assert b"inside" not in passed(POOLING, POOLED, b"{}", head).transport.sent
+
+
+TEXT = b'data: {"id":"c","choices":[{"index":0,"text":%b,"finish_reason":%b}]}\n\n'
+BARE_END = chat(b"", b'"stop"').replace(b'{"content":""}', b"{}")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "stream", "teaches"),
+    [
+        (CHAT, ROLE + chat(b"", b'"stop"') + NONE + DONE, False),
+        (CHAT, ROLE + BARE_END + NONE + DONE, False),
+        (CHAT, ROLE + BARE_END + DONE, False),
+        (COMPLETIONS, TEXT % (b'""', b'"stop"') + NONE + DONE, False),
+        (CHAT, ROLE + chat(b"a", b'"length"') + DONE, True),
+        (CHAT, ROLE + chat(b"") + chat(b"", b'"stop"') + DONE, True),
+        (COMPLETIONS, TEXT % (b'"a"', b'"length"') + DONE, True),
+    ],
+)
+def test_a_stream_that_ends_with_nothing_said_is_not_quick(
+    dialect: Dialect, stream: bytes, teaches: bool
+) -> None:
+    for cut in range(len(stream) + 1):
+        request = Request(dialect).feed(stream[:cut], stream[cut:])
+        request.relay.end()
+        assert (request.backend.latency.value_s > 0.0) is teaches
+        assert bool(request.backend.prefill_speed.recent._ratios) is teaches
