@@ -73,7 +73,6 @@ class ClientConnection(asyncio.Protocol):
         "_buffer",
         "_deadline",
         "_dechunker",
-        "_excess",
         "_exchange",
         "_flooded",
         "_head",
@@ -89,6 +88,8 @@ class ClientConnection(asyncio.Protocol):
         "_write_paused",
         "began_s",
         "body_bytes",
+        "excess",
+        "made_s",
         "party",
         "peer",
         "proven",
@@ -109,13 +110,13 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = Deadline(plane.loop, self._expired)
         self._stalled_bytes = 0
         self._http10 = False  # to such a client a plain close says that an answer is whole
-        self._excess = True  # one too many until it has a place: told so, or the fleet's health
+        self.excess = True  # one too many until it has a place: told so, or the fleet's health
         self._line_skipped = False
         self._unread = False  # a request that came early waits in the buffer
         self._flooded = False  # more came early than is kept
         self._write_paused = False  # the client takes less than it is sent
         self._lingered_bytes = 0
-        self.began_s = 0.0
+        self.made_s = self.began_s = 0.0
         self.peer = b""
         self.party = ""  # whom the address stands for
         self.proven = False  # it has asked for something that is not open to all
@@ -199,11 +200,11 @@ class ClientConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = peer[0].encode("ascii") if peer else b""
         self.party = party_of(peer[0]) if peer else ""
-        self.began_s = monotonic()
+        self.made_s = self.began_s = monotonic()
         if not self._plane.enter(self):
             self._turn_away()
             return
-        self._excess = not self._plane.seat()
+        self.excess = not self._plane.seat(self)
         self._await_request()
 
     def data_received(self, data: bytes) -> None:
@@ -245,7 +246,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
-        self._plane.leave(self, seated=not self._excess)
+        self._plane.leave(self, seated=not self.excess)
         if self._exchange is not None:
             self._exchange.cancel()
         else:
@@ -273,7 +274,7 @@ class ClientConnection(asyncio.Protocol):
         """Nothing is under way: the next request has so long to begin."""
         plane = self._plane
         idle_s = LAST_REQUEST_S if plane.closing else plane.settings.timeouts.client_idle_s
-        if self._excess:
+        if self.excess:
             idle_s = EXCESS_S
         self.began_s = monotonic()
         self._deadline.set(self.began_s + idle_s)
@@ -300,14 +301,16 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(MalformedHttp("Lines end in CR LF."))
             elif data:
                 head_s = self._plane.settings.timeouts.client_head_s
-                self._deadline.set(self.began_s + (EXCESS_S if self._excess else head_s))
+                self._deadline.set(self.began_s + (EXCESS_S if self.excess else head_s))
             return
         self._buffer = data[end + 4 :]
         try:
             self._head = parse_request_head(data[:end])
-            if self._excess and not self._take_seat():
+            if self.excess and not self._plane.seat(self):  # others may have left meanwhile
                 self._head.keep_alive = False
-            self._route = self._plane.admit(self._head, self, excess=self._excess)
+            else:
+                self.excess = False
+            self._route = self._plane.admit(self._head, self, excess=self.excess)
         except PenstockError as error:
             self._refuse(error)
             return
@@ -445,11 +448,6 @@ class ClientConnection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
-    def _take_seat(self) -> bool:
-        """Whether others have left meanwhile, so that this client can be served."""
-        self._excess = not self._plane.seat()
-        return not self._excess
-
     def _turn_away(self) -> None:
         """Far too many: a word that the kernel may deliver, and no descriptor kept for it."""
         error = self._plane.overloaded("connections", "Too many connections are open; retry.")
@@ -490,7 +488,7 @@ class ClientConnection(asyncio.Protocol):
                 self._watch_stall()  # slow, but reading
             else:
                 self._leave()
-        elif phase is Phase.HEAD and self._excess:
+        elif phase is Phase.HEAD and self.excess:
             self._refuse(self._plane.overloaded("connections"))
         elif phase is Phase.HEAD and not self._buffer:
             self._close()

@@ -162,34 +162,38 @@ class DataPlane:
 
     def enter(self, client: ClientConnection) -> bool:
         """Count a client in; False when not even its head is to be read."""
-        if len(self.clients) - self._seated >= EXCESS_MAX and not self._seats_left:
+        if len(self.clients) - self._seated >= EXCESS_MAX and not self._may_sit(client):
+            self._make_seats(client)
             return False
         self.clients.add(client)
         return True
 
-    def seat(self) -> bool:
+    def seat(self, client: ClientConnection) -> bool:
         """Give a client that has entered one of the places of those that are served."""
-        if not self._seats_left:
-            self._make_seats()
+        if not self._may_sit(client):
+            self._make_seats(client)
             return False
         self._seated += 1
         return True
 
-    def _make_seats(self) -> None:
+    def _make_seats(self, wanting: ClientConnection) -> None:
         """Let those who ask for nothing make room, a moment later; looking takes a look at all."""
         now_s = monotonic()
         if now_s - self._cleared_s >= MAKE_SEATS_S:
             self._cleared_s = now_s
-            self._seats.clear(self.clients)
+            self._seats.clear(self.clients, self._seats_in_all, wanting)
 
     def leave(self, client: ClientConnection, *, seated: bool) -> None:
         self.clients.discard(client)
         self._seated -= seated
         assert 0 <= self._seated <= len(self.clients)
 
-    @property
-    def _seats_left(self) -> bool:
-        return self._seated < self._seats_in_all
+    def _may_sit(self, client: ClientConnection) -> bool:
+        """Whether a place is left; the last ones are for whoever has less than an even share."""
+        seats = self._seats_in_all
+        if self._seated <= NEAR * seats:
+            return True
+        return self._seated < seats and not self._seats.fills(client.holder, self.clients, seats)
 
     @property
     def _seats_in_all(self) -> int:

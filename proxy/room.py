@@ -11,7 +11,7 @@ everybody is one holder, whom this leaves alone.
 from collections import Counter
 from collections.abc import Collection
 from heapq import heapify, heappop, heapreplace, nlargest
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from time import monotonic
 from typing import Final, Protocol
 
@@ -23,6 +23,9 @@ CLEARED: Final = 64
 NEAR: Final = 0.9
 # Between two looks at all connections, some milliseconds each at 10,000.
 LOOK_S: Final = 0.25
+LOOK_S_PER_GUEST: Final = LOOK_S / 10_000
+# Whoever was told that there is no place is back by then.
+ASKED_S: Final = 2.0
 
 
 # Whoever takes leaves free one part in so many of what it then holds, so that there is something
@@ -34,9 +37,11 @@ LEFT: Final = 4
 class Guest(Protocol):
     """What is looked at of a client's connection."""
 
+    made_s: float  # when it connected
     began_s: float  # its request, or the wait for one
     body_bytes: int
     proven: bool  # it has asked for something that is not open to all
+    excess: bool  # it has no place among those that are served
 
     @property
     def holder(self) -> str: ...
@@ -183,39 +188,78 @@ class Bodies:
 class Seats:
     """Who gives way when all connections are taken, and who has more than its share of them."""
 
-    __slots__ = ("_cleared_s", "_crowds", "_looked_s", "_waiting")
+    __slots__ = (
+        "_asked_s",
+        "_asking",
+        "_cleared_s",
+        "_crowds",
+        "_fills",
+        "_looked_s",
+        "_seated",
+        "_waiting",
+    )
 
     def __init__(self) -> None:
         self._crowds: frozenset[str] = frozenset()
+        self._fills: frozenset[str] = frozenset()
+        self._seated: Counter[str] = Counter()
+        # Who asked last for a place of those that had none.
+        self._asking = ""
+        self._asked_s = float("-inf")
         self._looked_s = float("-inf")
         self._waiting: list[Guest] = []  # as of the last look; who goes first is last
         self._cleared_s = float("-inf")
 
-    def clear(self, guests: Collection[Guest]) -> None:
-        """Close connections without a request: strangers' first, then those that waited longest."""
+    def clear(self, guests: Collection[Guest], limit: int, wanting: Guest) -> None:
+        """Close connections without a request, so that `wanting` finds a place.
+
+        Strangers' first; of these, and then of the others, those of who has most, and those
+        that waited longest. What a stranger asked for meanwhile buys it no time.
+        """
         now_s = monotonic()
-        if now_s - self._cleared_s >= LOOK_S:
+        if now_s - self._cleared_s >= LOOK_S_PER_GUEST * len(guests):
             self._cleared_s = now_s
-            # Of equals whoever is younger goes later.
-            self._waiting = [g for g in guests if _idles(g, now_s)]
-            self._waiting.sort(key=attrgetter("began_s"), reverse=True)
-            self._waiting.sort(key=attrgetter("proven"), reverse=True)
+            self._waiting = _idle(guests, limit, wanting, now_s)
         for _ in range(min(CLEARED, len(self._waiting))):
             guest = self._waiting.pop()
-            if guest in guests and _idles(guest, now_s):
+            if guest in guests and guest.waits:
                 guest.give_way()
 
     def crowds(self, holder: str, guests: Collection[Guest], limit: int) -> bool:
         """Whether the requests of one holder take more than an even share of all seats."""
-        now_s = monotonic()
-        if now_s - self._looked_s >= LOOK_S:
-            self._looked_s = now_s
-            held = Counter(guest.holder for guest in guests if not guest.waits)
-            even = limit / max(1, len(held))
-            self._crowds = frozenset(
-                name for name, count in held.items() if len(held) > 1 and count > even
-            )
+        self._look(guests, limit)
         return holder in self._crowds
+
+    def fills(self, holder: str, guests: Collection[Guest], limit: int) -> bool:
+        """Whether its connections do, with a request or without, while others ask for one."""
+        self._look(guests, limit)
+        if not self._seated[holder]:
+            self._asking, self._asked_s = holder, monotonic()
+        return holder in self._fills
+
+    def _look(self, guests: Collection[Guest], limit: int) -> None:
+        now_s = monotonic()
+        if now_s - self._looked_s < LOOK_S_PER_GUEST * len(guests):
+            return
+        self._looked_s = now_s
+        at_work: Counter[str] = Counter()
+        seated: Counter[str] = Counter()
+        for guest in guests:
+            name = guest.holder
+            seated[name] += not guest.excess
+            if not guest.waits:
+                at_work[name] += 1
+        self._crowds = _uneven(at_work, limit)
+        if now_s - self._asked_s < ASKED_S:
+            seated[self._asking] += 0
+        self._seated = seated
+        self._fills = _uneven(seated, limit)
+
+
+def _uneven(held: Counter[str], limit: int) -> frozenset[str]:
+    """Who has more than an even share, as long as others are there."""
+    even = limit / max(1, len(held))
+    return frozenset(name for name, count in held.items() if len(held) > 1 and count > even)
 
 
 def _only(guest: Guest, own_bytes: int) -> bool:
@@ -223,5 +267,22 @@ def _only(guest: Guest, own_bytes: int) -> bool:
     return own_bytes == guest.body_bytes
 
 
-def _idles(guest: Guest, now_s: float) -> bool:
-    return guest.waits and now_s - guest.began_s >= HELD_S
+def _idle(guests: Collection[Guest], limit: int, wanting: Guest, now_s: float) -> list[Guest]:
+    """Whose places may be taken for another; who goes first is last."""
+    held: Counter[str] = Counter({wanting.holder: 0})
+    waiting: list[tuple[str, Guest]] = []
+    for guest in guests:
+        name = guest.holder
+        held[name] += 0
+        if guest.waits and not guest.excess:
+            held[name] += 1
+            waiting.append((name, guest))
+    # Whoever has more than an even share of all may not even hold them for a moment.
+    even = limit / len(held) if len(held) > 1 else limit
+    idle: list[tuple[bool, int, float, Guest]] = []
+    for name, guest in waiting:
+        since_s = guest.began_s if guest.proven else guest.made_s
+        if held[name] > even or now_s - since_s >= HELD_S:
+            idle.append((guest.proven, -held[name], since_s, guest))
+    idle.sort(key=itemgetter(0, 1, 2), reverse=True)
+    return [guest for _, _, _, guest in idle]

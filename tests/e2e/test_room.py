@@ -1,7 +1,9 @@
 """What one client only holds is not kept from another: bodies and connections."""
 
 import asyncio
+import contextlib
 import time
+from typing import Any
 
 import orjson
 import pytest
@@ -127,3 +129,46 @@ async def test_connections_that_ask_nothing_make_room(guard: Guard) -> None:
     assert time.monotonic() - began_s < 1.0
     for stranger in strangers:
         assert await stranger.rest() is not None  # gone
+
+
+@pytest.mark.parametrize("kind", ["health", "no key", "connects", "nonsense"])
+async def test_who_only_keeps_busy_takes_no_seats(guard: Guard, kind: str) -> None:
+    """Another address asks for what needs no key, or for nothing, more than once a second."""
+    keys: dict[str, Any] = {} if kind == "nonsense" else {"tenants": TENANTS}
+    _, penstock = await guard(limits={"connections": 40}, **keys)
+    asked = {
+        "health": request(method=b"GET", path=b"/health", body=None),
+        "no key": request(method=b"GET", path=b"/v1/models", body=None),
+        "connects": b"",
+        "nonsense": request(body=b"{}"),
+    }[kind]
+
+    async def attack() -> None:
+        while True:
+            with contextlib.suppress(OSError, EOFError, TimeoutError):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", penstock.port, local_addr=("127.0.0.2", 0)
+                )
+                try:
+                    for _ in range(10):
+                        writer.write(asked)
+                        await asyncio.sleep(0.7)
+                        if not asked or reader.at_eof():
+                            break
+                finally:
+                    writer.transport.abort()
+            await asyncio.sleep(0.05)
+
+    attackers = [asyncio.create_task(attack()) for _ in range(50)]
+    await asyncio.sleep(HELD_S)
+    served = 0
+    for _ in range(20):
+        with contextlib.suppress(OSError, EOFError):
+            client = await Client.open(penstock, keyed("victim"))
+            served += (await client.answer()).status == 200
+            client.close()
+        await asyncio.sleep(0.05)
+    for attacker in attackers:
+        attacker.cancel()
+    await asyncio.gather(*attackers, return_exceptions=True)
+    assert served >= 17

@@ -1,31 +1,35 @@
 """Who gives way when there is no room, and who does not pay for it."""
 
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
-from proxy.room import CLEARED, HELD_S, Bodies, Seats
+from proxy.room import CLEARED, HELD_S, LOOK_S_PER_GUEST, Bodies, Seats
 
 LIMIT = 1_000
 
 
 @dataclass(eq=False)
 class Client:
-    """A connection that began `age_s` ago."""
+    """A connection whose request, or wait for one, began `age_s` ago."""
 
     whose: str
     age_s: float = 10.0
+    made_before_s: float = 0.0
     body_bytes: int = 0
     proven: bool = True
     idle: bool = False
+    excess: bool = False
     bodies: Bodies | None = None
     gone: bool = False
     looked_at: int = 0
     began_s: float = field(init=False)
+    made_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.began_s = monotonic() - self.age_s
+        self.made_s = self.began_s - self.made_before_s
 
     @property
     def holder(self) -> str:
@@ -222,13 +226,50 @@ def test_memory_that_is_short_is_taken_from_half_bodies() -> None:
     assert not young.gone
 
 
+WANTING = Client("new", age_s=0.0, proven=False, idle=True, excess=True)
+
+
 def test_connections_without_a_request_make_seats_strangers_first() -> None:
     strangers = [Client("", age_s=5.0 + i, proven=False, idle=True) for i in range(CLEARED - 1)]
     idle = [Client("a", age_s=60.0, idle=True), Client("a", age_s=70.0, idle=True)]
     busy, fresh = Client("a"), Client("", age_s=0.0, proven=False, idle=True)
-    Seats().clear([busy, *idle, fresh, *strangers])
+    Seats().clear([busy, *idle, fresh, *strangers], 1_000, WANTING)
     assert all(client.gone for client in strangers)
     assert [client.gone for client in (*idle, busy, fresh)] == [False, True, False, False]
+
+
+def test_what_a_stranger_asks_meanwhile_buys_it_no_time() -> None:
+    """It asks for `/health`, or with a wrong key, more often than once a second."""
+    strangers = [
+        Client("ingress", age_s=0.01 * i, made_before_s=HELD_S, proven=False, idle=True)
+        for i in range(CLEARED)
+    ]
+    known = Client("ingress", age_s=HELD_S / 2, made_before_s=60.0, idle=True)
+    fresh = Client("ingress", age_s=HELD_S / 2, proven=False, idle=True)
+    guests = [*strangers, known, fresh]
+    Seats().clear(guests, len(guests), Client("ingress", excess=True))
+    assert all(client.gone for client in strangers)
+    assert not known.gone
+    assert not fresh.gone
+
+
+@pytest.mark.parametrize("proven", [False, True])
+@pytest.mark.parametrize("addresses", [1, 4])
+def test_whoever_has_more_than_its_share_may_not_even_hold_them_for_a_moment(
+    proven: bool, addresses: int
+) -> None:
+    """It connects anew, or where nobody needs a key asks for nonsense, twice a second."""
+    crowd = [
+        Client(f"attacker {i % addresses}", age_s=0.1, proven=proven, idle=True)
+        for i in range(CLEARED)
+    ]
+    others = [Client("other", age_s=0.1, proven=proven, idle=True) for _ in range(5)]
+    waits = Client("attacker 0", age_s=0.0, proven=False, idle=True, excess=True)
+    guests = [*crowd, *others, waits]
+    Seats().clear(guests, len(crowd) + len(others), WANTING)
+    assert all(client.gone for client in crowd)
+    assert not any(client.gone for client in others)
+    assert not waits.gone  # it has no seat to give
 
 
 def test_a_crowd_at_work_is_looked_at_once_in_a_while() -> None:
@@ -236,19 +277,19 @@ def test_a_crowd_at_work_is_looked_at_once_in_a_while() -> None:
     busy = {Client("attacker") for _ in range(5_000)}
     seats = Seats()
     for _ in range(20):
-        seats.clear(busy)
-    assert sum(client.looked_at for client in busy) <= 5 * len(busy)
+        seats.clear(busy, len(busy), Client("attacker", excess=True))
+    assert sum(client.looked_at for client in busy) <= 3 * len(busy)
 
 
 def test_a_crowd_that_waits_goes_a_few_at_a_time_and_whoever_began_a_request_stays() -> None:
     waiting = [Client("attacker", age_s=5.0 + i, idle=True) for i in range(5 * CLEARED)]
     seats = Seats()
-    seats.clear(waiting)
+    seats.clear(waiting, 500, WANTING)
     assert [client.gone for client in waiting] == [False] * (4 * CLEARED) + [True] * CLEARED
     for client in waiting[3 * CLEARED : 4 * CLEARED]:
         client.idle = False
     for _ in range(2):
-        seats.clear([client for client in waiting if not client.gone])
+        seats.clear([client for client in waiting if not client.gone], 500, WANTING)
     assert CLEARED < sum(client.gone for client in waiting) <= 3 * CLEARED
     assert not any(client.gone for client in waiting[3 * CLEARED : 4 * CLEARED])
 
@@ -259,6 +300,18 @@ def test_only_the_larger_of_several_holders_crowds() -> None:
     assert seats.crowds("attacker", tenants, 100)
     assert not seats.crowds("victim", tenants, 100)
     assert not seats.crowds("new", tenants, 100)
+
+
+def test_who_has_most_of_the_places_leaves_the_last_to_whoever_asked() -> None:
+    places = [Client("attacker", idle=True) for _ in range(95)]
+    seats = Seats()
+    for _ in range(3):
+        assert not seats.fills("attacker", places, 100)  # nobody else is there
+    assert not seats.fills("victim", places, 100)
+    sleep(LOOK_S_PER_GUEST * len(places))
+    for _ in range(3):
+        assert seats.fills("attacker", places, 100)
+    assert not seats.fills("victim", places, 100)
 
 
 def test_one_address_alone_crowds_nobody() -> None:
