@@ -8,30 +8,43 @@ import httptools
 
 # Of an answer, beside its body: its head, and what frames chunks.
 HEAD_BYTES_MAX: Final = 65_536
+# Each of these is a call from the parser: a read of 256 KB may hold tens of thousands.
+LINES_MAX: Final = 256  # of heads and trailers
+INTERIM_MAX: Final = 8  # answers before the answer
+PIECES_MAX: Final = 8_192  # of a body: what one read or one chunk brings
 
 
 class Unheard(OSError):
     """The connection ended before the answer did, or what came is no HTTP."""
 
 
+class Overlong(Unheard):
+    """There is no end to what comes before or beside the body."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status and a body, the latter up to a limit."""
+    """A status and a body, the latter up to a limit; `whole`: there was no more of it."""
 
     status: int
     body: bytes
+    whole: bool = True
 
 
 class Line(asyncio.Protocol):
     """Reads answers, bounded; whatever comes unasked ends the connection."""
 
     __slots__ = (
-        "_body",
+        "_body_bytes",
         "_bytes",
         "_framed",
         "_headed",
+        "_interim",
         "_limit_bytes",
+        "_lines",
+        "_overlong",
         "_parser",
+        "_pieces",
         "_transport",
         "_waiter",
         "heard",
@@ -42,7 +55,10 @@ class Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer] | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._body = b""
+        self._pieces: list[bytes] = []  # of the body
+        self._body_bytes = 0
+        self._lines = self._interim = 0
+        self._overlong = False
         self._bytes = 0  # received, of this answer
         self._framed = False  # the answer tells where it ends
         self._headed = False  # its head is whole
@@ -55,8 +71,9 @@ class Line(asyncio.Protocol):
         assert self._transport is not None
         self._waiter = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
-        self._body = b""
-        self._bytes = 0
+        self._pieces = []
+        self._body_bytes = self._lines = self._interim = self._bytes = 0
+        self._overlong = False
         self._framed = self._headed = self.heard = False
         self._limit_bytes = limit_bytes
         self._transport.write(request)
@@ -88,10 +105,11 @@ class Line(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._lost()
-        if len(self._body) >= self._limit_bytes:
-            self._answered()
+        if self._body_bytes >= self._limit_bytes:
+            self._answered(whole=False)
             self._abort()
         elif self._bytes > HEAD_BYTES_MAX + (2 * self._limit_bytes if self._headed else 0):
+            self._overlong = True
             self._lost()
 
     def eof_received(self) -> None:
@@ -109,11 +127,13 @@ class Line(asyncio.Protocol):
     def _lost(self) -> None:
         self._abort()
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(Unheard())
+            self._waiter.set_exception(Overlong() if self._overlong else Unheard())
 
-    def _answered(self) -> None:
+    def _answered(self, *, whole: bool = True) -> None:
         if self._waiter is not None and not self._waiter.done():
-            answer = Answer(self._parser.get_status_code(), self._body[: self._limit_bytes])
+            body, limit_bytes = b"".join(self._pieces), self._limit_bytes
+            whole = whole and len(body) <= limit_bytes
+            answer = Answer(self._parser.get_status_code(), body[:limit_bytes], whole)
             self._waiter.set_result(answer)
 
     def _abort(self) -> None:
@@ -123,11 +143,16 @@ class Line(asyncio.Protocol):
 
     # The parser -------------------------------------------------------------------------------
 
+    # What one of these raises ends the parsing of the read.
+
     def on_message_begin(self) -> None:
         if self._waiter is None or self._waiter.done():  # behind the answer: nobody asked
-            self.open = False
+            raise Unheard
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._lines += 1
+        if self._lines > LINES_MAX:
+            self._no_end()
         if name.lower() in (b"content-length", b"transfer-encoding"):
             self._framed = True
 
@@ -135,12 +160,22 @@ class Line(asyncio.Protocol):
         self._headed = True
 
     def on_body(self, body: bytes) -> None:
-        self._body += body
+        self._pieces.append(body)
+        self._body_bytes += len(body)
+        if len(self._pieces) > PIECES_MAX:
+            self._no_end()
 
     def on_message_complete(self) -> None:
         if 100 <= self._parser.get_status_code() < 200:  # the answer is still to come
             self._framed = self._headed = False
+            self._interim += 1
+            if self._interim > INTERIM_MAX:
+                self._no_end()
             return
         if not self._parser.should_keep_alive():
             self.open = False
         self._answered()
+
+    def _no_end(self) -> None:
+        self._overlong = True
+        raise Overlong

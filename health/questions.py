@@ -6,7 +6,6 @@ question opens a fresh one: an old one says nothing of whether new ones are take
 """
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -59,11 +58,13 @@ class Questions:
         """What is there. Raises OSError."""
         return await self._ask(b"GET %b HTTP/1.1\r\n%b\r\n" % (path, self._fields), limit_bytes)
 
-    async def post(self, path: bytes, body: bytes, fields: bytes = b"") -> Answer:
+    async def post(
+        self, path: bytes, body: bytes, fields: bytes = b"", limit_bytes: int = BODY_BYTES_MAX
+    ) -> Answer:
         """What is said to a JSON body; `fields` are more lines of the head. Raises OSError."""
         head = b"POST %b HTTP/1.1\r\n%b%b" % (path, self._fields, fields)
         kind = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
-        return await self._ask(head + kind + body, BODY_BYTES_MAX)
+        return await self._ask(head + kind + body, limit_bytes)
 
     def hang_up(self) -> None:
         """The next question comes on a fresh connection."""
@@ -75,10 +76,11 @@ class Questions:
         line = self._line
         if line is not None and line.open:
             # One that closes just then says nothing: the question is asked again.
-            with contextlib.suppress(Unheard):
+            try:
                 return await line.ask(request, limit_bytes)
-            if line.heard:
-                raise Unheard
+            except Unheard:
+                if line.heard:
+                    raise
         self.hang_up()
         self._line = line = await self._connect()
         return await line.ask(request, limit_bytes)

@@ -1,11 +1,13 @@
 """One connection of probes: whole answers in any framing and split, and what is none."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 import pytest
 
-from health.line import HEAD_BYTES_MAX, Answer, Line, Unheard
+from health.line import HEAD_BYTES_MAX, PIECES_MAX, Answer, Line, Overlong, Unheard
 from tests.unit.transport import Transport
 
 ASKED: Final = b"GET /health HTTP/1.1\r\n\r\n"
@@ -116,11 +118,11 @@ async def test_a_body_is_taken_up_to_its_limit() -> None:
     line, transport = connected()
     task = await asked(line, limit_bytes=3)
     line.data_received(LENGTH)
-    assert await task == Answer(200, b"hel")
+    assert await task == Answer(200, b"hel", whole=False)
     line, transport = connected()
     task = await asked(line, limit_bytes=3)
     line.data_received(LENGTH[:-1])
-    assert await task == Answer(200, b"hel")
+    assert await task == Answer(200, b"hel", whole=False)
     assert transport.aborted
 
 
@@ -143,3 +145,56 @@ async def test_what_nobody_asked_for_ends_the_connection() -> None:
     line.data_received(LENGTH + LENGTH)
     assert (await task).body == b"hello"
     assert not line.open
+
+
+MIB: Final = 1_048_576
+CHUNKED_HEAD: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+HEAD: Final = b"HTTP/1.1 200 OK\r\n"
+# How each begins, and what follows again and again.
+ENDLESS: Final = {
+    "interim answers": (b"", b"HTTP/1.1 100 C\r\n\r\n"),
+    "lines of a head": (HEAD, b"a:b\r\n"),
+    "one line of a head": (HEAD + b"a:", b"b"),
+    "chunks": (CHUNKED_HEAD, b"1\r\nx\r\n"),
+    "one extension of a chunk": (CHUNKED_HEAD + b"1;", b"e"),
+    "extensions of chunks": (CHUNKED_HEAD, b"1;e=f\r\nx\r\n"),
+    "trailers": (CHUNKED_HEAD + b"0\r\n", b"a:b\r\n"),
+}
+
+
+@pytest.mark.parametrize("read_bytes", [262_144, 1_000])
+@pytest.mark.parametrize("kind", ENDLESS)
+async def test_what_has_no_end_is_given_up_within_some_calls_of_the_parser(
+    kind: str, read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Counter[str]()
+    for name in ("on_message_begin", "on_header", "on_body", "on_message_complete"):
+        monkeypatch.setattr(Line, name, _counted(getattr(Line, name), name, calls))
+    begin, again = ENDLESS[kind]
+    flood = begin + again * (4 * MIB // len(again))
+    line, transport = connected()
+    task = await asked(line, MIB)
+    read = 0
+    while not transport.aborted:
+        line.data_received(flood[read : read + read_bytes])
+        read += read_bytes
+    with pytest.raises(Overlong):
+        await task
+    assert read <= 2 * MIB + 2 * 262_144
+    assert calls.total() <= PIECES_MAX + 10
+
+
+def _counted(method: Callable[..., None], name: str, calls: Counter[str]) -> Callable[..., None]:
+    def call(*arguments: object) -> None:
+        calls[name] += 1
+        method(*arguments)
+
+    return call
+
+
+async def test_a_flood_behind_an_answer_is_not_read() -> None:
+    line, transport = connected()
+    task = await asked(line)
+    line.data_received(LENGTH + LENGTH * 5_000)
+    assert await task == Answer(200, b"hello")
+    assert transport.aborted
