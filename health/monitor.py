@@ -17,11 +17,12 @@ from balancing.accusers import Cause
 from balancing.backend import AdminState, Backend
 from balancing.fleet import Fleet, Pool
 from conf.settings import HealthSettings
+from health.line import Overlong
 from health.pace import Pace
 from health.places import Places
 from health.probes import Prober
 from health.questions import Addresses, Questions
-from health.scrape import METRICS, METRICS_BYTES_MAX, read_report
+from health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
 from health.watch import LastProbe, Watch
 
 logger = logging.getLogger(__name__)
@@ -222,11 +223,16 @@ async def _read_report(
     try:
         async with asyncio.timeout(timeout_s):
             answer = await questions.get(METRICS, METRICS_BYTES_MAX)
+            if not answer.whole:
+                raise TooLarge
+            text = answer.body if answer.status == 200 else b""
+            report = await read_report(text, monotonic(), backend.engine_requests_peak)
+    except (TooLarge, Overlong):
+        watch.metrics_too_large()
+        return
     except (OSError, ValueError):  # too late, too
         watch.look()
         return
-    text = answer.body if answer.status == 200 else b""
-    report = read_report(text, monotonic(), backend.engine_requests_peak)
     if report is None:
         return
     backend.take(report)

@@ -13,15 +13,17 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Final
 
-import orjson
-
 from balancing.engine_report import EngineReport
-from health.line import Answer
+from health.line import Answer, Overlong
+from health.models import read_models
 from health.questions import Questions, Unresolved
-from health.scrape import METRICS, METRICS_BYTES_MAX, read_report
+from health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
 from health.tasks import USUAL, Task, work
 
-MODELS_MAX: Final = 1_024
+# Of an answer that is not read.
+STATUS_BYTES_MAX: Final = 4_096
+# Of one that does the least work: an embedding of 8,192 numbers has 180 KB.
+WORK_BYTES_MAX: Final = 262_144
 # What vLLM answers between SIGTERM and its exit, while /health stays 200.
 _DRAINING: Final = b"cannot schedule new futures after shutdown"
 # How servers say that they do not have an endpoint for a model of this kind.
@@ -63,7 +65,7 @@ class Prober:
 
     async def live(self, timeout_s: float) -> Outcome:
         """Ask whether the server answers and believes its engine alive."""
-        answer = await _told(self._questions.get(b"/health"), timeout_s)
+        answer = await _told(self._questions.get(b"/health", STATUS_BYTES_MAX), timeout_s)
         if isinstance(answer, Outcome):
             return answer
         if self._refused(answer):
@@ -81,7 +83,15 @@ class Prober:
             return Outcome()
         if answer.status != 200:
             return Outcome(f"status_{answer.status}")
-        return _read_models(answer.body)
+        if not answer.whole:
+            return Outcome("too_large")
+        try:
+            models, contexts = await read_models(answer.body)
+        except TooLarge:
+            return Outcome("too_large")
+        except ValueError:
+            return Outcome("no_models")
+        return Outcome(models=models, contexts=contexts)
 
     async def deep(
         self, model: str, task: Task | None, timeout_s: float
@@ -94,7 +104,8 @@ class Prober:
         if task is Task.NONE:
             return task, Outcome()
         for each in USUAL if task is None else (task,):
-            answer = await _told(self._questions.post(*work(model, each), _FIRST), timeout_s)
+            question = self._questions.post(*work(model, each), _FIRST, WORK_BYTES_MAX)
+            answer = await _told(question, timeout_s)
             if isinstance(answer, Outcome):
                 return task, Outcome("hung") if answer.reason == "timeout" else answer
             if self._refused(answer):
@@ -106,9 +117,12 @@ class Prober:
     async def report(self, timeout_s: float, now_s: float) -> EngineReport | None:
         """Read its engine's metrics; None where they are not told."""
         answer = await _told(self._questions.get(METRICS, METRICS_BYTES_MAX), timeout_s)
-        if isinstance(answer, Outcome) or answer.status != 200:
+        if isinstance(answer, Outcome) or answer.status != 200 or not answer.whole:
             return None
-        return read_report(answer.body, now_s, 0)
+        try:
+            return await read_report(answer.body, now_s, 0)
+        except TooLarge:
+            return None
 
     def _refused(self, answer: Answer) -> bool:
         """Whether it does not take the pool's own key."""
@@ -118,7 +132,7 @@ class Prober:
 def _judge(answer: Answer) -> Outcome:
     if answer.status == 200:
         # vLLM answers token ids with an empty "abort" while it drains.
-        aborted = b'"finish_reason":"abort"' in answer.body.replace(b" ", b"")
+        aborted = b'"finish_reason":"abort"' in answer.body[:STATUS_BYTES_MAX].replace(b" ", b"")
         return Outcome("draining", certain=True) if aborted else Outcome()
     if _DRAINING in answer.body:
         return Outcome("draining", certain=True)
@@ -142,29 +156,7 @@ async def _told(question: Coroutine[None, None, Answer], timeout_s: float) -> An
         return Outcome("unresolved")
     except ConnectionRefusedError:
         return Outcome("unreachable", certain=True)
+    except Overlong:
+        return Outcome("too_large")
     except (OSError, ValueError):
         return Outcome("unreachable")
-
-
-def _read_models(body: bytes) -> Outcome:
-    """The models of a /v1/models answer, each with its card."""
-    try:
-        cards = orjson.loads(body)["data"]
-        models = {card["id"]: orjson.dumps(card) for card in cards[:MODELS_MAX]}
-    except (ValueError, KeyError, TypeError):
-        return Outcome("no_models")
-    if not models or not all(isinstance(model, str) for model in models):
-        return Outcome("no_models")
-    return Outcome(models=models, contexts=_contexts(cards[:MODELS_MAX]))
-
-
-def _contexts(cards: list[dict[str, object]]) -> dict[str | None, int]:
-    """How long a prompt each model takes, and any of them at the most; those that tell."""
-    contexts: dict[str | None, int] = {}
-    for card in cards:
-        tokens = card.get("max_model_len")
-        if isinstance(tokens, int) and tokens > 0:
-            contexts[str(card["id"])] = tokens
-    if contexts:
-        contexts[None] = max(contexts.values())
-    return contexts

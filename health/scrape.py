@@ -5,66 +5,90 @@ a dozen searches for the few names needed take a tenth of one. A server with
 data parallelism has a series per `engine`: they are summed up.
 """
 
+import asyncio
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from balancing.engine_report import EngineReport
 
 METRICS: Final = b"/metrics"
 METRICS_BYTES_MAX: Final = 2_097_152
+# Of one name: an engine has one for each model, a server as many engines as it has ranks.
+SERIES_MAX: Final = 512
+LABELS_BYTES_MAX: Final = 16_384
+VALUE_BYTES_MAX: Final = 64  # and its time
+# From here on the loop is given back after each name.
+LARGE_BYTES: Final = 131_072
 _CAPACITY: Final = re.compile(rb'kv_cache_size_tokens="([0-9]{1,15})(?:\.0)?"')
 _AWAKE: Final = b'sleep_state="awake"'
 _RUNNING: Final = b"vllm:num_requests_running"
+_WAITING: Final = b"vllm:num_requests_waiting"
+_USAGE: Final = b"vllm:kv_cache_usage_perc"
+_CONFIG: Final = b"vllm:cache_config_info"
+_SLEEP: Final = b"vllm:engine_sleep_state"
+_QUERIES: Final = b"vllm:prefix_cache_queries_total"
+_HITS: Final = b"vllm:prefix_cache_hits_total"
+_GENERATED: Final = b"vllm:generation_tokens_total"
+_NAMES: Final = (_RUNNING, _WAITING, _USAGE, _CONFIG, _SLEEP, _QUERIES, _HITS, _GENERATED)
+
+Sample = tuple[bytes, float]  # labels and value
 
 
-def read_report(text: bytes, now_s: float, own_requests: int) -> EngineReport | None:
-    """The report in an exposition, None when it is not a vLLM's.
+class TooLarge(Exception):
+    """There is more in an answer than any server has to tell."""
+
+
+async def read_report(text: bytes, now_s: float, own_requests: int) -> EngineReport | None:
+    """The report in an exposition, None when it is not a vLLM's. Raises TooLarge.
 
     `own_requests` is what we have in flight there at `now_s`.
     """
-    if _RUNNING not in text:
+    if text.find(_RUNNING) < 0:
         return None
     text = b"\n" + text
-    capacity = [
-        int(found[1])
-        for labels, _ in _samples(text, b"vllm:cache_config_info")
-        if (found := _CAPACITY.search(labels))
-    ]
-    awake = [
-        value for labels, value in _samples(text, b"vllm:engine_sleep_state") if _AWAKE in labels
-    ]
-    usage = [value for _, value in _samples(text, b"vllm:kv_cache_usage_perc")]
+    read = {}
+    for name in _NAMES:
+        read[name] = _samples(text, name)
+        if len(text) > LARGE_BYTES:
+            await asyncio.sleep(0)
+    capacity = [int(found[1]) for labels, _ in read[_CONFIG] if (found := _CAPACITY.search(labels))]
+    awake = [value for labels, value in read[_SLEEP] if labels.find(_AWAKE) >= 0]
     return EngineReport(
         at_s=now_s,
-        running=_sum(text, _RUNNING),
-        waiting=_sum(text, b"vllm:num_requests_waiting"),
-        kv_usage=max(usage, default=0.0),
+        running=_sum(read[_RUNNING]),
+        waiting=_sum(read[_WAITING]),
+        kv_usage=max((value for _, value in read[_USAGE]), default=0.0),
         kv_tokens=sum(capacity) if capacity else None,
-        prefix_queries_tokens=_sum(text, b"vllm:prefix_cache_queries_total"),
-        prefix_hits_tokens=_sum(text, b"vllm:prefix_cache_hits_total"),
-        generated_tokens=_sum(text, b"vllm:generation_tokens_total"),
+        prefix_queries_tokens=_sum(read[_QUERIES]),
+        prefix_hits_tokens=_sum(read[_HITS]),
+        generated_tokens=_sum(read[_GENERATED]),
         awake=not awake or any(awake),
         own_requests=own_requests,
     )
 
 
-def _sum(text: bytes, name: bytes) -> int:
-    return int(sum(value for _, value in _samples(text, name)))
+def _sum(samples: list[Sample]) -> int:
+    return int(sum(value for _, value in samples))
 
 
-def _samples(text: bytes, name: bytes) -> Iterator[tuple[bytes, float]]:
-    """(labels, value) of every series of `name`; what is no number is left out."""
+def _samples(text: bytes, name: bytes) -> list[Sample]:
+    """Every series of `name`; what is no number is left out."""
+    samples: list[Sample] = []
     start = b"\n" + name + b"{"
     at = text.find(start)
+    lines = 0
     while at >= 0:
+        lines += 1
+        if lines > SERIES_MAX:
+            raise TooLarge
         at += len(start)
         end = text.find(b"\n", at)
         labels, _, value = text[at : end if end >= 0 else None].rpartition(b"} ")
         try:
-            number = float(value.split(b" ")[0])
+            number = float(value[:VALUE_BYTES_MAX].split(b" ")[0])
         except (ValueError, IndexError):
             number = float("nan")
         if 0.0 <= number < 1e18:  # no NaN, no infinity
-            yield labels, number
+            samples.append((labels[:LABELS_BYTES_MAX], number))
         at = text.find(start, end) if end >= 0 else -1
+    return samples

@@ -190,6 +190,12 @@ class Watch:
             self._settle("refusing")
         self._rest.call()
 
+    def metrics_too_large(self) -> None:
+        """Nobody reads them, which is told: it is not taken out for that."""
+        if "metrics" not in self.last_probes:
+            logger.warning("metrics are too large to be read name=%s", self.backend.name)
+        self._note("metrics", Outcome("too_large"))
+
     def slept(self, time_s: float) -> None:
         """The process did not run for so long: no probe and no stream could be heard."""
         self._slept_s += time_s

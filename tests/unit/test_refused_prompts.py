@@ -14,7 +14,7 @@ from balancing.lease import Lease
 from balancing.peek import peek
 from balancing.policies.token_cost import TokenCost
 from balancing.tokens import TokenEstimator
-from health.probes import _read_models
+from health.models import read_models
 
 LONG = 300_000
 
@@ -171,8 +171,9 @@ def test_what_may_be_cut_is_not_refused() -> None:
     assert not uncut("/rerank")
 
 
-def test_the_models_tell_their_context() -> None:
+async def test_the_models_tell_their_context() -> None:
     cards = b'{"id":"m","max_model_len":8},{"id":"n","max_model_len":9},{"id":"l"}'
     cards += b',{"id":"o","max_model_len":"x"}'
-    assert _read_models(b'{"data":[' + cards + b"]}").contexts == {"m": 8, "n": 9, None: 9}
-    assert _read_models(b'{"data":[{"id":"m"}]}').contexts == {}
+    _, contexts = await read_models(b'{"data":[' + cards + b"]}")
+    assert contexts == {"m": 8, "n": 9, None: 9}
+    assert (await read_models(b'{"data":[{"id":"m"}]}'))[1] == {}

@@ -27,8 +27,8 @@ vllm:cache_config_info{block_size="32",kv_cache_size_tokens="32768",num_gpu_bloc
 """
 
 
-def test_engines_are_summed_up() -> None:
-    assert read_report(TWO_ENGINES, 5.0, 2) == EngineReport(
+async def test_engines_are_summed_up() -> None:
+    assert await read_report(TWO_ENGINES, 5.0, 2) == EngineReport(
         at_s=5.0,
         running=7,
         waiting=1,
@@ -43,36 +43,36 @@ def test_engines_are_summed_up() -> None:
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-Inf", b"-3", b"", b"many", b"1e300"])
-def test_what_is_no_count_is_left_out(value: bytes) -> None:
+async def test_what_is_no_count_is_left_out(value: bytes) -> None:
     text = TWO_ENGINES.replace(
         b'running{engine="1",model_name="m"} 4.0', b'running{a="}"} ' + value
     )
-    report = read_report(text, 5.0, 0)
+    report = await read_report(text, 5.0, 0)
     assert report is not None
     assert report.running == 3
 
 
-def test_labels_may_hold_anything() -> None:
+async def test_labels_may_hold_anything() -> None:
     text = b'vllm:num_requests_running{model_name="a} 9 \\"b"} 2.0 1700000000'
-    report = read_report(text, 0.0, 0)
+    report = await read_report(text, 0.0, 0)
     assert report is not None
     assert report.running == 2
 
 
-def test_another_servers_metrics_are_no_report() -> None:
-    assert read_report(b"# HELP up\nup 1\n", 0.0, 0) is None
-    assert read_report(b"", 0.0, 0) is None
+async def test_another_servers_metrics_are_no_report() -> None:
+    assert await read_report(b"# HELP up\nup 1\n", 0.0, 0) is None
+    assert await read_report(b"", 0.0, 0) is None
 
 
-def test_an_engine_that_sleeps() -> None:
+async def test_an_engine_that_sleeps() -> None:
     text = TWO_ENGINES.replace(b'sleep_state="awake"} 1.0', b'sleep_state="awake"} 0.0')
-    report = read_report(text, 0.0, 0)
+    report = await read_report(text, 0.0, 0)
     assert report is not None
     assert not report.awake
 
 
 async def test_the_simulated_servers_are_read_too() -> None:
-    report = read_report(render(SimServer("s", profile="instant")), 0.0, 0)
+    report = await read_report(render(SimServer("s", profile="instant")), 0.0, 0)
     assert report is not None
     assert report.awake
     assert report.kv_tokens is not None
