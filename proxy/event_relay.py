@@ -42,7 +42,6 @@ EVENT_BYTES_MAX: Final = 2_097_152
 BEGINNING_BYTES: Final = 4_096
 
 _NOTHING_ORDINARY: Final = b""  # more of it than of events: every read is looked at
-_NO_END: Final = b"\x00"  # in the midst of an event: ends are searched for
 
 
 class EventRelay(Relay):
@@ -62,8 +61,8 @@ class EventRelay(Relay):
         "_itl_s",
         "_large",
         "_made",
+        "_midway",
         "_ordinary",
-        "_separator",
         "_several",
         "_tail",
     )
@@ -91,7 +90,7 @@ class EventRelay(Relay):
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._tail = b""
-        self._separator = LF
+        self._midway = False  # in an event: its end is searched for
         self._ordinary = _NOTHING_ORDINARY
         # An event may hold a choice each: their number tells nothing then.
         self._several = lease.ask.prompts * lease.ask.choices > 1
@@ -106,13 +105,13 @@ class EventRelay(Relay):
         now_s = monotonic()
         gap_s = now_s - self.last_byte_s
         self.last_byte_s = now_s
-        if not data.endswith(self._separator):
+        if self._midway or not data.endswith(LF):
             data = self._whole_events(data, now_s)
             if data:
                 self._look(data, gap_s, now_s)
             return
-        count = data.count(self._separator)
-        if not count or data.count(self._ordinary) != count or CR in data:
+        count = data.count(LF)
+        if data.count(self._ordinary) != count or CR in data:
             self._look(data, gap_s, now_s)
             return
         self._itl_s.observe(gap_s / count, count)
@@ -178,7 +177,7 @@ class EventRelay(Relay):
             return b""
         self._tail = data[end:]
         data = data[:end]
-        self._separator = _NO_END if self._tail else LF
+        self._midway = bool(self._tail)
         return data
 
     def _begin_large(self, data: bytes, now_s: float) -> None:
@@ -194,7 +193,7 @@ class EventRelay(Relay):
         if read.sign is Sign.TOKEN and self._lease.prefilling:
             self._lease.first_token(now_s)
         self._large = read.sign
-        self._separator = _NO_END
+        self._midway = True
         self._tail = data[-PART_BYTES:]
         self._pass_part(data[:-PART_BYTES])
 
@@ -209,7 +208,7 @@ class EventRelay(Relay):
         self._lease.tokens(self._large is Sign.TOKEN)
         self._large = None
         self._tail = b""
-        self._separator = LF
+        self._midway = False
         self._pass_part(data[:end])
         return data[end:]
 
