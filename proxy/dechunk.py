@@ -44,9 +44,10 @@ class Dechunker:
             if not self.complete:
                 raise MalformedChunks from None
             self.surplus = True  # the end was seen; what follows is no part of this body
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        count = len(parts)
+        body = parts[0] if count == 1 else b"".join(parts)
         if not self.surplus:
-            self._extra_bytes += len(data) - len(body) - _FRAME_BYTES * len(parts)
+            self._extra_bytes += len(data) - len(body) - _FRAME_BYTES * count
             if self._extra_bytes > EXTRA_BYTES_MAX:
                 raise MalformedChunks
         parts.clear()

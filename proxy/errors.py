@@ -292,6 +292,12 @@ class AnswerBare(AnswerEmpty):
     penal = False
 
 
+class AnswerMute(AnswerEmpty):
+    """A stream of comments and preambles without end, and no token."""
+
+    reason = "no_events"
+
+
 class AnswerHeadTooLarge(AnswerMalformed):
     """Some requests have such an answer anywhere: what vLLM packs into bytes is described there."""
 

@@ -22,6 +22,7 @@ from proxy.errors import (
     AnswerCut,
     AnswerDropped,
     AnswerEmpty,
+    AnswerMute,
     BackendBusy,
     BackendError,
     BackendRefused,
@@ -35,6 +36,9 @@ from proxy.relay import Begun, Ended, Made, Relay
 
 # What a stream may send before its first token (a responses preamble repeats the request).
 HELD_BYTES_MAX: Final = 1_048_576
+HELD_EVENTS_MAX: Final = 4_096
+# What it may send after that without any event: a ping every second of a day is half of it.
+QUIET_BYTES_MAX: Final = 1_048_576
 # An event larger than this passes in pieces, known by its beginning. The last one of a responses
 # stream repeats what its preamble did, and holds the output.
 EVENT_BYTES_MAX: Final = 2_097_152
@@ -63,6 +67,8 @@ class EventRelay(Relay):
         "_made",
         "_midway",
         "_ordinary",
+        "_quiet_after",
+        "_quiet_bytes",
         "_several",
         "_tail",
     )
@@ -94,6 +100,8 @@ class EventRelay(Relay):
         self._ordinary = _NOTHING_ORDINARY
         # An event may hold a choice each: their number tells nothing then.
         self._several = lease.ask.prompts * lease.ask.choices > 1
+        self._quiet_bytes = 0  # that came one after another and mean nothing,
+        self._quiet_after = 0  # since there were so many tokens
         self._large: Sign | None = None  # of the event that passes in pieces
         self._ended_itself = False
         self._failure: BackendError | None = None  # the backend itself says that it failed
@@ -247,6 +255,9 @@ class EventRelay(Relay):
             if sign is not Sign.USAGE or not self._hide_usage:
                 self._held.append(event)
                 self._held_bytes += len(event)
+                if len(self._held) > HELD_EVENTS_MAX:
+                    self._report(AnswerMute())
+                    return
 
     def _answers(self, whole: bool) -> bool:
         """Whether an end before any token is an answer all the same."""
@@ -288,6 +299,19 @@ class EventRelay(Relay):
         if failure is not None:
             aborted = isinstance(failure, AnswerAborted)
             self._report(StreamBroken("abort") if aborted else StreamBroken("error_event", failure))
+        elif self._quiet_bytes > QUIET_BYTES_MAX:
+            if self.over:
+                self.end()
+            else:
+                self._report(StreamBroken("no_events"))
+
+    def _count_quiet(self, size_bytes: int) -> None:
+        """So much came that means nothing."""
+        tokens = self._lease.generated_tokens
+        if tokens != self._quiet_after:
+            self._quiet_after = tokens
+            self._quiet_bytes = 0
+        self._quiet_bytes += size_bytes
 
     def _inspect(self, data: bytes, now_s: float) -> tuple[bytes, int]:
         """Read every event; return what the client is to see and the number of tokens."""
@@ -297,9 +321,11 @@ class EventRelay(Relay):
             return data, len(events)
         kept: list[bytes] = []
         tokens = 0
+        quiet = True
         for event in events:
             read = self._dialect.read(event)
             self.usage = read.usage or self.usage
+            quiet = quiet and read.sign is Sign.QUIET
             if read.sign is Sign.TOKEN:
                 tokens += 1
                 if lease.prefilling:
@@ -316,6 +342,7 @@ class EventRelay(Relay):
                 self._failure = AnswerAborted()
                 break
             kept.append(event)
+        self._count_quiet(len(data) if quiet else 0)
         if not lease.prefilling and not self._several:
             self._ordinary = self._dialect.ordinary
         return b"".join(kept), tokens

@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from proxy.dialects.dialect import (
+    LARGE_BYTES,
     NOTHING,
     QUIET,
     TOKEN,
@@ -41,6 +42,12 @@ class _Chunk(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw()
 
 
+class _Large(msgspec.Struct):
+    choices: msgspec.Raw = msgspec.Raw()
+    usage: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+
+
 class _Said(msgspec.Struct):
     message: dict[str, msgspec.Raw] | None = None
     text: msgspec.Raw = msgspec.Raw()
@@ -56,12 +63,16 @@ class _Error(msgspec.Struct):
 
 
 _error = msgspec.json.Decoder(_Error)
+_large = msgspec.json.Decoder(_Large)
+_choices = msgspec.json.Decoder(list[_Choice] | None)
 _whole = msgspec.json.Decoder(_Whole)
 _chunk = msgspec.json.Decoder(_Chunk)
 _delta = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _ABORT: Final = b'"abort"'
 _FAILED: Final = re.compile(rb'data: ?\{"error"')
+# Of a large chunk or answer; with as many objects within them it is taken for output.
+_OBJECTS_MAX: Final = 512
 _NOTHING: Final = frozenset({b'""', b"null"})
 
 
@@ -76,7 +87,7 @@ class Choices(Dialect):
         if _ABORT not in body:
             return False
         try:
-            chunk = _chunk.decode(body)
+            chunk = _chunk_of(body)
         except UNREADABLE:
             return False
         return any(bytes(choice.finish_reason) == _ABORT for choice in chunk.choices or ())
@@ -85,6 +96,9 @@ class Choices(Dialect):
         if usage is not None and usage.completion_tokens:
             return True
         try:
+            if len(body) > LARGE_BYTES:
+                large = _large.decode(body)
+                return bytes(large.error) in NOTHING and bytes(large.choices) not in NOTHING
             whole = _whole.decode(body)
         except UNREADABLE:
             return False
@@ -97,7 +111,7 @@ class Choices(Dialect):
         if data == b"[DONE]":
             return Event(Sign.DONE)
         try:
-            chunk = _chunk.decode(data)
+            chunk = _chunk_of(data)
         except UNREADABLE:
             return TOKEN  # not ours to judge
         if bytes(chunk.error) not in (b"", b"null"):
@@ -116,6 +130,18 @@ class Choices(Dialect):
 
     def read_beginning(self, beginning: bytes) -> Event:
         return Event(Sign.ERROR) if _FAILED.search(beginning) else TOKEN
+
+
+def _chunk_of(data: bytes) -> _Chunk:
+    """A chunk, or a whole answer, which differs in nothing that is looked at."""
+    if len(data) <= LARGE_BYTES:
+        return _chunk.decode(data)
+    large = _large.decode(data)
+    choices = bytes(large.choices)
+    known = choices.count(b"{") <= _OBJECTS_MAX
+    return _Chunk(
+        _choices.decode(choices or b"null") if known else [_Choice()], large.usage, large.error
+    )
 
 
 def _event_of(choices: list[_Choice], usage: Usage | None) -> Event:
@@ -141,7 +167,7 @@ def _sign_of(choice: _Choice) -> Sign:
 
 def _only_role(delta: msgspec.Raw) -> bool:
     """Chat's first chunk: it says who speaks, and nothing yet."""
-    if b'"role"' not in bytes(delta):
+    if len(bytes(delta)) > LARGE_BYTES or b'"role"' not in bytes(delta):
         return False
     try:
         members = _delta.decode(delta)

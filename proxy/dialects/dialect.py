@@ -52,6 +52,10 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # No request has more: 1,024 prompts of four million tokens. A count beyond it, or below zero,
 # is nonsense.
 TOKENS_MAX: Final = 2**32
+# What is larger may be of so many members that to take it apart would hold the loop.
+LARGE_BYTES: Final = 8_192
+# Nobody writes JSON in more lines.
+LINES_MAX: Final = 1_024
 NO_USAGE: Final = Usage(0, 0)
 QUIET: Final = Event(Sign.QUIET)
 TOKEN: Final = Event(Sign.TOKEN)
@@ -79,6 +83,8 @@ class _Counts(msgspec.Struct):
 
 class _Whole(msgspec.Struct):
     usage: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+    object: msgspec.Raw = msgspec.Raw()
 
 
 NOTHING: Final = frozenset({b"", b'""', b"null", b"[]", b"{}"})
@@ -131,13 +137,14 @@ class Dialect:
         if usage is not None and usage.prompt_tokens:
             return True
         try:
-            members = _members.decode(body)
+            if len(body) <= LARGE_BYTES and not _members.decode(body):
+                return False
+            if body.lstrip().startswith(b"["):
+                return True
+            whole = _whole.decode(body)
         except UNREADABLE:
             return False
-        if isinstance(members, list) or not members:
-            return bool(members)
-        failed = bytes(members.get("error", msgspec.Raw())) not in NOTHING
-        return not failed and bytes(members.get("object", msgspec.Raw())) != b'"error"'
+        return bytes(whole.error) in NOTHING and bytes(whole.object) != b'"error"'
 
     def response_id(self, body: bytes) -> str | None:
         """The id of the stored response that a whole JSON answer is, None when it is none."""
@@ -170,10 +177,15 @@ class Dialect:
 
 
 def payload(event: bytes) -> bytes:
-    """The event's data, its lines joined; empty for a comment. Reads LF, CR LF and CR."""
+    """The event's data, its lines joined; empty for a comment, or for too many lines.
+
+    Reads LF, CR LF and CR.
+    """
     one_line = event.find(b"\n", 0, -2) < 0 and event.find(b"\r", 0, -4) < 0
     if one_line and event.startswith(b"data: "):
         return event[6:].strip()
+    if event.count(b"\n") + event.count(b"\r") > LINES_MAX:
+        return b""
     lines = [
         line[5:].strip()
         for line in event.replace(b"\r", b"\n").split(b"\n")

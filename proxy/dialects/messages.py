@@ -12,6 +12,8 @@ import msgspec
 import orjson
 
 from proxy.dialects.dialect import (
+    LARGE_BYTES,
+    NOTHING,
     QUIET,
     TOKEN,
     UNREADABLE,
@@ -42,6 +44,11 @@ class _Whole(msgspec.Struct):
     content: list[dict[str, msgspec.Raw]] | None = None
 
 
+class _Large(msgspec.Struct):
+    content: msgspec.Raw = msgspec.Raw()
+
+
+_large = msgspec.json.Decoder(_Large)
 _whole = msgspec.json.Decoder(_Whole)
 _typed = msgspec.json.Decoder(_Typed)
 
@@ -95,6 +102,8 @@ class Messages(Dialect):
         if usage is not None and usage.completion_tokens:
             return True
         try:
+            if len(body) > LARGE_BYTES:
+                return bytes(_large.decode(body).content) not in NOTHING
             blocks = _whole.decode(body).content
         except UNREADABLE:
             return False
