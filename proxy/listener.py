@@ -1,10 +1,9 @@
 """A client's connection: finds requests in its bytes, one at a time.
 
-The head is checked before the body is read, and the body is counted as it
-comes. While a request is being answered the connection is still read, because
-that is how a leaving client is noticed (after `pause_reading` neither FIN nor
-RST would be); what a pipelining client sends early is kept, bounded. A FIN in
-any phase is leaving: it is all that a proxy sees of a client that exits.
+The head is checked before the body is read, and the body is counted as it comes. While a request
+is being answered the connection is still read, because that is how a leaving client is noticed
+(after `pause_reading` neither FIN nor RST would be); what a pipelining client sends early is kept,
+bounded. A FIN in any phase is leaving: it is all that a proxy sees of a client that exits.
 """
 
 import asyncio
@@ -38,17 +37,14 @@ HIGH_BYTES: Final = 262_144
 LOW_BYTES: Final = 65_536
 # What a pipelining client may send ahead of its answer.
 SURPLUS_BYTES_MAX: Final = 131_072
-# After an error the rest of a request is read and dropped for a moment, because
-# closing on unread bytes resets the connection and the error is never seen.
+# Closing on unread bytes resets the connection, and its error is never seen: so they are read.
 LINGER_S: Final = 2.0
 LINGER_BYTES_MAX: Final = 4_194_304
 # Time to send a body grows with what has arrived: this rate is always in time.
 BODY_BYTES_PER_S_MIN: Final = 4_096
 # A client that is one too many is told so by then, whether it has asked for anything or not.
 EXCESS_S: Final = 1.0
-
-# Once the proxy accepts nobody new, a client may still be sending a request on a connection
-# that it takes for open: one just made, or one whose last answer did not say `close`.
+# Requests may be on their way, while the proxy drains, on connections that clients take for open.
 LAST_REQUEST_S: Final = 1.0
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -208,6 +204,11 @@ class ClientConnection(asyncio.Protocol):
         self._await_request()
 
     def data_received(self, data: bytes) -> None:
+        if self._dechunker is None or not sliced(self, self._transport, self._plane.rota, data):
+            self.receive(data)
+
+    def receive(self, data: bytes) -> None:
+        """A read, or a slice of one."""
         phase = self._phase
         if phase is Phase.HEAD:
             if not self._buffer:
@@ -218,8 +219,7 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._keep(data)
         elif phase is Phase.BODY:
-            if self._dechunker is None or not sliced(self, self._transport, self._plane.rota, data):
-                self._read_body(data)
+            self._read_body(data)
         elif phase is Phase.ANSWER:
             self._keep(data)
         elif phase is Phase.LINGER:
@@ -409,8 +409,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._plane.answer_here(head, answer)
         except PenstockError as error:
-            answer.fail(error, dialect_of(head.path).error_body(error))
-            self._plane.refused(head, answer, error, self.peer)
+            self._tell(error, head, answer)
         if unread:
             self._linger()
         else:
@@ -430,14 +429,17 @@ class ClientConnection(asyncio.Protocol):
         answer = self._plane.answer(self._transport, head)
         if head is None or head.length != 0:
             answer.keep_alive = False  # what follows is a body that nobody reads
-        dialect = dialect_of(head.path if head is not None else b"")
-        answer.fail(error, dialect.error_body(error))
-        self._plane.refused(head, answer, error, self.peer)
+        self._tell(error, head, answer)
         self.release_body()
         if answer.keep_alive:
             self.answered(answer)
         else:
             self._linger()
+
+    def _tell(self, error: PenstockError, head: RequestHead | None, answer: Answer) -> None:
+        dialect = dialect_of(head.path if head is not None else b"")
+        answer.fail(error, dialect.error_body(error))
+        self._plane.refused(head, answer, error, self.peer)
 
     def _linger(self) -> None:
         """Close for writing; what still comes is read and dropped for a moment."""
@@ -451,9 +453,7 @@ class ClientConnection(asyncio.Protocol):
     def _turn_away(self) -> None:
         """Far too many: a word that the kernel may deliver, and no descriptor kept for it."""
         error = self._plane.overloaded("connections", "Too many connections are open; retry.")
-        answer = self._plane.answer(self._transport, None)
-        answer.fail(error, dialect_of(b"").error_body(error))
-        self._plane.refused(None, answer, error, self.peer)
+        self._tell(error, None, self._plane.answer(self._transport, None))
         self._phase = Phase.CLOSING
         self._transport.close()
 

@@ -12,7 +12,7 @@ from proxy.rota import Rota
 
 # Two of them are of one chunk.
 LINE_ENDS_MAX: Final = 2_048
-# A slice holds no more line ends than that, with their other half.
+# A slice of ordinary chunks has no more line ends than that; one of nothing else is no chunk.
 SLICE_BYTES: Final = 4_096
 
 
@@ -21,7 +21,7 @@ class Client(Protocol):
 
     @property
     def holder(self) -> str: ...
-    def data_received(self, data: bytes, /) -> None: ...
+    def receive(self, data: bytes, /) -> None: ...
 
 
 class ManyChunks:
@@ -54,7 +54,7 @@ def sliced(client: Client, transport: asyncio.Transport, rota: Rota, data: bytes
     """Whether a read is of so many that it is taken by slices."""
     if not _are_many(data):
         return False
-    rota.add(client.holder, ManyChunks(data, client.data_received, transport).step)
+    rota.add(client.holder, ManyChunks(data, client.receive, transport).step)
     return True
 
 

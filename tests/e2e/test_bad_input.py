@@ -116,6 +116,15 @@ async def test_chunks_that_parsers_read_differently(guard: Guard) -> None:
     assert not server.seen
 
 
+async def test_a_read_of_nothing_but_line_ends_is_no_chunk(guard: Guard) -> None:
+    """It comes in a read of its own, and ends there."""
+    _, penstock = await guard()
+    client = await Client.open(penstock, request(b"Transfer-Encoding: chunked", body=b""))
+    await asyncio.sleep(0.2)
+    client.send(b"\n" * 4_096)
+    assert (await client.answer()).status == 400
+
+
 async def test_canonical_chunks_become_a_length(guard: Guard) -> None:
     server, penstock = await guard()
     whole = b"%X;ext=1\r\n%b\r\n0\r\nTrailer: x\r\n\r\n" % (len(BODY), BODY)

@@ -1,5 +1,7 @@
 """A read of many small chunks is taken by turns, and the client is not read meanwhile."""
 
+from collections.abc import Callable
+
 from proxy.many_chunks import LINE_ENDS_MAX, SLICE_BYTES, ManyChunks, sliced
 from proxy.rota import Rota
 from tests.unit.transport import Transport
@@ -8,8 +10,16 @@ CHUNK = b"1\r\nx\r\n"
 
 
 class Turns:
-    def call_soon(self, call: object) -> None:
-        """The next turn never comes."""
+    def __init__(self) -> None:
+        self.to_come: list[Callable[[], None]] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.to_come.append(call)
+
+    def run(self, turns_max: int) -> None:
+        for _ in range(turns_max):
+            if self.to_come:
+                self.to_come.pop()()
 
 
 class Client:
@@ -18,7 +28,7 @@ class Client:
     def __init__(self) -> None:
         self.taken: list[bytes] = []
 
-    def data_received(self, data: bytes, /) -> None:
+    def receive(self, data: bytes, /) -> None:
         self.taken.append(data)
 
 
@@ -44,6 +54,16 @@ def test_only_a_read_of_very_many_is() -> None:
         assert sliced(client, wire, rota, data) is many
         assert wire.reading is not many
         assert not client.taken
+
+
+def test_a_read_of_nothing_but_line_ends_is_taken_once() -> None:
+    """Each slice has more of them than a read may have."""
+    turns, client, wire = Turns(), Client(), Wire()
+    assert sliced(client, wire, Rota(turns), b"\n" * 4 * SLICE_BYTES)  # type: ignore[arg-type]
+    turns.run(turns_max=10)
+    assert not turns.to_come
+    assert client.taken == [b"\n" * SLICE_BYTES] * 4
+    assert wire.reading
 
 
 def test_all_of_it_in_its_order_and_then_the_client_is_read_again() -> None:
