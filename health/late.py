@@ -37,13 +37,9 @@ class Late:
         self._moved_after_s = float("-inf")  # it worked at some time after this
         self._since_s: float | None = None  # when the first late probe of the row began
 
-    @property
-    def matters(self) -> bool:
-        """Whether there may be work for which a probe waits."""
-        backend = self._backend
-        report = backend.report
-        seen = report is not None and report.running + report.waiting > 0
-        return seen or backend.requests_in_flight > 0
+    def may_come(self, timeout_s: float) -> bool:
+        """Whether there may be work for which a probe waits so long."""
+        return self._backend.head_prefill_s >= timeout_s or self._hidden(self._backend.report)
 
     def read(self, report: EngineReport | None, began_s: float) -> bool:
         """What its metrics say now, if anything.
@@ -73,7 +69,7 @@ class Late:
         if self._since_s is None:
             self._since_s = began_s
         wait_s = self._backend.head_prefill_s
-        if self._hidden:
+        if self._told and self._hidden(self._before):
             wait_s = max(wait_s, HIDDEN_S, timeout_s)
         if wait_s < timeout_s:
             return False
@@ -84,9 +80,7 @@ class Late:
             times = WORKING_TIMES
         return now_s - self._since_s <= min(EXCUSED_S_MAX, times * wait_s)
 
-    @property
-    def _hidden(self) -> bool:
+    def _hidden(self, report: EngineReport | None) -> bool:
         """Whether the engine has requests of others."""
-        report = self._before if self._told else None
         own = self._backend.own.engine_requests
         return report is not None and report.running + report.waiting > own

@@ -343,8 +343,10 @@ class Watch:
         """Ask for the kind of work that fails, where one does, and for the usual one."""
         backend, late = self.backend, self._late
         began_s, timeout_s, progress = self._now(), self._settings.deep.timeout_s, backend.progress
-        if late.matters:
-            late.read(await ask.report(self._settings.timeout_s, began_s), began_s)
+        report = None
+        if late.may_come(timeout_s):
+            report = await ask.report(self._settings.timeout_s, began_s)
+        late.read(report, began_s)
         # It waits behind the prompt that is being prefilled, for what is left of that.
         left_s = max(0.0, -self._stalled_s(began_s))
         failing = await self._ask_failing(ask, timeout_s + left_s)
@@ -353,8 +355,9 @@ class Watch:
         self._task, outcome = await ask.deep(self._model(), self._task, timeout_s + left_s)
         progressed, excused = backend.progress != progress, False
         if outcome.reason == "hung" and not progressed:
-            report = await ask.report(self._settings.timeout_s, self._now())
-            progressed = late.read(report, began_s) or backend.progress != progress
+            if report is not None:
+                report = await ask.report(self._settings.timeout_s, self._now())
+                progressed = late.read(report, began_s) or backend.progress != progress
             excused = late.excused(began_s, self._now(), timeout_s)
         fails = failing is not None and not failing.busy
         if failing is not None and failing.reason == "hung":  # other work may have held it up

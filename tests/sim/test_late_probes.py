@@ -56,6 +56,7 @@ class Engined(Backends):
         self.engine = Engine(profile)
         self.frozen = self.fills = False
         self.tells = True
+        self.report_s = 0.0  # until it is given up
         self._filled = 0.0
         self._step_ends_s = 0.0
         self._emissions: list[Sequence] = []
@@ -102,6 +103,7 @@ class Engined(Backends):
 
     async def report(self, timeout_s: float, now_s: float) -> EngineReport | None:
         if not self.tells:
+            self.scene.now_s += self.report_s
             return None
         engine = self.engine
         self._filled += 0.01 if self.fills else 0.0
@@ -179,6 +181,16 @@ async def test_a_zombie_with_a_long_prompt_is_out_in_bounded_time(fills: bool) -
     prompt_s = scene.backend.head_prefill_s
     assert 100.0 < prompt_s < 120.0
     assert ejected_s < PREFILL_S_MAX + (EXCUSED_S_MAX if fills else prompt_s * PIECE) + 15.0
+
+
+async def test_a_zombie_is_out_in_15_s_where_its_metrics_hang_too() -> None:
+    scene, asks = engined("70b-4xh100")
+    await scene.turn()
+    asks.frozen, asks.tells, asks.report_s = True, False, 1.0
+    scene.backend.report = EngineReport(scene.now_s, running=5)  # others' too
+    asks.submit(2_000, 2_000)
+    _, ejected_s = await worst_of(scene, asks, 60.0)
+    assert ejected_s <= 15.0
 
 
 async def test_prompts_that_came_by_another_way_explain_the_wait_too() -> None:
