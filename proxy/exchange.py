@@ -240,15 +240,15 @@ class Exchange:
             self._plane.rota.add(self.head.tenant or self._client.party, self._read_more)
 
     def _read_more(self) -> bool:
-        """Read another slice of a large body; whether there is more."""
+        """Read another slice of a large body, if its client still waits; whether there is more."""
+        over = self.patience.over(monotonic(), started=False)
+        if over is not None:
+            self._end(over)
         self.step(self._read_on)
         return self._reading is not None
 
     def _read_on(self) -> None:
-        reading = self._reading
-        if reading is None:
-            return
-        told = next(reading)
+        told = next(self._reading) if self._reading is not None else None
         if told is not None:
             self._reading = None
             self.ask, self.route, self.body, self.hides_usage, self.edit = told

@@ -43,6 +43,7 @@ from proxy.errors import (
 )
 from proxy.heads import Headers, RequestHead
 from proxy.listener import ClientConnection
+from proxy.long_reads import TURN_S
 from proxy.metrics import Metrics
 from proxy.model_list import is_of_models, models_told
 from proxy.overload import Overload
@@ -102,7 +103,7 @@ class DataPlane:
         self.gate = Gate(lambda: self.fleet, rng)
         self.deaths = Deaths()
         self.poison = Poison()
-        self.rota = Rota(loop)
+        self.rota = Rota(loop, TURN_S)
         self.clients: set[ClientConnection] = set()
         self._seated = 0
         self.clients_fit = EVERYBODY  # as many as there are descriptors for

@@ -1,8 +1,8 @@
-"""Work that takes more than one turn of the loop: a step a turn, each in its order.
+"""Work that takes more than one turn of the loop: a few steps a turn, each in its order.
 
-Large bodies are read so. However many there are, all of them together take one step of every
-turn, so that streams and probes beside them wait for one step and no longer. Parties take
-turns, and each party's own bodies do: whoever sends many large ones delays its own.
+Large bodies are read so. However many there are, all of them together take a moment of every
+turn, or one step, so that streams and probes beside them wait no longer. Parties take turns, step
+by step, and each party's own bodies do: whoever sends many large ones delays its own.
 """
 
 import asyncio
