@@ -347,12 +347,10 @@ class Watch:
         if late.may_come(timeout_s):
             report = await ask.report(self._settings.timeout_s, began_s)
         late.read(report, began_s)
-        # It waits behind the prompt that is being prefilled, for what is left of that.
-        left_s = max(0.0, -self._stalled_s(began_s))
-        failing = await self._ask_failing(ask, timeout_s + left_s)
+        failing = await self._ask_failing(ask, timeout_s + self._left_s())
         if failing is not None and failing.passed:
             return Looked(failing, progressed=True, kind_fails=False)
-        self._task, outcome = await ask.deep(self._model(), self._task, timeout_s + left_s)
+        self._task, outcome = await ask.deep(self._model(), self._task, timeout_s + self._left_s())
         progressed, excused = backend.progress != progress, False
         if outcome.reason == "hung" and not progressed:
             if report is not None:
@@ -395,6 +393,10 @@ class Watch:
         """How long it has shown no progress, beyond what the prompt at work may take."""
         prefill_s = min(PREFILL_S_MAX, self.backend.head_prefill_s)
         return now_s - self._progress_at_s - prefill_s
+
+    def _left_s(self) -> float:
+        """A probe waits behind the prompt that is being prefilled, for what is left of that."""
+        return max(0.0, -self._stalled_s(self._now()))
 
     def _model(self) -> str:
         models = self.backend.models or {}

@@ -99,6 +99,23 @@ async def test_a_chat_that_hangs_while_streams_go_on_accuses_nobody() -> None:
     assert await scene.turn() is State.READY
 
 
+async def test_both_probes_wait_once_for_the_prompt_at_work() -> None:
+    scene = await failing(2)
+    scene.ask.deep_is = HUNG
+    scene.lease(tokens=100_000)  # 17 s by the prior
+    began_s, given_s = scene.now_s, list[float]()
+
+    def wait() -> None:
+        given_s.append(scene.ask.deep_timeout_s)
+        scene.now_s += given_s[-1]
+
+    scene.ask.during_deep = wait
+    await scene.turn()
+    assert len(given_s) == 2
+    assert given_s[1] == 4.0
+    assert scene.now_s - began_s < 30.0
+
+
 async def test_a_dead_engine_is_out_no_later_for_it() -> None:
     scene = await failing(2)
     scene.ask.deep_is = HUNG
