@@ -22,6 +22,8 @@ PART_HEAD_BYTES_MAX: Final = 1_024
 _HEAD_BYTES_A_STEP: Final = 4_096
 # Longer than any name that a server is started with.
 MODEL_BYTES_MAX: Final = 1_024
+# Reading a header's parameters costs some 0.4 ms a KB.
+CONTENT_TYPE_BYTES_MAX: Final = 1_024
 # RFC 2046 allows 70.
 BOUNDARY_BYTES_MAX: Final = 256
 
@@ -39,6 +41,8 @@ def boundary_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
         if name == b"content-type":  # the first counts, there as here
             media_type, semicolon, rest = value.partition(b";")
             if media_type.strip().lower() != b"multipart/form-data":
+                return None
+            if len(value) > CONTENT_TYPE_BYTES_MAX:
                 return None
             boundary = _parameters(semicolon + rest).get(b"boundary", b"")
             return boundary if len(boundary) <= BOUNDARY_BYTES_MAX else None

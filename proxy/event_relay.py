@@ -69,6 +69,7 @@ class EventRelay(Relay):
         "_ordinary",
         "_quiet_after",
         "_quiet_bytes",
+        "_refused",
         "_several",
         "_tail",
     )
@@ -104,6 +105,7 @@ class EventRelay(Relay):
         self._quiet_after = 0  # since there were so many tokens
         self._large: Sign | None = None  # of the event that passes in pieces
         self._ended_itself = False
+        self._refused = False  # it says that the request failed
         self._failure: BackendError | None = None  # the backend itself says that it failed
 
     def begin(self) -> None:
@@ -152,6 +154,10 @@ class EventRelay(Relay):
     @property
     def over(self) -> bool:
         return self._ended_itself and not self._tail.strip()
+
+    @property
+    def refused_midway(self) -> bool:
+        return self._refused and self._lease.generated_tokens > 0
 
     def lost(self, error: BackendError) -> None:
         if self.committed and self.over:
@@ -337,6 +343,7 @@ class EventRelay(Relay):
                 break
             elif read.sign is Sign.DONE or read.sign is Sign.ERROR:
                 self._ended_itself = True
+                self._refused = self._refused or read.sign is Sign.ERROR
                 self.served = self.served and read.sign is Sign.DONE
             elif read.sign is Sign.ABORT:
                 self._failure = AnswerAborted()

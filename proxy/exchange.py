@@ -27,7 +27,7 @@ from conf.settings import TimeoutSettings
 from proxy.access_line import add_request
 from proxy.answer import Answer
 from proxy.attempt import Attempt
-from proxy.calibration import calibrate
+from proxy.calibration import believable, calibrate
 from proxy.complaint import complain, settle
 from proxy.counting import Count
 from proxy.edit import Edit
@@ -372,7 +372,7 @@ class Exchange:
         if relay.status == 500:
             self._failed(InternalFault(), now_s)
         else:
-            self._plane.metrics.attempts.add("ok")
+            self._plane.metrics.answered(refused_midway=relay.refused_midway)
             if relay.served and self._plane.poison:
                 self._plane.poison.served(self._mark)
             settle(self._plane.gate, lease, relay, now_s, self._plane.failed)
@@ -470,8 +470,7 @@ class Exchange:
     def _account(self) -> None:
         """Count and log the request, once, however it ended."""
         now_s = monotonic()
-        lease = self._lease
-        relay = self._relay
+        lease, relay = self._lease, self._relay
         usage = relay.usage if relay is not None else None
         # 499, as nginx logs it: the client left before there was a status.
         status = self.answer.status or 499
@@ -484,7 +483,8 @@ class Exchange:
             if self.ask.prompt_tokens >= LARGE_TOKENS and lease.first_token_s is not None:
                 self._plane.gate.computed(lease)
         if usage is not None:
-            if relay is not None and relay.served:
+            told, usage = usage, believable(usage, self.ask, lease, self.answer.body_bytes)
+            if relay is not None and relay.served and usage is told:
                 calibrate(self._plane, self.ask, lease, usage, whole=self.answer.finished)
             pool.prompt_tokens += usage.prompt_tokens
             pool.completion_tokens += usage.completion_tokens

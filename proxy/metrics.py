@@ -143,6 +143,12 @@ class Metrics:
         """Those of a pool; of none when it is gone."""
         return self.pools.get(pool) or self.pools[""]
 
+    def answered(self, *, refused_midway: bool) -> None:
+        """Count an answer that was passed as it came."""
+        self.attempts.add("ok")
+        if refused_midway:
+            self.stream_failures.add("refused")
+
     def add_pools(self, names: Iterable[str]) -> None:
         """Make a table for each pool that has none."""
         for name in names:

@@ -99,6 +99,11 @@ class Relay:
         return False
 
     @property
+    def refused_midway(self) -> bool:
+        """Whether a stream of tokens ended with an error that is told to be the request's own."""
+        return False
+
+    @property
     def status(self) -> int:
         """The status that the backend answered with."""
         return self._head.status
