@@ -31,9 +31,10 @@ class Accusers:
         self.path = ""  # what the last of them was for
 
     def clear(self) -> None:
-        """A new row begins."""
-        self._met.clear()
-        self.count = 0
+        """The row is over."""
+        if self.count:
+            self._met.clear()
+            self.count = 0
 
     def add(self, client: str | None, path: str = "") -> None:
         """One more failure, met by `client`; None: by no request's doing, nobody can feign it."""
@@ -47,12 +48,11 @@ class Accusers:
         else:
             self._met = {each: count - 1 for each, count in met.items() if count > 1}
 
-    def acquit(self) -> int:
-        """The client with the most of them has caused its own. Returns how many are left."""
+    def acquit(self) -> None:
+        """The client with the most of them has caused its own: they are none of the row."""
         if self._met:
             loudest = max(self._met, key=self._met.__getitem__)
             self.count -= self._met.pop(loudest)
-        return self.count
 
     @property
     def others(self) -> int:

@@ -69,7 +69,6 @@ class Backend:
         "doubted",
         "engine_requests_peak",
         "failing_since_s",
-        "failures_in_row",
         "failures_total",
         "latency",
         "models",
@@ -112,8 +111,7 @@ class Backend:
         self.requests_total = 0
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
-        self.failures_in_row = 0
-        self.accusers = Accusers()  # who met those of the present row
+        self.accusers = Accusers()  # who met the failures of the present row
         self.served: set[str] = set()  # paths that had a whole answer of its engine
         self.failing_since_s = float("-inf")  # the first failure of the present row
         self.penalty = Penalty()
@@ -278,9 +276,13 @@ class Backend:
         self.decode_speed = DecodeSpeed()
         self._stale_s = STALE_FIRST_S
 
+    @property
+    def failures_in_row(self) -> int:
+        return self.accusers.count
+
     def pardon(self) -> None:
         """What requests told of it is void: it may be another server now."""
-        self.failures_in_row = 0
+        self.accusers.clear()
         self.refusals = Refusals()
         self.penalty.forgive()
 

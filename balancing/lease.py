@@ -280,7 +280,7 @@ class Lease:
         if not self.ended and self.ask.engine and self.first_token_s is not None:
             if self._claim is not None:
                 self._claim.complete(prompt_tokens)
-            self.backend.failures_in_row = 0
+            self.backend.accusers.clear()
             if self.ask.path not in self.backend.served:
                 self.backend.has_served(self.ask.path)
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
@@ -375,37 +375,38 @@ class Lease:
         doubtful: bool = False,
         hint_s: float = 0.0,
         cause: Cause = Cause.BACKEND,
+        fatal: bool = False,
     ) -> bool:
         """End, and count the failure against the backend.
 
         `suspicious`: as one in a row; `penal`: it makes the backend look busy, for
         `hint_s` where that is given; `doubtful`: only if it is not the first in a row,
         since the request itself may be the cause; `cause`: what else explains it, so that
-        it is none of the row. Returns whether it speaks of the backend as it is now: a
-        request that began before the last return does not, however late it breaks.
+        it is none of the row; `fatal`: the engine may have died of it. Returns whether it
+        speaks of the backend as it is now: a request that began before the last return does
+        not, however late it breaks.
         """
         backend = self.backend
         current = self.began_s >= backend.back_since_s
         if not self.ended:
             backend.failures_total += suspicious or penal
             if suspicious and current:
-                self._count(now_s, cause)
+                self._count(now_s, cause, fatal)
             if penal and current and not (doubtful and backend.failures_in_row < 2):
                 self._charge(now_s, cause, hint_s)
             self._give_back(now_s)
         return current
 
-    def _count(self, now_s: float, cause: Cause) -> None:
+    def _count(self, now_s: float, cause: Cause, fatal: bool) -> None:
         """One more failure in a row, unless something else than the backend explains it."""
         backend = self.backend
         if cause is Cause.CLIENT or cause is Cause.KIND:
-            if not backend.failures_in_row and now_s - backend.failing_since_s > EXPLAINED_S:
+            first = not backend.failures_in_row and now_s - backend.failing_since_s > EXPLAINED_S
+            if fatal and first:
                 backend.failing_since_s = now_s
             return
         if not backend.failures_in_row:
             backend.failing_since_s = now_s
-            backend.accusers.clear()
-        backend.failures_in_row += 1
         backend.accusers.add(None if cause is Cause.NO_REQUEST else self.ask.client, self.ask.path)
 
     def _charge(self, now_s: float, cause: Cause, hint_s: float) -> None:
@@ -416,7 +417,7 @@ class Lease:
         if cause is Cause.NO_REQUEST:
             penalty.charge(now_s, in_row=in_row, hint_s=hint_s)
         elif cause is Cause.CLIENT:
-            penalty.charge_for(client, now_s, hint_s=hint_s)
+            penalty.charge_for(client, now_s, hint_s=hint_s, explained=True)
         elif not penalty.charge_for(client, now_s, in_row=in_row, hint_s=hint_s):
             others = backend.accusers.others
             penalty.charge(now_s, in_row=in_row if others > 1 else others, hint_s=hint_s)

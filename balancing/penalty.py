@@ -23,13 +23,14 @@ HINT_S_MAX: Final = 60.0
 class Penalty:
     """Seconds of work that a backend looks to have; they pass as work would, one a second."""
 
-    __slots__ = ("_client", "_client_until_s", "_until_s", "until_s")
+    __slots__ = ("_client", "_client_until_s", "_explained", "_until_s", "until_s")
 
     def __init__(self) -> None:
         self.until_s = 0.0  # for anybody
         self._until_s = 0.0  # for everybody
         self._client = ""  # for one alone
         self._client_until_s = 0.0
+        self._explained = False  # by that client's own requests
 
     def charge(self, now_s: float, *, in_row: int = 1, hint_s: float = 0.0) -> None:
         """Charge a failure, the `in_row`th one, or what the backend's Retry-After hints."""
@@ -37,14 +38,24 @@ class Penalty:
         self.until_s = max(self.until_s, self._until_s)
 
     def charge_for(
-        self, client: str, now_s: float, *, in_row: int = 1, hint_s: float = 0.0
+        self,
+        client: str,
+        now_s: float,
+        *,
+        in_row: int = 1,
+        hint_s: float = 0.0,
+        explained: bool = False,
     ) -> bool:
-        """Charge what `client` met, for it alone; False where another has met something too."""
+        """Charge what `client` met, for it alone; False where another has met something too.
+
+        `explained`: its requests fail everywhere, so that what it met says nothing to others.
+        """
         if client != self._client:
-            if self._client_until_s > now_s:
+            if self._client_until_s > now_s and (explained or not self._explained):
                 return False
             self._client = client
             self._client_until_s = 0.0
+            self._explained = explained
         self._client_until_s = max(self._client_until_s, now_s + _seconds(in_row, hint_s))
         self.until_s = max(self.until_s, self._client_until_s)
         return True

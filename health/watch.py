@@ -337,7 +337,7 @@ class Watch:
         elif backend.accusers.others < OTHERS_AGREE:
             # It generates: what one client met was its own doing. What another met stays, or
             # a probe between two failures would hide that many clients meet them.
-            backend.failures_in_row = backend.accusers.acquit()
+            backend.accusers.acquit()
 
     async def _ask_deep(self, ask: Asks) -> Looked:
         """Ask for the kind of work that fails, where one does, and for the usual one."""
@@ -437,7 +437,7 @@ class Watch:
                 )
             return
         if {before, health.state} != {State.READY, State.SUSPECT}:  # a doubt ends no run
-            backend.failures_in_row = 0
+            backend.accusers.clear()
         if health.state is State.EJECTED:
             self._task = None  # another server may come back in its place
             if backend.reason == "unreachable":  # nobody listens: its caches are gone

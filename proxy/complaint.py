@@ -40,6 +40,7 @@ def complain(
         doubtful=error.doubtful,
         hint_s=error.hint_s,
         cause=cause,
+        fatal=error.fatal,
     )
     if current and not excused:
         told(lease.backend, error.of_backend, cause)

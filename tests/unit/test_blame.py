@@ -398,8 +398,8 @@ def test_a_probe_that_passes_acquits_the_loudest_alone() -> None:
     accusers = Accusers()
     for client in ("a", "b", "a"):
         accusers.add(client)
-    assert (accusers.acquit(), accusers.others) == (1, 0)
+    accusers.acquit()
+    assert (accusers.count, accusers.others) == (1, 0)
     for client in ("c", "a"):
         accusers.add(client)
     assert (accusers.count, accusers.others) == (3, 2)
-    assert Accusers().acquit() == 0

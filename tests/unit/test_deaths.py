@@ -2,6 +2,7 @@
 
 import pytest
 
+from balancing.accusers import Cause
 from balancing.ask import Ask
 from balancing.backend import AdminState, Backend, State
 from balancing.deaths import TOGETHER_S, Deaths, Suspect, died_of_it, is_leaving
@@ -179,11 +180,25 @@ def test_an_engine_dies_once_and_only_a_sound_one() -> None:
     again = Lease(backend, ask, 13.0)
     again.fail(14.0)
     assert died_of_it(again, 14.0)
-    backend.failures_in_row = 0
+    backend.accusers.clear()
     backend.state = State.EJECTED
     last_resort = Lease(backend, ask, 20.0)
     last_resort.fail(20.0)
     assert not died_of_it(last_resort, 20.0)
+
+
+@pytest.mark.parametrize("before_s", [3.0, 30.0, 59.0])
+def test_what_one_clients_requests_fail_of_everywhere_hides_no_death(before_s: float) -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    backend.state = State.READY
+    ask = Ask("/v1/completions", client="a")
+    Lease(backend, ask, 0.0).fail(100.0, cause=Cause.CLIENT)
+    killer = Lease(backend, ask, 100.0)
+    killer.fail(100.0 + before_s, cause=Cause.CLIENT, fatal=True)
+    assert died_of_it(killer, 100.0 + before_s)
+    late = Lease(backend, ask, 100.0)
+    late.fail(102.0 + before_s, cause=Cause.CLIENT, fatal=True)
+    assert not died_of_it(late, 102.0 + before_s)
 
 
 def test_whose_end_is_expected() -> None:

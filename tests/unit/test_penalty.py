@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from balancing.accusers import Cause
 from balancing.ask import Ask
 from balancing.backend import Backend, State
 from balancing.fleet import Fleet, Pool
@@ -19,6 +20,10 @@ from balancing.prefill_speed import PRIOR_WORK_PER_S
 LOAD_READING = ("least_requests", "power_of_two", "peak_ewma", "least_tokens", "session")
 ASK = Ask("/v1/completions", prompt_tokens=200, stream=True, session="s-1")
 Make = Callable[[Sequence[Backend]], Policy]
+
+
+def ask_of(client: str) -> Ask:
+    return Ask("/v1/completions", prompt_tokens=200, client=client)
 
 
 def ready(name: str) -> Backend:
@@ -68,6 +73,20 @@ def test_what_may_be_the_requests_own_fault_costs_from_the_second_in_a_row() -> 
     for _ in range(2):
         Lease(backend, ASK, 0.0).fail(0.0, doubtful=True)
     assert backend.penalty.read(0.0) == 2 * PENALTY_S
+
+
+def test_whose_requests_fail_everywhere_makes_no_backend_dear_to_others() -> None:
+    """Not alone, and not because another then meets one failure there."""
+    backend = ready("a")
+    for _ in range(3):
+        Lease(backend, ask_of("a"), 0.0).fail(0.0, cause=Cause.CLIENT)
+    Lease(backend, ask_of("b"), 0.0).fail(0.0)
+    assert backend.penalty.read(0.0, "b") == PENALTY_S
+    assert backend.penalty.read(0.0, "c") == 0.0
+    Lease(backend, ask_of("a"), 0.0).fail(0.0, cause=Cause.CLIENT)
+    assert backend.penalty.read(0.0, "b") == PENALTY_S
+    Lease(backend, ask_of("d"), 0.0).fail(0.0)
+    assert backend.penalty.read(0.0, "c") == PENALTY_S
 
 
 def test_what_is_not_the_backends_costs_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from balancing.accusers import Cause
 from balancing.ask import Ask
 from balancing.backend import AdminState, State
 from balancing.engine_report import EngineReport
@@ -264,6 +265,21 @@ async def test_an_answered_request_ends_a_run_of_failures() -> None:
         good.first_token(scene.now_s)
         good.complete(scene.now_s)
     assert scene.backend.state is State.READY
+
+
+async def test_a_deep_pass_brings_back_no_row_that_a_whole_answer_ended() -> None:
+    """It was no client's doing, so that the pass itself clears nothing."""
+    scene = Scene()
+    await scene.turn()
+    scene.lease().fail(scene.now_s, cause=Cause.NO_REQUEST)
+    scene.watch.requests_failed(Cause.CLIENT)  # another's, which asks for the probe
+    good = scene.lease()
+    good.first_token(scene.now_s)
+    good.complete(scene.now_s)
+    asked = scene.ask.deep_asked
+    await scene.turn()
+    assert scene.ask.deep_asked > asked
+    assert scene.backend.failures_in_row == 0
 
 
 @ONE_OR_MANY
