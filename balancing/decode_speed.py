@@ -85,10 +85,11 @@ class DecodeSpeed:
         if steps >= STEPS_MIN:
             # Estimates of prefill may exceed what there was: a step takes a tenth at the least.
             prefill_s = min(prefill_s, 0.9 * seconds)
-            self._fit.observe((1.0, held_tokens), seconds / steps, prefill_s / steps)
+            slower = (seconds - prefill_s) / steps / prior_s(held_tokens)
             if prefill_s <= OTHERS_MAX * seconds:
-                step_s = (seconds - prefill_s) / steps
-                self.recent.observe(step_s / prior_s(held_tokens), client)
+                self.recent.observe(slower, client)
+            if not self.recent.is_odd(slower):
+                self._fit.observe((1.0, held_tokens), seconds / steps, prefill_s / steps)
 
     def observe_whole(self, steps: int, seconds: float, rest_s: float, held_tokens: float) -> None:
         """An answer took so long in all, of which `rest_s` should have been something else."""

@@ -341,6 +341,8 @@ class Lease:
         slower = max(0.1 * seconds, seconds - others_s) / (prefill_usual_s + decode_usual_s)
         recent = prefill.recent if prefill_usual_s > decode_usual_s else decode.recent
         recent.observe(slower, ask.client)
+        if recent.is_odd(slower):
+            return
         prefill.observe_whole(self._ahead_work, seconds, decode_s + others_s)
         decode.observe_whole(completion_tokens, seconds, prefill_s + others_s, held)
 

@@ -81,8 +81,15 @@ class PrefillSpeed:
         """What so much work takes."""
         return self.work_s * work + self._fit.b
 
+    def is_odd(self, ordinary_s: float) -> bool:
+        """Whether the last answers show that it is much quicker than what was fitted."""
+        work = ordinary_s * PRIOR_WORK_PER_S
+        return self.recent.is_odd(self.expect_s(work) / prior_s(work))
+
     def observe(self, work: float, seconds: float) -> None:
-        """`work` was done `seconds` after it had been sent."""
+        """`work` was done `seconds` after it had been sent, and `recent` knows of it."""
+        if self.recent.is_odd(seconds / prior_s(work)):
+            return
         self._fit.observe((work, 1.0), seconds)
         self.work_s = max(1.0 / WORK_PER_S_MAX, self._fit.a)
 

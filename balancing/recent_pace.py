@@ -24,6 +24,11 @@ LONG_AGO: Final = 2
 QUICKEST: Final = 0.2
 # Nor does one answer say more than that it took very long: it may be a client's own fetch.
 SLOWEST: Final = 20.0
+# What took so many times as long as is usual here says something of its request, or of its client,
+# and nothing of the backend.
+ODD: Final = 4.0
+# Of those that are as quick as the prior, none is: what looks quick may be text that nobody reads.
+ODD_MIN: Final = 0.5
 # A client's answers displace others' up to so many: fewer than the quicker quarter leaves out.
 OWN_MAX: Final = 4
 
@@ -53,6 +58,16 @@ class RecentPace:
         return min(SLOWEST, ratio) >= (self.usual if self._ratios else SLOW)
 
     @property
+    def clients(self) -> set[str]:
+        """Whose they were."""
+        return set(self._clients)
+
+    def is_odd(self, ratio: float) -> bool:
+        """Whether an answer took longer than a backend that is as quick as usual explains."""
+        ratios = self._ratios
+        return len(ratios) >= ENOUGH and ratio > ODD * max(ODD_MIN, self.usual)
+
+    @property
     def enough(self) -> bool:
         """Whether there are as many as a guess takes."""
         return len(self._ratios) >= ENOUGH
@@ -60,12 +75,32 @@ class RecentPace:
     @property
     def usual(self) -> float:
         """The middle one, the lower of two."""
-        return sorted(self._ratios)[(len(self._ratios) - 1) // 2]
+        ratios = sorted(self._fair())
+        return ratios[(len(ratios) - 1) // 2]
 
     @property
     def quick(self) -> float:
         """What a quarter of them are quicker than."""
-        return sorted(self._ratios)[len(self._ratios) // 4]
+        ratios = sorted(self._fair())
+        return ratios[len(ratios) // 4]
+
+    def _fair(self) -> list[float]:
+        """No more of any client's than of all others', where there are others."""
+        ratios, clients = self._ratios, self._clients
+        if not clients:
+            return ratios
+        most = sorted(clients)[len(clients) // 2]  # who has more than half, if anybody has
+        size, own = len(clients), clients.count(most)
+        over = 2 * own - size
+        if over <= 0 or own == size:
+            return ratios
+        fair = []
+        for place in range(size):  # the oldest of theirs go
+            if over > 0 and clients[place] == most:
+                over -= 1
+            else:
+                fair.append(ratios[place])
+        return fair
 
     def forget(self) -> None:
         """It was long ago."""

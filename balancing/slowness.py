@@ -49,12 +49,15 @@ class Speeds(NamedTuple):
 
 def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Speeds:
     """How fast each is; `ordinary_s` is what an ordinary request's prefill takes."""
-    believed = [each for each in backends if each.measured(now_s)]
+    measured = [each for each in backends if each.measured(now_s)]
+    believed = _of_several(measured)
     slow = _slow(believed, _prefills)
     known = [
         each
         for each in _generating(believed)
-        if each.prefill_speed.weight >= WEIGHT_MIN and each not in slow
+        if each.prefill_speed.weight >= WEIGHT_MIN
+        and each not in slow
+        and not each.prefill_speed.is_odd(ordinary_s)
     ]
     told = known or [each for each in backends if each not in slow] or backends
     mean_s = sum([each.prefill_speed.work_s for each in told], 0.0) / len(told)
@@ -81,7 +84,16 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
         paces = slower, decode.get(each, slower)
         if paces != (1.0, 1.0):
             apart[each] = mean_s * paces[0], paces[1]
-    return Speeds(mean_s, step_s, held_token_s, apart, _tried(backends, believed))
+    return Speeds(mean_s, step_s, held_token_s, apart, _tried(backends, measured))
+
+
+def _of_several(backends: list[Backend]) -> list[Backend]:
+    """Those whose last answers were not all one client's, where there are several: what a client
+    asks for may be slow wherever it is asked."""
+    clients = [each.prefill_speed.recent.clients for each in backends]
+    if len(set().union(*clients)) < 2:
+        return backends
+    return [each for each, whose in zip(backends, clients, strict=True) if len(whose) > 1]
 
 
 def _prefills(backend: Backend) -> RecentPace:

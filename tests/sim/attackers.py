@@ -53,7 +53,8 @@ class Attacked(Experiment):
     `tokens`: of each prompt. `refused_s`: after so long the engine answers 400; None: it serves
     them. `real`: so many tokens there are for the engine, and the client gives up at the first
     token of the answer. `again`: the text is always the same, which a cache would find; `reads`:
-    the engine does.
+    the engine does. `late_s`: so long something keeps the engine from scheduling it (a grammar to
+    compile, an image to fetch).
     """
 
     def attack(
@@ -66,6 +67,7 @@ class Attacked(Experiment):
         reads: bool = True,
         tenant: str = TENANT,
         real: int | None = None,
+        late_s: float = 0.0,
     ) -> None:
         self._tokens = tokens
         self._per_s = per_s
@@ -74,6 +76,7 @@ class Attacked(Experiment):
         self._reads = reads
         self._tenant = tenant
         self._real = real
+        self._late_s = late_s
         self._block = count(-1, -1)
         self._text = self._fresh()
         self._at(0.0, self._ask_one)
@@ -111,7 +114,11 @@ class Attacked(Experiment):
             hashes = hashes[: real // self._profile.block_tokens]
         answer.gives_up = real is not None
         answer.sequence = EngineSequence(real or self._tokens, 1, answer, None, hashes)
-        self._submit(int(lease.backend.name), answer.sequence, now_s)
+        place = partial(self._submit, int(lease.backend.name), answer.sequence)
+        if self._late_s:
+            self._at(now_s + self._late_s, place)
+        else:
+            place(now_s)
 
     def _refuse(self, router: Router, lease: Lease, now_s: float) -> None:
         router.gate.refused(lease, now_s)

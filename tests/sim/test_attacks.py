@@ -60,3 +60,15 @@ def test_prompts_that_are_never_found_speak_for_themselves(
     figures = attacked.play(conversations(SECONDS, 0.8)).figures()
     assert figures["hit_rate"] > calm["hit_rate"] - 0.07
     assert figures["ttft_mean_s"] < 2.0 * calm["ttft_mean_s"]
+
+
+@pytest.mark.parametrize(("tokens", "again"), [(320, False), (8_192, True)])
+def test_requests_that_are_slow_by_themselves_make_no_backend_look_slow(
+    calm: dict[str, float], tokens: int, again: bool
+) -> None:
+    """A grammar to compile takes three seconds before each, wherever it is asked."""
+    attacked = experiment()
+    attacked.attack(per_s=4.0, tokens=tokens, again=again, late_s=3.0)
+    figures = attacked.play(conversations(SECONDS, 0.8)).figures()
+    assert figures["hit_rate"] > calm["hit_rate"] - 0.05
+    assert figures["ttft_mean_s"] < 1.5 * calm["ttft_mean_s"]

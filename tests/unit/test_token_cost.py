@@ -190,8 +190,8 @@ def test_backends_that_went_are_forgotten() -> None:
 def test_a_cached_prefix_draws() -> None:
     warm, cold = ready("warm"), ready("cold")
     lease = Lease(warm, TURN, 0.0)
-    lease.first_token(0.0)
-    lease.end(0.0)
+    lease.first_token(1.0)
+    lease.end(1.0)
     assert choose(TokenCost(), [cold, warm], TURN) == "warm"
 
 
