@@ -150,12 +150,12 @@ class Gate:
         others = [b for b in pool.backends if b is not lease.backend] if pool is not None else []
         alone = lease.refused(now_s, [b for b in others if b.fit and b.serves(model)])
         if not alone and 400 <= status < 500:
-            self._refused_prompts.note(lease.ask, refused=True)
+            self._refused_prompts.note(lease.ask, lease.backend.pool, refused=True)
         return alone
 
     def computed(self, lease: Lease) -> None:
         """A request has ended whose prompt was computed, or may have been."""
-        self._refused_prompts.note(lease.ask, refused=False)
+        self._refused_prompts.note(lease.ask, lease.backend.pool, refused=False)
 
     def may_retry(self, lease: Lease, cause: Cause, now_s: float) -> bool:
         """Whether the budget of its pool lets a request that has just failed go on."""

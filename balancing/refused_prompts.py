@@ -2,11 +2,11 @@
 
 A prompt longer than its model's context is refused, which may take as long as its tokens take to
 count. Until then it must not look like the work of a minute: it would drive others away from an
-engine that is idle. Two things tell:
-
-- the context that every backend of the pool gives with its models: one that lies shorter persuades
-  nobody, and one that lies longer leaves only the other way;
-- what became of the last prompts of that client, model and size.
+engine that is idle. Only a prompt that is over the context which every backend of the pool gives
+with its models may count for less; where one gives none, only a prompt longer than any that the
+pool has computed. As estimates are off, what became of the last such prompts of that client, model
+and size decides. What fits counts whole, whatever became of others: a request is refused for many
+reasons, and whoever wants its long prompts to count for nothing could choose one.
 """
 
 from typing import Final
@@ -38,22 +38,27 @@ class RefusedPrompts:
     """What share of them was computed, by client, model and size, where any was refused or was
     expected to be."""
 
-    __slots__ = ("_computed",)
+    __slots__ = ("_computed", "_longest_tokens")
 
     def __init__(self) -> None:
         self._computed: FairTable[float] = FairTable(CLASSES_MAX)
+        self._longest_tokens: dict[str, int] = {}  # that each pool has computed
 
     def weigh(self, ask: Ask, pool: Pool) -> Ask:
         """A large prompt with how likely it is computed; and no longer than it can be."""
         context = _context_below(ask, pool)
         tokens = min(ask.prompt_tokens, (context or CONTEXT_MAX) * ask.prompts)
-        share = self._computed.find(ask.client, _class(ask, tokens))
+        over = bool(context)
+        if context is None:
+            over = ask.prompt_tokens // ask.prompts > self._longest_tokens.get(pool.name, 0)
         likely = 1.0
-        if share is None:
-            if ask.uncut and context and ask.prompt_tokens > OVER * tokens:
-                likely = 0.0
-        elif share < MOSTLY:
-            likely = share
+        if over:
+            share = self._computed.find(ask.client, _class(ask, tokens))
+            if share is None:
+                if ask.uncut and context and ask.prompt_tokens > OVER * tokens:
+                    likely = 0.0
+            elif share < MOSTLY:
+                likely = share
         if likely == 1.0 and ask.prompt_tokens == tokens:
             return ask
         fits = tokens / ask.prompt_tokens
@@ -65,10 +70,13 @@ class RefusedPrompts:
             media_block_tokens=ask.media_block_tokens * fits,
         )
 
-    def note(self, ask: Ask, *, refused: bool) -> None:
-        """What became of it. `ask` as it was placed."""
+    def note(self, ask: Ask, pool: str, *, refused: bool) -> None:
+        """What became of it in a pool. `ask` as it was placed."""
         if ask.prompt_tokens < LARGE_TOKENS:
             return
+        if not refused:
+            each = ask.prompt_tokens // ask.prompts
+            self._longest_tokens[pool] = max(each, self._longest_tokens.get(pool, 0))
         size = _class(ask, ask.prompt_tokens)
         share = self._computed.find(ask.client, size)
         if share is None:
@@ -79,18 +87,22 @@ class RefusedPrompts:
         self._computed.put(ask.client, size, share * FADE + computed * (1.0 - FADE))
 
 
-def _context_below(ask: Ask, pool: Pool) -> int:
-    """The longest context in the pool, where every backend that may serve it tells one and the
-    prompt is longer than all of them; else 0."""
+def _context_below(ask: Ask, pool: Pool) -> int | None:
+    """The longest context that the backends which may serve it tell, where the prompt is longer.
+
+    0 where it fits one of them; None where it fits none, and one tells nothing.
+    """
     longest = 0
+    untold = False
     tokens = ask.prompt_tokens / ask.prompts
     for backend in pool.backends:
         if backend.serves(ask.model):
             context = backend.context_tokens(ask.model)
-            if not context or tokens <= context:
+            if context and tokens <= context:
                 return 0  # as a rule the first one: that is all there is to look at
             longest = max(longest, context)
-    return longest
+            untold = untold or not context
+    return None if untold or not longest else longest
 
 
 def _class(ask: Ask, tokens: int) -> tuple[str, int, int]:

@@ -17,6 +17,8 @@ from balancing.tokens import TokenEstimator
 from health.models import read_models
 
 LONG = 300_000
+CONTEXT = 131_072
+OVER = 190_000  # by its estimate, which may be off by that
 
 
 def fleet(*contexts: int, model: str | None = None) -> tuple[Gate, tuple[Backend, ...]]:
@@ -124,26 +126,47 @@ def test_an_adapter_has_the_context_of_its_base() -> None:
 
 
 def test_what_was_refused_is_expected_to_be_and_only_that() -> None:
-    gate, _ = fleet(0, 0)
+    gate, backends = fleet(CONTEXT, CONTEXT)
+    for backend in backends:
+        backend.contexts = {None: CONTEXT, "m": CONTEXT}
+    for _ in range(20):
+        refused(gate, gate.choose(ask(OVER), 0.0))
+    assert gate.choose(ask(OVER), 0.0).queued_tokens < CONTEXT / 50
+    assert gate.choose(ask(OVER, client="b"), 0.0).queued_tokens == CONTEXT
+    assert gate.choose(ask(OVER, model="m"), 0.0).queued_tokens == CONTEXT
+    assert gate.choose(ask(OVER // 4), 0.0).queued_tokens == OVER // 4
+    for _ in range(4):
+        served(gate, gate.choose(ask(OVER), 0.0))
+    assert gate.choose(ask(OVER), 0.0).queued_tokens == CONTEXT
+
+
+def test_where_no_context_is_told_only_what_is_longer_than_any_computed_counts_for_less() -> None:
+    gate, _ = fleet(0, CONTEXT)
     for _ in range(20):
         refused(gate, gate.choose(ask(), 0.0))
     assert gate.choose(ask(), 0.0).queued_tokens < LONG / 50
-    assert gate.choose(ask(client="b"), 0.0).queued_tokens == LONG
-    assert gate.choose(ask(model="m"), 0.0).queued_tokens == LONG
-    assert gate.choose(ask(LONG // 4), 0.0).queued_tokens == LONG // 4
-    for _ in range(4):
-        served(gate, gate.choose(ask(), 0.0))
+    served(gate, gate.choose(ask(LONG + 1, client="b"), 0.0))
     assert gate.choose(ask(), 0.0).queued_tokens == LONG
 
 
+@pytest.mark.parametrize("context", [0, CONTEXT, 10 * CONTEXT])
+def test_refusals_make_no_prompt_that_fits_count_for_less(context: int) -> None:
+    """A client may have as many as it likes, for other reasons than their length."""
+    gate, _ = fleet(context, context)
+    served(gate, gate.choose(ask(100_000, client="b"), 0.0))
+    for _ in range(40):
+        refused(gate, gate.choose(ask(100_000), 0.0))
+    assert [gate.choose(ask(100_000), 0.0).queued_tokens for _ in range(12)] == [100_000] * 12
+
+
 def test_most_that_are_served_count_in_full() -> None:
-    gate, _ = fleet(0, 0)
+    gate, _ = fleet(CONTEXT, CONTEXT)
     for turn in range(60):
-        lease = gate.choose(ask(), 0.0)
+        lease = gate.choose(ask(OVER), 0.0)
         if turn % 5 == 0:
             refused(gate, lease)
         else:
-            assert lease.queued_tokens == LONG
+            assert lease.queued_tokens == CONTEXT
             served(gate, lease)
 
 
