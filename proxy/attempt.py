@@ -218,7 +218,7 @@ class Attempt:
                 exchange.itl_s,
                 exchange.made,
                 hide_usage=exchange.hides_usage,
-                bare_before=exchange.bare_before,
+                bare_before=exchange.bare is not None,
             )
         elif exchange.answer.started or (
             head.content_type == b"application/json" and not head.encoded

@@ -90,7 +90,7 @@ class Exchange:
         "_without",
         "answer",
         "ask",
-        "bare_before",
+        "bare",
         "body",
         "edit",
         "head",
@@ -138,7 +138,7 @@ class Exchange:
         self.edit: Edit | None = None
         self.peer = client.peer
         self.paused = self.hides_usage = False
-        self.bare_before = False  # a backend has answered without a token
+        self.bare: Relay | None = None  # the answer of a backend that had no token
         self.ask = Ask(head.path.decode("ascii"))
         self.timeouts: TimeoutSettings = plane.settings.timeouts
         self.hold_s = self._received_s + self.timeouts.hold_s
@@ -348,9 +348,9 @@ class Exchange:
         if over is not None:
             raise over
         if isinstance(error, AnswerBare):  # once more, if at all: a full fleet answers so too
-            if self.bare_before:
+            if self.bare is not None:
                 return False
-            self.bare_before = True
+            self.bare = self._relay
         works = error.reached and self.route.engine
         if works and not self._plane.gate.may_retry(lease, cause, now_s):
             self._plane.metrics.attempts.add("over_budget")
@@ -426,16 +426,16 @@ class Exchange:
             return Cause.BACKEND
         if isinstance(error, StreamBroken) and not isinstance(error, StreamOutOfClientTime):
             self._plane.metrics.stream_failures.add(error.reason)
-        if error.hint_s:
-            self._hint_s = min(self._hint_s, error.hint_s)
+        self._hint_s = min(self._hint_s, error.hint_s or inf)
         asleep = self._plane.was_asleep(lease.began_s, now_s)
         return complain(self._plane.gate, lease, error, now_s, self._plane.failed, asleep=asleep)
 
     def _fail(self, error: PenstockError) -> None:
         """Tell the client, in whatever way is still open."""
-        relay = self._relay
-        if isinstance(error, AnswerBare) and isinstance(relay, EventRelay):
-            relay.pass_bare()  # nobody has more to say
+        bare = self.bare or (self._relay if isinstance(error, AnswerBare) else None)
+        begun = self._phase_now == "decode"
+        if isinstance(bare, EventRelay) and isinstance(error, BackendError) and not begun:
+            bare.pass_bare()  # nobody has more to say
             return
         self._error = error
         dialect = self.route.dialect

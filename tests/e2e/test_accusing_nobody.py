@@ -106,6 +106,20 @@ async def test_an_answer_that_is_empty_everywhere_is_the_answer(serve: Serve, ra
     assert (got.status, got.ended, got.body) == (200, True, b"data: [DONE]\n\n")
 
 
+async def test_an_empty_answer_stands_when_the_next_backend_has_none_at_all(
+    serve: Serve, raw: Raw
+) -> None:
+    backends = await raw(2)
+    penstock = await serve([backend.url for backend in backends], health=FAR_PROBES)
+    await penstock.until_ready(2)
+    backends[0].always = lambda request: BARE
+    bad = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n"
+    backends[1].always = lambda request: (bad,)
+    for _ in range(6):
+        got = await ask(penstock, stream=True)
+        assert (got.status, got.ended, got.body) == (200, True, b"data: [DONE]\n\n")
+
+
 async def test_a_fleet_that_gives_up_what_it_queues_is_asked_for_little_of_it_twice(
     serve: Serve, raw: Raw
 ) -> None:
