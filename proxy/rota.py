@@ -6,9 +6,12 @@ by step, and each party's own bodies do: whoever sends many large ones delays it
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+
+logger = logging.getLogger(__name__)
 
 Step = Callable[[], bool]
 
@@ -34,10 +37,7 @@ class Rota:
         return sum(map(len, self._waiting.values()))
 
     def add(self, party: str, step: Step) -> None:
-        """Call `step` in turns to come for as long as it says that there is more to do.
-
-        It raises nothing.
-        """
+        """Call `step` in turns to come for as long as it says that there is more to do."""
         if not self._waiting:
             self._loop.call_soon(self._turn)
         self._waiting.setdefault(party, deque()).append(step)
@@ -53,7 +53,11 @@ class Rota:
     def _step(self) -> None:
         party, steps = next(iter(self._waiting.items()))
         step = steps[0]
-        more = step()  # may add others
+        try:
+            more = step()  # may add others
+        except Exception:  # its own is lost; others have their turns
+            logger.exception("work in turns failed")
+            more = False
         steps.popleft()
         if more:
             steps.append(step)

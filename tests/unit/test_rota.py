@@ -72,6 +72,22 @@ def test_who_sends_many_delays_nobody_else() -> None:
     assert len(it) == 32
 
 
+def test_a_step_that_raises_ends_its_own_work_alone() -> None:
+    log: list[str] = []
+    it, turns = rota()
+
+    def step() -> bool:
+        raise ValueError
+
+    it.add("a", step)
+    it.add("a", Work(log, "1", 1).step)
+    it.add("b", Work(log, "2", 1).step)
+    while turns.turn():
+        pass
+    assert sorted(log) == ["1", "2"]
+    assert len(it) == 0
+
+
 def test_what_is_added_in_a_step_takes_its_turn() -> None:
     log: list[str] = []
     it, turns = rota()
