@@ -26,7 +26,10 @@ from balancing.fair_table import FairTable
 from balancing.least_squares import LeastSquares
 
 Measure = tuple[float, float]
-NOTHING: Final = (0.0, 0.0)
+NOTHING: Final[Measure] = (
+    0.0,
+    0.0,
+)  # without its type, the compiled build finds it unset elsewhere
 
 # The sample is this much: all of a short prompt, of a long one a slice of each eighth.
 SAMPLE_BYTES: Final = 4_096
