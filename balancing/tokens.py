@@ -26,10 +26,8 @@ from balancing.fair_table import FairTable
 from balancing.least_squares import LeastSquares
 
 Measure = tuple[float, float]
-NOTHING: Final[Measure] = (
-    0.0,
-    0.0,
-)  # without its type, the compiled build finds it unset elsewhere
+# Without its type the compiled build finds it unset in other modules.
+NOTHING: Final[Measure] = (0.0, 0.0)
 
 # The sample is this much: all of a short prompt, of a long one a slice of each eighth.
 SAMPLE_BYTES: Final = 4_096
