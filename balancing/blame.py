@@ -3,8 +3,9 @@
 A client whose requests fail at more than half of a pool within a minute is the cause of
 it, and so is a kind of request that fails there for several clients, none of whom met
 more than half of that: one alone must not hide what others meet. More than half of the
-pool, because no more may be ejected on suspicion in any case. And about as often there as
-here: a failure now and then elsewhere explains no backend that fails everything. What no
+pool, because no more may be ejected on suspicion in any case. A failure elsewhere counts only
+where failures are at least a quarter as frequent: one now and then excuses no backend that
+fails everything. What no
 request can cause, such as a connection that nobody takes, is not noted here.
 """
 

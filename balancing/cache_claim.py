@@ -12,8 +12,9 @@ from balancing.ask import Ask
 from balancing.cache_shadow import CacheShadow, kind_of
 from balancing.prefix_index import BLOCK_TOKENS
 
-# A block is a quarter of one at the least: so many fit an index, whatever they are. What is fewer
-# tokens still (blanks, one letter again and again) is cut to as many blocks as it fills so.
+# A block counts as a quarter of BLOCK_TOKENS at the least, so that an index never holds more than
+# four times its capacity. Text of fewer tokens still (blanks, one letter again and again) is cut
+# to as many blocks as it fills.
 WEIGHT_MIN: Final = 0.25
 # Estimates are rarely off by more; one backend's absurd count must not be believed.
 OFF_MAX: Final = 4

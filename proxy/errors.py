@@ -70,7 +70,7 @@ class MalformedHttp(ClientError):
 
 
 class Unauthorized(ClientError):
-    """The same for a key that is missing, malformed or nobody's."""
+    """No tenant has this key, or none that can be read was given: it does not say which."""
 
     status = 401
     code = "unauthorized"

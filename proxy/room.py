@@ -28,9 +28,9 @@ LOOK_S_PER_GUEST: Final = LOOK_S / 10_000
 ASKED_S: Final = 2.0
 
 
-# Whoever takes leaves free one part in so many of what it then holds, so that there is something
-# for the next: of n who take all they can each has 4 / (4n + 1) of the limit, and 1 / (4n + 1) of
-# it is free. A holder's only body is let in where it fits.
+# A holder may take more only if a quarter of what it would then hold stays free, so that the next
+# finds room: n holders who take all they can get 4 / (4n + 1) of the limit each, and 1 / (4n + 1)
+# of it is free. A holder's only body needs no more than its own room.
 LEFT: Final = 4
 
 
