@@ -104,7 +104,8 @@ def _fleet(settings: Settings) -> Iterator[Doubt]:
         others = seen.setdefault(_place(url), [])
         for other, at in others[:1] + others[-1:]:
             if other == index or _share_models(settings.pools[other], settings.pools[index]):
-                yield path, f"is the same server as {spell(at[:-1])}: list it once, or its load counts twice"
+                twin = spell(at[:-1])
+                yield path, f"is the same server as {twin}: list it once, or its load counts twice"
                 break
         others.append((index, path))
 

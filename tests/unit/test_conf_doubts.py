@@ -62,8 +62,8 @@ def fleet(*backends: str, pool: str = "") -> str:
         ),
         (
             fleet("http://a", "http://A:80/"),
-            "conf.yaml:6: pools[0].backends[1].url: is the server of pools[0].backends[0] too: one"
-            " server, one backend",
+            "conf.yaml:6: pools[0].backends[1].url: is the same server as pools[0].backends[0]:"
+            " list it once, or its load counts twice",
         ),
         (
             fleet("http://a", pool="models: [x, y, x]"),
@@ -119,7 +119,7 @@ def test_a_server_in_two_pools_of_the_same_models_counts_twice(tmp_path: Path) -
         "  - {name: q, models: [y], backends: [{name: b, url: http://a}]}\n"
     )
     (told,) = warned(tmp_path, text)
-    assert told.startswith("conf.yaml:3: pools[1].backends[0].url: is the server of pools[0]")
+    assert told.startswith("conf.yaml:3: pools[1].backends[0].url: is the same server as pools[0]")
 
 
 @pytest.mark.parametrize(("mode", "doubted"), [(0o600, False), (0o640, False), (0o644, True)])
