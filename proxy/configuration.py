@@ -65,6 +65,7 @@ class Configuration:
         for backend, connections in self.members:
             connections.connect_timeout_s = self.settings.timeouts.connect_s
             connections.trust(self.certificates.pools.get(backend.pool))
+            connections.host.ask_again()
 
     @property
     def members(self) -> Iterator[Member]:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from balancing.ask import Ask
 from balancing.backend import Backend
 from balancing.lease import Lease
@@ -143,3 +145,24 @@ async def test_what_is_idle_leaves_with_its_series() -> None:
     assert not scene.left
     assert set(scene.metrics.of("default").requests) == {("b0", 200)}  # of the one in use
     scene.retirement.close()
+
+
+async def test_a_reload_has_names_looked_up_again_that_were_not_found() -> None:
+    asked = 0
+
+    async def in_vain(name: str) -> Sequence[str]:
+        nonlocal asked
+        asked += 1
+        raise OSError(name)
+
+    new = drafted(loaded("http://gpu.example:8000"))
+    loop = asyncio.get_running_loop()
+    before = configure(new, loop, Names(in_vain))
+    after = configure(new, loop, Names(in_vain), before.members)
+    for settled in (False, True):
+        if settled:
+            after.settle()
+        for _ in range(2):  # the second is told without a lookup
+            with pytest.raises(OSError, match="no address"):
+                await after.connections["b0"].host.addresses()
+        assert asked == 1 + settled

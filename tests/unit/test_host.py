@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.host import ADDRESSES_MAX, REFRESH_S, Host, Names
+from proxy.host import ADDRESSES_MAX, PAUSE_S, PAUSE_S_MAX, REFRESH_S, WAIT_S, Host, Names
 
 
 class Service:
@@ -83,14 +83,77 @@ async def test_a_failure_keeps_the_last_good(caplog: pytest.LogCaptureFixture) -
     assert "gpu.example" not in caplog.text
 
 
-async def test_a_name_that_was_never_found_is_an_error_and_asked_again() -> None:
+async def refused(names: Service) -> bool:
+    with pytest.raises(OSError, match="no address"):
+        await names.host.addresses()
+    return True
+
+
+async def test_a_name_that_was_never_found_is_asked_ever_more_rarely() -> None:
     names = Service()
-    for asked in (1, 2):
-        with pytest.raises(OSError, match="no address"):
-            await names.host.addresses()
+    assert await refused(names)
+    for asked, pause_s in enumerate([2.0, 4.0, 8.0, 16.0, 30.0, 30.0], 1):
+        names.now_s += pause_s - 0.1
+        assert await refused(names)
         assert names.asked == asked
+        names.now_s += 0.1
+        assert await refused(names)
+        assert names.asked == asked + 1
     names.found = ["10.0.0.1"]
+    assert await refused(names)
+    names.now_s += PAUSE_S_MAX
     assert await names.host.addresses() == ("10.0.0.1",)
+
+
+async def test_a_name_that_was_not_found_is_asked_at_once_when_told_to() -> None:
+    names = Service()
+    assert await refused(names)
+    names.host.ask_again()
+    assert await refused(names)
+    names.found = ["10.0.0.1"]
+    names.now_s += PAUSE_S
+    assert await refused(names)  # it failed twice
+    names.host.ask_again()
+    assert await names.host.addresses() == ("10.0.0.1",)
+    names.host.ask_again()
+    assert await names.after(0) == ("10.0.0.1",)
+    assert names.asked == 3  # what is known is good for as long as ever
+    names.host.close()
+    names.host.ask_again()
+    await names.after(REFRESH_S)
+    assert names.asked == 3
+
+
+async def test_those_who_wait_for_long_are_told_and_the_answer_is_taken_late() -> None:
+    names = Service("10.0.0.1")
+    names.held = asyncio.Event()
+    waiting = asyncio.create_task(names.host.addresses())
+    for _ in range(2):
+        await asyncio.sleep(0)
+    names.now_s += WAIT_S
+    for _ in range(3):
+        assert await refused(names)
+    names.now_s += 600.0
+    assert await refused(names)
+    assert names.asked == 1  # the lookup that is under way
+    names.held.set()
+    assert await waiting == ("10.0.0.1",)
+    assert await names.host.addresses() == ("10.0.0.1",)
+    assert names.asked == 1
+
+
+async def test_whoever_waits_first_is_told_in_time() -> None:
+    names = Service("10.0.0.1")
+    names.held = asyncio.Event()
+    quick = Names(names.look_up, wait_s=1e-6)
+    host = Host(asyncio.get_running_loop(), "gpu.example", "gpu-0", quick, lambda: names.now_s)
+    with pytest.raises(OSError, match="no address"):
+        await host.addresses()
+    assert names.asked == 1
+    names.held.set()
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert await host.addresses() == ("10.0.0.1",)
 
 
 async def test_all_who_wait_for_the_first_lookup_share_it() -> None:
