@@ -23,6 +23,7 @@ from health.places import Places
 from health.probes import Prober
 from health.questions import Addresses, Questions
 from health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
+from health.shortage import Lacking, Shortage
 from health.watch import LastProbe, Watch
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Monitor:
         self._ending: set[asyncio.Task[None]] = set()
         self._scrape_s = SCRAPE_S
         self._pace = Pace()
+        self._shortage = Shortage()
         later = asyncio.get_running_loop().call_later
         self._places = Places(PLACES, later)
         self._places_in_doubt = Places(PLACES_IN_DOUBT, later)
@@ -122,7 +124,7 @@ class Monitor:
         else:
             watch = watched.watch
             watch.reconfigure(pool.backends, models, terms.settings)
-        watch.pace = self._pace
+        watch.pace, watch.shortage = self._pace, self._shortage
         if watched is not None:
             if watched.terms == terms:
                 return
@@ -229,6 +231,8 @@ async def _read_report(
             report = await read_report(text, monotonic(), backend.engine_requests_peak)
     except (TooLarge, Overlong):
         watch.metrics_too_large()
+        return
+    except Lacking:  # what is odd is our own; the next probe tells of it
         return
     except (OSError, ValueError):  # too late, too
         watch.look()

@@ -8,6 +8,7 @@ its turn; an outcome is a value, never an exception.
 """
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from health.line import Answer, Overlong
 from health.models import read_models
 from health.questions import Questions, Unresolved
 from health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
+from health.shortage import Lacking
 from health.tasks import USUAL, Task, work
 
 # Of an answer that is not read.
@@ -41,12 +43,14 @@ class Outcome:
     """How a probe ended. `reason` is empty when it passed.
 
     `certain`: no second opinion is needed. `busy`: the backend has too much to
-    do to answer, which says nothing of its health.
+    do to answer, which says nothing of its health. `own`: nor does it where we
+    could not ask, for want of something of our own.
     """
 
     reason: str = ""
     certain: bool = False
     busy: bool = False
+    own: bool = False
     models: dict[str, bytes] | None = None
     contexts: dict[str | None, int] = field(default_factory=dict)
 
@@ -152,6 +156,8 @@ async def _told(question: Coroutine[None, None, Answer], timeout_s: float) -> An
         return Outcome("timeout")
     except ssl.SSLError:
         return Outcome("untrusted")  # its certificate, or no TLS at all
+    except Lacking as error:
+        return Outcome(errno.errorcode.get(error.errno or 0, "lacking"), own=True)
     except Unresolved:
         return Outcome("unresolved")
     except ConnectionRefusedError:

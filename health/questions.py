@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from health.line import Answer, Line, Unheard
+from health.shortage import OWN_ERRORS, Lacking
 
 BODY_BYTES_MAX: Final = 1_048_576
 # An address that takes no connection within this time leaves the rest of the time to those after
@@ -91,7 +92,7 @@ class Questions:
             addresses = await self._host.addresses()
         except OSError as error:
             raise Unresolved from error
-        refused = True
+        failures: list[OSError] = []
         for number, address in enumerate(addresses, 1):
             try:
                 async with asyncio.timeout(NEXT_ADDRESS_S if number < len(addresses) else None):
@@ -99,7 +100,10 @@ class Questions:
             except ssl.SSLError:
                 raise
             except OSError as error:  # too late, too
-                refused = refused and isinstance(error, ConnectionRefusedError)
+                failures.append(error)
+        if all(error.errno in OWN_ERRORS for error in failures):
+            raise Lacking(failures[-1].errno, failures[-1].strerror)
+        refused = all(isinstance(error, ConnectionRefusedError) for error in failures)
         raise ConnectionRefusedError if refused else Unheard
 
     async def _open(self, address: str) -> Line:

@@ -23,6 +23,7 @@ from health.machine import Health
 from health.pace import Pace
 from health.probes import KEY_REFUSED, Outcome
 from health.rest import Rest
+from health.shortage import Shortage
 from health.tasks import Task, task_of
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,8 @@ class Watch:
         self._turned_s = now()  # the end of the last turn
         self._idle_until_s = 0.0  # until then it need not be asked while it has no requests
         self._requests_seen = 0  # in all, at the last turn
-        self.pace = Pace()  # of the fleet that it is in
+        self.pace = Pace()  # of the fleet that it is in, as is the next
+        self.shortage = Shortage()
         self.last_probes: dict[str, LastProbe] = {}
 
     def reconfigure(
@@ -223,16 +225,8 @@ class Watch:
             self._rest.call()
             return
         now_s = self._now()
-        if outcome.passed:
-            self.backend.models, self.backend.contexts = outcome.models, outcome.contexts
-            self._health.passed()
-        elif outcome.certain:
-            self._health.down(now_s)
-        elif outcome.reason != "timeout" or self.backend.progress == progress:
-            # A timeout while streams progress is load.
-            late = outcome.reason == "timeout"
-            self._health.failed(now_s, may_eject=self._may_eject(), late=late)
-        self._settle(outcome.reason)
+        self._count(outcome, now_s, streams=self.backend.progress != progress)
+        self._settle("" if outcome.own else outcome.reason)
         if outcome.passed and self._deep_due(now_s):
             await self._look_deep(ask)
         slow_start = self.backend.slow_start
@@ -243,6 +237,20 @@ class Watch:
         self._requests_seen = self.backend.requests_total
         # Not all at once, though all began together.
         self._idle_until_s = self._turned_s + self.pace.idle_s * (0.5 + 0.5 * self._rng.random())
+
+    def _count(self, outcome: Outcome, now_s: float, *, streams: bool) -> None:
+        """Count how a live and a ready probe ended. `streams` progressed meanwhile."""
+        if outcome.own:  # as if the turn had not been
+            self.shortage.tell(outcome.reason, now_s)
+        elif outcome.passed:
+            self.backend.models, self.backend.contexts = outcome.models, outcome.contexts
+            self._health.passed()
+        elif outcome.certain:
+            self._health.down(now_s)
+        elif outcome.reason != "timeout" or not streams:
+            # A timeout while streams progress is load.
+            late = outcome.reason == "timeout"
+            self._health.failed(now_s, may_eject=self._may_eject(), late=late)
 
     async def pause(self) -> None:
         """Wait for the next turn, or for a reason to take it sooner."""
@@ -312,6 +320,10 @@ class Watch:
             self._rest.call()
             return
         now_s = self._now()
+        if outcome.own:
+            self.shortage.tell(outcome.reason, now_s)
+            self._deep_asked = True
+            return
         if self._task is Task.NONE and self._stalled_s(now_s) > UNPROBED_STALL_S:
             outcome = Outcome("hung")
         if kind_fails and (outcome.passed or outcome.busy):
@@ -348,6 +360,8 @@ class Watch:
             report = await ask.report(self._settings.timeout_s, began_s)
         late.read(report, began_s)
         failing = await self._ask_failing(ask, timeout_s + self._left_s())
+        if failing is not None and failing.own:
+            return Looked(failing, progressed=False)
         if failing is not None and failing.passed:
             return Looked(failing, progressed=True, kind_fails=False)
         self._task, outcome = await ask.deep(self._model(), self._task, timeout_s + self._left_s())

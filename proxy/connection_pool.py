@@ -11,7 +11,6 @@ second request on a connection for a while.
 """
 
 import asyncio
-import errno
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
 
+from health.shortage import OWN_ERRORS
 from proxy.deadline import Deadline
 from proxy.errors import ConnectFailed, ConnectionRefused
 from proxy.host import Host, Names
@@ -38,7 +38,7 @@ DISTRUST_S: Final = 600.0
 
 
 class NoDescriptors(Exception):
-    """The process may open no more: its own limit, and no fault of the backend's."""
+    """The process may open no more: what it lacks is its own, and no fault of the backend's."""
 
 
 class ConnectionPool:
@@ -104,7 +104,7 @@ class ConnectionPool:
         Raises ConnectionRefused when all refuse, NoDescriptors when there are none left
         for it, else ConnectFailed.
         """
-        refused = True
+        failures: list[OSError] = []
         address = ""
         try:
             async with asyncio.timeout(self.connect_timeout_s):
@@ -112,13 +112,14 @@ class ConnectionPool:
                     try:
                         return await self._open(address)
                     except OSError as error:
-                        if error.errno in (errno.EMFILE, errno.ENFILE):
-                            raise NoDescriptors from None
-                        refused = refused and isinstance(error, ConnectionRefusedError)
+                        failures.append(error)
                         self.host.failed(address)
         except (OSError, TimeoutError):  # no address is known, or time is up
             self.host.failed(address)
             raise ConnectFailed from None
+        if all(error.errno in OWN_ERRORS for error in failures):
+            raise NoDescriptors
+        refused = all(isinstance(error, ConnectionRefusedError) for error in failures)
         raise ConnectionRefused if refused else ConnectFailed
 
     async def _open(self, address: str) -> BackendConnection:

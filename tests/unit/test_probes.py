@@ -1,6 +1,7 @@
 """Answers to probes that are larger than any server's: told as that, and read by small steps."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from random import Random
 
@@ -9,12 +10,13 @@ import pytest
 from balancing.backend import Backend, State
 from conf.settings import HealthSettings
 from health import models, monitor, scrape
-from health.line import Answer, Overlong
+from health.line import Answer, Line, Overlong
 from health.models import CARD_BYTES_MAX, MODELS_MAX, TURN_BYTES, read_models
 from health.probes import Prober
 from health.questions import BODY_BYTES_MAX, Questions
 from health.scrape import METRICS_BYTES_MAX, SERIES_MAX, TooLarge, read_report
 from health.watch import Watch
+from proxy.connection_pool import ConnectionPool, NoDescriptors
 
 MIB = 1_048_576
 SERIES = b"vllm:num_requests_running{} 1\n"
@@ -146,3 +148,45 @@ async def test_metrics_that_are_too_large_are_told_once(
     assert watch.last_probes["metrics"].reason == "too_large"
     assert len(caplog.records) == 1
     assert await Prober(Told(answer)).report(1.0, 0.0) is None
+
+
+class Lacks(Questions):
+    """Connects to addresses that fail so."""
+
+    def __init__(self, *errors: OSError) -> None:
+        self._errors = {f"10.0.0.{number}": error for number, error in enumerate(errors)}
+        super().__init__("http://b0", self)
+
+    async def addresses(self) -> list[str]:
+        return list(self._errors)
+
+    async def _open(self, address: str) -> Line:
+        raise self._errors[address]
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL]
+)
+async def test_what_we_lack_ourselves_is_no_answer_of_a_backend(number: int) -> None:
+    own = OSError(number, "")
+    outcome = await Prober(Lacks(own, own)).live(1.0)
+    assert (outcome.own, outcome.reason) == (True, errno.errorcode[number])
+    outcome = await Prober(Lacks(own, TimeoutError())).live(1.0)
+    assert (outcome.own, outcome.reason) == (False, "unreachable")
+    outcome = await Prober(Lacks(ConnectionRefusedError())).live(1.0)
+    assert (outcome.own, outcome.certain) == (False, True)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL])
+async def test_a_dial_that_we_cannot_make_is_no_fault_of_a_backend(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def connect(*_: object, **__: object) -> None:
+        raise OSError(number, "")
+
+    monkeypatch.setattr(loop, "create_connection", connect)
+    pool = ConnectionPool(loop, "http://10.0.0.1:8000", connect_timeout_s=1)
+    with pytest.raises(NoDescriptors):
+        await pool.dial()

@@ -547,3 +547,24 @@ async def test_one_of_many_without_requests_is_asked_rarely_and_with_them_at_onc
     scene.ask.live_is = TIMEOUT
     await scene.turn()
     assert scene.watch.is_due()  # in doubt it is asked as ever
+
+
+async def test_what_we_lack_ourselves_accuses_no_backend(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.live_is = Outcome("EMFILE", own=True)
+    assert await scene.turn(20, step_s=2.0) is State.READY
+    assert caplog.text.count("backends cannot be asked") == 1
+    scene.ask.live_is = Outcome()
+    scene.ask.deep_is = Outcome("EMFILE", own=True)
+    assert await scene.turn(20, step_s=2.0) is State.READY
+    assert scene.ask.deep_asked > 1
+    assert caplog.text.count("backends cannot be asked") == 2
+    scene.ask.live_is = TIMEOUT  # and what it had counted before counts on
+    assert await scene.turn(2) is State.SUSPECT
+    scene.ask.live_is = Outcome("EMFILE", own=True)
+    assert await scene.turn() is State.SUSPECT
+    scene.ask.live_is = TIMEOUT
+    assert await scene.turn() is State.EJECTED
