@@ -37,6 +37,7 @@ from proxy.listing import describe
 from proxy.plane import DataPlane
 from proxy.reload import Reload
 from proxy.retirement import Retirement
+from proxy.visitors import Visitors
 
 logger = logging.getLogger(__name__)
 
@@ -55,19 +56,25 @@ class Admin:
     """The admin application over a data plane and its monitor."""
 
     def __init__(
-        self, plane: DataPlane, monitor: Monitor, reload: Reload, retirement: Retirement
+        self,
+        plane: DataPlane,
+        monitor: Monitor,
+        reload: Reload,
+        retirement: Retirement,
+        visitors: Visitors,
     ) -> None:
         self._plane = plane
         self._monitor = monitor
         self._reload = reload
         self._retirement = retirement
+        self._visitors = visitors
         # Of the port that is open: a reload does not move it.
         self._local = is_loopback(plane.settings.admin.host)
         self._exposition = Exposition(PenstockCollector(plane.metrics, lambda: retirement.known))
 
     def application(self) -> web.Application:
         application = web.Application(
-            middlewares=[_errors_as_json, self._authorize],
+            middlewares=[self._visit, _errors_as_json, self._authorize],
             client_max_size=self._plane.settings.limits.body_bytes,
         )
         application.add_routes(
@@ -85,6 +92,14 @@ class Admin:
             ]
         )
         return application
+
+    @web.middleware
+    async def _visit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._visitors.begin(request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            self._visitors.end(request.protocol)
 
     # Who may ask --------------------------------------------------------------------------
 

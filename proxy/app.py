@@ -46,6 +46,8 @@ from proxy.retirement import Retirement
 from proxy.sockets import keep_alive
 from proxy.source import Source
 from proxy.tls import PLAIN, Certificates
+from proxy.visitors import BACKLOG as VISITORS_BACKLOG
+from proxy.visitors import Visitors
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,7 @@ class App:
         """
         self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
+        self._admin_server: asyncio.Server | None = None
         self._pressure: asyncio.Task[None] | None = None
         self._access_log: AccessLog | None = None
         self._stop = asyncio.Event()
@@ -172,6 +175,8 @@ class App:
         self._retirement.close()
         for connections in self.plane.connections.values():
             connections.close()
+        if self._admin_server is not None:
+            self._admin_server.close()
         if self._runner is not None:
             await self._runner.cleanup()
         if self.plane.counting is not None:
@@ -203,16 +208,26 @@ class App:
 
     async def _start_admin(self) -> None:
         admin = self.plane.settings.admin
-        application = Admin(self.plane, self.monitor, self._reload, self._retirement).application()
-        self._runner = web.AppRunner(
+        loop = self.plane.loop
+
+        def handler() -> asyncio.Protocol:
+            assert runner.server is not None
+            return runner.server()
+
+        visitors = Visitors(handler, loop.call_later)
+        administration = Admin(self.plane, self.monitor, self._reload, self._retirement, visitors)
+        application = administration.application()
+        self._runner = runner = web.AppRunner(
             application, access_log=None, logger=_UNHEARD, shutdown_timeout=1.0
         )
-        await self._runner.setup()
+        await runner.setup()
         try:
-            await web.TCPSite(self._runner, admin.host, admin.port).start()
+            self._admin_server = await loop.create_server(
+                visitors, admin.host, admin.port, backlog=VISITORS_BACKLOG
+            )
         except OSError as error:
             raise _named(error, "admin", admin.host, admin.port) from None
-        self.admin_port = self._runner.addresses[0][1]
+        self.admin_port = self._admin_server.sockets[0].getsockname()[1]
 
     def _use(self, configuration: Configuration) -> None:
         """Put a configuration in use, at the start and by a reload."""

@@ -12,11 +12,12 @@ from typing import Final, Protocol
 
 from proxy.connection_pool import IDLE_MAX
 from proxy.plane import EVERYBODY, EXCESS_MAX
+from proxy.visitors import BACKLOG, VISITORS_MAX
 
 logger = logging.getLogger(__name__)
 
-# Loop, listeners, log, the admin port's clients.
-OWN: Final = 64
+# Loop, listeners, log; the admin port's clients, those who come while others leave too.
+OWN: Final = 32 + VISITORS_MAX + BACKLOG
 # Probes and scrapes of a backend that may run at a time.
 OF_A_BACKEND: Final = 4
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import resource
 import signal
 import sys
 import time
@@ -293,12 +294,52 @@ async def test_too_few_descriptors_for_anybody_is_said_at_the_start(tmp_path: Pa
     assert b"Traceback" not in said
 
 
+def take_descriptors(penstock: Penstock) -> None:
+    """From now on the process may open no more."""
+    taken = {int(each) for each in os.listdir(f"/proc/{penstock.process.pid}/fd")}
+    give_descriptors(penstock, min(set(range(len(taken) + 1)) - taken))
+
+
+def give_descriptors(penstock: Penstock, limit: int) -> None:
+    _, hard = resource.prlimit(penstock.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(penstock.process.pid, resource.RLIMIT_NOFILE, (limit, hard))
+
+
+async def test_connections_to_the_admin_port_take_no_descriptors_from_probes_and_clients(
+    serve: Serve, simulate: Simulate
+) -> None:
+    health = {"interval_s": 0.2, "timeout_s": 0.1}
+    penstock = await serve(await simulate(2), descriptors=300, health=health)
+    hogs = [await asyncio.open_connection("127.0.0.1", penstock.admin_port) for _ in range(400)]
+    for _, writer in hogs[::2]:
+        writer.write(b"GET /liv")
+    for _ in range(10):
+        assert (await asked(penstock)).status == 200
+        await asyncio.sleep(0.1)
+    assert [each["state"] for each in await penstock.backends()] == ["ready", "ready"]
+    for _, writer in hogs:
+        writer.transport.abort()
+
+
+async def test_without_descriptors_probes_accuse_nobody(serve: Serve, simulate: Simulate) -> None:
+    health = {"interval_s": 0.1, "timeout_s": 0.1}
+    penstock = await serve(await simulate(2), descriptors=300, health=health)
+    take_descriptors(penstock)
+    await asyncio.sleep(1.5)
+    give_descriptors(penstock, 300)
+    assert [each["state"] for each in await penstock.backends()] == ["ready", "ready"]
+    told = [line for line in penstock.log if b"backends cannot be asked" in line]
+    assert len(told) == 1
+    assert b"EMFILE" in told[0]
+    assert not any(b"backend ejected" in line or b"suspect" in line for line in penstock.log)
+
+
 async def test_without_descriptors_it_neither_spins_nor_dies(
     serve: Serve, simulate: Simulate
 ) -> None:
-    """Whoever took them (here the admin port's clients): what cannot be accepted is closed."""
+    """Whoever took them: what cannot be accepted is closed."""
     penstock = await serve(await simulate(), descriptors=300)
-    hogs = [await asyncio.open_connection("127.0.0.1", penstock.admin_port) for _ in range(300)]
+    take_descriptors(penstock)
     began_s = cpu_s(penstock)
     late = [await Client.open(penstock, request()) for _ in range(20)]
     await asyncio.sleep(1.0)
@@ -306,8 +347,7 @@ async def test_without_descriptors_it_neither_spins_nor_dies(
     for client in late:
         with suppress(EOFError, ConnectionError):
             assert (await client.answer(2.0)).status in (200, 429)
-    for _, writer in hogs:
-        writer.transport.abort()
+    give_descriptors(penstock, 300)
     async with asyncio.timeout(10):
         while True:
             with suppress(EOFError, ConnectionError):
@@ -324,15 +364,10 @@ async def test_a_dial_without_descriptors_is_no_fault_of_the_backends(
     penstock = await serve([server], descriptors=300, health={"interval_s": 60, "timeout_s": 5})
     client = await Client.open(penstock)
     await asyncio.sleep(0.5)  # the connections of the first probes are gone
-    hogs: list[asyncio.StreamWriter] = []
-    async with asyncio.timeout(10):
-        while len(os.listdir(f"/proc/{penstock.process.pid}/fd")) < 300:
-            hogs.append((await asyncio.open_connection("127.0.0.1", penstock.admin_port))[1])
-            await asyncio.sleep(0.001)
+    take_descriptors(penstock)
     client.send(request())
     answer = await client.answer()
-    for writer in hogs:
-        writer.transport.abort()
+    give_descriptors(penstock, 300)
     assert_shed(answer)
     (backend,) = await penstock.backends()
     assert (backend["state"], backend["failures_total"]) == ("ready", 0)

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from proxy import descriptors
+from proxy.connection_pool import IDLE_MAX
 from proxy.descriptors import covered, needed
 from proxy.plane import EVERYBODY, EXCESS_MAX
 from proxy.pressure import group_limit_bytes, resident_bytes, trim
+from proxy.visitors import BACKLOG, VISITORS_MAX
 
 
 @pytest.mark.parametrize("backends", [1, 4, 64, 1_000])
@@ -20,6 +22,12 @@ def test_what_is_needed_covers_them(connections: int, backends: int) -> None:
 
 def test_each_client_may_have_a_backend_and_some_are_only_told() -> None:
     assert needed(1_000, 1) >= 2 * 1_000 + EXCESS_MAX
+
+
+def test_the_admin_ports_clients_and_probes_have_theirs() -> None:
+    spare = needed(1_000, 10) - needed(1_000, 0) - min(10 * IDLE_MAX, 1_000)
+    assert spare >= 2 * 10  # a probe and a scrape of each
+    assert needed(0, 0) - EXCESS_MAX >= VISITORS_MAX + BACKLOG + 16
 
 
 def test_too_few_for_anybody() -> None:
