@@ -147,6 +147,7 @@ class DataPlane:
             client,
             handshake_s=self.settings.timeouts.client_head_s,
             on_failure=self.metrics.handshake_failed,
+            rota=self.rota,
         )
 
     def slept(self, time_s: float) -> None:

@@ -2,12 +2,20 @@
 
 import asyncio
 import ssl
+from collections.abc import Callable
+from random import Random
 from time import monotonic
 from typing import Any
 
 import pytest
 
-from proxy.tls import TlsConnection
+from conf.settings import Settings
+from proxy.configuration import configure, draft
+from proxy.host import Names
+from proxy.metrics import Metrics
+from proxy.plane import DataPlane
+from proxy.rota import Rota
+from proxy.tls import READ_BYTES, Certificates, TlsConnection
 from tests.certificates import authority, client_context, server_context
 
 HANDSHAKE_S = 5.0
@@ -19,7 +27,7 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.sent = b""
-        self.ended = self.aborted = self.closed = False
+        self.ended = self.aborted = self.closed = self.paused = False
         self.limits: tuple[int | None, int | None] = (None, None)
 
     def write(self, data: Any) -> None:
@@ -44,6 +52,12 @@ class Wire(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return len(self.sent)
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.limits = (high, low)
@@ -84,7 +98,9 @@ class App(asyncio.Protocol):
 class End:
     """One end: the layer under test, the wire below it, the protocol behind it."""
 
-    def __init__(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, server_name: str | None = None, rota: Rota | None = None
+    ) -> None:
         self.wire, self.app = Wire(), App()
         self.failures = 0
         self.tls = TlsConnection(
@@ -94,6 +110,7 @@ class End:
             handshake_s=HANDSHAKE_S,
             server_name=server_name,
             on_failure=self.failed,
+            rota=rota,
         )
 
     def failed(self) -> None:
@@ -267,3 +284,95 @@ async def test_a_handshake_that_takes_too_long_is_ended() -> None:
 
 def test_the_authority_is_the_tests_own() -> None:
     assert b"BEGIN CERTIFICATE" in authority().cert_pem.bytes()
+
+
+# A server's handshakes by turns ----------------------------------------------------------------
+
+
+class Turns:
+    """The part of a loop that a rota needs."""
+
+    def __init__(self) -> None:
+        self._next: list[Callable[[], None]] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self._next.append(call)
+
+    def turn(self) -> bool:
+        calls, self._next = self._next, []
+        for call in calls:
+            call()
+        return bool(calls)
+
+
+def by_turns(count: int) -> tuple[Turns, list[End], list[End]]:
+    """Servers with one rota, and their clients, which have said hello."""
+    turns = Turns()
+    loop: Any = turns
+    rota = Rota(loop)
+    servers = [End(server_context(), rota=rota) for _ in range(count)]
+    clients = [End(client_context(), "localhost") for _ in range(count)]
+    for client, server in zip(clients, servers, strict=True):
+        server.tls.connection_made(server.wire)
+        client.tls.connection_made(client.wire)
+        deliver(client, server)
+    return turns, clients, servers
+
+
+async def test_of_many_handshakes_one_step_is_done_in_a_turn() -> None:
+    turns, clients, servers = by_turns(20)
+    answered = [sum(bool(each.wire.sent) for each in servers)]
+    while turns.turn():
+        answered.append(sum(bool(each.wire.sent) for each in servers))
+    assert answered == list(range(21))
+    for client, server in zip(clients, servers, strict=True):
+        deliver(server, client)
+        client.tls.write(b"hello")  # with the end of the handshake, in one piece
+        deliver(client, server)
+        assert server.app.got == b""
+    while turns.turn():
+        pass
+    assert all(each.app.got == b"hello" for each in servers)
+    assert all(each.tls.opened.done() for each in servers)
+
+
+async def test_who_left_has_no_turn() -> None:
+    turns, _, (first, second) = by_turns(2)
+    first.tls.eof_received()
+    first.tls.connection_lost(None)
+    while turns.turn():
+        pass
+    assert (bool(first.wire.sent), bool(second.wire.sent)) == (False, True)
+    assert first.failures == 1
+
+
+async def test_what_comes_before_its_turn_is_bounded() -> None:
+    turns, _, (server,) = by_turns(1)
+    server.tls.data_received(b"x" * READ_BYTES)
+    states = [server.wire.paused]
+    assert server.tls._deadline.at_s <= monotonic() + HANDSHAKE_S  # from the start
+    while turns.turn():
+        pass
+    states.append(server.wire.paused)
+    assert states == [True, False]
+    assert server.wire.closed  # that was no TLS
+
+
+async def test_handshakes_at_the_data_port_go_by_its_turns() -> None:
+    loop = asyncio.get_running_loop()
+    backend = {"name": "b", "url": "http://10.0.0.1:1"}
+    settings = Settings.model_validate({"pools": [{"name": "p", "backends": [backend]}]})
+    new = draft(settings, {}, None, Certificates(server_context(), {}))
+    plane = DataPlane(
+        configure(new, loop, Names()), loop=loop, rng=Random(1), metrics=Metrics(["p"])
+    )
+    client, server, wire = End(client_context(), "localhost"), plane.client(), Wire()
+    server.connection_made(wire)
+    client.tls.connection_made(client.wire)
+    server.data_received(client.wire.sent)
+    assert (len(plane.rota), wire.sent) == (1, b"")
+    await asyncio.sleep(0.01)
+    assert len(plane.rota) == 0
+    assert wire.sent
+    wire.abort()
+    server.connection_lost(None)
