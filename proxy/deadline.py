@@ -20,6 +20,10 @@ LATE_S: Final = 1.0
 READ_FIRST_S: Final = 0.5
 
 
+def _nothing() -> None:
+    """What a closed deadline calls."""
+
+
 class Deadline:
     """Calls `expired` once `at_s` has passed on the clock `now`; `inf` means never."""
 
@@ -53,8 +57,9 @@ class Deadline:
         self.at_s = inf
 
     def close(self) -> None:
-        """Give the loop's timer back; the deadline is not used again."""
+        """Give the loop's timer back; the deadline is not used again, nor is its owner held."""
         self.at_s = inf
+        self._expired = _nothing
         self._fires_s = -inf
         if self._timer is not None:
             self._timer.cancel()

@@ -247,6 +247,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
         self._plane.leave(self, seated=not self.excess)
+        self._buffer = b""
         if self._exchange is not None:
             self._exchange.cancel()
         else:
