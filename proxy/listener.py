@@ -7,7 +7,6 @@ bounded. A FIN in any phase is leaving: it is all that a proxy sees of a client 
 """
 
 import asyncio
-from enum import Enum
 from io import BytesIO
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
@@ -27,6 +26,7 @@ from proxy.exchange import Exchange
 from proxy.heads import RequestHead, bare_line_end, parse_request_head
 from proxy.many_chunks import sliced
 from proxy.paths import Route, dialect_of
+from proxy.phase import Phase
 from proxy.tenants import party_of
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ HIGH_BYTES: Final = 262_144
 LOW_BYTES: Final = 65_536
 # What a pipelining client may send ahead of its answer.
 SURPLUS_BYTES_MAX: Final = 131_072
+# Of that, behind a request that needs no backend: every such answer copies it.
+EARLY_BYTES_MAX: Final = 16_384
 # Closing on unread bytes resets the connection, and its error is never seen: so they are read.
 LINGER_S: Final = 2.0
 LINGER_BYTES_MAX: Final = 4_194_304
@@ -48,16 +50,6 @@ EXCESS_S: Final = 1.0
 LAST_REQUEST_S: Final = 1.0
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Phase(Enum):
-    """What the connection's next bytes are."""
-
-    HEAD = "head"
-    BODY = "body"
-    ANSWER = "answer"  # a request is being answered: they belong to the next one
-    LINGER = "linger"  # an error was sent: they are dropped
-    CLOSING = "closing"
 
 
 class ClientConnection(asyncio.Protocol):
@@ -142,7 +134,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._await_request()
         if self._unread:
-            self._plane.loop.call_soon(self._read_head)
+            self._plane.rota.add(self.party, self._read_early)
 
     def slept(self, time_s: float) -> None:
         """The proxy did not run for so long: the client could not be heard, nor the backend."""
@@ -282,6 +274,11 @@ class ClientConnection(asyncio.Protocol):
 
     # Reading a request -------------------------------------------------------------------------
 
+    def _read_early(self) -> bool:
+        """Go on to a request that came early, in its turn."""
+        self._read_head()
+        return False
+
     def _read_head(self) -> None:
         self._unread = False
         if self._phase is not Phase.HEAD or self._write_paused or self._transport.is_closing():
@@ -402,7 +399,8 @@ class ClientConnection(asyncio.Protocol):
         self._phase = Phase.ANSWER
         self._http10 = not head.http11
         answer = self._plane.answer(self._transport, head)
-        unread = head.length is None or head.length > len(self._buffer)
+        here_bytes = len(self._buffer)
+        unread = head.length is None or head.length > here_bytes or here_bytes > EARLY_BYTES_MAX
         if unread:
             answer.keep_alive = False
         else:
@@ -428,7 +426,7 @@ class ClientConnection(asyncio.Protocol):
         """Answer an error before there is an exchange."""
         head = self._head
         answer = self._plane.answer(self._transport, head)
-        if head is None or head.length != 0:
+        if head is None or head.length != 0 or len(self._buffer) > EARLY_BYTES_MAX:
             answer.keep_alive = False  # what follows is a body that nobody reads
         self._tell(error, head, answer)
         self.release_body()
