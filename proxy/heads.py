@@ -194,6 +194,17 @@ def bare_line_end(part: bytes) -> bool:
     return part.count(b"\n") != pairs or part.count(b"\r") - part.endswith(b"\r") != pairs
 
 
+def unfit_beginning(part: bytes, limit_bytes: int) -> ClientError | None:
+    """Why the beginning of a request's head is refused before it has ended, if it is."""
+    if len(part) >= limit_bytes:
+        return HeadersTooLarge()
+    if part and part != b"\r" and not part[:1].isalpha():  # TLS, or worse
+        return MalformedHttp("Speak HTTP/1.1 here, without TLS.")
+    if bare_line_end(part):  # it might wait for its end for ever
+        return MalformedHttp("Lines end in CR LF.")
+    return None
+
+
 def begins_answer(part: bytes) -> bool:
     """Whether bytes without the end of a head can be the beginning of an answer's."""
     return part.startswith(_PROTOCOL[: len(part)]) and not bare_line_end(part)

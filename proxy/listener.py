@@ -17,13 +17,12 @@ from proxy.dechunk import Dechunker, MalformedChunks
 from proxy.errors import (
     BodyTooLarge,
     Draining,
-    HeadersTooLarge,
     MalformedHttp,
     PenstockError,
     RequestTimeout,
 )
 from proxy.exchange import Exchange
-from proxy.heads import RequestHead, bare_line_end, parse_request_head
+from proxy.heads import RequestHead, parse_request_head, unfit_beginning
 from proxy.many_chunks import sliced
 from proxy.paths import Route, dialect_of
 from proxy.phase import Phase
@@ -171,6 +170,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._phase is Phase.HEAD and not self._buffer:
             self._transport.close()  # as after client_idle_s
         else:
+            self.release_body()
             self._transport.abort()
 
     def break_off(self) -> None:
@@ -291,17 +291,18 @@ class ClientConnection(asyncio.Protocol):
         limit_bytes = self._plane.settings.limits.head_bytes
         end = data.find(b"\r\n\r\n", 0, limit_bytes + 4)
         if end < 0:
-            if len(data) >= limit_bytes:
-                self._refuse(HeadersTooLarge())
-            elif data and data != b"\r" and not data[:1].isalpha():  # TLS, or worse
-                self._refuse(MalformedHttp("Speak HTTP/1.1 here, without TLS."))
-            elif bare_line_end(data):  # it might wait for its end for ever
-                self._refuse(MalformedHttp("Lines end in CR LF."))
+            error: PenstockError | None = unfit_beginning(data, limit_bytes)
+            if error is None and not self._plane.long_heads.hold(len(data), self):
+                error = self._plane.overloaded("bodies")
+            if error is not None:
+                self._refuse(error)
             elif data:
                 head_s = self._plane.settings.timeouts.client_head_s
                 self._deadline.set(self.began_s + (EXCESS_S if self.excess else head_s))
             return
         self._buffer = data[end + 4 :]
+        if self.body_bytes:  # of a long head, which has ended
+            self.release_body()
         try:
             self._head = parse_request_head(data[:end])
             if self.excess and not self._plane.seat(self):  # others may have left meanwhile
@@ -309,8 +310,8 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self.excess = False
             self._route = self._plane.admit(self._head, self, excess=self.excess)
-        except PenstockError as error:
-            self._refuse(error)
+        except PenstockError as refusal:
+            self._refuse(refusal)
             return
         self._begin_body(self._head)
 
@@ -415,9 +416,7 @@ class ClientConnection(asyncio.Protocol):
             self.answered(answer)
 
     def release_body(self) -> None:
-        self._plane.bodies.receiving.pop(self, None)
-        self._plane.bodies.release(self.body_bytes, self)
-        self.body_bytes = 0
+        self._plane.release(self)
         self._body = self._dechunker = None
 
     # Refusing, leaving, closing ------------------------------------------------------------------

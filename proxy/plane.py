@@ -43,6 +43,7 @@ from proxy.errors import (
 )
 from proxy.heads import Headers, RequestHead
 from proxy.listener import ClientConnection
+from proxy.long_heads import LongHeads
 from proxy.long_reads import TURN_S
 from proxy.metrics import Metrics
 from proxy.model_list import is_of_models, models_told
@@ -113,6 +114,7 @@ class DataPlane:
         self._rng = rng
         self._woke_s = -inf  # when the process went on after it had not run
         self.bodies = Bodies()
+        self.long_heads = LongHeads()
         self._seats = Seats()
         self._cleared_s = 0.0
         self.use(configuration)
@@ -206,6 +208,13 @@ class DataPlane:
         if self.overload.reason == "memory":
             return False
         return self.bodies.take(size_bytes, self.settings.limits.bodies_bytes, client)
+
+    def release(self, client: ClientConnection) -> None:
+        """What was counted of a client's body, or of its head, is held no more."""
+        held = self.long_heads if client in self.long_heads.receiving else self.bodies
+        held.receiving.pop(client, None)
+        held.release(client.body_bytes, client)
+        client.body_bytes = 0
 
     def overloaded(self, reason: str, message: str | None = None) -> Overloaded:
         """A limit of the process's own is reached: count it, and say when to try again.

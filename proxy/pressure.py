@@ -76,6 +76,7 @@ class Pressure:
         metrics.overload = overload.reason
         if overload.reason == "memory":
             plane.bodies.clear()
+            plane.long_heads.clear()
         if overload.reason == "memory" and now_s - self._trimmed_s > TRIM_S:
             self._trimmed_s = now_s
             gc.collect()

@@ -6,6 +6,8 @@ import gc
 import pytest
 
 from proxy.listener import EARLY_BYTES_MAX, ClientConnection
+from proxy.long_heads import LONG_HEADS_BYTES_MAX
+from proxy.plane import DataPlane
 from proxy.rota import Rota
 from tests.unit import test_waiting_bodies
 from tests.unit.test_waiting_bodies import plane
@@ -78,3 +80,60 @@ async def test_too_much_behind_what_is_answered_here_ends_the_connection(path: b
         assert (wire.sent.find(b"connection: close") >= 0) is closes
         assert len(connection._buffer) == (0 if closes else behind)
         connection.connection_lost(None)
+
+
+class Stranger:
+    """A client that has sent the beginning of a head, some seconds ago."""
+
+    def __init__(self, it: DataPlane, address: str, size_bytes: int) -> None:
+        self.wire, self.connection = Wire(address), ClientConnection(it)
+        self.connection.connection_made(self.wire)
+        self.connection.data_received(b"GET / HTTP/1.1\r\nx: ".ljust(size_bytes, b"a"))
+        self.connection.slept(-5.0)
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self.connection._buffer) * (not self.wire.closed)
+
+
+async def test_long_heads_that_do_not_end_take_little_memory_and_no_room_from_others() -> None:
+    it = plane()
+    many = [Stranger(it, "192.0.2.1", 65_000) for _ in range(1_000)]
+    few = [Stranger(it, "192.0.2.3", 3_000) for _ in range(100)]
+    assert sum(one.held_bytes for one in many) <= LONG_HEADS_BYTES_MAX
+    assert not any(one.wire.sent or one.wire.closed for one in few)  # ordinary ones are not counted
+    other = Stranger(it, "192.0.2.2", 60_000)
+    assert not other.wire.sent
+    other.connection.data_received(b"\r\nhost: x\r\n\r\n")
+    assert other.wire.sent.startswith(b"HTTP/1.1 404 ")
+    assert other.connection.body_bytes == 0
+    assert it.bodies.held_bytes == 0
+    for one in (*many[:500], *few, other):
+        one.connection.connection_lost(None)
+    for one in many[500:]:
+        one.connection.eof_received()
+        one.connection.connection_lost(None)
+    assert it.long_heads.held_bytes == 0
+    assert not it.long_heads.receiving
+
+
+async def test_the_body_after_a_long_head_is_counted_as_one() -> None:
+    it = plane()
+    sender = Stranger(it, "192.0.2.1", 60_000)
+    sender.connection._buffer = sender.connection._buffer.replace(
+        b"GET / ", b"POST /v1/completions "
+    )
+    assert it.long_heads.held_bytes == 60_000
+    sender.connection.data_received(b"\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc")
+    assert (it.long_heads.held_bytes, it.bodies.held_bytes) == (0, 3)
+    sender.connection.connection_lost(None)
+    assert it.bodies.held_bytes == 0
+
+
+async def test_when_memory_is_short_long_heads_give_way() -> None:
+    it = plane()
+    one = Stranger(it, "192.0.2.1", 60_000)
+    it.long_heads.clear()
+    assert one.wire.aborted
+    assert it.long_heads.held_bytes == 0
+    one.connection.connection_lost(None)
