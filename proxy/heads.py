@@ -269,11 +269,16 @@ def _parse_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
 
 
 def _name(name: bytes) -> bytes:
-    """The name in lower case, remembered. Raises on obs-fold and blanks."""
+    """The name in lower case, remembered. Raises on obs-fold and blanks.
+
+    A full table is forgotten: the usual names are soon there again, others' inventions are not.
+    """
     if not _NAME.fullmatch(name):
         raise MalformedHttp("A header line is malformed.")
     lower = name.lower()
-    if len(_names) < NAMES_MAX and len(name) <= NAME_BYTES_MAX:
+    if len(name) <= NAME_BYTES_MAX:
+        if len(_names) >= NAMES_MAX:
+            _names.clear()
         _names[name] = lower
     return lower
 

@@ -278,3 +278,12 @@ def test_names_that_clients_invent_take_no_memory() -> None:
     for number in range(2_000):
         parse_request_head(LINE + b"\r\nx-%d-%b: y" % (number, b"n" * 1_000))
     assert sum(map(len, heads._names)) < 200_000
+
+
+def test_names_that_one_client_invents_keep_no_others_from_being_known() -> None:
+    for number in range(20):
+        fields = [b"x-%d-%d: y" % (number, field) for field in range(HEADERS_MAX - 1)]
+        parse_request_head(b"\r\n".join((LINE, *fields)))
+    parse_request_head(LINE + b"\r\nX-Ordinary: y")
+    assert b"X-Ordinary" in heads._names
+    assert len(heads._names) <= heads.NAMES_MAX
