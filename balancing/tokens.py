@@ -26,8 +26,8 @@ from balancing.fair_table import FairTable
 from balancing.least_squares import LeastSquares
 
 Measure = tuple[float, float]
-# Without its type the compiled build finds it unset in other modules.
-NOTHING: Final[Measure] = (0.0, 0.0)
+# Not Final: mypyc 2.4 takes a Final tuple of floats for unset in other modules.
+NOTHING: Measure = (0.0, 0.0)
 
 # The sample is this much: all of a short prompt, of a long one a slice of each eighth.
 SAMPLE_BYTES: Final = 4_096
