@@ -211,7 +211,8 @@ def _add_operations(commands: Any) -> None:
 def _seconds(text: str) -> float:
     """A duration that ends."""
     with contextlib.suppress(ValueError):
-        if 0 <= (seconds := float(plain(text, "s") or text)) <= YEAR_S:
+        told = plain(text, "s")
+        if 0 <= (seconds := float(text if told is None else told)) <= YEAR_S:
             return seconds
     raise argparse.ArgumentTypeError(
         f"must be seconds from 0 to {YEAR_S:.0f}, or such as 5m, got {text!r}"

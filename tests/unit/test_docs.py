@@ -11,7 +11,7 @@ from balancing.policies import POLICIES
 from conf.load import load
 from health.machine import NEXT, Event
 from proxy import errors
-from proxy.cli import _parser, main
+from proxy.cli import _parser, _seconds, main
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -73,6 +73,11 @@ def test_a_wait_ends(timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
         f"argument --timeout: must be seconds from 0 to 31536000, or such as 5m, got '{timeout}'"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("timeout", ["0", "0s", "0ms"])
+def test_a_wait_may_be_none(timeout: str) -> None:
+    assert _seconds(timeout) == 0.0
 
 
 def test_the_readmes_table_of_states_is_the_code() -> None:
