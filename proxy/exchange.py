@@ -235,12 +235,13 @@ class Exchange:
 
     def _begin(self) -> None:
         self._reading = wanted(self._plane, self.head, self.route, self.body, self._client.party)
-        self._read_on()
+        if self._plane.rota.spares(len(self.body)):
+            self._read_on()
         if self._reading is not None:
             self._plane.rota.add(self.head.tenant or self._client.party, self._read_more)
 
     def _read_more(self) -> bool:
-        """Read another slice of a large body, if its client still waits; whether there is more."""
+        """Read a slice of a large body, if its client still waits; whether there is more."""
         over = self.patience.over(monotonic(), started=False)
         if over is not None:
             self._end(over)
@@ -472,8 +473,7 @@ class Exchange:
         now_s = monotonic()
         lease, relay = self._lease, self._relay
         usage = relay.usage if relay is not None else None
-        # 499, as nginx logs it: the client left before there was a status.
-        status = self.answer.status or 499
+        status = self.answer.status or 499  # as nginx logs it: the client left before there was one
         pool = self._pool_metrics
         pool.request(lease.backend.name if lease else "", status, now_s - self._began_s)
         if lease is not None:

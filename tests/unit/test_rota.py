@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from proxy.rota import Rota
+from balancing.outline import LARGE_BYTES
+from proxy.rota import SMALL_BYTES, TURN_BYTES, Rota
 
 
 class Turns:
@@ -116,3 +117,48 @@ def test_small_steps_go_on_for_their_time_in_a_turn() -> None:
     assert turns.turn()
     assert log[4:] == ["1"] * 4
     assert not turns.turn()
+
+
+def test_so_much_is_read_at_once_in_a_turn_and_the_rest_by_turns() -> None:
+    it, turns = rota()
+    assert it.spares(TURN_BYTES - 1)
+    assert it.spares(LARGE_BYTES)
+    assert not it.spares(SMALL_BYTES)
+    assert it.spares(SMALL_BYTES - 1)
+    assert turns.turn()
+    assert it.spares(LARGE_BYTES)
+    assert not it.spares(SMALL_BYTES)
+    assert turns.turn()
+    assert not turns.turn()
+
+
+def test_small_bodies_are_neither_counted_nor_put_off() -> None:
+    it, turns = rota()
+    for _ in range(100):
+        assert it.spares(SMALL_BYTES - 1)
+    assert not turns.turn()
+    assert it.spares(SMALL_BYTES)
+
+
+def test_large_bodies_are_never_read_at_once() -> None:
+    it, turns = rota()
+    assert not it.spares(LARGE_BYTES + 1)
+    assert not turns.turn()
+
+
+def test_what_is_read_in_a_step_is_counted_in_that_turn() -> None:
+    log: list[str] = []
+    it, turns = rota()
+
+    def step() -> bool:
+        log.append(str(it.spares(LARGE_BYTES)))
+        return False
+
+    assert it.spares(TURN_BYTES)
+    it.add("a", step)
+    it.add("b", Work(log, "1", 2).step)
+    assert turns.turn()
+    assert not it.spares(SMALL_BYTES)
+    assert turns.turn()
+    assert it.spares(SMALL_BYTES)
+    assert log == ["True", "1"]

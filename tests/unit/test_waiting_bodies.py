@@ -6,15 +6,19 @@ from typing import Any
 
 import orjson
 
+from balancing.outline import LARGE_BYTES
 from conf.settings import Settings
 from proxy.configuration import configure, draft
 from proxy.host import Names
 from proxy.listener import ClientConnection
 from proxy.metrics import Metrics
 from proxy.plane import DataPlane
+from proxy.rota import SMALL_BYTES, TURN_BYTES, Rota
 from tests.unit.transport import Transport
 
 BODY = orjson.dumps({"prompt": "word " * 110_000})
+# Each takes a whole step: no other fits into what is left of the turn.
+MIDDLE = orjson.dumps({"prompt": [{"a": 1}] * 25_000})
 
 
 class Wire(Transport):
@@ -37,13 +41,13 @@ class Wire(Transport):
 class Sender:
     """A client that has sent a whole body to a proxy without a backend."""
 
-    def __init__(self, plane: DataPlane, address: str, *fields: bytes) -> None:
+    def __init__(self, plane: DataPlane, address: str, *fields: bytes, body: bytes = BODY) -> None:
         self.wire = Wire(address)
         self.connection = ClientConnection(plane)
         self.connection.connection_made(self.wire)
-        length = b"content-length: %d" % len(BODY)
+        length = b"content-length: %d" % len(body)
         lines = (b"POST /v1/completions HTTP/1.1", b"host: x", length, *fields, b"", b"")
-        self.connection.data_received(b"\r\n".join(lines) + BODY)
+        self.connection.data_received(b"\r\n".join(lines) + body)
 
 
 def plane() -> DataPlane:
@@ -87,3 +91,37 @@ async def test_whose_client_has_waited_long_enough_waits_no_more() -> None:
     for sender in (hurried, patient):
         sender.connection.connection_lost(None)
     assert it.bodies.held_bytes == 0
+
+
+async def test_of_bodies_that_are_whole_in_one_turn_few_are_read_in_it() -> None:
+    """Just below the size that is read by slices: a thousand would hold the loop for seconds."""
+    it = plane()
+    it.rota = Rota(it.loop)  # a step a turn
+    many = [Sender(it, "192.0.2.1", body=MIDDLE) for _ in range(50)]
+    assert sum(bool(sender.wire.sent) for sender in many) * len(MIDDLE) <= TURN_BYTES + len(MIDDLE)
+    small = Sender(it, "192.0.2.2", body=b'{"prompt":"a"}')
+    assert small.wire.sent.startswith(b"HTTP/1.1 503 ")
+    one = Sender(it, "192.0.2.2", body=b'{"prompt":"%b"}' % (b"a" * SMALL_BYTES))
+    assert not one.wire.sent
+    for turn in range(1, 60):
+        await asyncio.sleep(0)
+        assert sum(bool(sender.wire.sent) for sender in many) <= turn + 1
+        assert one.wire.sent or turn < 3  # every second step is its
+    assert all(sender.wire.sent.startswith(b"HTTP/1.1 ") for sender in (*many, one))
+    assert len(it.rota) == 0
+    for sender in (*many, one, small):
+        sender.connection.connection_lost(None)
+    assert it.bodies.held_bytes == 0
+
+
+async def test_a_large_body_is_not_begun_in_the_read_that_ends_it() -> None:
+    """Of one that is no object, the first slice says so."""
+    it = plane()
+    it.rota = Rota(it.loop)
+    senders = [Sender(it, "192.0.2.1", body=b"[" * (LARGE_BYTES + 1)) for _ in range(3)]
+    for turn in range(4):
+        assert sum(bool(sender.wire.sent) for sender in senders) == turn
+        await asyncio.sleep(0)
+    for sender in senders:
+        assert sender.wire.sent.startswith(b"HTTP/1.1 400 ")
+        sender.connection.connection_lost(None)
