@@ -104,7 +104,7 @@ class App:
             configuration, loop=loop, rng=rng, metrics=metrics, on_failure=self._failed
         )
         self.monitor = Monitor(rng)
-        self._pulse = Pulse(loop, self._slept)
+        self._pulse = Pulse(loop, self._slept, self._worked)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
         self._reload = Reload(source, self.plane, self._retirement, self._use, names)
         self._reload.warn(loaded.warnings)
@@ -266,6 +266,10 @@ class App:
         logger.warning("the process was not running, all deadlines are later slept_s=%.1f", time_s)
         self.plane.slept(time_s)
         self.monitor.slept(time_s)
+
+    def _worked(self, time_s: float) -> None:
+        logger.warning("the loop was busy, all answers are later busy_s=%.1f", time_s)
+        self.monitor.slept(time_s)  # no probe could be heard; clients' deadlines stay
 
     def _failed(self, backend: Backend, error: BackendError, cause: Cause) -> None:
         certain = _CERTAIN.get(type(error))

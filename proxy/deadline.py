@@ -13,8 +13,8 @@ from math import inf
 from time import monotonic
 from typing import Final
 
-# No loop that works is so late: refusing begins at a quarter of that. `pulse` goes by it too, so
-# that no deadline expires late without having been moved.
+# No loop that works as it should is so late: refusing begins at a quarter of that. `pulse` goes by
+# it too, so that what was due while the process did not run has been moved before it expires.
 LATE_S: Final = 1.0
 # So long who was late waits for what has come meanwhile.
 READ_FIRST_S: Final = 0.5

@@ -13,6 +13,8 @@ from tests.unit.watched import HUNG, TIMEOUT, Scene
 class Sleeper(Loop):
     """A loop that can be stopped: all that fell due meanwhile fires when it goes on, in order."""
 
+    cpu_s = 0.0
+
     def sleep(self, time_s: float) -> None:
         self.now_s += time_s
         for timer in sorted(self.timers, key=lambda timer: timer.at_s):
@@ -20,17 +22,31 @@ class Sleeper(Loop):
                 self.timers.remove(timer)
                 timer.callback()
 
+    def work(self, time_s: float) -> None:
+        """One step of its own that takes so long."""
+        self.cpu_s += time_s
+        self.sleep(time_s)
+
+    def cpu(self) -> float:
+        return self.cpu_s
+
 
 def beating(loop: Sleeper, *deadlines: Deadline) -> list[float]:
-    slept: list[float] = []
+    return told(loop, *deadlines)[0]
 
-    def told(time_s: float) -> None:
+
+def told(loop: Sleeper, *deadlines: Deadline) -> tuple[list[float], list[float]]:
+    """How long it slept, each time, and how long it worked."""
+    slept: list[float] = []
+    worked: list[float] = []
+
+    def sleeps(time_s: float) -> None:
         slept.append(time_s)
         for deadline in deadlines:
             deadline.delay(time_s)
 
-    Pulse(loop, told, loop.time).start()  # type: ignore[arg-type]
-    return slept
+    Pulse(loop, sleeps, worked.append, loop.time, loop.cpu).start()  # type: ignore[arg-type]
+    return slept, worked
 
 
 def test_a_loop_that_runs_has_not_slept() -> None:
@@ -51,6 +67,26 @@ def test_it_tells_how_long_it_did_not_run() -> None:
     loop.sleep(3.0)
     assert [round(each) for each in slept] == [70, 3]
     assert all(70.0 - BEAT_S <= each <= 70.0 for each in slept[:1])
+
+
+def test_a_loop_that_works_for_long_has_not_slept() -> None:
+    """Whoever makes the proxy work would have the deadlines of all moved."""
+    loop = Sleeper()
+    expired: list[float] = []
+    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
+    deadline.set(11.0)
+    slept, worked = told(loop, deadline)
+    loop.to(10.0)
+    loop.work(4.0)
+    assert deadline.at_s == 11.0
+    loop.to(20.0)
+    assert slept == []
+    assert [round(each) for each in worked] == [4]
+    assert 14.0 <= expired[0] <= 14.0 + READ_FIRST_S
+    loop.cpu_s += 0.3  # busy in the beat before
+    loop.sleep(3.0)
+    assert [round(each) for each in slept] == [3]
+    assert len(worked) == 1
 
 
 def test_deadlines_keep_the_time_that_they_had_left() -> None:
