@@ -22,7 +22,7 @@ from health.shortage import OWN_ERRORS
 from proxy.deadline import Deadline
 from proxy.errors import ConnectFailed, ConnectionRefused
 from proxy.host import Host, Names
-from proxy.long_reads import TURN_S
+from proxy.long_reads import TURN_S, TurnShare
 from proxy.rota import Rota
 from proxy.tls import TlsConnection
 from proxy.upstream import BackendConnection
@@ -70,6 +70,7 @@ class ConnectionPool:
         self._distrusted_until_s = 0.0
         self._deadline = Deadline(loop, self._expire, now)
         self.rota = Rota(loop, TURN_S)
+        self.turn_share = TurnShare(loop)
         self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
 
     def trust(self, tls: ssl.SSLContext | None) -> None:

@@ -50,6 +50,7 @@ class BackendConnection(asyncio.Protocol):
 
     __slots__ = (
         "_buffer",
+        "_counted",
         "_dechunker",
         "_in_body",
         "_interim",
@@ -89,6 +90,7 @@ class BackendConnection(asyncio.Protocol):
         self._pending: Callable[[int], list[Any]] = _never
         self._pieces: Pieces | None = None  # of a large body
         self._unread: LongRead | None = None  # nothing more is read meanwhile
+        self._counted = False  # what is given on now has had its turn
         self._lost: tuple[Exception | None] | None = None  # once all of that is taken
         self.sink: Sink | None = None
         self.credentials = b""  # of the requests it has served
@@ -176,6 +178,8 @@ class BackendConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if len(data) > SHORT_BYTES:
             data = self._begin_of(data)
+            if not data:
+                return
         sink = self.sink
         dechunker = self._dechunker
         if sink is None:
@@ -221,12 +225,17 @@ class BackendConnection(asyncio.Protocol):
     def _begin_of(self, data: bytes) -> bytes:
         """What of a read is taken in this turn; the rest is in turns to come."""
         transport = self._transport
-        if self.sink is None or transport is None or slice_end(data, 0) == len(data):
+        if self._counted or self.sink is None or transport is None:
+            return data
+        pool = self._pool
+        end = slice_end(data, 0)
+        now = len(pool.rota) == 0 and pool.turn_share.take(data, end)
+        if now and end == len(data):
             return data
         self._unread = unread = LongRead(data)
         transport.pause_reading()
         self._queue(unread)
-        return unread.next()
+        return unread.next() if now else b""
 
     def _queue(self, unread: LongRead) -> None:
         if not unread.queued:
@@ -243,11 +252,13 @@ class BackendConnection(asyncio.Protocol):
         data = unread.next()
         if not unread.left:
             self._unread = None
+        self._counted = True
         try:
             self.data_received(data)
         except Exception:  # as the loop would have it
             logger.exception("answer failed")
             self._fail(AnswerMalformed())
+        self._counted = False
         if self._unread is not None:
             return True
         transport = self._transport
@@ -302,7 +313,9 @@ class BackendConnection(asyncio.Protocol):
         assert sink is not None
         sink.head(head)  # may put another sink in its place, or abort
         if self.sink is not None and (data or self._remaining == 0):
+            self._counted = True
             self.data_received(data)
+            self._counted = False
 
     def _receive_counted(self, sink: Sink, data: bytes) -> None:
         if self._remaining is None:

@@ -1,10 +1,14 @@
 """Reads of answers that would hold the loop are taken by turns, whole and in their order."""
 
+from typing import Any
+
 import pytest
 
+from proxy.connection_pool import ConnectionPool
 from proxy.errors import AnswerCut, AnswerMalformed
 from proxy.long_reads import LEAST_BYTES, LINE_ENDS_MAX, SHORT_BYTES, SLICE_BYTES
-from tests.unit.test_upstream import Link, Sink
+from proxy.upstream import BackendConnection
+from tests.unit.test_upstream import BackendTransport, Link, Sink
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 LETTERS = bytes(97 + number % 26 for number in range(40_000))
@@ -67,7 +71,7 @@ def test_ordinary_reads_are_taken_at_once() -> None:
         head = CLOSED if sent[0] == 10 else CHUNKED
         link = asked(head, sent)
         assert link.transport.reading
-        assert not link.clock.soon
+        assert len(link.pool.rota) == 0
 
 
 def test_the_backends_other_answers_get_turns_too() -> None:
@@ -189,3 +193,118 @@ def test_a_fault_in_a_slice_ends_its_answer_alone() -> None:
         pass
     assert link.sink.seen[-1] is AnswerMalformed
     assert link.transport.aborted
+
+
+# Each is short enough for a slice: only all of them together would hold the loop.
+EVENTS = b"".join(b'1d\r\ndata: {"content":"%03d"}    \n\n\r\n' % number for number in range(80))
+EVENTS_BODY = b"".join(b'data: {"content":"%03d"}    \n\n' % number for number in range(80))
+
+
+class Stream:
+    """A connection of a pool whose answer goes on, and what its client got of it."""
+
+    def __init__(self, pool: ConnectionPool, *answer: bytes) -> None:
+        self.sink = Sink()
+        self.transport = BackendTransport()
+        self.connection = BackendConnection(pool)
+        self.connection.connection_made(self.transport)
+        self.connection.send(b"HEAD\r\n\r\n", b"body", self.sink, method=b"POST")
+        for piece in answer:
+            self.connection.data_received(piece)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(each for each in self.sink.seen if isinstance(each, bytes))
+
+
+def test_all_answers_of_a_backend_together_take_no_more_than_a_slice_in_a_turn() -> None:
+    link = asked()
+    clock, pool = link.clock, link.pool
+    streams = [Stream(pool, CHUNKED) for _ in range(300)]
+    for stream in streams:
+        stream.connection.data_received(EVENTS)
+    turns = passed = 0
+    while True:
+        before, passed = passed, sum(len(stream.body) for stream in streams)
+        assert 0 < passed - before <= len(EVENTS_BODY)
+        assert all(stream.transport.reading for stream in streams if stream.body)
+        if passed == len(streams) * len(EVENTS_BODY):
+            break
+        assert clock.turn()
+        turns += 1
+    assert turns >= len(streams) - 1
+    assert all(stream.body == EVENTS_BODY for stream in streams)
+    assert len(pool.rota) == 0
+    # In the next turn there is room again.
+    clock.turn()
+    streams[0].connection.data_received(EVENTS)
+    assert streams[0].body == EVENTS_BODY * 2
+
+
+def test_another_backends_answer_is_taken_at_once() -> None:
+    link = asked()
+    for _ in range(300):
+        Stream(link.pool, CHUNKED, EVENTS)
+    loop: Any = link.clock
+    another = ConnectionPool(loop, "http://10.0.0.2:8000", connect_timeout_s=1)
+    assert Stream(another, CHUNKED, EVENTS).body == EVENTS_BODY
+
+
+def test_answers_that_begin_with_a_long_read_wait_for_their_turn_too() -> None:
+    """What comes with a head was counted with it, and is taken with it."""
+    link = asked()
+    streams = [Stream(link.pool, CHUNKED + EVENTS + LAST) for _ in range(3)]
+    assert [len(stream.sink.seen) for stream in streams] == [3, 0, 0]
+    assert [stream.transport.reading for stream in streams] == [True, False, False]
+    while link.clock.turn():
+        pass
+    for stream in streams:
+        assert stream.sink.seen == [200, EVENTS_BODY, "end"]
+        assert stream.transport.reading
+        assert not stream.transport.aborted
+
+
+def test_several_moderate_reads_are_taken_at_once() -> None:
+    link = asked()
+    answer = CLOSED + b"x" * 15_000
+    streams = [Stream(link.pool, answer) for _ in range(5)]
+    assert [bool(stream.body) for stream in streams] == [True] * 4 + [False]
+
+
+def test_who_comes_while_others_wait_is_behind_them() -> None:
+    link = asked()
+    first, second = Stream(link.pool, CHUNKED, EVENTS * 2), Stream(link.pool, CHUNKED)
+    for callback in link.clock.soon:  # a turn of which the rota has had none yet
+        if callback != link.pool.rota._turn:
+            callback()
+    second.connection.data_received(EVENTS)
+    assert first.body
+    assert not second.body
+
+
+def test_a_connection_lost_while_all_of_its_read_waits_ends_after_it() -> None:
+    for answer, end in ((CHUNKED, AnswerCut), (CLOSED, "end")):
+        link = asked(CHUNKED, EVENTS)
+        lost = Stream(link.pool, answer, EVENTS)
+        assert not lost.body
+        lost.transport.close()
+        lost.connection.connection_lost(None)
+        assert lost.sink.seen == [200]
+        while link.clock.turn():
+            pass
+        assert lost.sink.seen == [200, EVENTS_BODY if answer is CHUNKED else EVENTS, end]
+
+
+def test_who_is_paused_while_all_of_its_read_waits_is_passed_over() -> None:
+    link = asked(CHUNKED, EVENTS)
+    slow = Stream(link.pool, CHUNKED, EVENTS)
+    slow.connection.pause()
+    while link.clock.turn():
+        pass
+    assert not slow.body
+    slow.connection.resume()
+    assert not slow.transport.reading
+    while link.clock.turn():
+        pass
+    assert slow.body == EVENTS_BODY
+    assert slow.transport.reading
