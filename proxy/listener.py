@@ -80,6 +80,7 @@ class ClientConnection(asyncio.Protocol):
         "party",
         "peer",
         "proven",
+        "tenant",
     )
 
     def __init__(self, plane: "DataPlane") -> None:
@@ -107,6 +108,7 @@ class ClientConnection(asyncio.Protocol):
         self.peer = b""
         self.party = ""  # whom the address stands for
         self.proven = False  # it has asked for something that is not open to all
+        self.tenant = ""  # whose key it has shown last
 
     # What the exchange and the drain do ---------------------------------------------------
 
@@ -156,7 +158,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def holder(self) -> str:
-        return (self._head.tenant if self._head is not None else "") or self.party
+        return self.tenant or self.party
 
     @property
     def waits(self) -> bool:
@@ -167,7 +169,11 @@ class ClientConnection(asyncio.Protocol):
     def give_way(self) -> None:
         if self._phase is Phase.BODY:
             self._refuse(self._plane.no_room())
-        elif self._phase is Phase.HEAD and not self._buffer:
+        elif (
+            self._phase is Phase.HEAD
+            and not self._buffer
+            and not self._transport.get_write_buffer_size()
+        ):
             self._transport.close()  # as after client_idle_s
         else:
             self.release_body()
@@ -305,11 +311,7 @@ class ClientConnection(asyncio.Protocol):
             self.release_body()
         try:
             self._head = parse_request_head(data[:end])
-            if self.excess and not self._plane.seat(self):  # others may have left meanwhile
-                self._head.keep_alive = False
-            else:
-                self.excess = False
-            self._route = self._plane.admit(self._head, self, excess=self.excess)
+            self._route = self._plane.admit(self._head, self)
         except PenstockError as refusal:
             self._refuse(refusal)
             return
@@ -425,7 +427,8 @@ class ClientConnection(asyncio.Protocol):
         """Answer an error before there is an exchange."""
         head = self._head
         answer = self._plane.answer(self._transport, head)
-        if head is None or head.length != 0 or len(self._buffer) > EARLY_BYTES_MAX:
+        early_bytes = len(self._buffer)
+        if head is None or head.length != 0 or early_bytes > EARLY_BYTES_MAX or self.excess:
             answer.keep_alive = False  # what follows is a body that nobody reads
         self._tell(error, head, answer)
         self.release_body()

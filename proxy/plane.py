@@ -12,7 +12,7 @@ from math import inf
 from random import Random
 from secrets import token_hex
 from time import monotonic, time
-from typing import Final
+from typing import Final, cast
 
 import orjson
 
@@ -131,6 +131,7 @@ class DataPlane:
         self.certificates = configuration.certificates
         self.credentials = configuration.credentials
         self.tenants = configuration.tenants
+        self._seats.keyed = bool(self.tenants)
         self.sessions = configuration.sessions
         self.prefixes = configuration.prefixes
         self.counting = configuration.counting
@@ -166,7 +167,8 @@ class DataPlane:
 
     def enter(self, client: ClientConnection) -> bool:
         """Count a client in; False when not even its head is to be read."""
-        if len(self.clients) - self._seated >= EXCESS_MAX and not self._may_sit(client):
+        full = len(self.clients) - self._seated >= EXCESS_MAX
+        if full and not self._may_sit(client) and not self._takes_place(client):
             self._make_seats(client)
             return False
         self.clients.add(client)
@@ -174,14 +176,29 @@ class DataPlane:
 
     def seat(self, client: ClientConnection) -> bool:
         """Give a client that has entered one of the places of those that are served."""
-        if not self._may_sit(client):
+        if not self._may_sit(client) and not (client.proven and self._takes_place(client)):
             self._make_seats(client)
             return False
         self._seated += 1
         return True
 
+    def _takes_place(self, client: ClientConnection) -> bool:
+        """Where keys are asked for: another gives its place to the client at once."""
+        if not self.tenants or (client.proven and self._fills(client)):
+            return False
+        victim = self._seats.taken(self.clients, self._seats_in_all, client)
+        if victim is None:
+            return False
+        self.clients.discard(cast(ClientConnection, victim))
+        self._seated -= not victim.excess
+        victim.excess = True
+        victim.give_way()
+        return True
+
     def _make_seats(self, wanting: ClientConnection) -> None:
         """Let those who ask for nothing make room, a moment later; looking takes a look at all."""
+        if self.tenants and not wanting.proven:
+            return
         now_s = monotonic()
         if now_s - self._cleared_s >= MAKE_SEATS_S:
             self._cleared_s = now_s
@@ -197,7 +214,11 @@ class DataPlane:
         seats = self._seats_in_all
         if self._seated <= NEAR * seats:
             return True
-        return self._seated < seats and not self._seats.fills(client.holder, self.clients, seats)
+        return self._seated < seats and not self._fills(client)
+
+    def _fills(self, client: ClientConnection) -> bool:
+        name = self._seats.name_of(client)
+        return self._seats.fills(name, self.clients, self._seats_in_all)
 
     @property
     def _seats_in_all(self) -> int:
@@ -242,17 +263,13 @@ class DataPlane:
 
     # Requests ----------------------------------------------------------------------------------
 
-    def admit(
-        self, head: RequestHead, client: ClientConnection, *, excess: bool = False
-    ) -> Route | None:
+    def admit(self, head: RequestHead, client: ClientConnection) -> Route | None:
         """Accept a request by its head, before its body is read; None: answered here.
 
-        The place for whatever refuses by head alone. `excess`: its client is one too many.
-        Raises a PenstockError.
+        The place for whatever refuses by head alone. Raises a PenstockError.
         """
         path = head.path
-        if self.tenants and not self._open_to_all(head):
-            head.tenant = self.tenants.of(head.headers)
+        self._identify(head, client)
         if path in WEBSOCKET_PATHS:
             raise UpgradeRequired
         limit_bytes = self.settings.limits.body_bytes
@@ -265,12 +282,22 @@ class DataPlane:
             if head.method == b"OPTIONS" and self.settings.listen.cors_origins:
                 return None
             raise UnknownPath
-        if excess:
+        if client.excess:
             raise self.overloaded("connections", "Too many connections are open; retry.")
         if self.overload.reason:
             raise self.overloaded(self.overload.reason)
         self._check_room(head, client)
         return route
+
+    def _identify(self, head: RequestHead, client: ClientConnection) -> None:
+        """Whose request it is; and a place, if its client has none. Raises Unauthorized."""
+        if self.tenants and not self._open_to_all(head):
+            head.tenant = client.tenant = self.tenants.of(head.headers)
+            client.proven = True
+        if client.excess:  # others may have left meanwhile, or give way to a key
+            client.excess = not self.seat(client)
+            if client.excess:
+                head.keep_alive = False
 
     def _check_room(self, head: RequestHead, client: ClientConnection) -> None:
         """Whether there is room for the body, and for one more request of whose it is."""

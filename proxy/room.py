@@ -5,7 +5,8 @@ while there is room for all. When another needs it, it is taken from whoever hol
 most of it without using it. What is under way is never taken; but near the limit
 whoever has more than an even share begins nothing more, as long as others are there.
 A holder is a tenant, or an address where there are no tenants: behind one address
-everybody is one holder, whom this leaves alone.
+everybody is one holder, whom this leaves alone. Where there are tenants, all who have
+shown no key are one holder of connections, and nobody who has shown one gives way to them.
 """
 
 from collections import Counter
@@ -17,6 +18,10 @@ from typing import Final, Protocol
 
 # Whoever has held something for less than this may still be about to use it.
 HELD_S: Final = 1.0
+# A client that has shown no key may still be about to; by then another like it may have its place.
+GRACE_S: Final = 0.25
+# The holder of all places of those who have shown no key, where keys are asked for.
+STRANGERS: Final = "*"
 # So many give way at a time: each is answered, and logged.
 CLEARED: Final = 64
 # Above this share of the seats, one holder may have no more than an even share of them.
@@ -50,6 +55,10 @@ class Guest(Protocol):
         """Whether no request of it is under way."""
 
     def give_way(self) -> None: ...
+
+
+# One that may be taken: whether a stranger's, how many its holder has, since when (negative).
+Place = tuple[bool, int, float, Guest]
 
 
 class Bodies:
@@ -196,10 +205,13 @@ class Seats:
         "_fills",
         "_looked_s",
         "_seated",
+        "_strangers",
         "_waiting",
+        "keyed",
     )
 
     def __init__(self) -> None:
+        self.keyed = False  # whether keys are asked for
         self._crowds: frozenset[str] = frozenset()
         self._fills: frozenset[str] = frozenset()
         self._seated: Counter[str] = Counter()
@@ -207,7 +219,9 @@ class Seats:
         self._asking = ""
         self._asked_s = float("-inf")
         self._looked_s = float("-inf")
-        self._waiting: list[Guest] = []  # as of the last look; who goes first is last
+        # As of the last look: who goes first is last; and how many strangers an address has.
+        self._waiting: list[Place] = []
+        self._strangers: Counter[str] = Counter()
         self._cleared_s = float("-inf")
 
     def clear(self, guests: Collection[Guest], limit: int, wanting: Guest) -> None:
@@ -216,14 +230,56 @@ class Seats:
         Strangers' first; of these, and then of the others, those of who has most, and those
         that waited longest. What a stranger asked for meanwhile buys it no time.
         """
+        self._look_who_waits(guests, limit, wanting)
+        for _ in range(min(CLEARED, len(self._waiting))):
+            guest = self._waiting.pop()[3]
+            if guest in guests and guest.waits:
+                guest.give_way()
+
+    def taken(self, guests: Collection[Guest], limit: int, wanting: Guest) -> Guest | None:
+        """Who gives its place to `wanting` at once, where keys are asked for.
+
+        To a stranger only another: the oldest of the address that has most of them, and not
+        within its grace unless that address has more of them than the newcomer's.
+        """
+        now_s = self._look_who_waits(guests, limit, wanting)
+        own = 0
+        if not wanting.proven:
+            self._strangers[wanting.holder] += 1
+            own = self._strangers[wanting.holder]
+        waiting = self._waiting
+        at = len(waiting)
+        for _ in range(min(at, 2 * CLEARED)):  # some are gone, or have no seat to give
+            at -= 1
+            stranger, count, _, guest = waiting[at]
+            if guest not in guests or not guest.waits or guest.proven is stranger:
+                del waiting[at]
+                continue
+            if wanting.proven and guest.excess:
+                continue
+            young = count <= own and now_s - guest.made_s < GRACE_S
+            if not wanting.proven and (young or not stranger):
+                return None
+            del waiting[at]
+            return guest
+        return None
+
+    def name_of(self, guest: Guest) -> str:
+        """Whose place it is."""
+        return guest.holder if guest.proven or not self.keyed else STRANGERS
+
+    def _look_who_waits(self, guests: Collection[Guest], limit: int, wanting: Guest) -> float:
         now_s = monotonic()
         if now_s - self._cleared_s >= LOOK_S_PER_GUEST * len(guests):
             self._cleared_s = now_s
-            self._waiting = _idle(guests, limit, wanting, now_s)
-        for _ in range(min(CLEARED, len(self._waiting))):
-            guest = self._waiting.pop()
-            if guest in guests and guest.waits:
-                guest.give_way()
+            self._strangers.clear()
+            if self.keyed:
+                known = [guest for guest in guests if guest.proven]
+                self._waiting = _idle(known, limit, wanting, now_s)
+                self._waiting += _in_turn(guests, self._strangers)
+            else:
+                self._waiting = _idle(guests, limit, wanting, now_s)
+        return now_s
 
     def crowds(self, holder: str, guests: Collection[Guest], limit: int) -> bool:
         """Whether the requests of one holder take more than an even share of all seats."""
@@ -245,7 +301,7 @@ class Seats:
         at_work: Counter[str] = Counter()
         seated: Counter[str] = Counter()
         for guest in guests:
-            name = guest.holder
+            name = self.name_of(guest)
             seated[name] += not guest.excess
             if not guest.waits:
                 at_work[name] += 1
@@ -257,9 +313,16 @@ class Seats:
 
 
 def _uneven(held: Counter[str], limit: int) -> frozenset[str]:
-    """Who has more than an even share, as long as others are there."""
-    even = limit / max(1, len(held))
-    return frozenset(name for name, count in held.items() if len(held) > 1 and count > even)
+    """Who has more than an even share, as long as others are there.
+
+    Strangers make nobody's share smaller.
+    """
+    holders = len(held) - (STRANGERS in held)
+    even = limit / max(1, holders)
+    uneven = {name for name, count in held.items() if holders > 1 and count > even}
+    if holders and held[STRANGERS] > limit / (holders + 1):
+        uneven.add(STRANGERS)
+    return frozenset(uneven)
 
 
 def _only(guest: Guest, own_bytes: int) -> bool:
@@ -267,7 +330,24 @@ def _only(guest: Guest, own_bytes: int) -> bool:
     return own_bytes == guest.body_bytes
 
 
-def _idle(guests: Collection[Guest], limit: int, wanting: Guest, now_s: float) -> list[Guest]:
+def _in_turn(guests: Collection[Guest], strangers: Counter[str]) -> list[Place]:
+    """Those who have shown no key; they are counted by address.
+
+    Who goes first is last: of the address that has most, then of those that then have most.
+    """
+    young_first = sorted(
+        (guest for guest in guests if not guest.proven), key=attrgetter("made_s"), reverse=True
+    )
+    places: list[Place] = []
+    for guest in young_first:
+        name = guest.holder
+        strangers[name] += 1
+        places.append((True, strangers[name], -guest.made_s, guest))
+    places.sort(key=itemgetter(1, 2))
+    return places
+
+
+def _idle(guests: Collection[Guest], limit: int, wanting: Guest, now_s: float) -> list[Place]:
     """Whose places may be taken for another; who goes first is last."""
     held: Counter[str] = Counter({wanting.holder: 0})
     waiting: list[tuple[str, Guest]] = []
@@ -279,10 +359,10 @@ def _idle(guests: Collection[Guest], limit: int, wanting: Guest, now_s: float) -
             waiting.append((name, guest))
     # Whoever has more than an even share of all may not even hold them for a moment.
     even = limit / len(held) if len(held) > 1 else limit
-    idle: list[tuple[bool, int, float, Guest]] = []
+    idle: list[Place] = []
     for name, guest in waiting:
         since_s = guest.began_s if guest.proven else guest.made_s
         if held[name] > even or now_s - since_s >= HELD_S:
-            idle.append((guest.proven, -held[name], since_s, guest))
-    idle.sort(key=itemgetter(0, 1, 2), reverse=True)
-    return [guest for _, _, _, guest in idle]
+            idle.append((not guest.proven, held[name], -since_s, guest))
+    idle.sort(key=itemgetter(0, 1, 2))
+    return idle

@@ -172,3 +172,46 @@ async def test_who_only_keeps_busy_takes_no_seats(guard: Guard, kind: str) -> No
         attacker.cancel()
     await asyncio.gather(*attackers, return_exceptions=True)
     assert served >= 17
+
+
+@pytest.mark.parametrize("held_s", [0.8, 0.0])
+async def test_strangers_of_many_addresses_take_nothing_from_a_key(
+    guard: Guard, held_s: float
+) -> None:
+    """They hold connections and ask for nothing; one that ends is made anew."""
+    _, penstock = await guard(limits={"connections": 100}, tenants=TENANTS)
+
+    async def attack(address: str) -> None:
+        while True:
+            with contextlib.suppress(OSError, TimeoutError):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", penstock.port, local_addr=(address, 0)
+                )
+                try:
+                    await asyncio.wait_for(reader.read(), held_s or 60.0)
+                finally:
+                    writer.transport.abort()
+            await asyncio.sleep(0.02)
+
+    kept = [await Client.open(penstock, keyed("victim")) for _ in range(20)]
+    for client in kept:
+        assert (await client.answer()).status == 200
+    attackers = [asyncio.create_task(attack(f"127.0.0.{2 + i % 40}")) for i in range(160)]
+    await asyncio.sleep(HELD_S)
+    served = 0
+    for _ in range(40):
+        with contextlib.suppress(OSError, EOFError):
+            client = await Client.open(penstock, keyed("victim"))
+            served += (await client.answer()).status == 200
+            client.close()
+        await asyncio.sleep(0.05)
+    again = 0
+    for client in kept:
+        with contextlib.suppress(OSError, EOFError):
+            client.send(keyed("victim"))
+            again += (await client.answer()).status == 200
+    for attacker in attackers:
+        attacker.cancel()
+    await asyncio.gather(*attackers, return_exceptions=True)
+    assert again == 20
+    assert served >= 39

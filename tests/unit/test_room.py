@@ -5,7 +5,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from proxy.room import CLEARED, HELD_S, LOOK_S_PER_GUEST, Bodies, Seats
+from proxy.room import CLEARED, GRACE_S, HELD_S, LOOK_S_PER_GUEST, STRANGERS, Bodies, Seats
 
 LIMIT = 1_000
 
@@ -317,3 +317,82 @@ def test_who_has_most_of_the_places_leaves_the_last_to_whoever_asked() -> None:
 def test_one_address_alone_crowds_nobody() -> None:
     idle = [Client("other", idle=True) for _ in range(5)]
     assert not Seats().crowds("ingress", [Client("ingress") for _ in range(95)] + idle, 100)
+
+
+def keyed_seats() -> Seats:
+    seats = Seats()
+    seats.keyed = True
+    return seats
+
+
+def strangers_of(addresses: int, each: int, age_s: float) -> list[Client]:
+    return [
+        Client(f"stranger {i % addresses}", age_s=age_s, proven=False, idle=True)
+        for i in range(addresses * each)
+    ]
+
+
+def test_who_has_shown_a_key_never_gives_way_to_strangers() -> None:
+    """However many addresses they have, and however much of its own share it has."""
+    strangers = strangers_of(40, 4, age_s=0.1)
+    kept = [Client("victim", age_s=60.0, idle=True) for _ in range(40)]
+    newcomer = Client("stranger 40", age_s=0.0, proven=False, idle=True, excess=True)
+    assert keyed_seats().taken([*strangers, *kept], 200, newcomer) in strangers
+    assert keyed_seats().taken(kept, 40, newcomer) is None
+
+
+def test_who_shows_a_key_takes_the_place_of_a_stranger_that_has_just_come() -> None:
+    strangers = strangers_of(40, 4, age_s=0.0)
+    kept = [Client("victim", age_s=60.0, idle=True) for _ in range(40)]
+    reading = Client("victim", age_s=0.0, proven=False, idle=True, excess=True)
+    wanting = Client("victim", age_s=0.0, excess=True)
+    guests = [*strangers, *kept, reading, wanting]
+    seats = keyed_seats()
+    for _ in range(160):
+        taken = seats.taken(guests, 200, wanting)
+        assert taken in strangers
+        guests.remove(taken)
+        strangers.remove(taken)
+    assert seats.taken(guests, 200, wanting) not in (reading, wanting)
+
+
+def test_of_strangers_whoever_has_most_goes_first_and_one_alone_has_a_grace() -> None:
+    several, alone = strangers_of(1, 3, age_s=0.1), strangers_of(40, 1, age_s=0.1)
+    guests = several + alone[1:]
+    seats = keyed_seats()
+    for left in (2, 1):
+        taken = seats.taken(guests, 200, Client(f"new {left}", proven=False, idle=True))
+        assert taken in several
+        guests.remove(taken)
+    assert seats.taken(guests, 200, Client("new", proven=False, idle=True)) is None
+    for client in guests:
+        client.made_s -= GRACE_S
+    assert seats.taken(guests, 200, Client("new too", proven=False, idle=True)) in guests
+
+
+def test_an_address_with_most_strangers_makes_no_other_go() -> None:
+    guests = [*strangers_of(1, 50, age_s=0.1), *strangers_of(2, 1, age_s=0.2)[1:]]
+    seats = keyed_seats()
+    for _ in range(5):
+        again = Client("stranger 0", age_s=0.0, proven=False, idle=True)
+        assert seats.taken(guests, 200, again) is None
+
+
+def test_a_stranger_that_has_shown_a_key_since_the_last_look_stays() -> None:
+    guests = strangers_of(1, 2, age_s=1.0)
+    seats = keyed_seats()
+    assert seats.taken(guests * 100, 200, Client("victim", excess=True)) is guests[0]
+    guests[1].proven = True
+    assert seats.taken(guests[1:] * 200, 200, Client("victim", excess=True)) is None
+
+
+def test_strangers_make_nobodys_share_smaller_and_have_one_together() -> None:
+    guests = [Client("victim", idle=True) for _ in range(60)]
+    guests += [Client("other", idle=True) for _ in range(10)]
+    guests += strangers_of(130, 1, age_s=0.1)
+    seats = keyed_seats()
+    assert not seats.fills("victim", guests, 200)
+    assert seats.fills(STRANGERS, guests, 200)
+    assert seats.name_of(guests[-1]) == STRANGERS
+    assert seats.name_of(guests[0]) == "victim"
+    assert not keyed_seats().fills(STRANGERS, guests[70:], 100)  # nobody else is there
