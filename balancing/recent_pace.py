@@ -64,8 +64,9 @@ class RecentPace:
 
     def is_odd(self, ratio: float) -> bool:
         """Whether an answer took longer than a backend that is as quick as usual explains."""
-        ratios = self._ratios
-        return len(ratios) >= ENOUGH and ratio > ODD * max(ODD_MIN, self.usual)
+        if ratio <= ODD * ODD_MIN or len(self._ratios) < ENOUGH:
+            return False  # as nearly all are
+        return ratio > ODD * self.usual
 
     @property
     def enough(self) -> bool:

@@ -285,7 +285,9 @@ class AnswerBare(AnswerEmpty):
 
     So vLLM ends what it gives up in its queue, and some requests that no engine has a token
     for (beam search, when the best beam ends at once). Another backend is asked once, where the
-    retry budget has room; else this is the answer. No client can accuse a backend by it.
+    retry budget has room: if it says the same, that is the answer. If it has none, this is, for a
+    beam search alone: anything else would be cut, and look whole. No client can accuse a backend
+    by it.
     """
 
     suspicious = False

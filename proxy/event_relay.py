@@ -48,6 +48,14 @@ BEGINNING_BYTES: Final = 4_096
 _NOTHING_ORDINARY: Final = b""  # more of it than of events: every read is looked at
 
 
+def may_be_bare(body: bytes) -> bool:
+    """Whether a request may have an answer without a token: a beam search.
+
+    Quotes inside JSON text are escaped, so no prompt looks like it.
+    """
+    return body.find(b'"use_beam_search"') >= 0
+
+
 class EventRelay(Relay):
     """Relays a stream. `made` is told the id of the stored response that it begins.
 

@@ -43,7 +43,7 @@ from proxy.errors import (
     StreamBroken,
     StreamOutOfClientTime,
 )
-from proxy.event_relay import EventRelay
+from proxy.event_relay import EventRelay, may_be_bare
 from proxy.heads import RequestHead
 from proxy.metrics import Histogram, PoolMetrics
 from proxy.paths import Route
@@ -337,6 +337,10 @@ class Exchange:
         """Whether another backend may try what this one failed. Raises when its time is over."""
         if not error.retryable or self._reached >= ATTEMPTS_MAX:
             return False
+        if isinstance(error, AnswerBare):  # once more, if at all: a full fleet answers so too
+            if self.bare is not None:
+                return False
+            self.bare = self._relay
         if isinstance(error, NotHere):
             if not self._plane.gate.may_search(self.ask, len(self.body), now_s):
                 raise self._nobody()
@@ -348,10 +352,6 @@ class Exchange:
         over = self.patience.over(now_s, started=self.answer.started)
         if over is not None:
             raise over
-        if isinstance(error, AnswerBare):  # once more, if at all: a full fleet answers so too
-            if self.bare is not None:
-                return False
-            self.bare = self._relay
         works = error.reached and self.route.engine
         if works and not self._plane.gate.may_retry(lease, cause, now_s):
             self._plane.metrics.attempts.add("over_budget")
@@ -433,9 +433,8 @@ class Exchange:
 
     def _fail(self, error: PenstockError) -> None:
         """Tell the client, in whatever way is still open."""
-        bare = self.bare or (self._relay if isinstance(error, AnswerBare) else None)
-        begun = self._phase_now == "decode"
-        if isinstance(bare, EventRelay) and isinstance(error, BackendError) and not begun:
+        bare = self.bare if isinstance(error, BackendError) and may_be_bare(self.body) else None
+        if isinstance(bare, EventRelay) and self._phase_now != "decode":
             bare.pass_bare()  # nobody has more to say
             return
         self._error = error
