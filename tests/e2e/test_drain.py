@@ -71,7 +71,7 @@ async def test_a_drain_drops_nothing(simulate: Simulate, serve: Serve, number: i
             assert (await late.read()).endswith(DONE)
             assert late.headers.get("connection") == "close"
         await until_refused(penstock, 2)
-        assert 0.4 < time.monotonic() - began_s < 1.0
+        assert 0.4 < time.monotonic() - began_s < 2.5  # the grace, on a busy machine too
         assert await asyncio.wait_for(idle.read(), 2.0) == b""
         idle_writer.transport.abort()
         assert penstock.process.returncode is None
