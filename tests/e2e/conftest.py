@@ -147,9 +147,8 @@ async def guard(simulate: Simulate, serve: Serve) -> AsyncIterator[Guard]:
         return server, started[-1]
 
     yield start
-    for client in Client.opened:
+    for client in [*Client.opened]:
         client.close()
-    Client.opened.clear()
     for penstock in started:
         async with (
             aiohttp.ClientSession() as session,

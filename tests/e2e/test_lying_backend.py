@@ -29,6 +29,7 @@ async def test_absurd_usage_is_bounded_and_a_refusal_midway_is_told(serve: Serve
             backend.expect((streamed(*events),))
             client = await Client.open(penstock, request(b"Connection: close", body=BODY))
             got = await client.rest(5.0)
+            client.close()
             assert got is not None
             assert got.endswith(b"0\r\n\r\n")
         lines = (await penstock.metrics()).splitlines()

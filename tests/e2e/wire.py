@@ -95,6 +95,8 @@ class Client:
             return b""
 
     def close(self) -> None:
+        if self in self.opened:
+            self.opened.remove(self)
         self._writer.transport.abort()
 
 
