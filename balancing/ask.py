@@ -1,67 +1,141 @@
-"""What a request wants, as the balancing sees it. `peek` reads it from the request."""
+"""What a request wants, as far as choosing a backend needs it. `peek` reads it."""
 
-import msgspec
+from typing import Any, Final
 
-from balancing.output_length import PRIOR_TOKENS
-from balancing.prompt_blocks import BLOCKS_MAX
-from balancing.tokens import NOTHING, Measure, TokenEstimator
+from penstock.balancing.output_length import PRIOR_TOKENS
+from penstock.balancing.prompt_blocks import BLOCKS_MAX
+from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
+
+FIELDS: Final = (
+    "block_tokens",
+    "blocks",
+    "choices",
+    "client",
+    "counted",
+    "engine",
+    "first_pool",
+    "generates",
+    "home",
+    "likely",
+    "max_tokens",
+    "measured",
+    "media_block_tokens",
+    "media_parts",
+    "model",
+    "output_tokens",
+    "path",
+    "prompt_tokens",
+    "prompts",
+    "reads_cache",
+    "response_id",
+    "session",
+    "stream",
+    "tenant",
+    "text_blocks",
+    "uncut",
+    "usage_options",
+)
+_NAMES: Final = frozenset(FIELDS)
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """One request.
+class Ask:
+    """One request. All fields are set at the start, except `home`, which the gate sets.
 
-    `prompt_tokens` is the estimate for all prompts together, `measured` and
-    `counted` what it was made from; `prompts` and `choices` say how many engine
-    requests the backend makes of it (prompts x choices). `max_tokens` is the
-    client's cap, None when not given.
+    `prompt_tokens` is the estimate for all prompts together, made from `measured` or
+    `counted`. `prompts` and `choices` tell how many engine requests the backend makes of
+    it (prompts x choices). `max_tokens` is the client's limit, None when it gave none.
     """
 
-    path: str
-    model: str | None = None
-    prompt_tokens: int = 1
-    measured: Measure = NOTHING  # nothing: the tokens are known, or it is no text
-    counted: Measure | None = None
-    media_parts: int = 0
-    prompts: int = 1
-    choices: int = 1
-    max_tokens: int | None = None
-    stream: bool = False
-    # What makes a backend report the usage that the client does not want; empty: nothing is to
-    # change.
-    usage_options: bytes = b""
-    generates: bool = True
-    engine: bool = True  # an engine works on it: its answer says that the engine does
-    session: str | None = None  # whose cache it may share; never to be logged
-    tenant: str = ""  # who asks; nothing where nobody is asked
-    client: str = ""  # the same for the health of backends: the tenant, else the address
-    response_id: str | None = None  # of a stored response that it refers to, at one backend
-    first_pool: bool = False  # no model decides
-    blocks: tuple[int, ...] = ()  # of its text, as prefix caches would share it
-    block_tokens: float = 0.0  # what each of them is in tokens
-    text_blocks: int = BLOCKS_MAX  # so many; from the first inline image on:
-    media_block_tokens: float = 0.0
-    reads_cache: bool = True  # whether an engine looks for its beginning there
-    uncut: bool = False  # text that no backend shortens to what its model takes
-    likely: float = 1.0  # that an engine computes the prompt, rather than refuses it
-    output_tokens: float = PRIOR_TOKENS  # expected of each choice
-    home: str | None = None  # the backend where its session was last
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        path: str,
+        model: str | None = None,
+        prompt_tokens: int = 1,
+        measured: Measure = NOTHING,
+        counted: Measure | None = None,
+        media_parts: int = 0,
+        prompts: int = 1,
+        choices: int = 1,
+        max_tokens: int | None = None,
+        stream: bool = False,
+        usage_options: bytes = b"",
+        generates: bool = True,
+        engine: bool = True,
+        session: str | None = None,
+        tenant: str = "",
+        client: str = "",
+        response_id: str | None = None,
+        first_pool: bool = False,
+        blocks: tuple[int, ...] = (),
+        block_tokens: float = 0.0,
+        text_blocks: int = BLOCKS_MAX,
+        media_block_tokens: float = 0.0,
+        reads_cache: bool = True,
+        uncut: bool = False,
+        likely: float = 1.0,
+        output_tokens: float = PRIOR_TOKENS,
+        home: str | None = None,
+    ) -> None:
+        self.path = path
+        self.model = model
+        self.prompt_tokens = prompt_tokens
+        self.measured = measured  # NOTHING: the tokens are known, or the prompt is not text
+        self.counted = counted
+        self.media_parts = media_parts
+        self.prompts = prompts
+        self.choices = choices
+        self.max_tokens = max_tokens
+        self.stream = stream
+        # The options that make a backend report usage which the client did not ask for. Empty:
+        # change nothing.
+        self.usage_options = usage_options
+        self.generates = generates
+        self.engine = engine  # an engine works on it, so its answer shows that the engine works
+        self.session = session  # the session whose cache it may share; never to be logged
+        self.tenant = tenant  # empty when no tenants are configured
+        self.client = client  # whom failures are counted for: the tenant, else the address
+        self.response_id = response_id  # of a stored response that it refers to, at one backend
+        self.first_pool = first_pool  # it goes to the first pool, whatever the model
+        self.blocks = blocks  # hashes of its text, block by block, as prefix caches share it
+        self.block_tokens = block_tokens  # tokens of each of the first `text_blocks` blocks
+        self.text_blocks = text_blocks  # how many blocks come before the first inline image
+        self.media_block_tokens = media_block_tokens  # tokens of each block after them
+        self.reads_cache = reads_cache  # whether the engine looks the prompt up in its cache
+        self.uncut = uncut  # no backend shortens the text to the model's context
+        self.likely = likely  # probability that an engine computes the prompt, not refuses it
+        self.output_tokens = output_tokens  # expected for each choice
+        self.home = home  # the name of the backend that its session belongs to
+
+    def changed(self, **fields: Any) -> "Ask":
+        """A copy with these fields changed."""
+        unknown = fields.keys() - _NAMES
+        assert not unknown, unknown
+        other = Ask(self.path)
+        for name in FIELDS:
+            setattr(other, name, fields[name] if name in fields else getattr(self, name))
+        return other
+
+    def sized(self, tokens: int, **fields: Any) -> "Ask":
+        """A copy whose prompt has this many tokens, with these fields changed."""
+        share = tokens / self.prompt_tokens
+        return self.changed(
+            prompt_tokens=tokens,
+            block_tokens=self.block_tokens * share,
+            media_block_tokens=self.media_block_tokens * share,
+            **fields,
+        )
 
     def with_count(self, counted: Measure, estimator: TokenEstimator) -> "Ask":
-        """The same request, its text counted by a tokenizer: (tokens, turns)."""
+        """A copy with the text counted by a tokenizer: (tokens, turns)."""
         tokens = estimator.estimate(
             self.model, self.measured, self.media_parts, counted, self.client
         )
-        share = tokens / self.prompt_tokens
-        return msgspec.structs.replace(
-            self,
-            prompt_tokens=tokens,
-            counted=counted,
-            block_tokens=self.block_tokens * share,
-            media_block_tokens=self.media_block_tokens * share,
-        )
+        return self.sized(tokens, counted=counted)
 
     def leading_tokens(self, blocks: int) -> int:
-        """What so many of its first blocks are in tokens. The last token is never cached."""
+        """The tokens of the first `blocks` blocks. The last token is never cached."""
         known = blocks * self.block_tokens
         if blocks > self.text_blocks:
             known = self.text_blocks * self.block_tokens

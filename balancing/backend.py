@@ -1,41 +1,40 @@
-"""One backend as the balancing sees it: its load, its fitness, its speed.
+"""One backend as the policies see it: its load, its health, its speed.
 
-The load is counted here at event time because no scrape can tell it in time.
-Only a `Lease` changes `own`; `remote` is what other replicas of this proxy
-report and is zero while there is one. What policies read is the sum.
+The load is counted here at event time, because a scrape comes too late. Only a `Lease`
+changes `own`. `remote` is what other replicas of this proxy report of theirs, zero while there
+is only one. Policies read the sum of both.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from balancing.accusers import Accusers
-from balancing.cache_shadow import CacheShadow
-from balancing.decode_speed import DecodeSpeed
-from balancing.engine_report import EngineReport
-from balancing.latency import PeakEwma
-from balancing.load import Load
-from balancing.penalty import Penalty
-from balancing.prefill_speed import PRIOR_WORK_PER_S, PrefillSpeed
-from balancing.refusals import Refusals
-from balancing.slow_start import SlowStart
+from penstock.balancing.accusers import Accusers
+from penstock.balancing.ask import Ask
+from penstock.balancing.cache_shadow import CacheShadow
+from penstock.balancing.decode_speed import DecodeSpeed
+from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.latency import PeakEwma
+from penstock.balancing.load import Load
+from penstock.balancing.penalty import Penalty
+from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, PrefillSpeed
+from penstock.balancing.queued_prompts import QueuedPrompts
+from penstock.balancing.refusals import Refusals
+from penstock.balancing.remote_load import RemoteLoad
+from penstock.balancing.slow_start import SlowStart
 
-if TYPE_CHECKING:
-    from balancing.ask import Ask
-    from balancing.lease import Lease
-
-# A speed that was measured longer ago is hardly believed: a backend that looked slow, and so got
-# nothing, is tried again.
+# A speed measured longer ago than this is hardly believed. So a backend that looked slow, and got
+# no requests, is tried again.
 STALE_S: Final = 300.0
-# At first, and twice as long after each time that it was tried again: the first few samples may be
-# of one bad moment.
+# The first such age. It doubles with each new trial, up to STALE_S, because the first few samples
+# may all come from one bad moment.
 STALE_FIRST_S: Final = 30.0
-# More than there are APIs.
+# More than there are paths in the APIs.
 PATHS_MAX: Final = 64
 
 
 class State(StrEnum):
-    """Health as the probes see it; the transitions are in `health.machine`."""
+    """Health by the probes. The transitions are in `health.machine`."""
 
     STARTING = "starting"
     READY = "ready"
@@ -56,13 +55,16 @@ class Backend:
     """A vLLM server: identity, health, load and measured speed."""
 
     __slots__ = (
+        "_bares_in_row",
         "_head_since_s",
         "_measured_s",
         "_prefilling",
+        "_progress_at_bare",
         "_stale_s",
         "accusers",
         "admin_state",
         "back_since_s",
+        "bare_since_s",
         "cache",
         "contexts",
         "decode_speed",
@@ -70,6 +72,8 @@ class Backend:
         "engine_requests_peak",
         "failing_since_s",
         "failures_total",
+        "kept_bytes",
+        "kept_of",
         "latency",
         "models",
         "name",
@@ -101,36 +105,41 @@ class Backend:
         self.state = State.STARTING
         self.reason = "loading"
         self.admin_state = AdminState.READY
-        # Id to its card as the backend's /v1/models gives it; None: not read yet, serves any.
+        # Model id -> its card from the backend's /v1/models. None: unread, so it serves any model.
         self.models: Mapping[str, bytes] | None = None
-        # Of them, how long a prompt each takes, and any at the most (None); where that is told.
+        # Model id -> context length, and None -> the longest of them; as far as /v1/models tells.
         self.contexts: Mapping[str | None, int] = {}
         self.own = Load()
-        self.retrying: dict[str, int] = {}  # of `own.retries`, how many are whose
-        self.remote = Load()
+        self.retrying: dict[str, int] = {}  # `own.retries` by client
+        self.remote = RemoteLoad()
         self.requests_total = 0
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
-        self.accusers = Accusers()  # who met the failures of the present row
-        self.served: set[str] = set()  # paths that had a whole answer of its engine
-        self.failing_since_s = float("-inf")  # the first failure of the present row
+        self.accusers = Accusers()  # the clients that met the failures of the present run
+        self._bares_in_row = 0  # answers without a token in a row
+        self._progress_at_bare = 0
+        self.bare_since_s = float("-inf")  # the first of these answers
+        self.served: set[str] = set()  # paths for which its engine gave a whole answer
+        self.failing_since_s = float("-inf")  # the first failure of the present run
         self.penalty = Penalty()
         self.refusals = Refusals()
-        self.progress = 0  # moves whenever the engine was seen to generate
-        self.doubted = False  # ejected on suspicion: better than nobody
+        self.progress = 0  # grows whenever the engine was seen to generate
+        self.doubted = False  # ejected on suspicion: it serves when no other can
         self.slow_start: SlowStart | None = None  # while warming
-        self.back_since_s = float("-inf")  # the last return from an ejection
+        self.back_since_s = float("-inf")  # its last return from an ejection
         self.report: EngineReport | None = None
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
-        self.prefilled_work = 0  # of all requests ever
+        self.prefilled_work = 0  # prefill work of all requests ever
+        self.kept_bytes = 0  # bytes of its answers that are held back
+        self.kept_of: dict[str, int] = {}  # `kept_bytes` by client
         self.latency = PeakEwma()
         self.cache = CacheShadow()
-        self._measured_s = float("-inf")  # when it last showed its speed
+        self._measured_s = float("-inf")  # when its speed was measured last
         self._stale_s = STALE_FIRST_S
-        self.engine_requests_peak = 0  # of our own, since the last scrape began
+        self.engine_requests_peak = 0  # the most of our own since the last scrape began
         # Leases whose prompts are not prefilled yet, oldest first (a dict as an ordered set).
-        self._prefilling: dict[Lease, None] = {}
+        self._prefilling: dict[QueuedPrompts, None] = {}
         self._head_since_s = 0.0
 
     def __repr__(self) -> str:
@@ -146,35 +155,35 @@ class Backend:
 
     @property
     def healthy(self) -> bool:
-        """Whether it would answer, as far as its probes tell."""
+        """Whether it would answer, as far as probes tell."""
         return (
             self.state is State.READY or self.state is State.SUSPECT or self.state is State.WARMING
         )
 
-    def may_finish(self, ask: "Ask") -> bool:
-        """Whether it may be asked for what it already has, while it is drained: no new work."""
+    def may_finish(self, ask: Ask) -> bool:
+        """Whether a draining backend may serve a request that needs no engine."""
         return not ask.engine and self.healthy and self.admin_state is AdminState.DRAIN
 
     @property
     def last_resort(self) -> bool:
-        """Whether it is out on suspicion alone: it serves when nobody else can."""
+        """Whether it was ejected on suspicion only. Then it serves when no other can."""
         return self.doubted and self.admin_state is AdminState.READY
 
     @property
     def can_serve(self) -> bool:
-        """Whether any request may come here, if only for want of better."""
+        """Whether requests may be sent here, at least when no other backend can serve."""
         return self.fit or self.last_resort
 
     def lists(self, model: str) -> bool:
-        """Whether the model is among those that the backend itself says it has."""
+        """Whether the backend's own list of models has this model."""
         return self.models is not None and model in self.models
 
     def serves(self, model: str | None) -> bool:
-        """Whether the model is known, or may be: an unread list serves any."""
+        """Whether it serves the model. True also while its list is unread."""
         return model is None or self.models is None or model in self.models
 
     def context_tokens(self, model: str | None) -> int:
-        """How long a prompt it takes, 0 where it did not tell. An adapter's is its base's."""
+        """The context length of a model. 0 if it is not reported. An adapter has its base's."""
         contexts = self.contexts
         return contexts.get(model) or contexts.get(None, 0)
 
@@ -199,14 +208,22 @@ class Backend:
         return self.own.requests + self.remote.requests
 
     def hidden_requests(self, now_s: float) -> float:
-        """Requests that reached the engine by another way, as far as a scrape tells."""
+        """Requests in the engine that no replica reports, as far as scrapes tell."""
         return self.report.hidden_requests(now_s) if self.report is not None else 0.0
 
-    def penalty_tokens(self, now_s: float, client: str = "") -> float:
-        """What its failures make it look to hold to a client, in prefill tokens.
+    def known_requests(self, now_s: float) -> int:
+        """How many requests of a scrape are explained.
 
-        At its measured rate, but not below the prior: the rate of short prompts is a
-        loose lower bound, and a penalty too large passes as soon as one too small.
+        Our own peak since the last scrape began, and those that other replicas report.
+        """
+        self.remote.expire(now_s)
+        return self.engine_requests_peak + self.remote.engine_requests
+
+    def penalty_tokens(self, now_s: float, client: str = "") -> float:
+        """The load penalty for its failures that `client` sees, in prefill tokens.
+
+        It is converted at the measured rate, but not below the prior. The rate of short prompts is
+        a loose lower bound, and a penalty that is too large passes as fast as a small one.
         """
         seconds = self.penalty.read(now_s, client)
         if not seconds:
@@ -214,16 +231,16 @@ class Backend:
         return seconds * max(PRIOR_WORK_PER_S, self.prefill_speed.work_per_s)
 
     def penalty_requests(self, now_s: float, client: str = "") -> float:
-        """The same in requests of the size that it is sent."""
+        """The load penalty, in requests of the size that this backend usually gets."""
         tokens = self.penalty_tokens(now_s, client)
         return tokens * self.requests_total / self.taken_tokens if tokens else 0.0
 
     def waiting_tokens(self, now_s: float) -> float:
-        """Prefill that a new request would wait for: queued, less what the head has had done.
+        """Prefill tokens that a new request would wait for, less those of the head already done.
 
-        Engines prefill first come, first served, so only the oldest request is
-        being worked on; how far it is, the measured rate tells. Without this a
-        20,000-token prompt about to finish looks like one that has just begun.
+        Engines prefill first come, first served, so only the oldest request is being worked
+        on, and the measured rate tells how far it is. Without this a 20,000-token prompt that
+        is about to finish would look like one that has just begun.
         """
         queued = self.queued_prefill_tokens
         head = next(iter(self._prefilling), None)
@@ -232,7 +249,7 @@ class Backend:
         return queued - head.queued_tokens * self._head_done(head, now_s)
 
     def wait_work(self, now_s: float) -> float:
-        """The same as work."""
+        """`waiting_tokens` in units of prefill work."""
         work = float(self.queued_work)
         head = next(iter(self._prefilling), None)
         if head is not None:
@@ -240,26 +257,26 @@ class Backend:
         return work
 
     def wait_s(self, now_s: float) -> float:
-        """The same in seconds, at the measured speed."""
+        """The wait before a new request's prefill in seconds, at the measured speed."""
         return self.wait_work(now_s) * self.prefill_speed.work_s
 
-    def _head_done(self, head: "Lease", now_s: float) -> float:
-        """How much of the oldest prompt is prefilled, 0 to 1."""
+    def _head_done(self, head: QueuedPrompts, now_s: float) -> float:
+        """The part of the oldest prompt that is prefilled, 0 to 1."""
         whole_s = head.queued_work * self.prefill_speed.work_s
         elapsed_s = now_s - self._head_since_s
         return min(1.0, max(0.0, elapsed_s / whole_s)) if whole_s else 1.0
 
     @property
     def head_prefill_s(self) -> float:
-        """What the prompt that is being prefilled takes at the most, at the measured speed.
+        """The longest time that the prompt in prefill can take, at the measured speed.
 
-        As if nothing of it were cached or refused: that it is was only a guess.
+        As if nothing of it were cached or refused, because both are only guesses.
         """
         head = next(iter(self._prefilling), None)
         return head.whole_work * self.prefill_speed.work_s if head is not None else 0.0
 
     def take(self, report: EngineReport) -> None:
-        """What its engine's metrics say now."""
+        """Take a new report of its engine's metrics."""
         before, self.report = self.report, report
         self.cache.take(report, before)
         if before is None:
@@ -270,7 +287,7 @@ class Backend:
             self.restarted()
 
     def restarted(self) -> None:
-        """Its engine began anew, maybe another one: what was learnt of the last is void."""
+        """Its engine restarted or was replaced: forget what was learnt about the old one."""
         self.cache.restarted()
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
@@ -280,29 +297,40 @@ class Backend:
     def failures_in_row(self) -> int:
         return self.accusers.count
 
+    def came_bare(self, now_s: float) -> int:
+        """Count an answer without a token. Returns how many came since the engine generated any."""
+        if self.progress != self._progress_at_bare:
+            self._progress_at_bare = self.progress
+            self._bares_in_row = 0
+        if not self._bares_in_row:
+            self.bare_since_s = now_s
+        self._bares_in_row += 1
+        return self._bares_in_row
+
     def pardon(self) -> None:
-        """What requests told of it is void: it may be another server now."""
+        """Forget what requests showed of it: it may be another server now."""
         self.accusers.clear()
+        self._bares_in_row = 0
         self.refusals = Refusals()
         self.penalty.forgive()
 
     def has_served(self, path: str) -> None:
-        """Its engine gave a whole answer to such a request."""
+        """Note that its engine gave a whole answer to a request for this path."""
         if len(self.served) < PATHS_MAX:
             self.served.add(path)
 
     def measured(self, now_s: float) -> bool:
-        """Whether it has shown its speed lately: what it was long ago says nothing.
+        """Whether its speed was measured lately. An old measurement says nothing.
 
-        Where it is tried again already, what that shows is waited for, but not for ever.
+        While it has requests that may measure it again, the old one counts for twice the time.
         """
         patience_s = 2.0 * self._stale_s if self.own.requests else self._stale_s
         return now_s - self._measured_s <= patience_s
 
     def refresh(self, now_s: float) -> None:
-        """It shows its speed; after a long time what it was is hardly believed any more.
+        """Note a new measurement. After a long pause the old speed loses most of its weight.
 
-        Nor quite forgotten: a slow one would be taken for an ordinary one by dozens of requests.
+        Not all of it, or dozens of requests would take a slow backend for an ordinary one.
         """
         if now_s - self._measured_s > self._stale_s and self.prefill_speed.samples:
             self.prefill_speed.forget()
@@ -310,43 +338,45 @@ class Backend:
             self._stale_s = min(STALE_S, 2.0 * self._stale_s)
         self._measured_s = now_s
 
-    def begin_prefill(self, lease: "Lease", now_s: float) -> None:
-        """A lease's prompt joins the queue."""
+    def begin_prefill(self, prompts: QueuedPrompts, now_s: float) -> None:
+        """Add a lease's prompts to the prefill queue."""
         self.engine_requests_peak = max(self.engine_requests_peak, self.own.engine_requests)
         if not self._prefilling:
             self._head_since_s = now_s
-        self._prefilling[lease] = None
+        self._prefilling[prompts] = None
 
-    def overtake(self, lease: "Lease", now_s: float) -> None:
-        """A lease has its first token, so those before it whose answers do not show theirs have
-        theirs too: engines prefill first come, first served."""
-        if len(self._prefilling) < 2 or lease not in self._prefilling:
+    def overtake(self, prompts: QueuedPrompts, now_s: float) -> None:
+        """A lease has its first token. So earlier leases whose answers show no first token are
+        prefilled, too, because engines prefill first come, first served."""
+        if len(self._prefilling) < 2 or prompts not in self._prefilling:
             return
-        if next(iter(self._prefilling)) is lease:
+        if next(iter(self._prefilling)) is prompts:
             return
         before = []
         for each in self._prefilling:
-            if each is lease:
+            if each is prompts:
                 break
             if each.silent:
                 before.append(each)
         for each in before:
             each.assume_prefilled(now_s)
 
-    def end_prefill(self, lease: "Lease", now_s: float) -> None:
-        """A lease's prompts are prefilled, or given up; the next in line is worked on."""
-        if lease not in self._prefilling:
+    def end_prefill(self, prompts: QueuedPrompts, now_s: float) -> None:
+        """A lease's prompts are prefilled or given up. The next in the queue is worked on."""
+        if prompts not in self._prefilling:
             return
-        if next(iter(self._prefilling)) is lease:
+        if next(iter(self._prefilling)) is prompts:
             self._head_since_s = now_s
-        del self._prefilling[lease]
+        del self._prefilling[prompts]
 
     def advance(self, now_s: float) -> None:
-        """Let prefills that must be over pass into decode. Call before reading the load.
+        """Drop old reports of other replicas, and end prefills that must be over by now.
 
-        A plain answer shows no first token, so its prefill ends by the measured
-        rate once it is at the head.
+        Call it before reading the load. A plain answer shows no first token. So its prefill ends
+        by the measured rate, once it is at the head of the queue.
         """
+        if now_s > self.remote.until_s:
+            self.remote.expire(now_s)
         while (head := next(iter(self._prefilling), None)) is not None and head.silent:
             due_s = self._head_since_s + head.queued_work * self.prefill_speed.work_s
             if due_s > now_s:

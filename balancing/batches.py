@@ -1,7 +1,7 @@
-"""Prompts of the paths that hold several of them in fields of their own.
+"""Finds the prompts of APIs that have several of them in fields of their own.
 
-Conversations of a batch of chats, texts or images of Cohere's embed, and items or documents that
-are scored after a query.
+These are the conversations of a batch of chats, the texts or images of Cohere's embed, and the
+items or documents that are scored against a query.
 """
 
 import re
@@ -9,18 +9,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from balancing.fields import NO_FIELD
-from balancing.members import members
-from balancing.outline import LARGE_BYTES, Steps, count_in, items_in
+from penstock.balancing.fields import NO_FIELD
+from penstock.balancing.members import members
+from penstock.balancing.outline import LARGE_BYTES, Steps, count_in, items_in
 
 CHAT_BATCH: Final = "/v1/chat/completions/batch"
 EMBED: Final = "/v2/embed"
 SCORING: Final = "/generative_scoring"
-# Each document is a prompt, with the query before it; some models read the query once, which is
-# learnt as any model's tokens are.
+# Each document is a prompt, with the query before it. Some models read the query only once; that is
+# learnt like other properties of a model.
 RANKING: Final = frozenset({"/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"})
 BATCHES: Final = frozenset({CHAT_BATCH, EMBED, SCORING}) | RANKING
-# Prompts of one request that are told apart.
+# Prompts of one request that are counted one by one.
 PROMPTS_MAX: Final = 1_024
 
 _IDS: Final = re.compile(rb"\[[\[\s]*[0-9]")
@@ -45,12 +45,12 @@ _batch = msgspec.json.Decoder(_Batch)
 
 
 class Batch(NamedTuple):
-    """What a body holds.
+    """The prompts of a body.
 
-    `token_ids`: the prompts' exact tokens where they are token ids, else 0. `images`: how many
-    of the prompts are images, whose bytes are no text. `told`: the backend tells what the text
-    as it stands has cost, so that it can be learnt from. `again`: text that stands there once and
-    is read with each prompt.
+    `token_ids`: their exact number of tokens if they are token ids, otherwise 0. `images`: how many
+    of the prompts are images, whose bytes are not text. `told`: the backend reports what the text
+    as it stands has cost, so the estimator can learn from it. `again`: text that stands in the
+    body once and is read with each prompt.
     """
 
     prompts: int
@@ -61,7 +61,7 @@ class Batch(NamedTuple):
 
 
 def batch_of(path: str, body: bytes) -> Steps[Batch]:
-    """The prompts of a body for one of BATCHES, which is known to be a JSON object."""
+    """The prompts of a body for one of BATCHES. It is known to be a JSON object."""
     if len(body) <= LARGE_BYTES:
         given = _batch.decode(body)
     else:
@@ -77,7 +77,7 @@ def batch_of(path: str, body: bytes) -> Steps[Batch]:
         return Batch((yield from _count(texts)))
     if path in RANKING:
         return (yield from _ranked(given))
-    # The backend counts the query with each item; its cache holds it after the first.
+    # The backend counts the query with each item. After the first its cache holds the query.
     ids = 0
     if _IDS.match(given.items):
         ids = (yield from _ids_of(given.query)) + (yield from _ids_of(given.items))
@@ -85,8 +85,8 @@ def batch_of(path: str, body: bytes) -> Steps[Batch]:
 
 
 def _ranked(given: _Batch) -> Steps[Batch]:
-    """One query before many documents, or as many of the one as of the other."""
-    # The names that vLLM knows, each side's in the order of its request models (0.32).
+    """One query with many documents, or as many queries as documents."""
+    # The names that vLLM 0.32 knows, in the order of its request models.
     query = _first(given.query, given.queries, given.data_1, given.text_1)
     documents = _first(given.documents, given.items, given.data_2, given.text_2)
     queries = yield from _count(query)
@@ -102,7 +102,7 @@ def _first(*values: msgspec.Raw) -> msgspec.Raw:
 
 
 def _ids_of(value: msgspec.Raw) -> Steps[int]:
-    """Counted by their commas: a list of millions must not become millions of objects."""
+    """The number of token ids, by commas: a list of millions must not become objects."""
     return (yield from count_in(bytes(value), b",")) + 1 if _IDS.match(value) else 0
 
 

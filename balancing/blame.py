@@ -1,55 +1,55 @@
-"""Whose fault a failure is: what a request causes everywhere is the request's own.
+"""Whose fault a failure is. A request that fails everywhere is at fault itself.
 
-A client whose requests fail at more than half of a pool within a minute is the cause of
-it, and so is a kind of request that fails there for several clients, none of whom met
-more than half of that: one alone must not hide what others meet. More than half of the
-pool, because no more may be ejected on suspicion in any case. A failure elsewhere counts only
-where failures are at least a quarter as frequent: one now and then excuses no backend that
-fails everything. What no
-request can cause, such as a connection that nobody takes, is not noted here.
+If a client's requests fail at more than half of a pool within a minute, the client is the cause.
+So is a kind of request that fails there for several clients, if none of them met more than half of
+these failures: one client must not hide what others meet. The limit is more than half of the pool,
+because no more backends may be ejected on suspicion. A failure at another backend counts only if
+failures there are at least a quarter as frequent: a rare failure elsewhere does not excuse a
+backend that fails every request. Failures that no request can cause, such as a refused connection,
+are not noted here.
 """
 
 from math import exp
 from typing import Final, NamedTuple
 
-from balancing.accusers import Cause
-from balancing.fleet import Pool
-from balancing.lease import Lease
-from balancing.output_length import NAME_MAX
+from penstock.balancing.accusers import Cause
+from penstock.balancing.fleet import Pool
+from penstock.balancing.lease import Lease
+from penstock.balancing.output_length import NAME_MAX
 
 WITHIN_S: Final = 60.0
-# Who floods it is forgotten last and only hides what it does itself; others are back
-# with their next failures. 64 KB at the most for usual pools.
+# A client that fills the table is forgotten last, and so hides only its own failures. Others are
+# back with their next failures. 64 KB at most for usual pools.
 KEYS_MAX: Final = 1_024
-# As often, give or take: backends are not sent the same number of requests, nor at one time.
+# "As often", roughly: backends do not get equally many requests, nor at the same time.
 AS_OFTEN: Final = 0.25
 
 
 class Failed(NamedTuple):
-    """What failed at one backend."""
+    """The failures of a client or kind at one backend."""
 
-    at_s: float  # the last
-    client: str  # whose that was
-    often: float  # how many within a minute or so, the last ones first
+    at_s: float  # the last failure
+    client: str  # the client that met it
+    often: float  # how many within a minute or so; recent ones count more
 
     def often_at(self, now_s: float) -> float:
-        """How many by now: the older they are the less they count."""
+        """`often` at the time `now_s`: older failures count less."""
         return self.often * exp((self.at_s - now_s) / WITHIN_S)
 
 
 class Blame:
-    """Where each client and each kind of request failed of late, the latest last."""
+    """Where each client and each kind of request failed lately, the latest last."""
 
     __slots__ = ("_failed",)
 
     def __init__(self) -> None:
-        self._failed: dict[str, dict[str, Failed]] = {}  # by client or kind, by backend
+        self._failed: dict[str, dict[str, Failed]] = {}  # by client or kind, then by backend
 
     def __len__(self) -> int:
         return len(self._failed)
 
     def note(self, pool: Pool, lease: Lease, now_s: float) -> Cause:
-        """Note that `lease`'s request failed at a backend of `pool`; what explains it."""
+        """Note that `lease`'s request failed at a backend of `pool`. Returns what explains it."""
         ask = lease.ask
         fit = {
             backend.name
@@ -68,7 +68,7 @@ class Blame:
         return Cause.BACKEND
 
     def _noted(self, key: str, lease: Lease, fit: set[str], now_s: float) -> list[str]:
-        """Whose requests failed last at each fit backend at which this one's like fails too."""
+        """Note a failure. Returns the client of the last failure at each backend that counts."""
         failed = {
             name: seen
             for name, seen in self._failed.pop(key, {}).items()
@@ -78,7 +78,7 @@ class Blame:
         before = failed.get(name)
         often = 1.0 + (before.often_at(now_s) if before is not None else 0.0)
         failed[name] = Failed(now_s, client, often)
-        self._failed[key] = failed  # the order is that of time
+        self._failed[key] = failed  # in the order of time
         if len(self._failed) > KEYS_MAX:
             del self._failed[next(iter(self._failed))]
         return [seen.client for seen in failed.values() if seen.often_at(now_s) >= AS_OFTEN * often]

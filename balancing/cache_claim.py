@@ -1,29 +1,29 @@
-"""What one request expects of a backend's cache, and what it leaves there.
+"""What one request expects from a backend's prefix cache, and what it leaves there.
 
-Its blocks wait beside the index until its first token shows that the engine has computed them. How
-many tokens they are is an estimate until its answer tells: a text that is few tokens and looks like
-many must not displace what others have there, so what would be much of the cache waits for that
-(`unconfirmed_blocks`).
+Its blocks wait beside the index until its first token shows that the engine has computed them. The
+number of their tokens is an estimate until the answer reports it. A text of few tokens that looks
+like many must not displace other clients' blocks. So blocks that would fill much of the cache also
+wait for the report (`unconfirmed_blocks`).
 """
 
 from typing import Final
 
-from balancing.ask import Ask
-from balancing.cache_shadow import CacheShadow, kind_of
-from balancing.prefix_index import BLOCK_TOKENS
+from penstock.balancing.ask import Ask
+from penstock.balancing.cache_shadow import CacheShadow, kind_of
+from penstock.balancing.prefix_index import BLOCK_TOKENS
 
-# A block counts as a quarter of BLOCK_TOKENS at the least, so that an index never holds more than
-# four times its capacity. Text of fewer tokens still (blanks, one letter again and again) is cut
-# to as many blocks as it fills.
+# A block counts as at least a quarter of BLOCK_TOKENS, so that an index never holds more than four
+# times its capacity. A text of even fewer tokens (blanks, one letter again and again) is cut to as
+# many blocks as it fills.
 WEIGHT_MIN: Final = 0.25
-# Estimates are rarely off by more; one backend's absurd count must not be believed.
+# Estimates are rarely wrong by more. One backend's absurd count must not be believed.
 OFF_MAX: Final = 4
-# What is told is not less than this of an estimate, or the estimate's room is given back.
+# If the reported prompt is below this share of the estimate, the room of the rest is given back.
 OFF_MIN: Final = 0.7
 
 
 class CacheClaim:
-    """Of a prompt with blocks, from its choice to its end."""
+    """The claim of one prompt with blocks, from the choice of its backend to its end."""
 
     __slots__ = (
         "_ask",
@@ -41,7 +41,7 @@ class CacheClaim:
         self._cache = cache
         self._ask = ask
         self._filled = 0.0
-        self._turn = -1  # of the index, when it was put there
+        self._turn = -1  # the index's turn when the blocks were put there
         blocks = ask.blocks
         self._index_held = held = cache.index.held(blocks)
         self._waits = held < len(blocks)
@@ -57,7 +57,7 @@ class CacheClaim:
         cache.awaited_tokens += self.expected_tokens
 
     def computed(self) -> None:
-        """Its first token is there."""
+        """The first token has come: the prompt is computed."""
         ask = self._ask
         new = ask.prompt_tokens - self._index_held * ask.block_tokens
         unconfirmed = self._cache.unconfirmed
@@ -66,7 +66,7 @@ class CacheClaim:
             unconfirmed.add(ask.client, self._filled)
 
     def complete(self, prompt_tokens: int) -> None:
-        """Its answer is whole, and told how long the prompt was; 0: it did not."""
+        """The answer is whole. `prompt_tokens`: the reported length of the prompt, 0 for none."""
         thought = self._ask.prompt_tokens
         if self._turn < 0:
             self._put(prompt_tokens or thought)
@@ -91,8 +91,8 @@ class CacheClaim:
         self._turn = index.turns
 
     def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
-        """The prompt as the backend counted it, and what it found in its cache, where it tells."""
-        # Of the prompt as it was: how far its estimate was off is not the cache's fault.
+        """Compare with the backend's counts: of the prompt, and of cached tokens if it tells."""
+        # Scale to the reported prompt: an error of the estimate is not the cache's fault.
         expected = self.expected_tokens
         if expected:
             told = expected * prompt_tokens // self._ask.prompt_tokens
@@ -100,7 +100,7 @@ class CacheClaim:
         self._cache.settle(kind_of(self._ask, self._held), expected, cached_tokens)
 
     def end(self) -> None:
-        """Nothing waits for it any more."""
+        """The request is over: its blocks wait no more."""
         self._cache.awaited_tokens -= self.expected_tokens
         if self._waits:
             self._wait_no_more()
@@ -111,6 +111,6 @@ class CacheClaim:
 
 
 def _filled(blocks: tuple[int, ...], prompt_tokens: int) -> tuple[float, int]:
-    """How much of an ordinary block each of them is, and how many there can be at the most."""
+    """What part of an ordinary block each block is, and how many blocks there can be at most."""
     weight = min(1.0, max(WEIGHT_MIN, prompt_tokens / (len(blocks) * BLOCK_TOKENS)))
     return weight, min(len(blocks), max(1, int(prompt_tokens / (WEIGHT_MIN * BLOCK_TOKENS))))

@@ -1,26 +1,26 @@
-"""What a backend's prefix cache holds of prompts, as far as we can tell.
+"""A shadow of a backend's prefix cache: what it probably holds.
 
-The index knows what was computed there, `waiting` what was sent and is not computed yet, and
-the corrections how much of what both promise was really found.
+The index has the prompts that were computed there, and `waiting` those that were sent and are not
+computed yet. The corrections tell how much of what both promise was really found.
 """
 
 from typing import TYPE_CHECKING, Final
 
-from balancing.engine_report import EngineReport
-from balancing.hit_correction import KINDS, HitCorrections, Kind
-from balancing.prefix_index import BLOCK_TOKENS, PrefixIndex
-from balancing.unconfirmed_blocks import UnconfirmedBlocks
-from balancing.waiting_blocks import WaitingBlocks
+from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.hit_correction import KINDS, HitCorrections, Kind
+from penstock.balancing.prefix_index import BLOCK_TOKENS, PrefixIndex
+from penstock.balancing.unconfirmed_blocks import UnconfirmedBlocks
+from penstock.balancing.waiting_blocks import WaitingBlocks
 
 if TYPE_CHECKING:
-    from balancing.ask import Ask
+    from penstock.balancing.ask import Ask
 
-# Tokens awaited are estimates, those found the engine's: before a model is known, off by so much.
+# Awaited tokens are estimates, found ones are the engine's count. They may differ by this factor.
 AWAITED_OFF: Final = 2
 
 
 class CacheShadow:
-    """Of one backend. Only the claims of leases change what it holds."""
+    """The shadow of one backend's cache. Only the claims of leases change its content."""
 
     __slots__ = (
         "_found_tokens",
@@ -38,20 +38,20 @@ class CacheShadow:
         self.waiting = WaitingBlocks()
         self.unconfirmed = UnconfirmedBlocks(self.index)
         self.hits = HitCorrections()
-        # Prompt tokens that should have been in the cache, of requests in flight; since the last
-        # report, of answers that did not tell what was; and what was, of those that did.
+        # Expected cached tokens: of requests in flight; and since the last report, of answers that
+        # did not tell what was found, and the tokens found by answers that did.
         self.awaited_tokens = 0
         self._untold_tokens: dict[Kind, int] = {}
         self._told_tokens = 0
-        self._found_tokens = 0  # by the engine's metrics, of requests that had no answer yet
+        self._found_tokens = 0  # found by the engine's metrics, of requests without an answer yet
 
     def held(self, ask: "Ask") -> int:
-        """How many of its leading blocks it has, or will have before it."""
+        """How many of the request's leading blocks are in the cache, or will be in time."""
         held = self.index.held(ask.blocks)
         return self.waiting.held(ask.blocks, held) if held < len(ask.blocks) else held
 
     def cached_tokens(self, ask: "Ask") -> int:
-        """Of its prompt, what is probably there."""
+        """The prompt tokens that are probably in the cache."""
         if not ask.blocks or not ask.reads_cache:
             return 0
         held = self.held(ask)
@@ -61,7 +61,7 @@ class CacheShadow:
         return expected if self.hits.whole else int(expected * self.hits.of(kind_of(ask, held)))
 
     def settle(self, kind: Kind, expected_tokens: int, cached_tokens: int | None) -> None:
-        """An answer came: so much should have been found, and was, where it tells."""
+        """Note an answer: what should have been found, and what was found, if it tells."""
         if cached_tokens is None:
             if expected_tokens:
                 self._untold_tokens[kind] = self._untold_tokens.get(kind, 0) + expected_tokens
@@ -71,11 +71,11 @@ class CacheShadow:
             self.hits.observe(kind, expected_tokens, cached_tokens)
 
     def told(self, cached_tokens: int) -> None:
-        """An answer told so many, which the engine's metrics count too."""
+        """Note that an answer reported so many. The engine's metrics count them, too."""
         self._told_tokens += cached_tokens
 
     def take(self, report: EngineReport, before: EngineReport | None) -> None:
-        """What its engine's metrics say now, and said before."""
+        """Take the engine's present and previous metrics."""
         if report.kv_tokens is not None:
             self.index.resize(report.kv_tokens // BLOCK_TOKENS)
         if not report.awake:
@@ -86,10 +86,10 @@ class CacheShadow:
         self._told_tokens = 0
 
     def _correct(self, found: int) -> None:
-        """Hold what its metrics found since the last report against what should have been.
+        """Compare the tokens that the metrics report as found with those that were expected.
 
-        An engine counts a hit when it begins with a prompt, we when the answer is there, reports
-        later: what was found and belongs to no answer is that of requests in flight, or of others.
+        An engine counts a hit when it begins with a prompt. We count when the answer is there, some
+        reports later. Found tokens without an answer belong to requests in flight, or to others.
         """
         self._found_tokens = max(0, self._found_tokens + found - self._told_tokens)
         untold = sum(self._untold_tokens.values())
@@ -100,11 +100,11 @@ class CacheShadow:
         self._found_tokens = min(self._found_tokens, AWAITED_OFF * self.awaited_tokens)
 
     def forget(self) -> None:
-        """The engine holds nothing any more."""
+        """The engine's cache is empty."""
         self.index.clear()
 
     def restarted(self) -> None:
-        """Another engine, maybe: what was learnt of the last is void."""
+        """The engine may be another one: forget what was learnt about the old one."""
         self.forget()
         self.hits = HitCorrections()
         self._found_tokens = self._told_tokens = 0
@@ -112,5 +112,5 @@ class CacheShadow:
 
 
 def kind_of(ask: "Ask", held: int) -> Kind:
-    """What its report of hits counts among, where so many of its blocks are expected."""
+    """The kind for which a request's hits are counted. `held`: blocks that are expected."""
     return ask.client, ask.blocks[held - 1] % KINDS if held else 0

@@ -1,59 +1,59 @@
-"""Which engines died lately, with whom, and whether one request was the cause.
+"""Which engines died lately, with which requests, and whether one request was the cause.
 
-A request on which two engines died may be the cause, or may only have been beside
-it twice. Two deaths suffice where nothing else explains them: nobody else was
-aboard, the engine died soon after it came, and no other engine died meanwhile. In
-any other case it takes three, and to be the only one that was aboard each time.
-What is no death:
+A request with which two engines died may be the cause, or was only there by chance. Two deaths are
+enough if nothing else explains them: the engine had no other request, it died soon after this one
+came, and no other engine died meanwhile. In any other case it takes three deaths, and no other
+request that was there each time.
+What does not count as a death:
 
 - the end of a backend that its operator takes out, or that shuts down;
-- a failure at a backend that has been failing for a second, or that is out and tried
-  for want of better: its engine has died already;
-- a connection that nobody takes: there was no engine to die.
+- a failure at a backend that has been failing for a second, or that was ejected and is only a last
+  resort: its engine has died already;
+- a refused connection: there was no engine to die.
 """
 
 from typing import Final
 
-from balancing.backend import AdminState, Backend
-from balancing.lease import Lease
+from penstock.balancing.backend import AdminState, Backend
+from penstock.balancing.lease import Lease
 
-# All that die with an engine hear of it at once; who fails later than this after the
-# first of a row met a backend that was failing already.
+# All requests of a dying engine fail at once. A failure later than this after the first one of the
+# run met a backend that was failing already.
 DEATH_S: Final = 1.0
-# Deaths so close together may have one cause: a host, a power supply, a hurried restart.
+# Deaths this close together may have one cause: a host, a power supply, a hurried restart.
 TOGETHER_S: Final = 10.0
-# What kills an engine does so when it is scheduled; a restart leaves one backend longer than
-# that before it ends the next, to which the requests of the last have moved.
+# A request that kills an engine does so when it is scheduled. A rolling restart takes longer than
+# this between two backends, and the first one's requests have moved to the second.
 QUICK_S: Final = 2.0
 CLEAR_DEATHS: Final = 2
 DEATHS_MAX: Final = 3
 
 
 def died_of_it(lease: Lease, now_s: float) -> bool:
-    """Whether a connection that broke just now may have been the end of a sound engine."""
+    """Whether a connection that just broke may mean that a healthy engine died."""
     return lease.sound and now_s - lease.backend.failing_since_s <= DEATH_S
 
 
 def is_leaving(backend: Backend) -> bool:
-    """Whether its end is expected: it is taken out, or said that it shuts down."""
+    """Whether its end is expected: it is drained, in maintenance or shutting down."""
     return backend.admin_state is not AdminState.READY or backend.reason == "draining"
 
 
 class Death:
-    """One engine's end. `moved`: which of its requests were sent on, by where they went."""
+    """The end of one engine. `moved`: backend -> keys of its requests that were sent there."""
 
     __slots__ = ("alone", "at_s", "expected", "explained", "moved")
 
     def __init__(self, at_s: float, *, alone: bool, expected: bool) -> None:
         self.at_s = at_s
-        self.alone = alone  # one request was aboard
+        self.alone = alone  # it had one request only
         self.expected = expected
-        self.explained = False  # its cause is known
+        self.explained = False  # whether its cause is known
         self.moved: dict[str, set[int]] = {}
 
 
 class Deaths:
-    """The last death of each backend, as long as it is of interest."""
+    """The last death of each backend, for as long as it matters."""
 
     __slots__ = ("_last",)
 
@@ -64,18 +64,18 @@ class Deaths:
         return len(self._last)
 
     def of(self, backend: Backend, now_s: float, *, expected: bool) -> Death:
-        """The death that a request met just now: one for all who died with it."""
+        """The death that a request just met. All requests of one engine share it."""
         death = self._last.get(backend.name)
         if death is None or now_s - death.at_s > DEATH_S:
             for name in [n for n, d in self._last.items() if now_s - d.at_s > TOGETHER_S]:
                 del self._last[name]
-            alone = not backend.own.requests  # its own lease has ended, it is the first to hear
+            alone = not backend.own.requests  # its own lease has ended, and it is the first to fail
             death = Death(now_s, alone=alone, expected=expected)
             self._last[backend.name] = death
         return death
 
     def others(self, own: list[Death], now_s: float) -> bool:
-        """Whether another engine died lately, and no request is known to be the cause."""
+        """Whether another engine died lately without a known cause."""
         return any(
             not death.explained and death not in own and now_s - death.at_s <= TOGETHER_S
             for death in self._last.values()
@@ -83,7 +83,7 @@ class Deaths:
 
 
 class Suspect:
-    """A request that engines died with; `key` is that of its bytes."""
+    """A request with which engines died. `key` is the hash of its bytes."""
 
     __slots__ = ("_at", "_key", "_met")
 
@@ -93,20 +93,20 @@ class Suspect:
         self._at = ""
 
     def sent(self, backend: str) -> None:
-        """It was sent on."""
+        """It was sent to another backend."""
         self._at = backend
         for death in self._met:
             death.moved.setdefault(backend, set()).add(self._key)
 
     def spared(self) -> None:
-        """It left, and the engine lives."""
+        """It left this backend, and the engine is alive."""
         if self._at:
             for death in self._met:
                 death.moved[self._at].discard(self._key)
             self._at = ""
 
     def died(self, lease: Lease, deaths: Deaths, now_s: float, *, expected: bool) -> bool:
-        """An engine died with it; whether it is the cause, as far as can be told."""
+        """An engine died with it. Returns whether it is the cause, as far as can be told."""
         name = lease.backend.name
         death = deaths.of(lease.backend, now_s, expected=expected)
         self._at = ""

@@ -1,44 +1,47 @@
-"""What an engine says of itself: a scrape of its metrics, and how long that is worth anything.
+"""An engine's own report: a scrape of its metrics, and how fast it becomes worthless.
 
-It comes seconds late, so it never decides by itself: own counts do. It tells
-what they cannot: capacity, and requests that came by another way.
+A report comes seconds late, so own counts decide and it only adds what they cannot tell:
+the capacity, and requests that came by another way.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-# A report counts in full for FRESH_S and then fades to nothing at STALE_S: an
-# engine that stops reporting must not be judged by its last word.
+# A report counts fully for FRESH_S and then fades to nothing at STALE_S. An engine that stops
+# reporting must not be judged by its last report.
 FRESH_S: Final = 5.0
 STALE_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """One scrape, data-parallel engines summed up. `own_requests`: ours in flight then."""
+    """One scrape. Data-parallel engines are added up.
+
+    `known_requests`: those in flight then by our own count and by other replicas' reports.
+    """
 
     at_s: float
     running: int = 0
     waiting: int = 0
-    kv_usage: float = 0.0  # 0..1, the fullest engine's
-    kv_tokens: int | None = None  # capacity of all engines; None: not told
+    kv_usage: float = 0.0  # 0..1, that of the fullest engine
+    kv_tokens: int | None = None  # capacity of all engines; None: not reported
     prefix_queries_tokens: int = 0
     prefix_hits_tokens: int = 0
     generated_tokens: int = 0
     awake: bool = True
-    own_requests: int = 0
+    known_requests: int = 0
 
     def hidden_requests(self, now_s: float) -> float:
-        """Requests in the engine that are not ours, fading with the report's age."""
-        hidden = max(0, self.running + self.waiting - self.own_requests)
+        """Requests in the engine that were not known. The number fades with the report's age."""
+        hidden = max(0, self.running + self.waiting - self.known_requests)
         return hidden * self.freshness(now_s)
 
     def works_since(self, before: "EngineReport") -> bool:
-        """Whether the engine has made tokens since; its cache may fill while it makes none."""
+        """Whether the engine made tokens since then."""
         return self.generated_tokens > before.generated_tokens
 
     def moves_since(self, before: "EngineReport") -> bool:
-        """Whether the engine has worked since, if only on a prompt: its cache fills by pieces."""
+        """Whether the engine did any work since then, also if only a piece of a long prefill."""
         return (
             self.works_since(before)
             or self.kv_usage > before.kv_usage
@@ -53,5 +56,5 @@ class EngineReport:
         )
 
     def freshness(self, now_s: float) -> float:
-        """1.0 while fresh, 0.0 once stale."""
+        """1.0 while fresh, 0.0 when stale."""
         return min(1.0, max(0.0, (STALE_S - (now_s - self.at_s)) / (STALE_S - FRESH_S)))

@@ -1,7 +1,7 @@
-"""A bounded table in which whoever fills it displaces its own entries, nobody else's.
+"""A bounded table in which an owner that fills it displaces only its own entries.
 
-Entries are somebody's, a tenant's or a client's. When there is no room, the oldest entry goes
-of the owner who puts one more, if it has its share already; else of the owner who has most.
+Every entry belongs to an owner, a tenant or a client. When the table is full, the oldest entry of
+the putting owner goes if that owner has its share already, otherwise that of the largest owner.
 """
 
 from collections.abc import Hashable
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class FairTable(Generic[V]):
-    """At most `most` entries, each owner's oldest first."""
+    """A table of at most `most` entries. Each owner's entries are in order, oldest first."""
 
     __slots__ = ("_most", "_size", "_tables")
 
@@ -24,12 +24,12 @@ class FairTable(Generic[V]):
         return self._size
 
     def find(self, owner: str, key: Hashable) -> V | None:
-        """What is there, None when nothing is."""
+        """The value, None when there is none."""
         table = self._tables.get(owner)
         return table.get(key) if table is not None else None
 
     def use(self, owner: str, key: Hashable) -> V | None:
-        """The same, and it is the owner's youngest from now on."""
+        """The value, None when there is none. The entry becomes its owner's youngest."""
         table = self._tables.get(owner)
         value = table.pop(key, None) if table is not None else None
         if table is not None and value is not None:
@@ -37,7 +37,7 @@ class FairTable(Generic[V]):
         return value
 
     def put(self, owner: str, key: Hashable, value: V) -> Hashable | None:
-        """Keep it, as the owner's youngest. Returns the key that had to go for it, if any."""
+        """Add an entry as its owner's youngest. Returns the key that was displaced, if any."""
         table = self._tables.get(owner)
         if table is None:
             table = self._tables[owner] = {}
@@ -53,11 +53,11 @@ class FairTable(Generic[V]):
         return None
 
     def of(self, owner: str) -> dict[Hashable, V]:
-        """All that a owner has, oldest first. To be read."""
+        """All entries of an owner, oldest first. Do not change them."""
         return self._tables.get(owner, {})
 
     def remove(self, owner: str, key: Hashable) -> None:
-        """It must be there."""
+        """Remove an entry, which must be there."""
         table = self._tables[owner]
         del table[key]
         self._size -= 1

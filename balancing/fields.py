@@ -1,7 +1,7 @@
-"""The fields at the top of a JSON body that routing reads, each left as raw JSON.
+"""The top-level fields of a JSON body that routing reads, each as raw JSON.
 
-Values stay undecoded, so that odd types are the backend's to judge and a 200 KB
-prompt costs tens of microseconds.
+Values stay undecoded. So odd types are left for the backend to judge, and a 200 KB prompt costs
+tens of microseconds.
 """
 
 from typing import Final
@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 NO_FIELD: Final = msgspec.Raw()
-# What msgspec raises on bytes that are no JSON; text that is no UTF-8 raises the other.
+# msgspec raises DecodeError for bytes that are not JSON, UnicodeDecodeError for bad UTF-8.
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
-# What is text of a prompt, or a list of prompts; of a long value of any other field no more is
-# looked at than this, which is longer than each of them may be.
+# Fields that hold text of a prompt or a list of prompts. Of any other field no more than
+# CLIPPED_BYTES is read, which is more than any of them may need.
 READ_WHOLE: Final = frozenset(
     {"prompt", "messages", "system", "tools", "instructions", "input", "stream_options"}
     | {"texts", "images", "inputs", "query", "items"}
@@ -23,7 +23,7 @@ CLIPPED_BYTES: Final = 8_192
 
 
 class Fields(msgspec.Struct):
-    """What a body gives; NO_FIELD where it gives nothing."""
+    """The fields of a body. NO_FIELD where the body has none."""
 
     model: msgspec.Raw = NO_FIELD
     stream: msgspec.Raw = NO_FIELD
@@ -48,6 +48,12 @@ class Fields(msgspec.Struct):
     input: msgspec.Raw = NO_FIELD
 
 
+class BeamFields(msgspec.Struct):
+    """The field that asks for a beam search."""
+
+    use_beam_search: msgspec.Raw = NO_FIELD
+
+
 class StreamOptions(msgspec.Struct):
     """`stream_options` of chats and completions."""
 
@@ -55,7 +61,7 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: msgspec.Raw = NO_FIELD
 
 
-# A boolean as pydantic reads one, also from numbers and strings.
+# A boolean in all forms that pydantic accepts, also numbers and strings.
 _TRUE: Final = frozenset(
     (b"true", b"1", b"1.0", b'"1"', b'"true"', b'"t"', b'"yes"', b'"y"', b'"on"')
 )
@@ -66,7 +72,7 @@ _TRUTH_BYTES_MAX: Final = 7
 
 
 def truth(raw: msgspec.Raw) -> bool | None:
-    """A boolean in any of its spellings; None for anything else, which a backend refuses."""
+    """A boolean in any of these forms. None for anything else, which a backend refuses."""
     value = bytes(raw)
     if value == b"true":
         return True
@@ -74,3 +80,18 @@ def truth(raw: msgspec.Raw) -> bool | None:
         return None
     value = value.lower() if value.startswith(b'"') else value
     return True if value in _TRUE else False if value in _FALSE else None
+
+
+# Larger bodies are not read for it. This size takes about a millisecond.
+BEAM_BYTES_MAX: Final = 1_048_576
+
+
+def searches_beams(body: bytes) -> bool:
+    """Whether a request asks for a beam search at the top of its JSON."""
+    if len(body) > BEAM_BYTES_MAX or body.find(b'"use_beam_search"') < 0:
+        return False
+    try:
+        fields = msgspec.json.decode(body, type=BeamFields)
+    except (*UNREADABLE, RecursionError):
+        return False
+    return truth(fields.use_beam_search) is True

@@ -1,14 +1,14 @@
 """The fleet: an immutable snapshot of pools and backends.
 
-A reload builds a whole new `Fleet` and swaps one attribute; requests on the way
-keep the backend object that their lease holds.
+A reload builds a whole new `Fleet` and replaces one attribute. Requests under way keep the
+backend object of their lease.
 """
 
 from dataclasses import dataclass
 
-from balancing.ask import Ask
-from balancing.backend import Backend
-from balancing.policies.policy import Policy
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.policies.policy import Policy
 
 
 class UnknownModel(LookupError):
@@ -25,12 +25,12 @@ class Pool:
     models: frozenset[str] = frozenset()  # empty: whatever its backends list
 
     def serves(self, model: str | None) -> bool:
-        """Whether a request for `model` belongs here."""
+        """Whether requests for `model` belong to this pool."""
         if model is None:
             return True
         if self.models:
             return model in self.models
-        for backend in self.backends:  # noqa: SIM110 - the first does, as a rule: no generator
+        for backend in self.backends:  # noqa: SIM110 - usually the first one does: no generator
             if backend.models is None or model in backend.models:
                 return True
         return False
@@ -47,7 +47,7 @@ class Fleet:
         return tuple(backend for pool in self.pools for backend in pool.backends)
 
     def resolve(self, ask: Ask) -> list[Pool]:
-        """The pools that may serve `ask`, best first. Raises UnknownModel."""
+        """The pools that may serve `ask`, the best one first. Raises UnknownModel."""
         if ask.first_pool:
             return [self.pools[0]]
         pools = [pool for pool in self.pools if pool.serves(ask.model)]

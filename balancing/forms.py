@@ -1,33 +1,33 @@
-"""The model that a multipart form names, as audio requests do.
+"""Finds the model in a multipart form, as audio requests send it.
 
-What counts is what vLLM's own reading (Starlette's, on python-multipart) makes of the form: the
-last field `model`, and none where that is a file. Only part heads and that one value are looked
-at: a delimiter is found past any file by one search, and a form of more parts than Starlette
-takes is refused there, so that its rest need not be read.
+It finds what vLLM itself finds (with Starlette and python-multipart): the last field `model`, or
+none if that field is a file. Only the heads of parts and this value are read. One search finds the
+delimiter after a file of any size. Starlette refuses forms with more parts than PARTS_MAX, so the
+rest of such a form need not be read.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Final
 
-from balancing.outline import COUNTED_BYTES, Steps
+from penstock.balancing.outline import COUNTED_BYTES, Steps
 
-# Starlette refuses more fields, or more files, than this.
+# Starlette refuses forms with more fields, or more files, than this.
 PARTS_MAX: Final = 2_000
 _PARTS_A_STEP: Final = 256
-# A part's own head; clients write below 300 bytes. A longer one names no model: reading its
-# parameters costs some 0.2 ms a KB.
+# The longest head of a part that is read. Clients write less than 300 bytes. A longer one names no
+# model: reading its parameters costs some 0.2 ms a KB.
 PART_HEAD_BYTES_MAX: Final = 1_024
-# Heads read in one step.
+# Bytes of heads that are read in one step.
 _HEAD_BYTES_A_STEP: Final = 4_096
-# Longer than any name that a server is started with.
+# Longer than any model name with which a server is started.
 MODEL_BYTES_MAX: Final = 1_024
 # Reading a header's parameters costs some 0.4 ms a KB.
 CONTENT_TYPE_BYTES_MAX: Final = 1_024
 # RFC 2046 allows 70.
 BOUNDARY_BYTES_MAX: Final = 256
 
-# Quoted text with its escapes, or bare text: of a header's parameters, one after another.
+# One parameter of a header: quoted text with escapes, or bare text.
 _PARAMETER: Final = re.compile(
     rb';[ \t]*([^=;" \t]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*+)"|([^;]*))[ \t]*'
 )
@@ -36,9 +36,9 @@ _ESCAPED: Final = re.compile(rb'\\(["\\])')
 
 
 def boundary_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """What stands between the parts of a multipart form; None where the body is none."""
+    """The boundary between the parts of a multipart form. None if the body is not a form."""
     for name, value in headers:
-        if name == b"content-type":  # the first counts, there as here
+        if name == b"content-type":  # the first one counts, as in vLLM
             media_type, semicolon, rest = value.partition(b";")
             if media_type.strip().lower() != b"multipart/form-data":
                 return None
@@ -50,17 +50,17 @@ def boundary_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
 
 
 def model_in(body: bytes, boundary: bytes) -> Steps[str | None]:
-    """The last field `model` of a form; None where it has none, or an empty one."""
+    """The last field `model` of a form. None if there is none or it is empty."""
     if not boundary:
         return None
     delimiter = b"\r\n--" + boundary
-    # The first may begin the body; what stands before it is no part.
+    # The first delimiter may begin the body. What comes before it is not a part.
     at = len(delimiter) - 2
     if not body.startswith(delimiter[2:]):
         begin = yield from _find(body, delimiter, 0)
         at = begin + len(delimiter) if begin >= 0 else -1
     found: bytes | None = None
-    read_bytes = 0  # of heads, in this step
+    read_bytes = 0  # of heads in this step
     for number in range(PARTS_MAX):
         if number % _PARTS_A_STEP == _PARTS_A_STEP - 1:
             yield
@@ -69,7 +69,7 @@ def model_in(body: bytes, boundary: bytes) -> Steps[str | None]:
         head_end = body.find(b"\r\n\r\n", at, at + PART_HEAD_BYTES_MAX)
         end = yield from _find(body, delimiter, at if head_end < 0 else head_end + 4)
         if end < 0:
-            break  # a part without an end is none
+            break  # a part without an end does not count
         if head_end >= 0 and body.find(b"model", at, head_end) >= 0:
             read_bytes += head_end - at
             if read_bytes > _HEAD_BYTES_A_STEP:
@@ -85,7 +85,7 @@ def model_in(body: bytes, boundary: bytes) -> Steps[str | None]:
 
 
 def _find(body: bytes, delimiter: bytes, at: int) -> Steps[int]:
-    """Where the next delimiter begins; -1 where there is none."""
+    """Where the next delimiter begins, or -1."""
     while True:
         until = at + COUNTED_BYTES
         found = body.find(delimiter, at, until + len(delimiter) - 1)
@@ -104,7 +104,7 @@ def _disposition(head: bytes) -> dict[bytes, bytes]:
 
 
 def _parameters(text: bytes) -> dict[bytes, bytes]:
-    """Parameters by name, in lower case; reading ends where they are malformed."""
+    """Parameters by their lower-case names. Reading stops where they are malformed."""
     given: dict[bytes, bytes] = {}
     at = 0
     while (found := _PARAMETER.match(text, at)) is not None:

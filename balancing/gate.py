@@ -8,23 +8,18 @@ from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import NamedTuple
 
-import msgspec
-
-from balancing.accusers import Cause
-from balancing.ask import Ask
-from balancing.backend import Backend
-from balancing.blame import Blame
-from balancing.explain import Candidate, candidates
-from balancing.fleet import Fleet, Pool
-from balancing.lease import Lease, Reason
-from balancing.output_length import NAME_MAX
-from balancing.policies.session import Session
-from balancing.policies.token_cost import TokenCost
-from balancing.refused_prompts import LARGE_TOKENS, RefusedPrompts
-from balancing.response_owners import ResponseOwners
-from balancing.retry_budget import RetryBudget
-from balancing.searches import Searches
-from balancing.session_homes import SessionHomes
+from penstock.balancing.accusers import Cause
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.blame import Blame
+from penstock.balancing.charges import charge_bare, charge_refusal
+from penstock.balancing.explain import Candidate, candidates
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.lease import Lease, Reason
+from penstock.balancing.refused_prompts import LARGE_TOKENS, RefusedPrompts
+from penstock.balancing.response_owners import ResponseOwners
+from penstock.balancing.retry_budget import RetryBudget
+from penstock.balancing.searches import Searches
 
 
 class NoBackend(LookupError):
@@ -40,9 +35,9 @@ class UnknownResponse(LookupError):
 
 
 class Choice(NamedTuple):
-    """A choice that was not made: in which pool, of which backends one would be drawn, and why.
+    """A choice that is not made: the pool, the backends of which one would be drawn, and why.
 
-    `chosen` is empty where nobody can take it, or the policy tells nothing beforehand.
+    `chosen` is empty if no backend can take the request, or if the policy draws at random.
     """
 
     pool: str | None
@@ -59,10 +54,10 @@ class Gate:
         self._rng = rng
         self._budgets: dict[str, RetryBudget] = {}  # by pool
         self._blame = Blame()
+        self._bares = Blame()  # apart: an answer without a token excuses no failure
         self._refused_prompts = RefusedPrompts()
         self._searches = Searches()
         self.owners = ResponseOwners()
-        self.homes = SessionHomes()
 
     def choose(
         self, ask: Ask, now_s: float, tried: Collection[Backend] = (), *, retry: bool = False
@@ -82,21 +77,21 @@ class Gate:
                     raise OwnerAway
                 owner.advance(now_s)
                 ask = self._weighed(ask, self._pool_of(owner))
-                return Lease(owner, ask, now_s, Reason.AFFINITY, bound=True, retry=retry)
+                # Where only it can serve the model, a client chooses nothing, and nobody else shows
+                # its speed.
+                aimed = bool(self._peers(owner, ask.model))
+                reason = Reason.AFFINITY
+                return Lease(owner, ask, now_s, reason, bound=True, aimed=aimed, retry=retry)
         pool, fit, ask = self._among(pools, ask, now_s, tried)
         alone = len(fit) == 1
         chosen = fit[0] if alone else pool.policy.choose(fit, ask, now_s, self._rng)
-        reason = _reason(pool, ask, chosen, alone=alone)
-        key = _home_key(pool, ask)
-        if key is not None:
-            self.homes.put(key, chosen.name, ask.tenant)
+        reason = _reason(ask, chosen, alone=alone)
+        if ask.session is not None:
+            pool.policy.remember(ask, chosen)
         return Lease(chosen, ask, now_s, reason, retry=retry)
 
     def explain(self, ask: Ask, now_s: float) -> Choice:
-        """What `choose` would do, and why. Reserves and learns nothing. Raises UnknownModel.
-
-        Only `token_cost` tells it beforehand.
-        """
+        """What `choose` would do, and why. Reserves and learns nothing. Raises UnknownModel."""
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
             try:
@@ -108,23 +103,22 @@ class Gate:
         try:
             pool, fit, ask = self._among(pools, ask, now_s, ())
         except NoBackend:
-            return Choice(None, [], None, candidates(pools, None, (), (), ask, now_s))
-        best = fit if len(fit) == 1 else []
-        if not best and isinstance(pool.policy, TokenCost):
-            best = pool.policy.preferred(fit, ask, now_s)
-        found = candidates(pools, pool, fit, best, ask, now_s)
-        reason = _reason(pool, ask, best[0], alone=len(fit) == 1) if best else None
+            return Choice(None, [], None, candidates(pools, None, {}, ask))
+        best, parts = pool.policy.explain(fit, ask, now_s)
+        alone = len(fit) == 1
+        if alone:
+            best = fit
+        found = candidates(pools, pool, dict(zip(fit, parts, strict=True)), ask)
+        reason = _reason(ask, best[0], alone=alone) if best else None
         return Choice(pool.name, [backend.name for backend in best], reason, found)
 
     def _among(
         self, pools: Sequence[Pool], ask: Ask, now_s: float, tried: Collection[Backend]
     ) -> tuple[Pool, list[Backend], Ask]:
-        """The pool and the backends of it that come into question, their loads brought up to
-        date; and the request with its session's home. Raises NoBackend."""
+        """The pool, those of its backends that may be chosen with their loads brought up to date,
+        and the request with the home of its session. Raises NoBackend."""
         pool, fit = _fit(pools, ask, tried)
-        key = _home_key(pool, ask)
-        if key is not None:
-            ask = msgspec.structs.replace(ask, home=self.homes.find(key, ask.tenant))
+        ask.home = pool.policy.home(ask) if ask.session is not None else None
         ask = self._weighed(ask, pool)
         fit = _warm_enough(fit, now_s)
         for backend in fit:
@@ -140,18 +134,30 @@ class Gate:
     def cause(self, lease: Lease, now_s: float) -> Cause:
         """What explains a failure that its request may have caused, by where such failed of late.
 
-        Called once for each, as it notes it."""
+        Call it once for each failure: it also remembers the failure."""
         pool = self._pool_of(lease.backend)
         return self._blame.note(pool, lease, now_s) if pool is not None else Cause.BACKEND
 
     def refused(self, lease: Lease, now_s: float, status: int = 400) -> bool:
-        """It was answered 4xx, or not at all; whether several say that only its backend does."""
-        pool, model = self._pool_of(lease.backend), lease.ask.model
-        others = [b for b in pool.backends if b is not lease.backend] if pool is not None else []
-        alone = lease.refused(now_s, [b for b in others if b.fit and b.serves(model)])
+        """It was answered 4xx, or not at all; whether several say that only its backend does.
+
+        What could go nowhere else does not count: a client may aim it.
+        """
+        peers = self._peers(lease.backend, lease.ask.model)
+        backend, client = lease.backend, lease.ask.client
+        alone = not lease.bound and charge_refusal(backend, client, peers, now_s)
         if not alone and 400 <= status < 500:
             self._refused_prompts.note(lease.ask, lease.backend.pool, refused=True)
         return alone
+
+    def bare(self, lease: Lease, now_s: float) -> Cause:
+        """Its answer had no token; what explains that."""
+        if lease.bound:
+            return Cause.KIND  # a client may aim it: a probe tells
+        pool = self._pool_of(lease.backend)
+        cause = self._bares.note(pool, lease, now_s) if pool is not None else Cause.BACKEND
+        charge_bare(lease.backend, lease.ask.client, now_s, cause)
+        return cause
 
     def computed(self, lease: Lease) -> None:
         """A request has ended whose prompt was computed, or may have been."""
@@ -177,6 +183,12 @@ class Gate:
             if pool.name == backend.pool:
                 return pool
         return None
+
+    def _peers(self, backend: Backend, model: str | None) -> list[Backend]:
+        """Who else in its pool may serve the model now."""
+        pool = self._pool_of(backend)
+        others = [b for b in pool.backends if b is not backend] if pool is not None else []
+        return [b for b in others if b.fit and b.serves(model)]
 
     def may_search(self, ask: Ask, body_bytes: int, now_s: float) -> bool:
         """Whether one more backend may be asked for the response that `ask` refers to."""
@@ -256,6 +268,7 @@ def _warm_enough(fit: list[Backend], now_s: float) -> list[Backend]:
         return fit
     weight, requests = 0.0, 0
     for backend in fit:
+        backend.remote.expire(now_s)
         if backend.slow_start is None:
             weight += backend.weight
             requests += backend.requests_in_flight
@@ -270,17 +283,7 @@ def _warm_enough(fit: list[Backend], now_s: float) -> list[Backend]:
     ]
 
 
-def _home_key(pool: Pool, ask: Ask) -> str | None:
-    """What a session is known by where it may have left something; None where nothing is."""
-    if ask.session is None or not ask.generates or not isinstance(pool.policy, TokenCost):
-        return None
-    return f"{pool.name} {(ask.model or '')[:NAME_MAX]} {ask.session}"
-
-
-def _reason(pool: Pool, ask: Ask, chosen: Backend, *, alone: bool) -> Reason:
-    if ask.session is not None and isinstance(pool.policy, Session):
-        home = pool.policy.home(ask.session)
-        return Reason.AFFINITY if chosen.name == home else Reason.SPILL
+def _reason(ask: Ask, chosen: Backend, *, alone: bool) -> Reason:
     if ask.home is not None:
         return Reason.AFFINITY if chosen.name == ask.home else Reason.SPILL
     return Reason.ONLY if alone else Reason.COST

@@ -1,44 +1,44 @@
 """How much of what a backend's cache should hold was really found there.
 
-Our index of its cache knows neither what other traffic pushed out, nor whether prefix caching is
-on. The backend tells: each answer how much of its prompt was found (`cached_tokens`), where vLLM
-runs with `--enable-prompt-tokens-details`, else its metrics how much in all.
+Our index of the cache does not know what other traffic displaced, nor whether prefix caching is on.
+The backend reports it: each answer tells how much of its prompt was found (`cached_tokens`) if vLLM
+runs with `--enable-prompt-tokens-details`. Otherwise its metrics tell the total.
 
-Prompts that are never found, though they look as if they should be (the same text under another
-chat template, say), must not make anybody else's look so. So each client's count for itself, and
-of a client's those of one kind: kinds are drawn by the last block that is expected, so that a text
-sent again and again has one of them, and a conversation that goes on has all in turn.
+Some prompts are never found though they look as if they should be (the same text under another chat
+template). They must not affect the expectation for other clients. So each client's reports count
+for itself, and within a client by kind. The last expected block decides the kind. So a text that is
+sent again and again has one kind, and a conversation that goes on passes through all of them.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from balancing.fair_table import FairTable
+from penstock.balancing.fair_table import FairTable
 
-# Worth a few prompts of agreement, so that the first one does not decide.
+# Worth a few prompts that were found, so that the first report does not decide.
 PRIOR_TOKENS: Final = 20_000.0
 # About the last fifty reports of a kind count.
 FADE: Final = 0.98
-# A smaller shortfall is that of some prompts that are wholly gone, not of a bit of each: taken off
-# all of them it cost conversations that fill the caches 1.8 x the time to first token
-# (bench/RESULTS.md), since what is left of a cached prompt to prefill is so little.
+# A smaller shortfall comes from a few prompts that are wholly gone, not from a bit of each. Taken
+# off all of them, it cost conversations that fill the caches 1.8 x the time to first token
+# (bench/RESULTS.md), because so little of a cached prompt is left to prefill.
 ENOUGH: Final = 0.8
-# No prompt says more than this: the context of today's models.
+# The most that one report counts: the context length of today's models.
 REPORT_TOKENS_MAX: Final = 131_072.0
-# More are steadier against texts that are never found, fewer learn sooner from the others.
+# More kinds are steadier against texts that are never found. Fewer learn sooner from each other.
 KINDS: Final = 64
-# A kind with fewer reports is judged by what is usual with its client.
+# A kind with fewer reports is judged by the usual ratio of its client.
 REPORTS_MIN: Final = 4
-# What is usual with a client follows a kind that is not whole once in so many reports.
+# The usual ratio of a client follows a kind that is not whole once in this many reports.
 SUMMED_UP: Final = 8
-# Kinds of all clients together, some 150 bytes each.
+# The kinds of all clients together, some 150 bytes each.
 KINDS_MAX: Final = 1_024
 
 Kind = tuple[str, int]
 
 
 class HitCorrection:
-    """`ratio`: what of the tokens expected there is to be counted on, 0 to 1."""
+    """`ratio`: the share of the expected tokens to count on, 0 to 1."""
 
     __slots__ = ("_expected", "_found", "ratio", "reports")
 
@@ -49,13 +49,13 @@ class HitCorrection:
 
     @property
     def share(self) -> float:
-        """What was found of what was expected."""
+        """The share of the expected tokens that was found."""
         return self._found / self._expected
 
     def observe(self, expected_tokens: float, found_tokens: float) -> None:
-        """Prompts whose beginnings should have been there, so many tokens, were found so far.
+        """Prompts should have had `expected_tokens` in the cache, and `found_tokens` were there.
 
-        More than was expected makes up for nothing: it is other text.
+        More than expected does not make up for other shortfalls: it is other text.
         """
         expected_tokens = min(expected_tokens, REPORT_TOKENS_MAX)
         self._expected = self._expected * FADE + expected_tokens
@@ -66,18 +66,18 @@ class HitCorrection:
 
 
 class HitCorrections:
-    """One backend's, by kind. `ratio`: what is usual with its clients; `whole`: all is found."""
+    """The corrections of one backend by kind. `ratio`: the usual one. `whole`: all was found."""
 
     __slots__ = ("_kinds", "_usual", "ratio", "whole")
 
     def __init__(self) -> None:
         self._kinds: FairTable[HitCorrection] = FairTable(KINDS_MAX)
-        self._usual: dict[str, float] = {}  # of each client
+        self._usual: dict[str, float] = {}  # the usual ratio of each client
         self.ratio = 1.0
         self.whole = True
 
     def of(self, kind: Kind) -> float:
-        """What of the tokens expected there is to be counted on, 0 to 1."""
+        """The share of the expected tokens to count on for this kind, 0 to 1."""
         client, number = kind
         known = self._kinds.find(client, number)
         if known is not None and known.reports >= REPORTS_MIN:
@@ -85,10 +85,10 @@ class HitCorrections:
         usual = self._usual.get(client)
         if usual is not None:
             return usual
-        return self.ratio if len(self._usual) > 1 else 1.0  # no one speaks for all
+        return self.ratio if len(self._usual) > 1 else 1.0  # one client does not speak for all
 
     def observe(self, kind: Kind, expected_tokens: float, found_tokens: float) -> None:
-        """An answer of that kind told what was found."""
+        """An answer of this kind reported what was found."""
         client, number = kind
         known = self._kinds.find(client, number)
         if known is None:
@@ -101,7 +101,7 @@ class HitCorrections:
             self._sum_up(client)
 
     def _sum_up(self, client: str) -> None:
-        """A kind's ratio is another one."""
+        """Update the client's usual ratio after that of a kind has changed."""
         ratios = [each.ratio for each in self._kinds.of(client).values()]
         usual = _middle(ratios)
         if self._usual.get(client) != usual:
@@ -118,9 +118,9 @@ class HitCorrections:
             )
 
     def divide(self, expected: Mapping[Kind, int], found_tokens: float) -> None:
-        """Of prompts of several kinds so much was found in all: who had it is only likely.
+        """Prompts of several kinds were found in part. Divide the found tokens between the kinds.
 
-        As if each kind went on as it was; what is lacking then, or too much, in proportion.
+        Assume that each kind goes on as before, and divide a surplus or lack in proportion.
         """
         likely = {}
         for kind, tokens in expected.items():
@@ -138,5 +138,5 @@ class HitCorrections:
 
 
 def _middle(ratios: list[float]) -> float:
-    """The upper one of two."""
+    """The median, the upper one of two."""
     return sorted(ratios)[len(ratios) // 2]

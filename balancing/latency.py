@@ -1,4 +1,4 @@
-"""Time to first token as a policy may compare it."""
+"""Time to first token, for policies that compare it."""
 
 from math import exp
 from typing import Final

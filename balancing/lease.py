@@ -1,48 +1,49 @@
-"""One request's claim on one backend: the only thing that changes a load.
+"""One request's claim on one backend: nothing else changes a load.
 
-`begin` reserves the prompt as queued prefill; each first token turns a prompt's
-share into held decode tokens; `end` gives everything back, on every path, and
-may run twice. Invariant: the leases of a backend sum up to its load, so no
-lease means all zeros.
+A new lease reserves the prompt as queued prefill. Each first token turns its prompt's share into
+held decode tokens. The end gives everything back, on every path, and may happen twice. Invariant:
+the leases of a backend add up to its load, so without leases all counters are zero.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from balancing.accusers import Cause
-from balancing.ask import Ask
-from balancing.backend import Backend
-from balancing.cache_claim import CacheClaim
-from balancing.decode_speed import prior_s as decode_prior_s
-from balancing.load import Load
-from balancing.prefill_speed import prior_s as prefill_prior_s
-from balancing.prefill_speed import work_of
-from balancing.refusals import refuses_all, refuses_alone
+from penstock.balancing.accusers import Cause
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.cache_claim import CacheClaim
+from penstock.balancing.charges import add_to_run, charge
+from penstock.balancing.decode_speed import prior_s as decode_prior_s
+from penstock.balancing.load import Load
+from penstock.balancing.prefill_speed import prior_s as prefill_prior_s
+from penstock.balancing.queued_prompts import QueuedPrompts
 
-# Speculative decoding gives up to eight tokens a step, and an engine may send every tenth only.
+# Speculative decoding gives up to eight tokens a step. An engine may send only every tenth event.
 TOKENS_AT_ONCE_MAX: Final = 16
-# Who counts a prompt more than twice as long as it was estimated, or not half, and by more than a
-# chat template, has done other work than was thought.
+# If the reported prompt is more than twice or less than half the estimate, and differs by more than
+# a chat template, the engine has done other work than was thought.
 OFF_TOKENS: Final = 512
-# Nobody prefills so many times as fast as was measured, or thought before: what an engine is said
-# to have done in less time was in its cache, or is no text to it.
+# No engine prefills this many times faster than was measured or assumed. Work that seems to be
+# done faster was in its cache, or is no text for it.
 TOO_FAST: Final = 4.0
-# A row that something else explains is one failure to who asks when the backend began to fail.
-EXPLAINED_S: Final = 60.0
+# For all held answers of one backend, which may begin a great many and finish none.
+KEPT_BYTES_MAX: Final = 33_554_432
+# A client may have more held only if a quarter of its new total stays free. Answers that it does
+# not read must not take the room of other clients' answers (the same rule as in `Bodies`).
+LEFT: Final = 4
 
 
 class Reason(StrEnum):
-    """Why this backend: what `x-penstock-reason` says."""
+    """Why this backend was chosen. `x-penstock-reason` shows it."""
 
     COST = "cost"  # the policy preferred it
-    ONLY = "only"  # no other could serve
-    AFFINITY = "affinity"  # the own backend of its session, or of the response that it refers to
-    SPILL = "spill"  # its session's own was unfit, over its bound or tried already
+    ONLY = "only"  # no other backend could serve
+    AFFINITY = "affinity"  # it is the backend of the session, or of the stored response
+    SPILL = "spill"  # the session's own backend was not fit, over its bound or tried already
 
 
-class Lease:
-    """Tokens held at `backend` for `ask`, from choice to end."""
+class Lease(QueuedPrompts):
+    """Tokens held at `backend` for `ask`, from the choice to the end."""
 
     __slots__ = (
         "_ahead_work",
@@ -51,21 +52,18 @@ class Lease:
         "_held_at_first",
         "_held_tokens",
         "_held_up",
+        "_kept_bytes",
         "_prefill_s",
         "_retry",
         "_streaming",
         "_unseen",
         "_work_at_first",
-        "ask",
         "backend",
         "began_s",
         "bound",
-        "cached_tokens",
         "ended",
         "first_token_s",
         "generated_tokens",
-        "queued_tokens",
-        "queued_work",
         "reason",
         "sound",
     )
@@ -78,43 +76,40 @@ class Lease:
         reason: Reason = Reason.COST,
         *,
         bound: bool = False,
+        aimed: bool = False,
         retry: bool = False,
     ) -> None:
-        """`bound`: only this backend holds what is asked for; `retry`: another's engine failed."""
+        """`bound`: only this backend holds what is asked for. `aimed`: but another could have
+        served such a request. `retry`: another backend's engine failed the request before."""
+        claim = CacheClaim(backend.cache, ask) if ask.blocks else None
+        super().__init__(ask, claim.cached_tokens if claim is not None else 0)
+        self._claim = claim
         self.backend = backend
         self.bound = bound
-        self.sound = backend.fit  # not a last resort
+        self.sound = backend.fit  # healthy, not a last resort
         self._retry = retry
-        self.ask = ask
         self.began_s = now_s
         self.reason = reason
         self.first_token_s: float | None = None
         self.generated_tokens = 0
         self.ended = False
-        self._claim = CacheClaim(backend.cache, ask) if ask.blocks else None
-        self.cached_tokens = self._claim.cached_tokens if self._claim is not None else 0
-        self.queued_tokens = self.queued_work = 0  # without an engine nothing is prefilled
-        if ask.engine:
-            self.queued_tokens = ask.prompt_tokens - self.cached_tokens
-            if ask.likely < 1.0:
-                self.queued_tokens = max(1, int(self.queued_tokens * ask.likely))
-            context = ask.prompt_tokens / ask.prompts
-            self.queued_work = max(1, round(work_of(self.queued_tokens, context, ask.prompts)))
-        # Of the prompt, what is held with it and was not queued.
+        # Tokens of the prompt that will be held but were not queued.
         self._beside_tokens = self.cached_tokens
         if ask.likely < 1.0:
             self._beside_tokens = ask.prompt_tokens - self.queued_tokens
         self._held_tokens = 0
-        # Whether its time is not the backend's alone, or nobody knows for how much work it was.
-        self._held_up = ask.likely < 1.0
+        self._kept_bytes = 0
+        # True if its time says nothing about the backend alone: its work is unknown, or its client
+        # may have aimed it. A client that chose where slow requests go could make a backend slow.
+        self._held_up = aimed or ask.likely < 1.0
         self._streaming = False
-        # Of a prompt that nobody has counted the work is a guess, which a client may mislead: the
-        # speed is learnt once the answer is whole and tells.
+        # The work of a prompt that nobody has counted is a guess, which a client may mislead. So
+        # the speed is learnt only when the whole answer reports the count.
         self._prefill_s = 0.0
-        # The backend's, when the first token came.
+        # Values of the backend when the first token came.
         self._held_at_first = 0
         self._work_at_first = 0
-        # Prompts whose first token has not been seen, by index.
+        # Indexes of the prompts whose first token has not been seen.
         self._unseen = set(range(ask.prompts)) if ask.prompts > 1 else {0}
         self._ahead_work = backend.wait_work(now_s) + self.queued_work
         own = backend.own
@@ -132,26 +127,15 @@ class Lease:
             backend.begin_prefill(self, now_s)
 
     @property
-    def whole_work(self) -> float:
-        """Its prompts' prefill if nothing of them were cached, and all of it is computed."""
-        ask = self.ask
-        return work_of(ask.prompt_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
-
-    @property
-    def silent(self) -> bool:
-        """Whether the answer will show no first token before it is whole, yet has decode."""
-        return self.ask.generates and not self.ask.stream
-
-    @property
     def prefilling(self) -> bool:
         """Whether some prompt still waits for its first token."""
         return bool(self._unseen)
 
     def first_token(self, now_s: float, index: int = 0) -> None:
-        """The choice `index` has begun: its prompt's share is prefilled.
+        """The choice `index` has begun, so its prompt is prefilled.
 
-        With k prompts and n choices vLLM numbers choices prompt by prompt, so
-        choice i belongs to prompt i // n. Indexes out of range are ignored.
+        With k prompts and n choices vLLM numbers the choices prompt by prompt. So choice i
+        belongs to prompt i // n. Indexes out of range are ignored.
         """
         if self.ended:
             return
@@ -167,12 +151,12 @@ class Lease:
         prompt = index // self.ask.choices
         several = self.ask.prompts > 1
         if several and self._unseen and not (self.ask.stream and self.ask.generates):
-            self._unseen = {prompt}  # a whole answer is that of all its prompts
+            self._unseen = {prompt}  # a whole answer belongs to all its prompts
         if prompt in self._unseen:
             self._unseen.remove(prompt)
             share = min(self.queued_tokens, self.ask.prompt_tokens // self.ask.prompts)
             self._prefilled(share if self._unseen else self.queued_tokens, now_s)
-            # Of several prompts the first token of one says little of what the others took.
+            # With several prompts the first token of one says little about the others.
             if not self._unseen and self._shows_prefill:
                 self.backend.refresh(now_s)
                 self._prefill_s = seconds = now_s - self.began_s
@@ -181,12 +165,12 @@ class Lease:
 
     @property
     def _shows_prefill(self) -> bool:
-        """Whether the first token, of each prompt, comes when it is prefilled."""
+        """Whether the first token of each prompt is seen when the prompt is prefilled."""
         ask = self.ask
         return ask.engine and (ask.stream or not ask.generates) and not self._held_up
 
     def assume_prefilled(self, now_s: float) -> None:
-        """No first token was seen (a plain JSON answer): prefill is over by the clock."""
+        """End the prefill by the clock: a plain JSON answer shows no first token."""
         if not self.ended and self._unseen:
             self._unseen.clear()
             self._prefilled(self.queued_tokens, now_s)
@@ -211,17 +195,17 @@ class Lease:
         own.sequence += 1
         assert own.queued_prefill_tokens >= 0
         if not self._unseen:
-            self._held_at_first = own.active_decode_tokens
+            self._held_at_first = self.backend.active_decode_tokens
             self._work_at_first = self.backend.prefilled_work
             self.backend.end_prefill(self, now_s)
 
     def _may_be_done(self, now_s: float) -> int:
-        """Of its work, what an engine can have prefilled since it was sent."""
+        """The work that an engine can have prefilled since the request was sent."""
         elapsed_s = max(0.0, now_s - self.began_s)
         return 1 + int(TOO_FAST * elapsed_s / self.backend.prefill_speed.work_s)
 
     def _proved(self, own: Load) -> None:
-        """A retry that has its first token, or has ended, is none any more."""
+        """End the retry: the request has its first token, or has ended."""
         if not self._retry:
             return
         self._retry = False
@@ -232,7 +216,7 @@ class Lease:
             del retrying[client]
 
     def tokens(self, count: int) -> None:
-        """`count` more tokens were generated and are held in the KV cache."""
+        """`count` more tokens were generated. The KV cache holds them."""
         if self.ended or not count:
             return
         self.generated_tokens += count
@@ -242,14 +226,34 @@ class Lease:
         own.active_decode_tokens += count
         own.sequence += 1
 
+    def keep(self, size_bytes: int) -> bool:
+        """Hold back so many bytes of the answer. False when there is no room for them."""
+        more_bytes = size_bytes - self._kept_bytes
+        if not more_bytes:
+            return True
+        backend, client = self.backend, self.ask.client
+        kept_bytes = backend.kept_bytes + more_bytes
+        own_bytes = backend.kept_of.get(client, 0) + more_bytes
+        if more_bytes > 0 and (self.ended or kept_bytes + own_bytes // LEFT > KEPT_BYTES_MAX):
+            return False
+        self._kept_bytes = size_bytes
+        backend.kept_bytes = kept_bytes
+        if own_bytes:
+            backend.kept_of[client] = own_bytes
+        else:
+            del backend.kept_of[client]
+        return True
+
     def end(self, now_s: float) -> None:
-        """Give everything back: its client has left, or nothing was sent. Idempotent."""
+        """Give everything back: the client has left, or nothing was sent. Idempotent."""
         if not self.ended:
             self.cut_short(now_s)
             self._give_back(now_s)
 
     def _give_back(self, now_s: float) -> None:
-        """Nothing counts after it."""
+        """Give everything back. The lease counts no more after this."""
+        if self._kept_bytes:
+            self.keep(0)
         self.ended = True
         self.backend.end_prefill(self, now_s)
         if self._claim is not None:
@@ -264,6 +268,8 @@ class Lease:
             own.streams -= 1
         self._proved(own)
         own.sequence += 1
+        assert self.backend.kept_bytes >= 0
+        assert self.backend.kept_bytes or not self.backend.kept_of
         assert own.queued_prefill_tokens >= 0
         assert own.queued_work >= 0
         assert own.active_decode_tokens >= 0
@@ -273,9 +279,9 @@ class Lease:
         assert own.retries >= 0
 
     def complete(self, now_s: float, completion_tokens: int = 0, prompt_tokens: int = 0) -> None:
-        """End with a whole answer: what an engine finished ends a run of failures.
+        """End with a whole answer. An answer of an engine ends the backend's run of failures.
 
-        Tokens as the backend counted them, where it did.
+        The tokens are those that the backend reported, 0 for none.
         """
         if not self.ended and self.ask.engine and self.first_token_s is not None:
             if self._claim is not None:
@@ -288,7 +294,7 @@ class Lease:
                 self.backend.prefill_speed.observe(self._ahead_work, self._prefill_s)
             if self.ask.prompts == self.ask.choices == 1 and not self._held_up:
                 if not self.ask.generates:
-                    pass  # all of it was prefill, and taught that
+                    pass  # all of it was prefill, which has been learnt
                 elif self.ask.stream:
                     self._decoded(now_s - self.first_token_s, completion_tokens)
                 elif completion_tokens and sure:
@@ -300,7 +306,7 @@ class Lease:
     def cut_short(self, now_s: float) -> None:
         """Learn from an answer that nobody waits for any more.
 
-        Or one so slow that its clients give up would never be seen to be slow.
+        Otherwise a backend so slow that clients give up would never be seen to be slow.
         """
         ask, backend = self.ask, self.backend
         if not ask.engine or self._held_up or ask.prompts * ask.choices > 1:
@@ -320,19 +326,19 @@ class Lease:
             speed.recent.observe(slower, ask.client)
 
     def _answered(self, seconds: float, completion_tokens: int) -> None:
-        """Learn from a plain answer, which shows only how long it took in all.
+        """Learn from a plain answer, which shows only its total time.
 
-        What is known of the one part tells the other, the better the larger that is: of an answer
-        that is nearly all decoding, nothing is learnt of prefill.
+        What is known of one part tells the other one, better if that part is larger. An answer
+        that is nearly all decoding teaches nothing about prefill.
         """
         backend, ask = self.backend, self.ask
         prefill, decode = backend.prefill_speed, backend.decode_speed
-        # Nobody saw them: no more than were allowed, nor many times what such answers have.
+        # These tokens were not seen: believe no more than were allowed or than is plausible.
         most = round(TOKENS_AT_ONCE_MAX * ask.output_tokens)
         completion_tokens = min(completion_tokens, most)
         if ask.max_tokens:
             completion_tokens = min(completion_tokens, ask.max_tokens)
-        held = (self._held_at_first + backend.own.active_decode_tokens) / 2
+        held = (self._held_at_first + backend.active_decode_tokens) / 2
         others_s = (backend.prefilled_work - self._work_at_first) * prefill.work_s
         prefill_s = prefill.expect_s(self._ahead_work)
         decode_s = completion_tokens * decode.itl_s(held)
@@ -347,22 +353,22 @@ class Lease:
         decode.observe_whole(completion_tokens, seconds, prefill_s + others_s, held)
 
     def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
-        """The prompt as the backend counted it, and what it found in its cache, where it tells."""
+        """Take the backend's counts: of the prompt, and of cached tokens if it reports them."""
         if self._claim is not None:
             self._claim.settle(prompt_tokens, cached_tokens)
         elif cached_tokens:
             self.backend.cache.told(cached_tokens)
 
     def held_up(self) -> None:
-        """Its client takes nothing, or the proxy slept: its time says nothing of the backend."""
+        """Its time says nothing about the backend: its client did not read, or the proxy slept."""
         self._held_up = True
 
     def _decoded(self, seconds: float, completion_tokens: int) -> None:
-        """Learn from a whole stream how fast the backend decodes."""
+        """Learn from a stream how fast the backend decodes."""
         backend = self.backend
         work = backend.prefilled_work - self._work_at_first
-        held = (self._held_at_first + backend.own.active_decode_tokens) / 2
-        # Several tokens may come at once; what a backend says of itself is believed so far.
+        held = (self._held_at_first + backend.active_decode_tokens) / 2
+        # One event may hold several tokens. The backend's own count is believed up to a factor.
         seen = self.generated_tokens
         steps = max(seen, min(completion_tokens, TOKENS_AT_ONCE_MAX * seen)) - 1
         others_s = work * backend.prefill_speed.work_s
@@ -381,65 +387,23 @@ class Lease:
     ) -> bool:
         """End, and count the failure against the backend.
 
-        `suspicious`: as one in a row; `penal`: it makes the backend look busy, for
-        `hint_s` where that is given; `doubtful`: only if it is not the first in a row,
-        since the request itself may be the cause; `cause`: what else explains it, so that
-        it is none of the row; `fatal`: the engine may have died of it. Returns whether it
-        speaks of the backend as it is now: a request that began before the last return does
-        not, however late it breaks.
+        `suspicious`: it counts in the run of failures. `penal`: it costs a load penalty, for
+        `hint_s` if given. `doubtful`: the request may be the cause, so the first in a row costs
+        nothing. `cause`: something other than the backend that explains it; then it is not
+        counted in the run. `fatal`: the engine may have died of it. Returns whether it says
+        anything about the present backend. A request that began before the backend's last
+        return does not.
         """
         backend = self.backend
         current = self.began_s >= backend.back_since_s
         if not self.ended:
             backend.failures_total += suspicious or penal
             if suspicious and current:
-                self._count(now_s, cause, fatal)
+                add_to_run(backend, self.ask, now_s, cause, fatal=fatal)
             if penal and current and not (doubtful and backend.failures_in_row < 2):
-                self._charge(now_s, cause, hint_s)
+                charge(backend, self.ask.client, now_s, cause, hint_s)
             self._give_back(now_s)
         return current
-
-    def _count(self, now_s: float, cause: Cause, fatal: bool) -> None:
-        """One more failure in a row, unless something else than the backend explains it."""
-        backend = self.backend
-        if cause is Cause.CLIENT or cause is Cause.KIND:
-            first = not backend.failures_in_row and now_s - backend.failing_since_s > EXPLAINED_S
-            if fatal and first:
-                backend.failing_since_s = now_s
-            return
-        if not backend.failures_in_row:
-            backend.failing_since_s = now_s
-        backend.accusers.add(None if cause is Cause.NO_REQUEST else self.ask.client, self.ask.path)
-
-    def _charge(self, now_s: float, cause: Cause, hint_s: float) -> None:
-        """Make the backend dear: to this client alone, until another has met something too."""
-        backend, client = self.backend, self.ask.client
-        penalty = backend.penalty
-        in_row = backend.failures_in_row
-        if cause is Cause.NO_REQUEST:
-            penalty.charge(now_s, in_row=in_row, hint_s=hint_s)
-        elif cause is Cause.CLIENT:
-            penalty.charge_for(client, now_s, hint_s=hint_s, explained=True)
-        elif not penalty.charge_for(client, now_s, in_row=in_row, hint_s=hint_s):
-            others = backend.accusers.others
-            penalty.charge(now_s, in_row=in_row if others > 1 else others, hint_s=hint_s)
-
-    def refused(self, now_s: float, peers: Sequence[Backend]) -> bool:
-        """It got no answer. Returns whether several clients say so of this backend alone."""
-        backend, client = self.backend, self.ask.client
-        backend.refusals.add(client, backend.requests_total, now_s)
-        beyond = refuses_all(backend, peers, now_s)
-        if beyond:
-            backend.penalty.charge(now_s, in_row=beyond)
-            return True
-        beyond = refuses_alone(backend, peers, client, now_s)
-        if beyond:
-            backend.penalty.charge_for(client, now_s, in_row=beyond)
-        return False
-
-    def turned_away(self, now_s: float, hint_s: float) -> None:
-        """It was answered that there is too much work: no failure, but a sample of load."""
-        self._charge(now_s, Cause.BACKEND, hint_s)
 
 
 def _is_near(tokens: int, estimated: int) -> bool:

@@ -1,9 +1,9 @@
-"""What two measures of a thing cost, learnt from sums: y = a x1 + b x2, fading, drawn to a prior.
+"""Learns two costs from sums: y = a x1 + b x2. Old samples fade, and a prior pulls.
 
-Errors are relative to the geometric mean of what was expected and what came: small samples teach as
-much as large ones, and a sample too low by some factor as much as one too high by it. Relative to
-the samples the low ones would rule; relative to what was expected the high ones do
-(bench/RESULTS.md, estimates of tokens: a median error of 7.7 to 8.2 % where this has 6.4 to 6.5 %).
+Errors are relative to the geometric mean of the expected and the seen value. So small samples teach
+as much as large ones, and a sample too low by some factor as much as one too high by it. Relative
+to the seen values low samples would dominate, relative to the expected ones high samples
+(bench/RESULTS.md, estimates of tokens: a median error of 7.7 to 8.2 % instead of 6.4 to 6.5 %).
 """
 
 from math import sqrt
@@ -11,21 +11,21 @@ from typing import Final
 
 Pair = tuple[float, float]
 
-# What is left of the trust in a prior at the least: nothing beside a sample, more than rounding.
+# The least that is left of the prior's trust: nothing beside a sample, but more than rounding.
 SHARE_MIN: Final = 1e-4
-# Before so many samples nothing is a surprise: the first ones may be 50 times the prior.
+# The first few samples are never surprises: they may be 50 times the prior.
 SAMPLES_MIN: Final = 8
 
 
 class LeastSquares:
     """Two costs, neither below zero.
 
-    `prior` is never quite forgotten, so that a measure that is always zero does no harm, and two
-    that are always alike are told apart; `trust` is its weight, a sample of which x1 (x2) alone
-    makes y = 1 having that of x1 squared (x2 squared), and each sample leaves `keep` of it. Each
-    sample fades those before it by `fade`. One that is off by more than the factor `surprise_max`
-    is taken to be off by that. `least` is the smallest y there is. `weight` is what its samples are
-    worth beside a new one.
+    `prior` is never quite forgotten. So a measure that is always zero does no harm, and two
+    measures that are always alike can be separated. `trust` is its weight: a sample in which x1 (or
+    x2) alone makes y = 1 has the weight x1 squared (x2 squared). Each sample leaves the share
+    `keep` of the trust and `fade` of the earlier samples. A sample that is off by more than the
+    factor `surprise_max` counts as off by that factor. `least` is the smallest possible y. `weight`
+    is the weight of all samples, where a new one has 1.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class LeastSquares:
         self._trust = trust
         self._fade = fade
         self._keep = keep
-        self._share = 1.0  # of the trust, left
+        self._share = 1.0  # what is left of the trust
         self._surprise_max = sqrt(surprise_max)
         self._surprise_min = 1.0 / self._surprise_max
         self._least = least
@@ -73,17 +73,17 @@ class LeastSquares:
 
     @property
     def mean_b(self) -> float:
-        """The second measure of things whose first is one, in the mean."""
+        """The mean second measure of samples whose first measure is one."""
         return self._ab / self._aa if self._aa else 0.0
 
     def expect(self, measure: Pair) -> float:
-        """What a thing of this measure costs."""
+        """The cost of a thing with this measure."""
         return self.a * measure[0] + self.b * measure[1]
 
     def observe(self, measure: Pair, cost: float, rest: float = 0.0) -> None:
-        """A thing of this measure was seen to cost that.
+        """A thing with this measure was seen to cost `cost`.
 
-        `rest` of it should have been of another kind: the more, the less it teaches.
+        `rest` of the cost should come from elsewhere. The larger `rest`, the less it teaches.
         """
         part = max(self._least, self.expect(measure))
         expected = part + rest
@@ -95,7 +95,7 @@ class LeastSquares:
         y = surprise
         if rest:
             y -= rest / mean
-            told = (part / expected) ** 2
+            told = _square(part / expected)
             fade, keep = 1.0 - (1.0 - fade) * told, 1.0 - (1.0 - keep) * told
         self._aa = self._aa * fade + a * a
         self._ab = self._ab * fade + a * b
@@ -108,7 +108,7 @@ class LeastSquares:
         self._solve()
 
     def forget(self, share: float) -> None:
-        """What was seen up to now counts for so much less: what comes is believed the sooner."""
+        """Take the share off the weight of all samples so far, so that new ones count more."""
         keep = 1.0 - share
         self._aa *= keep
         self._ab *= keep
@@ -118,12 +118,17 @@ class LeastSquares:
         self.weight *= keep
 
     def _solve(self) -> None:
-        (prior_a, prior_b), (trust_a, trust_b) = self._prior, self._trust
-        # A sample of something dearer than the prior weighs less; so does the prior, then.
-        trust_a *= self._share * (min(1.0, prior_a / self.a) ** 2 if self.a else 1.0)
-        trust_b *= self._share * (min(1.0, prior_b / self.b) ** 2 if self.b else 1.0)
+        prior_a, prior_b = self._prior
+        trust_a, trust_b = self._trust
+        # A sample of something more expensive than the prior weighs less, and so must the prior.
+        trust_a *= self._share * (_square(min(1.0, prior_a / self.a)) if self.a else 1.0)
+        trust_b *= self._share * (_square(min(1.0, prior_b / self.b)) if self.b else 1.0)
         aa, bb, ab = self._aa + trust_a, self._bb + trust_b, self._ab
         ay, by = self._ay + trust_a * prior_a, self._by + trust_b * prior_b
         scale = aa * bb - ab * ab
         self.a = max(0.0, (bb * ay - ab * by) / scale)
         self.b = max(0.0, (aa * by - ab * ay) / scale)
+
+
+def _square(x: float) -> float:
+    return x * x  # a power of floats uses Python objects, compiled or not

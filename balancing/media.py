@@ -1,4 +1,4 @@
-"""Parts of prompts that are no text: how many there are, and what stands for them among text."""
+"""Parts of prompts that are not text: how many there are, what marks them, and their blocks."""
 
 import re
 from collections.abc import Sequence
@@ -6,12 +6,24 @@ from typing import Final
 
 import xxhash
 
-from balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, joined
-from balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, LOOKED_BYTES_MAX, compacted
-from balancing.tokens import BYTES_PER_TOKEN, MEDIA_PART_TOKENS
+from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, joined
+from penstock.balancing.prompt_blocks import (
+    BLOCK_BYTES,
+    BLOCKS_MAX,
+    LOOKED_BYTES_MAX,
+    Blocks,
+    compacted,
+    prompt_blocks,
+)
+from penstock.balancing.tokens import (
+    BYTES_PER_TOKEN,
+    MEDIA_PART_TOKENS,
+    Measure,
+    TokenEstimator,
+)
 
-# A part that is no text, by its type; and what is inline of one, which is no text either. An
-# escaped quote before either is text that speaks of such parts.
+# A part that is not text, by its type, and inline data, which is not text either. After an escaped
+# quote such a type is text about parts.
 _MEDIA_PART: Final = re.compile(
     rb'"type"\s*:\s*"(?:image|image_url|input_image|image_embeds|audio_url|input_audio'
     rb'|video|video_url|document|file|input_file)"'
@@ -19,29 +31,29 @@ _MEDIA_PART: Final = re.compile(
 _INLINE_MEDIA: Final = re.compile(
     rb'"(?:data"\s{0,16}:\s{0,16}"(?=[A-Za-z0-9+/=\\]{256})|data:[^",]{0,128};base64,)'
 )
-# Longer than what the pattern above matches or looks at: slices overlap by so much.
+# More than this pattern matches or looks at. Slices overlap by this much.
 _INLINE_BYTES_MAX: Final = 512
-# Inline data of one prompt that is told from its text; vLLM takes a thousand parts at most.
+# The most inline data that is told apart from a prompt's text. vLLM takes at most a thousand parts.
 INLINE_MAX: Final = 1_024
-# Of one prompt count as such: a name of one is a few bytes, and would be a thousand tokens. More
-# than these are a long film's frames, each of few tokens.
+# The most parts of one prompt that count. The name of a part has only a few bytes but would count a
+# thousand tokens. More parts than this are frames of a long film, with few tokens each.
 MEDIA_PARTS_MAX: Final = 256
 
-# A mark of 16 digits, as often as makes it as long as text of an image's tokens.
+# A mark has 16 digits and is repeated until it is as long as text of an image's tokens.
 MARK_REPEATS: Final = round(MEDIA_PART_TOKENS * BYTES_PER_TOKEN / 16)
 MARKS_MAX: Final = BLOCKS_MAX * BLOCK_BYTES // (16 * MARK_REPEATS) + 1
-# Whisper has 50 positions a second (arXiv 2212.04356): 640 bytes each of 16 kHz PCM, 160 of 64
-# kbit/s.
+# Whisper has 50 positions a second (arXiv 2212.04356): each has 640 bytes of 16 kHz PCM, or 160
+# bytes of 64 kbit/s.
 MEDIA_BYTES_PER_TOKEN: Final = 320
 
 
 def has_media(text: bytes) -> bool:
-    """Whether text of at most LARGE_BYTES may hold parts that are none; larger always may."""
+    """Whether a text may hold parts that are not text. Texts above LARGE_BYTES always may."""
     return len(text) > LARGE_BYTES or _MEDIA_PART.search(text) is not None
 
 
 def without_media(text: bytes) -> Steps[tuple[int, bytes]]:
-    """(number of parts that are no text, the JSON without their inline data)."""
+    """(number of parts that are not text, the JSON without their inline data)."""
     inline = yield from _inline_media(text)
     parts = yield from _parts_beside(text, inline)
     if not parts:
@@ -58,8 +70,8 @@ def without_media(text: bytes) -> Steps[tuple[int, bytes]]:
 def mark_media(parts: Sequence[bytes]) -> Steps[tuple[int, int, bytes]]:
     """(number of inline data, bytes before the first, the JSON with a mark in place of each).
 
-    A mark is the data's hash, as long as an image's tokens are as text: equal images are equal
-    text. Past what is compared there are none.
+    A mark repeats the hash of the data, so equal images are equal text. It is as long as text with
+    an image's tokens. Beyond the part that is compared there are no marks.
     """
     number, before = 0, -1
     marked = b""
@@ -83,8 +95,33 @@ def mark_media(parts: Sequence[bytes]) -> Steps[tuple[int, int, bytes]]:
     return number, before if number else len(marked), marked
 
 
+def media_blocks(
+    root: bytes,
+    parts: Sequence[bytes],
+    text: bytes,
+    model: str | None,
+    measured: Measure,
+    estimator: TokenEstimator,
+    client: str,
+) -> Steps[Blocks]:
+    """Blocks before the first inline data have the text's density, the others share the rest.
+
+    `text`, `measured`: the prompt without its inline data. Media that are not inline have
+    no bytes here, so their tokens are in no block.
+    """
+    inline, before, marked = yield from mark_media(parts)
+    text_tokens = estimator.estimate(model, measured, 0, None, client)
+    density = text_tokens * BLOCK_BYTES / max(len(text), BLOCK_BYTES)
+    hashes = prompt_blocks(root, marked)
+    first = before // BLOCK_BYTES
+    media_parts = min(inline, MEDIA_PARTS_MAX)
+    left = estimator.estimate(model, measured, media_parts, None, client) - first * density
+    rest = max(len(marked) - first * BLOCK_BYTES, BLOCK_BYTES)
+    return Blocks(hashes, density, first, max(0.0, left) * BLOCK_BYTES / rest)
+
+
 def _inline_media(text: bytes) -> Steps[list[tuple[int, int]]]:
-    """Where each begins and ends, but for text that speaks of such data."""
+    """Where each inline data begins and ends. Text that only speaks of such data is left out."""
     found: list[tuple[int, int]] = []
     at = past = 0
     while at < len(text) and len(found) < INLINE_MAX:
@@ -103,12 +140,12 @@ def _inline_media(text: bytes) -> Steps[list[tuple[int, int]]]:
 
 
 def _parts_beside(text: bytes, inline: Sequence[tuple[int, int]]) -> Steps[int]:
-    """How many parts that are no text are named, inline data apart."""
+    """How many parts that are not text are named outside inline data."""
     count = at = looked = 0
     for begin, end in [*inline, (len(text), len(text))]:
         while at < begin:
             until = begin
-            if begin - at > SLICE_BYTES:  # at a comma: what names a part holds none
+            if begin - at > SLICE_BYTES:  # cut at a comma: the name of a part has none
                 until = text.rfind(b",", at + 1, at + SLICE_BYTES)
                 until = until if until > 0 else at + SLICE_BYTES
             count += len(_MEDIA_PART.findall(text, at, until))
@@ -122,5 +159,5 @@ def _parts_beside(text: bytes, inline: Sequence[tuple[int, int]]) -> Steps[int]:
 
 
 def tokens_of_bytes(body: bytes) -> int:
-    """A guess for a body that is not read as text, at least 1."""
+    """A guess of the tokens of a body that is not read as text, at least 1."""
     return max(1, round(len(body) / MEDIA_BYTES_PER_TOKEN))

@@ -1,16 +1,16 @@
-"""The members at the top of a large JSON object, read a slice at a time.
+"""Reads the top-level members of a large JSON object, a slice at a time.
 
-What it finds is what decoding the whole object finds: of equal keys the last. Members that are
-small are decoded by the slice; of a large one only the key is read, and its value passed over by
-its brackets and quotes. So what is wrong inside a large value is left to the backend to say.
+It finds what decoding the whole object would find. Of equal keys the last one counts. Slices of
+small members are decoded. For a large member only the key is read, and its value is passed over by
+its brackets and quotes. So a fault inside a large value is left for the backend to report.
 """
 
 from typing import Final, TypeVar
 
 import msgspec
 
-from balancing.fields import CLIPPED_BYTES, NO_FIELD, READ_WHOLE, UNREADABLE
-from balancing.outline import (
+from penstock.balancing.fields import CLIPPED_BYTES, NO_FIELD, READ_WHOLE, UNREADABLE
+from penstock.balancing.outline import (
     BLANKS,
     COUNTED_BYTES,
     SLICE_BYTES,
@@ -24,18 +24,18 @@ from balancing.outline import (
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-# After which there may be a comma at the top: two brackets back at most, in what is JSON.
+# How many brackets to look back for a comma at the top level: in valid JSON two are enough.
 _LOOKS_BACK: Final = 3
 
 _key: Final = msgspec.json.Decoder(str)
 
 
 class NoObject(ValueError):
-    """The text is no JSON object, as far as it was read."""
+    """The text is not a JSON object, as far as it was read."""
 
 
 def members(text: bytes, decoder: "msgspec.json.Decoder[S]") -> Steps[S]:
-    """What `decoder` would make of the object, its fields all raw. Raises NoObject."""
+    """What `decoder`, whose fields are all raw, would make of the object. Raises NoObject."""
     found = _decoded(decoder, b"")
     at = yield from _past_blanks(text, 0)
     if text[at : at + 1] != b"{":
@@ -70,7 +70,7 @@ def _merge(found: S, later: S) -> None:
 
 
 def _large_member(text: bytes, at: int, found: S) -> Steps[int]:
-    """Read the one member that begins there; returns where it ends."""
+    """Read the one member that begins there. Returns where it ends."""
     key, at = yield from _key_of(text, at)
     end = yield from _value_end(text, at)
     for field in msgspec.structs.fields(found):
@@ -78,14 +78,14 @@ def _large_member(text: bytes, at: int, found: S) -> Steps[int]:
             whole = field.encode_name in READ_WHOLE
             until = end if whole else min(end, at + CLIPPED_BYTES)
             until = yield from _without_end(text, at, until)
-            # Bytes in place of a Raw, which would be copied wherever it is looked at.
+            # Bytes in place of a Raw, because a Raw would be copied at every look.
             value = yield from joined([memoryview(text)[at:until]])
             setattr(found, field.name, value)
     return end
 
 
 def _without_end(text: bytes, at: int, end: int) -> Steps[int]:
-    """Where the value ends, the blanks behind it apart."""
+    """Where the value ends, without the blanks after it."""
     while end > at and text[end - 1] in BLANKS:
         piece = text[max(at, end - SLICE_BYTES) : end]
         left = piece.rstrip(BLANKS)
@@ -103,7 +103,7 @@ def _decoded(decoder: "msgspec.json.Decoder[S]", members_: bytes) -> S:
 
 
 def _small_members(piece: bytes) -> tuple[int, bool]:
-    """How far whole members reach in a slice that begins with one, and if the object ends there."""
+    """How far whole members reach in a slice that begins with one; whether the object ends."""
     outlined, _ = outline(piece, inside=False)
     brackets = Brackets(outlined, 0)
     depths = brackets.depths
@@ -121,7 +121,7 @@ def _small_members(piece: bytes) -> tuple[int, bool]:
 
 
 def _last(depths: list[int], before: int) -> int:
-    """The last place before that one where the depth is 0; -1 where there is none."""
+    """The last place before `before` with depth 0. -1 if there is none."""
     try:
         return before - 1 - depths[:before][::-1].index(0)
     except ValueError:
@@ -131,7 +131,7 @@ def _last(depths: list[int], before: int) -> int:
 def _key_of(text: bytes, at: int) -> Steps[tuple[str | None, int]]:
     """The key of the member that begins there, and where its value begins.
 
-    A key that is longer than a slice is none that anybody looks for.
+    A key longer than a slice becomes None: nobody looks for it.
     """
     at += 1
     key: str | None = None
@@ -151,14 +151,14 @@ def _key_of(text: bytes, at: int) -> Steps[tuple[str | None, int]]:
 
 
 def _quote_in(piece: bytes) -> int:
-    """Where the first quote is that no backslash escapes; -1 where there is none."""
+    """Where the first quote without a backslash is. -1 if there is none."""
     if b"\\" in piece:
         piece = piece.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     return piece.find(b'"')
 
 
 def _string_end(text: bytes, at: int) -> Steps[int]:
-    """Just behind the quote that ends the string in which `at` stands."""
+    """The position after the quote that ends the string around `at`."""
     while at < len(text):
         end = slice_end(text, at)
         quote = _quote_in(text[at:end])
@@ -170,11 +170,11 @@ def _string_end(text: bytes, at: int) -> Steps[int]:
 
 
 def _value_end(text: bytes, at: int) -> Steps[int]:
-    """The comma or bracket behind the value that begins there."""
+    """The position of the comma or bracket after the value that begins there."""
     depth, inside = 0, False
     while at < len(text):
         end = slice_end(text, at)
-        if inside and b"\\" not in text[at:end]:  # data, as a rule: a search finds its end
+        if inside and b"\\" not in text[at:end]:  # usually data: a search finds its end
             until = min(at + COUNTED_BYTES, len(text))
             quote = text.find(b'"', at, until)
             until = until if quote < 0 else quote
@@ -208,7 +208,7 @@ def _value_end(text: bytes, at: int) -> Steps[int]:
 
 
 def _past_blanks(text: bytes, at: int) -> Steps[int]:
-    """The first place from there on that is no blank."""
+    """The first position from there that is not a blank."""
     while at < len(text) and text[at] in BLANKS:
         piece = text[at : at + SLICE_BYTES]
         left = piece.lstrip(BLANKS)

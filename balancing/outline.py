@@ -1,9 +1,9 @@
-"""JSON text a slice at a time: what of it is structure, in few calls over whole slices.
+"""Finds the structure of JSON text a slice at a time, with few calls over whole slices.
 
-A body of 32 MiB cannot be decoded in one call without holding the loop for a third of a second,
-and a loop over its bytes is slower still. What is here takes a slice of at most SLICE_BYTES and
-costs about a millisecond however the slice is made up; whoever reads a large body lets others run
-between two slices. Text that is no JSON gives some result, and no more work.
+Decoding a body of 32 MiB in one call would block the loop for a third of a second, and a loop over
+its bytes would be slower still. The functions here take a slice of at most SLICE_BYTES and cost
+about a millisecond, whatever is in the slice. Readers of large bodies let others run between two
+slices. Text that is not JSON gives some result and costs no more.
 """
 
 from array import array
@@ -15,10 +15,10 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 
-# Up to this a body is read in one turn: the dearest shapes decode at 10 ms/MiB.
+# Up to this size a body is read in one turn. The most expensive shapes decode at 10 ms/MiB.
 LARGE_BYTES: Final = 262_144
 SLICE_BYTES: Final = 16_384
-# Counting bytes is a hundred times cheaper than telling structure.
+# Counting bytes is a hundred times cheaper than finding structure.
 COUNTED_BYTES: Final = 524_288
 BLANKS: Final = b" \t\r\n"
 
@@ -30,7 +30,7 @@ _ONE_BRACKET: Final = bytes.maketrans(_BRACKETS, b"[[[[")
 
 
 def finished(steps: Steps[T]) -> T:
-    """The result of steps, all taken at once."""
+    """Take all steps at once and return their result."""
     while True:
         try:
             next(steps)
@@ -40,7 +40,7 @@ def finished(steps: Steps[T]) -> T:
 
 
 def slice_end(text: bytes, at: int) -> int:
-    """Where a slice that begins at `at` ends: never between a backslash and what it escapes."""
+    """Where the slice that begins at `at` ends: never between a backslash and its character."""
     end = min(at + SLICE_BYTES, len(text))
     if end < len(text) and text[end - 1] == 92:
         piece = text[at:end]
@@ -51,9 +51,9 @@ def slice_end(text: bytes, at: int) -> int:
 
 
 def outline(piece: bytes, inside: bool) -> tuple[bytes, bool]:
-    """The same length of text with all strings blanked, and whether it ends inside of one.
+    """The piece with the content of its strings blanked, and whether it ends inside a string.
 
-    `inside`: whether it begins inside of one.
+    `inside`: whether it begins inside a string.
     """
     if b"\\" in piece:
         piece = piece.replace(b"\\\\", b"__").replace(b'\\"', b"__")
@@ -66,7 +66,7 @@ def outline(piece: bytes, inside: bool) -> tuple[bytes, bool]:
 
 
 class Brackets:
-    """The brackets of an outline: how deep it is after each of them."""
+    """The brackets of an outline, and the depth after each of them."""
 
     __slots__ = ("_marks", "_outline", "depths")
 
@@ -77,21 +77,21 @@ class Brackets:
         self.depths: list[int] = list(accumulate(deltas, initial=depth))
 
     def after(self, number: int) -> int:
-        """The place just behind the first `number` brackets."""
+        """The position after the first `number` brackets."""
         if not number:
             return 0
         marks = self._marked()
         return len(marks) - len(marks.split(b"[", number)[-1])
 
     def comma_at(self, number: int, *, last: bool = False) -> int:
-        """The first or last comma between that bracket and the next; -1 where there is none."""
+        """The first or last comma between this bracket and the next. -1 if there is none."""
         begin = self.after(number)
         end = self._marked().find(b"[", begin)
         find = self._outline.rfind if last else self._outline.find
         return find(b",", begin, end if end >= 0 else len(self._outline))
 
     def commas_at(self, depth: int) -> int:
-        """How many commas stand at that depth."""
+        """How many commas are at this depth."""
         between = self._marked().split(b"[")
         pairs = zip(between, self.depths, strict=True)
         return sum([piece.count(b",") for piece, deep in pairs if deep == depth])
@@ -103,7 +103,7 @@ class Brackets:
 
 
 def depth_after(outlined: bytes, depth: int) -> int | None:
-    """How deep it is after a slice, when it cannot come back to depth 0 within it; else None."""
+    """The depth after a slice. None if the slice may come back to depth 0."""
     closing = outlined.count(b"]") + outlined.count(b"}")
     if closing >= depth:
         return None
@@ -111,7 +111,7 @@ def depth_after(outlined: bytes, depth: int) -> int | None:
 
 
 def strings_in(text: bytes) -> Steps[int]:
-    """How many strings stand in JSON text."""
+    """How many strings are in JSON text."""
     at = quotes = 0
     while at < len(text):
         end = slice_end(text, at)
@@ -126,7 +126,7 @@ def strings_in(text: bytes) -> Steps[int]:
 
 
 def items_in(text: bytes) -> Steps[int]:
-    """How many items a JSON list has; 1 for an empty one and anything else."""
+    """How many items a JSON list has. 1 for an empty list and for anything else."""
     if not text.startswith(b"[") or text[1:SLICE_BYTES].lstrip(BLANKS).startswith(b"]"):
         return 1
     at = depth = commas = 0
@@ -144,7 +144,7 @@ def items_in(text: bytes) -> Steps[int]:
 
 
 def count_in(text: bytes, byte: bytes) -> Steps[int]:
-    """How often a byte stands in the text."""
+    """How often a byte is in the text."""
     count = 0
     for at in range(0, len(text), COUNTED_BYTES):
         count += text.count(byte, at, at + COUNTED_BYTES)
@@ -154,7 +154,7 @@ def count_in(text: bytes, byte: bytes) -> Steps[int]:
 
 
 def joined(parts: Sequence[bytes | memoryview]) -> Steps[bytes]:
-    """All of them in one, copied a piece a step: new memory is what a large copy costs."""
+    """All parts as one, copied piece by piece: new memory is what makes a large copy slow."""
     if sum(map(len, parts)) <= COUNTED_BYTES:
         return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
     if len(parts) == 1 and isinstance(parts[0], bytes):
@@ -168,7 +168,7 @@ def joined(parts: Sequence[bytes | memoryview]) -> Steps[bytes]:
             if written >= COUNTED_BYTES:
                 written = 0
                 yield
-    return copy.getvalue()  # no copy: what was collected becomes the value
+    return copy.getvalue()  # not a copy: the collected bytes become the value
 
 
 def without_blanks(text: bytes) -> Steps[bytes]:

@@ -1,32 +1,32 @@
-"""How long an answer will be: what answers of its kind were.
+"""Predicts how long an answer will be from earlier answers of its class.
 
-By the finest class that has been seen often enough: tenant, model, path and the size of the
-client's own limit; then tenant and model; then model. Not by the prompt's length: in published
-traces the two are not correlated (-0.37 to 0.07).
+The finest class with enough samples decides: tenant, model, path and the size of the client's
+limit; then tenant and model; then model. The length of the prompt does not matter: in published
+traces it does not correlate with the output (-0.37 to 0.07).
 
-Only who is new is judged by what is usual with a model: the middle of what is usual with each
-tenant, so that none of them decides for all, by however many answers or long ones.
+Only a new tenant is judged by what is usual for a model. That is the median over the tenants'
+means, so that no tenant decides for all by sending many answers or long ones.
 """
 
 from typing import Final
 
-from balancing.fair_table import FairTable
+from penstock.balancing.fair_table import FairTable
 
-# Before anything is known; four published traces have means of 137 to 343 tokens.
+# Before anything is known. Four published traces have means of 137 to 343 tokens.
 PRIOR_TOKENS: Final = 256.0
 SAMPLES_MIN: Final = 30
-# About the last hundred count, and one that is this much longer than its class, or at first than
-# the prior, for that much. Not for twice as much: of eight backends one that always tells nonsense
-# would draw the mean away without end.
+# About the last hundred answers count. One that is longer than this many times the mean of its
+# class (at first the prior) counts as that long. Not twice: with one of eight backends always
+# reporting nonsense, the mean would drift without end.
 FADE: Final = 0.99
 SURPRISE_MAX: Final = 5.0
-# Tenants and models may be many, models are named by clients: past this many a tenant's own go that
-# were not seen for longest; of models those.
+# There may be many tenants and models, and clients name the models. Beyond this number a tenant's
+# classes that were not used for longest go; for models the same.
 CLASSES_MAX: Final = 4_096
 MODELS_MAX: Final = 256
 NAME_MAX: Final = 256
-# Tenants of a model that are heard for what is usual with it, the last ones; where there are fewer
-# than the least, the prior speaks for those that are missing.
+# How many tenants, the last ones, tell what is usual for a model. Below the minimum the prior
+# stands in for the missing ones.
 HEARD_MAX: Final = 31
 HEARD_MIN: Final = 5
 
@@ -34,7 +34,7 @@ Class = tuple[str, ...]
 
 
 class _Mean:
-    """A fading mean."""
+    """A mean in which old samples fade."""
 
     __slots__ = ("_sum", "_weight", "samples")
 
@@ -58,7 +58,7 @@ class _Mean:
 
 
 class _Usual:
-    """What is usual with a model, by its tenants."""
+    """What is usual for a model, by the means of its tenants."""
 
     __slots__ = ("_heard", "tokens")
 
@@ -67,7 +67,7 @@ class _Usual:
         self.tokens = PRIOR_TOKENS
 
     def hear(self, tenant: str, tokens: float) -> None:
-        """The mean of a tenant's answers is so much now."""
+        """Note the present mean of a tenant's answers."""
         heard = self._heard
         heard.pop(tenant, None)
         heard[tenant] = tokens
@@ -78,14 +78,14 @@ class _Usual:
 
 
 class OutputLength:
-    """Learns the mean length of answers, class by class."""
+    """Learns the mean length of answers for each class."""
 
     def __init__(self) -> None:
         self._classes: FairTable[_Mean] = FairTable(CLASSES_MAX)  # by tenant
         self._models: dict[str, _Usual] = {}
 
     def expect(self, tenant: str, model: str | None, path: str, max_tokens: int | None) -> float:
-        """Tokens of an answer, at least 1, at most what the client allows."""
+        """The expected tokens of an answer, at least 1, at most the client's limit."""
         finer, coarser = _classes(model, path, max_tokens)
         mean = self._classes.find(tenant, finer)
         if mean is None or mean.samples < SAMPLES_MIN:
@@ -100,7 +100,7 @@ class OutputLength:
     def observe(
         self, tenant: str, model: str | None, path: str, max_tokens: int | None, tokens: float
     ) -> None:
-        """Learn from an answer that came whole."""
+        """Learn from an answer that is whole."""
         if max_tokens is not None:
             tokens = min(tokens, float(max_tokens))
         finer, coarser = _classes(model, path, max_tokens)
@@ -115,7 +115,7 @@ class OutputLength:
             usual.hear(tenant, mean.tokens)
 
     def _mean_of(self, tenant: str, each: Class) -> _Mean:
-        """A class of the tenant's that is seen now."""
+        """The mean of a tenant's class. The class counts as used now."""
         mean = self._classes.use(tenant, each)
         if mean is None:
             mean = _Mean()
@@ -124,7 +124,7 @@ class OutputLength:
 
 
 def _classes(model: str | None, path: str, max_tokens: int | None) -> tuple[Class, Class]:
-    """Of a tenant, the finer first. Limits belong together by powers of two."""
+    """The classes of a request, the finer one first. Limits are grouped by powers of two."""
     name = (model or "")[:NAME_MAX]
     size = str((max_tokens or 0).bit_length())
     return (name, path, size), (name,)

@@ -1,63 +1,62 @@
 """Reads what a request wants from its path, head and body.
 
-`reading` is pure: it looks at the few fields that routing needs and refuses only what
-no backend could route either: a body that is no JSON object, a `model` that is no
-string.
+`reading` is pure. It reads the few fields that routing needs and refuses only what no backend could
+route either: a body that is not a JSON object, or a `model` that is not a string.
 """
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from balancing.ask import Ask
-from balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING, Batch, batch_of
-from balancing.fields import NO_FIELD, UNREADABLE, Fields, truth
-from balancing.forms import boundary_of, model_in
-from balancing.media import MEDIA_PARTS_MAX, has_media, mark_media, tokens_of_bytes, without_media
-from balancing.members import NoObject, members
-from balancing.outline import LARGE_BYTES, Steps, count_in, finished, joined, strings_in
-from balancing.output_length import PRIOR_TOKENS, OutputLength
-from balancing.prompt_blocks import (
-    BLOCK_BYTES,
-    NO_BLOCKS,
-    TEXT_BYTES_MAX,
-    Blocks,
-    compact,
-    compacted,
-    prompt_blocks,
+from penstock.balancing.ask import Ask
+from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING, Batch, batch_of
+from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth
+from penstock.balancing.forms import boundary_of, model_in
+from penstock.balancing.media import (
+    MEDIA_PARTS_MAX,
+    has_media,
+    media_blocks,
+    tokens_of_bytes,
+    without_media,
 )
-from balancing.tokens import NOTHING, Measure, TokenEstimator
-from balancing.usage_options import usage_options
-
-if TYPE_CHECKING:
-    from balancing.session_key import SessionKeys
+from penstock.balancing.members import NoObject, members
+from penstock.balancing.outline import LARGE_BYTES, Steps, count_in, finished, joined, strings_in
+from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
+from penstock.balancing.prompt_blocks import (
+    NO_BLOCKS,
+    large_text_blocks,
+    text_blocks,
+)
+from penstock.balancing.session_key import SessionKeys
+from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
+from penstock.balancing.usage_options import usage_options
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-# Their prompt is one conversation, whatever else stands beside it.
+# Their prompt is one conversation, whatever other fields there are.
 _OF_MESSAGES: Final = frozenset(
     {"/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"}
 )
-# Their bodies are multipart forms. All others take JSON alone, whatever their content type says:
-# what a backend may read as JSON is read here too.
+# Their bodies are multipart forms. All other paths take JSON only, whatever the content type says:
+# what a backend may read as JSON is read here, too.
 _OF_FORMS: Final = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
-# A list of prompts, of token ids, or of lists of token ids, by what it begins with.
+# A list of prompts, of token ids, or of lists of token ids. The first byte inside tells which.
 _LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
 _CONVERSATION: Final = Batch(1, told=True)
-# More than any context holds: a number that a client gives must not stretch a timeout for ever.
+# More than any context holds. A client's number must not lengthen a timeout without limit.
 COUNT_MAX: Final = 131_072
 _NOT_GIVEN: Final = (b"", b"null")
-# Here a prompt that is longer than the model's context is refused, unless it may be cut.
+# On these paths a prompt longer than the model's context is refused, unless it may be cut.
 _UNCUT: Final = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
-_NEVER_CUT: Final = frozenset({"/v1/messages", EMBED, SCORING})  # by what is read here
+_NEVER_CUT: Final = frozenset({"/v1/messages", EMBED, SCORING})  # by the fields read here
 NUMBER_BYTES_MAX: Final = 512
-# Longer than any name of a model or id of a response; of a longer one so much is kept.
+# Longer than any name of a model or id of a response. A longer one is cut to this.
 NAME_BYTES_MAX: Final = 4_096
-# Of a list, to tell what it holds.
+# How much of a list is read to tell what it holds.
 _LOOKED_BYTES: Final = 4_096
 
 NO_OBJECT: Final = "The request body must be one valid JSON object."
@@ -68,7 +67,7 @@ _string = msgspec.json.Decoder(str)
 
 
 class MalformedAsk(ValueError):
-    """The body cannot be routed; the text says what to change. Never holds the body."""
+    """The body cannot be routed. The text says what to change and never holds the body."""
 
 
 def reading(
@@ -80,19 +79,19 @@ def reading(
     generates: bool = True,
     engine: bool = True,
     streams: bool = True,
-    sessions: "SessionKeys | None" = None,
+    sessions: SessionKeys | None = None,
     tenant: str = "",
     client: str = "",
     prefixes: bool = False,
     outputs: OutputLength | None = None,
 ) -> Steps[Ask]:
-    """Read a request's wishes. Raises MalformedAsk on a body that is no JSON object.
+    """Read what a request wants. Raises MalformedAsk when the body is not a JSON object.
 
-    It takes one step as a rule; between two of a large body others may have their turn. A part of
-    it that can be read at once has no steps of its own: for most requests these were the dearest.
-    `streams`: whether the path's answers ever do; `client`: whose it is, of a tenant or without.
-    `sessions`: where a session's key stands, if anybody asks; `prefixes`: whether somebody asks for
-    the blocks of its text; `outputs` tells how long its answer will be.
+    Usually it takes one step. Between the steps for a large body other work may run. Parts that can
+    be read at once have no steps of their own, because steps were the largest cost of most
+    requests. `streams`: whether answers of this path can stream. `client`: the tenant, or else the
+    address. `sessions`: where session keys are, if a policy needs them. `prefixes`: whether a
+    policy needs the blocks of the text. `outputs` predicts the length of the answer.
     """
     boundary = boundary_of(headers) if path in _OF_FORMS else None
     if not body or boundary is not None:
@@ -122,7 +121,7 @@ def _reading_json(
     generates: bool,
     engine: bool,
     streams: bool,
-    sessions: "SessionKeys | None",
+    sessions: SessionKeys | None,
     tenant: str,
     client: str,
     prefixes: bool,
@@ -144,17 +143,17 @@ def _reading_json(
     tokens = batch.token_ids or estimator.estimate(model, measured, media_parts, None, client)
     response_id = _response_in(path) or _text(fields.previous_response_id)
     cuts, cut_tokens = _cut(path, fields)
-    if cuts or response_id is not None or not batch.told:  # other tokens count than these
+    if cuts or response_id is not None or not batch.told:  # the backend will count other tokens
         measured, tokens = NOTHING, min(tokens, (cut_tokens or tokens) * batch.prompts)
     blocks = NO_BLOCKS
     if prefixes and batch.prompts == 1 and generates:
+        root = _root_of(fields)
         if media_parts:
-            blocks = yield from _media_blocks(fields, parts, text, whole, estimator, client)
+            blocks = yield from media_blocks(root, parts, text, model, whole, estimator, client)
         elif len(text) <= LARGE_BYTES:
-            compacts = b"".join([compact(part) for part in parts])
-            blocks = _text_blocks(_root_of(fields), compacts, tokens)
+            blocks = text_blocks(root, parts, tokens)
         else:
-            blocks = yield from _large_text_blocks(_root_of(fields), parts, tokens)
+            blocks = yield from large_text_blocks(root, parts, tokens)
     max_tokens = _max_tokens_of(fields)
     expected = PRIOR_TOKENS if outputs is None else outputs.expect(client, model, path, max_tokens)
     stream = fields.stream is not NO_FIELD and streams and truth(fields.stream) is True
@@ -186,7 +185,7 @@ def _reading_json(
 
 
 def unread(path: str, body: bytes, tenant: str, client: str) -> Steps[Ask]:
-    """A request that goes to the first pool as it is, whatever its body says."""
+    """A request that goes to the first pool unread."""
     yield from ()
     return Ask(
         path,
@@ -202,7 +201,7 @@ def unread(path: str, body: bytes, tenant: str, client: str) -> Steps[Ask]:
 def peek(
     path: str, headers: Headers, body: bytes, estimator: TokenEstimator, **options: Any
 ) -> Ask:
-    """The same in one turn, however large the body."""
+    """Read a request in one turn, however large its body."""
     return finished(reading(path, headers, body, estimator, **options))
 
 
@@ -230,7 +229,7 @@ def _reading_form(
     generates: bool,
     engine: bool,
 ) -> Steps[Ask]:
-    """What is wanted where the body is not text."""
+    """Read a request whose body is a form or empty."""
     model = (yield from model_in(body, boundary)) if boundary else None
     return Ask(
         path,
@@ -247,7 +246,7 @@ def _reading_form(
 
 
 def _max_tokens_of(fields: Fields) -> int | None:
-    """The client's own limit, whatever its API calls it."""
+    """The client's own limit, under any of its names."""
     return (
         _positive(fields.max_completion_tokens)
         or _positive(fields.max_tokens)
@@ -256,10 +255,10 @@ def _max_tokens_of(fields: Fields) -> int | None:
 
 
 def _reads_cache(path: str, fields: Fields) -> bool:
-    """Whether an engine may take the prompt's beginning from its cache.
+    """Whether the engine may take the beginning of the prompt from its cache.
 
-    Not where its tokens' probabilities are asked for, which a cache does not hold (vLLM,
-    `Request.get_skip_reading_prefix_cache`).
+    It cannot if the client asks for the probabilities of the prompt's tokens, which a cache does
+    not hold (vLLM, `Request.get_skip_reading_prefix_cache`).
     """
     if fields.prompt_logprobs is not NO_FIELD and bytes(fields.prompt_logprobs) != b"null":
         return False
@@ -270,9 +269,9 @@ def _reads_cache(path: str, fields: Fields) -> bool:
 
 
 def _cut(path: str, fields: Fields) -> tuple[bool, int | None]:
-    """Whether prompts that are too long may be shortened instead of refused, and each to what.
+    """Whether too long prompts may be shortened instead of refused, and to how many tokens each.
 
-    Only as its API has it: what others read means nothing here (vLLM 0.32's request models).
+    Each API reads only its own field (vLLM 0.32's request models).
     """
     if path in _NEVER_CUT:
         return False, None
@@ -284,7 +283,7 @@ def _cut(path: str, fields: Fields) -> tuple[bool, int | None]:
 
 
 def _root_of(fields: Fields) -> bytes:
-    """What a cache holds apart: models, adapters (they are models by name) and salts."""
+    """What separates caches: models, adapters (models by name) and salts."""
     model, salt = bytes(fields.model), bytes(fields.cache_salt)
     return model[:NAME_BYTES_MAX] + b"\n" + salt[:NAME_BYTES_MAX]
 
@@ -301,19 +300,19 @@ def _measured(estimator: TokenEstimator, text: bytes, batch: Batch) -> Measure:
 
 
 def _session(
-    sessions: "SessionKeys | None", headers: Headers, fields: Fields | None, tenant: str
+    sessions: SessionKeys | None, headers: Headers, fields: Fields | None, tenant: str
 ) -> str | None:
-    """The session's key, apart from equal ones of other tenants (no name holds a blank)."""
+    """The session key, distinct from equal keys of other tenants (names hold no blanks)."""
     key = sessions.read(headers, fields) if sessions is not None else None
     return f"{tenant} {key}" if tenant and key else key
 
 
 def _model_of(raw: msgspec.Raw) -> str | None:
-    """The model's name; an empty one is the backend's own, as none is."""
+    """The model's name. None for an empty one: the backend then uses its own."""
     if raw is NO_FIELD or bytes(raw) == b"null":
         return None
     if bytes(raw).startswith(b'"') and len(bytes(raw)) > NAME_BYTES_MAX:
-        return bytes(raw)[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # nobody serves it
+        return bytes(raw)[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # no pool serves it
     try:
         return _string.decode(raw) or None
     except UNREADABLE:
@@ -321,7 +320,7 @@ def _model_of(raw: msgspec.Raw) -> str | None:
 
 
 def _response_in(path: str) -> str | None:
-    """The id in `/v1/responses/{id}` and in what lies below it."""
+    """The id in `/v1/responses/{id}` and in paths below it."""
     return path.split("/")[3] if path.startswith("/v1/responses/") else None
 
 
@@ -331,7 +330,7 @@ def _text(raw: msgspec.Raw) -> str | None:
     if not value.startswith(b'"'):
         return None
     if len(value) > NAME_BYTES_MAX:
-        return value[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # nobody's
+        return value[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # no response has it
     try:
         return _string.decode(raw)
     except UNREADABLE:
@@ -339,9 +338,9 @@ def _text(raw: msgspec.Raw) -> str | None:
 
 
 def _parts_of(path: str, fields: Fields) -> list[bytes]:
-    """The prompt's JSON, wherever the path's API keeps it, in the order of chat templates.
+    """The parts of the prompt as JSON, in the order in which chat templates use them.
 
-    What that API does not read counts for nothing: it would teach lies about what prompts cost.
+    Fields that the API does not read are left out, or the estimator would learn wrong costs.
     """
     if path == "/v1/chat/completions":
         parts = [fields.tools, fields.messages]
@@ -356,46 +355,8 @@ def _parts_of(path: str, fields: Fields) -> list[bytes]:
     return [bytes(part) for part in parts if part is not NO_FIELD]
 
 
-def _text_blocks(root: bytes, text: bytes, tokens: int, size: int = 0) -> Blocks:
-    """All of the same density; `size` is that of the whole text, where this is its beginning."""
-    density = tokens * BLOCK_BYTES / max(size or len(text), BLOCK_BYTES)
-    return Blocks(prompt_blocks(root, text), density)
-
-
-def _large_text_blocks(root: bytes, parts: Sequence[bytes], tokens: int) -> Steps[Blocks]:
-    joined = b""
-    for part in parts:
-        if len(joined) < TEXT_BYTES_MAX:
-            joined += yield from compacted(part)
-    return _text_blocks(root, joined, tokens, sum(map(len, parts)))
-
-
-def _media_blocks(
-    fields: Fields,
-    parts: Sequence[bytes],
-    text: bytes,
-    measured: Measure,
-    estimator: TokenEstimator,
-    client: str,
-) -> Steps[Blocks]:
-    """Text before the first inline data has its own density, what follows has what is left.
-
-    Media that are elsewhere have no bytes here: their tokens are in no block.
-    """
-    inline, before, joined = yield from mark_media(parts)
-    model = _model_of(fields.model)
-    text_tokens = estimator.estimate(model, measured, 0, None, client)
-    density = text_tokens * BLOCK_BYTES / max(len(text), BLOCK_BYTES)
-    hashes = prompt_blocks(_root_of(fields), joined)
-    first = before // BLOCK_BYTES
-    media_parts = min(inline, MEDIA_PARTS_MAX)
-    left = estimator.estimate(model, measured, media_parts, None, client) - first * density
-    rest = max(len(joined) - first * BLOCK_BYTES, BLOCK_BYTES)
-    return Blocks(hashes, density, first, max(0.0, left) * BLOCK_BYTES / rest)
-
-
 def _batch(path: str, fields: Fields, body: bytes) -> Steps[Batch]:
-    """What the path's API finds in its prompts, where they are no conversation."""
+    """The prompts that the path's API finds, if they are not a conversation."""
     if path in BATCHES:
         return (yield from batch_of(path, body))
     prompts, token_ids = yield from _prompts_of(fields)
@@ -403,10 +364,10 @@ def _batch(path: str, fields: Fields, body: bytes) -> Steps[Batch]:
 
 
 def _prompts_of(fields: Fields) -> Steps[tuple[int, int]]:
-    """(number of prompts, exact tokens when they are token ids else 0) of `prompt` or `input`.
+    """(number of prompts, exact tokens if they are token ids, else 0) of `prompt` or `input`.
 
     Token ids are counted by their commas, texts by their quotes: a list of millions must not
-    become millions of objects. Lists of lists have a comma between any two ids too.
+    become millions of objects. Lists of lists have a comma between any two ids, too.
     """
     value = bytes(fields.input if fields.prompt is NO_FIELD else fields.prompt)
     match = _LIST.match(value, 0, _LOOKED_BYTES)

@@ -1,39 +1,38 @@
-"""What a failure costs its backend: for a while it looks as if it had work queued.
+"""The load penalty for failures: for a while the backend looks as if it had queued work.
 
-A backend that fails within a millisecond always holds the least load, so every
-policy that reads loads would send it everything that comes. A penalty makes a
-failure as dear as the work it pretends to have done. It is no part of the
-ledger: an idle backend holds nothing, penalised or not.
+A backend that fails within a millisecond always has the least load. So every policy that
+reads loads would send it every request. With a penalty, a failure costs as much as queued
+work. It is not part of the ledger: an idle backend holds nothing, with or without penalty.
 
-What one client alone met makes the backend dear to that client alone: whether it is the
-backend's fault, a second one tells.
+A failure that only one client met costs a penalty for that client alone. A second client's
+failure shows that the backend is at fault.
 """
 
 from typing import Final
 
-# The base of Linkerd's load biaser: about what a client loses by a failure.
+# The base of Linkerd's load biaser: about what a failure costs a client.
 PENALTY_S: Final = 5.0
-# Failures in a row add up, so that a backend which only fails is tried ever more
-# rarely; by this many it is ejected too, where its pool can spare it.
+# Failures in a row add up, so that a backend that only fails is tried less and less. After this
+# many it is ejected, too, if its pool can spare it.
 ROW_MAX: Final = 5
-# A hint of the backend's own counts as it is up to here; by then probes know more.
+# The backend's own hint counts in full up to this. By then probes know more.
 HINT_S_MAX: Final = 60.0
 
 
 class Penalty:
-    """Seconds of work that a backend looks to have; they pass as work would, one a second."""
+    """Seconds of work that a backend seems to have. They pass like work, one a second."""
 
     __slots__ = ("_client", "_client_until_s", "_explained", "_until_s", "until_s")
 
     def __init__(self) -> None:
-        self.until_s = 0.0  # for anybody
-        self._until_s = 0.0  # for everybody
-        self._client = ""  # for one alone
+        self.until_s = 0.0  # the latest of all penalties
+        self._until_s = 0.0  # the penalty for all clients
+        self._client = ""  # the client with a penalty of its own
         self._client_until_s = 0.0
-        self._explained = False  # by that client's own requests
+        self._explained = False  # that client's own requests explain all of its penalty
 
     def charge(self, now_s: float, *, in_row: int = 1, hint_s: float = 0.0) -> None:
-        """Charge a failure, the `in_row`th one, or what the backend's Retry-After hints."""
+        """Charge all clients for a failure, the `in_row`th one, or for a Retry-After."""
         self._until_s = max(self._until_s, now_s + _seconds(in_row, hint_s))
         self.until_s = max(self.until_s, self._until_s)
 
@@ -46,26 +45,28 @@ class Penalty:
         hint_s: float = 0.0,
         explained: bool = False,
     ) -> bool:
-        """Charge what `client` met, for it alone; False where another has met something too.
+        """Charge only `client` for its failure. False if another client has a penalty already.
 
-        `explained`: its requests fail everywhere, so that what it met says nothing to others.
+        `explained`: its requests fail everywhere, so its failure says nothing to other clients.
         """
+        lasts = self._client_until_s > now_s
         if client != self._client:
-            if self._client_until_s > now_s and (explained or not self._explained):
+            if lasts and (explained or not self._explained):
                 return False
+            lasts = False
             self._client = client
             self._client_until_s = 0.0
-            self._explained = explained
+        self._explained = explained and (self._explained or not lasts)
         self._client_until_s = max(self._client_until_s, now_s + _seconds(in_row, hint_s))
         self.until_s = max(self.until_s, self._client_until_s)
         return True
 
     def forgive(self) -> None:
-        """It has proved that it generates: what it may take now is slow start's to say."""
+        """Remove all penalties: the backend generates again, and slow start limits it now."""
         self.until_s = self._until_s = self._client_until_s = 0.0
 
     def read(self, now_s: float, client: str = "") -> float:
-        """Seconds still to go for what `client` asks, 0.0 for most."""
+        """Seconds of penalty left for `client`, usually 0.0."""
         if self.until_s <= now_s:
             return 0.0
         until_s = self._until_s

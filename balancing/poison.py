@@ -1,7 +1,7 @@
-"""Requests that kill engines: remembered, so that they kill no more.
+"""Remembers requests that kill engines, so that they kill no more.
 
-The very same bytes are refused to the same tenant, for ten minutes, or until they
-were served after all: then they were not the cause. `deaths` tells which they are.
+The same bytes are refused to the same tenant for ten minutes, or until they were served after all:
+then they were not the cause. `deaths` decides which requests these are.
 """
 
 from typing import Final
@@ -9,45 +9,45 @@ from typing import Final
 import xxhash
 
 MEMORY_S: Final = 600.0
-# Of one tenant, at 100 bytes each: what it adds beyond that puts out its own.
+# Per tenant, at 100 bytes each. Beyond this a tenant displaces its own.
 REMEMBERED_MAX: Final = 64
 
-# What tells a request's bytes from others when they are gone: their number and their hash.
+# Identifies a request's bytes after they are gone: their number and their hash.
 Mark = tuple[int, bytes]
 
 
 class Poison:
-    """Hashes of requests that engines died on, by tenant, oldest first."""
+    """Hashes of requests with which engines died, by tenant, oldest first."""
 
     __slots__ = ("_lengths", "_until_s")
 
     def __init__(self) -> None:
         self._until_s: dict[str, dict[bytes, float]] = {}
-        # Of their bodies, with the time that each is of interest: others are not hashed.
+        # Lengths of these bodies, and until when they matter: other lengths are not hashed.
         self._lengths: dict[int, float] = {}
 
     def __len__(self) -> int:
         return sum(len(remembered) for remembered in self._until_s.values())
 
     def add(self, tenant: str, mark: Mark, now_s: float) -> None:
-        """Remember a request; beyond the limit the tenant's oldest is forgotten."""
+        """Remember a request. Beyond the limit the tenant's oldest one is forgotten."""
         self._forget_old(now_s)
         size_bytes, key = mark
         remembered = self._until_s.setdefault(tenant, {})
-        remembered.pop(key, None)  # the order is that of time
+        remembered.pop(key, None)  # keep the order of time
         remembered[key] = self._lengths[size_bytes] = now_s + MEMORY_S
         if len(remembered) > REMEMBERED_MAX:
             del remembered[next(iter(remembered))]
 
     def holds(self, tenant: str, path: str, body: bytes, now_s: float) -> bool:
-        """Whether the request is remembered. Nothing is hashed while none of its length is."""
+        """Whether the request is remembered. It hashes only bodies of a remembered length."""
         if not self._lengths or self._lengths.get(len(body), 0.0) <= now_s:
             return False
         until_s = self._until_s.get(tenant, {}).get(mark_of(path, body)[1], 0.0)
         return until_s > now_s
 
     def served(self, mark: Mark) -> None:
-        """The same bytes were answered, to whomever: no engine dies of them."""
+        """The same bytes were answered, for any tenant: no engine dies of them."""
         for remembered in self._until_s.values():
             remembered.pop(mark[1], None)
 
@@ -63,6 +63,6 @@ class Poison:
 
 def mark_of(path: str, body: bytes) -> Mark:
     """The mark of a request."""
-    # 32 MiB in 3 ms: a hash that resists forgers takes 50, and who forges one hurts himself alone.
+    # 32 MiB in 3 ms. A cryptographic hash takes 50, and a forger would only harm himself.
     key: bytes = xxhash.xxh3_128_digest(body, xxhash.xxh3_64_intdigest(path.encode()))
     return len(body), key

@@ -1,51 +1,51 @@
-"""What one backend's prefix cache holds, as far as our own traffic tells: its shadow.
+"""What a backend's prefix cache probably holds, by our own traffic.
 
-Blocks are hashes of text, each chained to all before it (`prompt_blocks`), so a prompt's leading
-blocks are held together or not at all, and the longest match is found by halving.
+Blocks are hashes of text, each chained to all blocks before it (`prompt_blocks`). So the leading
+blocks of a prompt are held together or not at all, and a binary search finds the longest match.
 
-An engine forgets what was used longest ago. Here two generations do it: what is used is put into
-the young one, and when that holds as much as the engine it becomes the old one and the old one is
-forgotten. So as much as the engine holds is remembered, and up to twice that; each use costs one
-`set.update`, and nothing is kept per block but its hash. (Half of it to all of it, the other way to
-cut, loses a third of the hits of conversations that fill the caches: bench/RESULTS.md.)
+An engine forgets what was not used for longest. Here two generations do the same. Used blocks are
+put into the young one. When it holds as much as the engine, it becomes the old one, and the
+previous old one is forgotten. So the index remembers as much as the engine holds, up to twice that.
+Each use costs one `set.update`, and only the hash of a block is kept. (Holding half of it up to all
+of it instead loses a third of the hits of conversations that fill the caches: bench/RESULTS.md.)
 
-A block of text that is few tokens fills as little of it as of the engine's: a megabyte of blanks
-must not make us forget what the engine still has.
+A block of text with few tokens fills as little of the index as of the engine's cache. A megabyte of
+blanks must not make us forget what the engine still has.
 """
 
 from collections.abc import Hashable
 from typing import Final
 
-# A block of prompt_blocks.BLOCK_BYTES at the usual 3.2 bytes a token.
+# A block of prompt_blocks.BLOCK_BYTES, at the usual 3.2 bytes for a token.
 BLOCK_TOKENS: Final = 160
-# Until an engine tells its size: the 400,000 tokens of one on a large GPU.
+# Until an engine reports its size: the 400,000 tokens of one on a large GPU.
 BLOCKS_PRIOR: Final = 400_000 // BLOCK_TOKENS
-# Whatever an engine says: the 16 million tokens of a few dozen large GPUs, 17 MiB here.
+# The limit, whatever an engine reports: 16 million tokens of a few dozen large GPUs, 17 MiB here.
 BLOCKS_MAX: Final = 100_000
 
 
 class PrefixIndex:
-    """As many blocks as the engine's cache has, `capacity`, to twice as many."""
+    """Holds `capacity` blocks, as many as the engine's cache, up to twice that."""
 
     __slots__ = ("_filled", "_old", "_young", "capacity", "turns")
 
     def __init__(self, capacity: int = BLOCKS_PRIOR) -> None:
         self.capacity = capacity
-        self.turns = 0  # how often it forgot its older half
-        # Of integers; told to the compiler, it would box and unbox them at every look.
+        self.turns = 0  # how often the old generation was forgotten
+        # Sets of integers. With that type mypyc would box and unbox them at every look.
         self._young: set[Hashable] = set()
         self._old: set[Hashable] = set()
-        self._filled = 0.0  # by the young ones, in blocks of BLOCK_TOKENS
+        self._filled = 0.0  # by the young generation, in blocks of BLOCK_TOKENS
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
     def held(self, blocks: tuple[Hashable, ...]) -> int:
-        """How many of these leading blocks are here."""
+        """How many of these leading blocks are in the index."""
         return _leading(blocks, self._young, self._old)
 
     def use(self, blocks: tuple[Hashable, ...], weight: float = 1.0) -> float:
-        """A prompt of these blocks is there, each so much of one. Returns what it filled."""
+        """Put a prompt's blocks in; each fills `weight` of a block. Returns what they filled."""
         blocks = blocks[: int(self.capacity / weight)]
         room = (self.capacity - self._filled) / weight
         if len(blocks) > room and len(blocks) - _leading(blocks, self._young, _NONE) > room:
@@ -57,18 +57,18 @@ class PrefixIndex:
         return filled
 
     def correct(self, blocks: tuple[Hashable, ...], kept: int, less: float, turn: int) -> None:
-        """Blocks used in that turn are `less` than was thought, and those past `kept` are none."""
+        """Blocks put in during `turn` fill `less`. Those after the first `kept` do not exist."""
         if turn == self.turns:
             self._filled = max(0.0, self._filled - less)
             if kept < len(blocks):
                 self._young.difference_update(blocks[kept:])
 
     def resize(self, blocks: int) -> None:
-        """The engine's cache has that many."""
+        """Set the size of the engine's cache, in blocks."""
         self.capacity = min(max(1, blocks), BLOCKS_MAX)
 
     def clear(self) -> None:
-        """The engine started anew: it holds nothing."""
+        """The engine restarted: its cache is empty."""
         self._turn()
         self._old = set()
 
@@ -83,7 +83,7 @@ _NONE: Final[set[Hashable]] = set()
 
 
 def _leading(blocks: tuple[Hashable, ...], young: set[Hashable], old: set[Hashable]) -> int:
-    """How many of these leading blocks are in either."""
+    """How many of these leading blocks are in either set."""
     if not blocks or not (blocks[0] in young or blocks[0] in old):
         return 0
     held, beyond = 1, len(blocks) + 1

@@ -1,49 +1,48 @@
-"""How a backend's last few answers took beside what is usual anywhere: a first guess of its speed.
+"""How long a backend's last few answers took, relative to the prior: a first guess of its speed.
 
-Fitted speeds need some dozens of samples, and what one that was restarted slow does meanwhile is
-paid for by whoever is sent there. Of the last few answers the quicker ones tell as much: a request
-may be slow for reasons of its own (a grammar to compile, an image to fetch), but where even the
-quick ones take several times what they take elsewhere, the backend is slow. No client's answers
-push out those of others but for a few, so that one client's odd requests cannot make a backend
-look slow where others are served.
+The fitted speeds need dozens of samples, and meanwhile a backend that restarted slow makes its
+clients wait. The faster ones of the last few answers tell enough. A request may be slow for reasons
+of its own (a grammar to compile, an image to fetch). But if even the fast ones take several times
+what they take elsewhere, the backend is slow. A client's answers displace those of other clients
+only up to a limit, so that one client's odd requests cannot make a backend look slow where others
+are served.
 """
 
 from typing import Final
 
-# Of a backend that is sent one request in four, about as many as come in the time it takes to see
-# that it is slow.
+# For a backend that gets one request in four, about as many as come until it is seen to be slow.
 KEPT: Final = 8
-# Fewer may all be of one bad moment: the connects of a start, a burst.
+# Fewer may all come from one bad moment: the connects of a start, a burst.
 ENOUGH: Final = 4
-# Before anything is known of it: the slowest of known engines are three times as slow as the prior.
+# Before anything is known of it. The slowest known engines are three times as slow as the prior.
 SLOW: Final = 4.0
-# What is left after a long time: two more answers tell whether it is still so.
+# What is kept after a long time: two more answers then tell whether it is still true.
 LONG_AGO: Final = 2
-# No engine is quicker than this: the fastest of bench/sim/profiles.py takes 0.35 of the prior. So
-# what is quick beyond belief makes no other look slow by more than it may be.
+# No engine is faster than this share of the prior; the fastest of bench/sim/profiles.py has 0.35.
+# So an incredibly fast answer makes no other backend look slower than this allows.
 QUICKEST: Final = 0.2
-# Nor does one answer say more than that it took very long: it may be a client's own fetch.
+# An answer counts at most as this slow: its client may have caused it.
 SLOWEST: Final = 20.0
-# What took so many times as long as is usual here says something of its request, or of its client,
-# and nothing of the backend.
+# An answer this many times slower than usual here says something about its request or its client,
+# not about the backend.
 ODD: Final = 4.0
-# Of those that are as quick as the prior, none is: what looks quick may be text that nobody reads.
+# Below ODD times this, nothing is odd: a lower median may come from prompts that engines skip.
 ODD_MIN: Final = 0.5
-# A client's answers displace others' up to so many: fewer than the quicker quarter leaves out.
+# A client's answers displace others' up to this many: fewer than the faster quarter leaves out.
 OWN_MAX: Final = 4
 
 
 class RecentPace:
-    """The last few answers: seconds over those of an engine as fast as the prior."""
+    """The last few answers: seconds, divided by those of an engine as fast as the prior."""
 
     __slots__ = ("_clients", "_ratios")
 
     def __init__(self) -> None:
         self._ratios: list[float] = []
-        self._clients: list[str] = []  # whose they were, in the same order
+        self._clients: list[str] = []  # the clients, in the same order
 
     def observe(self, ratio: float, client: str = "") -> None:
-        """An answer of the client's took so many times as long as by the prior."""
+        """An answer for `client` took `ratio` times as long as the prior."""
         ratio = min(SLOWEST, max(QUICKEST, ratio))
         ratios, clients = self._ratios, self._clients
         if len(ratios) >= KEPT:
@@ -54,49 +53,57 @@ class RecentPace:
         clients.append(client)
 
     def is_news(self, ratio: float) -> bool:
-        """Whether it tells anything that an answer took that long at the least."""
+        """Whether it is news that an answer took at least this long."""
         return min(SLOWEST, ratio) >= (self.usual if self._ratios else SLOW)
 
     @property
     def clients(self) -> set[str]:
-        """Whose they were."""
+        """The clients of these answers."""
         return set(self._clients)
 
+    def of(self, client: str) -> list[float]:
+        """The ratios of that client's answers."""
+        return [
+            ratio
+            for ratio, whose in zip(self._ratios, self._clients, strict=True)
+            if whose == client
+        ]
+
     def is_odd(self, ratio: float) -> bool:
-        """Whether an answer took longer than a backend that is as quick as usual explains."""
+        """Whether an answer took longer than a backend of the usual speed explains."""
         if ratio <= ODD * ODD_MIN or len(self._ratios) < ENOUGH:
-            return False  # as nearly all are
+            return False  # as nearly always
         return ratio > ODD * self.usual
 
     @property
     def enough(self) -> bool:
-        """Whether there are as many as a guess takes."""
+        """Whether there are enough answers for a guess."""
         return len(self._ratios) >= ENOUGH
 
     @property
     def usual(self) -> float:
-        """The middle one, the lower of two."""
+        """The median, the lower one of two."""
         ratios = sorted(self._fair())
         return ratios[(len(ratios) - 1) // 2]
 
     @property
     def quick(self) -> float:
-        """What a quarter of them are quicker than."""
+        """The ratio below which a quarter of them are."""
         ratios = sorted(self._fair())
         return ratios[len(ratios) // 4]
 
     def _fair(self) -> list[float]:
-        """No more of any client's than of all others', where there are others."""
+        """The ratios, with no more of any client than of all others, if there are others."""
         ratios, clients = self._ratios, self._clients
         if not clients:
             return ratios
-        most = sorted(clients)[len(clients) // 2]  # who has more than half, if anybody has
+        most = sorted(clients)[len(clients) // 2]  # the client with more than half, if any
         size, own = len(clients), clients.count(most)
         over = 2 * own - size
         if over <= 0 or own == size:
             return ratios
         fair = []
-        for place in range(size):  # the oldest of theirs go
+        for place in range(size):  # drop the oldest of that client
             if over > 0 and clients[place] == most:
                 over -= 1
             else:
@@ -104,6 +111,6 @@ class RecentPace:
         return fair
 
     def forget(self) -> None:
-        """It was long ago."""
+        """The answers are old: keep only a few."""
         del self._ratios[:-LONG_AGO]
         del self._clients[:-LONG_AGO]

@@ -1,35 +1,35 @@
-"""How much of a pool's traffic may be second attempts: the guard against retry storms.
+"""The retry budget: how much of a pool's traffic may be second attempts. It stops retry storms.
 
-A retry under way is a lease marked as one that waits for its first token; it may
-be one of five requests in flight, and three in any case (Envoy's budget). Beyond
-that a failure is answered at once: a fleet that fails gets no load on top.
+A running retry is a lease that is marked until its first token. One of five requests in flight may
+be a retry, and three in any case (Envoy's budget). Beyond that a failure is answered at once: a
+failing fleet gets no extra load.
 
-One backend of four holds more than a fifth, and its death must stay invisible.
-So what a single backend fails moves on whatever the budget says, as long as no
-other of its pool failed anything lately: requests can leave it only once, and the
-others are well. They occupy the budget all the same, for when a second one fails.
+One backend of four holds more than a fifth of the requests, and its death must stay invisible. So
+requests that one backend fails move on beyond the budget, as long as no other backend of its pool
+failed lately. They can leave it only once, and the other backends are healthy. They still occupy
+the budget, in case a second backend fails.
 
-No client may use all of it up: one with less than a quarter of the budget's retries may
-retry until twice the budget is in use. And what a request causes everywhere is no backend's
-failure: it may use the budget as any other, but nothing moves on beyond it.
+No client may use up the budget. A client with less than a quarter of the retries may retry until
+twice the budget is in use. A failure that a request causes everywhere is no backend's fault: such a
+request may use the budget as any other, but may not go beyond it.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from balancing.backend import Backend
+from penstock.balancing.backend import Backend
 
 SHARE: Final = 0.2
 FLOOR: Final = 3
-# The part of a budget that a client may hold though others have used all of it up.
+# A client may hold 1 / RESERVED of a budget even if others have used all of it.
 RESERVED: Final = 4
-# Two backends that fail within this time are no accident of one. Envoy's outlier
-# detection sweeps at this pace.
+# If two backends fail within this time, it is not the accident of one. Envoy's outlier detection
+# uses the same interval.
 CALM_S: Final = 10.0
 
 
 class RetryBudget:
-    """The budget of one pool; it remembers which backends failed lately."""
+    """The budget of one pool. It remembers which backends failed lately."""
 
     __slots__ = ("_failed_s",)
 
@@ -48,10 +48,10 @@ class RetryBudget:
         *,
         explained: bool = False,
     ) -> bool:
-        """Whether a request that `failed` failed may be tried again on another of `backends`.
+        """Whether a request that failed at `failed` may be retried on another of `backends`.
 
-        It is taken to be in flight still, its lease to be ended. `explained`: such requests
-        fail everywhere.
+        It counts as in flight, though its lease has ended. `explained`: such requests fail
+        everywhere.
         """
         if not explained and self._alone(backends, failed, now_s):
             return True
@@ -65,9 +65,9 @@ class RetryBudget:
         return retries < budget or (retries < 2 * budget and mine < max(1, budget // RESERVED))
 
     def _alone(self, backends: Sequence[Backend], failed: Backend, now_s: float) -> bool:
-        """Whether `failed` is the only one of the pool that failed anything lately."""
+        """Whether `failed` is the only backend of the pool that failed lately."""
         lately = {name: at_s for name, at_s in self._failed_s.items() if now_s - at_s < CALM_S}
         lately[failed.name] = now_s
         self._failed_s = lately
-        # After a reload `failed` may be another of its name.
+        # After a reload `failed` may be another object with the same name.
         return not any(each.name in lately for each in backends if each.name != failed.name)

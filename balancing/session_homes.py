@@ -1,18 +1,18 @@
-"""Where each session's last turn went.
+"""The backend of each session's last turn in one pool.
 
-A cache's content is known by the text of prompts (`prefix_index`), so this decides little, between
-places that cost about the same and where sessions are to stay. It tells people whether they did.
+The text of prompts tells what a cache holds (`prefix_index`). So this decides only between backends
+that cost about the same, or where sessions must stay. It also tells people whether they did.
 """
 
 from typing import Final
 
-from balancing.fair_table import FairTable
+from penstock.balancing.fair_table import FairTable
 
 SESSIONS_MAX: Final = 65_536
 
 
 class SessionHomes:
-    """The last SESSIONS_MAX sessions, each tenant's share of them at least."""
+    """The last SESSIONS_MAX sessions, at least each tenant's share of them."""
 
     __slots__ = ("_homes",)
 
@@ -23,9 +23,9 @@ class SessionHomes:
         return len(self._homes)
 
     def find(self, session: str | None, tenant: str = "") -> str | None:
-        """The backend where it was last, as far as that is remembered."""
+        """The backend of the session's last turn, if it is remembered."""
         return self._homes.find(tenant, session) if session is not None else None
 
     def put(self, session: str, backend: str, tenant: str = "") -> None:
-        """A turn went there."""
+        """Note the backend of the session's last turn."""
         self._homes.put(tenant, session, backend)

@@ -1,9 +1,8 @@
-"""The key that tells which requests belong to one session, as the configuration names it.
+"""The session key: tells which requests belong to one session, as the configuration says.
 
-It is read in the same pass over the body as the rest of the peek: the decoder
-knows the configured keys as fields, so that a 200 KB prompt is passed over once.
-The key stands for a person or a conversation: it is compared and hashed, and
-never logged.
+It is read in the same pass over the body as the other fields. The decoder has the configured
+keys as fields, so a 200 KB prompt is passed over only once. The key may identify a person or a
+conversation. So it is compared and hashed, and never logged.
 """
 
 from collections.abc import Sequence
@@ -12,12 +11,11 @@ from typing import Final
 
 import msgspec
 
-from balancing.fields import NO_FIELD, UNREADABLE, Fields
-from balancing.peek import Headers
+from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields
 
-# Longer keys are hashed: what is kept per request stays small.
+# Longer keys are hashed, so that little is kept for each request.
 KEY_BYTES_MAX: Final = 128
-# Of a longer one only so much is hashed; keys that differ later share a backend.
+# No more than this is hashed. Keys that differ only later share a backend.
 HASHED_BYTES_MAX: Final = 4_096
 
 _string: Final = msgspec.json.Decoder(str)
@@ -25,13 +23,13 @@ _NUMBER: Final = b"-0123456789"
 
 
 class SessionKeys:
-    """Where a session's key may stand: headers in their order, then fields of the body."""
+    """Where session keys may be: in headers, in this order, then in fields of the body."""
 
     def __init__(self, headers: Sequence[str], body_fields: Sequence[str]) -> None:
         self._headers = [name.lower().encode("ascii") for name in headers]
         names = dict.fromkeys(body_fields)
         known = {field.encode_name: field.name for field in msgspec.structs.fields(Fields)}
-        # Attributes by position: a configured key need not be a Python name.
+        # Attributes are numbered, because a configured key need not be a Python name.
         new = {name: f"session_{i}" for i, name in enumerate(names) if name not in known}
         wanted = msgspec.defstruct(
             "SessionFields",
@@ -42,8 +40,8 @@ class SessionKeys:
         self._attributes = [(known | new)[name] for name in names]
         self.decoder: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(wanted)
 
-    def read(self, headers: Headers, fields: Fields | None) -> str | None:
-        """The first key that is present and usable; `fields`: what `decoder` made of the body."""
+    def read(self, headers: Sequence[tuple[bytes, bytes]], fields: Fields | None) -> str | None:
+        """The first usable key. `fields` is what `decoder` made of the body."""
         for wanted in self._headers:
             for name, value in headers:
                 if name == wanted and value:
@@ -57,14 +55,14 @@ class SessionKeys:
 
 
 def _text_of(raw: bytes) -> str | None:
-    """A string's or number's text; None for any other value, and for an empty string."""
+    """The text of a string or number. None for any other value or an empty string."""
     if raw[:1] == b'"':
         if len(raw) > KEY_BYTES_MAX:
             return _bounded(raw)
         try:
             return _string.decode(raw) or None
         except UNREADABLE:
-            return None  # the backend judges it
+            return None  # left for the backend to judge
     return _bounded(raw) if raw[0] in _NUMBER else None
 
 

@@ -1,60 +1,60 @@
-"""How fast backends are beside each other, as far as that can be told.
+"""How fast backends are relative to each other, as far as can be told.
 
-Prefill and decoding are compared apart: a server may be slow in one of them. Each has two fitted
-numbers, and each of them alone is known badly: of prompts that are mostly cached, seconds a unit
-of work hardly show. What they say together of an ordinary request is known well, so backends are
-compared by that. Two measurements of equal engines still differ by some percent, which times
-hundreds of decode steps would outweigh all there is to gain, and of equal idle engines one would
-get all requests: so those that lie no further apart than ALIKE are as fast as each other. One that
-little is known of, or nothing new, is as fast as the mean, or it would never be tried.
+Prefill and decode are compared separately, because a server may be slow in only one of them. Each
+has two fitted numbers. One number alone is uncertain: with mostly cached prompts the seconds for a
+unit of work hardly show. The time that both give for an ordinary request is certain, so backends
+are compared by it. Two measurements of equal engines still differ by some percent. Over hundreds of
+decode steps that would outweigh everything else, and one of several equal idle engines would get
+all requests. So backends that differ by no more than ALIKE count as equally fast. A backend with
+few or only old samples counts as fast as the mean, or it would never be tried.
 
-One exception: where the last few answers of a backend, the quicker ones even, took SEVERAL times
-what is usual among its peers, it is that much slower, before anything is fitted.
+One exception: if even the faster ones of a backend's last few answers took SEVERAL times what is
+usual among its peers, it counts as that much slower before anything is fitted.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from balancing.backend import Backend
-from balancing.prefill_speed import FADE
-from balancing.recent_pace import QUICKEST, RecentPace
+from penstock.balancing.backend import Backend
+from penstock.balancing.prefill_speed import FADE
+from penstock.balancing.recent_pace import QUICKEST, RecentPace
 
-# Two equal engines that answer in milliseconds measured up to 40 % apart on a busy machine; GPUs of
-# two generations are apart by a factor of two or more.
+# Two equal engines that answer in milliseconds measured up to 40 % apart on a busy machine. GPUs of
+# two generations differ by a factor of two or more.
 ALIKE: Final = 0.5
-# Fewer may all be of one bad moment: the connects of a start, a burst.
+# Fewer may all come from one bad moment: the connects of a start, a burst.
 SAMPLES_MIN: Final = 32
 WEIGHT_MIN: Final = 0.999 * (1.0 - FADE**SAMPLES_MIN) / (1.0 - FADE)
-# By a few answers, of other sizes than those of the peers and beside other load, equals are seen up
-# to twice as slow as each other.
+# By a few answers, of different sizes and under different load, equal backends seem up to twice as
+# slow as each other.
 SEVERAL: Final = 3.0
-# Of what is usual among the peers: how many of its answers are long enough to show its decoding.
+# A backend that decodes less than this share of what is usual is not compared by its prefill.
 ANSWERS_MIN: Final = 0.2
 
 
 class Speeds(NamedTuple):
-    """Seconds a unit of prefill work and of decoding: the mean's, which count for all that `apart`
-    lacks; `apart` has seconds a unit of work, and how many times as long a step takes.
+    """Seconds for a unit of prefill work and for decoding. The means count for all backends not
+    in `apart`, which has seconds for a unit of work, and how many times as long a step takes.
 
-    `tried`: what is known of these is too little, or too old, beside others of which more is.
+    `unknown`: backends of which too little is known, or only old samples, while others are known.
     """
 
     mean_s: float
     step_s: float
     held_token_s: float
     apart: dict[Backend, tuple[float, float]]
-    tried: frozenset[Backend]
+    unknown: frozenset[Backend]
 
 
 def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Speeds:
-    """How fast each is; `ordinary_s` is what an ordinary request's prefill takes."""
+    """Compare the backends. `ordinary_s`: the time that an ordinary request's prefill takes."""
     measured = [each for each in backends if each.measured(now_s)]
-    believed = _of_several(measured)
-    slow = _slow(believed, _prefills)
+    slow = _slow(measured, _prefills)
     known = [
         each
-        for each in _generating(believed)
+        for each in _generating(measured)
         if each.prefill_speed.weight >= WEIGHT_MIN
         and each not in slow
         and not each.prefill_speed.is_odd(ordinary_s)
@@ -65,9 +65,9 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
     prefill = _grouped(known, [each.prefill_speed.expect_s(work) for each in known])
     prefill.update(slow)
 
-    slow = _slow(believed, _decodes)
+    slow = _slow(measured, _decodes)
     known = _believable(
-        [each for each in believed if each.decode_speed.weight >= WEIGHT_MIN and each not in slow]
+        [each for each in measured if each.decode_speed.weight >= WEIGHT_MIN and each not in slow]
     )
     told = known or [each for each in backends if each not in slow] or backends
     step_s = sum([each.decode_speed.step_s for each in told], 0.0) / len(told)
@@ -80,20 +80,11 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
     apart = {}
     for each in backends:
         slower = prefill.get(each, 1.0)
-        # Of a backend that is slow in the one and unknown in the other, the same is likely.
+        # A backend that is slow in one of them, and unknown in the other, is probably slow in both.
         paces = slower, decode.get(each, slower)
         if paces != (1.0, 1.0):
             apart[each] = mean_s * paces[0], paces[1]
-    return Speeds(mean_s, step_s, held_token_s, apart, _tried(backends, measured))
-
-
-def _of_several(backends: list[Backend]) -> list[Backend]:
-    """Those whose last answers were not all one client's, where there are several: what a client
-    asks for may be slow wherever it is asked."""
-    clients = [each.prefill_speed.recent.clients for each in backends]
-    if len(set().union(*clients)) < 2:
-        return backends
-    return [each for each, whose in zip(backends, clients, strict=True) if len(whose) > 1]
+    return Speeds(mean_s, step_s, held_token_s, apart, _unknown(backends, measured))
 
 
 def _prefills(backend: Backend) -> RecentPace:
@@ -107,22 +98,45 @@ def _decodes(backend: Backend) -> RecentPace:
 def _slow(
     backends: Sequence[Backend], recent_of: Callable[[Backend], RecentPace]
 ) -> dict[Backend, float]:
-    """Those that are several times slower than usual, by their last answers; and how many times.
+    """The backends whose last answers were several times slower than usual, and how many times.
 
-    Usual is the lower median: of three or more, one that is quick beyond belief does not make the
-    others look slow; of two it makes the other look so by its QUICKEST at most.
+    Usual is the lower median. Of three or more backends, one that is incredibly fast does not make
+    the others look slow; of two it makes the other look slow by its QUICKEST at most. A client's
+    requests may be slow everywhere. So if a backend serves one client alone, that client's own
+    answers elsewhere must have been faster, too.
     """
-    recent = [(each, pace) for each in backends if (pace := recent_of(each)).enough]
-    if len(recent) < 2:
+    recent = [each for each in backends if recent_of(each).enough]
+    paces = [recent_of(each) for each in recent]
+    own = [_own_usual(pace, paces) for pace in paces]
+    usuals = sorted([pace.usual for pace, its in zip(paces, own, strict=True) if its < inf])
+    if len(usuals) < 2:
         return {}
-    usual = sorted([pace.usual for _, pace in recent])[(len(recent) - 1) // 2]
-    return {each: pace.quick / usual for each, pace in recent if pace.quick > SEVERAL * usual}
+    usual = usuals[(len(usuals) - 1) // 2]
+    return {
+        each: pace.quick / usual
+        for each, pace, its in zip(recent, paces, own, strict=True)
+        if pace.quick > SEVERAL * max(usual, its)
+    }
+
+
+def _own_usual(pace: RecentPace, paces: Sequence[RecentPace]) -> float:
+    """What is usual elsewhere for the only client of these answers: inf if it has none elsewhere,
+    0.0 if there are several clients."""
+    clients = pace.clients
+    if len(clients) > 1:
+        return 0.0
+    client = clients.pop()
+    elsewhere: list[float] = []
+    for other in paces:
+        if other is not pace:
+            elsewhere += other.of(client)
+    return sorted(elsewhere)[(len(elsewhere) - 1) // 2] if elsewhere else inf
 
 
 def _generating(backends: Sequence[Backend]) -> list[Backend]:
-    """Those that decode about as often as their peers do, of what they prefill.
+    """The backends that decode about as often as their peers, relative to what they prefill.
 
-    First tokens that come at once, and little after them, are no sign of a fast engine.
+    First tokens that come at once, with little after them, are no sign of a fast engine.
     """
     decode = [each.decode_speed.weight / (1.0 + each.prefill_speed.weight) for each in backends]
     usual = sorted(decode)[(len(decode) - 1) // 2] if decode else 0.0
@@ -132,9 +146,9 @@ def _generating(backends: Sequence[Backend]) -> list[Backend]:
 
 
 def _believable(backends: list[Backend]) -> list[Backend]:
-    """Those without the few that decode quicker than engines do: streams without work behind them.
+    """All but the few backends that decode faster than engines can: streams without real work.
 
-    Where half of them are as quick, as small models are, it is to be believed.
+    If half of them are as fast, as with small models, it is believed.
     """
     paces = [each.decode_speed.pace for each in backends]
     if not paces or sorted(paces)[len(paces) // 2] < QUICKEST:
@@ -142,16 +156,16 @@ def _believable(backends: list[Backend]) -> list[Backend]:
     return [each for each, pace in zip(backends, paces, strict=True) if pace >= QUICKEST]
 
 
-def _tried(backends: Sequence[Backend], believed: Sequence[Backend]) -> frozenset[Backend]:
+def _unknown(backends: Sequence[Backend], believed: Sequence[Backend]) -> frozenset[Backend]:
     known = {each for each in believed if each.prefill_speed.recent.enough}
     return frozenset(backends) - known if known else frozenset()
 
 
 def _grouped(known: Sequence[Backend], takes_s: Sequence[float]) -> dict[Backend, float]:
-    """How many times as long as the mean each takes; nothing where all are alike.
+    """How many times as long as the mean each backend takes. Empty if all are alike.
 
-    Groups begin with the fastest that belongs to none and take whoever is at most ALIKE slower.
-    Equals are given the same number, not one that rounding made another.
+    A group begins with the fastest backend that is in no group and takes all that are at most ALIKE
+    slower. Its members get exactly the same number.
     """
     if not known or max(takes_s) <= min(takes_s) * (1.0 + ALIKE):
         return {}

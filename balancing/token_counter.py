@@ -1,8 +1,8 @@
 """Exact token counts of a prompt's text, by tiktoken or a Hugging Face tokenizer.
 
-Both are made of the content of a local file, never of the network. Counting takes
-milliseconds, so it is not done on the loop: this is what a thread calls. What
-it cannot know is the chat template; `tokens.TokenEstimator` learns that.
+Both are made from the content of a local file, never from the network. Counting takes milliseconds,
+so a thread calls it, not the loop. It cannot know the chat template: `tokens.TokenEstimator` learns
+that.
 """
 
 import base64
@@ -11,13 +11,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from balancing.media import without_media
-from balancing.outline import finished
-from balancing.tokens import Measure
+from penstock.balancing.media import without_media
+from penstock.balancing.outline import finished
+from penstock.balancing.tokens import Measure
 
-# How two families of vocabularies cut text before merging (from the definitions in
-# OpenAI's tiktoken package); a ranks file holds only the merges. Llama 3 cuts as
-# cl100k_base does.
+# How two families of vocabularies cut text before merging (from the definitions in OpenAI's
+# tiktoken package). A ranks file holds only the merges. Llama 3 cuts as cl100k_base does.
 PATTERNS: Final = {
     "cl100k_base": (
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
@@ -37,35 +36,35 @@ PATTERNS: Final = {
         )
     ),
 }
-# Where a request keeps its prompt, in all dialects; tools are told the model as JSON.
+# Where requests have their prompt, in all dialects. Tools reach the model as JSON.
 _PROMPT_KEYS: Final = ("messages", "prompt", "input", "system", "instructions")
-# Of a part of a prompt, these are no text to the model.
+# Keys in a part of a prompt whose values are no text for the model.
 _NO_TEXT_KEYS: Final = frozenset({"role", "type", "id", "tool_call_id"})
-# A body with more commas is hardly text, and would be that many objects.
+# A body with more commas is hardly text, and would become that many objects.
 COMMAS_MAX: Final = 32_768
-# Tokenizers hold the interpreter lock while they hand their result over, and cannot be
-# stopped: so much at a time keeps either below a few milliseconds.
+# Tokenizers hold the interpreter lock while they return their result, and cannot be stopped. Pieces
+# of this size keep both below a few milliseconds.
 PIECE_CHARS: Final = 16_384
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class TokenizerUnusable(ValueError):
-    """The tokenizer's file cannot be used; the text says why."""
+    """The tokenizer's file cannot be used. The text says why."""
 
 
 class TokenCounter(Protocol):
-    """Counts the tokens of up to PIECE_CHARS of text, from any thread."""
+    """Counts the tokens of up to PIECE_CHARS characters, from any thread."""
 
     def count(self, text: str) -> int: ...
 
 
 class Tiktoken:
-    """Byte-pair encoding by tiktoken, of a ranks file (`BASE64 RANK` a line)."""
+    """Byte-pair encoding by tiktoken, from a ranks file (lines of `BASE64 RANK`)."""
 
     def __init__(self, ranks: bytes, encoding: str) -> None:
         """Raises TokenizerUnusable."""
-        import tiktoken  # half a second, for those who want it
+        import tiktoken  # takes half a second, so only where it is needed
 
         try:
             self._encoding = tiktoken.Encoding(
@@ -76,7 +75,7 @@ class Tiktoken:
             )
             self._encoding.encode_ordinary("probe")
         except (ValueError, KeyError, binascii.Error) as error:
-            raise TokenizerUnusable(f"is no tiktoken ranks file: {error}") from None
+            raise TokenizerUnusable(f"is not a tiktoken ranks file: {error}") from None
 
     def count(self, text: str) -> int:
         return len(self._encoding.encode_ordinary(text))
@@ -96,16 +95,16 @@ class HuggingFace:
         try:
             self._tokenizer = Tokenizer.from_buffer(tokenizer)
         except Exception as error:  # noqa: BLE001 - its Rust side raises nothing narrower
-            raise TokenizerUnusable(f"is no tokenizer.json: {error}") from None
+            raise TokenizerUnusable(f"is not a tokenizer.json: {error}") from None
 
     def count(self, text: str) -> int:
-        # Of its calls, only those for batches let go of the interpreter lock.
+        # Only the calls for batches release the interpreter lock.
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return len(encoding)
 
 
 def count_prompt(counter: TokenCounter, body: bytes) -> Measure | None:
-    """(tokens of the text, turns) of a request's prompt; None where it has no readable text."""
+    """(tokens of the text, turns) of a request's prompt. None if it has no readable text."""
     texts, turns = prompt_of(body)
     text = "\n".join(texts)
     if not text:
@@ -115,7 +114,7 @@ def count_prompt(counter: TokenCounter, body: bytes) -> Measure | None:
 
 
 def prompt_of(body: bytes) -> tuple[list[str], int]:
-    """The texts of a request's prompt and its number of turns, whatever the dialect."""
+    """The texts of a request's prompt and its number of turns, in any dialect."""
     body = finished(without_media(body))[1]
     if body.count(b",") > COMMAS_MAX:
         return [], 0

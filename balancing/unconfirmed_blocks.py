@@ -1,21 +1,21 @@
-"""What of an index was put there by an estimate that no answer has confirmed.
+"""Limits blocks in an index that rest on an estimate and were not confirmed by an answer.
 
-Text that no engine reads looks like a prompt, and who gives up at the first token is never told
-how long it was. So each client may fill only a share of an index in that way until the index turns,
-and all together not much more: the rest waits for its answer beside it.
+Text that no engine reads looks like a prompt, and a client that leaves at the first token never
+gets a report of its length. So until the index turns, each client may fill only a share of it this
+way, and all clients together not much more. Other blocks wait for their answer beside the index.
 """
 
 from typing import Final
 
-from balancing.prefix_index import PrefixIndex
+from penstock.balancing.prefix_index import PrefixIndex
 
-# Of the index: of one client's, and of all.
+# Shares of the index: for one client, and for all.
 OWN_SHARE: Final = 1 / 16
 ALL_SHARE: Final = 1 / 4
 
 
 class UnconfirmedBlocks:
-    """Of one index, by client, in blocks of BLOCK_TOKENS."""
+    """The unconfirmed blocks of one index by client, in blocks of BLOCK_TOKENS."""
 
     __slots__ = ("_all", "_index", "_own", "_turn")
 
@@ -26,7 +26,7 @@ class UnconfirmedBlocks:
         self._turn = 0
 
     def fits(self, client: str, blocks: float) -> bool:
-        """Whether that many more of the client's may be put in before they are told."""
+        """Whether this many more of the client's blocks may go in unconfirmed."""
         index = self._index
         if index.turns != self._turn:
             self._turn = index.turns
@@ -38,13 +38,13 @@ class UnconfirmedBlocks:
         )
 
     def add(self, client: str, blocks: float) -> None:
-        """They are in the index."""
+        """These blocks are in the index now."""
         if blocks and self._index.turns == self._turn:
             self._own[client] = self._own.get(client, 0.0) + blocks
             self._all += blocks
 
     def confirm(self, client: str, blocks: float, turn: int) -> None:
-        """Those put there in that turn have been told."""
+        """Blocks that were put in during that turn are confirmed."""
         if blocks and turn == self._turn and client in self._own:
             left = self._own[client] - blocks
             self._all = max(0.0, self._all - blocks)

@@ -1,23 +1,23 @@
-"""`stream_options` with which a backend reports usage, where its client asked for none.
+"""The `stream_options` that make a backend report usage when its client did not ask for it.
 
-A backend's usage is what the accounts and estimators live on, and the relay hides its one chunk
-from a client that did not ask. Where the client leaves it open (options without `include_usage`)
-vLLM's own default decides, which is not the same in all versions: then nothing is changed, nor
-where the backend would refuse the options.
+Metrics and estimators need the backend's usage. The relay hides its chunk from a client that did
+not ask for it. If the client leaves it open (options without `include_usage`), vLLM's own default
+decides, which differs between versions. In this case nothing is changed. Options that the backend
+would refuse are not changed either.
 """
 
 from typing import Final
 
 import msgspec
 
-from balancing.fields import NO_FIELD, UNREADABLE, StreamOptions, truth
-from balancing.members import NoObject, members
-from balancing.outline import Steps
+from penstock.balancing.fields import NO_FIELD, UNREADABLE, StreamOptions, truth
+from penstock.balancing.members import NoObject, members
+from penstock.balancing.outline import Steps
 
 _ASKED: Final = b'{"include_usage":true}'
 _ASKED_ONCE: Final = b'{"include_usage":true,"continuous_usage_stats":false}'
 
-# Longer ones are no client's of good will: what else they hold, and no backend knows, is left out.
+# Longer ones come from no honest client. Other keys in them, which no backend knows, are dropped.
 DECODED_BYTES_MAX: Final = 1_024
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -25,7 +25,7 @@ _options = msgspec.json.Decoder(StreamOptions)
 
 
 def usage_options(raw: msgspec.Raw) -> Steps[bytes]:
-    """The options to ask with in place of the client's; empty: leave them as they are."""
+    """The options to send in place of the client's. Empty: do not change them."""
     given = bytes(raw)
     if given in (b"", b"null"):
         return _ASKED
@@ -41,11 +41,11 @@ def usage_options(raw: msgspec.Raw) -> Steps[bytes]:
     wanted = options.include_usage
     if wanted is NO_FIELD or (bytes(wanted) != b"null" and truth(wanted) is not False):
         return b""
-    # In every chunk it could not be hidden.
+    # Usage in every chunk could not be hidden.
     continuous = options.continuous_usage_stats
     every = continuous is not NO_FIELD
     if every and bytes(continuous) != b"null" and truth(continuous) is None:
-        return b""  # what no backend takes for a boolean: it is to say so
+        return b""  # no backend takes this as a boolean: the backend shall say so
     if len(given) <= DECODED_BYTES_MAX:
         try:
             fields = _object.decode(given)

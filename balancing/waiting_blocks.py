@@ -1,23 +1,23 @@
 """Blocks of prompts that were sent and are not known to be in the cache yet.
 
-They count for choices, so that a burst of equal prompts goes to one backend; and they are gone
-with their request where that is refused, fails or is given up, having displaced nothing.
+They count for the choice, so that a burst of equal prompts goes to one backend. If their request is
+refused, fails or is given up, they go with it and have displaced nothing.
 
-A prompt waits under its first block that the index does not have: there another prompt that goes
-on alike looks for it, and finds little else.
+A prompt waits under its first block that is not in the index. Another prompt with the same
+continuation looks there, and finds few others.
 """
 
 from collections.abc import Hashable
 from itertools import islice
 from typing import Final
 
-# Of those that wait under the same block the youngest are compared: choosing stays cheap however
+# Only the youngest prompts under the same block are compared, so that choosing stays cheap however
 # many prompts begin alike.
 COMPARED_MAX: Final = 32
 
 
 class WaitingBlocks:
-    """Prompts by the first block that was new."""
+    """Waiting prompts by their first new block."""
 
     __slots__ = ("_groups",)
 
@@ -28,7 +28,7 @@ class WaitingBlocks:
         return sum(map(len, self._groups.values()))
 
     def put(self, owner: object, blocks: tuple[Hashable, ...], held: int) -> None:
-        """The first `held` of a prompt's blocks are in the index, and not all of them are."""
+        """Add a prompt. Its first `held` blocks are in the index, but not all of them."""
         group = self._groups.get(blocks[held])
         if group is None:
             self._groups[blocks[held]] = {owner: blocks}
@@ -36,7 +36,7 @@ class WaitingBlocks:
             group[owner] = blocks
 
     def remove(self, owner: object, blocks: tuple[Hashable, ...], held: int) -> None:
-        """What was put waits no more."""
+        """Remove a prompt that was put."""
         group = self._groups[blocks[held]]
         if len(group) == 1:
             del self._groups[blocks[held]]
@@ -44,7 +44,7 @@ class WaitingBlocks:
             del group[owner]
 
     def held(self, blocks: tuple[Hashable, ...], held: int) -> int:
-        """How many of these leading blocks wait here, where the index holds `held`, not all."""
+        """How many leading blocks the index and one waiting prompt hold. The index holds `held`."""
         group = self._groups.get(blocks[held])
         if group is None:
             return held
@@ -58,7 +58,7 @@ class WaitingBlocks:
 
 
 def _common(blocks: tuple[Hashable, ...], others: tuple[Hashable, ...], known: int) -> int:
-    """How many leading blocks are the same, more than `known`: each names all before it."""
+    """How many leading blocks are equal, more than `known`. Each hash covers all before it."""
     same, beyond = known + 1, min(len(blocks), len(others)) + 1
     while beyond - same > 1:
         middle = (same + beyond) // 2

@@ -3,6 +3,9 @@
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection
 from math import inf
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def count(text: str) -> int:
@@ -34,16 +37,20 @@ def positive(text: str) -> float:
     return value
 
 
+def listed(kind: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """A list of this kind, with commas between."""
+    return lambda text: [kind(each) for each in text.split(",")]
+
+
 def names(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
-    """Of a list with commas between; each must be known."""
+    """A list of names that must be known, with commas between."""
 
-    def parse(text: str) -> list[str]:
-        for name in text.split(","):
-            if name not in known:
-                raise ArgumentTypeError(f"no {what} {name!r}; there are {', '.join(known)}")
-        return text.split(",")
+    def name(text: str) -> str:
+        if text not in known:
+            raise ArgumentTypeError(f"no {what} {text!r}; there are {', '.join(known)}")
+        return text
 
-    return parse
+    return listed(name)
 
 
 def _finite(text: str) -> float | None:

@@ -5,30 +5,30 @@ The worst case of its kind: every backend has work, and another part of the prom
 eligible backends, their costs, the lease. Medians of wall time on one core.
 """
 
-import argparse
 import json
-import shlex
 import statistics
 import sys
 import tracemalloc
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from random import Random
 from time import perf_counter
 from typing import Final
 
-from balancing import gate as compiled_or_not
-from balancing.ask import Ask
-from balancing.backend import Backend, State
-from balancing.fleet import Fleet, Pool
-from balancing.gate import Gate
-from balancing.lease import Lease
-from balancing.output_length import OutputLength
-from balancing.peek import peek
-from balancing.policies import POLICIES
-from balancing.prefix_index import BLOCKS_PRIOR, PrefixIndex
-from balancing.prompt_blocks import prompt_blocks
-from balancing.tokens import TokenEstimator
-from bench.arguments import count
+from penstock.balancing import gate as compiled_or_not
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend, State
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Gate
+from penstock.balancing.lease import Lease
+from penstock.balancing.output_length import OutputLength
+from penstock.balancing.peek import peek
+from penstock.balancing.policies import POLICIES
+from penstock.balancing.prefix_index import BLOCKS_PRIOR, PrefixIndex
+from penstock.balancing.prompt_blocks import prompt_blocks
+from penstock.balancing.tokens import TokenEstimator
+from penstock.bench.arguments import count, listed
+from penstock.bench.report import head, row
 
 PATH: Final = "/v1/chat/completions"
 ROUNDS: Final = 500
@@ -37,14 +37,11 @@ BYTES_PER_TOKEN: Final = 4
 WORDS: Final = 5_000
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit status."""
-    options = _parser().parse_args(argv)
-    print(f"$ {shlex.join(['penstock', 'bench', 'decision', *argv])}\n")
+def run(options: Namespace) -> int:
+    """Print the table; returns the exit status."""
     rng = Random(1)
     body = _body(options.tokens, rng)
-    print("| backends | prompt, KB | blocks | read, us | choose, us | all, us |")
-    print("|---:|---:|---:|---:|---:|---:|")
+    print(head("backends", "prompt, KB", "blocks", "read, us", "choose, us", "all, us"))
     for backends in options.backends:
         print(_row(body, backends, rng))
     built = "interpreted" if str(compiled_or_not.__file__).endswith(".py") else "compiled"
@@ -68,8 +65,8 @@ def _row(body: bytes, backends: int, rng: Random) -> str:
         lambda: gate.choose(ask, 1.0),
         lambda: gate.choose(read(), 1.0),
     )
-    shown = " | ".join(f"{_median_us(step):.0f}" for step in steps)
-    return f"| {backends:,} | {len(body) / 1e3:.0f} | {len(ask.blocks)} | {shown} |"
+    shown = [f"{_median_us(step):.0f}" for step in steps]
+    return row(f"{backends:,}", f"{len(body) / 1e3:.0f}", len(ask.blocks), *shown)
 
 
 def _fleet(ask: Ask, count: int, rng: Random) -> Fleet:
@@ -136,15 +133,7 @@ def _text(size: int, rng: Random) -> str:
     return " ".join(rng.choices(words, k=size // 5))[:size]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock bench decision", description="What one choice of token_cost costs."
-    )
+def arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--backends", type=_counts, default="1,8,64,1000", metavar="N,…", help="how many")
+    add("--backends", type=listed(count), default="1,8,64,1000", metavar="N,…", help="how many")
     add("--tokens", type=count, default=16_000, metavar="N", help="of the prompt (default 16000)")
-    return parser
-
-
-def _counts(text: str) -> list[int]:
-    return [count(each) for each in text.split(",")]

@@ -9,25 +9,23 @@ the estimator too, which must not move it. With `--tokenizer` the exact count
 of that file is compared as well.
 """
 
-import argparse
-import http.client
-import shlex
 import statistics
-import sys
+from argparse import ArgumentParser, Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
-from urllib.parse import urlsplit
 
 import orjson
 
-from balancing.ask import Ask
-from balancing.peek import peek
-from balancing.token_counter import HuggingFace, TokenCounter, count_prompt
-from balancing.tokens import TokenEstimator
-from bench.arguments import count
+from penstock.balancing.ask import Ask
+from penstock.balancing.peek import peek
+from penstock.balancing.token_counter import HuggingFace, TokenCounter, count_prompt
+from penstock.balancing.tokens import TokenEstimator
+from penstock.bench.arguments import count
+from penstock.bench.client import address, call
+from penstock.bench.report import BenchError, head, row
 
 CLASSES: Final = ("prose", "code", "json", "chinese")
 TEXT_CHARS: Final = (400, 3_000)
@@ -70,8 +68,7 @@ class Server:
     """Counts a chat's prompt tokens by asking for one token."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        self._port, self._host = address(url)
         self.model = self._ask("GET", "/v1/models", None)["data"][0]["id"]
 
     def prompt_tokens(self, body: bytes) -> int:
@@ -79,11 +76,14 @@ class Server:
 
     def _ask(self, method: str, path: str, body: bytes | None) -> dict:  # type: ignore[type-arg]
         headers = {"content-type": "application/json"}
-        self._connection.request(method, path, body, headers)
-        answer = self._connection.getresponse()
-        content = answer.read()
-        if answer.status != 200:
-            raise SystemExit(f"the server answered {answer.status}: {content[:200]!r}")
+        try:
+            status, content = call(
+                self._port, method, path, body, headers, host=self._host, within_s=60.0
+            )
+        except OSError as error:
+            raise BenchError(f"the server does not answer: {error}") from None
+        if status != 200:
+            raise BenchError(f"the server answered {status}: {content[:200]!r}")
         return orjson.loads(content)  # type: ignore[no-any-return]
 
 
@@ -132,38 +132,33 @@ def _body(model: str, content: object) -> bytes:
     return orjson.dumps({"model": model, "max_tokens": 1, "messages": messages})
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="penstock bench estimators", description="Estimates against real counts."
-    )
+def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="where texts are")
     parser.add_argument("--server", required=True, metavar="URL", help="a vLLM server")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="its tokenizer.json")
     parser.add_argument("--each", type=count, default=50, help="texts measured of each class")
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(argv)
-    print(f"$ {shlex.join(['penstock', 'bench', 'estimators', *argv])}\n")
+
+
+def run(options: Namespace) -> int:
+    """Print the table; returns the exit status."""
     rng = Random(options.seed)
     wanted = WARM + options.each
     found = texts(options.folders, wanted, rng)
     lacking = [kind for kind in CLASSES if len(found[kind]) < wanted]
     if lacking:
         counts = ", ".join(f"{len(found[kind])} of {kind}" for kind in lacking)
-        print(f"penstock bench: fewer than {wanted} texts there: {counts}", file=sys.stderr)
-        return 1
+        raise BenchError(f"fewer than {wanted} texts there: {counts}")
     counter = HuggingFace(options.tokenizer.read_bytes()) if options.tokenizer else None
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     for name, kind, ratio in samples(found, Server(options.server), counter, rng):
         ratios[name, kind].append(ratio)
         ratios[name, "all"].append(ratio)
-    print(f"| estimator | class | texts, after {WARM} | median ratio | median error | p90 error |")
-    print("|---|---|---:|---:|---:|---:|")
+    texts_title = f"texts, after {WARM}"
+    print(head("estimator", "class", texts_title, "median ratio", "median error", "p90 error"))
     for (name, kind), values in sorted(ratios.items()):
         errors = sorted(abs(ratio - 1.0) for ratio in values)
         p90 = errors[int(0.9 * len(errors))]
-        print(
-            f"| {name} | {kind} | {len(errors)} | {statistics.median(values):.3f} "
-            f"| {statistics.median(errors):.1%} | {p90:.1%} |"
-        )
+        ratio, error = statistics.median(values), statistics.median(errors)
+        print(row(name, kind, len(errors), f"{ratio:.3f}", f"{error:.1%}", f"{p90:.1%}"))
     return 0

@@ -5,24 +5,23 @@ lets it speak for itself. Also with `--direct`: the same client straight to one 
 the client itself measures. Needs an environment with vLLM, the CPU build too (`make test-vllm`).
 """
 
-import argparse
 import os
 import shlex
 import subprocess
-import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from balancing.policies import POLICIES
-from bench.arguments import count
-from bench.peers.fleet import Fleet
-from bench.peers.ours import start_penstock
-from bench.peers.peer import MODEL, url
-from bench.processes import stop
-from bench.sim.profiles import GPUS
+from penstock.balancing.policies import POLICIES
+from penstock.bench.arguments import count
+from penstock.bench.peers.fleet import Fleet
+from penstock.bench.peers.ours import start_penstock
+from penstock.bench.peers.peer import MODEL, url
+from penstock.bench.processes import stop
+from penstock.bench.report import BenchError
+from penstock.bench.sim.profiles import GPUS
 
 # The client loads a tokenizer from a folder, and nothing from anywhere else.
 ENVIRONMENT: Final = {
@@ -52,12 +51,10 @@ SIZES: Final = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns the client's exit status. Raises NotStarted."""
-    options = _parser().parse_args(argv)
+def run(options: Namespace) -> int:
+    """Run the client; returns its exit status. Raises BenchError."""
     if not (options.vllm / "bin" / "vllm").exists():
-        print(f"penstock bench: no bin/vllm in {options.vllm}", file=sys.stderr)
-        return 1
+        raise BenchError(f"no bin/vllm in {options.vllm}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-bench-")))
         fleet = stack.enter_context(Fleet(options.servers, options.profile, 1.0))
@@ -72,18 +69,14 @@ def main(argv: Sequence[str]) -> int:
     return done.returncode
 
 
-def _command(options: argparse.Namespace, port: int) -> list[str]:
+def _command(options: Namespace, port: int) -> list[str]:
     command = [str(options.vllm / "bin" / "vllm"), "bench", "serve", "--backend", "openai-chat"]
     command += ["--base-url", url(port), "--endpoint", "/v1/chat/completions"]
     command += ["--model", MODEL, "--tokenizer", str(options.tokenizer), *LOAD, *SIZES]
     return [*command, "--disable-tqdm", "--percentile-metrics", "ttft,itl,e2el", *options.more]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock bench judge",
-        description="vLLM's own benchmark client through penstock, before simulated servers.",
-    )
+def arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--vllm", type=Path, required=True, metavar="FOLDER", help="an environment with vLLM")
     add("--tokenizer", type=Path, required=True, metavar="FOLDER", help="a model's folder")
@@ -92,4 +85,3 @@ def _parser() -> argparse.ArgumentParser:
     add("--profile", choices=GPUS, default="8b-1xh100", help="of each (default 8b-1xh100)")
     add("--direct", action="store_true", help="straight to the first server, without penstock")
     add("more", nargs="*", help="after `--`: further options of `vllm bench serve`")
-    return parser

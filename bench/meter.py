@@ -6,6 +6,7 @@ in one call and without the hole that an ended thread leaves there. The ticks of
 /proc/PID/stat would be 10 ms coarse.
 """
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 _SCHEDULER_CLOCK: Final = 2  # CPUCLOCK_SCHED; the kernel's encoding of clock_getcpuclockid(3)
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_clock(pid: int) -> int:
@@ -35,6 +37,16 @@ def peak_memory_bytes(status: str) -> int:
 
 def peak_memory_of(pid: int) -> int:
     return peak_memory_bytes(Path(f"/proc/{pid}/status").read_text())
+
+
+def resident_bytes(pid: int) -> int:
+    """The resident set of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+def descriptors(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def machine_ticks(stat: str) -> tuple[int, int]:

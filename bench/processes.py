@@ -1,21 +1,29 @@
 """Child processes: started, asked for their port, and ended whatever happens."""
 
-import http.client
+import contextlib
 import os
 import select
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from subprocess import DEVNULL, PIPE
+from typing import IO, Final, TypeVar
+
+import msgspec
+
+from penstock.bench.client import HOST, call
+from penstock.bench.report import BenchError
 
 START_S: Final = 15.0
 END_S: Final = 3.0
+R = TypeVar("R", bound=msgspec.Struct)
 
 
-class NotStarted(Exception):
+class NotStarted(BenchError):
     """A process did not start, did not serve in time, or serves no more."""
 
 
@@ -41,7 +49,7 @@ def start(
             stdout=stdout,
             stderr=stderr,
             env=environment,
-            cwd=Path(__file__).parents[1],
+            cwd=Path(__file__).resolve().parents[1],
         )
     except OSError as error:
         raise NotStarted(f"{command[0]}: {error.strerror}") from None
@@ -79,19 +87,68 @@ def first_lines(pipe: IO[bytes] | None, holding: bytes, count: int) -> list[str]
             text += data
             found = [line.decode() for line in text.split(b"\n")[:-1] if holding in line]
             if len(found) >= count:
+                os.set_blocking(pipe.fileno(), True)
                 return found[:count]
     raise NotStarted(text.decode(errors="replace").strip()[-500:] or "it said nothing")
 
 
-def announced_port(process: subprocess.Popen[bytes]) -> int:
-    """The port that a process of ours prints, once it serves there. Raises NotStarted."""
+def start_server(module: str, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a module of ours that prints its port; returns once it serves there.
+
+    Raises NotStarted.
+    """
+    process = start(python(module, *arguments), stdout=PIPE, stderr=DEVNULL)
     try:
         port = int(first_line(process.stdout))
         await_health(port, process)
     except BaseException:
         stop(process)
         raise
-    return port
+    return process, port
+
+
+@contextmanager
+def server(module: str) -> Iterator[str]:
+    """The URL of such a module meanwhile. Raises NotStarted."""
+    process, port = start_server(module)
+    try:
+        yield f"http://{HOST}:{port}"
+    finally:
+        stop(process)
+
+
+def start_penstock(
+    module: Sequence[str], *options: str
+) -> tuple[subprocess.Popen[bytes], int, int]:
+    """Start `serve` of a module, `penstock.proxy` as a rule; its data port and its admin port.
+
+    What it logs comes through its `stderr`. Raises NotStarted.
+    """
+    process = start(python(*module, "serve", *options), stdout=DEVNULL, stderr=PIPE)
+    try:
+        words = first_line(process.stderr, b" listening on ").split()
+        port, admin_port = (
+            int(words[at + 1].rstrip(",").rpartition(":")[2])
+            for at, word in enumerate(words)
+            if word == "on"
+        )
+    except BaseException:
+        stop(process)
+        raise
+    return process, port, admin_port
+
+
+def report_of(module: str, question: msgspec.Struct, kind: type[R], within_s: float) -> R:
+    """What a module of ours answers to a question, both JSON. Raises NotStarted."""
+    command = python(module, msgspec.json.encode(question).decode())
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=within_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotStarted(f"the client took more than {within_s:g} s") from None
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise NotStarted(f"the client failed: {''.join(last)}")
+    return msgspec.json.decode(done.stdout, type=kind)
 
 
 def await_health(
@@ -106,15 +163,9 @@ def await_health(
     while time.monotonic() < until_s:
         if process.poll() is not None:
             raise NotStarted(f"exit status {process.returncode}")
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
-        try:
-            connection.request("GET", path)
-            if connection.getresponse().status == 200:
+        with contextlib.suppress(OSError):
+            if call(port, "GET", path, within_s=1.0)[0] == 200:
                 return
-        except (OSError, http.client.HTTPException):
-            pass
-        finally:
-            connection.close()
         time.sleep(0.05)
     raise NotStarted(f"no 200 from {path} within {within_s:g} s")
 
@@ -122,7 +173,7 @@ def await_health(
 def free_port() -> int:
     """A port that is free now, for programs that cannot take port 0."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((HOST, 0))
         port: int = listener.getsockname()[1]
         return port
 

@@ -11,10 +11,8 @@ side by side:
 - `open`: Poisson arrivals at some two thirds of what the server can do. Latencies too.
 """
 
-import argparse
 import asyncio
-import shlex
-import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -22,15 +20,19 @@ from statistics import correlation, fmean, median
 from time import monotonic
 from typing import Any, Final
 
-import aiohttp
+import orjson
 import uvloop
 
-from bench.arguments import count
-from bench.engine_requests import Request, burst, ids_of, poisson, prefixes, text_of
-from bench.sim.profiles import Profile
-from bench.sim.server import SimServer
+from penstock.bench.arguments import count
+from penstock.bench.client import Clients, get, post
+from penstock.bench.engine_requests import Request, burst, ids_of, poisson, prefixes, text_of
+from penstock.bench.report import BenchError, head, row, say
+from penstock.bench.scraper import PATH, samples
+from penstock.bench.sim.profiles import Profile
+from penstock.bench.sim.server import SimServer
 
 SAMPLE_S: Final = 0.1
+RUN_S: Final = 600.0
 SIM_MODEL: Final = "sim-model"
 _METRICS: Final = {
     "running": "vllm:num_requests_running",
@@ -43,7 +45,7 @@ _METRICS: Final = {
 }
 
 
-class NotLikeVllm(Exception):
+class NotLikeVllm(BenchError):
     """The server does not answer as vLLM does; the text is what it said."""
 
 
@@ -66,50 +68,45 @@ class Server:
         self._model = model
         self._prompt_of = prompt_of
 
-    async def metrics(self, session: aiohttp.ClientSession) -> dict[str, float]:
-        async with session.get(f"{self._url}/metrics") as answer:
-            lines = (await answer.text()).splitlines()
+    async def metrics(self, clients: Clients) -> dict[str, float]:
+        said = samples((await clients.ask(get(PATH))).body)
         return {
-            key: sum(
-                float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{")
-            )
+            key: sum(value for sample, value in said.items() if sample.startswith(name + "{"))
             for key, name in _METRICS.items()
         }
 
     async def run(self, requests: Sequence[Request], *, one_by_one: bool = False) -> Run:
         """Send all at their times, or each when the one before has its answer."""
         run = Run()
-        timeout = aiohttp.ClientTimeout(total=600)
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        clients = Clients.of(self._url)
+        async with asyncio.timeout(RUN_S):
             # With VLLM_SERVER_DEV_MODE=1; elsewhere 404, and then no request here is like another.
-            await session.post(f"{self._url}/reset_prefix_cache")
-            before = await self.metrics(session)
-            sampler = asyncio.create_task(self._sample(session, run, before))
+            await clients.ask(post("/reset_prefix_cache", b""))
+            before = await self.metrics(clients)
+            sampler = asyncio.create_task(self._sample(clients, run, before))
             if one_by_one:
                 for request in requests:
-                    await self._ask(session, request, run)
+                    await self._ask(clients, request, run)
             else:
                 await asyncio.gather(
-                    *(self._ask(session, request, run, wait=True) for request in requests)
+                    *(self._ask(clients, request, run, wait=True) for request in requests)
                 )
             sampler.cancel()
-            after = await self.metrics(session)
+            after = await self.metrics(clients)
+        clients.close()
         run.samples.append({key: after[key] - before[key] for key in _METRICS})
         return run
 
-    async def _sample(
-        self, session: aiohttp.ClientSession, run: Run, before: dict[str, float]
-    ) -> None:
+    async def _sample(self, clients: Clients, run: Run, before: dict[str, float]) -> None:
         while True:
-            now = await self.metrics(session)
+            now = await self.metrics(clients)
             run.samples.append(
                 {k: v if k in ("running", "waiting") else v - before[k] for k, v in now.items()}
             )
             await asyncio.sleep(SAMPLE_S)
 
     async def _ask(
-        self, session: aiohttp.ClientSession, request: Request, run: Run, *, wait: bool = False
+        self, clients: Clients, request: Request, run: Run, *, wait: bool = False
     ) -> None:
         if wait:
             await asyncio.sleep(request.at_s)
@@ -117,11 +114,10 @@ class Server:
         body = {"model": self._model, "prompt": self._prompt_of(request), "max_tokens": tokens}
         body |= {"stream": True, "ignore_eos": True, "temperature": 0.0}
         began_s = monotonic()
-        async with session.post(f"{self._url}/v1/completions", json=body) as answer:
-            if answer.status != 200:
-                raise NotLikeVllm(f"{answer.status}: {(await answer.text())[:200]}")
-            async for _ in answer.content.iter_any():
-                run.ttft_s.setdefault(request.number, monotonic() - began_s)
+        answer = await clients.ask(post("/v1/completions", orjson.dumps(body)))
+        if answer.status != 200 or not answer.ended or not answer.reads:
+            raise NotLikeVllm(f"{answer.status}: {bytes(answer.body[:200])!r}")
+        run.ttft_s[request.number] = answer.reads[0][0] - began_s
         run.e2e_s[request.number] = monotonic() - began_s
         run.ended.append(request.number)
 
@@ -150,19 +146,18 @@ async def fitted(real: Server, profile: Profile) -> Profile:
 
 async def size_of(url: str, seqs: int, batched: int) -> tuple[str, Profile]:
     """The model's name, and a profile of the server's size from what it says of itself."""
-    async with aiohttp.ClientSession() as session:
-        async with session.get(f"{url}/v1/models") as answer:
-            card = (await answer.json())["data"][0]
-        async with session.get(f"{url}/metrics") as answer:
-            lines = (await answer.text()).splitlines()
-    about = next((line for line in lines if line.startswith("vllm:cache_config_info{")), None)
+    clients = Clients.of(url)
+    card = orjson.loads((await clients.ask(get("/v1/models"))).body)["data"][0]
+    said = samples((await clients.ask(get(PATH))).body)
+    clients.close()
+    about = next((name for name in said if name.startswith("vllm:cache_config_info{")), None)
     if about is None:
         raise NotLikeVllm("its /metrics has no vllm:cache_config_info")
-    labels = dict(pair.split("=", 1) for pair in about[about.index("{") + 1 : -5].split('",'))
-    said = {name: value.strip('"') for name, value in labels.items()}
-    block = int(said["block_size"])
+    labels = dict(pair.split("=", 1) for pair in about[about.index("{") + 1 : -2].split('",'))
+    config = {name: value.strip('"') for name, value in labels.items()}
+    block = int(config["block_size"])
     # One block is vLLM's own, the null block.
-    kv_tokens = (int(said["num_gpu_blocks"]) - 1) * block
+    kv_tokens = (int(config["num_gpu_blocks"]) - 1) * block
     profile = Profile(
         "like it",
         max_batched_tokens=batched,
@@ -186,7 +181,7 @@ class Row:
     def __str__(self) -> str:
         ratio = f"{self.simulated / self.real:.2f}" if self.real else "-"
         digits = self.digits
-        return f"| {self.what} | {self.real:,.{digits}f} | {self.simulated:,.{digits}f} | {ratio} |"
+        return row(self.what, f"{self.real:,.{digits}f}", f"{self.simulated:,.{digits}f}", ratio)
 
 
 def compare(name: str, real: Run, simulated: Run) -> list[Row]:
@@ -223,7 +218,7 @@ def ranks(real: Run, simulated: Run) -> float:
 
 
 async def validate(url: str, seqs: int, batched: int, seed: int) -> tuple[Profile, list[Row]]:
-    """Run all three on both. Raises aiohttp.ClientError when the server does not answer."""
+    """Run all three on both. Raises OSError when the server does not answer."""
     model, size = await size_of(url, seqs, batched)
     real = Server(url, model, ids_of)
     profile = await fitted(real, size)
@@ -239,7 +234,7 @@ async def validate(url: str, seqs: int, batched: int, seed: int) -> tuple[Profil
     }
     rows: list[Row] = []
     for name, (requests, one_by_one) in loads.items():
-        print(f"{name}: {len(requests)} requests", file=sys.stderr, flush=True)
+        say(f"{name}: {len(requests)} requests")
         theirs = await real.run(requests, one_by_one=one_by_one)
         server = await SimServer("like", profile, SIM_MODEL).start()
         ours = await Server(server.url, SIM_MODEL, text_of).run(requests, one_by_one=one_by_one)
@@ -248,24 +243,21 @@ async def validate(url: str, seqs: int, batched: int, seed: int) -> tuple[Profil
     return profile, rows
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="penstock bench engine", description="The simulated engine beside a real vLLM."
-    )
+def arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--server", required=True, metavar="URL", help="a vLLM that nobody else uses")
     add("--max-num-seqs", type=count, default=64, help="as it was started with (64)")
     add("--max-num-batched-tokens", type=count, default=2_048, help="the same (2048, a CPU's)")
     add("--seed", type=int, default=1)
-    options = parser.parse_args(argv)
+
+
+def run(options: Namespace) -> int:
+    """Print the table; returns the exit status. Raises BenchError."""
     sizes = options.max_num_seqs, options.max_num_batched_tokens
     try:
         profile, rows = uvloop.run(validate(options.server.rstrip("/"), *sizes, options.seed))
-    except (aiohttp.ClientError, TimeoutError, NotLikeVllm) as error:
-        print(f"penstock bench: {options.server}: {error}", file=sys.stderr)
-        return 1
-    print(f"$ {shlex.join(['penstock', 'bench', 'engine', *argv])}\n")
+    except (OSError, NotLikeVllm) as error:
+        raise BenchError(f"{options.server}: {error}") from None
     print(
         f"Fitted: a step {profile.step_base_s * 1e3:.2f} ms and "
         f"{profile.step_s_per_stream * 1e6:.0f} us a stream, prefill "
@@ -273,6 +265,6 @@ def main(argv: Sequence[str]) -> int:
         f"scheduler has a request; {profile.kv_tokens:,} KV tokens in blocks "
         f"of {profile.block_tokens}.\n"
     )
-    print("| | vLLM | simulated | ratio |\n|---|---:|---:|---:|")
+    print(head("", "vLLM", "simulated", "ratio"))
     print("\n".join(map(str, rows)))
     return 0

@@ -1,7 +1,7 @@
-"""What the settings refuse, in words: pydantic's errors -> key paths and problems.
+"""Turns pydantic's errors into key paths and problems, in words for people.
 
-A problem says what is allowed and what was there instead, and for a misspelt key or word, what
-was probably meant.
+A problem says what is allowed and what was given. For a misspelt key or word it also says what was
+probably meant.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,12 +11,12 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from conf.document import UNREAD
-from conf.issues import shown
-from conf.keypath import KeyPath, is_secret, keys_at, type_at
-from conf.kinds import SHAPES
-from conf.settings import Settings
-from conf.units import allowed, unit_of
+from penstock.conf.document import UNREAD
+from penstock.conf.issues import shown
+from penstock.conf.keypath import KeyPath, is_secret, keys_at, type_at
+from penstock.conf.kinds import SHAPES
+from penstock.conf.settings import Settings
+from penstock.conf.units import allowed, unit_of
 
 _WANTED: Final = {
     "int_type": "must be a whole number",
@@ -40,9 +40,9 @@ _WANTED: Final = {
 def complaints(
     refusal: ValidationError, given: Callable[[KeyPath], object]
 ) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the path and the problem of each error, but those that are told elsewhere.
+    """Yield the path and the problem of each error. Leave out those reported elsewhere.
 
-    `given` is what was written at a path, with its unit.
+    `given` returns what was written at a path, with its unit.
     """
     for error in refusal.errors(include_url=False):
         kind, value = error["type"], error["input"]
@@ -51,9 +51,9 @@ def complaints(
         elif kind == "missing":
             yield error["loc"], "is required"
         elif value is UNREAD or kind == "repeated_name":
-            continue  # the reader's fault; found before, with its line
+            continue  # reported already, with its line
         elif kind == "too_short" and value:
-            continue  # the entries there are have been refused
+            continue  # the list has entries, and they were refused
         else:
             yield error["loc"], _refused(error, given(error["loc"]))
 
@@ -93,7 +93,7 @@ def _bound(bound: object) -> str:
 
 
 def _may_be_secret(path: KeyPath, value: object) -> bool:
-    """A secret itself, or in place of what holds one: somebody may have written it there."""
+    """Whether the value may be a secret: one itself, or one written where a mapping belongs."""
     if is_secret(Settings, path):
         return True
     inside: list[KeyPath] = [(*path, key) for key in keys_at(Settings, path)]
@@ -103,7 +103,7 @@ def _may_be_secret(path: KeyPath, value: object) -> bool:
 
 
 def _items_at(path: KeyPath) -> list[KeyPath]:
-    """The path of an entry of the list at `path`, none where no list is wanted."""
+    """The path of an entry of the list at `path`. None when no list belongs there."""
     return [(*path, 0)] if type_at(Settings, (*path, 0)) is not None else []
 
 
@@ -117,6 +117,8 @@ def _hint(error: ErrorDetails) -> str:
         return "; put it in [ ]"
     if kind == "model_type" and value is None:
         return "; put keys under it or remove it"
+    if kind == "model_type" and isinstance(error["loc"][-1], int):  # an entry of a list
+        return f"; its keys are {', '.join(keys_at(Settings, error['loc']))}"
     if kind == "literal_error" and isinstance(value, str):
         words = [word.strip("' ") for word in context["expected"].replace(" or ", ",").split(",")]
         meant = get_close_matches(value, words, n=1)

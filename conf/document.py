@@ -1,10 +1,10 @@
-"""YAML text -> plain data (dict, list, str, int, float, bool, None) and the line of each key.
+"""Reads YAML text: plain data (dict, list, str, int, float, bool, None) and the line of each key.
 
-Duplicate keys, keys that are not text, and tags are refused; anchors and merges work, and what
-they expand to is bounded, so that no text takes more than a bounded time and memory.
+Duplicate keys, keys that are not text, and tags are refused. Anchors and merges work, but what they
+expand to is limited, so no text takes unlimited time and memory.
 
-Faults that leave the rest readable are collected; a value that could not be read stands in the
-data as `UNREAD`. Nothing is raised, whatever the text.
+Faults are collected as long as the rest can be read. A value that could not be read becomes
+`UNREAD` in the data. No text raises an exception.
 """
 
 import re
@@ -15,10 +15,10 @@ from typing import Final
 
 import yaml
 
-from conf.interpolation import interpolate
-from conf.issues import SHOWN_CHARS_MAX
-from conf.keypath import KeyPath
-from conf.yaml_nodes import (
+from penstock.conf.interpolation import interpolate
+from penstock.conf.issues import SHOWN_CHARS_MAX
+from penstock.conf.keypath import KeyPath
+from penstock.conf.yaml_nodes import (
     DEPTH_MAX,
     TAG,
     VALUES_MAX,
@@ -34,7 +34,7 @@ UNREAD: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that cannot be read, and its line (from 1)."""
+    """Something that cannot be read, and its line (counted from 1)."""
 
     path: KeyPath
     line: int
@@ -43,7 +43,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What the text says; `tree` is UNREAD when it cannot be read at all."""
+    """The content of a text. `tree` is UNREAD when the text cannot be read at all."""
 
     tree: object
     lines: Mapping[KeyPath, int]
@@ -51,20 +51,20 @@ class Document:
 
 
 def read(text: str, environ: Mapping[str, str] | None = None) -> Document:
-    """Read one YAML document; with `environ`, references in its values are replaced."""
+    """Read one YAML document. With `environ`, references in its values are replaced."""
     reader = _Reader(environ)
     try:
         root = compose(text)
         tree = None if root is None else reader.value(root, ())
     except Unreadable as error:
         return Document(UNREAD, {}, (Fault((), error.line, error.problem),))
-    # An alias repeats the faults of its anchor, under other paths.
+    # An alias repeats the faults of its anchor under other paths. Keep each fault once.
     faults = {(fault.line, fault.problem): fault for fault in reversed(reader.faults)}
     return Document(tree, reader.lines, tuple(reversed(faults.values())))
 
 
 def is_unicode(text: str) -> bool:
-    """Tell text from lone surrogates, which escapes and the environment can hold."""
+    """Whether text has no lone surrogates. Escapes and the environment may hold them."""
     return text.isascii() or not re.search(r"[\ud800-\udfff]", text)
 
 
@@ -76,7 +76,7 @@ class _Reader:
         self.faults: list[Fault] = []
         self._environ = environ
         self._depth = self._count = 0
-        # One string per node, however often aliases repeat it.
+        # One string for each node, however often aliases repeat it.
         self._scalars: dict[int, object] = {}
 
     def value(self, node: yaml.Node, path: KeyPath) -> object:
@@ -113,7 +113,7 @@ class _Reader:
         return tree
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, tuple[int, yaml.Node]]:
-        """Give the pairs of a mapping: its own before those merged, the first merged first."""
+        """The pairs of a mapping. Its own keys win over merged ones, the first merge over later."""
         own: dict[str, tuple[int, yaml.Node]] = {}
         merged: dict[str, tuple[int, yaml.Node]] = {}
         for key_node, value_node in node.value:

@@ -1,6 +1,6 @@
-"""What a valid configuration says and probably does not mean: told as warnings, with their line.
+"""Finds values that are valid but probably a mistake. They are reported as warnings with lines.
 
-Each finder yields key paths and problems. Secrets are measured and never shown.
+Each finder yields key paths and problems. Secrets are measured but never shown.
 """
 
 from collections.abc import Iterator
@@ -10,20 +10,20 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from conf.keypath import KeyPath, spell
-from conf.kinds import is_loopback
-from conf.settings import PoolSettings, Settings
+from penstock.conf.keypath import KeyPath, spell
+from penstock.conf.kinds import is_loopback
+from penstock.conf.settings import PoolSettings, Settings
 
 Doubt = tuple[KeyPath, str]
 
-# 96 bits in base64; anything shorter is a word that somebody made up.
+# 96 bits in base64. Anything shorter was probably made up by a person.
 KEY_CHARS_MIN: Final = 16
 _PORTS: Final = {"http": 80, "https": 443}
 _WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
 
 def doubts(settings: Settings) -> Iterator[Doubt]:
-    """Yield what is to be doubted, but modes of files: those are looked at where they are read."""
+    """Yield all doubts except those about modes of files, which are checked when they are read."""
     yield from _ports(settings)
     yield from _addresses(settings)
     yield from _probes(settings)
@@ -37,7 +37,7 @@ def _ports(settings: Settings) -> Iterator[Doubt]:
     listen, admin = settings.listen, settings.admin
     same_host = listen.host == admin.host or not {listen.host, admin.host}.isdisjoint(_WILDCARDS)
     if listen.port == admin.port != 0 and same_host:
-        yield ("admin", "port"), f"{admin.port} is listen.port too: one of the two cannot listen"
+        yield ("admin", "port"), f"{admin.port} is also listen.port: only one of the two can listen"
     own = {port: key for port, key in ((admin.port, "admin"), (listen.port, "listen")) if port}
     for path, url in _urls(settings):
         host, port = _place(url)
@@ -54,7 +54,7 @@ def _addresses(settings: Settings) -> Iterator[Doubt]:
     for path, host in hosts:
         numeric = host.replace(".", "").isdigit()
         if (numeric or ":" in host) and not _is_address(host):
-            yield path, f"{host} is no IP address, and no name either"
+            yield path, f"{host} is neither an IP address nor a host name"
 
 
 def _probes(settings: Settings) -> Iterator[Doubt]:
@@ -70,7 +70,7 @@ def _probes(settings: Settings) -> Iterator[Doubt]:
 
 
 def secrets_of(settings: Settings) -> Iterator[tuple[KeyPath, SecretStr, bool]]:
-    """Each secret, at the key that gives it, and whether that names a file."""
+    """Each secret: the path of its key, the secret, and whether it comes from a file."""
     admin = settings.admin
     holders: list[tuple[KeyPath, SecretStr | None, str | None]] = [
         (("admin", "token"), admin.token, admin.token_file)
@@ -96,7 +96,7 @@ def _secrets(settings: Settings) -> Iterator[Doubt]:
 
 
 def _fleet(settings: Settings) -> Iterator[Doubt]:
-    """One server that counts as two: each entry would have a load of its own."""
+    """Find a server that is listed twice: each entry would have a load of its own."""
     seen: dict[tuple[str, int], list[tuple[int, KeyPath]]] = {}
     for path, url in _urls(settings):
         index = path[1]
@@ -125,7 +125,7 @@ def _of_pool(pool: PoolSettings, at: KeyPath) -> Iterator[Doubt]:
 
 
 def _share_models(one: PoolSettings, other: PoolSettings) -> bool:
-    """Whether two pools may serve the same model: an empty list is whatever its backends have."""
+    """Whether two pools may serve the same model. An empty list may hold any model."""
     return not one.models or not other.models or not set(one.models).isdisjoint(other.models)
 
 

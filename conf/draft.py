@@ -1,18 +1,18 @@
 """The configuration while it is put together: plain data, the origin of each part, the issues.
 
-Layers are put on top of each other, the weakest first. A mapping merges into the one below,
-anything else replaces it. Nothing here knows which keys exist: that is for the settings to say,
-and the origins then tell where a refused key came from.
+Layers are put on top of each other, beginning with the weakest. A mapping merges into the one
+below. Anything else replaces it. This module does not know which keys exist. The settings refuse
+unknown keys, and the origins then tell where they came from.
 """
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from conf.issues import ConfigError, Issue
-from conf.keypath import KeyPath, spell
+from penstock.conf.issues import ConfigError, Issue
+from penstock.conf.keypath import KeyPath, spell
 
 _LAYERS: Final = ("file", "env", "flag")
-# An issue, and its place among all.
+# An issue, after its place in the order of all issues.
 _Noted = tuple[tuple[int, int], Issue]
 
 
@@ -22,7 +22,7 @@ class Origin:
 
     layer: Literal["file", "env", "flag"]
     name: str
-    """Of the file, the variable or the flag."""
+    """The name of the file, the variable or the flag."""
     line: int = 0
 
     def __str__(self) -> str:
@@ -30,14 +30,14 @@ class Origin:
 
     @property
     def where(self) -> str:
-        """How an issue begins."""
+        """The beginning of an issue."""
         if self.layer == "file":
             return f"{self.name}:{self.line}"
         return f"{'environment' if self.layer == 'env' else 'flag'} {self.name}"
 
 
 class Draft:
-    """Layers merged so far."""
+    """The layers merged so far."""
 
     def __init__(self) -> None:
         self.tree: dict[str, object] = {}
@@ -46,7 +46,7 @@ class Draft:
         self._doubts: list[_Noted] = []
 
     def put(self, path: KeyPath, value: object, origin: Origin) -> None:
-        """Put `value` at `path`; an IndexError says which index a list would take."""
+        """Put `value` at `path`. An IndexError names the index that a list would accept."""
         if isinstance(value, dict):
             self._container(path, dict, origin)
             for key, item in value.items():
@@ -59,30 +59,30 @@ class Draft:
         self._remember(path, value, origin)
 
     def get(self, path: KeyPath) -> object:
-        """Return what stands at `path`, None where nothing does."""
+        """The value at `path`, None where there is none."""
         node: object = self.tree
         for step in path:
             node = _child(node, step)
         return node
 
     def origin_of(self, path: KeyPath) -> Origin | None:
-        """Return the origin of `path` or, of a missing key, of what encloses it."""
+        """The origin of `path`. For a missing key the origin of what contains it."""
         for length in range(len(path), -1, -1):
             if origin := self.origins.get(path[:length]):
                 return origin
         return None
 
     def report(self, path: KeyPath, problem: str, origin: Origin | None = None) -> None:
-        """Note an issue of the value at `path`, or of what `origin` says."""
+        """Note an issue with the value at `path`, or with what `origin` says."""
         self._issues.append(self._noted(path, problem, origin))
 
     def doubt(self, path: KeyPath, problem: str) -> None:
-        """Note that the value at `path` is probably not meant."""
+        """Note that the value at `path` is probably a mistake."""
         self._doubts.append(self._noted(path, problem, None))
 
     @property
     def doubts(self) -> tuple[Issue, ...]:
-        """What was doubted, in the order of the file."""
+        """The doubts, in the order of the file."""
         return _in_order(self._doubts)
 
     @property
@@ -91,7 +91,7 @@ class Draft:
         return bool(self._issues)
 
     def raise_issues(self) -> None:
-        """Raise a ConfigError with all issues there are."""
+        """Raise a ConfigError with all issues, if there are any."""
         if self._issues:
             raise ConfigError(list(_in_order(self._issues)))
 
@@ -101,7 +101,7 @@ class Draft:
         return (_LAYERS.index(origin.layer), origin.line) if origin else (0, 0), issue
 
     def _container(self, path: KeyPath, kind: type, origin: Origin) -> object:
-        """Return the container at `path`, made where there is none of its kind."""
+        """The container at `path`. It is made if there is none of this kind."""
         node: object = self.tree
         kinds = [*map(_holder_of, path[1:]), kind][: len(path)]
         for length, (step, wanted) in enumerate(zip(path, kinds, strict=True), start=1):

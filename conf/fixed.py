@@ -1,11 +1,11 @@
-"""What a running proxy cannot change: the ports it listens on."""
+"""The settings that need a restart: the ports on which the proxy listens."""
 
 from dataclasses import replace
 from typing import Final
 
-from conf.load import Loaded
+from penstock.conf.load import Loaded
 
-# Section and key of each.
+# Section and key of each setting.
 FIXED: Final = (
     ("listen", "host"),
     ("listen", "port"),
@@ -16,7 +16,7 @@ FIXED: Final = (
 
 
 def keep_fixed(new: Loaded, running: Loaded) -> tuple[Loaded, tuple[str, ...]]:
-    """`new` with the running values of what takes a restart, and the keys that wait for one."""
+    """`new` with the running values of the settings that need a restart, and their changed keys."""
     settings = new.settings
     origins = dict(new.origins)
     waiting = []

@@ -1,25 +1,25 @@
-"""`${VAR}`, `${VAR:-default}` and `$$` in the text of a configuration file.
+"""Replaces `${VAR}`, `${VAR:-default}` and `$$` in the text of a configuration file.
 
-Any other dollar sign is an error: a `$VAR` that silently stays as it is shows up much later,
-as a file that does not exist.
+Any other dollar sign is an error. Otherwise a `$VAR` would stay as it is and show up much later,
+for example as a file that does not exist.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Final
 
-# The last alternative catches every dollar sign that means nothing.
+# The last alternative matches every other dollar sign.
 _REFERENCE: Final = re.compile(
     r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|)"
 )
 
 
 class InterpolationError(ValueError):
-    """A reference that cannot be resolved; its text names the variable, never a value."""
+    """A reference that cannot be resolved. The text names the variable, never a value."""
 
 
 def interpolate(text: str, environ: Mapping[str, str]) -> str:
-    """Replace the references in `text`. As in a shell, a default also stands in for ''."""
+    """Replace the references in `text`. As in a shell, a default also replaces an empty value."""
 
     def value_of(reference: re.Match[str]) -> str:
         if reference["dollar"]:

@@ -1,7 +1,7 @@
-"""What is wrong with a configuration, told to people.
+"""Problems of a configuration, in words for people.
 
-An issue is one line: where the value came from, its key, what is wrong with it. Values are
-shown shortened; a secret and what a list or mapping holds are never shown.
+An issue is one line: where the value came from, its key, and the problem. Values are shown
+shortened. Secrets and the content of lists and mappings are never shown.
 """
 
 import json
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from conf.keypath import KeyPath, spell
+from penstock.conf.keypath import KeyPath, spell
 
 SHOWN_CHARS_MAX: Final = 60
 MASK: Final = "***"
@@ -17,7 +17,7 @@ MASK: Final = "***"
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One thing to repair; `str()` of it is the line to print."""
+    """One problem to repair. `str()` gives the line to print."""
 
     where: str
     """`file:line`, `environment PENSTOCK_X`, `flag --x`, or nothing."""
@@ -25,18 +25,18 @@ class Issue:
     problem: str
 
     def as_warning(self) -> str:
-        """The line to print where it is no error."""
+        """The line to print if it is not an error."""
         return str(replace(self, problem=f"warning: {self.problem}"))
 
     def __str__(self) -> str:
         path = tuple(step if isinstance(step, int) else _shortened(step) for step in self.path)
         text = ": ".join(part for part in (self.where, spell(path), self.problem) if part)
-        # File names and keys are anybody's text: one issue stays one printable line.
+        # File names and keys may hold any text. An issue must stay one printable line.
         return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; holds every issue that was found."""
+    """The configuration cannot be used. Holds every issue that was found."""
 
     def __init__(self, issues: list[Issue]) -> None:
         super().__init__(issues)
@@ -47,7 +47,7 @@ class ConfigError(Exception):
 
 
 def shown(value: object, *, secret: bool = False) -> str:
-    """Spell a value for a message: short, in YAML's words, and nothing that may be secret."""
+    """A value for a message: short, in YAML's words, and without secrets."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list | tuple):
@@ -59,7 +59,7 @@ def shown(value: object, *, secret: bool = False) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        # Credentials and queries of URLs are where keys are pasted.
+        # People paste keys into the user part and the query of URLs.
         text = re.sub(r"(//)[^/@]*@", rf"\1{MASK}@", value)
         text = re.sub(r"(//[^?#]*[?#]).+", rf"\1{MASK}", text, flags=re.DOTALL)
         return json.dumps(_shortened(text), ensure_ascii=not text.isprintable())

@@ -1,7 +1,7 @@
 """Key paths: where a value stands in the configuration, such as `pools[0].backends[1].url`.
 
-A path is a tuple of keys and list indices. The functions here spell one for people and
-look up which type the settings want at one. They know nothing of where values come from.
+A path is a tuple of keys and list indices. The functions here spell a path for people and find the
+type that the settings want there. They do not know where values come from.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ KeyPath = tuple[str | int, ...]
 
 
 def spell(path: KeyPath) -> str:
-    """Spell a path the way messages print it: `pools[0].name`."""
+    """A path as messages print it: `pools[0].name`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")
 
 
 def type_at(root: type[BaseModel], path: Sequence[str | int]) -> object:
-    """Return the type that `root` wants at `path`, None where there is no such key."""
+    """The type that `root` wants at `path`. None if there is no such key."""
     wanted: object = root
     for step in path:
         if isinstance(step, int):
@@ -35,7 +35,7 @@ def type_at(root: type[BaseModel], path: Sequence[str | int]) -> object:
 
 
 def keys_at(root: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """List the keys that are allowed in the mapping at `path`."""
+    """The keys that are allowed in the mapping at `path`."""
     wanted = type_at(root, path)
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         return list(wanted.model_fields)
@@ -43,18 +43,18 @@ def keys_at(root: type[BaseModel], path: Sequence[str | int]) -> list[str]:
 
 
 def wants_text(root: type[BaseModel], path: KeyPath) -> bool:
-    """Tell whether the key takes text as it stands: a string, a secret or a word of a list."""
+    """Whether the key takes text unchanged: a string, a secret or a word of a list."""
     wanted = type_at(root, path)
     return wanted in (str, SecretStr) or get_origin(wanted) is Literal
 
 
 def is_secret(root: type[BaseModel], path: KeyPath) -> bool:
-    """Tell whether the value at `path` must never be printed."""
+    """Whether the value at `path` must never be printed."""
     return type_at(root, path) is SecretStr
 
 
 def _bare(annotation: object) -> object:
-    """Take `Annotated[...]` and `... | None` off a type."""
+    """Remove `Annotated[...]` and `... | None` from a type."""
     if get_origin(annotation) is Annotated:
         return _bare(get_args(annotation)[0])
     options = [option for option in get_args(annotation) if option is not NoneType]

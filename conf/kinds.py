@@ -1,8 +1,8 @@
-"""The kinds of value that settings are made of: their shapes and their bounds.
+"""The kinds of values in the settings: their shapes and their limits.
 
-Nothing is coerced: a number is a number, text is text, and `"8080"` in quotes is text.
-Shapes are regular expressions, so that the JSON Schema carries them too; `SHAPES` says each
-of them in words. Bounds are wide: they catch slips of unit and sign, not taste.
+Nothing is converted: a number is a number, text is text, and `"8080"` in quotes is text. Shapes are
+regular expressions, so that the JSON Schema has them, too. `SHAPES` says each of them in words. The
+limits are wide. They catch mistakes of unit and sign, not bad choices.
 """
 
 import re
@@ -10,15 +10,18 @@ from ipaddress import ip_address
 from typing import Annotated, Final, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema
 
 NAME: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"
 HOST: Final = r"^([a-zA-Z0-9._-]+|[0-9a-fA-F.]*:[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[a-zA-Z0-9._-]+)?)$"
 WORD: Final = r"^[^\s\x00-\x1f\x7f-\x9f]{1,256}$"
 HEADER: Final = r"^[!#$%&'*+.^_`|~0-9a-zA-Z-]{1,128}$"
 ORIGIN: Final = r"^(\*|[a-z][a-z0-9+.-]*://[a-zA-Z0-9._:\[\]-]+)$"
-# Visible ASCII is ! to ~; the gaps in the class are # and ?.
+# Visible ASCII is ! to ~. The class leaves out # and ?.
 PROXIED_PATH: Final = r"^(GET|POST) /[!-\"$->@-~]{0,1023}$"
+SECRET_CHARS_MAX: Final = 4096
+SECRET: Final = rf"^[!-~]{{1,{SECRET_CHARS_MAX}}}$"
+DIGEST: Final = r"^[0-9a-fA-F]{64}$"
 
 SHAPES: Final = {
     NAME: "must be 1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit",
@@ -29,9 +32,9 @@ SHAPES: Final = {
     ORIGIN: "must be * or an origin such as https://chat.example.com, without a path",
     PROXIED_PATH: "must be a method (GET or POST), one space and an exact path such as"
     " 'GET /tokenizer_info', in visible ASCII without '?' and '#'",
+    SECRET: f"must be 1 to {SECRET_CHARS_MAX} characters of visible ASCII without spaces",
+    DIGEST: "must be 64 hexadecimal digits",
 }
-
-SECRET_CHARS_MAX: Final = 4096
 
 Policy = Literal[
     "round_robin",
@@ -48,7 +51,7 @@ POLICY_NAMES: Final[tuple[str, ...]] = get_args(Policy)
 
 
 def _backend_url(text: str) -> str:
-    """Return scheme and authority alone, as `http://10.0.0.1:8000`."""
+    """Check a URL. Returns its scheme and authority only, as `http://10.0.0.1:8000`."""
     if not re.fullmatch(r"[!-~]{1,2048}", text):
         raise ValueError("must be a URL of visible ASCII, such as http://10.0.0.1:8000")
     try:
@@ -61,9 +64,9 @@ def _backend_url(text: str) -> str:
     if "@" in parts.netloc:
         raise ValueError("must not hold credentials: use api_key_file of the pool")
     if not re.fullmatch(HOST, parts.hostname or "") or port == 0 or parts.netloc.endswith(":"):
-        raise ValueError("must name a host and, if any, a port, such as http://10.0.0.1:8000")
+        raise ValueError("must have a host and may have a port, such as http://10.0.0.1:8000")
     if "?" in text or "#" in text:
-        raise ValueError("must not hold a query or a fragment: drop all from '?' or '#' on")
+        raise ValueError("must not hold a query or a fragment: remove all from '?' or '#' on")
     if parts.path not in ("", "/"):
         base_path = parts.path[:40]
         raise ValueError(
@@ -73,7 +76,7 @@ def _backend_url(text: str) -> str:
 
 
 def check_secret(secret: SecretStr) -> SecretStr:
-    """Refuse what cannot stand in an Authorization header; never says what it held."""
+    """Refuse text that cannot stand in an Authorization header. The message never shows it."""
     text = secret.get_secret_value()
     if not text:
         raise ValueError("is empty")
@@ -85,14 +88,14 @@ def check_secret(secret: SecretStr) -> SecretStr:
 
 
 def check_digest(secret: SecretStr) -> SecretStr:
-    """Refuse what is no SHA-256 in hexadecimal; never says what it held."""
-    if not re.fullmatch(r"[0-9a-fA-F]{64}", secret.get_secret_value()):
+    """Refuse text that is not a SHA-256 in hexadecimal. The message never shows it."""
+    if not re.fullmatch(DIGEST, secret.get_secret_value()):
         raise ValueError("must be the SHA-256 of a key: 64 hexadecimal digits")
     return secret
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a configured or requested host is this machine's own."""
+    """Whether a configured or requested host is this machine itself."""
     if host == "localhost":
         return True
     try:
@@ -101,9 +104,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _hidden(shape: str) -> WithJsonSchema:
+    """The JSON Schema of a secret with this shape."""
+    return WithJsonSchema(
+        {"type": "string", "format": "password", "writeOnly": True, "pattern": shape}
+    )
+
+
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
-Secret = Annotated[SecretStr, AfterValidator(check_secret)]
-Digest = Annotated[SecretStr, AfterValidator(check_digest)]
+Secret = Annotated[SecretStr, AfterValidator(check_secret), _hidden(SECRET)]
+Digest = Annotated[SecretStr, AfterValidator(check_digest), _hidden(DIGEST)]
 Name = Annotated[str, Field(pattern=NAME)]
 Host = Annotated[str, Field(pattern=HOST)]
 Word = Annotated[str, Field(pattern=WORD)]
@@ -114,13 +124,13 @@ FilePath = Annotated[str, Field(min_length=1)]
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1, le=100)]
-# A thousandth of an ordinary one is hardly asked; far below, shares are no numbers any more.
+# A thousandth of an ordinary weight gets hardly any requests. Far below it, shares lose precision.
 Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
-# From a millisecond to a day: below is a slip of unit, above is "never".
+# From a millisecond to a day. Less is a mistake of unit, more means "never".
 DurationS = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
 OptionalWaitS = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
-# Lists arrive as lists and stay as tuples; their items are as strict as the rest.
+# Lists come as lists and become tuples. Their items are as strict as other values.
 Headers = Annotated[tuple[Header, ...], Field(strict=False, max_length=16)]
 Origins = Annotated[tuple[Origin, ...], Field(strict=False, max_length=64)]
 BodyFields = Annotated[tuple[Word, ...], Field(strict=False, max_length=16)]

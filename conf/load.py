@@ -1,7 +1,7 @@
-"""Load the configuration: flags over environment over file over defaults.
+"""Loads the configuration: flags win over environment, file and defaults, in this order.
 
-Every error is collected and told at once, with its place and its key; the environment is read
-here and nowhere else, as an argument. What comes out is valid, or a ConfigError is raised.
+All errors are collected and reported at once, each with its place and its key. The environment is
+an argument, and only this module reads it. The result is valid, or a ConfigError is raised.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,45 +11,45 @@ from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
-from conf.complaints import complaints
-from conf.document import UNREAD, Document, read
-from conf.doubts import doubts, secrets_of
-from conf.draft import Draft, Origin
-from conf.issues import ConfigError, Issue, shown
-from conf.keypath import KeyPath, spell
-from conf.overlay import put_environment, put_flags
-from conf.repeated_names import repeated_names
-from conf.secret_files import doubt_open_file, mode_for_all, put_secrets
-from conf.settings import Settings
+from penstock.conf.complaints import complaints
+from penstock.conf.document import UNREAD, Document, read
+from penstock.conf.doubts import doubts, secrets_of
+from penstock.conf.draft import Draft, Origin
+from penstock.conf.issues import ConfigError, Issue, shown
+from penstock.conf.keypath import KeyPath, spell
+from penstock.conf.overlay import put_environment, put_flags
+from penstock.conf.repeated_names import repeated_names
+from penstock.conf.secret_files import doubt_open_file, mode_for_all, put_secrets
+from penstock.conf.settings import Settings
 
 FILE_BYTES_MAX: Final = 1_048_576
 _KEY_FILE: Final = ("listen", "tls", "key_file")
-# Files that others read once the settings are known, but those of pools.
+# Files that are read later, when the settings are known. Those of pools come on top.
 _FILES: Final[tuple[KeyPath, ...]] = (
     ("tokens", "file"),
     ("listen", "tls", "cert_file"),
     _KEY_FILE,
 )
-# Top-level keys that begin so are anchors for the rest of the file to use.
+# Top-level keys with this prefix are free for anchors.
 FREE_PREFIX: Final = "x-"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings, and for each key path where its value came from."""
+    """The settings, and where the value of each key path came from."""
 
     settings: Settings
     origins: Mapping[str, str]
     """`default`, `file:LINE`, `env PENSTOCK_X` or `flag --x`."""
     warnings: tuple[Issue, ...] = ()
-    """What is probably not meant."""
+    """Valid values that are probably a mistake."""
 
 
 def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Loaded:
-    """Load the settings, or raise a ConfigError with all that is wrong.
+    """Load the settings, or raise a ConfigError with all errors.
 
-    `flags` are dotted key paths (`listen.port`), and `backends` (URLs: replace all pools by one
-    named default, with b0, b1, ...) and `policy` (of every pool).
+    `flags` have dotted key paths (`listen.port`). Two are special: `backends` (URLs) replaces all
+    pools by one pool named default with b0, b1, ...; `policy` applies to every pool.
     """
     draft = Draft()
     if path is not None:
@@ -122,21 +122,21 @@ def _read_file(path: Path, environ: Mapping[str, str]) -> Document:
 
 
 def _place(draft: Draft, at: KeyPath, folder: Path) -> None:
-    """Let a relative path in a file start at the folder of that file."""
+    """Make a relative path in a file start at the folder of that file."""
     name, origin = draft.get(at), draft.origin_of(at)
     if isinstance(name, str) and name and origin is not None and origin.layer == "file":
         draft.put(at, str(folder / name), origin)
 
 
 def _doubt_literal_secrets(draft: Draft, settings: Settings, path: Path) -> None:
-    """Warn of secrets that stand in the configuration itself, when everybody may read that."""
+    """Warn of secrets in the configuration file itself, if everybody may read that file."""
     mode = mode_for_all(path)
     if mode is None:
         return
     try:
         content = path.read_bytes()
     except OSError:
-        return  # it was there a moment ago
+        return  # the file is gone since it was read
     for at, secret, in_file in secrets_of(settings):
         origin = draft.origin_of(at)
         literal = not in_file and secret.get_secret_value().encode() in content
@@ -149,7 +149,7 @@ def _doubt_literal_secrets(draft: Draft, settings: Settings, path: Path) -> None
 
 
 def _report_unreadable(draft: Draft, at: KeyPath) -> None:
-    """Tell of a file that is not there, since a refused configuration's is not tried."""
+    """Report a file that cannot be read. Nobody else will try it after a refused configuration."""
     name = draft.get(at)
     if isinstance(name, str) and name:
         try:
@@ -168,7 +168,7 @@ def _validated(draft: Draft, files: Iterable[KeyPath]) -> Settings:
     except ValidationError as refusal:
         for path, problem in complaints(refusal, draft.get):
             needs_fleet = path == ("pools",) and problem == "is required"
-            hint = ": list them, or give --backend URL" if needs_fleet else ""
+            hint = ": list them in a file, or give --backend URL" if needs_fleet else ""
             draft.report(path, problem + hint)
     for path, problem in repeated_names(draft.tree):
         draft.report(path, problem)
@@ -181,7 +181,7 @@ def _validated(draft: Draft, files: Iterable[KeyPath]) -> Settings:
 
 
 def _leaves(section: BaseModel, path: KeyPath) -> Iterator[KeyPath]:
-    """Give the path of every value that is not itself a section or a list of them."""
+    """The path of every value that is not a section or a list of sections."""
     for key in type(section).model_fields:
         value, at = getattr(section, key), (*path, key)
         if isinstance(value, BaseModel):

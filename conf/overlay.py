@@ -1,37 +1,37 @@
-"""What is given outside the file: environment variables and flags.
+"""Values from outside the file: environment variables and flags.
 
-`PENSTOCK_LISTEN__PORT=9000` stands for `listen.port`, `PENSTOCK_POOLS__0__POLICY=random` for
-`pools[0].policy`. A key that takes text takes the value as it stands (empty or `null`: none);
-any other reads it as YAML, so that `PENSTOCK_PATHS='["GET /x"]'` works. Mappings merge with
-those of the file, lists replace them.
+`PENSTOCK_LISTEN__PORT=9000` sets `listen.port`, `PENSTOCK_POOLS__0__POLICY=random` sets
+`pools[0].policy`. A key for text takes the value unchanged (empty or `null`: none). Any other key
+reads it as YAML, so `PENSTOCK_PATHS='["GET /x"]'` works. Mappings merge with those of the file,
+lists replace them.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from conf.document import is_unicode, read
-from conf.draft import Draft, Origin
-from conf.keypath import KeyPath, wants_text
-from conf.settings import Settings
+from penstock.conf.document import is_unicode, read
+from penstock.conf.draft import Draft, Origin
+from penstock.conf.keypath import KeyPath, wants_text
+from penstock.conf.settings import Settings
 
 PREFIX: Final = "PENSTOCK_"
-# The path of the file, which is for the caller.
+# The path of the configuration file. The caller reads it.
 NOT_SETTINGS: Final = frozenset({"PENSTOCK_CONFIG"})
-# Kubernetes gives every pod such variables for a Service that is named penstock or penstock-x.
+# Kubernetes sets such variables in every pod for a Service named penstock or penstock-x.
 _SERVICE_LINK: Final = re.compile(
     r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
 )
 
 
 def put_environment(draft: Draft, environ: Mapping[str, str]) -> None:
-    """Put every PENSTOCK_ variable where its name says."""
+    """Put every PENSTOCK_ variable at the path in its name."""
     named = [
         (_path_of(name), name)
         for name in environ
         if name.startswith(PREFIX) and not _is_foreign(name, environ[name])
     ]
-    # Wholes before their parts, and list entries in order.
+    # Containers before their parts, and list entries in order.
     named.sort(key=lambda entry: (len(entry[0]), [str(step).zfill(8) for step in entry[0]]))
     for path, name in named:
         origin = Origin("env", name)
@@ -42,9 +42,9 @@ def put_environment(draft: Draft, environ: Mapping[str, str]) -> None:
 
 
 def put_flags(draft: Draft, flags: Mapping[str, object]) -> None:
-    """Put the flags that were given; None stands for one that was not.
+    """Put the flags. None means that a flag was not given.
 
-    `backends` replaces all pools by one named default; `policy` is that of every pool.
+    `backends` replaces all pools by one pool named default. `policy` applies to every pool.
     """
     given = {key: value for key, value in flags.items() if value is not None}
     if urls := given.pop("backends", None):
@@ -97,7 +97,7 @@ def _path_of(name: str) -> KeyPath:
 def _is_foreign(name: str, value: str) -> bool:
     if name in NOT_SETTINGS:
         return True
-    # PENSTOCK_PORT=9000 is somebody's slip; the one of Kubernetes is a URL.
+    # PENSTOCK_PORT=9000 is a user's mistake. Kubernetes' variable of this name is a URL.
     is_url = not name.endswith("_PORT") or name.endswith("_SERVICE_PORT") or "://" in value
     return "__" not in name and is_url and _SERVICE_LINK.fullmatch(name) is not None
 

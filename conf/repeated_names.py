@@ -1,7 +1,7 @@
-"""Find names and keys that occur twice, before or after validation.
+"""Finds names and keys that occur twice, before or after validation.
 
-It reads plain data and passes over whatever is not in shape, so that a repeated name is told
-together with every other error, at the line of the second one.
+It reads plain data and skips parts with a wrong shape. So a repeated name is reported together with
+all other errors, at the line of the second one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,11 +9,11 @@ from hashlib import sha256
 
 from pydantic import SecretStr
 
-from conf.keypath import KeyPath, spell
+from penstock.conf.keypath import KeyPath, spell
 
 
 def repeated_names(tree: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the path of each repeated name or key and what is wrong with it."""
+    """Yield the path of each repeated name or key, and the problem."""
     yield from _of_fleet(tree.get("pools"))
     yield from _of_tenants(tree.get("tenants"))
 
@@ -36,11 +36,11 @@ def _of_tenants(tenants: object) -> Iterator[tuple[KeyPath, str]]:
             digest = _digest(key)
             first = seen_keys.setdefault(digest, key_path) if digest else key_path
             if first != key_path:
-                yield key_path, f"is the same key as {spell(first)}; a key tells one tenant"
+                yield key_path, f"is the same key as {spell(first)}; each key is for one tenant"
 
 
 def _digest(entry: dict[str, object]) -> bytes:
-    """SHA-256 of the key, nothing where it is not in shape."""
+    """SHA-256 of the key. Empty if the entry has a wrong shape."""
     key, digest = (
         value.get_secret_value() if isinstance(value, SecretStr) else value
         for value in (entry.get("key"), entry.get("key_sha256"))

@@ -1,15 +1,15 @@
-"""The JSON Schema of the configuration, for editors and for checks before a roll-out.
+"""The JSON Schema of the configuration, for editors and for checks before a rollout.
 
-It is as strict as the loader about keys and kinds. Where something other than free text stands,
-it also takes text with a reference such as `${PORT}`, which only the loader can replace. What
-ties several keys together (unique names, one body within all bodies) is left to the loader.
+It is as strict as the loader about keys and kinds. Except for free text, a value may also be text
+with a reference such as `${PORT}`, which only the loader can replace. Rules between several keys
+(unique names, one body within all bodies) are left to the loader.
 """
 
 import json
 from typing import Any, Final
 
-from conf.settings import Settings
-from conf.units import PATTERNS, allowed, unit_of
+from penstock.conf.settings import Settings
+from penstock.conf.units import PATTERNS, allowed, unit_of
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE: Final = {
@@ -33,28 +33,28 @@ _UNITS: Final = {"s": "Duration", "ms": "Duration", "bytes": "Size"}
 
 
 def schema() -> str:
-    """Return the schema as text, the same for the same settings."""
+    """The schema as text. The same settings give the same text."""
     draft = Settings.model_json_schema()
     definitions = {"Reference": _REFERENCE, "Duration": _DURATION, "Size": _SIZE} | {
         name: _with_references(definition) for name, definition in draft.pop("$defs").items()
     }
     document = {"$schema": DIALECT, "title": "penstock", **_with_references(draft)}
     document["$defs"] = definitions
-    # Anchors for the rest of the file to use.
+    # Keys for anchors.
     document["patternProperties"] = {"^x-": True}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def _with_references(node: Any, unit: str | None = None) -> Any:
-    """Let a reference stand for any number, boolean, word or shaped text within `node`.
+    """Let a reference replace any number, boolean, word or shaped text within `node`.
 
-    `unit` is that of the key: with it a number may be text with a unit too.
+    `unit` is the unit of the key. With one, a number may also be text with a unit.
     """
     if isinstance(node, list):
         return [_with_references(item, unit) for item in node]
     if not isinstance(node, dict):
         return node
-    # Titles only repeat the keys.
+    # Titles would only repeat the keys.
     node = {key: value for key, value in node.items() if key != "title"}
     if node.get("type") in ("integer", "number", "boolean") or "pattern" in node or "enum" in node:
         about = {key: node[key] for key in ("description", "default") if key in node}

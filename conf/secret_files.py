@@ -1,8 +1,8 @@
 """Secrets in files: `admin.token_file`, `pools[].api_key_file`, `tenants[].keys[].key_file`.
 
-The content of such a file takes the place of the secret itself. A relative name starts at the
-folder of the configuration file when it stands there, else at the working directory. Messages
-name the key and the file, never what is in it.
+The content of such a file becomes the secret itself. A relative name in the configuration file
+starts at the folder of that file, any other one at the working directory. Messages name the key and
+the file, never the content.
 """
 
 import contextlib
@@ -11,14 +11,14 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from conf.draft import Draft
-from conf.issues import shown
-from conf.keypath import KeyPath
-from conf.kinds import SECRET_CHARS_MAX, check_secret
+from penstock.conf.draft import Draft
+from penstock.conf.issues import shown
+from penstock.conf.keypath import KeyPath
+from penstock.conf.kinds import SECRET_CHARS_MAX, check_secret
 
 
 def put_secrets(draft: Draft, folder: Path) -> None:
-    """Read every secret file that is named and put its content beside its name."""
+    """Read every secret file that is named, and put its content beside the name."""
     _put_secret(draft, ("admin",), "token", folder)
     for pool in _entries(draft, ("pools",)):
         _put_secret(draft, pool, "api_key", folder)
@@ -28,7 +28,7 @@ def put_secrets(draft: Draft, folder: Path) -> None:
 
 
 def _entries(draft: Draft, path: KeyPath) -> list[KeyPath]:
-    """The paths of what is in the list at `path`, none where there is no list."""
+    """The paths of the entries in the list at `path`. Empty if there is no list."""
     entries = draft.get(path)
     return [(*path, index) for index in range(len(entries) if isinstance(entries, list) else 0)]
 
@@ -52,14 +52,14 @@ def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path) -> None:
 
 
 def doubt_open_file(draft: Draft, named_at: KeyPath, path: Path) -> None:
-    """Warn when everybody on this machine may read a secret; a missing file is told elsewhere."""
+    """Warn if everybody on this machine may read a secret. A missing file is reported elsewhere."""
     if (mode := mode_for_all(path)) is not None:
         problem = f"everybody on this machine may read it (mode {mode:04o})"
         draft.doubt(named_at, f"{shown(path.name)}: {problem}; chmod 600")
 
 
 def mode_for_all(path: Path) -> int | None:
-    """The permissions of a file that everybody may read, None of any other."""
+    """The permissions of a file that everybody may read. None for any other file."""
     with contextlib.suppress(OSError, ValueError):
         mode = path.stat().st_mode
         if stat.S_ISREG(mode) and mode & stat.S_IROTH:
@@ -68,7 +68,7 @@ def mode_for_all(path: Path) -> int | None:
 
 
 def _read_secret(path: Path) -> str:
-    """Return the one line in the file; a ValueError says why there is none."""
+    """The one line of the file. A ValueError says why there is none."""
     try:
         with path.open("rb") as file:
             content = file.read(SECRET_CHARS_MAX + 3)

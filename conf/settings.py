@@ -1,8 +1,8 @@
-"""The settings: every key of the configuration, its default, its bounds and what it is for.
+"""The settings: every key of the configuration, its default, its limits and its purpose.
 
-Settings are frozen values, valid by construction; unknown keys are errors. The descriptions
-end up in the JSON Schema. Where values come from, and how errors are told to people, is not
-known here: see `load`.
+Settings are frozen values and always valid. Unknown keys are errors. The descriptions become part
+of the JSON Schema. This module does not know where values come from or how errors are shown: see
+`load`.
 """
 
 from hashlib import sha256
@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from conf.keypath import spell
-from conf.kinds import (
+from penstock.conf.keypath import spell
+from penstock.conf.kinds import (
     BackendUrl,
     BodyFields,
     Count,
@@ -40,23 +40,24 @@ from conf.kinds import (
     Weight,
     is_loopback,
 )
-from conf.repeated_names import repeated_names
-from conf.units import plain, unit_of
+from penstock.conf.repeated_names import repeated_names
+from penstock.conf.units import plain, unit_of
 
-# Of all tenants together: every one is compared with every request's (README, "Security").
+# The limit for all tenants together: every key is compared for each request (docs/security.md).
 TENANT_KEYS_MAX: Final = 1_024
+RELATIVE: Final = " A relative path starts at the folder of the configuration file."
 
 
 class Section(BaseModel):
     """A mapping of the configuration."""
 
-    # Strict: a coerced value is a slip that shows up later, as something else.
+    # Strict: a converted value would be a mistake that shows up later as something else.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _without_unit(cls, value: object, info: ValidationInfo) -> object:
-        """`2s` at a key in seconds is 2.0, `32MiB` at one in bytes 33554432."""
+        """Convert `2s` at a key in seconds to 2.0, and `32MiB` at one in bytes to 33554432."""
         unit = unit_of(info.field_name or "")
         if unit is None or not isinstance(value, str):
             return value
@@ -65,58 +66,56 @@ class Section(BaseModel):
 
 
 class ListenTlsSettings(Section):
-    """The certificate of the data port."""
+    """The TLS certificate of the data port."""
 
     cert_file: FilePath = Field(
-        description="PEM file of the certificate, the intermediate ones after it; a relative path"
-        " starts at the folder of the configuration file."
+        description="PEM file with the certificate. Intermediate certificates follow it in the"
+        " same file." + RELATIVE
     )
-    key_file: FilePath = Field(description="PEM file of its private key, not encrypted.")
+    key_file: FilePath = Field(description="PEM file with the private key, not encrypted.")
 
 
 class ListenSettings(Section):
     """The data port, where clients connect."""
 
-    host: Host = Field(default="0.0.0.0", description="Address to listen on; `::` for IPv6.")  # noqa: S104 - a data port is for others to reach
-    port: Port = Field(default=8080, description="TCP port; 0 takes any free one.")
+    host: Host = Field(default="0.0.0.0", description="Address to listen on. `::` listens on IPv6.")  # noqa: S104 - a data port is for others to reach
+    port: Port = Field(default=8080, description="TCP port. 0 takes any free port.")
     cors_origins: Origins = Field(
         default=(),
-        description="Browser origins that may call the API (`*` for any); empty: no CORS.",
+        description="Web origins whose pages may call the API from a browser. `*` allows every"
+        " origin. An empty list switches CORS off.",
     )
     backend_header: bool = Field(
         default=True,
-        description="Tell clients which backend answered, in `x-penstock-backend`.",
+        description="Whether answers name their backend in the header `x-penstock-backend`.",
     )
     reuse_port: bool = Field(
         default=False,
-        description="Share the port among several processes (SO_REUSEPORT), at best effort: one"
-        " that ends resets connections that it has not accepted.",
+        description="Whether several processes may share the port (SO_REUSEPORT). When one of"
+        " them stops, the kernel resets connections that it has not accepted yet.",
     )
     tls: ListenTlsSettings | None = Field(
-        default=None, description="Speak TLS (1.2 or newer) on the data port; null: plain HTTP."
+        default=None, description="Speak TLS 1.2 or newer. null: plain HTTP."
     )
 
 
 class AdminSettings(Section):
-    """The admin port: probes, metrics, state of the fleet, the page."""
+    """The admin port: probes, metrics and the state of the fleet."""
 
     host: Host = Field(
         default="127.0.0.1",
-        description="Address of the admin port. Off loopback it needs a token, and only /livez,"
-        " /readyz and /metrics answer without it.",
+        description="Address of the admin port. An address other than loopback needs a token. /,"
+        " /livez, /readyz and /metrics never ask for it.",
     )
-    port: Port = Field(
-        default=9321, description="TCP port of the admin port; 0 takes any free one."
-    )
+    port: Port = Field(default=9321, description="TCP port. 0 takes any free port.")
     token_file: FilePath | None = Field(
         default=None,
-        description="File that holds the admin token; a relative path starts at the folder of"
-        " the configuration file.",
+        description="File with the admin token." + RELATIVE,
     )
     token: Secret | None = Field(
         default=None,
         validate_default=True,
-        description="The admin token itself; prefer token_file or `${VAR}`.",
+        description="The admin token itself. Prefer `token_file` or `${VAR}`.",
     )
 
     @field_validator("token")
@@ -128,89 +127,98 @@ class AdminSettings(Section):
         if token is None and info.data.get("token_file") is None and not is_loopback(host):
             raise ValueError(
                 f"must be given, here or by token_file, while admin.host is {host}:"
-                " only a loopback address does without"
+                " only a loopback address needs none"
             )
         return token
 
 
 class BackendSettings(Section):
-    """One serving engine."""
+    """One vLLM server."""
 
-    name: Name = Field(description="Name in metrics, headers and commands; unique over all pools.")
-    url: BackendUrl = Field(
-        description="Scheme, host and port, such as http://10.0.0.1:8000; without a path."
+    name: Name = Field(
+        description="Name in metrics, headers and commands. No two backends share one."
     )
-    weight: Weight = Field(default=1.0, description="Share of the work relative to the others.")
+    url: BackendUrl = Field(
+        description="Scheme, host and port, such as http://10.0.0.1:8000. No path."
+    )
+    weight: Weight = Field(
+        default=1.0,
+        description="Share of the work. Leave it at 1 with `token_cost`, which measures speeds.",
+    )
 
 
 class PoolTlsSettings(Section):
-    """Whom the pool's https backends are believed to be."""
+    """Which certificates are accepted from the pool's https backends."""
 
     ca_file: FilePath = Field(
-        description="PEM file of the certificates that may sign the backends', in place of the"
-        " system's; a relative path starts at the folder of the configuration file."
+        description="PEM file with the certificate authorities that may sign the backends'"
+        " certificates. They replace those of the system." + RELATIVE
     )
 
 
 class PoolSettings(Section):
     """Backends that serve the same model and version."""
 
-    name: Name = Field(description="Name of the pool in metrics; unique.")
+    name: Name = Field(description="Name in metrics. No two pools share one.")
     policy: Policy = Field(
         default="token_cost", description="How a backend is chosen for a request."
     )
     models: Models = Field(
         default=(),
-        description="Models served; empty: whatever the backends list in /v1/models, and any"
-        " model while that cannot be read.",
+        description="Models that clients may ask for. An empty list means: the models that the"
+        " backends list in /v1/models, or any model while that list cannot be read.",
     )
     api_key_file: FilePath | None = Field(
         default=None,
-        description="File that holds the key for the backends' probes and, if the client's is"
-        " not forwarded, requests; a relative path starts at the folder of the configuration"
-        " file.",
+        description="File with the backends' API key. Probes use it. Requests use it when the"
+        " client's key is not forwarded." + RELATIVE,
     )
     api_key: Secret | None = Field(
-        default=None, description="The key itself; prefer api_key_file or `${VAR}`."
+        default=None, description="The backends' API key itself. Prefer `api_key_file` or `${VAR}`."
     )
     forward_authorization: Literal["client", "pool", "none"] | None = Field(
         default=None,
-        description="Whose key a request carries to a backend. `client`: the client's own, the"
-        " pool's for a client that sent none. `pool`: the pool's. `none`: nobody's. null: `client`"
-        " without tenants, `pool` with them.",
+        description="Which key a request carries to a backend. `client`: the client's key, or"
+        " the pool's key if the client sent none. `pool`: the pool's key. `none`: no"
+        " key. null: `pool` if `tenants` are listed, otherwise `client`.",
     )
     tls: PoolTlsSettings | None = Field(
         default=None,
-        description="How https backends are verified; null: by the system's certificates.",
+        description="Which certificates https backends may have. null: what the system accepts.",
     )
     backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
-        min_length=1, max_length=4096, description="The backends, at least one."
+        min_length=1, max_length=4096, description="The backends of the pool."
     )
 
 
 class DeepProbeSettings(Section):
-    """The deep probe: a completion of one token."""
+    """The deep probe: it asks a backend for one token."""
 
     interval_s: DurationS = Field(default=10.0, description="Time between two deep probes.")
     timeout_s: DurationS = Field(
-        default=4.0, description="A probe without an answer by then has failed."
+        default=4.0,
+        description="Time that a deep probe may take before it counts as failed. Raise it if a"
+        " busy engine needs longer for its first token.",
     )
-    fall: Count = Field(default=2, description="Failures in a row that eject a backend.")
+    fall: Count = Field(default=2, description="Failed deep probes in a row that eject a backend.")
 
 
 class HealthSettings(Section):
-    """When a backend is taken out and put back."""
+    """When a backend is ejected and when it returns."""
 
     interval_s: DurationS = Field(default=2.0, description="Time between two probes of a backend.")
-    timeout_s: DurationS = Field(
-        default=1.0, description="A probe without an answer by then has failed."
+    timeout_s: DurationS = Field(default=1.0, description="A probe that takes longer has failed.")
+    fall: Count = Field(default=3, description="Failed probes in a row that eject a backend.")
+    rise: Count = Field(
+        default=2,
+        description="Passed probes in a row that let an ejected backend return. A deep probe"
+        " must pass, too.",
     )
-    fall: Count = Field(default=3, description="Failures in a row that eject a backend.")
-    rise: Count = Field(default=2, description="Passes in a row that put a backend back.")
     slow_start_s: OptionalWaitS = Field(
         default=30.0,
-        description="A backend that comes back has 10 % of what a ready one has in flight at first"
-        " (one request at any time), and as much as it after this time.",
+        description="Time over which a backend that returns gets its full share of requests. It"
+        " starts with 10 % of the requests in flight of a ready backend, but always"
+        " at least one.",
     )
     deep: DeepProbeSettings = DeepProbeSettings()
 
@@ -218,110 +226,128 @@ class HealthSettings(Section):
 class TimeoutSettings(Section):
     """How long penstock waits for backends and for clients."""
 
-    connect_s: DurationS = Field(default=1.0, description="To connect to a backend.")
-    first_byte_s: DurationS = Field(default=120.0, description="For the first byte of an answer.")
+    connect_s: DurationS = Field(default=1.0, description="Time to connect to a backend.")
+    first_byte_s: DurationS = Field(
+        default=120.0,
+        description="Time until the first byte of an answer. It must cover queueing and prefill."
+        " An answer that is not streamed gets 0.1 s more for each token that it may"
+        " have.",
+    )
     first_byte_s_per_1k_tokens: OptionalWaitS = Field(
-        default=1.0, description="Added to first_byte_s for each 1,000 prompt tokens."
+        default=1.0, description="Time added to `first_byte_s` for each 1,000 prompt tokens."
     )
     total_s: DurationS | None = Field(
-        default=None, description="For a whole request; null: as long as it makes progress."
+        default=None, description="Time for a whole request. null: no limit."
     )
-    idle_s: DurationS = Field(default=60.0, description="Between two bytes of an answer.")
+    idle_s: DurationS = Field(
+        default=60.0, description="Longest pause between two bytes of an answer."
+    )
     hold_s: DurationS = Field(
         default=20.0,
-        description="A stream's status line waits this long for the first token, so that a"
-        " failing backend can be replaced unseen; then it is sent, with pings.",
+        description="How long the status line of a stream waits for the first token. Until then"
+        " a failing backend is replaced and the client does not notice. Afterwards"
+        " status 200 is sent, followed by pings.",
     )
     client_head_s: DurationS = Field(
-        default=10.0, description="For a client to send its request head."
+        default=10.0, description="Time for a client to send a request's head."
     )
     client_body_s: DurationS = Field(
-        default=60.0, description="For a client to send its request body."
+        default=60.0,
+        description="Time for a client to send the body of a request. One second is added for"
+        " each 4 KiB.",
     )
     client_idle_s: DurationS = Field(
         default=75.0,
-        description="A kept-alive client connection without a request is closed after this.",
+        description="A client connection without a request is closed after this time. Choose"
+        " more than the idle timeout of a load balancer in front.",
     )
     client_stall_s: DurationS = Field(
-        default=30.0, description="A client that stops reading its answer is dropped after this."
+        default=30.0,
+        description="A client that stops reading its answer is disconnected after this time.",
     )
 
 
 class LimitSettings(Section):
-    """Bounds on what clients may make penstock hold."""
+    """How much clients may make penstock hold."""
 
     head_bytes: int = Field(
-        default=65_536, ge=1024, le=1_048_576, description="Of one request head."
+        default=65_536, ge=1024, le=1_048_576, description="Largest head of a request."
     )
     body_bytes: int = Field(
-        default=33_554_432, ge=1024, le=2**32, description="Of one request body."
+        default=33_554_432, ge=1024, le=2**32, description="Largest body of a request."
     )
     bodies_bytes: int = Field(
         default=1_073_741_824,
         ge=1024,
         le=2**40,
         validate_default=True,
-        description="Of all request bodies held at a time.",
+        description="Largest sum of all request bodies held at the same time. At least"
+        " `body_bytes`. With a memory limit, it is a third of that at most.",
     )
     connections: int = Field(
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="Client connections open; each takes up to three file descriptors.",
+        description="Most client connections open at the same time. Each takes up to three file"
+        " descriptors.",
     )
     memory_bytes: int | None = Field(
         default=None,
         ge=16_777_216,
         le=2**44,
-        description="Of the whole process: from 90 % of it new requests are refused. null: what"
-        " the control group allows (memory.max), if it sets a limit.",
+        description="Memory of the whole process. From 90 % of it on, new requests are refused."
+        " null: the limit of the control group (memory.max), if it has one.",
     )
 
-    # Of the field and not of the whole: a slip at another key must not hide this one.
+    # A check of the field, not of the section: an error at another key must not hide this one.
     @field_validator("bodies_bytes")
     @classmethod
     def _one_body_fits(cls, bodies_bytes: int, info: ValidationInfo) -> int:
         body_bytes = info.data.get("body_bytes", 0)
         if body_bytes > bodies_bytes:
             raise ValueError(
-                f"must be at least body_bytes ({body_bytes}), or no such body could be held"
+                f"must be at least body_bytes ({body_bytes}), or such a body could never be held"
             )
         return bodies_bytes
 
 
 class AffinitySettings(Section):
-    """What tells that requests belong to one session. The first one present counts."""
+    """How requests of one session are recognised. The first value that is present counts."""
 
     headers: Headers = Field(
-        default=("x-session-id",), description="Request headers, in this order."
+        default=("x-session-id",),
+        description="Request headers that hold a session key, in this order.",
     )
     body_fields: BodyFields = Field(
-        default=("prompt_cache_key", "user"), description="Then top-level keys of the body."
+        default=("prompt_cache_key", "user"),
+        description="Top-level keys of the body that hold a session key, in this order. They are"
+        " read after the headers.",
     )
     strict: bool = Field(
         default=False,
-        description="With the policy token_cost: a session stays at its backend as long as that can"
-        " serve it and costs at most 10 s more than another; false: what its prefix there saves is"
-        " all that holds it.",
+        description="For the policy token_cost. true: a session stays at its backend while that"
+        " backend can serve it and costs at most 10 s more than another one. false: a"
+        " session stays only where its cached prefix makes that cheaper.",
     )
 
 
 class TokensSettings(Section):
-    """How prompt tokens are counted before a backend does."""
+    """How prompt tokens are counted before a request is sent."""
 
     estimator: Literal["bytes", "tiktoken", "huggingface"] = Field(
         default="bytes",
-        description="`bytes`: kinds of bytes times costs learnt from what the backends report."
-        " The others count exactly, in a thread, which costs milliseconds a request.",
+        description="`bytes` estimates from the kinds of bytes in the prompt and learns from the"
+        " token counts that backends report. `tiktoken` and `huggingface` count"
+        " exactly, in a thread. That takes some milliseconds for each request.",
     )
     file: FilePath | None = Field(
         default=None,
         validate_default=True,
-        description="For tiktoken its ranks file, for huggingface a tokenizer.json; a relative"
-        " path starts at the folder of the configuration file.",
+        description="File of the tokenizer: the ranks file for tiktoken, a tokenizer.json for"
+        " huggingface. `bytes` takes none." + RELATIVE,
     )
     encoding: Literal["cl100k_base", "o200k_base"] = Field(
-        default="cl100k_base", description="How tiktoken cuts text before it merges."
+        default="cl100k_base", description="Encoding of tiktoken: how it splits text into pieces."
     )
 
     @field_validator("file")
@@ -331,23 +357,22 @@ class TokensSettings(Section):
     ) -> str | None:
         estimator = info.data.get("estimator")
         if estimator == "bytes" and file is not None:
-            raise ValueError("the estimator `bytes` takes no file: name another, or leave it out")
+            raise ValueError("the estimator `bytes` takes no file: choose another or remove it")
         if estimator not in ("bytes", None) and file is None:
-            raise ValueError(f"the estimator `{estimator}` needs file, the tokenizer's")
+            raise ValueError(f"the estimator `{estimator}` needs `file`, the file of its tokenizer")
         return file
 
 
 class TenantKeySettings(Section):
-    """One key of a tenant, given in one of three ways."""
+    """One key of a tenant. Give `key`, `key_file` or `key_sha256`."""
 
-    key: Secret | None = Field(default=None, description="The key itself, as `${VAR}`.")
+    key: Secret | None = Field(default=None, description="The key itself. Write it as `${VAR}`.")
     key_file: FilePath | None = Field(
         default=None,
-        description="File that holds the key; a relative path starts at the folder of the"
-        " configuration file.",
+        description="File with the key." + RELATIVE,
     )
     key_sha256: Digest | None = Field(
-        default=None, description="SHA-256 of the key in hexadecimal; the key is then not here."
+        default=None, description="SHA-256 of the key. The key itself is then in no file."
     )
 
     @model_validator(mode="after")
@@ -367,13 +392,13 @@ class TenantKeySettings(Section):
 
 
 class TenantSettings(Section):
-    """Somebody who may ask."""
+    """One tenant: a client or a group of clients with API keys of its own."""
 
-    name: Name = Field(description="Name of the tenant in the access log; unique.")
+    name: Name = Field(description="Name in the access log. No two tenants share one.")
     keys: Annotated[tuple[TenantKeySettings, ...], Field(strict=False)] = Field(
         min_length=1,
         max_length=64,
-        description="The tenant's API keys; two while one replaces the other.",
+        description="API keys of the tenant. Give two while one replaces the other.",
     )
 
 
@@ -387,25 +412,27 @@ def _within_the_limit_of_keys(
 
 
 class DrainSettings(Section):
-    """What happens between SIGTERM and the exit."""
+    """How penstock stops after SIGTERM."""
 
     grace_s: OptionalWaitS = Field(
         default=5.0,
-        description="Readiness answers 503, new requests are still taken: the time a load"
-        " balancer needs to notice.",
+        description="Time after SIGTERM in which readiness answers 503 and new requests are"
+        " still served. A load balancer in front needs it to notice.",
     )
     timeout_s: DurationS = Field(
-        default=300.0, description="Then running streams may take this long."
+        default=300.0, description="Time for running requests to end, after grace_s."
     )
 
 
 class LogSettings(Section):
-    """What is written to the log."""
+    """What penstock logs."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The least serious level that is logged."
     )
-    access: bool = Field(default=True, description="Log one line per request.")
+    access: bool = Field(
+        default=True, description="Whether each request is logged as one line of JSON on stdout."
+    )
 
 
 class Settings(Section):
@@ -414,7 +441,9 @@ class Settings(Section):
     listen: ListenSettings = ListenSettings()
     admin: AdminSettings = AdminSettings()
     pools: Annotated[tuple[PoolSettings, ...], Field(strict=False)] = Field(
-        min_length=1, max_length=256, description="The fleet: one pool per model and version."
+        min_length=1,
+        max_length=256,
+        description="The fleet. Give one pool for each model and version.",
     )
     health: HealthSettings = HealthSettings()
     timeouts: TimeoutSettings = TimeoutSettings()
@@ -426,13 +455,15 @@ class Settings(Section):
     ] = Field(
         default=(),
         max_length=TENANT_KEYS_MAX,
-        description="Who may ask, each by keys of its own; empty: nobody is asked for a key.",
+        description="Clients that may send requests, each with keys of its own. An empty list:"
+        " no key is asked for. All tenants together may have 1,024 keys.",
     )
     drain: DrainSettings = DrainSettings()
     paths: ProxiedPaths = Field(
         default=(),
-        description="Further proxied paths, each a method and an exact path such as"
-        " `GET /tokenizer_info`; sent to any ready backend of the first pool.",
+        description="Further paths to proxy. Each is a method and an exact path, such as `GET"
+        " /tokenizer_info`. Requests to them go to any ready backend of the first"
+        " pool.",
     )
     log: LogSettings = LogSettings()
 

@@ -1,7 +1,7 @@
 """The effective configuration as YAML, with the origin of each value as a comment.
 
-It can be loaded again: text is quoted and its dollar signs are doubled. Only secrets do not
-survive; each is shown as ***.
+It can be loaded again: text is quoted and its dollar signs are doubled. Only secrets are lost: each
+is shown as ***.
 """
 
 import json
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, SecretStr
 
-from conf.issues import MASK
-from conf.keypath import KeyPath, spell
-from conf.load import Loaded
+from penstock.conf.issues import MASK
+from penstock.conf.keypath import KeyPath, spell
+from penstock.conf.load import Loaded
 
 
 def render(loaded: Loaded) -> str:
-    """Render every key, defaults too, in the order of the settings."""
+    """Render every key, including defaults, in the order of the settings."""
     lines = []
     for indent, text, path in _lines(loaded.settings, (), 0):
         origin = loaded.origins.get(spell(path))
@@ -24,7 +24,7 @@ def render(loaded: Loaded) -> str:
 
 
 def as_json(loaded: Loaded) -> dict[str, object]:
-    """The same for programs: `settings` as they are keyed, `origins` by dotted path."""
+    """The effective configuration for programs: `settings` by key, `origins` by dotted path."""
     settings = loaded.settings.model_dump(mode="json")
     return {"settings": settings, "origins": dict(loaded.origins)}
 

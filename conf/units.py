@@ -1,7 +1,7 @@
-"""Durations and sizes with units, as `500ms`, `2s` and `32MiB`: for keys that name their unit.
+"""Durations and sizes with units, such as `500ms`, `2s` and `32MiB`, at keys that name a unit.
 
-A key says what its number is in (`interval_s`, `body_bytes`); a unit beside the number is taken
-into that. Whatever has no unit is left as it is.
+The key says the unit of its number (`interval_s`, `body_bytes`). A value with another unit is
+converted. Text without a unit is left unchanged.
 """
 
 import re
@@ -25,12 +25,12 @@ _BYTES: Final = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
-# A duration per something is one too: first_byte_s_per_1k_tokens.
+# A duration for each of something is a duration, too: first_byte_s_per_1k_tokens.
 _KEY: Final = re.compile(r"_(s|ms|bytes)(_per_\w+)?$")
 _NUMBER: Final = r"[-+]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})"
 _TEXT: Final = re.compile(rf"({_NUMBER}) ?([^\d\s.]\S*)", re.ASCII)
 
-# The same for JSON Schema, by the unit of the key.
+# The texts that are allowed, for the JSON Schema, by the unit of the key.
 PATTERNS: Final = {
     "s": rf"^{_NUMBER} ?({'|'.join(_SECONDS)})$",
     "ms": rf"^{_NUMBER} ?({'|'.join(_SECONDS)})$",
@@ -39,13 +39,13 @@ PATTERNS: Final = {
 
 
 def unit_of(key: str) -> str | None:
-    """What the number at a key is in: `s`, `ms` or `bytes`; None where it names none."""
+    """The unit of the number at a key: `s`, `ms` or `bytes`. None if the key names none."""
     found = _KEY.search(key)
     return found[1] if found else None
 
 
 def allowed(unit: str) -> str:
-    """What may stand at a key of this unit, in words."""
+    """The values that a key of this unit allows, in words."""
     if unit == "bytes":
         return f"a number of bytes, or a size such as 32MiB ({', '.join(_BYTES)})"
     named = "seconds" if unit == "s" else "milliseconds"
@@ -53,9 +53,9 @@ def allowed(unit: str) -> str:
 
 
 def plain(text: str, unit: str) -> float | int | None:
-    """The number that `text` with a unit means; None when it is no number with a unit.
+    """The number that `text` with a unit means. None when it is not a number with a unit.
 
-    Raises ValueError, with what is allowed, when the unit is none or leaves a part of a byte.
+    Raises ValueError, saying what is allowed, for an unknown unit or a fraction of a byte.
     """
     found = _TEXT.fullmatch(text)
     if found is None:

@@ -1,8 +1,8 @@
-"""YAML text -> PyYAML's nodes, by YAML 1.2's core schema and within bounds.
+"""Turns YAML text into PyYAML's nodes, by YAML 1.2's core schema and within limits.
 
-Scalars mean what editors take them for: `no` and `on` are text, `1e3` is a number, `010` is
-ten, a date is text. Only nodes are built, never objects, so no tag can do anything. Syntax
-errors come back as one line; they never quote the text, which may hold secrets.
+Scalars mean what editors show: `no` and `on` are text, `1e3` is a number, `010` is ten, a date is
+text. Only nodes are built, never objects, so no tag can run anything. A syntax error becomes one
+line that never quotes the text, because the text may hold secrets.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final
 import yaml
 
 TAG: Final = "tag:yaml.org,2002:"
-# The settings are five levels deep, and a thousand backends are some seven thousand values.
+# The settings are five levels deep. A thousand backends have some seven thousand values.
 DEPTH_MAX: Final = 32
 VALUES_MAX: Final = 100_000
 NUMBER_CHARS_MAX: Final = 64
@@ -31,7 +31,7 @@ _CORE_SCHEMA: Final = (
 
 
 class Unreadable(Exception):
-    """Nothing more can be said about this text."""
+    """The text cannot be read any further."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(problem)
@@ -40,7 +40,7 @@ class Unreadable(Exception):
 
 
 def compose(text: str) -> yaml.Node | None:
-    """Build the nodes of the one document in `text`; None when it is empty."""
+    """Build the nodes of the only document in `text`. None when it is empty."""
     loader: _Loader | None = None
     try:
         loader = _Loader(text)
@@ -54,21 +54,21 @@ def compose(text: str) -> yaml.Node | None:
         problem = ", ".join(part for part in (error.context, error.problem) if part)
         raise Unreadable(line, f"not valid YAML: {problem}{_hint(text, line, problem)}") from None
     except (ValueError, OverflowError):
-        # PyYAML passes on what chr() and int() say of an escape or a directive.
+        # PyYAML lets errors of chr() and int() through, for an escape or a directive.
         line = loader.line + 1 if loader else 1
         problem = "not valid YAML: a number in an escape or a directive is out of range"
         raise Unreadable(line, problem) from None
 
 
 def plain_tag(text: str) -> str:
-    """Say which type unquoted `text` has."""
+    """The tag (type) of unquoted `text`."""
     nodes = _Loader("")
     tag: str = nodes.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     return tag
 
 
 def scalar(tag: str, text: str) -> object:
-    """Read a scalar; a ValueError says why it cannot be one, without quoting it."""
+    """The value of a scalar. A ValueError says what is wrong without quoting the text."""
     kind = tag.removeprefix(TAG)
     if kind == "str":
         return text
@@ -89,7 +89,7 @@ def scalar(tag: str, text: str) -> object:
 
 
 def line_of(node: yaml.Node) -> int:
-    """Return the line on which a node begins, from 1."""
+    """The line on which a node begins, counted from 1."""
     return int(node.start_mark.line) + 1
 
 
@@ -103,7 +103,7 @@ class _Loader(yaml.SafeLoader):
         self._depth = self._count = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        # Before the parser recurses, or brackets alone would exhaust the stack.
+        # Check before the parser recurses: brackets alone could exhaust the stack.
         self._depth += 1
         self._count += 1
         if self._depth > DEPTH_MAX:

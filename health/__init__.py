@@ -1,1 +1,1 @@
-"""Whether a backend can serve: probes outside, a pure state machine inside."""
+"""Whether a backend can serve: probes, and a pure state machine that they feed."""

@@ -1,50 +1,50 @@
-"""Whether a deep probe that is late waits for work that the engine does.
+"""Whether a late deep probe only waits behind work of the engine.
 
-Engines prefill first come, first served: behind a prompt of 300,000 tokens a token takes minutes,
-and in a quiet fleet no stream shows meanwhile that the engine works. Its own metrics do: its cache
-fills with each piece of the prompt. What is late then is busy, for a time that the oldest prompt
-bounds: an engine that is stuck, or one that nothing of ours keeps busy, is not.
+Engines prefill first come, first served. Behind a prompt of 300,000 tokens a token takes minutes,
+and in a quiet fleet no stream shows meanwhile that the engine works. But its own metrics show it:
+its KV cache fills with each piece of the prompt. Then a late backend counts as busy for a time that
+depends on the oldest prompt. An engine that is stuck, or that has no known work, is not excused.
 Pure: time is an argument.
 """
 
 from typing import Final
 
-from balancing.backend import Backend
-from balancing.engine_report import EngineReport
+from penstock.balancing.backend import Backend
+from penstock.balancing.engine_report import EngineReport
 
-# The oldest prompt may have three times the tokens that it was taken for, so nine times the
-# attention, on a slower engine than the first guess.
+# The oldest prompt may have three times the estimated tokens, hence nine times the attention, on an
+# engine slower than the first guess.
 WORKING_TIMES: Final = 12.0
-# Of an engine without metrics only our own account tells, on such an engine.
+# Without metrics of the engine only our own count of its work tells, on such a slow engine.
 UNTOLD_TIMES: Final = 2.0
 EXCUSED_S_MAX: Final = 600.0
-# Work that came by another way is not in our account.
+# Work that did not come through this proxy is not in our count.
 HIDDEN_S: Final = 30.0
-# Between two signs of work lies one piece of the prompt: 16,000 tokens of 300,000, which is twice
-# its share of the time at the prompt's end.
+# Between two signs of work lies one piece of the prompt: 16,000 tokens of 300,000. At the prompt's
+# end a piece takes twice its share of the time.
 PIECE: Final = 1 / 8
 
 
 class Late:
-    """Late deep probes in a row at one backend, and what its engine showed meanwhile."""
+    """Late deep probes in a row at one backend, and the signs of work meanwhile."""
 
     __slots__ = ("_backend", "_before", "_moved_after_s", "_since_s", "_told")
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._before: EngineReport | None = None
-        self._told = False  # the last question for metrics was answered
-        self._moved_after_s = float("-inf")  # it worked at some time after this
-        self._since_s: float | None = None  # when the first late probe of the row began
+        self._told = False  # the last request for its metrics was answered
+        self._moved_after_s = float("-inf")  # the engine worked some time after this
+        self._since_s: float | None = None  # when the first late probe of the run began
 
     def may_come(self, timeout_s: float) -> bool:
-        """Whether there may be work for which a probe waits so long."""
+        """Whether a probe may have to wait that long behind other work."""
         return self._backend.head_prefill_s >= timeout_s or self._hidden(self._backend.report)
 
     def read(self, report: EngineReport | None, began_s: float) -> bool:
-        """What its metrics say now, if anything.
+        """Take the engine's metrics, if they could be read.
 
-        Returns whether they show that it made tokens since the probe began.
+        Returns whether the engine made tokens since the probe began.
         """
         before = self._before
         self._told = report is not None
@@ -58,13 +58,13 @@ class Late:
         return before.at_s >= began_s and report.works_since(before)
 
     def passed(self) -> None:
-        """It generates: the row is over."""
+        """The engine generates: the run of late probes is over."""
         self._since_s = None
 
     def excused(self, began_s: float, now_s: float, timeout_s: float) -> bool:
-        """Whether the probe that began then and was given up now only had to wait.
+        """Whether a probe from `began_s` to `now_s` was late only because it had to wait.
 
-        `timeout_s` is for one that has nothing before it: less than that explains no wait.
+        `timeout_s` is the time for a probe with no work before it. Shorter work excuses no wait.
         """
         if self._since_s is None:
             self._since_s = began_s
@@ -81,6 +81,6 @@ class Late:
         return now_s - self._since_s <= min(EXCUSED_S_MAX, times * wait_s)
 
     def _hidden(self, report: EngineReport | None) -> bool:
-        """Whether the engine has requests of others."""
+        """Whether the engine has requests that did not come through this proxy."""
         own = self._backend.own.engine_requests
         return report is not None and report.running + report.waiting > own

@@ -1,4 +1,4 @@
-"""One connection to a backend, over which it is asked one thing at a time."""
+"""One connection to a backend for probes. It asks one question at a time."""
 
 import asyncio
 from dataclasses import dataclass
@@ -6,25 +6,25 @@ from typing import Final
 
 import httptools
 
-# Of an answer, beside its body: its head, and what frames chunks.
+# The limit for an answer without its body: the head and the framing of chunks.
 HEAD_BYTES_MAX: Final = 65_536
-# Each of these is a call from the parser: a read of 256 KB may hold tens of thousands.
-LINES_MAX: Final = 256  # of heads and trailers
-INTERIM_MAX: Final = 8  # answers before the answer
-PIECES_MAX: Final = 8_192  # of a body: what one read or one chunk brings
+# Each of these is one call of the parser. A read of 256 KB may hold tens of thousands.
+LINES_MAX: Final = 256  # lines of heads and trailers
+INTERIM_MAX: Final = 8  # 1xx answers before the final one
+PIECES_MAX: Final = 8_192  # pieces of a body: one for each read or chunk
 
 
 class Unheard(OSError):
-    """The connection ended before the answer did, or what came is no HTTP."""
+    """The connection ended before the answer did, or the bytes are not HTTP."""
 
 
 class Overlong(Unheard):
-    """There is no end to what comes before or beside the body."""
+    """The head, trailers or interim answers exceed a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status and a body, the latter up to a limit; `whole`: there was no more of it."""
+    """A status and a body, cut at a limit. `whole`: nothing was cut."""
 
     status: int
     body: bytes
@@ -32,7 +32,7 @@ class Answer:
 
 
 class Line(asyncio.Protocol):
-    """Reads answers, bounded; whatever comes unasked ends the connection."""
+    """Reads answers up to a limit. Bytes that nobody asked for end the connection."""
 
     __slots__ = (
         "_body_bytes",
@@ -54,20 +54,20 @@ class Line(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer] | None = None
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = None
         self._pieces: list[bytes] = []  # of the body
         self._body_bytes = 0
         self._lines = self._interim = 0
         self._overlong = False
-        self._bytes = 0  # received, of this answer
+        self._bytes = 0  # received for this answer
         self._framed = False  # the answer tells where it ends
         self._headed = False  # its head is whole
         self._limit_bytes = 0
-        self.heard = False  # something came of this answer
+        self.heard = False  # some bytes of this answer have come
         self.open = False  # another question may be asked
 
     async def ask(self, request: bytes, limit_bytes: int) -> Answer:
-        """Send a request, and wait for its answer. Raises Unheard; may be cancelled."""
+        """Send a request and wait for its answer. Raises Unheard. May be cancelled."""
         assert self._transport is not None
         self._waiter = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
@@ -79,15 +79,18 @@ class Line(asyncio.Protocol):
         self._transport.write(request)
         try:
             return await self._waiter
-        except asyncio.CancelledError:  # what still comes is no answer to what is asked next
+        except asyncio.CancelledError:  # later bytes must not answer the next question
             self._abort()
             raise
+        finally:
+            self._forget()
 
     def close(self) -> None:
-        """End the connection; nobody waits for an answer."""
-        self.open = False
-        if self._transport is not None:
-            self._transport.close()
+        """End the connection at once. Nobody may be waiting for an answer.
+
+        What is unsent is dropped: a backend that does not take it would keep the descriptor.
+        """
+        self._abort()
 
     # The transport ----------------------------------------------------------------------------
 
@@ -96,7 +99,7 @@ class Line(asyncio.Protocol):
         self.open = True
 
     def data_received(self, data: bytes) -> None:
-        if self._waiter is None or self._waiter.done():
+        if self._parser is None or self._waiter is None or self._waiter.done():
             self._abort()  # nobody asked
             return
         self.heard = True
@@ -119,7 +122,7 @@ class Line(asyncio.Protocol):
         self._ended(lost=exc is not None)
 
     def _ended(self, *, lost: bool = False) -> None:
-        """No more comes, which is the end of an answer that does not tell its own."""
+        """No more bytes come. That ends an answer which does not tell its own end."""
         if self._headed and not self._framed and not lost:
             self._answered()
         self._lost()
@@ -131,10 +134,16 @@ class Line(asyncio.Protocol):
 
     def _answered(self, *, whole: bool = True) -> None:
         if self._waiter is not None and not self._waiter.done():
+            assert self._parser is not None
             body, limit_bytes = b"".join(self._pieces), self._limit_bytes
             whole = whole and len(body) <= limit_bytes
             answer = Answer(self._parser.get_status_code(), body[:limit_bytes], whole)
             self._waiter.set_result(answer)
+
+    def _forget(self) -> None:
+        """Drop the answer: the parser and this object refer to each other and would keep it."""
+        self._waiter = self._parser = None
+        self._pieces = []
 
     def _abort(self) -> None:
         self.open = False
@@ -143,10 +152,10 @@ class Line(asyncio.Protocol):
 
     # The parser -------------------------------------------------------------------------------
 
-    # What one of these raises ends the parsing of the read.
+    # An exception from one of these ends the parsing of the read.
 
     def on_message_begin(self) -> None:
-        if self._waiter is None or self._waiter.done():  # behind the answer: nobody asked
+        if self._waiter is None or self._waiter.done():  # after the answer: nobody asked
             raise Unheard
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -166,6 +175,7 @@ class Line(asyncio.Protocol):
             self._no_end()
 
     def on_message_complete(self) -> None:
+        assert self._parser is not None
         if 100 <= self._parser.get_status_code() < 200:  # the answer is still to come
             self._framed = self._headed = False
             self._interim += 1

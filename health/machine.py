@@ -1,10 +1,10 @@
-"""The health of one backend: a table of states and events, and the counts between them.
+"""The health of one backend: a table of states and events, and the counts behind the events.
 
-Pure: time and randomness are arguments. What probes and requests saw becomes an
-event; the table says what it changes. Two kinds of ejection: *certain* (nobody
-listens, the server drains, the engine sleeps, `fall` probes failed in a row),
-which always happens, and *on suspicion* (requests or deep probes fail), which
-the caller may forbid so that a pool is never emptied by it.
+Pure: time and randomness are arguments. Results of probes and requests become events, and
+the table says what they change. There are two kinds of ejection. A *certain* one (nobody
+listens, the server drains, the engine sleeps, `fall` probes failed in a row) always
+happens. One *on suspicion* (requests or deep probes fail) may be forbidden by the caller,
+so that it never empties a pool.
 
     starting --passed--> ready <--passed-- suspect
                           |  \\--failed----> |
@@ -15,36 +15,36 @@ the caller may forbid so that a pool is never emptied by it.
 from enum import StrEnum
 from random import Random
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
-from balancing.backend import State
+from penstock.balancing.backend import State
 
-# Requests that fail in a row before they are taken for the backend's fault: Envoy's
+# After this many failed requests in a row the backend is taken to be at fault, as with Envoy's
 # `consecutive_5xx`.
 REQUESTS_FALL: Final = 5
-# While it warms up. One alone may be the request's own fault: with one request in fifty failing, at
-# 25 requests/s, hardly any backend would see the end of its slow start; with two in a row most do.
+# While it warms up this many are enough. One could be the request's own fault: with one request in
+# fifty failing, at 25 requests/s, hardly any backend would finish its slow start. With two most do.
 PROBATION_FALL: Final = 2
-# A backend that is ejected again stays out longer, so that one that flaps takes
-# little: 10 s for each ejection that is not forgotten. The first certain one
-# costs nothing: a restarted server is welcome at once.
+# A backend that is ejected again stays out longer, so that a flapping one gets few requests: 10 s
+# for each ejection that is not forgotten. The first certain one costs nothing, so that a restarted
+# server is used again at once.
 EJECTION_S: Final = 10.0
 EJECTION_JITTER: Final = 0.2
-# One ejection is forgotten for each such time, so that the wait settles near it.
+# One ejection is forgotten after each such time. So the waiting time settles near it.
 FORGIVEN_S: Final = 120.0
 
 
 class Event(StrEnum):
-    """What was seen of a backend."""
+    """What happened to a backend."""
 
-    PASSED = "passed"  # all that was asked was answered
-    FAILED = "failed"  # something was not
-    OUT = "out"  # too many failures, or one that is certain
-    RECOVERED = "recovered"  # enough passes, a deep one last, and its time is over
+    PASSED = "passed"  # every probe was answered
+    FAILED = "failed"  # a probe or a request failed
+    OUT = "out"  # too many failures, or a certain one
+    RECOVERED = "recovered"  # enough passes, the deep probe last, and the waiting time is over
     WARMED = "warmed"  # slow start is over
 
 
-# State x event to state; what is not listed stays. Every pair is covered by a test.
+# (state, event) -> state. A pair that is not listed changes nothing. A test covers every pair.
 NEXT: Final = MappingProxyType(
     {
         (State.STARTING, Event.PASSED): State.READY,
@@ -55,7 +55,7 @@ NEXT: Final = MappingProxyType(
         (State.SUSPECT, Event.RECOVERED): State.READY,
         (State.SUSPECT, Event.OUT): State.EJECTED,
         (State.EJECTED, Event.RECOVERED): State.WARMING,
-        (State.WARMING, Event.FAILED): State.EJECTED,  # where the pool can spare it
+        (State.WARMING, Event.FAILED): State.EJECTED,  # if the pool can spare the backend
         (State.WARMING, Event.OUT): State.EJECTED,
         (State.WARMING, Event.WARMED): State.READY,
     }
@@ -67,8 +67,16 @@ def step(state: State, event: Event) -> State:
     return NEXT.get((state, event), state)
 
 
+class ToReturn(NamedTuple):
+    """How far an ejected backend is from its return. A passed deep probe comes last."""
+
+    passed_probes: int  # in a row
+    needed_probes: int
+    wait_s: float  # the rest of its waiting time
+
+
 class Health:
-    """The state of one backend, its runs of passes and failures, its ejections."""
+    """The state of one backend, its passes and failures in a row, its ejections."""
 
     __slots__ = (
         "_deep_fails",
@@ -94,34 +102,41 @@ class Health:
         self._deep_fails = 0
         self._ejections = 0
         self._out_until_s = 0.0
-        self._since_s = 0.0  # of the last ejection
+        self._since_s = 0.0  # the time of the last ejection
         self.state = State.STARTING
-        self.refusing = False  # requests, of several clients; its probes pass
-        self.certain = False  # the last ejection was no mere suspicion
+        self.refusing = False  # it refuses requests of several clients, while its probes pass
+        self.certain = False  # whether the last ejection was a certain one
 
     def set_thresholds(self, *, fall: int, rise: int, deep_fall: int) -> None:
-        """How long runs must be, from the next failure or pass on."""
+        """Set how many passes or failures in a row are needed, from the next one on."""
         self._fall = fall
         self._rise = rise
         self._deep_fall = deep_fall
 
     @property
     def doubted(self) -> bool:
-        """Ejected on suspicion only: to be used when there is nothing better."""
+        """Whether it is ejected on suspicion only. Then it may serve when nothing else can."""
         return self.state is State.EJECTED and not self.certain
 
     @property
     def deep_in_doubt(self) -> bool:
-        """A deep probe has failed and none has passed since."""
+        """Whether a deep probe has failed and none has passed since."""
         return self._deep_fails > 0
 
     def wants_deep(self, now_s: float) -> bool:
-        """Whether only a deep pass is missing for its return."""
+        """Whether only a passed deep probe is missing for its return."""
         return (
             self.state is State.EJECTED
             and self._passes >= self._rise
             and now_s >= self._out_until_s
         )
+
+    def to_return(self, now_s: float) -> ToReturn | None:
+        """What is missing for its return. None unless it is ejected."""
+        if self.state is not State.EJECTED:
+            return None
+        passes = min(self._passes, self._rise)
+        return ToReturn(passes, self._rise, max(0.0, self._out_until_s - now_s))
 
     def passed(self) -> None:
         """A live and a ready probe passed."""
@@ -131,7 +146,7 @@ class Health:
             self._step(Event.PASSED)
 
     def deep_passed(self, now_s: float) -> None:
-        """It generates: a deep probe passed, or streams progressed meanwhile."""
+        """The engine generates: a deep probe passed, or streams progressed meanwhile."""
         self._deep_fails = 0
         if self.wants_deep(now_s):
             self._step(Event.RECOVERED)
@@ -139,7 +154,7 @@ class Health:
             self._step(Event.PASSED)
 
     def failed(self, now_s: float, *, may_eject: bool, late: bool = False) -> None:
-        """A live or ready probe failed; `fall` in a row are certain. `late`: it timed out."""
+        """A live or ready probe failed. `fall` in a row eject for certain. `late`: it timed out."""
         self._passes = 0
         self._fails += 1
         if self._fails >= self._fall:
@@ -149,7 +164,7 @@ class Health:
             self._failed(now_s, may_eject=may_eject and not once)
 
     def deep_failed(self, now_s: float, *, may_eject: bool, late: bool = False) -> None:
-        """A deep probe failed; `deep.fall` in a row eject, if the pool can spare it."""
+        """A deep probe failed. `deep.fall` in a row eject, if the pool can spare the backend."""
         self._deep_fails += 1
         if self._deep_fails >= self._deep_fall and may_eject:
             self._out(now_s, certain=False)
@@ -158,20 +173,20 @@ class Health:
             self._failed(now_s, may_eject=may_eject and not once)
 
     def requests_failed(self, now_s: float, in_row: int, *, may_eject: bool) -> None:
-        """So many requests in a row failed for reasons of the backend's own."""
+        """`in_row` requests in a row failed for reasons of the backend itself."""
         if in_row >= REQUESTS_FALL and may_eject:
             self._out(now_s, certain=False)
         elif in_row >= REQUESTS_FALL or (in_row >= PROBATION_FALL and self.state is State.WARMING):
             self._failed(now_s, may_eject=may_eject)
 
     def refuse(self) -> None:
-        """It refuses what its peers do not: a doubt, whatever probes say; it serves what it can."""
+        """It refuses what other backends serve. It becomes suspect but serves what it can."""
         self.refusing = True
         if self.state is State.READY:
             self._step(Event.FAILED)
 
     def down(self, now_s: float) -> None:
-        """It cannot serve for certain: refused, draining, asleep."""
+        """It certainly cannot serve: connection refused, draining or asleep."""
         self._passes = 0
         self._fails += 1
         self._out(now_s, certain=True)
@@ -183,7 +198,7 @@ class Health:
     def _failed(self, now_s: float, *, may_eject: bool) -> None:
         if self.state is not State.WARMING:
             self._step(Event.FAILED)
-        elif may_eject:  # on probation: a failed probe is enough, or two that are late
+        elif may_eject:  # on probation: one failed probe is enough, or two late ones
             self._out(now_s, certain=False)
 
     def _out(self, now_s: float, *, certain: bool) -> None:

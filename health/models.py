@@ -1,7 +1,7 @@
-"""The models of a `/v1/models` answer, each with its card as it is passed on to clients.
+"""Reads the models of a `/v1/models` answer, each with its card for clients.
 
-A hostile answer of 1 MiB has hundreds of thousands of values, and each would become an object: only
-cards of a usual size are decoded, one by one, and the loop is given back between some of them.
+A hostile answer of 1 MiB can hold hundreds of thousands of values, and each would become an object.
+So only cards of usual size are decoded, one by one, and the loop runs between some of them.
 """
 
 import asyncio
@@ -10,14 +10,14 @@ from typing import Final
 import msgspec
 import orjson
 
-from health.scrape import TooLarge
+from penstock.health.scrape import TooLarge
 
 MODELS_MAX: Final = 1_024
-# vLLM's have 500 bytes.
+# A card of vLLM has 500 bytes.
 CARD_BYTES_MAX: Final = 16_384
-# A card of vLLM's has some 20.
+# A card of vLLM has some 20 commas.
 COMMAS_MAX: Final = 32_768
-# So much is decoded in one turn of the loop.
+# This much is decoded in one turn of the loop.
 TURN_BYTES: Final = 16_384
 
 
@@ -32,9 +32,9 @@ Contexts = dict[str | None, int]
 
 
 async def read_models(body: bytes) -> tuple[Models, Contexts]:
-    """Each model's card, and how long a prompt it takes, where it tells.
+    """Each model's card, and its context length if the card tells it.
 
-    Raises TooLarge, and ValueError for what is no list of models, or an empty one.
+    Raises TooLarge. Raises ValueError for anything but a list of models, or for an empty list.
     """
     if body.count(b",") > COMMAS_MAX:
         raise TooLarge
@@ -68,7 +68,7 @@ def _read_card(raw: bytes, models: Models, contexts: Contexts) -> None:
         raise ValueError
     try:
         models[model] = orjson.dumps(card)
-    except TypeError as error:  # nested more deeply than it can be written again
+    except TypeError as error:  # too deeply nested to be written again
         raise ValueError from error
     tokens = card.get("max_model_len")
     if isinstance(tokens, int) and tokens > 0:

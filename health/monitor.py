@@ -1,11 +1,10 @@
-"""The watches and scrapes of the whole fleet: their tasks, and what the rest of the program tells.
+"""The probing and scraping of the whole fleet: its tasks and its interface to the proxy.
 
-Two tasks a backend: one takes the turns of its watch, one reads its metrics.
+Each backend has two tasks. One takes the turns of its watch, the other reads its metrics.
 """
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,47 +12,48 @@ from random import Random
 from time import monotonic
 from typing import Final
 
-from balancing.accusers import Cause
-from balancing.backend import AdminState, Backend
-from balancing.fleet import Fleet, Pool
-from conf.settings import HealthSettings
-from health.line import Overlong
-from health.pace import Pace
-from health.places import Places
-from health.probes import Prober
-from health.questions import Addresses, Questions
-from health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
-from health.shortage import Lacking, Shortage
-from health.watch import LastProbe, Watch
+from penstock.balancing.accusers import Cause
+from penstock.balancing.backend import AdminState, Backend
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.conf.settings import HealthSettings
+from penstock.health.line import Overlong
+from penstock.health.machine import ToReturn
+from penstock.health.pace import Pace
+from penstock.health.places import Places
+from penstock.health.probes import Prober
+from penstock.health.questions import Connections, Questions
+from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
+from penstock.health.shortage import Lacking, Shortage
+from penstock.health.watch import LastProbe, Watch
 
 logger = logging.getLogger(__name__)
 
-# A scrape costs vLLM's API server about 4 ms of the loop that also writes the tokens
-# (measured, 51-67 kB), and us a fifth of one: so no sooner than every 2 s, nor than the
-# probes, and for a large fleet more rarely.
+# A scrape costs vLLM's API server about 4 ms (measured, 51-67 kB) of the loop that also writes the
+# tokens, and this proxy a fifth of a ms. So scrapes come no more often than every 2 s or than the
+# probes, and less often in a large fleet.
 SCRAPE_S: Final = 2.0
 SCRAPE_S_PER_BACKEND: Final = 0.02
 SCRAPE_JITTER: Final = 0.1
-# Turns under way at once of backends without requests: of those that were well when asked last, and
-# of those that were not.
+# How many backends without requests may be probed at once: those that were healthy at their last
+# probe, and those that were not.
 PLACES: Final = 32
 PLACES_IN_DOUBT: Final = 16
-# A server that serves but has no such metrics is asked rarely: it may be replaced by one with.
+# A server without such metrics is asked rarely: a server with metrics may replace it.
 NO_METRICS_AFTER: Final = 5
 NO_METRICS_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """By what a backend is watched; others mean that its tasks begin anew."""
+    """How a backend is watched. When the terms change, its tasks start anew."""
 
     settings: HealthSettings
     authorization: bytes | None
-    host: Addresses
-    tls: ssl.SSLContext | None
+    connections: Connections
+    tls: object
 
     def questions(self, url: str) -> Questions:
-        return Questions(url, self.host, self.authorization, self.tls)
+        return Questions(url, self.connections, self.authorization)
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Watched:
 
 
 class Monitor:
-    """Watches the backends that `use` names, and reads what they report. `stop` ends all of it."""
+    """Watches the backends given to `use` and reads their reports. `stop` ends everything."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -77,32 +77,27 @@ class Monitor:
         later = asyncio.get_running_loop().call_later
         self._places = Places(PLACES, later)
         self._places_in_doubt = Places(PLACES_IN_DOUBT, later)
-        self.started = asyncio.Event()  # every backend was looked at once
+        self.started = asyncio.Event()  # every backend was probed once
 
     def use(
         self,
         fleet: Fleet,
         settings: HealthSettings,
         authorizations: Mapping[str, bytes],
-        hosts: Mapping[str, Addresses],
-        tls: Mapping[str, ssl.SSLContext],
+        connections: Mapping[str, Connections],
     ) -> None:
-        """Watch this fleet from now on; keys and TLS by pool, hosts by backend; returns at once.
+        """Watch this fleet from now on. Keys are by pool, connections by backend.
 
-        What is known of a backend stays while it is watched. One that was not
-        is unknown, whatever it was before.
+        What is known of a backend stays while it is watched. A backend that was not watched
+        before counts as unknown.
         """
         count = len(fleet.backends)
         self._scrape_s = max(SCRAPE_S, settings.interval_s, SCRAPE_S_PER_BACKEND * count)
         self._pace = Pace(fleet.backends)
         for pool in fleet.pools:
             for backend in pool.backends:
-                terms = Terms(
-                    settings,
-                    authorizations.get(pool.name),
-                    hosts[backend.name],
-                    tls.get(pool.name),
-                )
+                way = connections[backend.name]
+                terms = Terms(settings, authorizations.get(pool.name), way, way.tls)
                 self._watch(backend, pool, terms)
         for backend in self._watched.keys() - set(fleet.backends):
             self._end(self._watched.pop(backend).tasks)
@@ -147,32 +142,37 @@ class Monitor:
             self.started.set()
 
     def last_probes(self, backend: Backend) -> Mapping[str, LastProbe]:
-        """How the last probe of each level went; nothing of one that is not watched."""
+        """How the last probe of each level went. Empty for a backend that is not watched."""
         watched = self._watched.get(backend)
         return watched.watch.last_probes if watched is not None else {}
 
+    def to_return(self, backend: Backend) -> ToReturn | None:
+        """What is missing for the return of an ejected backend."""
+        watched = self._watched.get(backend)
+        return watched.watch.to_return() if watched is not None else None
+
     def certain(self, backend: Backend, reason: str) -> None:
-        """A request found out that it cannot serve (nobody listens, it drains): out at once."""
+        """A request showed that it cannot serve (nobody listens, it drains): eject it at once."""
         if backend in self._watched:
             self._watched[backend].watch.certain(reason)
 
     def request_failed(self, backend: Backend, cause: Cause) -> None:
-        """A request failed for a reason that may be the backend's own, or for `cause`."""
+        """A request failed. `cause` says what may explain it."""
         if backend in self._watched:
             self._watched[backend].watch.requests_failed(cause)
 
     def refused(self, backend: Backend, *, key: bool) -> None:
-        """It refused the pool's own `key`, or several clients what its peers do not."""
+        """It refused the pool's own `key`, or refused several clients what other backends serve."""
         if backend in self._watched:
             self._watched[backend].watch.refused(key=key)
 
     def slept(self, time_s: float) -> None:
-        """The process did not run for so long: probes that were under way say nothing."""
+        """The process did not run for this long: probes under way say nothing."""
         for watched in self._watched.values():
             watched.watch.slept(time_s)
 
     def resume(self, backend: Backend) -> None:
-        """Its maintenance is over: it is unknown again, and looked at soon."""
+        """Its maintenance is over: its state is unknown again, and it is probed soon."""
         if backend in self._watched:
             self._watched[backend].watch.resume()
 
@@ -188,7 +188,7 @@ class Monitor:
             await watch.pause()
 
     def _place(self, watch: Watch) -> AbstractAsyncContextManager[None]:
-        """Leave for a turn, at once for who has requests."""
+        """The permission for a turn. A backend with requests needs none."""
         if watch.used:
             return nullcontext()
         return (self._places_in_doubt if watch.suspected else self._places).one()
@@ -217,10 +217,10 @@ class Monitor:
 async def _read_report(
     questions: Questions, backend: Backend, watch: Watch, timeout_s: float
 ) -> None:
-    """Read one report; one that cannot be read leaves the last one to fade."""
+    """Read one report. If that fails, the last report stays and fades."""
     if backend.admin_state is AdminState.MAINT:
         return
-    # Of ours, the most that the engine may count when it is read: not to be taken for others'.
+    # The most requests of ours that the report may count. They must not be taken for others'.
     backend.engine_requests_peak = backend.own.engine_requests
     try:
         async with asyncio.timeout(timeout_s):
@@ -228,15 +228,17 @@ async def _read_report(
             if not answer.whole:
                 raise TooLarge
             text = answer.body if answer.status == 200 else b""
-            report = await read_report(text, monotonic(), backend.engine_requests_peak)
+            now_s = monotonic()
+            report = await read_report(text, now_s, backend.known_requests(now_s))
     except (TooLarge, Overlong):
         watch.metrics_too_large()
         return
-    except Lacking:  # what is odd is our own; the next probe tells of it
+    except Lacking:  # the proxy itself lacks something; the next probe will log it
         return
-    except (OSError, ValueError):  # too late, too
+    except (OSError, ValueError):  # a timeout, too
         watch.look()
         return
+    watch.metrics_read()
     if report is None:
         return
     backend.take(report)
@@ -247,7 +249,7 @@ async def _read_report(
 async def _surviving(
     step: Callable[[], Awaitable[None]], backend: Backend, questions: Questions
 ) -> None:
-    """A backend's tasks must outlive whatever it answers; its connection ends with each step."""
+    """Run a step. The task must survive any answer. The connection ends with each step."""
     try:
         await step()
     except Exception:

@@ -1,7 +1,7 @@
-"""Places for probes: how many may be under way at once of backends that nobody uses.
+"""Limits how many backends without requests are probed at the same time.
 
-A thousand probes begun together would answer each other's time-outs. A place is held for `HOLD_S`
-at most: a probe that waits longer costs us nothing, so a backend that hangs keeps no other waiting.
+A thousand probes begun together would cause each other's timeouts. A place is held for `HOLD_S` at
+most. A probe that waits longer costs us nothing, so a hanging backend blocks no other one.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ HOLD_S: Final = 0.1
 
 
 class Timer(Protocol):
-    """A call that is to come; `asyncio.TimerHandle`."""
+    """A scheduled call, such as `asyncio.TimerHandle`."""
 
     def cancel(self) -> None: ...
 
@@ -23,7 +23,7 @@ Later = Callable[[float, Callable[[], None]], Timer]
 
 
 class Places:
-    """So many at once; who comes later waits, in order. `later` is a loop's `call_later`."""
+    """A number of places. Whoever finds none waits, in order. `later` is a loop's `call_later`."""
 
     def __init__(self, count: int, later: Later) -> None:
         self._free = count
@@ -31,7 +31,7 @@ class Places:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def one(self) -> "Place":
-        """To be entered: `async with places.one()`."""
+        """A place for `async with places.one()`."""
         return Place(self, self._later)
 
     async def take(self) -> None:
@@ -43,7 +43,7 @@ class Places:
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():  # it was given one all the same
+            if waiter.done() and not waiter.cancelled():  # it was given a place all the same
                 self.give()
             raise
 
@@ -57,7 +57,7 @@ class Places:
 
 
 class Place:
-    """One place, given back once: at its end, or when it was held for too long."""
+    """One place. It is given back once: when it is left, or after HOLD_S."""
 
     __slots__ = ("_held", "_later", "_places", "_timer")
 

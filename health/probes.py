@@ -1,10 +1,10 @@
-"""Probes: what is asked of a backend to know that it lives, is ready and generates.
+"""The probes: what a backend is asked to show that it lives, is ready and generates.
 
-Live: `GET /health` answers 200. Ready: `GET /v1/models` lists what it serves,
-which also tells the balancing where a model is. Deep: one token, or one
-embedding, because vLLM's `/health` is 200 while its engine hangs, sleeps or
-drains. Each is one request, bounded in time and size, on the fresh connection of
-its turn; an outcome is a value, never an exception.
+Live: `GET /health` answers 200. Ready: `GET /v1/models` lists the models that it serves;
+the choice of backends uses the list, too. Deep: one token or one embedding, because
+vLLM's `/health` answers 200 while its engine hangs, sleeps or drains. Each probe is one
+request, limited in time and size, on a new connection for each turn. Its outcome is a
+value, never an exception.
 """
 
 import asyncio
@@ -14,27 +14,27 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Final
 
-from balancing.engine_report import EngineReport
-from health.line import Answer, Overlong
-from health.models import read_models
-from health.questions import Questions, Unresolved
-from health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
-from health.shortage import Lacking
-from health.tasks import USUAL, Task, work
+from penstock.balancing.engine_report import EngineReport
+from penstock.health.line import Answer, Overlong
+from penstock.health.models import read_models
+from penstock.health.questions import Questions, Unresolved
+from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
+from penstock.health.shortage import Lacking
+from penstock.health.tasks import USUAL, Task, work
 
-# Of an answer that is not read.
+# The limit for an answer whose body is not read.
 STATUS_BYTES_MAX: Final = 4_096
-# Of one that does the least work: an embedding of 8,192 numbers has 180 KB.
+# The limit for the answer to a deep probe. An embedding of 8,192 numbers has 180 KB.
 WORK_BYTES_MAX: Final = 262_144
 # What vLLM answers between SIGTERM and its exit, while /health stays 200.
 _DRAINING: Final = b"cannot schedule new futures after shutdown"
-# How servers say that they do not have an endpoint for a model of this kind.
+# The statuses with which servers say that they have no such endpoint for this kind of model.
 _NOT_DONE_HERE: Final = frozenset({400, 404, 405, 422, 501})
 
 KEY_REFUSED: Final = frozenset({401, 403})
-# A key that we do not have, or no such list: clients may fare better.
+# The pool has no valid key, or there is no such list. Clients may have a valid key.
 _NOT_TOLD: Final = KEY_REFUSED | {404, 405}
-# Where the engine schedules by priority, before whatever others have queued there.
+# Where the engine schedules by priority, the probe goes before all queued requests.
 _FIRST: Final = b"x-vllm-priority: -1000000\r\n"
 
 
@@ -42,9 +42,9 @@ _FIRST: Final = b"x-vllm-priority: -1000000\r\n"
 class Outcome:
     """How a probe ended. `reason` is empty when it passed.
 
-    `certain`: no second opinion is needed. `busy`: the backend has too much to
-    do to answer, which says nothing of its health. `own`: nor does it where we
-    could not ask, for want of something of our own.
+    `certain`: no second probe is needed. `busy`: the backend is too busy to answer, which
+    says nothing about its health. `own`: the proxy could not ask (no descriptor, no
+    memory), which says nothing about the backend.
     """
 
     reason: str = ""
@@ -60,15 +60,15 @@ class Outcome:
 
 
 class Prober:
-    """Asks one backend over HTTP. `timeout_s` is for the whole of a question."""
+    """Asks one backend over HTTP. `timeout_s` limits each question as a whole."""
 
     def __init__(self, questions: Questions, *, keyed: bool = False) -> None:
-        """`keyed`: the pool's own key is sent, so that a refusal of it is a failure."""
+        """`keyed`: the pool's own key is sent. Then a refused key is a failure."""
         self._questions = questions
         self._keyed = keyed
 
     async def live(self, timeout_s: float) -> Outcome:
-        """Ask whether the server answers and believes its engine alive."""
+        """Ask whether the server answers and believes that its engine is alive."""
         answer = await _told(self._questions.get(b"/health", STATUS_BYTES_MAX), timeout_s)
         if isinstance(answer, Outcome):
             return answer
@@ -77,7 +77,7 @@ class Prober:
         return Outcome() if answer.status == 200 else Outcome(f"status_{answer.status}")
 
     async def ready(self, timeout_s: float) -> Outcome:
-        """Ask which models are served; none is not ready. Where that is not told, any may be."""
+        """Ask for the models. An empty list is not ready. Without a list any may be served."""
         answer = await _told(self._questions.get(b"/v1/models"), timeout_s)
         if isinstance(answer, Outcome):
             return answer
@@ -100,10 +100,10 @@ class Prober:
     async def deep(
         self, model: str, task: Task | None, timeout_s: float
     ) -> tuple[Task | None, Outcome]:
-        """Have one token generated, or one text embedded, or whatever else `task` is.
+        """Have one token generated, or one text embedded, or whatever `task` is.
 
-        With no `task` known yet, find out which the backend does; the task
-        returned is None while that cannot be told.
+        With `task` None, find out which task the backend does. The task in the result is
+        None while that is unknown.
         """
         if task is Task.NONE:
             return task, Outcome()
@@ -119,7 +119,7 @@ class Prober:
         return Task.NONE, Outcome()
 
     async def report(self, timeout_s: float, now_s: float) -> EngineReport | None:
-        """Read its engine's metrics; None where they are not told."""
+        """Read the engine's metrics. None where it has none."""
         answer = await _told(self._questions.get(METRICS, METRICS_BYTES_MAX), timeout_s)
         if isinstance(answer, Outcome) or answer.status != 200 or not answer.whole:
             return None
@@ -129,7 +129,7 @@ class Prober:
             return None
 
     def _refused(self, answer: Answer) -> bool:
-        """Whether it does not take the pool's own key."""
+        """Whether the backend refused the pool's own key."""
         return self._keyed and answer.status in KEY_REFUSED
 
 
@@ -140,22 +140,22 @@ def _judge(answer: Answer) -> Outcome:
         return Outcome("draining", certain=True) if aborted else Outcome()
     if _DRAINING in answer.body:
         return Outcome("draining", certain=True)
-    # Too many requests, a full queue, a key that we do not have: it works, for others. And who
-    # does no such work says so.
+    # Too many requests, a full queue, or a key that we do not have: it works for others. A server
+    # that cannot do such work says so, too.
     if answer.status < 500 or answer.status in (501, 503):
         return Outcome(f"status_{answer.status}", busy=True)
     return Outcome("failing")
 
 
 async def _told(question: Coroutine[None, None, Answer], timeout_s: float) -> Answer | Outcome:
-    """What is answered, or why nothing is."""
+    """The answer to a question, or the outcome if there is none."""
     try:
         async with asyncio.timeout(timeout_s):
             return await question
     except TimeoutError:
         return Outcome("timeout")
     except ssl.SSLError:
-        return Outcome("untrusted")  # its certificate, or no TLS at all
+        return Outcome("untrusted")  # a bad certificate, or no TLS at all
     except Lacking as error:
         return Outcome(errno.errorcode.get(error.errno or 0, "lacking"), own=True)
     except Unresolved:

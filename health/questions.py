@@ -1,8 +1,8 @@
-"""Questions to one backend over HTTP, on connections that nothing else uses.
+"""Asks one backend over HTTP, on connections of its own.
 
-A client for the few GETs and POSTs of probes and scrapes: a general one costs 1.5 to 2 ms for each,
-and of a thousand backends fifty are asked a second. `hang_up` ends the connection, so that the next
-question opens a fresh one: an old one says nothing of whether new ones are taken.
+A small client for the GETs and POSTs of probes and scrapes. A general one costs 1.5 to 2 ms for
+each, and in a fleet of a thousand backends fifty are asked a second. `hang_up` ends the connection,
+so that the next question opens a new one: an old one does not show whether new ones are accepted.
 """
 
 import asyncio
@@ -11,19 +11,37 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from health.line import Answer, Line, Unheard
-from health.shortage import OWN_ERRORS, Lacking
+from penstock.health.line import Answer, Line, Unheard
+from penstock.health.shortage import explained, judge
 
 BODY_BYTES_MAX: Final = 1_048_576
-# An address that takes no connection within this time leaves the rest of the time to those after
-# it: RFC 8305's delay between two attempts.
+# After this time without a connection the next address is tried: RFC 8305's delay between two
+# attempts.
 NEXT_ADDRESS_S: Final = 0.25
 
 
 class Addresses(Protocol):
-    """Where a backend's host is now; `proxy.host.Host`."""
+    """The present addresses of a backend's host. `proxy.wire.host.Host` implements it."""
 
     async def addresses(self) -> Sequence[str]: ...
+    def has_way(self, address: str) -> bool: ...
+
+
+class Connections(Protocol):
+    """How a backend is reached. `proxy.wire.pool.ConnectionPool` implements it."""
+
+    @property
+    def host(self) -> Addresses: ...
+
+    @property
+    def tls(self) -> object:
+        """What verifies the certificate of an https backend."""
+
+    async def connect(self, address: str, protocol: asyncio.Protocol) -> None:
+        """Connect `protocol` to this address, through TLS if the backend has it.
+
+        Raises OSError. The caller limits the time: a cancelled call leaves nothing open.
+        """
 
 
 class Unresolved(OSError):
@@ -31,44 +49,36 @@ class Unresolved(OSError):
 
 
 class Questions:
-    """Asks the backend at `url`. Whoever asks bounds the time: a question may be cancelled."""
+    """Asks the backend at `url`. The caller limits the time: a question may be cancelled."""
 
     def __init__(
-        self,
-        url: str,
-        host: Addresses,
-        authorization: bytes | None = None,
-        tls: ssl.SSLContext | None = None,
+        self, url: str, connections: Connections, authorization: bytes | None = None
     ) -> None:
-        parts = urlsplit(url)
-        secure = parts.scheme == "https"
-        self._host = host
-        self._name = parts.hostname or ""
-        self._port = parts.port or (443 if secure else 80)
-        self._tls = (tls or ssl.create_default_context()) if secure else None
+        self._connections = connections
         self._line: Line | None = None
-        # Compressing 60 kB of metrics would cost vLLM's loop another millisecond.
+        self._slow = ""  # the address that is tried last
+        # Without compression: of 60 kB of metrics it would cost vLLM's loop another millisecond.
         self._fields = (
             b"host: %b\r\naccept: */*\r\naccept-encoding: identity\r\nuser-agent: penstock\r\n"
-            % parts.netloc.encode()
+            % urlsplit(url).netloc.encode()
         )
         if authorization is not None:
             self._fields += b"authorization: %b\r\n" % authorization
 
     async def get(self, path: bytes, limit_bytes: int = BODY_BYTES_MAX) -> Answer:
-        """What is there. Raises OSError."""
+        """The answer to a GET. Raises OSError."""
         return await self._ask(b"GET %b HTTP/1.1\r\n%b\r\n" % (path, self._fields), limit_bytes)
 
     async def post(
         self, path: bytes, body: bytes, fields: bytes = b"", limit_bytes: int = BODY_BYTES_MAX
     ) -> Answer:
-        """What is said to a JSON body; `fields` are more lines of the head. Raises OSError."""
+        """The answer to a JSON body. `fields` are more header lines. Raises OSError."""
         head = b"POST %b HTTP/1.1\r\n%b%b" % (path, self._fields, fields)
         kind = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
         return await self._ask(head + kind + body, limit_bytes)
 
     def hang_up(self) -> None:
-        """The next question comes on a fresh connection."""
+        """End the connection. The next question opens a new one."""
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -76,7 +86,7 @@ class Questions:
     async def _ask(self, request: bytes, limit_bytes: int) -> Answer:
         line = self._line
         if line is not None and line.open:
-            # One that closes just then says nothing: the question is asked again.
+            # A connection that closes at this moment says nothing: ask again on a new one.
             try:
                 return await line.ask(request, limit_bytes)
             except Unheard:
@@ -87,28 +97,32 @@ class Questions:
         return await line.ask(request, limit_bytes)
 
     async def _connect(self) -> Line:
-        """A connection to the first address that takes it, each tried in turn."""
+        """Connect to the first address that accepts. Each is tried in turn.
+
+        If none accepts, the first that was too slow comes last the next time. The last one has
+        all the time that is left, so a slow handshake succeeds beside a dead address.
+        """
+        host = self._connections.host
         try:
-            addresses = await self._host.addresses()
+            addresses = sorted(await host.addresses(), key=self._slow.__eq__)
         except OSError as error:
             raise Unresolved from error
         failures: list[OSError] = []
-        for number, address in enumerate(addresses, 1):
-            try:
-                async with asyncio.timeout(NEXT_ADDRESS_S if number < len(addresses) else None):
-                    return await self._open(address)
-            except ssl.SSLError:
-                raise
-            except OSError as error:  # too late, too
-                failures.append(error)
-        if all(error.errno in OWN_ERRORS for error in failures):
-            raise Lacking(failures[-1].errno, failures[-1].strerror)
-        refused = all(isinstance(error, ConnectionRefusedError) for error in failures)
-        raise ConnectionRefusedError if refused else Unheard
-
-    async def _open(self, address: str) -> Line:
-        name = self._name if self._tls is not None else None
-        _, line = await asyncio.get_running_loop().create_connection(
-            Line, address, self._port, ssl=self._tls, server_hostname=name
-        )
-        return line
+        slow = ""
+        try:
+            for number, address in enumerate(addresses, 1):
+                line = Line()
+                try:
+                    async with asyncio.timeout(NEXT_ADDRESS_S if number < len(addresses) else None):
+                        await self._connections.connect(address, line)
+                    slow = ""
+                    return line
+                except ssl.SSLError:
+                    raise
+                except OSError as error:
+                    failures.append(explained(error, address, host.has_way))
+                    if isinstance(error, TimeoutError):
+                        slow = slow or address
+            raise judge(failures)
+        finally:
+            self._slow = slow or self._slow

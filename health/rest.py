@@ -1,7 +1,7 @@
-"""A watch's rest between two turns: until somebody calls, or a look finds a turn due.
+"""The rest of a watch between two turns: until somebody calls, or a turn is due.
 
-A timer that sets itself again: a thousand resting tasks that woke for each look would cost more
-than what they ask.
+It uses a timer that sets itself again. A thousand tasks that woke up for each check would cost more
+than their probes.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Rest:
-    """One for each watch: `due` is looked at every `next_look_s`."""
+    """The rest of one watch. It checks `due` every `next_look_s`."""
 
     __slots__ = ("_called", "_due", "_next_look_s", "_resting", "_timer")
 
@@ -21,12 +21,12 @@ class Rest:
         self._timer: asyncio.TimerHandle | None = None
 
     def call(self) -> None:
-        """A turn is wanted now: end the rest, or the next one if nobody rests."""
+        """Ask for a turn now: end this rest, or skip the next one."""
         self._called = True
         self._end()
 
     async def over(self) -> bool:
-        """Rest; True when somebody called, False when a turn was due."""
+        """Rest. Returns True when somebody called, False when a turn was due."""
         if not self._called:
             self._resting = asyncio.get_running_loop().create_future()
             self._set()

@@ -1,23 +1,23 @@
-"""What vLLM's `/metrics` tells a balancer, read by line prefix.
+"""Reads vLLM's `/metrics`: the few values that the choice of backends needs.
 
-The exposition has 50 to 70 kB and a general parser takes milliseconds for it;
-a dozen searches for the few names needed take a tenth of one. A server with
-data parallelism has a series per `engine`: they are summed up.
+The exposition has 50 to 70 kB, for which a general parser takes milliseconds. A dozen searches for
+the names take a tenth of one. A server with data parallelism has a series for each `engine`; they
+are added up.
 """
 
 import asyncio
 import re
 from typing import Final
 
-from balancing.engine_report import EngineReport
+from penstock.balancing.engine_report import EngineReport
 
 METRICS: Final = b"/metrics"
 METRICS_BYTES_MAX: Final = 2_097_152
-# Of one name: an engine has one for each model, a server as many engines as it has ranks.
+# The most series of one name: an engine has one for each model, a server one for each engine.
 SERIES_MAX: Final = 512
-LABELS_BYTES_MAX: Final = 16_384
-VALUE_BYTES_MAX: Final = 64  # and its time
-# From here on the loop is given back after each name.
+LABELS_BYTES_MAX: Final = 4_096  # the longest in vLLM 0.32 has 1,009
+VALUE_BYTES_MAX: Final = 64  # with its timestamp
+# For a text larger than this the loop runs after each name.
 LARGE_BYTES: Final = 131_072
 _CAPACITY: Final = re.compile(rb'kv_cache_size_tokens="([0-9]{1,15})(?:\.0)?"')
 _AWAKE: Final = b'sleep_state="awake"'
@@ -35,13 +35,13 @@ Sample = tuple[bytes, float]  # labels and value
 
 
 class TooLarge(Exception):
-    """There is more in an answer than any server has to tell."""
+    """An answer holds more than any server has to tell."""
 
 
-async def read_report(text: bytes, now_s: float, own_requests: int) -> EngineReport | None:
-    """The report in an exposition, None when it is not a vLLM's. Raises TooLarge.
+async def read_report(text: bytes, now_s: float, known_requests: int) -> EngineReport | None:
+    """The report in an exposition. None when it is not from vLLM. Raises TooLarge.
 
-    `own_requests` is what we have in flight there at `now_s`.
+    `known_requests`: how many requests are known to be in flight there at `now_s`.
     """
     if text.find(_RUNNING) < 0:
         return None
@@ -63,7 +63,7 @@ async def read_report(text: bytes, now_s: float, own_requests: int) -> EngineRep
         prefix_hits_tokens=_sum(read[_HITS]),
         generated_tokens=_sum(read[_GENERATED]),
         awake=not awake or any(awake),
-        own_requests=own_requests,
+        known_requests=known_requests,
     )
 
 
@@ -72,7 +72,7 @@ def _sum(samples: list[Sample]) -> int:
 
 
 def _samples(text: bytes, name: bytes) -> list[Sample]:
-    """Every series of `name`; what is no number is left out."""
+    """Every series of `name`. Values that are no numbers are left out."""
     samples: list[Sample] = []
     start = b"\n" + name + b"{"
     at = text.find(start)

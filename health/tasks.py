@@ -1,4 +1,4 @@
-"""What a deep probe asks for: the least work of each kind that an engine is asked for."""
+"""The requests of deep probes: for each kind of work the least that an engine can do."""
 
 from enum import StrEnum
 from types import MappingProxyType
@@ -8,7 +8,7 @@ import orjson
 
 
 class Task(StrEnum):
-    """What a backend does, as far as a deep probe can ask for it."""
+    """A kind of work that a deep probe can ask for."""
 
     COMPLETION = "completion"
     EMBEDDING = "embedding"
@@ -22,9 +22,9 @@ class Task(StrEnum):
     NONE = "none"
 
 
-# One of these is what any backend does.
+# Every usual backend does one of these.
 USUAL: Final = (Task.COMPLETION, Task.EMBEDDING)
-# Where several paths are for one kind, an older one is what all servers have.
+# If several paths serve one kind, an older one is used, which all servers have.
 _TASKS: Final = MappingProxyType(
     {
         "/v1/completions": Task.COMPLETION,
@@ -45,7 +45,7 @@ _TASKS: Final = MappingProxyType(
 )
 _TEXT: Final = "a"
 _MESSAGES: Final = ({"role": "user", "content": _TEXT},)
-# A token id needs no tokenizer, 1 is in every vocabulary.
+# A token id needs no tokenizer, and 1 is in every vocabulary.
 _WORK: Final[MappingProxyType[Task, tuple[bytes, dict[str, object]]]] = MappingProxyType(
     {
         Task.COMPLETION: (
@@ -74,11 +74,11 @@ _WORK: Final[MappingProxyType[Task, tuple[bytes, dict[str, object]]]] = MappingP
 
 
 def task_of(path: str) -> Task | None:
-    """The task whose work a request to this path is most like, if there is one."""
+    """The task that is most like a request to this path. None if there is none."""
     return _TASKS.get(path)
 
 
 def work(model: str, task: Task) -> tuple[bytes, bytes]:
-    """Path and body of the least work."""
+    """The path and the body of the least work of this kind."""
     path, fields = _WORK[task]
     return path, orjson.dumps({"model": model, **fields})

@@ -1,7 +1,7 @@
 """penstock: a token-aware sidecar proxy in front of a fleet of vLLM servers.
 
-This package is the data plane, the admin port and the command line; it is the
-only one that wires `conf`, `balancing` and `health` together.
+This package is the data plane, the admin port and the command line. Only this package connects
+`conf`, `balancing` and `health`.
 """
 
 from importlib.util import find_spec
@@ -11,5 +11,5 @@ __version__ = "0.1.0"
 
 def compiled() -> bool:
     """Whether the data path runs as C extensions (ARCHITECTURE.md, "Compiled")."""
-    spec = find_spec("proxy.relay")
+    spec = find_spec("penstock.proxy.data.relay")
     return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")

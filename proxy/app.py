@@ -1,4 +1,4 @@
-"""The wiring: settings in, a running proxy out."""
+"""The wiring: from settings to a running proxy."""
 
 import asyncio
 import contextlib
@@ -8,22 +8,25 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from random import Random, SystemRandom
+from time import monotonic
 from typing import Final
 
 from aiohttp import web
 
-from balancing.accusers import Cause
-from balancing.backend import Backend
-from balancing.token_counter import TokenCounter
-from conf.load import Loaded
-from health.monitor import Monitor
-from proxy import descriptors, heap
-from proxy.access_log import AccessLog
-from proxy.admin import Admin
-from proxy.configuration import Configuration, configure, draft
-from proxy.drain import drain
-from proxy.errors import (
+from penstock.balancing.accusers import Cause
+from penstock.balancing.backend import Backend
+from penstock.balancing.token_counter import TokenCounter
+from penstock.conf.load import Loaded
+from penstock.health.monitor import Monitor
+from penstock.proxy.admin.server import Admin
+from penstock.proxy.admin.visitors import BACKLOG as VISITORS_BACKLOG
+from penstock.proxy.admin.visitors import Visitors
+from penstock.proxy.data.configuration import Configuration, configure, draft
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.port import client_of
+from penstock.proxy.errors.backend import (
     AnswerBare,
     BackendDraining,
     BackendError,
@@ -33,35 +36,36 @@ from proxy.errors import (
     EngineDead,
     KeyRefused,
 )
-from proxy.host import Names
-from proxy.inherited import inherited
-from proxy.log_lines import log_of_loop
-from proxy.metrics import Metrics
-from proxy.notify import notify
-from proxy.plane import DataPlane
-from proxy.pressure import Pressure, group_limit_bytes
-from proxy.pulse import Pulse
-from proxy.reload import Reload
-from proxy.retirement import Retirement
-from proxy.sockets import keep_alive
-from proxy.source import Source
-from proxy.tls import PLAIN, Certificates
-from proxy.visitors import BACKLOG as VISITORS_BACKLOG
-from proxy.visitors import Visitors
+from penstock.proxy.process import descriptors, heap
+from penstock.proxy.process.drain import drain
+from penstock.proxy.process.inherited import inherited
+from penstock.proxy.process.notify import notify
+from penstock.proxy.process.pressure import Pressure, group_limit_bytes
+from penstock.proxy.reload.reload import Reload
+from penstock.proxy.reload.retirement import Retirement
+from penstock.proxy.reload.source import Source
+from penstock.proxy.telemetry.access_log import AccessLog
+from penstock.proxy.telemetry.log_lines import log_of_loop
+from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.wire.contexts import PLAIN, Certificates
+from penstock.proxy.wire.handshake_threads import HandshakeThreads
+from penstock.proxy.wire.host import Names
+from penstock.proxy.wire.pulse import Pulse
+from penstock.proxy.wire.sockets import keep_alive
 
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 4_096
-# What the kernel may hold of an answer that a client does not read.
+# How much of an answer the kernel may hold for a client that does not read.
 SEND_BUFFER_BYTES: Final = 262_144
-# How long an inherited socket waits for the first looks at the backends: above two probes.
+# The longest wait of an inherited socket for the first probes: more than two probes take.
 FIRST_LOOKS_S: Final = 5.0
-# Container objects made and not freed before the collector looks (CPython: 700).
+# Container objects that are made and not freed before the collector runs (CPython: 700).
 GC_THRESHOLD: Final = 20_000
-# aiohttp logs heads that it cannot read, tokens in them included; our own middleware logs faults.
+# aiohttp logs heads that it cannot read, with their tokens. Our middleware logs faults instead.
 _UNHEARD: Final = logging.getLogger("penstock.unheard")
 _UNHEARD.disabled = True
-# What one request is enough to know, as the reason of an ejection.
+# Failures that eject a backend after one request, with the reason of the ejection.
 _CERTAIN: Final[dict[type[BackendError], str]] = {
     ConnectionRefused: "unreachable",
     BackendGone: "unreachable",
@@ -81,10 +85,10 @@ class App:
         certificates: Certificates = PLAIN,
         names: Names | None = None,
     ) -> None:
-        """`loaded` came from `source`, which a reload reads again.
+        """`loaded` came from `source`. A reload reads `source` again.
 
-        `counter` counts prompts exactly, where one is configured; `names` finds the
-        addresses of backends.
+        `counter` counts prompts exactly, if one is configured. `names` resolves the host names
+        of backends.
         """
         self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
@@ -99,14 +103,20 @@ class App:
         metrics = Metrics([])
         names = names or Names()
         new = draft(loaded.settings, loaded.origins, counter, certificates)
-        configuration = configure(new, loop, names)
+        threads = HandshakeThreads(loop)
+        configuration = configure(new, loop, names, threads=threads)
         self.plane = DataPlane(
-            configuration, loop=loop, rng=rng, metrics=metrics, on_failure=self._failed
+            configuration,
+            loop=loop,
+            rng=rng,
+            metrics=metrics,
+            on_failure=self._failed,
+            group_memory_bytes=group_limit_bytes(),
         )
         self.monitor = Monitor(rng)
         self._pulse = Pulse(loop, self._slept, self._worked)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
-        self._reload = Reload(source, self.plane, self._retirement, self._use, names)
+        self._reload = Reload(source, self.plane, self._retirement, self._use, names, threads)
         self._reload.warn(loaded.warnings)
         self._reloads: set[asyncio.Task[None]] = set()
         self.host = loaded.settings.listen.host
@@ -116,9 +126,9 @@ class App:
     async def start(self) -> None:
         """Listen on both ports and begin to probe.
 
-        Raises OSError when a port is taken or there are too few descriptors.
-        An inherited socket is accepted from once the backends were looked at: until
-        then connections wait in it, or are taken by the process before this one.
+        Raises OSError when a port is taken or there are too few descriptors. Connections of an
+        inherited socket are accepted after every backend was probed once. Until then they wait
+        in the socket, or the previous process takes them.
         """
         listen = self.plane.settings.listen
         self._fit_clients()
@@ -135,26 +145,24 @@ class App:
                 async with asyncio.timeout(FIRST_LOOKS_S):
                     await self.monitor.started.wait()
             await self._accept(sock)
-        # What lives as long as the process is not the collector's business, and requests
-        # leave no cycles behind: looking rarely saves 6 % of the CPU of a small request.
+        # Objects that live as long as the process need no collection, and requests leave no
+        # cycles. Collecting rarely saves 6 % of the CPU of a small request.
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
         heap.keep_pages()
         self._pulse.start()
-        self._pressure = self.plane.loop.create_task(
-            Pressure(self.plane, group_limit_bytes()).watch()
-        )
+        self._pressure = self.plane.loop.create_task(Pressure(self.plane).watch())
 
     def take_signals(self) -> None:
-        """From now on signals mean what `run` says; before whoever is told that we are ready."""
+        """Set the signal handlers that `run` describes. Call it before READY is told to anyone."""
         loop = self.plane.loop
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         loop.add_signal_handler(signal.SIGHUP, self._reload_by_signal)
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then drain; a second one ends that. SIGHUP reloads."""
+        """Serve until SIGTERM or SIGINT, then drain. A second one ends it. SIGHUP reloads."""
         self._tell_of_descriptors()
         await self._stop.wait()
         notify("STOPPING=1", "STATUS=draining")
@@ -185,7 +193,7 @@ class App:
             self._access_log.close()
 
     def _fit_clients(self) -> None:
-        self.plane.clients_fit = descriptors.secure(
+        self.plane.clients.fit = descriptors.secure(
             self.plane.settings.limits.connections, len(self.plane.fleet.backends)
         )
 
@@ -193,17 +201,18 @@ class App:
         descriptors.warn(
             self.plane.settings.limits.connections,
             len(self.plane.fleet.backends),
-            self.plane.clients_fit,
+            self.plane.clients.fit,
+            chosen=self.plane.configuration.origins["limits.connections"] != "default",
         )
 
     async def _accept(self, sock: socket.socket) -> None:
-        # Accepted sockets inherit its options, which saves the calls per connection.
+        # Accepted sockets inherit these options, which saves the calls for each connection.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)
         sock.setblocking(False)
         self._server = await self.plane.loop.create_server(
-            self.plane.client, sock=sock, backlog=BACKLOG
+            partial(client_of, self.plane), sock=sock, backlog=BACKLOG
         )
 
     async def _start_admin(self) -> None:
@@ -230,23 +239,21 @@ class App:
         self.admin_port = self._admin_server.sockets[0].getsockname()[1]
 
     def _use(self, configuration: Configuration) -> None:
-        """Put a configuration in use, at the start and by a reload."""
+        """Put a configuration in use, at the start or in a reload."""
         settings = configuration.settings
         if settings.log.level != self.plane.settings.log.level:
             logging.getLogger().setLevel(settings.log.level.upper())
         limits = self.plane.settings.limits
         self.plane.use(configuration)
         if settings.limits != limits:
-            with contextlib.suppress(OSError):  # too few for anybody: then as before
+            with contextlib.suppress(OSError):  # too few for one client: keep the old number
                 self._fit_clients()
             self._tell_of_descriptors()
-        hosts = {name: pool.host for name, pool in configuration.connections.items()}
         self.monitor.use(
             configuration.fleet,
             settings.health,
             configuration.authorizations,
-            hosts,
-            configuration.certificates.pools,
+            configuration.connections,
         )
         if settings.log.access and self._access_log is None:
             self._access_log = AccessLog(self.plane.loop, self.plane.metrics, sys.stdout.fileno())
@@ -254,7 +261,7 @@ class App:
 
     def _reload_by_signal(self) -> None:
         reload = self.plane.loop.create_task(self._reload.by_signal())
-        self._reloads.add(reload)  # the loop itself keeps no task alive
+        self._reloads.add(reload)  # the loop itself does not keep tasks alive
         reload.add_done_callback(self._reloads.discard)
 
     def _signalled(self) -> None:
@@ -264,12 +271,17 @@ class App:
 
     def _slept(self, time_s: float) -> None:
         logger.warning("the process was not running, all deadlines are later slept_s=%.1f", time_s)
-        self.plane.slept(time_s)
+        self.plane.sleep.is_over(monotonic())
+        self.plane.clients.slept(time_s)
         self.monitor.slept(time_s)
 
     def _worked(self, time_s: float) -> None:
-        logger.warning("the loop was busy, all answers are later busy_s=%.1f", time_s)
-        self.monitor.slept(time_s)  # no probe could be heard; clients' deadlines stay
+        logger.warning(
+            "the event loop was blocked by its own work or lacked CPU (see cpu.stat's"
+            " nr_throttled), every answer was delayed delayed_s=%.1f",
+            time_s,
+        )
+        self.monitor.slept(time_s)  # no probe could be heard; deadlines of clients stay
 
     def _failed(self, backend: Backend, error: BackendError, cause: Cause) -> None:
         certain = _CERTAIN.get(type(error))
@@ -303,6 +315,6 @@ def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socke
 
 
 def _named(error: OSError, section: str, host: str, port: int) -> OSError:
-    """The error, telling which of the two ports it is about."""
+    """The error, with the name of the port that it is about."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     return OSError(error.errno, f"cannot listen on {host}:{port} ({section}.port): {reason}")

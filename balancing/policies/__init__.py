@@ -2,27 +2,44 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
-from balancing.backend import Backend
-from balancing.policies.least_requests import LeastRequests
-from balancing.policies.least_tokens import LeastTokens
-from balancing.policies.peak_ewma import PeakEwmaLatency
-from balancing.policies.policy import Policy
-from balancing.policies.power_of_two import PowerOfTwo
-from balancing.policies.random_choice import RandomChoice, WeightedRandom
-from balancing.policies.round_robin import RoundRobin
-from balancing.policies.session import Session
-from balancing.policies.token_cost import TokenCost
-
-
-def _alone(make: Callable[[], Policy]) -> Callable[[Sequence[Backend]], Policy]:
-    """For a policy that need not know its pool beforehand."""
-    return lambda backends: make()
+from penstock.balancing.backend import Backend
+from penstock.balancing.policies.least_requests import LeastRequests
+from penstock.balancing.policies.least_tokens import LeastTokens
+from penstock.balancing.policies.peak_ewma import PeakEwmaLatency
+from penstock.balancing.policies.policy import Policy
+from penstock.balancing.policies.power_of_two import PowerOfTwo
+from penstock.balancing.policies.random_choice import RandomChoice, WeightedRandom
+from penstock.balancing.policies.round_robin import RoundRobin
+from penstock.balancing.policies.session import Session
+from penstock.balancing.policies.token_cost import TokenCost
 
 
-# Each is made for one pool, of all its backends.
-POLICIES: Final[Mapping[str, Callable[[Sequence[Backend]], Policy]]] = MappingProxyType(
+class Make(Protocol):
+    """Makes a policy for one pool, of all its backends. `strict` is the setting of that name."""
+
+    def __call__(self, backends: Sequence[Backend], *, strict: bool = False) -> Policy: ...
+
+
+def _alone(make: Callable[[], Policy]) -> Make:
+    """For a policy that does not depend on its pool or on settings."""
+
+    def made(backends: Sequence[Backend], *, strict: bool = False) -> Policy:
+        return make()
+
+    return made
+
+
+def _session(backends: Sequence[Backend], *, strict: bool = False) -> Policy:
+    return Session(backends)
+
+
+def _token_cost(backends: Sequence[Backend], *, strict: bool = False) -> Policy:
+    return TokenCost(strict=strict)
+
+
+POLICIES: Final[Mapping[str, Make]] = MappingProxyType(
     {
         "round_robin": _alone(RoundRobin),
         "random": _alone(RandomChoice),
@@ -31,7 +48,7 @@ POLICIES: Final[Mapping[str, Callable[[Sequence[Backend]], Policy]]] = MappingPr
         "power_of_two": _alone(PowerOfTwo),
         "peak_ewma": _alone(PeakEwmaLatency),
         "least_tokens": _alone(LeastTokens),
-        "session": Session,
-        "token_cost": _alone(TokenCost),
+        "session": _session,
+        "token_cost": _token_cost,
     }
 )

@@ -1,40 +1,46 @@
-"""Fewest tokens to wait for: prefill still to do, plus what the open streams cost.
+"""Fewest tokens to wait for: the prefill that is still to do, and the cost of the open streams.
 
-A prompt token is computed once and holds up everyone behind it until then. An
-open stream reads its KV cache in every step (K: 1/64 of a prefill token per
-token held) and takes a place in it (N: 128 prefill tokens for the place, some
-200 steps to come, as in Azure's 2023 conversation trace, at about 0.6 of a
-prefill token each). With K alone long streams about to end repel more than
-fresh ones: on a decode-heavy mix that cost 2-9 % of mean E2E latency against
-`least_requests`; with N they tie (bench/RESULTS.md). Weights scale: a backend
-of weight 2 may hold twice the tokens.
+A prompt token is computed once, and everything queued behind it waits for that. An open stream
+reads its KV cache in every step. That costs 1/64 of a prefill token for each token held. A stream
+also takes a place in the step. That costs 128 prefill tokens: some 200 steps to come, as in
+Azure's 2023 conversation trace, at about 0.6 of a prefill token each. Without the second term,
+long streams that are about to end repel more than fresh ones. On a decode-heavy mix that cost
+2-9 % of mean E2E latency against `least_requests`. With it the two tie (bench/RESULTS.md).
+Weights scale: a backend of weight 2 may hold twice the tokens.
 """
 
 from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from balancing.ask import Ask
-from balancing.backend import Backend
-from balancing.policies.policy import cheapest
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.policies.policy import Explanation, SimplePolicy, all_cheapest, cheapest
 
 HELD_TOKEN_SHARE: Final = 1 / 64
 STREAM_TOKENS: Final = 128
 
 
-class LeastTokens:
-    """The default until the cost in seconds is known."""
+class LeastTokens(SimplePolicy):
+    """Counts tokens and measures nothing."""
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
-        prompt_tokens, client = ask.prompt_tokens * ask.likely, ask.client
+        return cheapest(fit, _costs(fit, ask, now_s), rng)
 
-        def tokens(backend: Backend) -> float:
-            return (
-                backend.waiting_tokens(now_s)
-                + backend.penalty_tokens(now_s, client)
-                + backend.active_decode_tokens * HELD_TOKEN_SHARE
-                + (backend.streams + backend.hidden_requests(now_s)) * STREAM_TOKENS
-                + prompt_tokens
-            ) / backend.weight
+    def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
+        return all_cheapest(fit, _costs(fit, ask, now_s))
 
-        return cheapest(fit, [tokens(backend) for backend in fit], rng)
+
+def _costs(fit: Sequence[Backend], ask: Ask, now_s: float) -> list[float]:
+    prompt_tokens, client = ask.prompt_tokens * ask.likely, ask.client
+    return [
+        (
+            backend.waiting_tokens(now_s)
+            + backend.penalty_tokens(now_s, client)
+            + backend.active_decode_tokens * HELD_TOKEN_SHARE
+            + (backend.streams + backend.hidden_requests(now_s)) * STREAM_TOKENS
+            + prompt_tokens
+        )
+        / backend.weight
+        for backend in fit
+    ]

@@ -11,88 +11,49 @@ t a decode step of a stream alone and k what each held token adds to a step, a p
     + o x k x K               its own decoding, for what is held there
     + BESIDE x o x k x M x p  theirs, for what it will hold
 
-LATER keeps long prompts off long queues; g, how far streams that stand still count, is twice the
-share of requests that wait for their prefill, from nothing (a fleet bound by decoding is as slow
-wherever a prompt goes) to all of it (one bound by prefill loses most where a long prompt stops
-many). STEP is small: in a mixed fleet the whole of the difference would fill the fast ones at the
-expense of those who are there. None of them is a time: a fleet twice as slow is balanced alike.
-Each term is in bench/RESULTS.md, with what is lost without it.
+LATER keeps long prompts off long queues. g says how far streams that stand still count. It is twice
+the share of requests that wait for their prefill, and at most 1. In a fleet bound by decoding it
+is near 0: such a fleet is as slow wherever a prompt goes. In a fleet bound by prefill it is near 1:
+most is lost where a long prompt stops many streams. STEP is small. In a mixed fleet the whole
+difference would fill the fast backends, and the streams there would suffer. None of the weights is
+a time: a fleet that is twice as slow is balanced alike. bench/RESULTS.md has each term, and what is
+lost without it.
 
-All are at the fleet's mean speeds times a backend's slowness, in prefill (W, w) and in decoding
-(t, k), by `slowness`. Of places that cost the same, as idle ones do, the one that was given least
-of late, by its weight.
+All times are at the fleet's mean speeds times a backend's slowness (`slowness`), in prefill (W, w)
+and in decoding (t, k). When several places cost the same, as idle ones do, the one that was given
+the fewest tokens recently, relative to its weight, is taken.
 """
 
 from collections.abc import Sequence
 from random import Random
-from typing import Final, NamedTuple
+from typing import ClassVar, Final
 
-from balancing.ask import Ask
-from balancing.backend import Backend
-from balancing.decode_speed import PRIOR_HELD_TOKEN_S, PRIOR_STEP_S
-from balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
-from balancing.slowness import Speeds, compare
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.decode_speed import PRIOR_HELD_TOKEN_S, PRIOR_STEP_S
+from penstock.balancing.output_length import NAME_MAX
+from penstock.balancing.policies.cost import Cost, Weights, part_of
+from penstock.balancing.policies.policy import Explanation, Part, Policy
+from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
+from penstock.balancing.session_homes import SessionHomes
+from penstock.balancing.slowness import Speeds, compare
 
-# About the last hundred requests count; before there are any a prefill takes 50 ms.
+# About the last hundred requests count. Before there are any, a prefill takes 50 ms.
 FADE: Final = 0.99
-# Speeds change slowly: how fast each is beside the others is looked at once in so many choices. A
-# prime: of requests for two models in turn it would always be the same one's backends otherwise.
+# Speeds change slowly: the backends are compared once in so many choices. The number is a prime.
+# With requests for two models in turn, another number could compare the backends of one model only.
 COMPARE: Final = 17
-# A backend that was not asked for that many choices has gone.
+# A backend counts as gone when it was in no comparison for so many choices.
 FORGET: Final = 2_000
-# What it may cost more to stay where its session is, of the least cost.
+# How much more than the least cost a session's home may cost, as a share.
 STAYS: Final = 0.02
-# What a strict session's place may cost more than the cheapest: twice the time to first token that
-# is still good.
+# How much more than the cheapest a strict session's home may cost: twice the time to first token
+# that is still good.
 STRICT_S_MAX: Final = 10.0
-# What a place may cost more than one that has just failed: beyond that the failures of some would
-# bury the last one that had none.
+# How much more a sound place may cost than one that has just failed. Without this limit the
+# failures of some backends would bury the last sound one under requests.
 SHUNS_S_MAX: Final = 10.0
 MEAN_PRIOR_S: Final = 0.05
-
-
-class Weights(NamedTuple):
-    """How much each term counts. Fitted on the first windows of published traces."""
-
-    wait: float = 1.0
-    prefill: float = 1.0
-    later: float = 0.4
-    others: float = 2.0
-    step: float = 0.2
-    held: float = 1.0
-    beside: float = 0.5
-
-
-class Cost:
-    """What one backend would cost, in seconds, by what it is made of.
-
-    No dataclass: compiled, that would take half of the time of a choice.
-    """
-
-    __slots__ = ("beside_s", "held_s", "later_s", "others_s", "prefill_s", "step_s", "wait_s")
-
-    def __init__(
-        self,
-        wait_s: float,
-        prefill_s: float,
-        later_s: float,
-        others_s: float,
-        step_s: float,
-        held_s: float,
-        beside_s: float,
-    ) -> None:
-        self.wait_s = wait_s
-        self.prefill_s = prefill_s
-        self.later_s = later_s
-        self.others_s = others_s
-        self.step_s = step_s
-        self.held_s = held_s
-        self.beside_s = beside_s
-
-    @property
-    def seconds(self) -> float:
-        own = self.wait_s + self.prefill_s + self.step_s + self.held_s
-        return own + self.later_s + self.others_s + self.beside_s
 
 
 WEIGHTS: Final = Weights()
@@ -100,22 +61,36 @@ UNKNOWN: Final = Speeds(1.0 / PRIOR_WORK_PER_S, PRIOR_STEP_S, PRIOR_HELD_TOKEN_S
 
 
 class TokenCost:
-    """Knows of its own, of about the last hundred requests, how long their prefill took in the mean
-    and what share of those in flight then were waiting for theirs; and how fast each backend is
-    beside the others."""
+    """Takes the place of least cost.
+
+    It knows three things of about the last hundred requests: the mean time of their prefill, the
+    share of requests in flight that waited for their prefill, and the tokens that each backend was
+    given. It also knows how fast each backend is beside the others, and where sessions were last.
+    """
+
+    needs_sessions: ClassVar[bool] = True
+    needs_prefixes: ClassVar[bool] = True
 
     def __init__(self, weights: Weights = WEIGHTS, *, strict: bool = False) -> None:
-        """`strict`: a session stays where it is as long as that can serve it in time."""
+        """`strict`: a session stays at its home while that can serve it in time."""
         self._weights = weights
         self._strict = strict
         self._choices = 0
         self._speeds = UNKNOWN
-        self._trying = False  # the last one went where little is known: look again soon
+        self._trying = False  # the last one went where little is known: compare again soon
         self._given: dict[Backend, float] = {}
         self._seen: dict[Backend, int] = {}  # at which choice
         self._count = 1.0
         self._prefills_s = MEAN_PRIOR_S
         self._waiting = 0.0
+        self._homes = SessionHomes()
+
+    def home(self, ask: Ask) -> str | None:
+        return self._homes.find(_session_of(ask), ask.tenant) if ask.generates else None
+
+    def remember(self, ask: Ask, chosen: Backend) -> None:
+        if ask.generates:
+            self._homes.put(_session_of(ask), chosen.name, ask.tenant)
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
         if self._choices % COMPARE == 1:
@@ -130,25 +105,45 @@ class TokenCost:
         tokens = ask.prompt_tokens * ask.likely + ask.output_tokens * ask.choices
         self._given[chosen] = self.given_tokens(chosen) + tokens
         self._choices += 1
-        self._trying = chosen in self._speeds.tried
+        self._trying = chosen in self._speeds.unknown
         return chosen
 
-    def preferred(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[Backend]:
-        """Those of which it would choose one now. Learns nothing from it."""
-        return self._best(fit, self.costs(fit, ask, now_s), ask, now_s)
+    def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
+        costs = self.costs(fit, ask, now_s)
+        best = self._best(fit, costs, ask, now_s)
+        bar_s = min([cost.seconds for each, cost in zip(fit, costs, strict=True) if each in best])
+        if best[0].name == ask.home:
+            bar_s = self._bar_s(bar_s)
+        parts = [
+            Part(cost.seconds, cost.terms)
+            if backend in best
+            else part_of(backend, cost, best[0], bar_s, ask, now_s)
+            for backend, cost in zip(fit, costs, strict=True)
+        ]
+        return Explanation(best, parts)
 
-    def bar_s(self, home_s: float) -> float:
-        """What another must cost less than for a session to leave a home that costs `home_s`."""
+    def follow(self, new: Policy, backends: Sequence[Backend]) -> None:
+        assert isinstance(new, TokenCost)
+        self._strict = new._strict
+        stay = set(backends)
+        self._given = {each: tokens for each, tokens in self._given.items() if each in stay}
+        self._seen = {each: at for each, at in self._seen.items() if each in stay}
+        if not self._seen:  # all backends are new: there is nothing to compare
+            self._trying, self._speeds = False, UNKNOWN
+
+    def _bar_s(self, home_s: float) -> float:
+        """A session leaves a home that costs `home_s` for a backend that costs less than this."""
         return home_s - STRICT_S_MAX if self._strict else home_s / (1.0 + STAYS)
 
     def _best(
         self, fit: Sequence[Backend], costs: Sequence[Cost], ask: Ask, now_s: float
     ) -> list[Backend]:
-        """A session's home, where that is no dearer than it may be; else the cheapest, and of
-        several those that were given least.
+        """The session's home, if its cost is within the bar. Otherwise the cheapest backends, and
+        among equals those that were given the fewest tokens.
 
-        One that has a penalty only where all have, or the others are too dear: it is empty because
-        it fails, and what is empty costs less than the penalty where others have much to do.
+        A backend with a penalty is taken only if all have one, or the others cost far more. It is
+        empty because it fails. Where the others have much to do, an empty backend with its penalty
+        would still cost less.
         """
         client = ask.client
         seconds = [cost.seconds for cost in costs]
@@ -161,7 +156,7 @@ class TokenCost:
         if ask.home is not None:
             for place, backend in enumerate(fit):
                 may = self._strict or not backend.penalty.read(now_s, client)
-                if backend.name == ask.home and may and self.bar_s(seconds[place]) <= lowest_s:
+                if backend.name == ask.home and may and self._bar_s(seconds[place]) <= lowest_s:
                     return [backend]
         best = [backend for place, backend in enumerate(fit) if seconds[place] == lowest_s]
         if len(best) == 1:
@@ -171,14 +166,14 @@ class TokenCost:
         return [backend for backend, tokens in zip(best, given, strict=True) if tokens == least]
 
     def given_tokens(self, backend: Backend) -> float:
-        """Tokens of prompts and answers that it was given of about the last hundred requests."""
+        """The tokens, of prompts and answers, that it was given with the last hundred requests."""
         return self._given.get(backend, 0.0)
 
     def _compare(self, fit: Sequence[Backend], now_s: float) -> None:
-        """See how fast each is beside the others, and forget some of what each was given.
+        """Compare the backends' speeds, and let older requests count less in what each was given.
 
-        Beside all that were asked of late, not only those that this request may go to: the speeds
-        of two subsets have different means.
+        All backends that were fit recently are compared, not only those of this request. Two
+        subsets have different mean speeds.
         """
         for backend in fit:
             self._seen[backend] = self._choices
@@ -212,7 +207,7 @@ class TokenCost:
         mean_s, step_s, token_s, apart, _ = self._speeds
         mean = (mean_s, 1.0)
         others = min(1.0, others * self._waiting / self._count)
-        # Where nearly all of every prompt is cached: none is quicker than a step.
+        # No prefill is quicker than a step, even if nearly all of every prompt is cached.
         later /= max(self._prefills_s / self._count, step_s)
         output, prompts = ask.output_tokens, ask.prompts
         client = ask.client
@@ -241,3 +236,8 @@ class TokenCost:
                 )
             )
         return costs
+
+
+def _session_of(ask: Ask) -> str:
+    """The key of a session at one model. Another model's cache holds nothing of it."""
+    return f"{(ask.model or '')[:NAME_MAX]} {ask.session}"

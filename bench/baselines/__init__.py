@@ -4,14 +4,14 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Final
 
-from bench.baselines.baseline import Baseline
-from bench.baselines.chwbl_tokens import ChwblTokens
-from bench.baselines.dynamo import Dynamo
-from bench.baselines.kv_aware import KvAware
-from bench.baselines.llm_d_sticky import LlmDSticky
-from bench.baselines.lmetric import LMetric
-from bench.baselines.oracle import Oracle
-from bench.baselines.view import View
+from penstock.bench.baselines.baseline import Baseline
+from penstock.bench.baselines.chwbl_tokens import ChwblTokens
+from penstock.bench.baselines.dynamo import Dynamo
+from penstock.bench.baselines.kv_aware import KvAware
+from penstock.bench.baselines.llm_d_sticky import LlmDSticky
+from penstock.bench.baselines.lmetric import LMetric
+from penstock.bench.baselines.oracle import Oracle
+from penstock.bench.baselines.view import View
 
 BASELINES: Final[MappingProxyType[str, Callable[[View], Baseline]]] = MappingProxyType(
     {

@@ -1,17 +1,24 @@
-"""A rule over a view, as a policy of the gate."""
+"""A rule over a view, as a policy of the gate.
+
+It is never compiled, so it cannot inherit from the compiled `SimplePolicy`.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from random import Random
+from typing import ClassVar
 
-from balancing.ask import Ask
-from balancing.backend import Backend
-from balancing.policies.policy import cheapest
-from bench.baselines.view import Seen, View
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.policies.policy import Explanation, Part, Policy, cheapest
+from penstock.bench.baselines.view import Seen, View
 
 
 class Baseline(ABC):
-    """Takes the backend of least cost; a subclass says what a place there costs."""
+    """Takes the backend of least cost. A subclass says what a place there costs."""
+
+    needs_sessions: ClassVar[bool] = False
+    needs_prefixes: ClassVar[bool] = False
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -25,6 +32,18 @@ class Baseline(ABC):
     def allowed(self, backends: list[Seen]) -> list[Seen]:
         """Those that come into question, at least one."""
         return backends
+
+    def home(self, ask: Ask) -> str | None:
+        return None
+
+    def remember(self, ask: Ask, chosen: Backend) -> None:
+        return  # it learns nothing of sessions
+
+    def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
+        return Explanation([], [Part()] * len(fit))
+
+    def follow(self, new: Policy, backends: Sequence[Backend]) -> None:
+        return  # experiments have no reload
 
     @abstractmethod
     def cost(self, backend: Seen) -> float:

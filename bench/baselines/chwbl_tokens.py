@@ -6,9 +6,9 @@ bound is 1.25 x the mean (Mirrokni and others, "Consistent Hashing with Bounded 
 
 from typing import Final
 
-from balancing.ring import Ring
-from bench.baselines.baseline import Baseline
-from bench.baselines.view import Seen, View
+from penstock.balancing.ring import Ring
+from penstock.bench.baselines.baseline import Baseline
+from penstock.bench.baselines.view import Seen, View
 
 BOUND: Final = 1.25
 

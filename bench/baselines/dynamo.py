@@ -4,8 +4,8 @@ Cost in blocks: prefill under way + prompt - overlap, and the blocks of all that
 request is from its placing to its end, + the prompt.
 """
 
-from bench.baselines.baseline import Baseline
-from bench.baselines.view import Seen
+from penstock.bench.baselines.baseline import Baseline
+from penstock.bench.baselines.view import Seen
 
 
 class Dynamo(Baseline):

@@ -4,9 +4,9 @@ Cost: (this request's prefill after credit for cached tokens + prefill under way
 (requests + 1); the least wins. Events are taken to be immediate.
 """
 
-from bench.baselines.lmetric import LMetric
-from bench.baselines.view import Seen
-from bench.routing.trace import Arrival, block_hashes
+from penstock.bench.baselines.lmetric import LMetric
+from penstock.bench.baselines.view import Seen
+from penstock.bench.routing.trace import Arrival, block_hashes
 
 
 class KvAware(LMetric):

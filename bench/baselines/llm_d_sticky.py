@@ -7,8 +7,8 @@ with the fewest uncached tokens in flight, this request's included.
 
 from typing import Final
 
-from bench.baselines.baseline import Baseline
-from bench.baselines.view import Seen
+from penstock.bench.baselines.baseline import Baseline
+from penstock.bench.baselines.view import Seen
 
 WARM_SHARE: Final = 0.8
 T_MAX_S: Final = 18.0

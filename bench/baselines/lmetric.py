@@ -1,7 +1,7 @@
 """LMetric: new prefill tokens times batch size, no weight to tune (arXiv 2603.15202, abstract)."""
 
-from bench.baselines.baseline import Baseline
-from bench.baselines.view import Seen
+from penstock.bench.baselines.baseline import Baseline
+from penstock.bench.baselines.view import Seen
 
 
 class LMetric(Baseline):

@@ -5,10 +5,10 @@ tokens. For each engine the time that this request would take, all that is queue
 plus what it takes from those that run: prefill in its way, and decode beside it.
 """
 
-from bench.baselines.baseline import Baseline
-from bench.baselines.kv_aware import uncached_in_engine
-from bench.baselines.view import Seen
-from bench.sim.profiles import Gpu
+from penstock.bench.baselines.baseline import Baseline
+from penstock.bench.baselines.kv_aware import uncached_in_engine
+from penstock.bench.baselines.view import Seen
+from penstock.bench.sim.profiles import Gpu
 
 
 class Oracle(Baseline):

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from bench.routing.trace import BLOCK_TOKENS, Arrival
-from bench.sim.engine import Engine
+from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival
+from penstock.bench.sim.engine import Engine
 
 SHADOW_SHARE: Final = 0.8
 

@@ -9,7 +9,8 @@ import json
 from functools import cache
 from typing import Any, Final
 
-from bench.peers.peer import KEY, MODEL
+from penstock.bench.client import post
+from penstock.bench.peers.peer import KEY, MODEL
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -139,11 +140,8 @@ def chat_request(*, events: int = 0, interval_ms: int = 0, prompt_bytes: int = 0
     if events:
         body |= {"stream": True, "seed": interval_ms}
     content = json.dumps(body).encode()
-    return (
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\nuser-agent: bench\r\n"
-        b"accept: */*\r\nauthorization: Bearer %b\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n%b" % (KEY.encode(), len(content), content)
-    )
+    headers = b"user-agent: bench\r\naccept: */*\r\nauthorization: Bearer %b\r\n" % KEY.encode()
+    return post("/v1/chat/completions", content, headers)
 
 
 def dechunked(body: bytes) -> bytes | None:

@@ -2,7 +2,7 @@
 
 Not a vLLM server, only its bytes: the streams' events are made beforehand and
 sent by one timer wheel. It answers /health, /v1/models and, to any POST, a
-plain or a streamed chat answer. Prints its port. `python -m bench.overhead.backend`.
+plain or a streamed chat answer. Prints its port. `python -m penstock.bench.overhead.backend`.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from typing import Final, cast
 
 import uvloop
 
-from bench.overhead import answers
-from bench.overhead.wheel import Wheel
+from penstock.bench.overhead import answers
+from penstock.bench.overhead.wheel import Wheel
 
 BACKLOG: Final = 4_096
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)")

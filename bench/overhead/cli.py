@@ -6,30 +6,24 @@ stream and request through penstock was whole, 1 when some was not or no peer
 could start, 2 on a usage error.
 """
 
-import argparse
-import os
-import platform
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
-import msgspec
-
-from bench.arguments import count, nonnegative
-from bench.overhead.plan import DEFAULT, QUICK, Plan
-from bench.overhead.results import DIRECT, Results
-from bench.overhead.rounds import Rounds
-from bench.overhead.table import MEASURED, table
-from bench.peers.field import Peer, peers, start_all
-from bench.peers.peer import Running
-from bench.processes import announced_port, python, start, stop
+from penstock.bench.arguments import count, nonnegative
+from penstock.bench.overhead.plan import DEFAULT, QUICK, Plan
+from penstock.bench.overhead.results import DIRECT, Results
+from penstock.bench.overhead.rounds import Rounds
+from penstock.bench.overhead.table import MEASURED, table
+from penstock.bench.peers.field import Peer, peers, start_all
+from penstock.bench.peers.peer import Running
+from penstock.bench.processes import start_server, stop
+from penstock.bench.report import machine, save
 
 # With one backend behind them their rules have nothing to choose: the cheapest where one costs.
 DEFAULT_PEERS: Final = (
@@ -37,8 +31,8 @@ DEFAULT_PEERS: Final = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    options = _parser().parse_args(argv)
+def run(options: Namespace) -> int:
+    """Print the table; returns the exit status."""
     plan = _plan(options)
     with ExitStack() as stack, TemporaryDirectory(prefix="penstock-bench-") as folder:
         backend = start_backend()
@@ -50,19 +44,13 @@ def main(argv: Sequence[str]) -> int:
         if not running:
             return 1
         results = Rounds(plan, backend, running).run()
-    command = shlex.join(["penstock", "bench", "overhead", *argv])
-    print(report(command, plan, results, running, missing))
-    if options.json is not None:
-        _save(options.json, command, results, running)
+    print(report(plan, results, running, missing))
+    save(options.json, _content(options.command, results, running))
     ours = {subject for subject in results.faulty if subject.split()[0] in (MEASURED, DIRECT)}
     return 1 if ours else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock bench overhead",
-        description="CPU, latency and memory of penstock beside other proxies.",
-    )
+def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=count, metavar="N", help="rounds (default 2)")
     parser.add_argument("--quick", action="store_true", help="three minutes, rough figures")
     parser.add_argument(
@@ -79,10 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds for measurements to be repeated that others disturbed (default 30)",
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write every round's values")
-    return parser
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: Namespace) -> Plan:
     plan = QUICK if options.quick else DEFAULT
     if options.rounds is not None:
         plan = plan.of_rounds(options.rounds)
@@ -92,12 +79,11 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def start_backend() -> Running:
-    process = start(python("bench.overhead.backend"), stdout=PIPE, stderr=DEVNULL)
-    return Running("", announced_port(process), process.pid, process)
+    process, port = start_server("penstock.bench.overhead.backend")
+    return Running("", port, process.pid, process)
 
 
 def report(
-    command: str,
     plan: Plan,
     results: Results,
     running: dict[str, Running],
@@ -105,14 +91,10 @@ def report(
 ) -> str:
     """The table with what is needed to read it."""
     versions = ", ".join(peer.version for peer in running.values())
-    today = datetime.now(UTC).date().isoformat()
     lines = [
-        f"$ {command}",
-        "",
         table(results, plan, list(running)),
         "",
-        f"{today}, {os.cpu_count()} cores shared by peer, backend and load client, "
-        f"CPython {platform.python_version()}, {versions}.",
+        f"{machine('peer, backend and load client')}, {versions}.",
         f"Medians of {plan.rounds} alternating rounds ({plan.wide.rounds} with "
         f"{plan.wide.streams:,} streams, {plan.requests[-1].rounds} with one and with long "
         "prompts), in parentheses the least and the greatest round.",
@@ -132,12 +114,11 @@ def report(
     return "\n".join(lines)
 
 
-def _save(path: Path, command: str, results: Results, running: dict[str, Running]) -> None:
-    content = {
+def _content(command: str, results: Results, running: dict[str, Running]) -> dict[str, Any]:
+    return {
         "command": command,
         "versions": {name: peer.version for name, peer in running.items()},
         "values": results.values,
         "saturated": results.saturated,
         "faults": results.faults,
     }
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")

@@ -1,4 +1,4 @@
-"""The load client, one process for one load: `python -m bench.overhead.client LOAD`.
+"""The load client, one process for one load: `python -m penstock.bench.overhead.client LOAD`.
 
 LOAD is a load as JSON (see `loads`); the report is printed as JSON.
 """
@@ -9,8 +9,14 @@ import sys
 import msgspec
 import uvloop
 
-from bench.overhead import first_byte, plain, streams
-from bench.overhead.loads import FirstByteLoad, FirstByteReport, Load, LoadReport, StreamLoad
+from penstock.bench.overhead import first_byte, plain, streams
+from penstock.bench.overhead.loads import (
+    FirstByteLoad,
+    FirstByteReport,
+    Load,
+    LoadReport,
+    StreamLoad,
+)
 
 
 async def report_of(load: Load) -> LoadReport | FirstByteReport:

@@ -8,8 +8,8 @@ import asyncio
 from time import monotonic
 from typing import Final, cast
 
-from bench.overhead import answers
-from bench.overhead.loads import FirstByteLoad, FirstByteReport
+from penstock.bench.overhead import answers
+from penstock.bench.overhead.loads import FirstByteLoad, FirstByteReport
 
 WARM_TURNS: Final = 20
 ANSWER_S: Final = 5.0

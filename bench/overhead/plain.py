@@ -11,9 +11,9 @@ from collections import Counter
 from time import monotonic
 from typing import Final, cast
 
-from bench import meter
-from bench.overhead import answers
-from bench.overhead.loads import LoadReport, RequestLoad
+from penstock.bench import meter
+from penstock.bench.overhead import answers
+from penstock.bench.overhead.loads import LoadReport, RequestLoad
 
 TICK_S: Final = 0.001
 _BODY: Final = answers.PLAIN_BODY

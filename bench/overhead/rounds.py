@@ -5,30 +5,27 @@ on the machine during the run changes all of them.
 """
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
-
-from bench.meter import peak_memory_of
-from bench.overhead.loads import (
+from penstock.bench.meter import peak_memory_of
+from penstock.bench.overhead.loads import (
     FirstByteLoad,
     FirstByteReport,
-    Load,
     LoadReport,
     RequestLoad,
     StreamLoad,
 )
-from bench.overhead.plan import Plan, Requests, Streams
-from bench.overhead.results import DIRECT, Results
-from bench.overhead.scraper import scraped
-from bench.peers.peer import Running
-from bench.processes import NotStarted, python
-from bench.routing.outcome import quantile
+from penstock.bench.overhead.plan import Plan, Requests, Streams
+from penstock.bench.overhead.results import DIRECT, Results
+from penstock.bench.peers.peer import Running
+from penstock.bench.processes import NotStarted, report_of
+from penstock.bench.report import say
+from penstock.bench.routing.outcome import quantile
+from penstock.bench.scraper import scraped
 
+CLIENT: Final = "penstock.bench.overhead.client"
 CLIENT_S: Final = 60.0
 # Peers of the wide load, beside direct: the measured one and whom it is compared with.
 WIDE: Final = ("penstock", "nginx", "smg", "vllm-router")
@@ -39,8 +36,6 @@ LOAD_CORE_SHARE_MAX: Final = 0.85
 # A measurement is taken again when others used more than this share of a core
 # during it, as long as the plan has time for repeats.
 OTHERS_SHARE_MAX: Final = 0.25
-
-R = TypeVar("R", LoadReport, FirstByteReport)
 
 
 def order(names: list[str], number: int) -> list[str]:
@@ -68,7 +63,7 @@ class Rounds:
         for requests in plan.requests:
             self._each(requests, peers)
         for number in range(plan.rounds):
-            _say(f"first byte, round {number + 1} of {plan.rounds}")
+            say(f"first byte, round {number + 1} of {plan.rounds}")
             self._first_byte(number)
         wide = [label for label in peers if label.split()[0] in WIDE]
         self._each(plan.wide, [DIRECT, *wide])
@@ -79,11 +74,11 @@ class Rounds:
     def _each(self, what: Streams | Requests, labels: Sequence[str]) -> None:
         for number in range(what.rounds):
             for label in order(list(labels), number):
-                _say(f"{what.metric}, round {number + 1} of {what.rounds}: {label}")
+                say(f"{what.metric}, round {number + 1} of {what.rounds}: {label}")
                 began_s = time.monotonic()
                 try:
                     while not self._measure(what, label):
-                        _say("others were busy: again")
+                        say("others were busy: again")
                         self._repeats_left_s -= time.monotonic() - began_s
                         began_s = time.monotonic()
                 except (NotStarted, ProcessLookupError, OSError) as error:
@@ -95,7 +90,7 @@ class Rounds:
         wide = what is self._plan.wide
         peer = self._peers.get(label)
         with scraped(peer.metrics_port if wide and peer else None):
-            report = run_client(load, LoadReport)
+            report = report_of(CLIENT, load, LoadReport, CLIENT_S)
         if not self._note(what.metric, label, report, load.wanted_per_s):
             return False
         if wide:
@@ -137,7 +132,8 @@ class Rounds:
         for label in order(list(self._peers), number):
             ports = {name: self._port(name) for name in order([DIRECT, label], number)}
             try:
-                report = run_client(FirstByteLoad(ports, self._plan.turns), FirstByteReport)
+                load = FirstByteLoad(ports, self._plan.turns)
+                report = report_of(CLIENT, load, FirstByteReport, CLIENT_S)
             except NotStarted as error:
                 self.results.fault("first byte", label, str(error))
                 continue
@@ -193,20 +189,3 @@ class Rounds:
     def _pids(self, name: str) -> dict[str, int]:
         own = {"backend": self._backend.pid}
         return own if name == DIRECT else own | {"peer": self._peers[name].pid}
-
-
-def run_client(load: Load, kind: type[R]) -> R:
-    """Run the client process for one load. Raises NotStarted when it gives no report."""
-    command = python("bench.overhead.client", msgspec.json.encode(load).decode())
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=CLIENT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise NotStarted(f"the client took more than {CLIENT_S:g} s") from None
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise NotStarted(f"the client failed: {''.join(last)}")
-    return msgspec.json.decode(done.stdout, type=kind)
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

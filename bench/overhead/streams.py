@@ -10,10 +10,10 @@ from collections import Counter
 from time import monotonic
 from typing import Final, cast
 
-from bench import meter
-from bench.overhead import answers
-from bench.overhead.histogram import Histogram
-from bench.overhead.loads import LoadReport, StreamLoad
+from penstock.bench import meter
+from penstock.bench.overhead import answers
+from penstock.bench.overhead.histogram import Histogram
+from penstock.bench.overhead.loads import LoadReport, StreamLoad
 
 _PERCENTS: Final = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
 # After this the streams should have ended; what has not is broken.

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.overhead.plan import Plan
-from bench.overhead.results import DIRECT, Results
+from penstock.bench.overhead.plan import Plan
+from penstock.bench.overhead.results import DIRECT, Results
+from penstock.bench.report import head, row
 
 # The measured one over each of these.
 RATIOS: Final = ("nginx", "vllm-router", "smg", "aiohttp")
@@ -88,10 +89,10 @@ def table(results: Results, plan: Plan, peers: Sequence[str]) -> str:
     measured = next((label for label in peers if label.split()[0] == MEASURED), "")
     others = [label for label in peers if measured and label.split()[0] in RATIOS]
     heads = ["", *subjects, *(f"{MEASURED} / {label.split()[0]}" for label in others)]
-    lines = [heads, ["---", *("---:" for _ in heads[1:])]]
-    for row in rows(plan):
-        cells = [cell(results, row, subject) for subject in subjects]
+    lines = [head(*heads)]
+    for each in rows(plan):
+        cells = [cell(results, each, subject) for subject in subjects]
         if any(text != "-" for text in cells):
-            ratios = [ratio_cell(results, row, measured, label) for label in others]
-            lines.append([row.label, *cells, *ratios])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            ratios = [ratio_cell(results, each, measured, label) for label in others]
+            lines.append(row(each.label, *cells, *ratios))
+    return "\n".join(lines)

@@ -7,12 +7,12 @@ from typing import Final
 
 import uvloop
 
-from bench import meter
-from bench.peers.fleet import Fleet, Work
-from bench.peers.peer import Running
-from bench.peers.prompt import Prompt
-from bench.peers.replay import Sample, faults, replay
-from bench.routing.outcome import Outcome, quantile
+from penstock.bench import meter
+from penstock.bench.peers.fleet import Fleet, Work
+from penstock.bench.peers.peer import Running
+from penstock.bench.peers.prompt import Prompt
+from penstock.bench.peers.replay import Sample, faults, replay
+from penstock.bench.routing.outcome import Outcome, quantile
 
 # Above this share of a core a process of one thread is behind; the peer's own latency is then that
 # of a queue, and with the fleet's or the client's it is not the peer that is measured.

@@ -6,35 +6,28 @@ Exit 0 when all of penstock's were whole, 1 when some were not or no peer could 
 error.
 """
 
-import argparse
-import os
-import platform
-import shlex
-import sys
-import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
-import orjson
-
-from bench.arguments import count, positive
-from bench.meter import peak_memory_of
-from bench.peers.cell import Cell, measure
-from bench.peers.field import Peer, peers, start_all
-from bench.peers.fleet import Fleet
-from bench.peers.peer import Running
-from bench.peers.prompt import Prompt
-from bench.peers.report import both_table, peers_table
-from bench.peers.workload import Workload
-from bench.routing.cell import workload
-from bench.routing.generators import GENERATORS
-from bench.routing.trace import Arrival, UnknownFormat
-from bench.sim.profiles import GPUS
+from penstock.bench.arguments import count, positive
+from penstock.bench.meter import peak_memory_of
+from penstock.bench.peers.cell import Cell, measure
+from penstock.bench.peers.field import Peer, peers, start_all
+from penstock.bench.peers.fleet import Fleet
+from penstock.bench.peers.peer import Running
+from penstock.bench.peers.prompt import Prompt
+from penstock.bench.peers.report import both_table, peers_table
+from penstock.bench.peers.workload import Workload
+from penstock.bench.report import machine, save, say
+from penstock.bench.routing.cell import workload
+from penstock.bench.routing.generators import GENERATORS
+from penstock.bench.routing.trace import Arrival, UnknownFormat
+from penstock.bench.sim.profiles import GPUS
 
 PEERS: Final = (
     "penstock,penstock:least_tokens,penstock:session,nginx,HAProxy,Envoy,smg,smg:cache_aware,vllm-router,"
@@ -43,34 +36,31 @@ PEERS: Final = (
 WARM_REQUESTS: Final = 20
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit status."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+def run(options: Namespace) -> int:
+    """Print the tables; returns the exit status. Raises ArgumentTypeError."""
     try:
         rounds = [_workloads(options, number + 1) for number in range(options.rounds)]
         prompts = {workload: workload.prompts() for each in rounds for workload in each}
     except UnknownFormat as error:
-        parser.error(str(error))
+        raise ArgumentTypeError(str(error)) from None
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-bench-")))
         fleet = stack.enter_context(Fleet(options.servers, options.profile, options.speedup))
         running, missing = start_all(options.peers, fleet.ports, folder, stack)
-        run = Run(options, fleet, running, missing)
-        run.warm()
+        played = Run(options, fleet, running, missing)
+        played.warm()
         for number, workloads in enumerate(rounds):
             for workload in workloads:
-                run.measure(number, workload, prompts[workload])
-        memory = {peer: peak_memory_of(each.pid) / 2**20 for peer, each in run.alive.items()}
-    print(f"$ {shlex.join(['penstock', 'bench', 'peers', *argv])}")
+                played.measure(number, workload, prompts[workload])
+        memory = {peer: peak_memory_of(each.pid) / 2**20 for peer, each in played.alive.items()}
     for workload in rounds[0]:
-        mine = {peer: run.cells.get((workload.name, peer), []) for peer in running}
+        mine = {peer: played.cells.get((workload.name, peer), []) for peer in running}
         print(f"\n{workload.title}, load {workload.load:g}\n")
         print(peers_table(mine, missing, memory))
         if options.virtual:
             print(f"\n{both_table(mine, workload.in_virtual_time)}")
     print(_about(options, running))
-    ours = [runs for (_, peer), runs in run.cells.items() if peer.name == "penstock"]
+    ours = [runs for (_, peer), runs in played.cells.items() if peer.name == "penstock"]
     broken = any(cell.faults for runs in ours for cell in runs)
     return 1 if broken or not running else 0
 
@@ -80,7 +70,7 @@ class Run:
 
     def __init__(
         self,
-        options: argparse.Namespace,
+        options: Namespace,
         fleet: Fleet,
         running: Mapping[Peer, Running],
         missing: dict[Peer, str],
@@ -95,7 +85,7 @@ class Run:
         """A few requests through each: connections, and what a first one imports."""
         prompts = [Prompt.of(Arrival(0.05 * n, 300, 8), "warm") for n in range(WARM_REQUESTS)]
         for peer, running in self.alive.items():
-            _say(f"warm: {peer.label}")
+            say(f"warm: {peer.label}")
             measure(running, self._fleet, prompts, 1.0)
 
     def measure(self, number: int, workload: Workload, prompts: Sequence[Prompt]) -> None:
@@ -104,18 +94,17 @@ class Run:
         Random(number).shuffle(peers)
         for peer in peers:
             running = self.alive[peer]
-            _say(f"round {number + 1}, {workload.title}: {peer.label}")
+            say(f"round {number + 1}, {workload.title}: {peer.label}")
             cell = measure(running, self._fleet, prompts, self._options.speedup)
             self.cells.setdefault((workload.name, peer), []).append(cell)
             status = running.process.poll()
             if status is not None:
                 del self.alive[peer]
                 self._missing[peer] = f"it ended with status {status} in round {number + 1}"
-            if self._options.json is not None:
-                _save(self._options.json, self.cells)
+            save(self._options.json, {"cells": _rows(self.cells)})
 
 
-def _workloads(options: argparse.Namespace, seed: int) -> list[Workload]:
+def _workloads(options: Namespace, seed: int) -> list[Workload]:
     length_s = options.seconds * options.speedup
     return [
         Workload(name, options.profile, options.servers, load or options.load, length_s, seed)
@@ -123,12 +112,10 @@ def _workloads(options: argparse.Namespace, seed: int) -> list[Workload]:
     ]
 
 
-def _about(options: argparse.Namespace, running: Mapping[Peer, Running]) -> str:
+def _about(options: Namespace, running: Mapping[Peer, Running]) -> str:
     versions = ", ".join(dict.fromkeys(each.version for each in running.values()))
-    today = datetime.now(UTC).date().isoformat()
     return (
-        f"\n{today}, {os.cpu_count()} cores shared by peer, fleet and client, "
-        f"CPython {platform.python_version()}, {versions}.\n"
+        f"\n{machine('peer, fleet and client')}, {versions}.\n"
         f"{options.servers} x {options.profile}, {options.speedup:g} times as fast as they are; "
         f"{options.rounds} rounds of {options.seconds:g} s; latencies in the engines' seconds, "
         "CPU in real ones. vllm-router's kv_aware and cache_aware ask the servers for the tokens "
@@ -136,8 +123,8 @@ def _about(options: argparse.Namespace, running: Mapping[Peer, Running]) -> str:
     )
 
 
-def _save(path: Path, cells: Mapping[tuple[str, Peer], Sequence[Cell]]) -> None:
-    rows = [
+def _rows(cells: Mapping[tuple[str, Peer], Sequence[Cell]]) -> list[dict[str, Any]]:
+    return [
         {
             "workload": Path(name).name,
             "peer": peer.name,
@@ -153,18 +140,9 @@ def _save(path: Path, cells: Mapping[tuple[str, Peer], Sequence[Cell]]) -> None:
         for (name, peer), runs in cells.items()
         for cell in runs
     ]
-    path.write_bytes(orjson.dumps({"cells": rows}, option=orjson.OPT_INDENT_2))
 
 
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock bench peers",
-        description="penstock and other proxies before the same simulated fleet.",
-    )
+def arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     names = ", ".join(GENERATORS)
     add("--peers", type=peers, default=PEERS, metavar="A,B:RULE", help=f"(default {PEERS})")
@@ -184,7 +162,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--rounds", type=count, default=1, metavar="N", help="each with a seed of its own (1)")
     add("--virtual", action="store_true", help="beside penstock's policies: in virtual time")
     add("--json", type=Path, metavar="OUT", help="write every run's figures")
-    return parser
 
 
 def _workload(text: str) -> tuple[str, float]:

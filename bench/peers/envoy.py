@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import orjson
 
-from bench.peers import venvs
-from bench.peers.peer import Running, serve
-from bench.processes import NotStarted, free_port
+from penstock.bench.peers import venvs
+from penstock.bench.peers.peer import Running, serve
+from penstock.bench.processes import NotStarted, free_port
 
 _HTTP: Final = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3"
 _ROUTER: Final = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"

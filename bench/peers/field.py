@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from bench.peers import envoy, haproxy, litellm, nginx, ours, rust_routers
-from bench.peers.peer import Running, Start
-from bench.processes import NotStarted, stop
+from penstock.bench.peers import envoy, haproxy, litellm, nginx, ours, rust_routers
+from penstock.bench.peers.peer import Running, Start
+from penstock.bench.processes import NotStarted, stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """The simulated fleet behind all peers: one process, N servers of one profile."""
 
-import http.client
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from subprocess import DEVNULL, PIPE
@@ -9,8 +8,9 @@ from typing import Any, Final
 
 import orjson
 
-from bench.peers.peer import MODEL
-from bench.processes import NotStarted, first_lines, python, start, stop
+from penstock.bench.client import call
+from penstock.bench.peers.peer import MODEL
+from penstock.bench.processes import NotStarted, first_lines, python, start, stop
 
 # What a peer has queued must be done within this before the next is measured.
 REST_S: Final = 60.0
@@ -39,7 +39,7 @@ class Fleet(AbstractContextManager["Fleet"]):
     """`with Fleet(4, "70b-4xh100", speedup=5.0) as fleet:` - its servers' ports in `ports`."""
 
     def __init__(self, servers: int, profile: str, speedup: float) -> None:
-        command = python("proxy", "sim", "--port", "0", "--count", str(servers))
+        command = python("penstock.proxy", "sim", "--port", "0", "--count", str(servers))
         command += ["--profile", profile, "--speedup", str(speedup), "--model", MODEL]
         self._process = start(command, stdout=PIPE, stderr=DEVNULL)
         try:
@@ -75,12 +75,8 @@ class Fleet(AbstractContextManager["Fleet"]):
         return [orjson.loads(_call(port, "GET", "/sim/state")) for port in self.ports]
 
 
-def _call(port: int, method: str, path: str) -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10.0)
+def _call(port: int, method: str, path: str) -> bytes:
     try:
-        connection.request(method, path)
-        return connection.getresponse().read()
-    except (OSError, http.client.HTTPException) as error:
+        return call(port, method, path)[1]
+    except OSError as error:
         raise NotStarted(f"a simulated server is gone: {error}") from None
-    finally:
-        connection.close()

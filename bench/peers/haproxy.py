@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.peers.peer import Running, program, serve, version_of
-from bench.processes import free_port
+from penstock.bench.peers.peer import Running, program, serve, version_of
+from penstock.bench.processes import free_port
 
 _CONFIG: Final = """\
 global

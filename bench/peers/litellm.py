@@ -6,9 +6,9 @@ from typing import Final
 
 import orjson
 
-from bench.peers import venvs
-from bench.peers.peer import KEY, MODEL, Running, serve, url
-from bench.processes import free_port
+from penstock.bench.peers import venvs
+from penstock.bench.peers.peer import KEY, MODEL, Running, serve, url
+from penstock.bench.processes import free_port
 
 # It imports for 9 s where its files are cached, for 40 s where not.
 START_S: Final = 90.0

@@ -4,26 +4,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
-from bench.peers.peer import Running, url
-from bench.processes import announced_port, await_health, first_line, python, start, stop
+from penstock.bench import processes
+from penstock.bench.peers.peer import Running, url
+from penstock.bench.processes import await_health, python, start, start_server, stop
 
 
 def start_penstock(backends: Sequence[int], folder: Path, rule: str) -> Running:
-    arguments = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--policy", rule]
-    arguments += ["--log-level", "error"]
-    for port in backends:
-        arguments += ["--backend", url(port)]
-    process = start(python("proxy", "serve", *arguments), stdout=DEVNULL, stderr=PIPE)
+    options = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--policy", rule]
+    options += ["--log-level", "error"]
+    for backend in backends:
+        options += ["--backend", url(backend)]
+    process, port, admin_port = processes.start_penstock(["penstock.proxy"], *options)
     try:
-        words = first_line(process.stderr, b" listening on ").split()
-        port, admin_port = (
-            _port_in(words[at + 1]) for at, word in enumerate(words) if word == "on"
-        )
         await_health(port, process)
     except BaseException:
         stop(process)
         raise
-    asked = start(python("proxy", "--version"), stdout=PIPE, stderr=DEVNULL)
+    asked = start(python("penstock.proxy", "--version"), stdout=PIPE, stderr=DEVNULL)
     version = asked.communicate()[0].decode().strip()
     return Running(version, port, process.pid, process, admin_port)
 
@@ -32,11 +29,5 @@ def start_aiohttp(backends: Sequence[int], folder: Path, rule: str) -> Running:
     """Before the first backend only: it has no rule."""
     import aiohttp
 
-    command = python("bench.peers.passthrough", url(backends[0]))
-    process = start(command, stdout=PIPE, stderr=DEVNULL)
-    port = announced_port(process)
+    process, port = start_server("penstock.bench.peers.passthrough", url(backends[0]))
     return Running(f"aiohttp {aiohttp.__version__}", port, process.pid, process)
-
-
-def _port_in(address: str) -> int:
-    return int(address.rstrip(",").rpartition(":")[2])

@@ -1,7 +1,7 @@
 """A bare pass-through on aiohttp: what a proxy costs that is written the usual way.
 
 It streams chunks through and counts nothing. Prints its port.
-`python -m bench.peers.passthrough BACKEND_URL`.
+`python -m penstock.bench.peers.passthrough BACKEND_URL`.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ from subprocess import STDOUT
 from tempfile import TemporaryFile
 from typing import Final
 
-from bench.processes import NotStarted, await_health, start, stop
+from penstock.bench.processes import NotStarted, await_health, start, stop
 
 # What backends of the benchmarks serve, the name that some peers want to be told.
 MODEL: Final = "sim-model"

@@ -9,12 +9,13 @@ from typing import Final
 
 import orjson
 
-from bench.peers.peer import KEY, MODEL
-from bench.routing.trace import BLOCK_TOKENS, Arrival
-from bench.sim.prompt import render
-from bench.sim.text import TOKEN_BYTES, expected
+from penstock.bench.client import post
+from penstock.bench.peers.peer import KEY, MODEL
+from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival
+from penstock.bench.sim.prompt import render
+from penstock.bench.sim.text import TOKEN_BYTES, expected
 
-_HEADERS: Final = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
+_HEADERS: Final = {"authorization": f"Bearer {KEY}"}
 # What each proxy takes for the key of a session.
 _SESSION: Final = ("x-session-id", "x-smg-routing-key")
 
@@ -48,6 +49,12 @@ class Prompt:
     def headers(self) -> dict[str, str]:
         session = self.arrival.session
         return _HEADERS if session is None else _HEADERS | dict.fromkeys(_SESSION, session)
+
+    @property
+    def raw(self) -> bytes:
+        """The request as it goes on the wire."""
+        headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        return post("/v1/chat/completions", self.body, headers.encode())
 
     @property
     def answer(self) -> str:

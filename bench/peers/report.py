@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
-from bench.peers.cell import Cell
-from bench.peers.field import Peer
-from bench.routing.interval import half_width
-from bench.routing.outcome import quantile
+from penstock.bench.peers.cell import Cell
+from penstock.bench.peers.field import Peer
+from penstock.bench.report import head, row
+from penstock.bench.routing.interval import half_width
+from penstock.bench.routing.outcome import quantile
 
 _SHOWN: Final = (
     ("ttft_mean_s", "TTFT mean ms", 1e3, 0),
@@ -41,10 +42,10 @@ def peers_table(
     With three rounds and more their 95 % intervals; with any, what the same requests took through
     the first peer. Short prompts are those below cell.SHORT_TOKENS.
     """
-    lines = [_line(_HEADS), _line(["---", *["---:"] * (len(_HEADS) - 1)])]
+    lines = [head(*_HEADS)]
     first = next(iter(cells.values()), ())
-    lines += [_line(_row(peer, runs, first, memory)) for peer, runs in cells.items() if runs]
-    lines += [f"| {peer.label} | did not run: {reason} |" for peer, reason in missing.items()]
+    lines += [row(*_cells(peer, runs, first, memory)) for peer, runs in cells.items() if runs]
+    lines += [row(peer.label, f"did not run: {reason}") for peer, reason in missing.items()]
     notes = {
         f"Saturated: {peer.label}, {text}."
         for peer, runs in cells.items()
@@ -53,7 +54,7 @@ def peers_table(
     return "\n".join([*lines, *([""] if notes else []), *sorted(notes)])
 
 
-def _row(
+def _cells(
     peer: Peer, runs: Sequence[Cell], first: Sequence[Cell], memory: Mapping[Peer, float]
 ) -> list[str]:
     shares = [fmean(of(cell.shares) for cell in runs) for of in (min, max)]
@@ -80,10 +81,10 @@ def both_table(
     http = {rule: cell.figures["ttft_mean_s"] for rule, cell in first.items() if cell.figures}
     there = {rule: virtual(rule)["ttft_mean_s"] for rule in http}
     ranks = [sorted(each, key=each.__getitem__) for each in (http, there)]
-    lines = [_line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
+    lines = [head(*heads)]
     for rule in http:
         places = [str(rank.index(rule) + 1) for rank in ranks]
-        lines.append(_line([rule, f"{1e3 * http[rule]:.0f}", f"{1e3 * there[rule]:.0f}", *places]))
+        lines.append(row(rule, f"{1e3 * http[rule]:.0f}", f"{1e3 * there[rule]:.0f}", *places))
     return "\n".join(lines)
 
 
@@ -123,7 +124,3 @@ def _faults(runs: Sequence[Cell]) -> str:
         for fault, count in cell.faults.items():
             counts[fault] = counts.get(fault, 0) + count
     return ", ".join(f"{count} x {fault}" for fault, count in counts.items()) or "0"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -7,9 +7,9 @@ vllm-router's `kv_aware` asks every backend for the tokens of every prompt (`/to
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.peers import venvs
-from bench.peers.peer import Running, serve, url
-from bench.processes import free_port
+from penstock.bench.peers import venvs
+from penstock.bench.peers.peer import Running, serve, url
+from penstock.bench.processes import free_port
 
 
 def start_smg(backends: Sequence[int], folder: Path, rule: str) -> Running:

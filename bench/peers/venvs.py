@@ -12,7 +12,7 @@ import venv
 from pathlib import Path
 from typing import Final
 
-from bench.processes import NotStarted
+from penstock.bench.processes import NotStarted
 
 PINS: Final = {
     "smg": "smg==1.13.0",

@@ -9,14 +9,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.peers.prompt import Prompt
-from bench.routing.cell import maker, recorded
-from bench.routing.experiment import Experiment
-from bench.routing.generators import GENERATORS
-from bench.routing.load import fitting
-from bench.routing.load import speedup as speedup_for
-from bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat
-from bench.sim.profiles import GPUS
+from penstock.bench.peers.prompt import Prompt
+from penstock.bench.routing.cell import maker, recorded
+from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.generators import GENERATORS
+from penstock.bench.routing.load import fitting
+from penstock.bench.routing.load import speedup as speedup_for
+from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat
+from penstock.bench.sim.profiles import GPUS
 
 # How often the length of the piece is fitted to its own work, so that its load is the one asked.
 FITS: Final = 5

@@ -1,4 +1,4 @@
-"""`penstock bench aborts`: how soon after a client leaves its backend is let go.
+"""`penstock bench aborts`: time from a client's leaving until its backend is free.
 
 In each phase of a request (queued while a tokenizer counts, connecting,
 prefill, decode, and a plain answer) clients leave in batches, by FIN, RST and
@@ -6,22 +6,22 @@ half-close in turn; a plain answer's are counted as prefill. Exit 0 when every
 phase's p99 is at most the limit, every leaving was counted, and nothing is left.
 """
 
-import argparse
 import asyncio
 import base64
-import shlex
 import statistics
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import uvloop
 
-from bench.arguments import count, names, positive
-from bench.reliability.leaving import (
+from penstock.bench.arguments import count, names, positive
+from penstock.bench.reliability.leaving import (
     OccupiedPort,
     TimedServer,
     Times,
@@ -29,7 +29,8 @@ from bench.reliability.leaving import (
     while_counted,
     while_dialled,
 )
-from bench.reliability.proxy_process import ProxyProcess
+from penstock.bench.reliability.proxy_process import Held, ProxyProcess
+from penstock.bench.report import head, row, verdict
 
 BATCH: Final = 50
 # No probe during a phase: connections and counters are those of the clients alone.
@@ -38,6 +39,8 @@ QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}
 TASKS_SLACK: Final = 2
 # A rendered /metrics is kept so long.
 SCRAPE_S: Final = 1.1
+# The proxy counts its tasks every 5 s, so a figure may be of a time when clients still left.
+TASKS_COUNTED_S: Final = 5.5 + SCRAPE_S
 # Longer than the simulated servers keep the connections of the first probes.
 PROBES_GONE_S: Final = 0.5
 _PROFILES: Final = {
@@ -98,9 +101,17 @@ async def measure(name: str, count: int) -> Phase:
         if sum(counted.values()) != count:
             faults.append(f"{count} left and {counted} were counted")
         after = await proxy.held()
-        if after.descriptors > before.descriptors or after.tasks > before.tasks + TASKS_SLACK:
+        until_s = monotonic() + TASKS_COUNTED_S
+        while _more(after, before) and monotonic() < until_s:
+            await asyncio.sleep(0.1)
+            after = await proxy.held()
+        if _more(after, before):
             faults.append(f"held before {before}, after {after}")
         return Phase(name, counted.get(phase, 0), times, faults)
+
+
+def _more(after: Held, before: Held) -> bool:
+    return after.descriptors > before.descriptors or after.tasks > before.tasks + TASKS_SLACK
 
 
 async def _batch(
@@ -141,31 +152,26 @@ def _config(stack: AsyncExitStack, name: str) -> dict[str, Any]:
     return {"tokens": {"estimator": "tiktoken", "file": str(folder / "ranks")}}
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="penstock bench aborts", description="How soon a leaving client's backend is free."
-    )
+def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--each", type=count, default=2_500, help="clients a phase (default 2,500)")
     phases = names("phase", _PROFILES)
     parser.add_argument(
         "--phases", type=phases, default=",".join(_PROFILES), help="which (default all)"
     )
     parser.add_argument("--limit-ms", type=positive, default=100.0, help="of the p99 (default 100)")
-    options = parser.parse_args(argv)
-    print(f"$ {shlex.join(['penstock', 'bench', 'aborts', *argv])}\n")
-    print("| phase | clients left | counted in it | p50 ms | p99 ms | max ms |")
-    print("|---|---:|---:|---:|---:|---:|")
+
+
+def run(options: Namespace) -> int:
+    """Print the table; returns the exit status."""
+    print(head("phase", "clients left", "counted in it", "p50 ms", "p99 ms", "max ms"))
     failures: list[str] = []
     for name in options.phases:
         phase = uvloop.run(measure(name, options.each))
         middle_s = statistics.median(phase.times_s)
         figures = (middle_s, phase.p99_s, max(phase.times_s))
-        cells = " | ".join(f"{each * 1e3:.1f}" for each in figures)
-        print(f"| {name} | {len(phase.times_s):,} | {phase.counted:,} | {cells} |", flush=True)
+        cells = [f"{each * 1e3:.1f}" for each in figures]
+        print(row(name, f"{len(phase.times_s):,}", f"{phase.counted:,}", *cells), flush=True)
         failures += [f"{name}: {fault}" for fault in phase.faults]
         if phase.p99_s * 1e3 > options.limit_ms:
             failures.append(f"{name}: p99 is over {options.limit_ms:g} ms")
-    for failure in failures:
-        print(f"\nFailed: {failure}")
-    return 1 if failures else 0
+    return verdict(failures)

@@ -1,17 +1,18 @@
 """Clients that send heads and bodies a byte at a time, in a process of their own.
 
-`python -m bench.reliability.attackers '{"port": …}'` opens them, waits until the
+`python -m penstock.bench.reliability.attackers '{"port": …}'` opens them, waits until the
 proxy has closed all of them, and prints how long each was let to live.
 """
 
 import asyncio
 import sys
-from functools import partial
 from time import monotonic
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 import uvloop
+
+from penstock.bench.client import ClientConnection
 
 # Opened in groups, so that it is slowness that is measured and not a burst of connects.
 GROUP: Final = 100
@@ -45,62 +46,38 @@ class Lives(msgspec.Struct):
     never: int = 0
 
 
-class Attacker(asyncio.Protocol):
-    """One connection that sends a beginning, and then a byte now and then."""
+async def _one(plan: Attack, beginning: bytes, lives_s: list[float], told: Lives) -> None:
+    """Send a beginning and then a byte now and then, until the proxy closes the connection."""
+    connection = await ClientConnection.dial(plan.port)
+    began_s = monotonic()
+    connection.send(beginning)
+    dripping = asyncio.create_task(_drip(connection, plan.drip_s))
+    await connection.gone()
+    lives_s.append(monotonic() - began_s)
+    dripping.cancel()
+    status = str(connection.answer.status or "none")
+    told.statuses[status] = told.statuses.get(status, 0) + 1
 
-    def __init__(self, beginning: bytes, drip_s: float, lives_s: list[float], told: Lives) -> None:
-        self._beginning = beginning
-        self._drip_s = drip_s
-        self._lives_s = lives_s
-        self._told = told
-        self._began_s = 0.0
-        self._got = b""
-        self._timer: asyncio.TimerHandle | None = None
-        self._transport = cast(asyncio.Transport, None)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(self._beginning)
-        self._began_s = monotonic()
-        self._drip()
-
-    def data_received(self, data: bytes) -> None:
-        self._got += data
-
-    def eof_received(self) -> None:
-        self._end()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end()
-
-    def _drip(self) -> None:
-        self._transport.write(b"x")
-        self._timer = asyncio.get_running_loop().call_later(self._drip_s, self._drip)
-
-    def _end(self) -> None:
-        if self._timer is None:
-            return
-        self._timer.cancel()
-        self._timer = None
-        self._lives_s.append(monotonic() - self._began_s)
-        status = self._got[9:12].decode("latin-1") or "none"
-        self._told.statuses[status] = self._told.statuses.get(status, 0) + 1
+async def _drip(connection: ClientConnection, drip_s: float) -> None:
+    while True:
+        connection.go_on(b"x")
+        await asyncio.sleep(drip_s)
 
 
 async def attack(plan: Attack) -> Lives:
     """Open all and wait for the proxy to close them."""
-    loop = asyncio.get_running_loop()
     told = Lives([], [], {})
     kinds = [(_HEAD, told.heads_s)] * plan.heads + [(_WHOLE_HEAD, told.bodies_s)] * plan.bodies
+    attackers = []
     for start in range(0, len(kinds), GROUP):
         for beginning, lives_s in kinds[start : start + GROUP]:
-            attacker = partial(Attacker, beginning, plan.drip_s, lives_s, told)
-            await loop.create_connection(attacker, "127.0.0.1", plan.port)
+            attackers.append(asyncio.create_task(_one(plan, beginning, lives_s, told)))
         await asyncio.sleep(GROUP_S)
-    until_s = monotonic() + max(plan.head_s, plan.body_s) + PATIENCE_S
-    while len(told.heads_s) + len(told.bodies_s) < len(kinds) and monotonic() < until_s:
-        await asyncio.sleep(0.05)
-    told.never = len(kinds) - len(told.heads_s) - len(told.bodies_s)
+    done, never = await asyncio.wait(attackers, timeout=max(plan.head_s, plan.body_s) + PATIENCE_S)
+    for each in done:
+        each.result()  # raises what went wrong here
+    told.never = len(never)
     return told
 
 

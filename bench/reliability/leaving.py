@@ -14,17 +14,19 @@ from typing import Final
 
 import orjson
 
-from bench.reliability.client import ClientConnection, Way
-from bench.reliability.proxy_process import ProxyProcess, descriptors
-from bench.sim.connection import Connection
-from bench.sim.server import SimServer
+from penstock.bench.client import ClientConnection, Way, get, post
+from penstock.bench.meter import descriptors
+from penstock.bench.reliability.proxy_process import ProxyProcess
+from penstock.bench.report import BenchError
+from penstock.bench.sim.connection import Connection
+from penstock.bench.sim.server import SimServer
 
 # What keeps a tokenizer busy for a quarter of a second: three prompts near the limit, each one
 # word, which is the slowest there is to cut. Those who leave wait behind them.
 STOPPERS: Final = 3
 STOPPER_PROMPT: Final = "ab" * 120_000
 STEP_S: Final = 10.0
-HEALTH: Final = b"GET /health HTTP/1.1\r\nhost: bench\r\n\r\n"
+HEALTH: Final = get("/health")
 _WAYS: Final = tuple(Way)
 
 Times = list[float]
@@ -43,22 +45,18 @@ class TimedServer(SimServer):
 
 
 async def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for a condition; raises SystemExit with `what` when it does not come."""
+    """Wait for a condition. Raises BenchError with `what` when it does not come."""
     try:
         async with asyncio.timeout(STEP_S):
             while not holds():
                 await asyncio.sleep(0.001)
     except TimeoutError:
-        raise SystemExit(f"penstock bench aborts: not within {STEP_S:g} s: {what}") from None
+        raise BenchError(f"not within {STEP_S:g} s: {what}") from None
 
 
 def request(prompt: str = "Once upon a time", tokens: int = 5_000, *, stream: bool) -> bytes:
     body = {"model": "sim-model", "prompt": prompt, "max_tokens": tokens, "stream": stream}
-    content = orjson.dumps(body)
-    return (
-        b"POST /v1/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n%b" % (len(content), content)
-    )
+    return post("/v1/completions", orjson.dumps(body))
 
 
 async def dial(proxy: ProxyProcess, count: int) -> list[ClientConnection]:
@@ -97,10 +95,10 @@ async def at_a_server(
 
 
 def _running(server: TimedServer, clients: Sequence[ClientConnection]) -> int:
-    """Requests that a server works for; raises SystemExit when one was refused instead."""
+    """Requests that a server works for. Raises BenchError when one was refused instead."""
     for client in clients:
         if client.answer.status not in (0, 200):
-            raise SystemExit(f"penstock bench aborts: refused: {bytes(client.answer.body)!r}")
+            raise BenchError(f"refused: {bytes(client.answer.body)!r}")
     return server.engine.running
 
 
@@ -115,7 +113,7 @@ async def while_dialled(proxy: ProxyProcess, count: int) -> Times:
         left = (descriptors(proxy.pid) - idle + 1) // 2  # each had its own and its backend's
         times += [perf_counter() - began_s] * (count - left - len(times))
         if perf_counter() - began_s > STEP_S:
-            raise SystemExit(f"penstock bench aborts: {left} dials go on")
+            raise BenchError(f"{left} dials go on")
         await asyncio.sleep(0.001)
     await gone(clients)
     return times

@@ -1,4 +1,4 @@
-"""`python -m bench.reliability.metered FILE serve …`: a proxy that meters the turns of its loop.
+"""A proxy that meters its loop: `python -m penstock.bench.reliability.metered FILE serve …`.
 
 The longest turn since somebody wrote a zero there, in seconds of the loop's own CPU time, stands in
 FILE as one float: what other processes took from the machine meanwhile is not in it. A call in
@@ -60,4 +60,4 @@ def _metered(path: Path, run: Callable[..., Any]) -> Callable[..., Any]:
 if __name__ == "__main__":
     uvloop.run = _metered(Path(sys.argv[1]), uvloop.run)
     sys.argv = ["penstock", *sys.argv[2:]]
-    runpy.run_module("proxy", run_name="__main__")
+    runpy.run_module("penstock.proxy", run_name="__main__")

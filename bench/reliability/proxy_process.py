@@ -1,21 +1,20 @@
 """A real proxy process, and what it holds: memory, descriptors, tasks, counters."""
 
 import asyncio
-import os
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, Self
 
-import aiohttp
 import orjson
 
-# Where the packages are: the proxy that is measured is the one that this belongs to.
-ROOT: Final = Path(__file__).parents[2]
-START_S: Final = 20.0
+from penstock.bench.client import Clients, get
+from penstock.bench.meter import descriptors, resident_bytes
+from penstock.bench.processes import START_S, start_penstock, stop
+from penstock.bench.report import BenchError
+from penstock.bench.scraper import PATH, samples
+
 # What a backend's listing must be when nothing is in flight.
 COUNTS: Final = (
     "requests_in_flight",
@@ -23,8 +22,6 @@ COUNTS: Final = (
     "active_decode_tokens",
     "streams",
 )
-_LISTENING: Final = re.compile(rb"listening on [^ ]*:(\d+), admin on [^ ]*:(\d+)")
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +37,13 @@ class ProxyProcess:
     """`async with ProxyProcess(urls, timeouts={…}) as proxy:` - ready when it begins."""
 
     def __init__(
-        self, urls: Sequence[str], command: Sequence[str] = ("proxy",), **config: Any
+        self, urls: Sequence[str], module: Sequence[str] = ("penstock.proxy",), **config: Any
     ) -> None:
         """Other keyword arguments are top-level keys of the configuration.
 
-        `command`: the module that serves, and what comes before `serve`.
+        `module`: the one that serves, and what comes before `serve`.
         """
-        self._command = command
+        self._module = module
         backends = [{"name": f"b{i}", "url": url} for i, url in enumerate(urls)]
         self._backends = len(backends)
         self._config = {
@@ -58,63 +55,52 @@ class ProxyProcess:
             **config,
         }
         self.port = 0
-        self.admin_port = 0
 
-    async def __aenter__(self) -> "ProxyProcess":
+    async def __aenter__(self) -> Self:
         with TemporaryDirectory(prefix="penstock-bench-") as folder:
             path = Path(folder) / "penstock.yaml"
             path.write_bytes(orjson.dumps(self._config))  # JSON is YAML
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                *self._command,
-                "serve",
-                "--config",
-                str(path),
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                env={k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")},
-                cwd=ROOT,
+            self._process, self.port, admin_port = start_penstock(
+                self._module, "--config", str(path)
             )
-            assert self._process.stderr is not None
+        self._admin = Clients(admin_port)
+        try:
             async with asyncio.timeout(START_S):
-                match, said = None, b""
-                while match is None and (line := await self._process.stderr.readline()):
-                    match, said = _LISTENING.search(line), said + line
-        if match is None:
-            raise SystemExit(f"penstock bench: the proxy did not start:\n{said.decode()}")
-        self.port, self.admin_port = map(int, match.groups())
-        self._rest = asyncio.create_task(self._process.stderr.read())
-        self._session = aiohttp.ClientSession(f"http://127.0.0.1:{self.admin_port}")
-        async with asyncio.timeout(START_S):
-            while sum(each["state"] == "ready" for each in await self.backends()) < self._backends:
-                await asyncio.sleep(0.05)
+                while sum(each["state"] == "ready" for each in await self.backends()) < (
+                    self._backends
+                ):
+                    await asyncio.sleep(0.05)
+        except BaseException:
+            stop(self._process)
+            raise
+        assert self._process.stderr is not None
+        # In a thread, and to its end: a full pipe would hold the proxy up.
+        self._said = asyncio.create_task(asyncio.to_thread(self._process.stderr.read))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._session.close()
-        if self._process.returncode is None:
-            self._process.terminate()
-        await self._process.wait()
-        said = await self._rest
+        self._admin.close()
+        self._process.terminate()
+        said = await self._said
+        stop(self._process)
         if b"Traceback" in said:
-            raise SystemExit(f"penstock bench: the proxy failed:\n{said.decode()[-2_000:]}")
+            raise BenchError(f"the proxy failed:\n{said.decode()[-2_000:]}")
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
+    async def ask(self, path: str) -> bytes:
+        """What the admin port answers to GET."""
+        return bytes((await self._admin.ask(get(path))).body)
+
     async def backends(self) -> list[dict[str, Any]]:
-        async with self._session.get("/api/v1/backends") as answer:
-            listing: list[dict[str, Any]] = orjson.loads(await answer.read())
-            return listing
+        listing: list[dict[str, Any]] = orjson.loads(await self.ask("/api/v1/backends"))
+        return listing
 
     async def metrics(self) -> dict[str, float]:
-        """Every sample of /metrics by its name and labels, as they are spelt there."""
-        async with self._session.get("/metrics") as answer:
-            lines = (await answer.text()).splitlines()
-        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-        return {name: float(value) for name, _, value in pairs}
+        """Every sample of /metrics by its name and labels."""
+        return samples(await self.ask(PATH))
 
     async def held(self) -> Held:
         tasks = (await self.metrics())["penstock_tasks"]
@@ -131,12 +117,3 @@ class ProxyProcess:
             if not left or loop.time() > until_s:
                 return left
             await asyncio.sleep(0.02)
-
-
-def resident_bytes(pid: int) -> int:
-    """The resident set of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-
-
-def descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))

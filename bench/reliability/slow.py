@@ -8,12 +8,9 @@ for each, until it drops them. Exit 0 when all were closed in time, the others'
 p99 stayed within the limit, and memory within the bound.
 """
 
-import argparse
 import asyncio
-import shlex
 import statistics
-import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
 from random import Random
 from time import monotonic
 from typing import Final
@@ -21,13 +18,15 @@ from typing import Final
 import msgspec
 import uvloop
 
-from bench.arguments import count, positive
-from bench.reliability import stalled
-from bench.reliability.attackers import Attack, Lives
-from bench.reliability.client import ClientConnection, Way
-from bench.reliability.proxy_process import ROOT, ProxyProcess
-from bench.reliability.workload import wanted
-from bench.sim.server import SimServer
+from penstock.bench.arguments import count, positive
+from penstock.bench.client import Clients
+from penstock.bench.processes import report_of
+from penstock.bench.reliability import stalled
+from penstock.bench.reliability.attackers import Attack, Lives
+from penstock.bench.reliability.proxy_process import ProxyProcess
+from penstock.bench.reliability.workload import wanted
+from penstock.bench.report import head, row, verdict
+from penstock.bench.sim.server import SimServer
 
 RATE_PER_S: Final = 50.0
 # Time to be told and closed after the time that is given: the loop's lateness, and two
@@ -36,15 +35,17 @@ CLOSING_S: Final = 3.0
 # The others' p99: at most so much longer, where that is more than noise.
 P99_FACTOR: Final = 1.5
 P99_NOISE_S: Final = 0.010
+ATTACKERS: Final = "penstock.bench.reliability.attackers"
+# Beside what slow clients are given: to start, to open all, and how long the last are waited for.
+ATTACKERS_S: Final = 60.0
 
 
 class Others:
     """Ordinary requests at a steady rate over kept-alive connections."""
 
     def __init__(self, proxy: ProxyProcess) -> None:
-        self._proxy = proxy
+        self._clients = Clients(proxy.port)
         self._rng = Random(1)
-        self._idle: list[ClientConnection] = []
         self._number = 0
         self.failed = 0
 
@@ -62,17 +63,12 @@ class Others:
     async def _one(self, times_s: list[float]) -> None:
         self._number += 1
         request = wanted(self._number, self._rng, tokens=4, path="/v1/chat/completions")
-        connection = self._idle.pop() if self._idle else None
-        if connection is None or not connection.open:
-            connection = await ClientConnection.dial(self._proxy.port)
+        connection = await self._clients.take()
         began_s = monotonic()
         answer = await connection.ask(request.raw)
         times_s.append(monotonic() - began_s)
         self.failed += answer.status != 200 or not answer.ended
-        if connection.reusable:
-            self._idle.append(connection)
-        else:
-            connection.leave(Way.CLOSE)
+        self._clients.give(connection)
 
 
 async def _quiet(others: Others, seconds: float) -> list[float]:
@@ -84,13 +80,10 @@ async def _quiet(others: Others, seconds: float) -> list[float]:
 async def _attacked(others: Others, plan: Attack) -> tuple[list[float], Lives]:
     ended = asyncio.Event()
     window = asyncio.create_task(others.window(ended))
-    command = ["-m", "bench.reliability.attackers", msgspec.json.encode(plan).decode()]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=ROOT
-    )
-    told, _ = await process.communicate()
+    within_s = plan.body_s + plan.head_s + ATTACKERS_S
+    lives = await asyncio.to_thread(report_of, ATTACKERS, plan, Lives, within_s)
     ended.set()
-    return await window, msgspec.json.decode(told, type=Lives)
+    return await window, lives
 
 
 class Attacked(msgspec.Struct):
@@ -102,7 +95,7 @@ class Attacked(msgspec.Struct):
     failed: int = 0
 
 
-async def attacks(options: argparse.Namespace) -> Attacked:
+async def attacks(options: Namespace) -> Attacked:
     """Windows without and with slow clients, in turn, before one proxy."""
     server = SimServer("sim", "instant")
     await server.start()
@@ -127,7 +120,7 @@ async def attacks(options: argparse.Namespace) -> Attacked:
     return figures
 
 
-def report(options: argparse.Namespace, figures: Attacked) -> list[str]:
+def report(options: Namespace, figures: Attacked) -> list[str]:
     """Print the table of the slow senders; what is not as it must be."""
     failures: list[str] = []
     heads = [each for lives in figures.lives for each in lives.heads_s]
@@ -139,20 +132,21 @@ def report(options: argparse.Namespace, figures: Attacked) -> list[str]:
             statuses[status] = statuses.get(status, 0) + times
     quiet_s = statistics.median(figures.p99_quiet_s)
     attacked_s = statistics.median(figures.p99_attacked_s)
-    print(f"| {options.clients:,} slow heads and {options.clients:,} slow bodies | |\n|---|---:|")
+    print(head(f"{options.clients:,} slow heads and {options.clients:,} slow bodies", ""))
     for name, given_s, lives_s in (
         ("heads", options.head_s, heads),
         ("bodies", options.body_s, bodies),
     ):
         span = f"{min(lives_s):.2f} to {max(lives_s):.2f}" if lives_s else "-"
-        print(f"| {name} closed after s, of {given_s:g} given | {span} |")
+        print(row(f"{name} closed after s, of {given_s:g} given", span))
         if not lives_s or max(lives_s) > given_s + CLOSING_S:
             failures.append(f"{name} were closed too late")
-    print(f"| never closed | {never} |")
+    print(row("never closed", never))
     told = ", ".join(f"{count:,} x {status}" for status, count in sorted(statuses.items()))
-    print(f"| answered | {told} |")
-    print(f"| the others' p99 without / with, ms | {quiet_s * 1e3:.1f} / {attacked_s * 1e3:.1f} |")
-    print(f"| the others' failures | {figures.failed} |")
+    print(row("answered", told))
+    waits_ms = f"{quiet_s * 1e3:.1f} / {attacked_s * 1e3:.1f}"
+    print(row("the others' p99 without / with, ms", waits_ms))
+    print(row("the others' failures", figures.failed))
     if never:
         failures.append(f"{never} were never closed")
     if figures.failed:
@@ -162,21 +156,14 @@ def report(options: argparse.Namespace, figures: Attacked) -> list[str]:
     return failures
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit status."""
-    options = _parser().parse_args(argv)
-    print(f"$ {shlex.join(['penstock', 'bench', 'slow', *argv])}\n")
+def run(options: Namespace) -> int:
+    """Print both tables; returns the exit status."""
     failures = report(options, uvloop.run(attacks(options)))
     failures += stalled.report(uvloop.run(stalled.measure(options.clients, options.stall_s)))
-    for failure in failures:
-        print(f"\nFailed: {failure}")
-    return 1 if failures else 0
+    return verdict(failures)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock bench slow", description="What slow clients cost the others, and memory."
-    )
+def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--clients", type=count, default=1_000, help="of each kind (default 1,000)")
     parser.add_argument("--rounds", type=count, default=2, help="pairs of windows (default 2)")
     parser.add_argument(
@@ -188,4 +175,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--stall-s", type=positive, default=20.0, help="given a reader (default 20)"
     )
-    return parser

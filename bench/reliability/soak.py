@@ -7,12 +7,11 @@ held another's bytes, all counters are zero, and descriptors, tasks and memory
 are where they were. Exit 0 when all of that holds.
 """
 
-import argparse
 import asyncio
 import contextlib
-import shlex
 import statistics
 import sys
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -21,16 +20,15 @@ from random import Random
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import uvloop
 
-from bench.arguments import positive, share
-from bench.reliability.client import ClientConnection, Way
-from bench.reliability.proxy_process import Held, ProxyProcess
-from bench.reliability.trend import Trend, trend
-from bench.reliability.verdict import FAULTS, Verdict, judge, said
-from bench.reliability.workload import Wanted, wanted
-from bench.sim.server import SimServer
+from penstock.bench.arguments import positive, share
+from penstock.bench.client import Clients, Way
+from penstock.bench.reliability.proxy_process import Held, ProxyProcess
+from penstock.bench.reliability.verdict import FAULTS, Verdict, judge, said
+from penstock.bench.reliability.workload import Wanted, wanted
+from penstock.bench.report import head, row, save, verdict
+from penstock.bench.sim.server import SimServer
 
 BACKENDS: Final = 4
 # No answer takes longer: hung servers are given up after 3 s, thrice at most.
@@ -85,11 +83,11 @@ class Sample(NamedTuple):
 class Soak:
     """One run: its load, its samples, its answers."""
 
-    def __init__(self, options: argparse.Namespace, proxy: ProxyProcess) -> None:
+    def __init__(self, options: Namespace, proxy: ProxyProcess) -> None:
         self._options = options
         self._rng = Random(options.seed)
         self._proxy = proxy
-        self._idle: list[ClientConnection] = []
+        self._clients = Clients(proxy.port)
         self.servers: list[SimServer] = []
         self.verdicts: Counter[Verdict] = Counter()
         self.refusals: Counter[str] = Counter()
@@ -120,8 +118,7 @@ class Soak:
                     self.faults += 1
                 tasks.create_task(self._one(wanted(number, rng)))
             sampling.cancel()
-        for connection in self._idle:
-            connection.leave(Way.CLOSE)
+        self._clients.close()
 
     async def _one(self, request: Wanted) -> None:
         rng = self._rng
@@ -129,7 +126,7 @@ class Soak:
         leaves_s = rng.uniform(0, TOKEN_S * request.tokens) if leaves else None
         way = rng.choice(list(Way))
         began_s = monotonic()
-        connection = self._taken() or await ClientConnection.dial(self._proxy.port)
+        connection = await self._clients.take()
         left = False
         verdict = Verdict.HUNG
         connection.send(request.raw)
@@ -159,22 +156,32 @@ class Soak:
                 f"{request.request_id} {request.path} {answer.status}, {how}: {verdict}"
             )
             print(self.wrong[-1], tail, file=sys.stderr)
-        if connection.reusable:
-            self._idle.append(connection)
-        elif connection.open:
-            connection.leave(Way.CLOSE)
-
-    def _taken(self) -> ClientConnection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.reusable:
-                return connection
-        return None
+        self._clients.give(connection)
 
     async def _sample(self, began_s: float) -> None:
         while True:
             await asyncio.sleep(SAMPLE_S)
             self.samples.append(Sample(monotonic() - began_s, await self._proxy.held()))
+
+
+class Trend(NamedTuple):
+    """A straight line through samples, by least squares."""
+
+    first: float
+    last: float
+    per_s: float
+    span_s: float
+
+    @classmethod
+    def of(cls, times: Sequence[float], values: Sequence[float]) -> "Trend":
+        """The trend of values at these times, at least two of them different."""
+        slope = statistics.linear_regression(times, values).slope
+        return cls(values[0], values[-1], slope, times[-1] - times[0])
+
+    @property
+    def growth(self) -> float:
+        """By how much the line rises over the samples."""
+        return self.per_s * self.span_s
 
 
 class Report:
@@ -185,9 +192,10 @@ class Report:
         warm = soak.samples[int(len(soak.samples) * WARM_SHARE) :]
         self._before, self._after = before, after
         self._left = left
-        self.resident = trend([(s.at_s, s.held.resident_bytes) for s in warm])
-        self.descriptors = trend([(s.at_s, s.held.descriptors) for s in warm])
-        self.tasks = trend([(s.at_s, s.held.tasks) for s in warm])
+        times = [sample.at_s for sample in warm]
+        self.resident = Trend.of(times, [sample.held.resident_bytes for sample in warm])
+        self.descriptors = Trend.of(times, [sample.held.descriptors for sample in warm])
+        self.tasks = Trend.of(times, [sample.held.tasks for sample in warm])
 
     @property
     def failures(self) -> list[str]:
@@ -208,15 +216,14 @@ class Report:
         busy = [server.name for server in soak.servers if not server.engine.idle]
         return found + [f"{name} still works for nobody" for name in busy]
 
-    def as_json(self, argv: Sequence[str]) -> bytes:
+    def content(self, command: str) -> dict[str, Any]:
         """The table and every sample, (seconds, bytes, descriptors, tasks)."""
         samples = [
             (s.at_s, s.held.resident_bytes, s.held.descriptors, s.held.tasks)
             for s in self._soak.samples
         ]
-        content = {"command": ["penstock", "bench", "soak", *argv], "rows": self.rows()}
-        content |= {"failures": self.failures, "samples": samples}
-        return msgspec.json.encode(content)
+        about = {"command": command, "rows": self.rows()}
+        return about | {"failures": self.failures, "samples": samples}
 
     def rows(self) -> list[tuple[str, str]]:
         soak = self._soak
@@ -249,7 +256,7 @@ def _mib(line: Trend) -> str:
     return f"{line.first / MIB:.1f} / {line.last / MIB:.1f}"
 
 
-async def soak(options: argparse.Namespace) -> Report:
+async def soak(options: Namespace) -> Report:
     """Run the load and wait for the proxy to come to rest."""
     async with AsyncExitStack() as stack:
         servers = [SimServer(f"sim-{i}", "steady-50", speedup=2, seed=i) for i in range(BACKENDS)]
@@ -268,29 +275,20 @@ async def soak(options: argparse.Namespace) -> Report:
         return Report(run, before, await proxy.held(), left)
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit status."""
-    options = parser().parse_args(argv)
-    print(f"$ {shlex.join(['penstock', 'bench', 'soak', *argv])}\n")
+def run(options: Namespace) -> int:
+    """Print the table; returns the exit status."""
     report = uvloop.run(soak(options))
-    print(f"| {options.seconds:g} s at {options.rate:g} requests/s | |\n|---|---:|")
-    for name, value in report.rows():
-        print(f"| {name} | {value} |")
-    for failure in report.failures:
-        print(f"\nFailed: {failure}")
-    if options.json is not None:
-        options.json.write_bytes(report.as_json(argv))
-    return 1 if report.failures else 0
+    print(head(f"{options.seconds:g} s at {options.rate:g} requests/s", ""))
+    for cells in report.rows():
+        print(row(*cells))
+    save(options.json, report.content(options.command))
+    return verdict(report.failures)
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock bench soak", description="Load, leaving clients, faults, and nothing left."
-    )
+def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--seconds", type=positive, default=60.0, help="of load (default 60)")
     parser.add_argument("--rate", type=positive, default=200.0, help="requests/s (default 200)")
     parser.add_argument("--aborts", type=share, default=0.05, help="share that leaves (0.05)")
     parser.add_argument("--faults", type=share, default=0.02, help="share that meets one (0.02)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the table and all samples")
     parser.add_argument("--seed", type=int, default=1, help="of arrivals and choices (default 1)")
-    return parser

@@ -2,24 +2,25 @@
 
 import asyncio
 import socket
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
-from bench.overhead import answers
-from bench.reliability.client import ClientConnection
-from bench.reliability.proxy_process import ROOT, ProxyProcess, resident_bytes
+from penstock.bench.client import HOST, Clients
+from penstock.bench.meter import resident_bytes
+from penstock.bench.processes import server
+from penstock.bench.reliability import backend
+from penstock.bench.reliability.proxy_process import ProxyProcess
+from penstock.bench.report import head, row
 
 MIB: Final = 2**20
 KIB: Final = 1024
 # What a reader's own kernel takes; the least there is.
 RECEIVE_BUFFER_BYTES: Final = 4_096
-# 256 KiB at which its backend is paused, as much again in the read that reached it, and the
-# objects of a connection, an exchange and a backend's connection.
-READER_BYTES_MAX: Final = 576 * KIB
+# 16 KiB at which its backend is paused, 64 KiB in the slice that reached it, 256 KiB in the read
+# that the slice is of, the objects of a connection, an exchange and a backend's connection, and a
+# tenth for what the allocator cannot use.
+READER_BYTES_MAX: Final = 512 * KIB
 # What a process grows by as it is first used, however many they are.
 FIRST_USE_BYTES: Final = 8 * MIB
 DROPPING_S: Final = 5.0
@@ -34,6 +35,7 @@ class Stalled(NamedTuple):
     after_bytes: int
     dropped_bytes: int
     kernel_bytes: int
+    kernel_dropped_bytes: int
     dropped_after_s: float
     stall_s: float
     other_s: float
@@ -45,27 +47,28 @@ class Stalled(NamedTuple):
 
 async def measure(readers: int, stall_s: float) -> Stalled:
     """Open the readers, wait until nothing grows, and then until they were dropped."""
-    async with (
-        _flood() as url,
-        ProxyProcess([url], timeouts={"client_stall_s": stall_s}) as proxy,
-    ):
-        before_bytes, kernel_bytes = resident_bytes(proxy.pid), _kernel_bytes()
-        began_s = monotonic()
-        sockets = [await _reader(proxy.port) for _ in range(readers)]
-        after_bytes = await _settled(proxy.pid, began_s + stall_s - 2.0)
-        kernel_bytes = _kernel_bytes() - kernel_bytes
-        other_s = await _other(proxy.port)
-        left = await proxy.until_at_rest(stall_s + DROPPING_S)
-        dropped_after_s = float("inf") if left else monotonic() - began_s
-        for sock in sockets:
-            sock.close()
-        dropped_bytes = resident_bytes(proxy.pid)
+    with server(backend.__name__) as url:
+        async with ProxyProcess([url], timeouts={"client_stall_s": stall_s}) as proxy:
+            before_bytes, kernel_before_bytes = resident_bytes(proxy.pid), _kernel_bytes()
+            began_s = monotonic()
+            sockets = [await _reader(proxy.port) for _ in range(readers)]
+            await _settled(proxy.pid, began_s + stall_s - 2.0)
+            after_bytes = resident_bytes(proxy.pid)
+            kernel_bytes = _kernel_bytes() - kernel_before_bytes
+            other_s = await _other(proxy.port)
+            left = await proxy.until_at_rest(stall_s + DROPPING_S)
+            dropped_after_s = float("inf") if left else monotonic() - began_s
+            kernel_dropped_bytes = _kernel_bytes() - kernel_before_bytes
+            for sock in sockets:
+                sock.close()
+            dropped_bytes = resident_bytes(proxy.pid)
     return Stalled(
         readers,
         before_bytes,
         after_bytes,
         dropped_bytes,
         kernel_bytes,
+        kernel_dropped_bytes,
         dropped_after_s,
         stall_s,
         other_s,
@@ -75,18 +78,17 @@ async def measure(readers: int, stall_s: float) -> Stalled:
 def report(figures: Stalled) -> list[str]:
     """Print the table; what is not as it must be."""
     before, after = figures.before_bytes / MIB, figures.after_bytes / MIB
-    print(f"\n| {figures.readers:,} readers that take nothing | |\n|---|---:|")
-    print(
-        f"| memory of the proxy before / with them / after, MiB | {before:.0f} / {after:.0f} ",
-        end="",
-    )
-    print(f"/ {figures.dropped_bytes / MIB:.0f} |")
-    print(f"| a reader, KiB | {figures.each_bytes / KIB:.0f} |")
-    kernel = figures.kernel_bytes / figures.readers / KIB
-    print(f"| kernel buffers beside that, all four ends, a reader, KiB | {kernel:.0f} |")
-    print(f"| another's request meanwhile, ms | {figures.other_s * 1e3:.1f} |")
+    print("\n" + head(f"{figures.readers:,} readers that take nothing", ""))
+    memory = f"{before:.0f} / {after:.0f} / {figures.dropped_bytes / MIB:.0f}"
+    print(row("memory of the proxy before / with them / after, MiB", memory))
+    print(row("a reader, KiB", f"{figures.each_bytes / KIB:.0f}"))
+    kernel_each = figures.kernel_bytes / figures.readers / KIB
+    kernel_dropped_each = figures.kernel_dropped_bytes / figures.readers / KIB
+    kernel = f"{kernel_each:.0f} / {kernel_dropped_each:.0f}"
+    print(row("kernel buffers, all four ends, a reader, with them / after, KiB", kernel))
+    print(row("another's request meanwhile, ms", f"{figures.other_s * 1e3:.1f}"))
     dropped = f"{figures.dropped_after_s:.1f}, of {figures.stall_s:g} given"
-    print(f"| all dropped after s | {dropped} |")
+    print(row("all dropped after s", dropped))
     failures = []
     allowed_bytes = figures.readers * READER_BYTES_MAX + FIRST_USE_BYTES
     if figures.after_bytes - figures.before_bytes > allowed_bytes:
@@ -96,44 +98,31 @@ def report(figures: Stalled) -> list[str]:
     return failures
 
 
-@asynccontextmanager
-async def _flood() -> AsyncIterator[str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.reliability.flood", stdout=asyncio.subprocess.PIPE, cwd=ROOT
-    )
-    assert process.stdout is not None
-    try:
-        yield f"http://127.0.0.1:{int(await process.stdout.readline())}"
-    finally:
-        process.terminate()
-        await process.wait()
-
-
 async def _reader(port: int) -> socket.socket:
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
-    await loop.sock_connect(sock, ("127.0.0.1", port))
-    await loop.sock_sendall(sock, answers.chat_request(events=1))
+    await loop.sock_connect(sock, (HOST, port))
+    await loop.sock_sendall(sock, backend.FLOOD)
     return sock
 
 
-async def _settled(pid: int, until_s: float) -> int:
-    """The resident set once it has stopped growing, or at `until_s`."""
-    last = -1
-    now = resident_bytes(pid)
-    while now - last > MIB // 4 and monotonic() < until_s:
+async def _settled(pid: int, until_s: float) -> None:
+    """Wait until neither the proxy nor the kernel's buffers grow, or until `until_s`."""
+    last_bytes = -MIB
+    now_bytes = resident_bytes(pid) + _kernel_bytes()
+    while now_bytes - last_bytes > MIB // 4 and monotonic() < until_s:
         await asyncio.sleep(1.0)
-        last, now = now, resident_bytes(pid)
-    return now
+        last_bytes, now_bytes = now_bytes, resident_bytes(pid) + _kernel_bytes()
 
 
 async def _other(port: int) -> float:
     """How long an ordinary request takes beside them."""
-    connection = await ClientConnection.dial(port)
+    clients = Clients(port)
+    clients.give(await clients.take())
     began_s = monotonic()
-    answer = await connection.ask(answers.chat_request())
+    answer = await clients.ask(backend.PLAIN)
     assert answer.status == 200
     assert answer.ended
     return monotonic() - began_s

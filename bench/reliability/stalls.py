@@ -1,4 +1,4 @@
-"""`penstock bench stalls`: how long one body holds up the streams of all others.
+"""`penstock bench stalls`: how long one body, or a scrape, holds up the streams of all others.
 
 The proxy meters the turns of its loop while one body after another comes, of every shape that is
 dear to read. What counts is the longest turn in the loop's own CPU time, so that a busy machine is
@@ -7,13 +7,9 @@ a machine that does nothing else. What is outside its bound is tried again, and 
 Exit 0 when every turn is within 5 ms for each MiB of its body, and 50 ms.
 """
 
-import argparse
 import asyncio
-import shlex
-import socket
-import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from time import monotonic
@@ -21,11 +17,15 @@ from typing import Final, NamedTuple
 
 import uvloop
 
-from bench.arguments import count, names
-from bench.reliability.metered import FLOAT, Meter
-from bench.reliability.pacer import STAMP, WATCHED
-from bench.reliability.proxy_process import ROOT, ProxyProcess
-from bench.reliability.shapes import SHAPES
+from penstock.bench.arguments import count, names
+from penstock.bench.client import HOST, call
+from penstock.bench.processes import server
+from penstock.bench.reliability import backend
+from penstock.bench.reliability.metered import FLOAT, Meter
+from penstock.bench.reliability.proxy_process import ProxyProcess
+from penstock.bench.reliability.shapes import SHAPES
+from penstock.bench.report import BenchError, head, row, verdict
+from penstock.bench.scraper import PATH
 
 MIB: Final = 2**20
 SIZES_MIB: Final = (1, 4, 16, 32)
@@ -36,12 +36,18 @@ SLACK_BYTES: Final = 65_536
 ANSWER_S: Final = 60.0
 # Sent in chunks of a byte each: it holds a sixth of its size.
 CHUNKS: Final = "chunks of a byte"
+# No body: /metrics is asked for once.
+SCRAPE: Final = "a scrape"
+# A rendered /metrics is kept a second.
+RENDERED_S: Final = 1.1
+# Names of one server, so that a scrape has as much to tell as of a fleet.
+BACKENDS: Final = 64
 _CHUNKED_END: Final = b'19\r\n{"model":"m","prompt":""}\r\n0\r\n\r\n'
 BODIES: Final = {**SHAPES, CHUNKS: lambda size: b"1\r\n \r\n" * (size // 6) + _CHUNKED_END}
 # A model that nobody serves is unknown, however long its name.
 ANSWERS: Final = (200, 404)
 SETTLE_S: Final = 0.1
-# The pacer answers no probe of the engine.
+# The backend answers no probe of the engine.
 QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}
 
 
@@ -57,44 +63,23 @@ class Watcher:
         """Read on until cancelled."""
         while data := await self._reader.read(65_536):
             now_s = monotonic()
-            found = STAMP.search(data)  # the oldest of those that came together
+            found = backend.STAMP.search(data)  # the oldest of those that came together
             if found is not None:
                 self.longest_s = max(self.longest_s, now_s - float(found[1]))
-        raise SystemExit("penstock bench: the stream beside ended")
-
-
-@asynccontextmanager
-async def _pacer() -> AsyncIterator[str]:
-    command = [sys.executable, "-m", "bench.reliability.pacer"]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, cwd=ROOT
-    )
-    assert process.stdout is not None
-    try:
-        yield f"http://127.0.0.1:{int(await process.stdout.readline())}"
-    finally:
-        process.terminate()
-        await process.wait()
+        raise BenchError("the stream beside ended")
 
 
 async def _watcher(port: int) -> Watcher:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}]}'
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: b\r\n%b\r\ncontent-length: %d\r\n\r\n"
-    writer.write(head % (WATCHED, len(body)) + body)
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(backend.PACED)
     return Watcher(reader, writer)
 
 
 def _send(port: int, body: bytes) -> int:
     """Send one request, in a thread of its own; the status of its answer."""
-    path = b"/v1/completions" if b'"prompt"' in body[-64:] + body[:64] else b"/v1/chat/completions"
-    chunked = body.endswith(_CHUNKED_END)
-    framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(body)
-    head = b"POST %b HTTP/1.1\r\nhost: b\r\nconnection: close\r\n%b\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port), ANSWER_S) as sock:
-        sock.sendall(head % (path, framing))
-        sock.sendall(body)
-        return int(sock.recv(65_536).split(b" ", 2)[1])
+    path = "/v1/completions" if b'"prompt"' in body[-64:] + body[:64] else "/v1/chat/completions"
+    headers = {"transfer-encoding": "chunked"} if body.endswith(_CHUNKED_END) else {}
+    return call(port, "POST", path, body, headers, within_s=ANSWER_S)[0]
 
 
 class Stall(NamedTuple):
@@ -104,17 +89,27 @@ class Stall(NamedTuple):
     beside_ms: float
 
 
-async def _beside(body: bytes, shape: str, port: int, meter: Meter, watcher: Watcher) -> Stall:
+async def _cause(shape: str, body: bytes, proxy: ProxyProcess) -> None:
+    """What may stall: a request, or a scrape of a /metrics that is rendered anew."""
+    if shape == SCRAPE:
+        await asyncio.sleep(RENDERED_S)
+        await proxy.ask(PATH)
+    elif shape:
+        try:
+            status = await asyncio.to_thread(_send, proxy.port, body)
+        except OSError as error:
+            raise BenchError(f"{shape} was not answered: {error}") from None
+        if status not in ANSWERS:
+            raise BenchError(f"{shape} was answered {status}")
+
+
+async def _beside(
+    shape: str, body: bytes, proxy: ProxyProcess, meter: Meter, watcher: Watcher
+) -> Stall:
     await asyncio.sleep(SETTLE_S)
     watcher.longest_s = 0.0
     meter.reset()
-    if body:
-        try:
-            status = await asyncio.to_thread(_send, port, body)
-        except OSError as error:
-            raise SystemExit(f"penstock bench: {shape} was not answered: {error}") from None
-        if status not in ANSWERS:
-            raise SystemExit(f"penstock bench: {shape} was answered {status}")
+    await _cause(shape, body, proxy)
     await asyncio.sleep(SETTLE_S)
     return Stall(meter.longest_s * 1e3, watcher.longest_s * 1e3)
 
@@ -128,31 +123,37 @@ async def measure(
         file.write(bytes(FLOAT.size))
         file.flush()
         meter = Meter(Path(file.name))
-        command = ("bench.reliability.metered", file.name)
-        async with (
-            _pacer() as url,
-            ProxyProcess([url], command, limits=limits, health=QUIET) as proxy,
-        ):
-            watcher = await _watcher(proxy.port)
-            watching = asyncio.create_task(watcher.watch())
-            try:
-                for shape in ("", *shapes):
-                    row = []
-                    for size_mib in sizes_mib:
-                        size = size_mib * MIB - SLACK_BYTES
-                        # In a thread: the watcher must go on reading, or it is dropped as stalled.
-                        body = await asyncio.to_thread(BODIES[shape], size) if shape else b""
-                        least = await _beside(body, shape, proxy.port, meter, watcher)
-                        for _ in range(rounds - 1):
-                            if least.own_ms <= bound_ms(size_mib):
-                                break
-                            again = await _beside(body, shape, proxy.port, meter, watcher)
-                            least = min(least, again)
-                        row.append(least)
-                    yield shape or "(no body)", row
-            finally:  # before the proxy leaves, whose last word would hide why
-                watching.cancel()
-                watcher.writer.transport.abort()
+        module = ("penstock.bench.reliability.metered", file.name)
+        with server(backend.__name__) as url:
+            urls = [url] * BACKENDS
+            async with ProxyProcess(urls, module, limits=limits, health=QUIET) as proxy:
+                watcher = await _watcher(proxy.port)
+                watching = asyncio.create_task(watcher.watch())
+                try:
+                    for shape in ("", *shapes):
+                        stalls = [
+                            await _least(shape, size, rounds, proxy, meter, watcher)
+                            for size in (sizes_mib[:1] if shape == SCRAPE else sizes_mib)
+                        ]
+                        yield shape or "(no body)", stalls
+                finally:  # before the proxy leaves, whose last word would hide why
+                    watching.cancel()
+                    watcher.writer.transport.abort()
+
+
+async def _least(
+    shape: str, size_mib: int, rounds: int, proxy: ProxyProcess, meter: Meter, watcher: Watcher
+) -> Stall:
+    """The stall of one body; what is outside its bound is tried again."""
+    make = BODIES.get(shape, lambda size: b"")
+    # In a thread: the watcher must go on reading, or it is dropped as stalled.
+    body = await asyncio.to_thread(make, size_mib * MIB - SLACK_BYTES)
+    least = await _beside(shape, body, proxy, meter, watcher)
+    for _ in range(rounds - 1):
+        if least.own_ms <= bound_ms(size_mib):
+            break
+        least = min(least, await _beside(shape, body, proxy, meter, watcher))
+    return least
 
 
 def bound_ms(size_mib: int) -> float:
@@ -160,34 +161,30 @@ def bound_ms(size_mib: int) -> float:
     return min(MS_PER_MIB * size_mib, MS_MAX)
 
 
-async def report(options: argparse.Namespace) -> list[str]:
+async def report(options: Namespace) -> list[str]:
     """Print the table; what is outside its bound."""
     failures: list[str] = []
     heads = [f"{size} MiB (<= {bound_ms(size):g})" for size in SIZES_MIB]
-    print(f"| longest turn, and stall beside, ms | {' | '.join(heads)} | inside |")
-    print(f"|---|{'---:|' * len(heads)}---|")
-    async for shape, row in measure(options.shapes, options.rounds):
-        pairs = zip(row, SIZES_MIB, strict=True)
+    print(head("longest turn, and stall beside, ms", *heads, "inside"))
+    async for shape, stalls in measure(options.shapes, options.rounds):
+        pairs = zip(stalls, SIZES_MIB, strict=False)  # a scrape has one size
         inside = all(stall.own_ms <= bound_ms(size_mib) for stall, size_mib in pairs)
-        cells = " | ".join(f"{stall.own_ms:.1f}, {stall.beside_ms:.1f}" for stall in row)
-        print(f"| {shape} | {cells} | {'yes' if inside else 'NO'} |", flush=True)
+        cells = [f"{stall.own_ms:.1f}, {stall.beside_ms:.1f}" for stall in stalls]
+        cells += ["-"] * (len(SIZES_MIB) - len(cells))
+        print(row(shape, *cells, "yes" if inside else "NO"), flush=True)
         if not inside:
             failures.append(f"{shape}: a turn is outside its bound")
     return failures
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="penstock bench stalls", description="How long one body holds up all other streams."
-    )
+def arguments(parser: ArgumentParser) -> None:
     tries = "of a body that is outside (default 3)"
     parser.add_argument("--rounds", type=count, default=3, help=tries)
-    shapes = names("shape", BODIES)
-    parser.add_argument("--shapes", type=shapes, default=",".join(BODIES), help="(default all)")
-    options = parser.parse_args(argv)
-    print(f"$ {shlex.join(['penstock', 'bench', 'stalls', *argv])}\n")
-    failures = uvloop.run(report(options))
-    for failure in failures:
-        print(f"\nFailed: {failure}")
-    return 1 if failures else 0
+    shapes = [*BODIES, SCRAPE]
+    kind = names("shape", shapes)
+    parser.add_argument("--shapes", type=kind, default=",".join(shapes), help="(default all)")
+
+
+def run(options: Namespace) -> int:
+    """Print the table; returns the exit status."""
+    return verdict(uvloop.run(report(options)))

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import orjson
 
-from bench.reliability.client import Answer
-from bench.reliability.workload import Wanted
+from penstock.bench.client import Answer
+from penstock.bench.reliability.workload import Wanted
 
 
 class Verdict(StrEnum):

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import orjson
 
-from bench.sim.prompt import Prompt
-from bench.sim.text import expected
+from penstock.bench.client import post
+from penstock.bench.sim.prompt import Prompt
+from penstock.bench.sim.text import expected
 
 MODEL: Final = "sim-model"
 PATHS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
@@ -52,14 +53,5 @@ def wanted(number: int, rng: Random, *, tokens: int = 0, path: str = "") -> Want
         body |= {"messages": messages, "max_tokens": tokens}
         heard = Prompt.from_messages(messages, None).text
     request_id = f"bench-{number % IDS:09d}"
-    raw = _raw(path, request_id, body)
+    raw = post(path, orjson.dumps(body), b"x-request-id: %b\r\n" % request_id.encode())
     return Wanted(request_id, path, tokens, expected(heard, tokens), raw)
-
-
-def _raw(path: str, request_id: str, body: dict[str, Any]) -> bytes:
-    content = orjson.dumps(body)
-    return (
-        b"POST %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-        b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n%b"
-        % (path.encode(), request_id.encode(), len(content), content)
-    )

@@ -11,16 +11,18 @@ from typing import Final
 
 import orjson
 
-from balancing.policies import POLICIES
-from balancing.policies.token_cost import TokenCost, Weights
-from bench.baselines import BASELINES
-from bench.routing.adversity import CALM, Adversity
-from bench.routing.experiment import Experiment, MakePolicy
-from bench.routing.generators import GENERATORS
-from bench.routing.load import fitting, speedup
-from bench.routing.servegen import sample
-from bench.routing.trace import Arrival, UnknownFormat, opened, read, window
-from bench.sim.profiles import GPUS
+from penstock.balancing.policies import POLICIES
+from penstock.balancing.policies.cost import Weights
+from penstock.balancing.policies.token_cost import TokenCost
+from penstock.bench.baselines import BASELINES
+from penstock.bench.report import BenchError
+from penstock.bench.routing.adversity import CALM, Adversity
+from penstock.bench.routing.experiment import Experiment, MakePolicy
+from penstock.bench.routing.generators import GENERATORS
+from penstock.bench.routing.load import fitting, speedup
+from penstock.bench.routing.servegen import sample
+from penstock.bench.routing.trace import Arrival, UnknownFormat, opened, read, window
+from penstock.bench.sim.profiles import GPUS
 
 # What the figures follow from: a cell that other code made is computed anew.
 WEIGHED: Final = "token_cost:"
@@ -28,10 +30,6 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 CODE: Final = ("balancing/**/*.py", "bench/baselines/*.py", "bench/routing/*.py", "bench/sim/*.py")
 # What only shows them.
 NOT_CODE: Final = frozenset({"cli.py", "figure.py", "interval.py"})
-
-
-class TooFewRequests(ValueError):
-    """A window that nothing can be told by; the text says of what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +46,18 @@ class Cell:
     window_s: float
     noise: float = 0.0
     api_s: float = 0.0
+    share_s: float = 0.0
     adversity: Adversity = CALM
 
     def figures(self) -> dict[str, float]:
-        """Compute it; the same cell gives the same figures. Raises TooFewRequests."""
+        """Compute it; the same cell gives the same figures.
+
+        Raises BenchError when the window holds too few requests.
+        """
         profile = replace(GPUS[self.profile], noise=self.noise, api_s=self.api_s)
         arrivals = fitting(self._arrivals(), profile)
         if not arrivals or arrivals[-1].at_s <= 0.0:
-            raise TooFewRequests(
+            raise BenchError(
                 f"{self.trace}: too few requests in {self.window_s:g} s at seed {self.seed} that"
                 f" fit {self.profile}: a longer --window-s, or another --profile"
             )
@@ -68,6 +70,7 @@ class Cell:
             profile,
             backends=self.backends,
             routers=self.routers,
+            share_s=self.share_s,
             seed=self.seed,
             adversity=self.adversity,
         )

@@ -3,10 +3,9 @@
 Figures are means over the seeds with the half-width of their 95 % interval (Student's t).
 """
 
-import argparse
-import shlex
 import statistics
 import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -14,15 +13,14 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
-import orjson
-
-from bench.arguments import count, nonnegative, positive, share
-from bench.routing.adversity import ESTIMATE_SIGMA, Adversity
-from bench.routing.cell import Cell, TooFewRequests, compute, policy_name, workload
-from bench.routing.figure import NoMatplotlib, draw
-from bench.routing.generators import GENERATORS
-from bench.routing.interval import half_width
-from bench.sim.profiles import GPUS
+from penstock.bench.arguments import count, listed, nonnegative, positive, share
+from penstock.bench.report import head, row, save
+from penstock.bench.routing.adversity import ESTIMATE_SIGMA, Adversity
+from penstock.bench.routing.cell import Cell, compute, policy_name, workload
+from penstock.bench.routing.figure import draw
+from penstock.bench.routing.generators import GENERATORS
+from penstock.bench.routing.interval import half_width
+from penstock.bench.sim.profiles import GPUS
 
 SHOWN: Final = (
     ("ttft_mean_s", "TTFT mean s", 1.0),
@@ -38,17 +36,11 @@ ORACLE: Final = "oracle"
 WINDOW_S_MIN: Final = 10.0
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit status."""
-    options = _parser().parse_args(argv)
-    print(f"$ {shlex.join(['penstock', 'bench', 'routing', *argv])}\n")
+def run(options: Namespace) -> int:
+    """Print the tables; returns the exit status. Raises BenchError."""
     cells = list(_cells(options))
-    try:
-        with ProcessPoolExecutor(options.jobs) as pool:
-            found = dict(zip(cells, pool.map(_told, cells), strict=True))
-    except TooFewRequests as error:
-        print(f"penstock bench: {error}", file=sys.stderr)
-        return 1
+    with ProcessPoolExecutor(options.jobs) as pool:
+        found = dict(zip(cells, pool.map(_told, cells), strict=True))
     for trace, load in product(options.trace, options.load):
         mine = {c: f for c, f in found.items() if (c.trace, c.load) == (trace, load)}
         mixed = str(next(iter(mine)).adversity)
@@ -57,16 +49,10 @@ def main(argv: Sequence[str]) -> int:
             f"{', ' * bool(mixed)}{mixed}\n"
         )
         _table(mine, options.policies)
-    if options.json is not None:
-        rows = [asdict(c) | {"trace": _name(c.trace)} | f for c, f in found.items()]
-        options.json.write_bytes(orjson.dumps({"cells": rows}, option=orjson.OPT_INDENT_2))
+    rows = [asdict(c) | {"trace": _name(c.trace)} | f for c, f in found.items()]
+    save(options.json, {"cells": rows})
     if options.figure is not None:
-        titles = {trace: _name(trace) for trace in options.trace}
-        try:
-            draw(found, titles, options.figure)
-        except NoMatplotlib as error:
-            print(f"penstock bench: {error}", file=sys.stderr)
-            return 1
+        draw(found, {trace: _name(trace) for trace in options.trace}, options.figure)
     return 0
 
 
@@ -76,7 +62,7 @@ def _told(cell: Cell) -> dict[str, float]:
     return figures
 
 
-def _cells(options: argparse.Namespace) -> Iterator[Cell]:
+def _cells(options: Namespace) -> Iterator[Cell]:
     seeds = range(1, options.seeds + 1)
     for trace, load, seed, policy in product(options.trace, options.load, seeds, options.policies):
         yield Cell(
@@ -90,6 +76,7 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
             options.window_s,
             options.noise,
             options.api_ms / 1e3,
+            options.share_s,
             Adversity(
                 options.slow,
                 options.hidden,
@@ -107,15 +94,14 @@ def _table(found: dict[Cell, dict[str, float]], policies: Sequence[str]) -> None
     oracle = {cell.seed: each for cell, each in found.items() if cell.policy == ORACLE}
     if oracle:
         titles.append("E2E x oracle")
-    print("| policy | " + " | ".join(titles) + " |")
-    print("|---|" + "---:|" * len(titles))
+    print(head("policy", *titles))
     for policy in policies:
         runs = {cell.seed: figures for cell, figures in found.items() if cell.policy == policy}
         shown = [_interval([run[key] * unit for run in runs.values()]) for key, _, unit in SHOWN]
         if oracle:
             e2e = "e2e_mean_s"
             shown.append(_interval([run[e2e] / oracle[seed][e2e] for seed, run in runs.items()]))
-        print(f"| {policy} | " + " | ".join(shown) + " |")
+        print(row(policy, *shown))
 
 
 def _interval(values: Sequence[float]) -> str:
@@ -129,22 +115,32 @@ def _name(trace: str) -> str:
     return trace if trace in GENERATORS else Path(trace).name.partition(".")[0]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock bench routing", description="Policies on simulated engines in virtual time."
-    )
+def arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     made_up = ", ".join(GENERATORS)
     add("--trace", nargs="+", type=workload, required=True, help=f"trace files, or {made_up}")
     add(
         "--policies",
-        type=_policies,
+        type=listed(policy_name),
         default="round_robin,least_requests,least_tokens,session,token_cost",
     )
     add("--backends", type=count, default=8, metavar="N", help="engines (default 8)")
     add("--profile", choices=GPUS, default="70b-4xh100", help="model and GPUs of each")
-    add("--load", type=_loads, default="0.8", metavar="X,…", help="1.0: see bench/routing/load.py")
-    add("--routers", type=count, default=1, metavar="R", help="proxies that do not share a view")
+    add(
+        "--load",
+        type=listed(positive),
+        default="0.8",
+        metavar="X,…",
+        help="1.0: see bench/routing/load.py",
+    )
+    add("--routers", type=count, default=1, metavar="R", help="proxies before the engines")
+    add(
+        "--share-s",
+        type=nonnegative,
+        default=0.0,
+        metavar="S",
+        help="how often each proxy tells the others its load (default never)",
+    )
     add("--window-s", type=_seconds, default=360.0, help="of the trace (default 360)")
     add("--noise", type=nonnegative, default=0.0, metavar="X", help="of a step's time (default 0)")
     add(
@@ -171,24 +167,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")
     add("--figure", type=Path, metavar="OUT", help="draw them; .svg, .png or .pdf")
-    return parser
-
-
-def _policies(text: str) -> list[str]:
-    return [policy_name(each) for each in text.split(",")]
 
 
 def _whole(text: str) -> int:
     return 0 if text == "0" else count(text)
 
 
-def _loads(text: str) -> list[float]:
-    return [positive(each) for each in text.split(",")]
-
-
 def _seconds(text: str) -> float:
     """Shorter windows may hold no request at all."""
     seconds = positive(text)
     if seconds < WINDOW_S_MIN:
-        raise argparse.ArgumentTypeError(f"at least {WINDOW_S_MIN:g} s")
+        raise ArgumentTypeError(f"at least {WINDOW_S_MIN:g} s")
     return seconds

@@ -2,7 +2,7 @@
 
 Choices are made by the real gate on real leases, with what a proxy would know: token counts
 with the error of its estimates, rates that it learns, no look into the engines. Each of several
-routers sees only what it sent itself.
+routers sees what it sent itself, and what the others report of theirs if they share.
 """
 
 import heapq
@@ -14,24 +14,24 @@ from math import exp
 from random import Random
 from typing import Final
 
-from balancing.ask import Ask
-from balancing.backend import Backend, State
-from balancing.engine_report import EngineReport
-from balancing.fleet import Fleet, Pool
-from balancing.gate import Gate
-from balancing.lease import Lease
-from balancing.output_length import OutputLength
-from balancing.policies.policy import Policy
-from balancing.slow_start import SlowStart
-from bench.baselines.baseline import Baseline
-from bench.baselines.view import View
-from bench.routing.adversity import CALM, OUT_S, Adversity
-from bench.routing.outcome import Outcome
-from bench.routing.trace import BLOCK_TOKENS, Arrival, block_hashes
-from bench.sim.api_server import ApiServer
-from bench.sim.engine import Engine
-from bench.sim.engine import Sequence as EngineSequence
-from bench.sim.profiles import Gpu, slowed
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend, State
+from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Gate
+from penstock.balancing.lease import Lease
+from penstock.balancing.output_length import OutputLength
+from penstock.balancing.policies.policy import Policy
+from penstock.balancing.slow_start import SlowStart
+from penstock.bench.baselines.baseline import Baseline
+from penstock.bench.baselines.view import View
+from penstock.bench.routing.adversity import CALM, OUT_S, Adversity
+from penstock.bench.routing.outcome import Outcome
+from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, block_hashes
+from penstock.bench.sim.api_server import ApiServer
+from penstock.bench.sim.engine import Engine
+from penstock.bench.sim.engine import Sequence as EngineSequence
+from penstock.bench.sim.profiles import Gpu, slowed
 
 # As the monitor reads metrics, and as a backend that is back takes its share.
 SCRAPE_S: Final = 2.0
@@ -142,7 +142,7 @@ class Stranger:
 
 
 class Experiment:
-    """`backends` engines behind `routers` gates that do not know of each other."""
+    """`backends` engines behind `routers` gates. Each tells the others its load every `share_s`."""
 
     def __init__(
         self,
@@ -151,11 +151,14 @@ class Experiment:
         *,
         backends: int,
         routers: int,
+        share_s: float = 0.0,
         seed: int,
         adversity: Adversity = CALM,
     ) -> None:
         self._profile = profile
         self._adversity = adversity
+        self._share_s = share_s
+        self._end_s = 0.0
         self._rng = Random(seed)
         self._seed = seed
         self._engines = [self._engine(i, backends) for i in range(backends)]
@@ -188,8 +191,11 @@ class Experiment:
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """Play all arrivals to the end of the last answer."""
+        self._end_s = arrivals[-1].at_s
         for arrival in arrivals:
             self._at(arrival.at_s, partial(self._arrive, arrival))
+        if self._share_s and len(self._routers) > 1:
+            self._at(0.0, partial(self._share, 0))
         if self._adversity.hidden:
             self._at(0.0, self._scrape)
         if self._adversity.outage:
@@ -284,6 +290,18 @@ class Experiment:
                     self._live[index].pop(owner, None)
         self._step(index, now_s)
 
+    def _share(self, number: int, now_s: float) -> None:
+        """One router tells the others its loads. The next one does so a little later."""
+        teller = self._routers[number]
+        for router in self._routers:
+            if router is not teller:
+                for told, known in zip(teller.known, router.known, strict=True):
+                    known.remote.take(str(number), told.own.counts, now_s)
+        if self._goes_on(now_s):
+            routers = len(self._routers)
+            share = partial(self._share, (number + 1) % routers)
+            self._at(now_s + self._share_s / routers, share)
+
     # Adversities ---------------------------------------------------------------------------
 
     def _misread(self, index: int, backend: Backend) -> None:
@@ -296,6 +314,7 @@ class Experiment:
         """Every router reads what the engines say of themselves."""
         for backend in self.known:
             engine = self._engines[int(backend.name)]
+            backend.engine_requests_peak = backend.own.engine_requests
             backend.take(
                 EngineReport(
                     now_s,
@@ -303,12 +322,15 @@ class Experiment:
                     engine.waiting,
                     kv_tokens=self._profile.kv_tokens,
                     generated_tokens=engine.generation_tokens_total,
-                    own_requests=backend.own.engine_requests,
+                    known_requests=backend.known_requests(now_s),
                 )
             )
             backend.cache.index.capacity = self._profile.kv_tokens // BLOCK_TOKENS
-        if self._events:
+        if self._goes_on(now_s):
             self._at(now_s + SCRAPE_S, self._scrape)
+
+    def _goes_on(self, now_s: float) -> bool:
+        return now_s < self._end_s or not all(engine.idle for engine in self._engines)
 
     def _die(self, index: int, now_s: float) -> None:
         """The engine is gone; whoever was there asks again at once, elsewhere."""

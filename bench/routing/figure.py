@@ -8,20 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from balancing.policies import POLICIES
-from bench.routing.cell import Cell
-from bench.routing.interval import half_width
+from penstock.balancing.policies import POLICIES
+from penstock.bench.report import BenchError
+from penstock.bench.routing.cell import Cell
+from penstock.bench.routing.interval import half_width
 
 ROWS: Final = (("ttft_mean_s", "mean TTFT, s"), ("goodput", "goodput"))
 PANEL_INCHES: Final = (4.2, 3.0)
 
 
-class NoMatplotlib(Exception):
-    """matplotlib is not installed; the text says how to get it."""
-
-
 def draw(found: Mapping[Cell, Mapping[str, float]], titles: Mapping[str, str], path: Path) -> None:
-    """Write the figure; the kind of file is in its name. Raises NoMatplotlib, OSError.
+    """Write the figure; the kind of file is in its name. Raises BenchError, OSError.
 
     `titles` are the workloads' names, by what cells call them.
     """
@@ -29,7 +26,7 @@ def draw(found: Mapping[Cell, Mapping[str, float]], titles: Mapping[str, str], p
         from matplotlib import rcParams
         from matplotlib.figure import Figure
     except ImportError:
-        raise NoMatplotlib("matplotlib is missing: pip install matplotlib") from None
+        raise BenchError("matplotlib is missing: pip install matplotlib") from None
     width, height = PANEL_INCHES
     figure = Figure(figsize=(width * len(titles), height * len(ROWS)), layout="constrained")
     panels = figure.subplots(len(ROWS), len(titles), squeeze=False, sharex=True)

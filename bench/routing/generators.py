@@ -16,7 +16,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Final
 
-from bench.routing.trace import BLOCK_TOKENS, Arrival
+from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival
 
 REQUESTS_PER_S: Final = 4.0
 LONG_SHARE: Final = 0.08

@@ -8,8 +8,8 @@ and prefix hits less.
 
 from collections.abc import Sequence
 
-from bench.routing.trace import Arrival
-from bench.sim.profiles import STREAM_S, Gpu
+from penstock.bench.routing.trace import Arrival
+from penstock.bench.sim.profiles import STREAM_S, Gpu
 
 
 def fitting(arrivals: Sequence[Arrival], profile: Gpu) -> list[Arrival]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
-from bench.routing.trace import Arrival
+from penstock.bench.routing.trace import Arrival
 
 # A request is good when its first token came within this and its tokens, in the mean, within that.
 GOOD_TTFT_S: Final = 5.0

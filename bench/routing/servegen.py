@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from bench.routing.trace import Arrival, UnknownFormat
+from penstock.bench.routing.trace import Arrival, UnknownFormat
 
 ROW_S: Final = 600.0
 # Busy models have hundreds of requests a second: a window is cut shorter than asked beyond this.

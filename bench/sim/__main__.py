@@ -1,7 +1,7 @@
-"""`python -m bench.sim`."""
+"""`python -m penstock.bench.sim`."""
 
 import sys
 
-from bench.sim.cli import main
+from penstock.bench.sim.cli import main
 
 sys.exit(main(sys.argv[1:]))

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import uvloop
 
-from bench.arguments import count, nonnegative, positive
-from bench.sim.profiles import PROFILES, Profile
-from bench.sim.server import SimServer
+from penstock.bench.arguments import count, nonnegative, positive
+from penstock.bench.sim.profiles import PROFILES, Profile
+from penstock.bench.sim.server import SimServer
 
 
 def main(argv: list[str]) -> int:
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     try:
         uvloop.run(_serve(options))
     except OSError as error:
-        print(f"penstock sim: {error}", file=sys.stderr)
+        print(f"penstock sim: cannot listen: {error.strerror}; give other ports", file=sys.stderr)
         return 1
     return 0
 
@@ -62,22 +62,45 @@ def _profile(options: argparse.Namespace) -> Profile:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock sim",
-        description="Simulated vLLM servers.",
+        description="Runs simulated vLLM servers. They have no model and answer gibberish.",
         epilog="Example: penstock sim --port 8000 --speedup 10; exit status 0 after SIGTERM, 1 "
         "when a port is taken, 2 on a usage error.",
     )
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True, help="the first port; 0 takes free ones")
-    parser.add_argument("--count", type=count, default=1, help="servers, on consecutive ports")
-    parser.add_argument("--profile", choices=sorted(PROFILES), default="default")
-    parser.add_argument("--speedup", type=positive, default=1.0, help="divides engine time")
-    parser.add_argument("--kv-tokens", type=count, help="KV cache size, instead of the profile's")
     parser.add_argument(
-        "--noise", type=nonnegative, default=0.0, help="of a step's time, e.g. 0.05"
+        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)"
     )
     parser.add_argument(
-        "--api-ms", type=nonnegative, default=0.0, help="API server's time a request"
+        "--port", type=int, required=True, help="port of the first server; 0 takes free ports"
     )
-    parser.add_argument("--model", default="sim-model")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--count", type=count, default=1, help="number of servers, on consecutive ports (default 1)"
+    )
+    parser.add_argument(
+        "--profile",
+        choices=sorted(PROFILES),
+        default="default",
+        help="the GPU and model to simulate",
+    )
+    parser.add_argument(
+        "--speedup",
+        type=positive,
+        default=1.0,
+        help="the engine runs this many times faster (default 1)",
+    )
+    parser.add_argument(
+        "--kv-tokens", type=count, help="size of the KV cache in tokens (default: the profile's)"
+    )
+    parser.add_argument(
+        "--noise",
+        type=nonnegative,
+        default=0.0,
+        help="random variation of a step's time, such as 0.05 (default 0)",
+    )
+    parser.add_argument(
+        "--api-ms", type=nonnegative, default=0.0, help="time of the API server for each request"
+    )
+    parser.add_argument(
+        "--model", default="sim-model", help="name of the model (default sim-model)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the noise and of the text")
     return parser

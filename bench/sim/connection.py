@@ -6,16 +6,14 @@ As with uvicorn, a FIN from the client is its leaving, an idle connection is clo
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable
+from typing import Final, Protocol, cast
 
 import httptools
 
-from bench.sim.faults import FaultKind
-from bench.sim.reply import Reply, reset_on_close, second_answer
-
-if TYPE_CHECKING:
-    from bench.sim.server import SimServer
+from penstock.bench.sim.faults import FaultKind, Faults
+from penstock.bench.sim.reply import Reply, reset_on_close, second_answer
+from penstock.bench.sim.request import Request
 
 _INVALID: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
@@ -23,35 +21,22 @@ _INVALID: Final = (
 )
 
 
-@dataclass(slots=True)
-class Request:
-    """One request exactly as it came: header names and values are the client's bytes."""
+class Server(Protocol):
+    """Whose a connection is: it is told of the connection, and answers its requests."""
 
-    method: str = ""
-    target: str = ""
-    version: str = "1.1"
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    body: bytes = b""
-    keep_alive: bool = True
+    faults: Faults
+    clock: Callable[[], float]
+    keep_alive_s: float
 
-    @property
-    def line(self) -> str:
-        return f"{self.method} {self.target} HTTP/{self.version}"
-
-    @property
-    def path(self) -> str:
-        return self.target.partition("?")[0]
-
-    def header(self, name: str) -> str:
-        """The first value of a header, or an empty string."""
-        wanted = name.encode()
-        return next((v.decode("latin-1") for n, v in self.headers if n.lower() == wanted), "")
+    def connected(self, connection: "Connection") -> None: ...
+    def disconnected(self, connection: "Connection") -> None: ...
+    def dispatch(self, request: Request, reply: Reply) -> None: ...
 
 
 class Connection(asyncio.Protocol):
     """Parses requests and gives each to the server with a `Reply` to answer it."""
 
-    def __init__(self, server: "SimServer") -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)

@@ -1,18 +1,16 @@
 """`/sim/...`: what no real server has. Faults are set and counters read over HTTP."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.sim.connection import Request
-from bench.sim.endpoints import send
-from bench.sim.errors import Refusal
-from bench.sim.job import parse_body
-from bench.sim.reply import Reply
-
-if TYPE_CHECKING:
-    from bench.sim.server import SimServer
+from penstock.bench.sim.endpoints import send
+from penstock.bench.sim.errors import Refusal
+from penstock.bench.sim.instance import Instance
+from penstock.bench.sim.job import parse_body
+from penstock.bench.sim.reply import Reply
+from penstock.bench.sim.request import Request
 
 
-def faults(server: "SimServer", request: Request, reply: Reply) -> None:
+def faults(server: Instance, request: Request, reply: Reply) -> None:
     """POST: `{"set": [{"kind": "busy", "times": 1}, ...], "clear": true | [kinds]}`."""
     body = parse_body("application/json", request.body)
     cleared = body.get("clear")
@@ -28,11 +26,11 @@ def faults(server: "SimServer", request: Request, reply: Reply) -> None:
     send(reply, {"faults": server.faults.listing()})
 
 
-def state(server: "SimServer", request: Request, reply: Reply) -> None:
+def state(server: Instance, request: Request, reply: Reply) -> None:
     send(reply, snapshot(server))
 
 
-def snapshot(server: "SimServer") -> dict[str, Any]:
+def snapshot(server: Instance) -> dict[str, Any]:
     """Counters of one server; `requests` are the last ones, oldest first."""
     engine = server.engine
     return {

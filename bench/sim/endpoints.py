@@ -1,32 +1,30 @@
 """The endpoints that never wait for the engine."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
-from bench.sim import metrics
-from bench.sim.connection import Request
-from bench.sim.errors import Refusal, invalid_field
-from bench.sim.faults import FaultKind
-from bench.sim.job import chat_job, messages_job, parse_body
-from bench.sim.prompt import Prompt
-from bench.sim.reply import PROMETHEUS, Reply
-from bench.sim.text import detokenize as text_of_ids
-
-if TYPE_CHECKING:
-    from bench.sim.server import SimServer
+from penstock.bench.sim.errors import Refusal, invalid_field
+from penstock.bench.sim.faults import FaultKind
+from penstock.bench.sim.instance import Instance
+from penstock.bench.sim.job import chat_job, messages_job, parse_body
+from penstock.bench.sim.metrics import render
+from penstock.bench.sim.prompt import Prompt
+from penstock.bench.sim.reply import PROMETHEUS, Reply
+from penstock.bench.sim.request import Request
+from penstock.bench.sim.text import detokenize as text_of_ids
 
 VERSION: Final = "0.32.0"
 
 
-def health(server: "SimServer", request: Request, reply: Reply) -> None:
+def health(server: Instance, request: Request, reply: Reply) -> None:
     if server.faults.take(FaultKind.HEALTH_HANG, request.path):
         return
     failing = server.faults.take(FaultKind.HEALTH_503, request.path)
     reply.whole(503 if failing else 200, b"")
 
 
-def models(server: "SimServer", request: Request, reply: Reply) -> None:
+def models(server: Instance, request: Request, reply: Reply) -> None:
     permission = {
         "id": f"modelperm-{server.name}",
         "object": "model_permission",
@@ -54,25 +52,25 @@ def models(server: "SimServer", request: Request, reply: Reply) -> None:
     send(reply, {"object": "list", "data": [card]})
 
 
-def prometheus(server: "SimServer", request: Request, reply: Reply) -> None:
-    reply.whole(200, metrics.render(server), PROMETHEUS)
+def prometheus(server: Instance, request: Request, reply: Reply) -> None:
+    reply.whole(200, render(server), PROMETHEUS)
 
 
-def version(server: "SimServer", request: Request, reply: Reply) -> None:
+def version(server: Instance, request: Request, reply: Reply) -> None:
     send(reply, {"version": VERSION})
 
 
-def load(server: "SimServer", request: Request, reply: Reply) -> None:
-    send(reply, {"server_load": len(server.generations)})
+def load(server: Instance, request: Request, reply: Reply) -> None:
+    send(reply, {"server_load": server.generations})
 
 
-def reset_prefix_cache(server: "SimServer", request: Request, reply: Reply) -> None:
+def reset_prefix_cache(server: Instance, request: Request, reply: Reply) -> None:
     """What vLLM has with VLLM_SERVER_DEV_MODE=1."""
     server.engine.cache.forget()
     reply.whole(200, b"")
 
 
-def tokenize(server: "SimServer", request: Request, reply: Reply) -> None:
+def tokenize(server: Instance, request: Request, reply: Reply) -> None:
     body = parse_body(request.header("content-type"), request.body)
     server.check_model(body)
     prompt = body.get("prompt")
@@ -87,7 +85,7 @@ def tokenize(server: "SimServer", request: Request, reply: Reply) -> None:
     send(reply, answer)
 
 
-def detokenize(server: "SimServer", request: Request, reply: Reply) -> None:
+def detokenize(server: Instance, request: Request, reply: Reply) -> None:
     body = parse_body(request.header("content-type"), request.body)
     server.check_model(body)
     ids = body.get("tokens")
@@ -96,7 +94,7 @@ def detokenize(server: "SimServer", request: Request, reply: Reply) -> None:
     send(reply, {"prompt": text_of_ids(ids).decode(errors="replace")})
 
 
-def count_tokens(server: "SimServer", request: Request, reply: Reply) -> None:
+def count_tokens(server: Instance, request: Request, reply: Reply) -> None:
     body = parse_body(request.header("content-type"), request.body)
     server.check_model(body)
     tokens = messages_job(body).prompt_tokens
@@ -104,12 +102,12 @@ def count_tokens(server: "SimServer", request: Request, reply: Reply) -> None:
     send(reply, answer)
 
 
-def stored_response(server: "SimServer", request: Request, reply: Reply) -> None:
+def stored_response(server: Instance, request: Request, reply: Reply) -> None:
     """GET /v1/responses/{id}."""
     send(reply, _stored(server, request.path.split("/")[3]))
 
 
-def cancel_response(server: "SimServer", request: Request, reply: Reply) -> None:
+def cancel_response(server: Instance, request: Request, reply: Reply) -> None:
     """POST /v1/responses/{id}/cancel: every stored answer is finished, so it is too late."""
     _stored(server, request.path.split("/")[3])
     raise Refusal(
@@ -121,7 +119,7 @@ def send(reply: Reply, value: Any) -> None:
     reply.whole(200, orjson.dumps(value))
 
 
-def _stored(server: "SimServer", response_id: str) -> dict[str, Any]:
+def _stored(server: Instance, response_id: str) -> dict[str, Any]:
     kept = server.responses.get(response_id)
     if kept is None:
         message = f"Response with id '{response_id}' not found."

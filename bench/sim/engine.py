@@ -19,8 +19,8 @@ from math import exp
 from random import Random
 from typing import Protocol
 
-from bench.sim.kv_cache import KvCache
-from bench.sim.profiles import Profile, Work
+from penstock.bench.sim.kv_cache import KvCache
+from penstock.bench.sim.profiles import Profile, Work
 
 
 class Listener(Protocol):

@@ -1,20 +1,20 @@
 """The endpoints that make the engine work: each turns a body into a job and a dialect."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from bench.sim import pooling
-from bench.sim.connection import Request
-from bench.sim.dialects.chat import Chat
-from bench.sim.dialects.completions import Completions
-from bench.sim.dialects.dialect import Dialect, text_of
-from bench.sim.dialects.messages import Messages
-from bench.sim.dialects.responses import Responses
-from bench.sim.dialects.unstreamed import Unstreamed
-from bench.sim.errors import Refusal, draining
-from bench.sim.faults import Fault, FaultKind
-from bench.sim.generation import Generation
-from bench.sim.job import (
+from penstock.bench.sim import pooling
+from penstock.bench.sim.dialects.chat import Chat
+from penstock.bench.sim.dialects.completions import Completions
+from penstock.bench.sim.dialects.dialect import Dialect, text_of
+from penstock.bench.sim.dialects.messages import Messages
+from penstock.bench.sim.dialects.responses import Responses
+from penstock.bench.sim.dialects.unstreamed import Unstreamed
+from penstock.bench.sim.errors import Refusal, draining
+from penstock.bench.sim.faults import Fault, FaultKind
+from penstock.bench.sim.generation import Generation
+from penstock.bench.sim.instance import Instance
+from penstock.bench.sim.job import (
     Body,
     Job,
     chat_batch_job,
@@ -25,30 +25,28 @@ from bench.sim.job import (
     responses_input,
     responses_job,
 )
-from bench.sim.prompt import Prompt
-from bench.sim.reply import Reply
-
-if TYPE_CHECKING:
-    from bench.sim.server import SimServer
+from penstock.bench.sim.prompt import Prompt
+from penstock.bench.sim.reply import Reply
+from penstock.bench.sim.request import Request
 
 AUDIO_TOKENS: Final = 1_500
 """What an encoder like Whisper's makes of a window of 30 s."""
 
-Handler = Callable[["SimServer", Request, Reply], None]
+Handler = Callable[[Instance, Request, Reply], None]
 
 
-def chat(server: "SimServer", request: Request, reply: Reply) -> None:
+def chat(server: Instance, request: Request, reply: Reply) -> None:
     job = chat_job(_body(server, request))
     _generate(server, reply, job, Chat(server.identity(request), job))
 
 
-def chat_batch(server: "SimServer", request: Request, reply: Reply) -> None:
+def chat_batch(server: Instance, request: Request, reply: Reply) -> None:
     """Conversations side by side, a choice for each; never streamed."""
     job = chat_batch_job(_body(server, request))
     _generate(server, reply, job, Chat(server.identity(request), job))
 
 
-def invocations(server: "SimServer", request: Request, reply: Reply) -> None:
+def invocations(server: Instance, request: Request, reply: Reply) -> None:
     """Whatever API the body is for; its `model` is not read."""
     body = parse_body(request.header("content-type"), request.body)
     body["model"] = request.header("x-amzn-sagemaker-adapter-identifier") or None
@@ -65,17 +63,17 @@ def invocations(server: "SimServer", request: Request, reply: Reply) -> None:
         _generate(server, reply, pooling.inputs_job(body), dialect)
 
 
-def completions(server: "SimServer", request: Request, reply: Reply) -> None:
+def completions(server: Instance, request: Request, reply: Reply) -> None:
     job = completions_job(_body(server, request))
     _generate(server, reply, job, Completions(server.identity(request), job))
 
 
-def messages(server: "SimServer", request: Request, reply: Reply) -> None:
+def messages(server: Instance, request: Request, reply: Reply) -> None:
     job = messages_job(_body(server, request))
     _generate(server, reply, job, Messages(server.identity(request), job))
 
 
-def responses(server: "SimServer", request: Request, reply: Reply) -> None:
+def responses(server: Instance, request: Request, reply: Reply) -> None:
     body = _body(server, request)
     previous = body.get("previous_response_id")
     earlier: list[Any] = []
@@ -97,7 +95,7 @@ def responses(server: "SimServer", request: Request, reply: Reply) -> None:
     _generate(server, reply, job, Responses(identity, job, previous, keep))
 
 
-def transcription(server: "SimServer", request: Request, reply: Reply) -> None:
+def transcription(server: Instance, request: Request, reply: Reply) -> None:
     """Any multipart body: all of it but the boundary, which varies, is the prompt."""
     boundary = request.header("content-type").rpartition("boundary=")[2].strip('"').encode()
     audio = request.body.replace(boundary, b"") if boundary else request.body
@@ -108,7 +106,7 @@ def transcription(server: "SimServer", request: Request, reply: Reply) -> None:
 def pooled(to_job: Callable[[Body], Job], shape: pooling.Shape) -> Handler:
     """The handler of an endpoint that answers with numbers."""
 
-    def handler(server: "SimServer", request: Request, reply: Reply) -> None:
+    def handler(server: Instance, request: Request, reply: Reply) -> None:
         body = _body(server, request)
         identity = server.identity(request)
         dialect = Unstreamed(lambda choices: shape(identity, choices, body))
@@ -121,13 +119,13 @@ def _transcript(choices: list[Any]) -> dict[str, Any]:
     return {"text": text_of(choices[0]), "usage": {"type": "duration", "seconds": 1}}
 
 
-def _body(server: "SimServer", request: Request) -> dict[str, Any]:
+def _body(server: Instance, request: Request) -> dict[str, Any]:
     body = parse_body(request.header("content-type"), request.body)
     server.check_model(body)
     return body
 
 
-def _generate(server: "SimServer", reply: Reply, job: Job, dialect: Dialect) -> None:
+def _generate(server: Instance, reply: Reply, job: Job, dialect: Dialect) -> None:
     _drain(reply, job)
     server.check_job(job)
     Generation(server, reply, job, dialect).start()

@@ -6,22 +6,19 @@ what a request suffers later (silence, an error, a cut) it suffers inside that 2
 """
 
 import asyncio
-from typing import TYPE_CHECKING
 
-from bench.sim.dialects.dialect import Dialect, id_list
-from bench.sim.dialects.messages import Messages
-from bench.sim.engine import Sequence
-from bench.sim.errors import engine_error
-from bench.sim.faults import Fault, FaultKind
-from bench.sim.job import Job
-from bench.sim.profiles import Profile
-from bench.sim.prompt import Prompt
-from bench.sim.reply import KEEP_ALIVE_COMMENT, Reply
-from bench.sim.script import Recital
-from bench.sim.text import Token, Voice
-
-if TYPE_CHECKING:
-    from bench.sim.server import SimServer
+from penstock.bench.sim.dialects.dialect import Dialect, id_list
+from penstock.bench.sim.dialects.messages import Messages
+from penstock.bench.sim.engine import Sequence
+from penstock.bench.sim.errors import engine_error
+from penstock.bench.sim.faults import Fault, FaultKind
+from penstock.bench.sim.instance import Instance
+from penstock.bench.sim.job import Job
+from penstock.bench.sim.profiles import Profile
+from penstock.bench.sim.prompt import Prompt
+from penstock.bench.sim.reply import KEEP_ALIVE_COMMENT, Reply
+from penstock.bench.sim.script import Recital
+from penstock.bench.sim.text import Token, Voice
 
 _BREAKS = (
     FaultKind.CUT_AFTER_HEADERS,
@@ -99,7 +96,7 @@ class Generation:
         "job",
     )
 
-    def __init__(self, server: "SimServer", reply: Reply, job: Job, dialect: Dialect) -> None:
+    def __init__(self, server: Instance, reply: Reply, job: Job, dialect: Dialect) -> None:
         self._server = server
         self._reply = reply
         self._faults = faults = reply.faults
@@ -127,7 +124,7 @@ class Generation:
 
     def start(self) -> None:
         """Answer as far as can be without the engine, then queue the sequences."""
-        self._server.generations.add(self)
+        self._server.generations += 1
         self._reply.gone = self.gone
         if self.job.stream:
             self._reply.open_stream()
@@ -252,10 +249,11 @@ class Generation:
         self._server.pump.abort([choice.sequence for choice in self.choices])
 
     def _end(self) -> None:
-        self._over = True
-        self._stop_comments()
-        self._reply.gone = None
-        self._server.generations.discard(self)
+        if not self._over:
+            self._over = True
+            self._stop_comments()
+            self._reply.gone = None
+            self._server.generations -= 1
 
     def _comment_while_queued(self) -> None:
         fault = self._faults.get(FaultKind.KEEP_ALIVE)

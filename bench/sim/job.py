@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import orjson
 
-from bench.sim.errors import Refusal, invalid_field
-from bench.sim.prompt import Prompt
-from bench.sim.script import Script, script_of
+from penstock.bench.sim.errors import Refusal, invalid_field
+from penstock.bench.sim.prompt import Prompt
+from penstock.bench.sim.script import Script, script_of
 
 Body = Mapping[str, Any]
 

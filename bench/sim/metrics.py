@@ -1,12 +1,9 @@
 """`/metrics` under vLLM's names: the ones a router reads."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from bench.sim.server import SimServer
+from penstock.bench.sim.instance import Instance
 
 
-def render(server: "SimServer") -> bytes:
+def render(server: Instance) -> bytes:
     """The Prometheus text of a server's engine."""
     engine = server.engine
     labels = f'engine="0",model_name="{server.model}"'
@@ -45,21 +42,21 @@ def _head(name: str, kind: str) -> list[str]:
     return [f"# HELP {metric} Simulated.", f"# TYPE {metric} {kind}"]
 
 
-def _waiting_by_reason(server: "SimServer", labels: str) -> list[str]:
+def _waiting_by_reason(server: Instance, labels: str) -> list[str]:
     name = "num_requests_waiting_by_reason"
     waiting = {"capacity": server.engine.waiting, "deferred": 0}
     samples = [f'vllm:{name}{{{labels},reason="{r}"}} {float(n)}' for r, n in waiting.items()]
     return [*_head(name, "gauge"), *samples]
 
 
-def _states(server: "SimServer", labels: str) -> list[str]:
+def _states(server: Instance, labels: str) -> list[str]:
     name = "engine_sleep_state"
     states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
     samples = [f'vllm:{name}{{{labels},sleep_state="{s}"}} {float(v)}' for s, v in states.items()]
     return [*_head(name, "gauge"), *samples]
 
 
-def _queue_time(server: "SimServer", labels: str) -> list[str]:
+def _queue_time(server: Instance, labels: str) -> list[str]:
     name, engine = "request_queue_time_seconds", server.engine
     return [
         *_head(name, "histogram"),
@@ -69,7 +66,7 @@ def _queue_time(server: "SimServer", labels: str) -> list[str]:
     ]
 
 
-def _outcomes(server: "SimServer", labels: str) -> list[str]:
+def _outcomes(server: Instance, labels: str) -> list[str]:
     # Aborted requests are not counted here, as vLLM does not.
     finished = {"stop": 0, "length": server.engine.finished_total, "abort": 0, "error": 0}
     name = "request_success_total"
@@ -83,7 +80,7 @@ def _outcomes(server: "SimServer", labels: str) -> list[str]:
     return lines
 
 
-def _cache_config(server: "SimServer") -> list[str]:
+def _cache_config(server: Instance) -> list[str]:
     profile = server.profile
     tokens = profile.kv_blocks * profile.block_tokens
     labels = {

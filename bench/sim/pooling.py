@@ -7,10 +7,10 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final
 
-from bench.sim.dialects.dialect import Identity, openai_usage, usage_of
-from bench.sim.errors import Refusal, invalid_field
-from bench.sim.job import Body, Job, is_ids
-from bench.sim.prompt import Prompt
+from penstock.bench.sim.dialects.dialect import Identity, openai_usage, usage_of
+from penstock.bench.sim.errors import Refusal, invalid_field
+from penstock.bench.sim.job import Body, Job, is_ids
+from penstock.bench.sim.prompt import Prompt
 
 _DIMENSIONS: Final = 8
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from bench.sim.text import TOKEN_BYTES, detokenize, token_count, tokenize
+from penstock.bench.sim.text import TOKEN_BYTES, detokenize, token_count, tokenize
 
 MEDIA_PART_TOKENS: Final = 576
 """A picture of 336 x 336 pixels in patches of 14: a common size."""

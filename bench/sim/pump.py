@@ -7,8 +7,8 @@ a delay of more than one step is not made up for.
 
 import asyncio
 
-from bench.sim.api_server import ApiServer
-from bench.sim.engine import Engine, Sequence
+from penstock.bench.sim.api_server import ApiServer
+from penstock.bench.sim.engine import Engine, Sequence
 
 
 class Pump:

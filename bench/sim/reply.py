@@ -13,7 +13,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
-from bench.sim.faults import Fault, FaultKind, Taken
+from penstock.bench.sim.faults import Fault, FaultKind, Taken
 
 JSON: Final = "application/json"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -1,18 +1,16 @@
 """Which path and method goes where."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
-from bench.sim import control, endpoints, generate, pooling
-from bench.sim.connection import Request
-from bench.sim.errors import DRAINING_MESSAGE, Refusal, busy
-from bench.sim.faults import FaultKind
-from bench.sim.generate import Handler
-from bench.sim.reply import Reply
-
-if TYPE_CHECKING:
-    from bench.sim.server import SimServer
+from penstock.bench.sim import control, endpoints, generate, pooling
+from penstock.bench.sim.errors import DRAINING_MESSAGE, Refusal, busy
+from penstock.bench.sim.faults import FaultKind
+from penstock.bench.sim.generate import Handler
+from penstock.bench.sim.instance import Instance
+from penstock.bench.sim.reply import Reply
+from penstock.bench.sim.request import Request
 
 _SCORE: Final = generate.pooled(pooling.pairs_job, pooling.scores)
 _RERANK: Final = generate.pooled(pooling.pairs_job, pooling.ranking)
@@ -55,7 +53,7 @@ _GUARDED: Final = ("/v1", "/v2", "/inference", "/cohere")
 _PROBES: Final = frozenset(_GETS) | {"/sim/faults"}
 
 
-def dispatch(server: "SimServer", request: Request, reply: Reply) -> None:
+def dispatch(server: Instance, request: Request, reply: Reply) -> None:
     """Answer a request, now or, through the engine, later."""
     path = request.path
     if path not in _PROBES:
@@ -81,7 +79,7 @@ def dispatch(server: "SimServer", request: Request, reply: Reply) -> None:
         )
 
 
-def _authorized(server: "SimServer", request: Request) -> bool:
+def _authorized(server: Instance, request: Request) -> bool:
     scheme, _, key = request.header("authorization").partition(" ")
     return scheme.lower() == "bearer" and key == server.api_key
 
@@ -117,9 +115,9 @@ def _handler(request: Request) -> Handler:
     return _wrong_method if path in _POSTS or path in _GETS else _unknown
 
 
-def _unknown(server: "SimServer", request: Request, reply: Reply) -> None:
+def _unknown(server: Instance, request: Request, reply: Reply) -> None:
     reply.whole(404, orjson.dumps({"detail": "Not Found"}))
 
 
-def _wrong_method(server: "SimServer", request: Request, reply: Reply) -> None:
+def _wrong_method(server: Instance, request: Request, reply: Reply) -> None:
     reply.whole(405, orjson.dumps({"detail": "Method Not Allowed"}))

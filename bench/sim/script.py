@@ -10,10 +10,10 @@ from json import dumps
 from typing import Any, Final
 from zlib import crc32
 
-from bench.sim.errors import Refusal, invalid_field
-from bench.sim.json_by_schema import Endless, value_of
-from bench.sim.prompt import Prompt
-from bench.sim.text import TOKEN_BYTES, Token, token_id
+from penstock.bench.sim.errors import Refusal, invalid_field
+from penstock.bench.sim.json_by_schema import Endless, value_of
+from penstock.bench.sim.prompt import Prompt
+from penstock.bench.sim.text import TOKEN_BYTES, Token, token_id
 
 _ANY_OBJECT: Final = {"type": "object", "properties": {"answer": {}}}
 

@@ -1,165 +1,20 @@
-"""A simulated vLLM server: one engine behind an HTTP port.
+"""A simulated vLLM server: an instance, and where its requests are answered.
 
     server = await SimServer(profile="instant").start()
     ...                                  # requests to server.url
     await server.stop()
 
-There are no tasks: requests, engine steps and disconnects are callbacks on one loop, so state
-changes never interleave. Several servers run in one process.
+It is apart from the instance, which those who answer know.
 """
 
-import asyncio
-import time
-from collections.abc import Callable
-from hashlib import blake2b
-from random import Random
-
-from bench.sim import routes
-from bench.sim.connection import Connection, Request
-from bench.sim.dialects.dialect import Identity
-from bench.sim.engine import Engine
-from bench.sim.errors import Refusal, busy, prompt_too_long, unknown_model
-from bench.sim.faults import FaultKind, Faults
-from bench.sim.generation import Generation
-from bench.sim.job import Body, Job
-from bench.sim.listener import Listener
-from bench.sim.profiles import PROFILES, Profile
-from bench.sim.pump import Pump
-from bench.sim.reply import Reply
-from bench.sim.store import ResponseStore, Seen
+from penstock.bench.sim import routes
+from penstock.bench.sim.instance import Instance
+from penstock.bench.sim.reply import Reply
+from penstock.bench.sim.request import Request
 
 
-class SimServer:
-    """One server. `speedup` divides every engine duration; `name` and `seed` make its ids."""
-
-    def __init__(
-        self,
-        name: str = "sim",
-        profile: Profile | str = "default",
-        model: str = "sim-model",
-        *,
-        speedup: float = 1.0,
-        seed: int = 0,
-        api_key: str | None = None,
-        max_queued: int | None = None,
-        force_usage: bool = False,
-        keep_alive_s: float = 5.0,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.name = name
-        self.profile = PROFILES[profile] if isinstance(profile, str) else profile
-        self.model = model
-        self.api_key = api_key
-        self.max_queued = max_queued
-        self.force_usage = force_usage
-        self.keep_alive_s = keep_alive_s
-        self.clock = clock
-        self.created = int(clock())
-        self.engine = Engine(self.profile, Random(f"{name} {seed}"))
-        self.pump = Pump(self.engine, speedup)
-        self.faults = Faults(self._listen_or_refuse)
-        self.responses = ResponseStore()
-        self.seen = Seen()
-        self.generations: set[Generation] = set()
-        self.connections: set[Connection] = set()
-        self.connections_total = 0
-        self.client_aborts_total = 0
-        self.busy_total = 0
-        self._listener = Listener(lambda: Connection(self))
-        self._emptied = asyncio.Event()
-        self._running = False
-        self._seed = seed
-        self._ids = 0
-        self._fingerprint = f"vllm-0.32.0-{_digest(self.profile, model)[:8]}"
-
-    @property
-    def port(self) -> int:
-        assert self._listener.port, "not started yet"
-        return self._listener.port
-
-    @property
-    def url(self) -> str:
-        return f"http://{self._listener.host}:{self.port}"
-
-    @property
-    def max_model_len(self) -> int:
-        return self.profile.context_tokens
-
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> "SimServer":
-        """Listen; port 0 takes a free one."""
-        self._running = True
-        self._listener.open(host, port)
-        self._listen_or_refuse()
-        return self
-
-    async def stop(self) -> None:
-        """Close the listener and every connection; return when both are gone."""
-        self._running = False
-        await self._listener.closed()
-        for connection in tuple(self.connections):
-            connection.abort()
-        if self.connections:
-            await self._emptied.wait()
-        self.pump.stop()
-
-    def drop_connections(self, *, rst: bool = False) -> None:
-        """End every open connection, as the death of the process would."""
-        for connection in tuple(self.connections):
-            connection.abort(rst=rst)
-
-    # Called by connections.
-
-    def connected(self, connection: Connection) -> None:
-        self.connections.add(connection)
-        self._emptied.clear()
-        self.connections_total += 1
-
-    def disconnected(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        if not self.connections:
-            self._emptied.set()
+class SimServer(Instance):
+    """An instance that answers on vLLM's paths, and on `/sim/...`."""
 
     def dispatch(self, request: Request, reply: Reply) -> None:
         routes.dispatch(self, request, reply)
-
-    # Called by endpoints.
-
-    def identity(self, request: Request) -> Identity:
-        """The id of an answer: the client's, or a new one that no other server makes."""
-        self._ids += 1
-        request_id = request.header("x-request-id")
-        if not request_id:
-            request_id = _digest(self.name, self._seed, self.port, self._ids)
-        return Identity(request_id, int(self.clock()), self.model, self._fingerprint)
-
-    def check_model(self, body: Body) -> None:
-        model = body.get("model")
-        if model is not None and model != self.model:
-            raise unknown_model(str(model), self.model)
-
-    def check_job(self, job: Job) -> None:
-        """Refuse what vLLM refuses before its 200, and bring the rest within its limits."""
-        limit = self.max_model_len
-        longest = max(prompt.tokens for prompt in job.prompts)
-        if longest + min(1, job.max_tokens) > limit:
-            raise prompt_too_long(longest, limit)
-        if job.max_tokens > limit:
-            message = f"{job.limit_field}={job.max_tokens} cannot be greater than {limit}."
-            raise Refusal(400, message, param=job.limit_field)
-        job.max_tokens = min(job.max_tokens, limit - longest)
-        queued = self.engine.running + self.engine.waiting
-        if self.max_queued is not None and queued >= self.max_queued:
-            self.busy_total += 1
-            raise busy()
-        if self.force_usage:
-            job.include_usage = job.continuous_usage = True
-
-    def _listen_or_refuse(self) -> None:
-        if not self._running or self.faults.active(FaultKind.REFUSE):
-            self._listener.close()
-        else:
-            self._listener.reopen()
-
-
-def _digest(*parts: object) -> str:
-    return blake2b(repr(parts).encode(), digest_size=8).hexdigest()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from bench.sim.connection import Request
+from penstock.bench.sim.request import Request
 
 RESPONSES_MAX: Final = 1_024
 SEEN_MAX: Final = 64

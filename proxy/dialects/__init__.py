@@ -1,16 +1,16 @@
-"""The APIs that are spoken through penstock: what their events mean, how their errors look.
+"""The APIs that clients speak: what their events mean and how their errors look.
 
-A dialect reads bytes and returns meaning; it holds no state and does no I/O.
+A dialect reads bytes and returns their meaning. It holds no state and does no I/O.
 """
 
 from typing import Final
 
-from proxy.dialects.choices import Choices
-from proxy.dialects.dialect import Dialect
-from proxy.dialects.embed import Embed
-from proxy.dialects.messages import Messages
-from proxy.dialects.responses import Responses
-from proxy.dialects.transcripts import Transcripts
+from penstock.proxy.dialects.choices import Choices
+from penstock.proxy.dialects.dialect import Dialect
+from penstock.proxy.dialects.embed import Embed
+from penstock.proxy.dialects.messages import Messages
+from penstock.proxy.dialects.responses import Responses
+from penstock.proxy.dialects.transcripts import Transcripts
 
 CHAT: Final = Choices("chat")
 COMPLETIONS: Final = Choices("completions")

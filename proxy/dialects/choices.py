@@ -1,10 +1,9 @@
 """OpenAI chat and completions: `data:` chunks with `choices`, then `data: [DONE]`.
 
-Chat's first chunk names the role and comes with the first token, so it waits for it:
-a request that is given up in the queue gets that chunk too, then `abort`.
-vLLM sends its 200 before it has scheduled the request, so an error event can be
-the first and only one; it is written with spaces after its colons, hence parsed
-and not matched by bytes.
+Chat's first chunk names the role. It is held until the first token, because a request that is
+given up in the queue gets this chunk, too, and then `abort`.
+vLLM sends its 200 before it has scheduled the request. So an error event can be the first and only
+event. It is written with spaces after its colons, so it is parsed and not matched by bytes.
 """
 
 import re
@@ -12,7 +11,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from proxy.dialects.dialect import (
+from penstock.proxy.dialects.dialect import (
     LARGE_BYTES,
     NOTHING,
     QUIET,
@@ -71,7 +70,7 @@ _delta = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _ABORT: Final = b'"abort"'
 _FAILED: Final = re.compile(rb'data: ?\{"error"')
-# Of a large chunk or answer; with as many objects within them it is taken for output.
+# The most objects in a large chunk or answer. With more of them it counts as output.
 _OBJECTS_MAX: Final = 512
 _NOTHING: Final = frozenset({b'""', b"null"})
 
@@ -133,7 +132,7 @@ class Choices(Dialect):
 
 
 def _chunk_of(data: bytes) -> _Chunk:
-    """A chunk, or a whole answer, which differs in nothing that is looked at."""
+    """Decode a chunk. A whole answer looks the same as far as it matters."""
     if len(data) <= LARGE_BYTES:
         return _chunk.decode(data)
     large = _large.decode(data)
@@ -145,7 +144,7 @@ def _chunk_of(data: bytes) -> _Chunk:
 
 
 def _event_of(choices: list[_Choice], usage: Usage | None) -> Event:
-    """What a chunk means; vLLM's have one choice each, others' may have several."""
+    """The meaning of a chunk. vLLM's have one choice each, other servers' may have several."""
     sign = _sign_of(choices[0])
     if len(choices) == 1:
         return Event(sign, choices[0].index, usage)
@@ -166,7 +165,7 @@ def _sign_of(choice: _Choice) -> Sign:
 
 
 def _only_role(delta: msgspec.Raw) -> bool:
-    """Chat's first chunk: it says who speaks, and nothing yet."""
+    """Whether it is chat's first chunk, which has the role and no text."""
     if len(bytes(delta)) > LARGE_BYTES or b'"role"' not in bytes(delta):
         return False
     try:
@@ -186,7 +185,7 @@ def _is_empty(delta: msgspec.Raw) -> bool:
 
 
 def _says(choice: _Said) -> bool:
-    """Whether a whole choice has a token to show."""
+    """Whether a choice of a whole answer has a token to show."""
     return bytes(choice.text) not in NOTHING or says(choice.message or {}, "role")
 
 

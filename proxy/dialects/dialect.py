@@ -1,4 +1,4 @@
-"""What any dialect answers; by itself the dialect of plain JSON (pooling and the like)."""
+"""What every dialect can answer. By itself it is the dialect of plain JSON (pooling and others)."""
 
 import re
 from enum import Enum
@@ -7,7 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 import orjson
 
-from proxy.errors import PenstockError
+from penstock.proxy.errors.error import PenstockError
 
 
 class Sign(Enum):
@@ -15,14 +15,14 @@ class Sign(Enum):
 
     QUIET = "quiet"  # a comment, a ping, or a preamble sent before the engine has done anything
     TOKEN = "token"  # generated output  # noqa: S105
-    USAGE = "usage"  # the extra chunk that reports token counts and nothing else
+    USAGE = "usage"  # the extra chunk that only reports token counts
     ERROR = "error"  # the backend reports a failure inside the stream
-    ABORT = "abort"  # the backend gave the request up, and says so as if it were an end
+    ABORT = "abort"  # the backend gave the request up, but writes it as if it were a normal end
     DONE = "done"  # the dialect's own end of the stream
 
 
 class Usage(NamedTuple):
-    """Token counts as a backend reports them. `cached_tokens` None: it does not tell them."""
+    """Token counts as a backend reports them. `cached_tokens` None: it does not report them."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -30,12 +30,11 @@ class Usage(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event's meaning.
+    """The meaning of one event.
 
-    `choice` is the index of the choice it belongs to, `status` the HTTP status
-    that an error stands for: below 500 the request is at fault. `response_id`
-    names a response that the backend keeps. `choices` are more that it belongs to. `whole`: an
-    end that stands by itself, tokens or none.
+    `choice` is the index of its choice, and `choices` are further ones. `status` is the HTTP
+    status that an error stands for; below 500 the request is at fault. `response_id` names a
+    response that the backend stores. `whole`: the end is valid, even without a token.
     """
 
     sign: Sign
@@ -47,14 +46,14 @@ class Event(NamedTuple):
     whole: bool = False
 
 
-# What decoding a backend's bytes may raise: no JSON, no UTF-8, nested too deep.
+# The exceptions of decoding a backend's bytes: not JSON, not UTF-8, nested too deeply.
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# No request has more: 1,024 prompts of four million tokens. A count beyond it, or below zero,
-# is nonsense.
+# No request has more: 1,024 prompts of four million tokens. A count beyond it or below zero is
+# nonsense.
 TOKENS_MAX: Final = 2**32
-# What is larger may be of so many members that to take it apart would hold the loop.
+# Larger JSON may have so many members that decoding it would block the loop.
 LARGE_BYTES: Final = 8_192
-# Nobody writes JSON in more lines.
+# No server writes JSON in more lines.
 LINES_MAX: Final = 1_024
 NO_USAGE: Final = Usage(0, 0)
 QUIET: Final = Event(Sign.QUIET)
@@ -69,7 +68,7 @@ class _Details(msgspec.Struct):
 
 
 class _Counts(msgspec.Struct):
-    """`usage` in the spellings of the three APIs."""
+    """`usage` with the names of the three APIs."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -94,46 +93,45 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw])
 
 
 class Dialect:
-    """The dialect of plain JSON answers, and what the streaming ones share."""
+    """The dialect of plain JSON answers, and the base of the streaming ones."""
 
     # Whether `stream_options.include_usage` exists in this API.
     asks_usage: ClassVar[bool] = False
-    # Bytes that every ordinary token event of a stream holds exactly once and no
-    # other event does, so that one count tells whether a read holds only such
-    # events. Text cannot forge it: it is quoted, and a quote inside JSON text is escaped, or it
-    # holds a line end, which is escaped too.
+    # Bytes that every ordinary token event holds exactly once and no other event holds. So one
+    # count tells whether a read has only such events. Text cannot fake it: it has quotes, which
+    # are escaped inside JSON text, or a line end, which is escaped, too.
     ordinary: ClassVar[bytes] = b""
     # Whether a whole stream ends with an event of its own (DONE).
     has_end: ClassVar[bool] = False
-    # Whether the end of a stream tells its usage by itself.
+    # Whether the end of a stream always reports usage.
     end_tells: ClassVar[bool] = False
-    # Whether a vLLM that is full cuts a stream without a word, for want of an error event.
+    # Whether a full vLLM cuts a stream without an error event.
     full_is_cut: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def read(self, event: bytes) -> Event:
-        """Tell what one event of a stream means."""
+        """The meaning of one event of a stream."""
         return TOKEN if payload(event) else QUIET
 
     def says_nothing(self, event: bytes) -> bool:
-        """Whether a token's event has nothing to show: maybe there was none."""
+        """Whether an event of a token has nothing to show: perhaps there was no token."""
         return False
 
     def read_beginning(self, beginning: bytes) -> Event:
-        """Tell what an event means of which only the beginning is known."""
+        """The meaning of an event of which only the beginning is known."""
         return TOKEN
 
     def usage(self, body: bytes) -> Usage | None:
-        """The token counts of a whole JSON answer, None when it has none."""
+        """The token counts of a whole JSON answer. None when it has none."""
         try:
             return usage_of(_whole.decode(body).usage)
         except UNREADABLE:
             return None
 
     def serves(self, body: bytes, usage: Usage | None) -> bool:
-        """Whether a whole JSON answer, which tells this usage, holds any of what was asked for."""
+        """Whether a whole JSON answer with this usage holds anything that was asked for."""
         if usage is not None and usage.prompt_tokens:
             return True
         try:
@@ -147,7 +145,11 @@ class Dialect:
         return bytes(whole.error) in NOTHING and bytes(whole.object) != b'"error"'
 
     def response_id(self, body: bytes) -> str | None:
-        """The id of the stored response that a whole JSON answer is, None when it is none."""
+        """The id of the stored response, if a whole JSON answer is one. Otherwise None."""
+        return None
+
+    def id_at_beginning(self, beginning: bytes) -> str | None:
+        """The id of the stored response, if only the beginning of the answer is known."""
         return None
 
     def aborted(self, body: bytes) -> bool:
@@ -168,16 +170,16 @@ class Dialect:
         )
 
     def error_event(self, error: PenstockError) -> bytes:
-        """An error as an event of a stream, in the form that the API's SDK raises on."""
+        """An error as an event of a stream, in the form on which the API's SDK raises."""
         return self.wrapped_error(self.error_body(error))
 
     def wrapped_error(self, body: bytes) -> bytes:
-        """An error's JSON, ours or a backend's, as an event of a stream."""
+        """The JSON of an error, ours or a backend's, as an event of a stream."""
         return b"data: %b\n\n" % body.replace(b"\n", b" ")
 
 
 def payload(event: bytes) -> bytes:
-    """The event's data, its lines joined; empty for a comment, or for too many lines.
+    """The data of an event, its lines joined. Empty for a comment or for too many lines.
 
     Reads LF, CR LF and CR.
     """
@@ -195,18 +197,18 @@ def payload(event: bytes) -> bytes:
 
 
 def name_of(beginning: bytes) -> bytes:
-    """The name that an event begins with, if it has one."""
+    """The name at the beginning of an event, empty if it has none."""
     match = _NAME.match(beginning)
     return match.group(1) if match is not None else b""
 
 
 def status_of(code: int) -> int:
-    """The status that an error event stands for; one that is none is the server's fault."""
+    """The status that an error event stands for. An invalid one counts as the server's fault."""
     return code if 400 <= code <= 599 else 500
 
 
 def usage_of(raw: msgspec.Raw) -> Usage | None:
-    """Read a `usage` object in any of the spellings; None when absent, null or odd."""
+    """Read a `usage` object of any API. None when it is absent, null or odd."""
     value = bytes(raw)
     if not value or value == b"null":
         return None
@@ -220,7 +222,7 @@ def usage_of(raw: msgspec.Raw) -> Usage | None:
         cached = details.cached_tokens
     prompt = counts.prompt_tokens if counts.prompt_tokens is not None else counts.input_tokens
     if prompt is not None and counts.cache_read_input_tokens is not None:
-        # Anthropic's input is what was in no cache.
+        # Anthropic's input tokens leave out cached ones.
         prompt += counts.cache_read_input_tokens + (counts.cache_creation_input_tokens or 0)
     completion = counts.completion_tokens or counts.output_tokens or 0
     if prompt is None or min(prompt, completion, cached or 0) < 0:
@@ -231,5 +233,5 @@ def usage_of(raw: msgspec.Raw) -> Usage | None:
 
 
 def says(part: dict[str, msgspec.Raw], *silent: str) -> bool:
-    """Whether any member but the `silent` ones says anything."""
+    """Whether any member other than the `silent` ones has content."""
     return any(bytes(value) not in NOTHING for name, value in part.items() if name not in silent)

@@ -1,8 +1,8 @@
-"""Cohere's embed: plain JSON that counts its tokens as units to be billed."""
+"""Cohere's embed: plain JSON that reports its tokens as billed units."""
 
 import msgspec
 
-from proxy.dialects.dialect import TOKENS_MAX, UNREADABLE, Dialect, Usage
+from penstock.proxy.dialects.dialect import TOKENS_MAX, UNREADABLE, Dialect, Usage
 
 
 class _Units(msgspec.Struct):

@@ -1,9 +1,9 @@
 """Anthropic messages: named events from `message_start` to `message_stop`; no [DONE].
 
-`message_start` comes before the engine has done anything and `ping` at any
-time, so neither commits; nor does the end of an answer without a token, which is
-what vLLM says of a request that it gave up in the queue. The SDK ignores OpenAI's
-error form; an error must be `event: error` with `type` beside it.
+`message_start` comes before the engine has done anything, and `ping` at any time. So neither
+commits. An end without a token does not commit either: vLLM says this of a request that it gave up
+in the queue. The SDK ignores OpenAI's form of errors. An error must be `event: error` with `type`
+beside it.
 """
 
 from typing import ClassVar, Final
@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 import msgspec
 import orjson
 
-from proxy.dialects.dialect import (
+from penstock.proxy.dialects.dialect import (
     LARGE_BYTES,
     NOTHING,
     QUIET,
@@ -26,7 +26,7 @@ from proxy.dialects.dialect import (
     says,
     usage_of,
 )
-from proxy.errors import PenstockError
+from penstock.proxy.errors.error import PenstockError
 
 
 class _Stop(msgspec.Struct):
@@ -82,9 +82,9 @@ class Messages(Dialect):
         if typed.type == "message_stop":
             return Event(Sign.DONE)
         if typed.type == "error":
-            # vLLM's text is that of a failed conversion, which keeps the end of the real error.
+            # vLLM's text is that of a failed conversion. It has the real error at its end.
             return Event(Sign.ERROR, status=503 if b"'code': 503}" in data else 500)
-        usage = usage_of(typed.usage)  # only message_delta has the counts, the prompt's too
+        usage = usage_of(typed.usage)  # only message_delta has all counts, also the prompt's
         if typed.type == "message_delta":
             if typed.delta and bytes(typed.delta.stop_reason) == b"null":
                 return Event(Sign.ABORT)
@@ -110,7 +110,7 @@ class Messages(Dialect):
         return any(says(block, "type") for block in blocks or ())
 
     def aborted(self, body: bytes) -> bool:
-        """vLLM gives a reason to stop, unless it was none of the model's or the client's."""
+        """vLLM gives a stop reason, unless neither the model nor the client caused the stop."""
         if b'"stop_reason":"' in body:
             return False
         try:

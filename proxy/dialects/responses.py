@@ -1,7 +1,7 @@
-"""OpenAI responses: typed events, the last is `response.completed` or its kin; no [DONE].
+"""OpenAI responses: typed events. The last is `response.completed` or a similar one; no [DONE].
 
-`response.created` and `response.in_progress` come before the engine has done
-anything, so they commit nothing.
+`response.created` and `response.in_progress` come before the engine has done anything. So they
+commit nothing.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import msgspec
 import orjson
 
-from proxy.dialects.dialect import (
+from penstock.proxy.dialects.dialect import (
     NOTHING,
     QUIET,
     TOKEN,
@@ -23,12 +23,12 @@ from proxy.dialects.dialect import (
     payload,
     usage_of,
 )
-from proxy.errors import PenstockError
+from penstock.proxy.errors.error import PenstockError
 
 _PREAMBLE: Final = frozenset({"response.created", "response.in_progress", "response.queued"})
 _LAST: Final = frozenset({"response.completed", "response.incomplete", "response.cancelled"})
 _ENDED_EARLY: Final = frozenset({b'"incomplete"', b'"cancelled"'})
-_LATER: Final = frozenset({b'"queued"', b'"in_progress"'})  # asked for in the background
+_LATER: Final = frozenset({b'"queued"', b'"in_progress"'})  # requested in the background
 _FAILED: Final = frozenset({"error", "response.failed"})
 
 
@@ -48,6 +48,8 @@ class _Typed(msgspec.Struct):
 
 _TYPE: Final = re.compile(rb'\s*data: ?\{"type": ?"([a-z_.]+)"')
 _ID: Final = re.compile(rb'"response": ?\{"id": ?"([A-Za-z0-9_\-]{1,128})"')
+# The first member of a whole answer, as vLLM writes it.
+_FIRST_ID: Final = re.compile(rb'\s*\{"id": ?"([A-Za-z0-9_\-]{1,128})"')
 
 _typed = msgspec.json.Decoder(_Typed)
 _response = msgspec.json.Decoder(_Response)
@@ -57,7 +59,7 @@ _string = msgspec.json.Decoder(str)
 class Responses(Dialect):
     """The responses API."""
 
-    # Of an event's own lines: its JSON may hold `metadata` and `tools` of the client's.
+    # Matches an event's own lines, because its JSON may hold the client's `metadata` and `tools`.
     ordinary: ClassVar[bytes] = b".delta\ndata: "
     has_end: ClassVar[bool] = True
     end_tells: ClassVar[bool] = True
@@ -77,7 +79,7 @@ class Responses(Dialect):
                 return Event(Sign.QUIET, response_id=_id_of(typed.response))
             return QUIET
         if typed.type in _LAST:
-            # A client's cancellation and its own limit are no failures.
+            # A client's cancellation and its own limit are not failures.
             status = bytes(typed.response.status) if typed.response else b""
             whole = typed.type != "response.completed" or status in _ENDED_EARLY
             return Event(Sign.DONE, 0, usage, whole=whole)
@@ -112,8 +114,12 @@ class Responses(Dialect):
             return None
         return _id_of(response) if bytes(response.object) == b'"response"' else None
 
+    def id_at_beginning(self, beginning: bytes) -> str | None:
+        match = _FIRST_ID.match(beginning)
+        return match[1].decode("ascii") if match else None
+
     def aborted(self, body: bytes) -> bool:
-        """vLLM calls an answer that it gave up "completed"; only one without a token shows."""
+        """vLLM calls an answer that it gave up "completed". Only one without a token shows it."""
         if b'"output_tokens":0' not in body:
             return False
         try:
@@ -124,7 +130,7 @@ class Responses(Dialect):
         return bytes(whole.status) == b'"completed"' and usage is not None and usage[1] == 0
 
     def error_event(self, error: PenstockError) -> bytes:
-        """The API's flat `error` event, and `error` beside it, on which the SDK raises."""
+        """The API's flat `error` event, with `error` beside it, on which the SDK raises."""
         inner = {"code": error.code, "message": str(error), "param": error.param}
         event = {
             "type": "error",
@@ -139,7 +145,7 @@ class Responses(Dialect):
 
 
 def _named_within(beginning: bytes) -> bytes:
-    """The type of an event without a name, where that is the first of its members."""
+    """The type of an event without a name, if it is the first member."""
     match = _TYPE.match(beginning)
     return match[1] if match else b""
 
@@ -148,4 +154,4 @@ def _id_of(response: _Response) -> str | None:
     try:
         return _string.decode(response.id)
     except UNREADABLE:
-        return None  # an odd type, or none
+        return None  # of an odd type, or missing

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Penstock
 
 MESSAGES = [{"role": "user", "content": "Tell me of rivers."}]

@@ -5,6 +5,7 @@ asserted when the test is over.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +15,9 @@ import aiohttp
 import orjson
 import pytest
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
+from tests.e2e.forked import Forked
+from tests.e2e.listening import stop_listening
 from tests.e2e.process import ROOT, Penstock, Script, Serve, Simulate
 from tests.e2e.wire import KEY, PROMPT, Client, Guard
 
@@ -43,7 +46,8 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
 
     Keyword arguments are top-level keys of the configuration. `at_rest=False`
     leaves out the check at the end, `ready` is how many backends to wait for,
-    `descriptors` limits what the process may open.
+    `descriptors` limits what the process may open, `environment` has further variables,
+    `modules` is a folder whose modules are imported instead of others.
     """
     running: list[tuple[Penstock, bool]] = []
     readers: list[asyncio.Task[None]] = []
@@ -54,6 +58,7 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
         ready: int | None = None,
         at_rest: bool = True,
         pool: dict[str, Any] | None = None,
+        modules: Path | None = None,
         environment: dict[str, str] | None = None,
         descriptors: int | None = None,
         **config: Any,
@@ -72,20 +77,18 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
         }
         path = tmp_path / f"penstock-{len(running)}.yaml"
         path.write_bytes(orjson.dumps(settings))  # JSON is YAML
-        limit = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"] if descriptors else []
-        process = await asyncio.create_subprocess_exec(
-            *limit,
-            sys.executable,
-            "-m",
-            "proxy",
-            "serve",
-            "--config",
-            str(path),
-            cwd=ROOT,
-            env=environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        arguments = ["serve", "--config", str(path)]
+        process: asyncio.subprocess.Process | Forked
+        if modules is None:
+            process = await Forked.start(arguments, environment, descriptors)
+        else:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "proxy", *arguments),
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(modules)},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
         penstock = Penstock(process, 0, 0, config.get("admin", {}).get("token", ""), path)
         running.append((penstock, at_rest))
         listening = asyncio.Event()
@@ -131,9 +134,7 @@ async def scripted() -> AsyncIterator[Script]:
         return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     yield start
-    for server in started:
-        server.close()
-        await server.wait_closed()
+    await stop_listening(*started)
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
+from tests.e2e.forked import ROOT as ROOT
+from tests.e2e.forked import Forked
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 REST_WITHIN_S = 3.0
 _LISTENING: Final = re.compile(rb"listening on [^ ]*:(\d+), admin on [^ ]*:(\d+)")
 
@@ -25,7 +26,7 @@ COUNTS = ("requests_in_flight", "queued_prefill_tokens", "active_decode_tokens",
 class Penstock:
     """A running process; `port` is its data port, `log` what it wrote to stderr."""
 
-    process: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process | Forked
     port: int
     admin_port: int
     token: str = ""

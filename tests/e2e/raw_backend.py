@@ -10,8 +10,11 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from tests.http.case import CLOSE, RESET, Steps, echo
+from tests.e2e.listening import stop_listening
+from tests.http.case import CLOSE, RESET, Step, Steps, echo
 
+# What it does for one request: steps, and events to wait for between them.
+Script = tuple[Step | asyncio.Event, ...]
 LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.I)
 _MODELS: Final = b'{"object":"list","data":[{"id":"%b","object":"model"}]}'
 
@@ -42,7 +45,7 @@ class RawBackend:
         self._connections: list[Connection] = []
         self.script: list[Steps] = []
         self.early = False
-        self.always: Callable[[bytes], Steps] | None = None  # to whatever has no script
+        self.always: Callable[[bytes], Script] | None = None  # to whatever has no script
         self.url = ""
         self.model = b"sim-model"  # what it lists
 
@@ -53,7 +56,7 @@ class RawBackend:
 
     async def stop(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_listening(self._server)
         for writer in self._writers:
             writer.transport.abort()
         await asyncio.gather(*self._tasks)
@@ -104,7 +107,7 @@ class RawBackend:
             whole = end + 4 + (int(match[1]) if match else 0)
             while len(received) < whole and not self.early:
                 received += await self._read(reader)
-            steps = self.script.pop(0) if self.script else None
+            steps: Script | None = self.script.pop(0) if self.script else None
             if steps is None and self.always is not None:
                 steps = self.always(bytes(received[start:whole]))
             if steps is None:
@@ -121,7 +124,7 @@ class RawBackend:
             raise EOFError
         return data
 
-    async def _play(self, steps: Steps, writer: asyncio.StreamWriter) -> bool:
+    async def _play(self, steps: Script, writer: asyncio.StreamWriter) -> bool:
         """Do what the script says; False when that ends the connection."""
         for step in steps:
             if isinstance(step, bytes):
@@ -130,6 +133,8 @@ class RawBackend:
                 await writer.drain()
                 await finish(writer, step)
                 return False
+            elif isinstance(step, asyncio.Event):
+                await step.wait()
             else:
                 await asyncio.sleep(step)
         return True

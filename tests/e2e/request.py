@@ -7,8 +7,8 @@ import aiohttp
 import orjson
 from multidict import CIMultiDictProxy
 
-from bench.sim.server import SimServer
-from tests.e2e.process import Penstock
+from penstock.bench.sim.server import SimServer
+from tests.e2e.process import Penstock, Serve, Simulate
 
 MESSAGES = [{"role": "user", "content": "Tell me of rivers."}]
 CHAT: dict[str, Any] = {"model": "sim-model", "messages": MESSAGES, "max_tokens": 20}
@@ -47,3 +47,9 @@ async def ask(
         session.request(method, to.url + path, data=data, headers=fields) as answer,
     ):
         return Got(answer.status, answer.headers, await answer.read())
+
+
+async def one(simulate: Simulate, serve: Serve, **config: Any) -> tuple[SimServer, Penstock]:
+    """One server whose clock stands still, and the proxy before it."""
+    (server,) = await simulate(clock=lambda: 1_700_000_000.0)
+    return server, await serve([server], **config)

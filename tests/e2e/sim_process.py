@@ -1,11 +1,9 @@
 """A simulated server in a process of its own, which can be killed and stopped."""
 
 import asyncio
-import contextlib
 import signal
-import sys
 
-from tests.e2e.process import ROOT
+from tests.e2e.forked import Forked
 
 STARTS_WITHIN_S = 60.0
 
@@ -16,19 +14,14 @@ class SimProcess:
     def __init__(self, *flags: str) -> None:
         self.url = ""
         self._flags = flags
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Forked | None = None
 
     async def start(self) -> None:
         """Start it unless it runs; returns when it listens."""
         if self._process is not None and self._process.returncode is None:
             return
         port = self.url.rpartition(":")[2] or "0"
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "proxy", "sim", "--port", port, *self._flags),
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert self._process.stdout is not None
+        self._process = await Forked.start(("sim", "--port", port, *self._flags))
         async with asyncio.timeout(STARTS_WITHIN_S):
             line = await self._process.stdout.readline()
         self.url = line.split()[1].decode()
@@ -40,6 +33,6 @@ class SimProcess:
     async def kill(self) -> None:
         """As a crash does: without a word."""
         assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        self._process.kill()
         await self._process.wait()
+        self._process.close()

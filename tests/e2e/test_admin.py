@@ -14,7 +14,8 @@ import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
+from tests.e2e.forked import Forked, run
 from tests.e2e.process import ROOT, Penstock, Serve, Simulate
 
 COMPLETIONS = "/v1/completions"
@@ -109,7 +110,9 @@ async def test_metrics_tell_what_happened(simulate: Simulate, serve: Serve) -> N
     labels = {sample.name: set(sample.labels) for f in families for sample in f.samples}
     for name, expected in NAMES.items():
         assert labels.get(name) == expected, name
-    assert not [name for name in labels if not name.startswith("penstock_")]
+    reference = (ROOT / "docs" / "metrics.md").read_text()
+    for family in families:
+        assert re.search(rf"`{family.name}(_total|_info)?`", reference), family.name
     pool = ("pool", "default")
     served = ("penstock_requests_total", ("backend", "b0"))
     assert samples[*served, ("code", "200"), pool] == 4
@@ -172,28 +175,6 @@ async def test_the_ports_are_apart(simulate: Simulate, serve: Serve) -> None:
 # Tokens ----------------------------------------------------------------------------------------
 
 
-async def run(*arguments: str) -> tuple[int, str]:
-    """A command that must end by itself: its exit status and what it wrote to stderr."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "proxy",
-        *arguments,
-        cwd=ROOT,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(10):
-            _, stderr = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert b"Traceback" not in stderr
-    assert process.returncode is not None
-    return process.returncode, stderr.decode()
-
-
 async def listening_line(stderr: asyncio.StreamReader) -> str:
     """The line that tells the ports; a warning about the machine's limits may come before."""
     async with asyncio.timeout(10):
@@ -219,13 +200,7 @@ async def guarded(
     }
     path = tmp_path / "penstock.yaml"
     path.write_bytes(orjson.dumps(settings))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "proxy", "serve", "--config", str(path)),
-        cwd=ROOT,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stderr is not None
+    process = await Forked.start(("serve", "--config", str(path)))
     try:
         line = await listening_line(process.stderr)
         found = re.search(r"admin on .*:(\d+)$", line)
@@ -274,16 +249,11 @@ async def test_a_head_that_cannot_be_read_is_not_logged(simulate: Simulate, serv
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "penstock.example"])
 async def test_off_loopback_it_does_not_start_without_a_token(tmp_path: Path, host: str) -> None:
     flags = ("--backend", "http://127.0.0.1:9", "--port", "0", "--admin-port", "0")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "proxy", "serve", *flags, "--admin-host", host),
-        cwd=ROOT,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, told = await asyncio.wait_for(process.communicate(), 20)
-    assert process.returncode == 2
-    assert told.decode() == (
+    ran = await run("serve", *flags, "--admin-host", host)
+    assert ran.status == 2
+    assert ran.err == (
         "flag --admin-host: admin.token: must be given, here or by token_file, while admin.host is"
-        f" {host}: only a loopback address does without\n"
+        f" {host}: only a loopback address needs none\n"
     )
 
 
@@ -347,17 +317,19 @@ async def test_an_access_log_that_nobody_reads_stops_nothing(
         limit=1,
     )
     assert process.stderr is not None
-    lines = ""
-    async with asyncio.timeout(10):
-        while not (found := re.search(r"listening on [^ ]*:(\d+),", lines)):
-            lines += (await process.stderr.read(200)).decode()
-    url = f"http://127.0.0.1:{found[1]}/{'x' * 4_000}"
-    async with asyncio.timeout(20), aiohttp.ClientSession() as session:
-        for _ in range(400):
-            async with session.get(url) as answer:
-                assert answer.status == 404
-    process.kill()
-    await process.communicate()
+    try:
+        lines = ""
+        async with asyncio.timeout(10):
+            while not (found := re.search(r"listening on [^ ]*:(\d+),", lines)):
+                lines += (await process.stderr.read(200)).decode()
+        url = f"http://127.0.0.1:{found[1]}/{'x' * 4_000}"
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+            for _ in range(400):
+                async with session.get(url) as answer:
+                    assert answer.status == 404
+    finally:
+        process.kill()
+        await process.communicate()
 
 
 # What cannot start -----------------------------------------------------------------------------
@@ -389,7 +361,7 @@ COMPLAINTS = {
 async def test_a_bad_configuration_is_told_whole(tmp_path: Path, command: tuple[str, ...]) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(BAD)
-    status, said = await run(*command, str(path))
+    status, _, said = await run(*command, str(path))
     assert status == 2
     for line, key in COMPLAINTS.items():
         assert f"{path}:{line}: {key}: " in said, said
@@ -405,7 +377,7 @@ async def test_a_file_that_is_no_configuration(tmp_path: Path, content: str | No
     path = tmp_path / "bad.yaml"
     if content is not None:
         path.write_bytes(content.encode("latin-1"))
-    status, said = await run("serve", "--config", str(path))
+    status, _, said = await run("serve", "--config", str(path))
     assert status == 2
     assert "bad.yaml" in said
 
@@ -419,7 +391,7 @@ async def test_a_port_that_is_taken(simulate: Simulate, tmp_path: Path, port: st
         if port == "listen":
             ports = ["--port", number, "--admin-port", "0"]
         hosts = ["--host", "127.0.0.1", "--admin-host", "127.0.0.1"]
-        status, said = await run("serve", "--backend", server.url, *hosts, *ports)
+        status, _, said = await run("serve", "--backend", server.url, *hosts, *ports)
     assert status == 1
     assert "in use" in said
     assert number in said, said

@@ -9,7 +9,7 @@ import aiohttp
 import orjson
 import pytest
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
 from tests.e2e.answers import COMPLETIONS, Got, ask
 from tests.e2e.process import Penstock, Script, Serve, Simulate
 

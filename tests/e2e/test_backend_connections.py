@@ -5,10 +5,10 @@ import asyncio
 import orjson
 import pytest
 
-from bench.sim.server import SimServer
-from bench.sim.text import expected
-from proxy.attempt import IDLE_RESET_S
-from proxy.connection_pool import REST_S
+from penstock.bench.sim.server import SimServer
+from penstock.bench.sim.text import expected
+from penstock.proxy.data.attempt import IDLE_RESET_S
+from penstock.proxy.wire.pool import REST_S
 from tests.e2e.answers import ask, text_of
 from tests.e2e.process import Penstock, Script, Serve, Simulate
 

@@ -7,7 +7,7 @@ import aiohttp
 import orjson
 import pytest
 
-from bench.sim.text import expected
+from penstock.bench.sim.text import expected
 from tests.e2e.answers import BODIES, COMPLETIONS, ENDS, Got, ask, asked, text_of
 from tests.e2e.process import Serve, Simulate
 

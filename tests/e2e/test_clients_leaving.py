@@ -4,6 +4,7 @@ The engine's work ends with its client, and a client that does not read costs bo
 """
 
 import asyncio
+import os
 import socket
 import struct
 import time
@@ -15,7 +16,7 @@ from typing import Any, ClassVar
 import orjson
 import pytest
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
 from tests.e2e.process import COUNTS, Penstock, Serve, Simulate
 
 PROMPT: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 5_000}
@@ -235,14 +236,23 @@ def full_port() -> Callable[[int], list[socket.socket]]:
     return occupy
 
 
-async def test_leaving_while_a_backend_is_dialled(
+@pytest.fixture
+async def dialling(
     simulate: Simulate, serve: Serve, full_port: Callable[[int], list[socket.socket]]
-) -> None:
+) -> AsyncIterator[Penstock]:
+    """A proxy whose one backend takes no connection any more, and refuses none."""
     (server,) = await simulate()
     penstock = await serve([server], health=QUIET, timeouts={"connect_s": 30})
     port = server.port
     await server.stop()
     sockets = full_port(port)
+    yield penstock
+    for sock in sockets:
+        sock.close()
+
+
+async def test_leaving_while_a_backend_is_dialled(dialling: Penstock) -> None:
+    penstock = dialling
     for leave in WAYS:
         client = await Client.ask(penstock)
         await penstock.until(lambda listing: bool(listing[0]["requests_in_flight"]), 2)
@@ -250,9 +260,24 @@ async def test_leaving_while_a_backend_is_dialled(
         leave(client)
         await penstock.until(lambda listing: not any(listing[0][name] for name in COUNTS), 1.0)
         print(f"gave up dialling within {(time.perf_counter() - began_s) * 1000:.1f} ms")
-    for sock in sockets:
-        sock.close()
     assert 'penstock_client_aborts_total{phase="connect"} 3.0' in await penstock.metrics()
+
+
+def descriptors(penstock: Penstock) -> int:
+    return len(os.listdir(f"/proc/{penstock.process.pid}/fd"))
+
+
+async def test_clients_that_leave_while_a_backend_is_dialled_hold_no_descriptors(
+    dialling: Penstock,
+) -> None:
+    before = descriptors(dialling)
+    held = 0
+    for _ in range(100):
+        client = await Client.ask(dialling)
+        await asyncio.sleep(0.001)
+        client.reset()
+        held = max(held, descriptors(dialling) - before)
+    assert held <= 10
 
 
 async def test_leaving_halfway_through_the_body(simulate: Simulate, serve: Serve) -> None:
@@ -297,6 +322,7 @@ def resident_bytes(penstock: Penstock) -> int:
     return int(pages) * 4096
 
 
+@pytest.mark.alone
 async def test_a_client_that_stops_reading(slow: tuple[SimServer, Penstock]) -> None:
     server, penstock = slow
     before = resident_bytes(penstock)

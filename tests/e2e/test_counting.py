@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import orjson
 
-from proxy.counting import BODY_BYTES_MAX, QUEUED_BYTES_MAX
+from penstock.proxy.data.counting import BODY_BYTES_MAX, QUEUED_BYTES_MAX
 from tests.e2e.process import Serve, Simulate
 from tests.e2e.wire import Client, request
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.demo import ADMIN_PORT
+from penstock.proxy.commands.demo import ADMIN_PORT
 from tests.e2e.process import ROOT
 
 STARTS_WITHIN_S = 30.0

@@ -11,7 +11,7 @@ import aiohttp
 import orjson
 import pytest
 
-from bench.sim.text import expected
+from penstock.bench.sim.text import expected
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.request import BODIES, ask
 
@@ -43,7 +43,7 @@ async def until_refused(penstock: Penstock, within_s: float) -> None:
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", penstock.port)
-            except ConnectionRefusedError:
+            except (ConnectionRefusedError, ConnectionResetError):  # reset: the queue was closed
                 return
             writer.transport.abort()
             await asyncio.sleep(0.01)
@@ -96,6 +96,9 @@ async def test_an_idle_proxy_exits_in_a_moment(simulate: Simulate, serve: Serve)
         began_s = time.monotonic()
         assert await penstock.stop() == 0
         assert time.monotonic() - began_s < 3.0
+    async with asyncio.timeout(2):
+        while b"drain over, every request has ended" not in penstock.log[-1]:
+            await asyncio.sleep(0.02)
 
 
 async def test_a_kept_connection_gets_no_new_request(simulate: Simulate, serve: Serve) -> None:
@@ -139,6 +142,7 @@ async def test_a_drain_that_is_over_breaks_off(
     assert await exit_status(penstock, 1.5) == 0
     assert server.engine.idle
     assert any(b"breaking off" in line for line in penstock.log)
+    assert not any(b"every request has ended" in line for line in penstock.log)
 
 
 async def test_a_second_signal_cuts_the_grace_short(simulate: Simulate, serve: Serve) -> None:

@@ -1,7 +1,7 @@
 """Why a request goes where it goes, from the outside."""
 
 import asyncio
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,8 @@ import aiohttp
 import orjson
 import pytest
 
-from tests.e2e.process import ROOT, Penstock, Serve, Simulate
+from tests.e2e.forked import Ran, run
+from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.request import ask
 
 SECRET = "a prompt that must be seen nowhere"
@@ -18,6 +19,7 @@ LONG: dict[str, Any] = {
     "messages": [{"role": "user", "content": f"{SECRET}, again and again. " * 100}],
     "max_tokens": 4,
 }
+HALF_BYTES = 8_388_608
 CHAT = "/v1/chat/completions"
 
 
@@ -33,15 +35,8 @@ async def explained(penstock: Penstock, body: bytes, query: str = "", **headers:
         return answer.status, orjson.loads(text)
 
 
-async def command(*arguments: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "proxy", "explain", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    out, err = await process.communicate()
-    return process.returncode or 0, out.decode(), err.decode()
+async def command(*arguments: str) -> Ran:
+    return await run("explain", *arguments)
 
 
 async def test_it_tells_beforehand_where_a_turn_goes_and_why(
@@ -101,6 +96,7 @@ async def test_who_cannot_take_it_says_why(simulate: Simulate, serve: Serve) -> 
 @pytest.mark.parametrize(
     ("body", "query", "status", "code"),
     [
+        (b"", "", 400, "invalid_request"),
         (b"[", "", 400, "invalid_request"),
         (b'{"model": "nobody-has-it", "prompt": "x"}', "", 404, "model_not_found"),
         (b"{}", "?path=/v1/nothing", 404, "not_proxied"),
@@ -139,7 +135,7 @@ async def test_the_command_prints_the_costs(
         arguments = (str(file), "--admin", penstock.admin_url, "--header", header)
         status, _, err = await command(*arguments)
         assert status == 1
-        assert "--header must be" in err
+        assert "--header must look like" in err
 
 
 async def test_a_tenants_sessions_are_its_own(
@@ -162,8 +158,44 @@ async def test_a_tenants_sessions_are_its_own(
 async def test_other_policies_have_no_costs(
     simulate: Simulate, serve: Serve, tmp_path: Path
 ) -> None:
-    penstock = await serve(await simulate(2), pool={"policy": "least_requests"})
+    servers = await simulate(2)
+    penstock = await serve(servers, pool={"policy": "session"})
     file = tmp_path / "request.json"
     file.write_bytes(orjson.dumps(LONG))
-    _, out, _ = await command(str(file), "--admin", penstock.admin_url)
-    assert "least_requests has no costs in seconds" in out
+    header = ("--header", "x-session-id: s-1")
+    _, out, _ = await command(str(file), "--admin", penstock.admin_url, *header)
+    answer = await ask(penstock, CHAT, LONG, x_session_id="s-1")
+    home = answer.headers["x-penstock-backend"]
+    assert f"{home} comes first on the ring for this session" in out
+    assert f"-> {home} (affinity)" in out
+    other = await serve(servers, pool={"policy": "random"})
+    _, out, _ = await command(str(file), "--admin", other.admin_url)
+    assert "random draws at random" in out
+
+
+async def test_bodies_that_do_not_end_are_not_all_held(simulate: Simulate, serve: Serve) -> None:
+    """Two are read at a time, for three seconds; others are refused, and hold no connection."""
+    penstock = await serve(await simulate(1))
+    before_bytes = memory_bytes(penstock)
+    head = b"POST /api/v1/explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+    host, port = penstock.admin_url.removeprefix("http://").split(":")
+    writers: list[asyncio.StreamWriter] = []
+    for _ in range(70):  # more than the port has places
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head % (HALF_BYTES + 1) + b"x" * (HALF_BYTES if len(writers) < 8 else 1))
+        writers.append(writer)
+    status, told = await explained(penstock, orjson.dumps(LONG))
+    assert (status, told["error"]["code"]) == (429, "overloaded")
+    async with asyncio.timeout(20):
+        while status == 429:
+            await asyncio.sleep(0.2)
+            status, _ = await explained(penstock, orjson.dumps(LONG))
+    assert status == 200
+    assert memory_bytes(penstock) - before_bytes < 5 * HALF_BYTES
+    for writer in writers:
+        writer.transport.abort()
+
+
+def memory_bytes(penstock: Penstock) -> int:
+    pages = Path(f"/proc/{penstock.process.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

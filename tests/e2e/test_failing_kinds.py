@@ -5,25 +5,20 @@ import asyncio
 import aiohttp
 import pytest
 
-from health.probes import Prober
-from health.questions import Questions
-from health.tasks import Task
+from penstock.health.probes import Prober
+from penstock.health.questions import Questions
+from penstock.health.tasks import Task
+from penstock.proxy.wire.pool import ConnectionPool
 from tests.e2e.process import Serve, Simulate
 
 CHAT = {"model": "sim-model", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
 
 
-class Here:
-    """This machine."""
-
-    async def addresses(self) -> list[str]:
-        return ["127.0.0.1"]
-
-
 @pytest.mark.parametrize("task", [task for task in Task if task is not Task.NONE])
 async def test_each_kind_of_work_is_done(simulate: Simulate, task: Task) -> None:
     (server,) = await simulate(1)
-    prober = Prober(Questions(server.url, Here()))
+    pool = ConnectionPool(asyncio.get_running_loop(), server.url, connect_timeout_s=1)
+    prober = Prober(Questions(server.url, pool))
     assert (await prober.deep("sim-model", task, 5.0))[1].passed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from bench.sim.text import expected, tokenize
+from penstock.bench.sim.text import expected, tokenize
 from tests.e2e.answers import BODIES, ENDS, Got, ask, text_of, told_by
 from tests.e2e.process import Penstock, Serve, Simulate
 

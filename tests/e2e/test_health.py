@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
 from tests.e2e.answers import ask
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.sim_process import SimProcess

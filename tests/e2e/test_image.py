@@ -11,6 +11,8 @@ import pytest
 
 from tests.e2e.process import Serve, Simulate
 
+pytestmark = pytest.mark.once
+
 DOCKERFILE = (Path(__file__).resolve().parents[2] / "Dockerfile").read_text()
 
 

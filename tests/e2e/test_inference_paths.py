@@ -6,7 +6,7 @@ import aiohttp
 import orjson
 import pytest
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.request import MESSAGES, Got, ask
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.listening import stop_listening
 from tests.e2e.process import Serve
 
 MODELS = b'{"object":"list","data":[{"id":"sim-model","object":"model"}]}'
@@ -30,8 +31,7 @@ class ManyBackends:
             self.urls.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
 
     async def stop(self) -> None:
-        for server in self._servers:
-            server.close()
+        await stop_listening(*self._servers)
 
 
 class Quick(asyncio.Protocol):

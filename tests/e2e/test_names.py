@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 import aiohttp
 import pytest
 
-from bench.sim.server import SimServer
-from proxy.app import App
-from proxy.host import Names
-from proxy.source import Source
+from penstock.bench.sim.server import SimServer
+from penstock.proxy.app import App
+from penstock.proxy.reload.source import Source
+from penstock.proxy.wire.host import Names
 
 NAME = "gpu.example"
 BODY = {"prompt": "x", "max_tokens": 2}
@@ -79,6 +79,8 @@ async def place(names: Service) -> AsyncIterator[Place]:
     await app.start()
     async with asyncio.timeout(20):
         await app.monitor.started.wait()
+        while app.plane.fleet.backends[0].state != "ready":  # its first look may have failed
+            await asyncio.sleep(0.02)
     yield Place(app, first, second)
     await app.close()
     await first.stop()

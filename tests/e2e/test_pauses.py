@@ -4,6 +4,7 @@ import asyncio
 import signal
 
 import aiohttp
+import pytest
 
 from tests.e2e.process import Serve, Simulate
 
@@ -14,6 +15,7 @@ PAUSES = 3
 PAUSED_S = 1.8
 
 
+@pytest.mark.alone
 async def test_a_pause_of_the_process_breaks_no_stream_and_is_held_against_nobody(
     simulate: Simulate, serve: Serve
 ) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from bench.peers.cli import main
-from bench.peers.fleet import Fleet
-from bench.processes import NotStarted
+from penstock.bench.cli import run
+from penstock.bench.peers.fleet import Fleet
+from penstock.bench.processes import NotStarted
+
+pytestmark = pytest.mark.once
 
 
 def test_every_answer_is_whole_and_what_cannot_run_says_why(
@@ -19,7 +21,7 @@ def test_every_answer_is_whole_and_what_cannot_run_says_why(
     out = tmp_path / "out.json"
     options = ["--peers", "penstock,penstock:round_robin,haproxy", "--workloads", "skewed"]
     sizes = ["--servers", "2", "--seconds", "2", "--speedup", "10", "--load", "0.4"]
-    assert main([*options, *sizes, "--virtual", "--json", str(out)]) == 0
+    assert run("peers", *options, *sizes, "--virtual", "--json", str(out)) == 0
     said = capsys.readouterr().out
     assert "| penstock token_cost |" in said
     assert "| HAProxy leastconn |" in said

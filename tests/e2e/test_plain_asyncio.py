@@ -1,7 +1,6 @@
 """Without uvloop the proxy runs on plain asyncio, and says so."""
 
 import asyncio
-import os
 from pathlib import Path
 
 import aiohttp
@@ -13,8 +12,7 @@ BODY = {"model": "sim-model", "prompt": "Once upon a time", "max_tokens": 20, "s
 
 async def without_uvloop(serve: Serve, simulate: Simulate, tmp_path: Path) -> Penstock:
     (tmp_path / "uvloop.py").write_text("raise ImportError")
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    return await serve(await simulate(2), environment=environment)
+    return await serve(await simulate(2), modules=tmp_path)
 
 
 async def test_streams_on_plain_asyncio(serve: Serve, simulate: Simulate, tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ import statistics
 
 import pytest
 
-from bench.reliability import aborts, slow, stalled, stalls
-from bench.reliability.attackers import Attack, attack
-from bench.reliability.proxy_process import ProxyProcess
-from bench.sim.server import SimServer
+from penstock.bench.reliability import aborts, slow, stalled, stalls
+from penstock.bench.reliability.attackers import Attack, attack
+from penstock.bench.reliability.proxy_process import ProxyProcess
+from penstock.bench.sim.server import SimServer
 
 
 @pytest.mark.parametrize("name", ["queued", "connect", "prefill", "decode", "plain"])
@@ -19,6 +19,7 @@ async def test_whoever_leaves_is_counted_and_nothing_is_left(name: str) -> None:
     print(f"{name}: median {statistics.median(phase.times_s) * 1e3:.1f} ms")
 
 
+@pytest.mark.alone
 async def test_slow_senders_are_all_closed_in_time() -> None:
     server = await SimServer("sim", "instant").start()
     timeouts = {"client_head_s": 1.0, "client_body_s": 2.0}
@@ -43,8 +44,8 @@ async def test_stalled_readers_take_bounded_memory_and_are_dropped() -> None:
     assert figures.each_bytes > 100 * stalled.KIB  # it did hold something for them
 
 
-async def test_a_body_of_any_shape_and_framing_is_answered_and_its_turns_are_metered() -> None:
-    shapes = ["options", stalls.CHUNKS]
+async def test_bodies_of_any_shape_and_framing_and_scrapes_are_answered_and_metered() -> None:
+    shapes = ["options", stalls.CHUNKS, stalls.SCRAPE]
     rows = [row async for row in stalls.measure(shapes, 1, (1,))]
     assert [name for name, _ in rows] == ["(no body)", *shapes]
     assert all(stall.own_ms > 0 and stall.beside_ms > 0 for _, (stall,) in rows)

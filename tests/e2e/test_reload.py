@@ -12,9 +12,10 @@ from typing import Any
 
 import aiohttp
 
-from bench.sim.server import SimServer
-from proxy.cli import main
-from proxy.status import table
+from penstock.bench.sim.server import SimServer
+from penstock.proxy.commands.cli import main
+from penstock.proxy.commands.status import table
+from tests.e2e.forked import run
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.request import ask
 from tests.e2e.test_counting import BYTES, TOKENS
@@ -85,7 +86,7 @@ async def test_reloads_under_load_lose_nothing(simulate: Simulate, serve: Serve)
             else:
                 penstock.configure(**changes)
                 penstock.process.send_signal(signal.SIGHUP)
-            await until_logged(penstock, b"proxy.reload reloaded", number + 1)
+            await until_logged(penstock, b"proxy.reload.reload reloaded", number + 1)
         await traffic.until(RELOADS * REQUESTS_PER_RELOAD)
     print(f"{RELOADS} reloads, {traffic.whole} requests, {len(traffic.failed)} failed")
     assert not traffic.failed
@@ -105,6 +106,22 @@ BAD = {
     "no tokenizer": b"tokens: {estimator: huggingface, file: none.json}\n"
     b"pools: [{name: p, backends: [{name: a, url: 'http://127.0.0.1:1'}]}]\n",
 }
+
+
+async def test_a_command_reloads_and_tells_what_changed(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(2))
+    good = penstock.config.read_bytes()
+    arguments = ("reload", "--admin", penstock.admin_url)
+    status, out, _ = await run(*arguments)
+    assert (status, out) == (0, "reloaded: added none, removed none, kept 2\n")
+    penstock.config.write_bytes(good.replace(b"b1", b"other"))
+    status, out, _ = await run(*arguments)
+    assert (status, out) == (0, "reloaded: added other, removed b1, kept 1\n")
+    penstock.config.write_bytes(BAD["unknown key"])
+    status, out, err = await run(*arguments)
+    assert (status, out) == (2, "")
+    assert "nonsense" in err
+    assert "stays in use" in err
 
 
 async def test_a_bad_file_changes_nothing(simulate: Simulate, serve: Serve) -> None:
@@ -244,6 +261,10 @@ async def test_ports_wait_for_a_restart_and_the_rest_applies(
     assert status == 200
     assert change["needs_restart"] == ["listen.port", "admin.port"]
     await until_logged(penstock, b"needs_restart=listen.port,admin.port")
+    told = await run("status", "--admin", penstock.admin_url)
+    assert told.out.endswith(
+        "\nChanged settings that wait for a restart: listen.port, admin.port\n"
+    )
     _, config = await ask_admin(penstock, "/api/v1/config")
     assert config["settings"]["listen"]["port"] == 0
     assert config["settings"]["limits"]["body_bytes"] == 1024
@@ -257,6 +278,10 @@ async def test_ports_wait_for_a_restart_and_the_rest_applies(
     await ask(penstock, "/v1/completions", {"prompt": "x", "max_tokens": 1})
     await asyncio.sleep(0.3)
     assert len(penstock.access_lines) == lines
+    ports = {"host": "127.0.0.1", "port": 0}
+    assert (await penstock.reload(listen=ports, admin=ports))[1]["needs_restart"] == []
+    told = await run("status", "--admin", penstock.admin_url)
+    assert told.out.endswith("1 of 1 can serve\n")
 
 
 async def test_keys_of_pools_change(serve: Serve, simulate: Simulate, tmp_path: Path) -> None:
@@ -285,7 +310,7 @@ async def test_reloads_at_once_are_one_after_the_other(simulate: Simulate, serve
         penstock.process.send_signal(signal.SIGHUP)
     await penstock.until_ready(2)
     await asyncio.sleep(0.3)
-    reloaded = sum(b"proxy.reload reloaded" in line for line in penstock.log)
+    reloaded = sum(b"proxy.reload.reload reloaded" in line for line in penstock.log)
     assert 2 <= reloaded <= 40
     assert (await penstock.reload())[1]["kept"] == 2
 

@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 import pytest
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
 from tests.e2e.process import ROOT, Simulate
 from tests.e2e.traffic import Traffic
 
@@ -170,4 +170,4 @@ async def test_what_is_no_listening_socket_is_refused(
     manager.sock = held
     given.close()
     assert process.returncode == 1
-    assert re.search(rb"inherited descriptor 3 is no listening TCP socket", said), said
+    assert re.search(rb"inherited descriptor 3 is not a listening TCP socket", said), said

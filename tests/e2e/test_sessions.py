@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.request import BODIES, CHAT, Got, ask
 
@@ -165,6 +165,8 @@ async def test_more_backends_are_asked_than_attempts_are_allowed(
         server.seen.clear()
     got = await ask(penstock, "/v1/responses/resp_none", method="GET")
     assert (got.status, got.json["error"]["code"]) == (404, "invalid_request")
+    # The words of vLLM's own answer, which clients look for.
+    assert "Response with id 'resp_none' not found" in got.json["error"]["message"]
     assert stored_by(servers) == [1] * 6
 
 

@@ -13,7 +13,9 @@ from hashlib import sha256
 import aiohttp
 import pytest
 
-from bench.sim import SimServer
+from penstock.bench.sim.server import SimServer
+
+pytestmark = pytest.mark.once
 
 SLOW = "default"
 """10 ms a token: long answers are still running when a test looks."""
@@ -210,8 +212,9 @@ async def test_overload_is_a_clean_503() -> None:
 
 async def test_the_command_serves_and_ends_cleanly_on_sigterm() -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.sim", "--port", "0", "--count", "2", "--model", "m"),
-        *("--profile", "instant", "--kv-tokens", "4096", "--seed", "7", "--speedup", "2"),
+        *(sys.executable, "-m", "penstock.bench.sim", "--port", "0", "--count", "2"),
+        *("--model", "m", "--profile", "instant", "--kv-tokens", "4096", "--seed", "7"),
+        *("--speedup", "2"),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None

@@ -7,7 +7,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bench.sim import Prompt, SimServer, expected, render
+from penstock.bench.sim.prompt import Prompt, render
+from penstock.bench.sim.server import SimServer
+from penstock.bench.sim.text import expected
+
+pytestmark = pytest.mark.once
 
 HELLO = [{"role": "user", "content": "hello"}]
 PROMPT_TOKENS = Prompt.from_messages(HELLO).tokens

@@ -7,7 +7,7 @@ import anthropic
 import openai
 import pytest
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.request import BODIES, CHAT, Got, ask
 from tests.e2e.wire import Client
@@ -187,7 +187,8 @@ async def test_a_response_is_nobody_elses(fleet: Fleet) -> None:
     assert [server.connections_total for server in servers] == asked
     unknown = await as_tenant(penstock, TWO, "/v1/responses/resp_nobodys", method="GET")
     for got in foreign:
-        assert (got.status, got.body) == (404, unknown.body)
+        body = unknown.body.replace(b"resp_nobodys", response_id.encode())
+        assert (got.status, got.body) == (404, body)
         assert set(got.headers) == set(unknown.headers)
     assert (await as_tenant(penstock, ONE, path, method="GET")).json["id"] == response_id
     assert (await as_tenant(penstock, ONE, "/v1/responses", more)).status == 200

@@ -2,27 +2,27 @@
 
 import asyncio
 import hashlib
-import os
 import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from random import random
 from typing import Any
 
 import anthropic
 import openai
 import orjson
 import pytest
-import trustme
 
-from bench.sim.prompt import render
-from bench.sim.server import SimServer
-from bench.sim.text import expected
+from penstock.bench.sim.prompt import render
+from penstock.bench.sim.server import SimServer
+from penstock.bench.sim.text import expected
 from tests.certificates import Files, client_context, issue, server_context
+from tests.e2e.listening import stop_listening
 from tests.e2e.process import COUNTS, Penstock, Serve, Simulate
 from tests.e2e.request import CHAT, ask
-from tests.e2e.tls import TlsClient, TlsFront, post, pump
+from tests.e2e.tls import TlsClient, TlsFront, post
 
 COMPLETIONS = "/v1/completions"
 PROMPT: dict[str, Any] = {"model": "sim-model", "prompt": "Once upon a time", "max_tokens": 20}
@@ -128,13 +128,47 @@ async def test_a_client_without_the_authority_refuses(secure: Secure) -> None:
 WAYS = (TlsClient.say_and_close, TlsClient.close, TlsClient.reset, TlsClient.half_close)
 
 
+async def test_who_leaves_amid_a_dial_leaves_no_error(
+    simulate: Simulate, serve: Serve, files: Files
+) -> None:
+    """uvloop's transport does not tell that it is closed after the call that made it was cancelled.
+
+    The fixture finds the tracebacks. Meanwhile another client is served.
+    """
+    (server,) = await simulate()
+    front = await TlsFront(server.port).start()
+    penstock = await serve([front.url], pool={"tls": {"ca_file": str(files.ca)}})
+    left = 0
+
+    async def leave() -> None:
+        nonlocal left
+        for _ in range(100):
+            _, writer = await asyncio.open_connection("127.0.0.1", penstock.port)
+            writer.write(post(COMPLETIONS, PROMPT))
+            await asyncio.sleep(0.02 * random())
+            writer.transport.abort()
+            left += 1
+
+    leaving = asyncio.gather(*(leave() for _ in range(4)))
+    statuses = []
+    while not leaving.done():
+        statuses.append((await ask(penstock, COMPLETIONS, PROMPT)).status)
+        await asyncio.sleep(0.05)
+    await leaving
+    errors = sum(b" ERROR " in line for line in penstock.log)
+    print(f"{left} left, {errors} errors in the log, {len(statuses)} served")
+    assert set(statuses) == {200}
+    assert not errors
+    await front.stop()
+
+
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 async def test_a_client_that_leaves_frees_its_engine(
     secure: Secure, tmp_path: Path, loop: str
 ) -> None:
     (tmp_path / "uvloop.py").write_text("raise ImportError")
-    environment = os.environ | ({"PYTHONPATH": str(tmp_path)} if loop == "asyncio" else {})
-    server, penstock = await secure("steady-50", health=QUIET, environment=environment)
+    modules = tmp_path if loop == "asyncio" else None
+    server, penstock = await secure("steady-50", health=QUIET, modules=modules)
     for leave in WAYS:
         client = await TlsClient.open(penstock, post(COMPLETIONS, LONG))
         await client.until(b"text")
@@ -199,7 +233,7 @@ async def test_a_body_until_the_end_is_whole_only_when_that_is_told(
     penstock = await serve([url], pool={"tls": {"ca_file": str(files.ca)}})
     got = await ask(penstock, COMPLETIONS, PROMPT)
     assert (got.status, got.body == answered) == (status, told)
-    server.close()
+    await stop_listening(server)
 
 
 # Refusals, slow clients, limits -----------------------------------------------------------------
@@ -216,6 +250,7 @@ async def test_an_error_is_seen_while_the_body_is_still_sent(secure: Secure) -> 
     assert end == "told"
 
 
+@pytest.mark.alone
 async def test_a_slow_reader_is_served_and_a_stalled_one_dropped(secure: Secure) -> None:
     _, penstock = await secure(health=QUIET, timeouts={"client_stall_s": 1.5})
     wide: dict[str, object] = {"model": "sim-model", "input": ["x"] * 6_000}
@@ -231,6 +266,9 @@ async def test_a_slow_reader_is_served_and_a_stalled_one_dropped(secure: Secure)
     while len(body) < length:
         body += await asyncio.to_thread(slow.sock.recv, 65_536)
     assert len(orjson.loads(body)["data"]) == 6_000
+    async with asyncio.timeout(20):
+        while len(penstock.access_lines) < 2:  # both are over
+            await asyncio.sleep(0.05)
     _, end = await stalled.rest()
     assert end != "told"
 
@@ -290,36 +328,6 @@ async def test_large_bodies_arrive_as_they_were(secure: Secure) -> None:
 # Backends ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", ["name", "authority", "no TLS"])
-async def test_a_backend_that_is_not_who_it_should_be_is_never_ready(
-    simulate: Simulate, serve: Serve, tmp_path: Path, files: Files, wrong: str
-) -> None:
-    (server,) = await simulate()
-    front = await TlsFront(server.port, *(["elsewhere"] if wrong == "name" else [])).start()
-    ca = issue(tmp_path, by=trustme.CA(), name="other").ca if wrong == "authority" else files.ca
-    url = front.url.replace(str(front.port), str(server.port)) if wrong == "no TLS" else front.url
-    penstock = await serve([url], ready=0, pool={"tls": {"ca_file": str(ca)}})
-    await penstock.until(
-        lambda listing: listing[0]["last_probe"].get("live", {}).get("reason") == "untrusted", 15
-    )
-    assert (await penstock.backends())[0]["state"] == "starting"
-    await front.stop()
-
-
-async def test_an_impostor_gets_no_request(simulate: Simulate, serve: Serve, files: Files) -> None:
-    """It has the address, but not the name."""
-    (server,) = await simulate()
-    front = await TlsFront(server.port).start()
-    penstock = await serve([front.url], pool={"tls": {"ca_file": str(files.ca)}}, health=QUIET)
-    assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 200
-    await front.stop()
-    impostor = await TlsFront(server.port, "elsewhere", port=front.port).start()
-    seen = len(server.seen)
-    assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 502
-    assert len(server.seen) == seen
-    await impostor.stop()
-
-
 async def test_probes_and_scrapes_believe_the_same_authority(secure: Secure) -> None:
     _, penstock = await secure()
     await penstock.until(lambda listing: listing[0]["engine"] is not None, 20)
@@ -357,66 +365,3 @@ async def test_a_renewed_certificate_counts_from_the_next_connection(
     assert status == 422
     assert "is not the key of cert_file" in str(said)
     assert await serial() == second
-
-
-async def test_a_new_authority_is_believed_from_the_next_connection(
-    simulate: Simulate, serve: Serve, tmp_path: Path, files: Files
-) -> None:
-    (server,) = await simulate()
-    front = await TlsFront(server.port).start()
-    other = issue(tmp_path, by=trustme.CA(), name="other")
-    pools = [
-        {
-            "name": "default",
-            "backends": [{"name": "b0", "url": front.url}],
-            "tls": {"ca_file": str(other.ca)},
-        }
-    ]
-    penstock = await serve([], ready=0, pools=pools)
-    await penstock.until(
-        lambda listing: listing[0]["last_probe"].get("live", {}).get("reason") == "untrusted", 15
-    )
-    other.ca.write_bytes(files.ca.read_bytes())
-    assert (await penstock.reload())[0] == 200
-    await penstock.until_ready(1, 15)
-    assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 200
-    await front.stop()
-
-
-async def test_a_key_goes_where_it_was_chosen_for(
-    simulate: Simulate, serve: Serve, files: Files
-) -> None:
-    """A request that is being dialled while a reload changes its pool's key takes the old one."""
-    (server,) = await simulate()
-    front = await TlsFront(server.port).start()
-    passes, held = asyncio.Event(), asyncio.Event()
-    passes.set()
-
-    async def gate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        held.set()
-        await passes.wait()
-        inner, to = await asyncio.open_connection("127.0.0.1", front.port)
-        await asyncio.gather(pump(reader, to, to.close), pump(inner, writer, writer.close))
-
-    way = await asyncio.start_server(gate, "127.0.0.1", 0)
-    url = f"https://localhost:{way.sockets[0].getsockname()[1]}"
-
-    def pools(key: str) -> list[dict[str, Any]]:
-        backends = [{"name": "b0", "url": url}]
-        tls = {"ca_file": str(files.ca)}
-        return [{"name": "default", "backends": backends, "tls": tls, "api_key": key}]
-
-    penstock = await serve([], ready=1, pools=pools("sk-old"), health=QUIET)
-    passes.clear()
-    held.clear()
-    request = asyncio.create_task(ask(penstock, COMPLETIONS, PROMPT))
-    await held.wait()
-    assert (await penstock.reload(pools=pools("sk-new")))[0] == 200
-    passes.set()
-    assert (await request).status == 200
-    assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 200
-    headers = [dict(seen.headers) for seen in server.seen if seen.path == COMPLETIONS]
-    keys = [each[b"authorization"] for each in headers if b"x-request-id" in each]
-    assert keys == [b"Bearer sk-old", b"Bearer sk-new"]
-    way.close()
-    await front.stop()

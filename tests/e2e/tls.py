@@ -12,6 +12,7 @@ from typing import ClassVar
 import orjson
 
 from tests.certificates import client_context, server_context
+from tests.e2e.listening import stop_listening
 from tests.e2e.process import Penstock
 
 
@@ -109,7 +110,7 @@ class TlsFront:
 
     async def stop(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_listening(self._server)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 import aiohttp
 
-from bench.sim.text import expected
+from penstock.bench.sim.text import expected
 
 PROMPT: Final = "Of gates and rivers"
 TOKENS: Final = 5

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Penstock
 
 KEY, PROMPT = "sk-canary-7f3a", "canary prompt 91c2"

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.arguments import count
+from penstock.bench.arguments import count
 from tests.faults.matrix import FAULTS, Row, fleet, run
 from tests.faults.streams import Verdict
 

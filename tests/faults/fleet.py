@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +9,8 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from tests.e2e.process import ROOT, Penstock
+from tests.e2e.forked import Forked
+from tests.e2e.process import Penstock
 from tests.e2e.sim_process import SimProcess
 
 # 10 tokens a second on every stream, however many there are.
@@ -71,11 +71,7 @@ async def proxy(servers: list[Server], folder: Path, **config: Any) -> AsyncIter
     }
     path = folder / f"penstock-{servers[0].url.rpartition(':')[2]}-{len(servers)}.yaml"
     path.write_bytes(orjson.dumps(settings))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "proxy", "serve", "--config", str(path)),
-        cwd=ROOT,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    process = await Forked.start(("serve", "--config", str(path)))
     penstock = Penstock(process, 0, 0)
     listening = asyncio.Event()
     reader = asyncio.create_task(penstock.read_log(listening))

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import orjson
 
-from bench.sim.prompt import render
-from bench.sim.text import expected
+from penstock.bench.sim.prompt import render
+from penstock.bench.sim.text import expected
 
 TOKENS: Final = 30
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -5,17 +5,18 @@ own, which echoes what is canonical and keeps every byte.
 """
 
 import asyncio
+import errno
 import os
 from random import Random
 from typing import Any, Final, cast
 
-from balancing.backend import State
-from conf.settings import Settings
-from proxy.configuration import configure, draft
-from proxy.host import Names
-from proxy.listener import ClientConnection
-from proxy.metrics import Metrics
-from proxy.plane import DataPlane
+from penstock.balancing.backend import State
+from penstock.conf.settings import Settings
+from penstock.proxy.data.configuration import configure, draft
+from penstock.proxy.data.listener import ClientConnection
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.wire.host import Names
 from tests.e2e.raw_backend import LENGTH, answer
 from tests.http.case import echo
 
@@ -59,6 +60,9 @@ class _Wire(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def is_reading(self) -> bool:
+        return True
+
     def write(self, data: Any) -> None:
         assert not self.ended
         if not self._closing:
@@ -101,13 +105,19 @@ class _Backend(_Wire):
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """A real loop on which every dial succeeds at once."""
+    """A real loop on which every dial succeeds at once where a port is left."""
 
     def __init__(self) -> None:
         super().__init__()
         self.backends: list[_Backend] = []
+        self.without_ports: set[str] = set()  # addresses
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        if address[0] in self.without_ports:
+            raise OSError(errno.EADDRNOTAVAIL, "")
 
     async def create_connection(self, factory: Any, *where: Any, **how: Any) -> Any:  # type: ignore[override]
+        how["sock"].close()
         protocol = factory()
         wire = _Backend(self, protocol)
         self.backends.append(wire)
@@ -118,18 +128,31 @@ class Loop(asyncio.SelectorEventLoop):
 class Rig:
     """One data plane for all requests of a run."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, backends: int = 1) -> None:
+        """Their addresses are 10.0.0.1 and so on."""
         self._loop = loop
+        names = [f"b{number}" for number in range(1, backends + 1)]
+        urls = [f"http://10.0.0.{number}:1" for number in range(1, backends + 1)]
         settings = Settings.model_validate(
             {
-                "pools": [{"name": "p", "backends": [{"name": "b", "url": "http://10.0.0.1:1"}]}],
+                "pools": [
+                    {
+                        "name": "p",
+                        "backends": [
+                            {"name": name, "url": url}
+                            for name, url in zip(names, urls, strict=True)
+                        ],
+                    }
+                ],
                 "paths": ["GET /raw", "POST /raw"],
                 "log": {"access": False},
             }
         )
-        configuration = configure(draft(settings, {}, None), loop, Names())
-        self._backend = configuration.fleet.backends[0]
-        self._backend.state = State.READY
+        reachable = Names(has_way=lambda _: True)
+        configuration = configure(draft(settings, {}, None), loop, reachable)
+        self.backends = configuration.fleet.backends
+        for backend in self.backends:
+            backend.state = State.READY
         self._plane = DataPlane(configuration, loop=loop, rng=Random(1), metrics=Metrics(["p"]))
 
     async def play(self, pieces: list[bytes]) -> tuple[bytes, bool, list[bytes]]:
@@ -138,7 +161,8 @@ class Rig:
         wire = _Wire(self._loop, cast(asyncio.Protocol, connection))
         connection.connection_made(wire)
         self._loop.backends.clear()
-        self._plane.connections["b"].distrust()  # so that none of before is used
+        for connections in self._plane.connections.values():
+            connections.distrust()  # so that none of before is used
         for piece in pieces:
             if not wire.is_closing():
                 connection.data_received(piece)
@@ -148,7 +172,7 @@ class Rig:
         if not wire.is_closing():
             connection.eof_received()
             await self._turn()
-        assert self._backend.own.idle, "a lease was not given back"
+        assert all(backend.own.idle for backend in self.backends), "a lease was not given back"
         assert not self._plane.clients
         return wire.sent, closed, upstream
 

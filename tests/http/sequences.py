@@ -317,7 +317,7 @@ def _old_and_bare() -> list[Case]:
             methods=(b"GET",),
         ),
         Case(
-            "WebSocket is not spoken",
+            "WebSocket is not supported",
             (
                 raw(
                     b"",

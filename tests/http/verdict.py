@@ -70,14 +70,25 @@ def _upstream(case: Case, seen: Seen) -> Judgement:
         return Verdict.SMUGGLED, f"the referees differ: {first} {second}"
     wanted = [(body, case.target) for body in case.arrive]
     got = [(each.body, each.target) for each in first]
-    if any(each not in wanted for each in got) or len(got) > len(wanted) * (1 + case.twice):
+    cut = [each for each in first if case.early and not each.whole]
+    if any(not _begins(each, case) for each in cut):
+        return Verdict.SMUGGLED, f"arrived, though only in part: {got}"
+    rest = [each for each in first if each not in cut]
+    strange = any((each.body, each.target) not in wanted for each in rest)
+    if strange or len(got) > len(wanted) * (1 + case.twice):
         return Verdict.SMUGGLED, f"arrived: {got}"
-    if not all(each.whole for each in first):
+    if not all(each.whole for each in rest):
         return Verdict.DESYNC, f"half a request arrived: {first}"
     if len(got) < len(wanted):
         worst = Verdict.REFUSED_CORRECT if case.correct else Verdict.BAD_RESPONSE
         return worst, f"{len(wanted) - len(got)} did not arrive; the client got {seen.client!r}"
     return next((found for each in first if (found := _headers(case, each))), None)
+
+
+def _begins(message: Message, case: Case) -> bool:
+    """Whether what arrived is the beginning of a body: an early answer ends the sending."""
+    wanted = any(body.startswith(message.body) for body in case.arrive)
+    return wanted and message.target == case.target
 
 
 def _headers(case: Case, message: Message) -> Judgement:

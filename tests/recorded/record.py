@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from bench.sim.server import SimServer
+from penstock.bench.sim.server import SimServer
 
 FOLDER: Final = Path(__file__).parent
 TEXT: Final = 'Tell me of rivers, 水 and "bridges".'

@@ -9,16 +9,16 @@ from functools import partial
 from itertools import count
 from random import Random
 
-from balancing.ask import Ask
-from balancing.lease import Lease
-from bench.routing.cell import maker
-from bench.routing.experiment import PATH, Experiment, Router
-from bench.routing.generators import agentic
-from bench.routing.load import fitting, speedup
-from bench.routing.outcome import Outcome
-from bench.routing.trace import BLOCK_TOKENS, Arrival
-from bench.sim.engine import Sequence as EngineSequence
-from bench.sim.profiles import GPUS
+from penstock.balancing.ask import Ask
+from penstock.balancing.lease import Lease
+from penstock.bench.routing.cell import maker
+from penstock.bench.routing.experiment import PATH, Experiment, Router
+from penstock.bench.routing.generators import agentic
+from penstock.bench.routing.load import fitting, speedup
+from penstock.bench.routing.outcome import Outcome
+from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival
+from penstock.bench.sim.engine import Sequence as EngineSequence
+from penstock.bench.sim.profiles import GPUS
 
 GPU = GPUS["70b-4xh100"]
 BACKENDS = 8

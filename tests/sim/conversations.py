@@ -14,16 +14,16 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import ClassVar, Final
 
-from balancing.ask import Ask
-from balancing.backend import Backend, State
-from balancing.fleet import Fleet, Pool
-from balancing.gate import Gate
-from balancing.lease import Reason
-from balancing.policies.policy import Policy
-from balancing.policies.session import held_tokens
-from balancing.ring import Ring
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend, State
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Gate
+from penstock.balancing.lease import Reason
+from penstock.balancing.policies.policy import Explanation, Part, Policy
+from penstock.balancing.policies.session import held_tokens
+from penstock.balancing.ring import Ring
 
 BACKENDS: Final = 8
 TURNS: Final = 20
@@ -34,7 +34,10 @@ CACHE_TOKENS: Final = 400_000
 
 
 class Sticky:
-    """Perfect stickiness: the own backend whatever its load."""
+    """Perfect stickiness: the session's own backend, whatever its load."""
+
+    needs_sessions: ClassVar[bool] = True
+    needs_prefixes: ClassVar[bool] = False
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._ring = Ring({backend.name: backend.weight for backend in backends})
@@ -43,6 +46,18 @@ class Sticky:
         assert ask.session is not None
         home = self._ring.home(ask.session)
         return next(backend for backend in fit if backend.name == home)
+
+    def home(self, ask: Ask) -> str | None:
+        return None
+
+    def remember(self, ask: Ask, chosen: Backend) -> None:
+        """Nothing is learnt of sessions."""
+
+    def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
+        return Explanation([], [Part()] * len(fit))
+
+    def follow(self, new: Policy, backends: Sequence[Backend]) -> None:
+        """There is no reload here."""
 
 
 class Engine:

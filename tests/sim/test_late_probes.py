@@ -5,17 +5,17 @@ from typing import Final
 
 import pytest
 
-from balancing.ask import Ask
-from balancing.backend import State
-from balancing.engine_report import EngineReport
-from balancing.lease import Lease
-from bench.sim.engine import Engine, Sequence
-from bench.sim.profiles import GPUS, Gpu
-from health.late import EXCUSED_S_MAX, PIECE
-from health.probes import Outcome
-from health.tasks import Task
-from health.watch import PREFILL_S_MAX
-from tests.unit.watched import HUNG, Backends, Scene
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import State
+from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.lease import Lease
+from penstock.bench.sim.engine import Engine, Sequence
+from penstock.bench.sim.profiles import GPUS, Gpu
+from penstock.health.late import EXCUSED_S_MAX, PIECE
+from penstock.health.probes import Outcome
+from penstock.health.stall import PREFILL_S_MAX
+from penstock.health.tasks import Task
+from tests.unit.health.watched import HUNG, Backends, Scene
 
 LONG_TOKENS: Final = 300_000
 

@@ -5,12 +5,12 @@ from typing import Final
 
 import pytest
 
-from bench.routing.adversity import Adversity
-from bench.routing.cell import maker
-from bench.routing.experiment import Experiment
-from bench.routing.generators import uniform
-from bench.routing.load import speedup
-from bench.sim.profiles import GPUS
+from penstock.bench.routing.adversity import Adversity
+from penstock.bench.routing.cell import maker
+from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.generators import uniform
+from penstock.bench.routing.load import speedup
+from penstock.bench.sim.profiles import GPUS
 
 GPU: Final = GPUS["70b-4xh100"]
 

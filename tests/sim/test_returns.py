@@ -4,14 +4,14 @@ from random import Random
 
 import pytest
 
-from bench.routing.adversity import OUT_S, Adversity
-from bench.routing.cell import maker
-from bench.routing.experiment import Experiment
-from bench.routing.generators import uniform
-from bench.routing.load import speedup
-from bench.routing.outcome import Outcome
-from bench.routing.trace import Arrival
-from bench.sim.profiles import GPUS
+from penstock.bench.routing.adversity import OUT_S, Adversity
+from penstock.bench.routing.cell import maker
+from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.generators import uniform
+from penstock.bench.routing.load import speedup
+from penstock.bench.routing.outcome import Outcome
+from penstock.bench.routing.trace import Arrival
+from penstock.bench.sim.profiles import GPUS
 
 GPU = GPUS["70b-4xh100"]
 WINDOW_S = 120.0

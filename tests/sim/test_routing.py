@@ -8,27 +8,41 @@ from random import Random
 import orjson
 import pytest
 
-from bench.baselines import BASELINES
-from bench.routing.cell import Cell, compute, maker
-from bench.routing.cli import main
-from bench.routing.experiment import Experiment
-from bench.routing.figure import draw
-from bench.routing.generators import LEAD_S, agentic, shared_prefix, uniform
-from bench.routing.interval import half_width
-from bench.routing.load import fitting, speedup
-from bench.routing.outcome import imbalance, jain, quantile
-from bench.routing.trace import Arrival
-from bench.sim.profiles import GPUS
+from penstock.bench.baselines import BASELINES
+from penstock.bench.cli import run
+from penstock.bench.routing.adversity import CALM, Adversity
+from penstock.bench.routing.cell import Cell, compute, maker
+from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.figure import draw
+from penstock.bench.routing.generators import LEAD_S, agentic, shared_prefix, uniform
+from penstock.bench.routing.interval import half_width
+from penstock.bench.routing.load import fitting, speedup
+from penstock.bench.routing.outcome import imbalance, jain, quantile
+from penstock.bench.routing.trace import Arrival
+from penstock.bench.sim.profiles import GPUS
 
 GPU = GPUS["8b-1xh100"]
 
 
 def played(
-    policy: str, arrivals: Sequence[Arrival], load: float, routers: int = 1
+    policy: str,
+    arrivals: Sequence[Arrival],
+    load: float,
+    routers: int = 1,
+    share_s: float = 0.0,
+    adversity: Adversity = CALM,
 ) -> dict[str, float]:
     faster = speedup(arrivals, GPU, 4, load)
     arrivals = [each._replace(at_s=each.at_s / faster) for each in arrivals]
-    experiment = Experiment(maker(policy), GPU, backends=4, routers=routers, seed=1)
+    experiment = Experiment(
+        maker(policy),
+        GPU,
+        backends=4,
+        routers=routers,
+        share_s=share_s,
+        seed=1,
+        adversity=adversity,
+    )
     return experiment.run(arrivals).figures()
 
 
@@ -71,6 +85,24 @@ def test_routers_that_do_not_share_a_view_choose_worse() -> None:
     assert alone["ttft_mean_s"] < many["ttft_mean_s"]
 
 
+def test_routers_that_report_their_loads_choose_better() -> None:
+    arrivals = uniform(120.0, Random(1))
+    apart, together = (played("least_tokens", arrivals, 0.9, 8, each) for each in (0.0, 0.05))
+    assert together["ttft_mean_s"] < 0.9 * apart["ttft_mean_s"]
+
+
+def test_one_router_has_nobody_to_report_to() -> None:
+    arrivals = uniform(60.0, Random(1))
+    alone, shares = (played("token_cost", arrivals, 0.9, 1, each) for each in (0.0, 0.05))
+    assert alone == shares
+
+
+def test_reports_and_scrapes_end_with_the_answers() -> None:
+    arrivals = uniform(30.0, Random(1))
+    figures = played("token_cost", arrivals, 0.8, 3, 0.1, Adversity(hidden=0.3))
+    assert figures["goodput"] > 0.5
+
+
 @pytest.mark.parametrize("rule", BASELINES)
 def test_rules_of_others_play_to_the_end(rule: str) -> None:
     figures = played(rule, shared_prefix(60.0, Random(1)), 0.8, routers=2)
@@ -100,8 +132,10 @@ def test_a_finished_cell_is_kept(
     assert not replace(cell, seed=2).file.exists()
     argv = "--trace uniform --policies random --load 0.5 --seeds 1 --backends 2"
     argv += f" --profile 8b-1xh100 --window-s 20 --jobs 1 --json {tmp_path / 'out.json'}"
-    assert main(argv.split()) == 0
-    assert "| random |" in capsys.readouterr().out
+    assert run("routing", *argv.split()) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"$ penstock bench routing {argv}\n")
+    assert "| random |" in said
     (row,) = orjson.loads((tmp_path / "out.json").read_bytes())["cells"]
     assert row["goodput"] == 0.25
     assert {"trace", "policy", "load", "seed", "routers", "ttft_p50_s", "jain"} <= row.keys()
@@ -122,7 +156,7 @@ def test_what_is_wrong_is_told(
     argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        main(argv)
+        run("routing", *argv)
     assert said in capsys.readouterr().err
 
 

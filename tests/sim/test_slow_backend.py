@@ -8,11 +8,11 @@ from typing import Final
 
 import pytest
 
-from balancing.policies.token_cost import TokenCost
-from bench.routing.experiment import Experiment
-from bench.routing.trace import Arrival
-from bench.sim.engine import Engine
-from bench.sim.profiles import GPUS, Gpu
+from penstock.balancing.policies.token_cost import TokenCost
+from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.trace import Arrival
+from penstock.bench.sim.engine import Engine
+from penstock.bench.sim.profiles import GPUS, Gpu
 
 GPU: Final = GPUS["70b-4xh100"]
 SLOWER: Final = 15.0

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import orjson
 
-from bench.sim.dialects.dialect import (
+from penstock.bench.sim.dialects.dialect import (
     Identity,
     Spoken,
     id_list,
@@ -14,8 +14,8 @@ from bench.sim.dialects.dialect import (
     usage_json,
     usage_of,
 )
-from bench.sim.errors import Refusal
-from bench.sim.job import Job
+from penstock.bench.sim.errors import Refusal
+from penstock.bench.sim.job import Job
 
 DONE: Final = b"data: [DONE]\n\n"
 _NO_DETAILS: Final = b',"completion_tokens_details":null'

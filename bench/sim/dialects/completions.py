@@ -4,8 +4,8 @@ from typing import Any
 
 import orjson
 
-from bench.sim.dialects.chat import DONE
-from bench.sim.dialects.dialect import (
+from penstock.bench.sim.dialects.chat import DONE
+from penstock.bench.sim.dialects.dialect import (
     Identity,
     Spoken,
     id_list,
@@ -15,8 +15,8 @@ from bench.sim.dialects.dialect import (
     usage_json,
     usage_of,
 )
-from bench.sim.errors import Refusal
-from bench.sim.job import Job
+from penstock.bench.sim.errors import Refusal
+from penstock.bench.sim.job import Job
 
 
 class Completions:

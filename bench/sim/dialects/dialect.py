@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import orjson
 
-from bench.sim.errors import Refusal
-from bench.sim.prompt import Prompt
-from bench.sim.text import Token
+from penstock.bench.sim.errors import Refusal
+from penstock.bench.sim.prompt import Prompt
+from penstock.bench.sim.text import Token
 
 
 @dataclass(frozen=True, slots=True)

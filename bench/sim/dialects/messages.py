@@ -4,9 +4,16 @@ from typing import Any
 
 import orjson
 
-from bench.sim.dialects.dialect import Identity, Spoken, named_event, quoted, text_of, usage_of
-from bench.sim.errors import Refusal
-from bench.sim.job import Job
+from penstock.bench.sim.dialects.dialect import (
+    Identity,
+    Spoken,
+    named_event,
+    quoted,
+    text_of,
+    usage_of,
+)
+from penstock.bench.sim.errors import Refusal
+from penstock.bench.sim.job import Job
 
 _STOP = named_event("message_stop", b'{"type":"message_stop"}')
 _STOP_REASONS = {"length": "max_tokens", "stop": "end_turn", "abort": None}

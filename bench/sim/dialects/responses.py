@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from bench.sim.dialects.dialect import Identity, Spoken, named_event, text_of, usage_of
-from bench.sim.errors import Refusal
-from bench.sim.job import Job
+from penstock.bench.sim.dialects.dialect import Identity, Spoken, named_event, text_of, usage_of
+from penstock.bench.sim.errors import Refusal
+from penstock.bench.sim.job import Job
 
 
 class Responses:

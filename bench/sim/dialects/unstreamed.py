@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from bench.sim.dialects.dialect import Spoken
-from bench.sim.errors import Refusal
+from penstock.bench.sim.dialects.dialect import Spoken
+from penstock.bench.sim.errors import Refusal
 
 
 class Unstreamed:

@@ -1,0 +1,40 @@
+"""A request's prompts in a backend's prefill queue: all that a backend knows of a lease.
+
+Not an abstract class: with one, mypyc would check each attribute of a lease at each read.
+"""
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.prefill_speed import work_of
+
+
+class QueuedPrompts:
+    """What a backend still has to prefill for one request, in tokens and as work."""
+
+    __slots__ = ("ask", "cached_tokens", "queued_tokens", "queued_work")
+
+    def __init__(self, ask: Ask, cached_tokens: int) -> None:
+        """`cached_tokens`: prompt tokens that the backend's cache should hold."""
+        self.ask = ask
+        self.cached_tokens = cached_tokens
+        self.queued_tokens = self.queued_work = 0  # without an engine there is no prefill
+        if ask.engine:
+            self.queued_tokens = ask.prompt_tokens - cached_tokens
+            if ask.likely < 1.0:
+                self.queued_tokens = max(1, int(self.queued_tokens * ask.likely))
+            context = ask.prompt_tokens / ask.prompts
+            self.queued_work = max(1, round(work_of(self.queued_tokens, context, ask.prompts)))
+
+    @property
+    def whole_work(self) -> float:
+        """The prefill work of the whole prompts, as if nothing were cached or refused."""
+        ask = self.ask
+        return work_of(ask.prompt_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it generates but shows no first token before the whole answer."""
+        return self.ask.generates and not self.ask.stream
+
+    def assume_prefilled(self, now_s: float) -> None:
+        """End the prefill by the clock: a plain JSON answer shows no first token."""
+        raise NotImplementedError

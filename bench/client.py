@@ -1,0 +1,234 @@
+"""The client of the benchmarks: a connection that keeps an answer's framing visible, and a pool.
+
+HTTP libraries hide whether a body ended or was cut, and when its parts came; here that is the
+question. What is not measured is asked with `call`, which blocks.
+"""
+
+import asyncio
+import http.client
+import socket
+import struct
+from collections.abc import Mapping
+from enum import Enum
+from time import monotonic
+from types import MappingProxyType
+from typing import Final, Self, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from penstock.bench.report import BenchError
+
+HOST: Final = "127.0.0.1"
+_LINGER_RESET: Final = struct.pack("ii", 1, 0)
+
+
+def get(path: str) -> bytes:
+    """A request without a body, as it goes on the wire."""
+    return b"GET %b HTTP/1.1\r\nhost: %b\r\n\r\n" % (path.encode(), HOST.encode())
+
+
+def post(path: str, content: bytes, headers: bytes = b"") -> bytes:
+    """A request with JSON in its body; each of the other headers ends with CRLF."""
+    return (
+        b"POST %b HTTP/1.1\r\nhost: bench\r\n%bcontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b" % (path.encode(), headers, len(content), content)
+    )
+
+
+class Way(Enum):
+    """How a client leaves."""
+
+    CLOSE = "FIN"
+    RESET = "RST"
+    HALF = "half-close"
+
+
+class Answer:
+    """One answer as far as it came."""
+
+    __slots__ = ("body", "ended", "headers", "reads", "status")
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.ended = False  # by its own framing
+        self.reads: list[tuple[float, int]] = []
+        """When a part of the body was read, and how long the body was then."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection, for one request after the other."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = cast(asyncio.Transport, None)
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer = Answer()
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._kept = False
+        self.open = True
+
+    @classmethod
+    async def dial(cls, port: int, host: str = HOST) -> "ClientConnection":
+        _, connection = await asyncio.get_running_loop().create_connection(cls, host, port)
+        return connection
+
+    async def ask(self, request: bytes) -> Answer:
+        """Send a request; returns when its answer has ended or the connection has."""
+        self.send(request)
+        await self.ended()
+        return self._answer
+
+    async def ended(self) -> None:
+        """Wait until the answer has ended, or the connection has."""
+        await asyncio.shield(self._over)
+
+    def send(self, request: bytes) -> None:
+        """Send a request without waiting for what comes."""
+        self._answer = Answer()
+        self._over = self._loop.create_future()
+        if self.open:
+            self._transport.write(request)
+        else:
+            self._over.set_result(None)
+
+    def go_on(self, data: bytes) -> None:
+        """Send more of a request."""
+        self._transport.write(data)
+
+    @property
+    def answer(self) -> Answer:
+        return self._answer
+
+    @property
+    def reusable(self) -> bool:
+        return self.open and self._answer.ended and self._kept
+
+    def leave(self, way: Way) -> None:
+        """Leave; after a half-close the proxy is who closes."""
+        if not self.open:
+            return
+        if way is Way.HALF:
+            self._transport.write_eof()
+            return
+        if way is Way.RESET:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+        self._transport.abort()
+
+    async def gone(self) -> None:
+        """Wait until the connection is gone."""
+        await asyncio.shield(self._gone)
+
+    # What the loop and the parser call.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        answer = self._answer
+        before = len(answer.body)
+        now_s = monotonic()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._answer.ended = False
+            self._transport.abort()
+        if len(answer.body) > before:
+            answer.reads.append((now_s, len(answer.body)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open = False
+        self._gone.set_result(None)
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._answer.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        self._answer.body += body
+
+    def on_message_complete(self) -> None:
+        self._answer.ended = True
+        self._kept = self._parser.should_keep_alive()  # known now only: the parser forgets it
+        if not self._over.done():
+            self._over.set_result(None)
+
+
+class Clients:
+    """Connections to one server, each kept as long as it can be used again."""
+
+    def __init__(self, port: int, host: str = HOST) -> None:
+        self._port = port
+        self._host = host
+        self._idle: list[ClientConnection] = []
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Connections to the server of a URL. Raises BenchError."""
+        return cls(*address(url))
+
+    async def take(self) -> ClientConnection:
+        """An idle connection, or a new one. Raises OSError."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable:
+                return connection
+        return await ClientConnection.dial(self._port, self._host)
+
+    def give(self, connection: ClientConnection) -> None:
+        """Take a connection back, which ends unless it can be used again."""
+        if connection.reusable:
+            self._idle.append(connection)
+        else:
+            connection.leave(Way.CLOSE)
+
+    async def ask(self, request: bytes) -> Answer:
+        """Send a request on any connection; returns when its answer or the connection ended."""
+        connection = await self.take()
+        try:
+            return await connection.ask(request)
+        finally:
+            self.give(connection)
+
+    def close(self) -> None:
+        """End what is idle."""
+        while self._idle:
+            self._idle.pop().leave(Way.CLOSE)
+
+
+def address(url: str) -> tuple[int, str]:
+    """The port and host of a URL. Raises BenchError."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise BenchError(f"{url}: not a URL of the form http://HOST:PORT")
+    return parts.port or 80, parts.hostname
+
+
+def call(
+    port: int,
+    method: str,
+    path: str,
+    content: bytes | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    *,
+    host: str = HOST,
+    within_s: float = 10.0,
+) -> tuple[int, bytes]:
+    """Ask once and wait: the status and the body. Raises OSError."""
+    connection = http.client.HTTPConnection(host, port, timeout=within_s)
+    try:
+        connection.request(method, path, content, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except http.client.HTTPException as error:
+        raise ConnectionError(repr(error)) from None
+    finally:
+        connection.close()

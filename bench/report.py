@@ -1,0 +1,51 @@
+"""What benchmarks print: tables in Markdown, progress, failures; and what they save."""
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+
+class BenchError(Exception):
+    """A benchmark cannot go on; the text says why."""
+
+
+def row(*cells: object) -> str:
+    """A row of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def head(*titles: str) -> str:
+    """The head of a table: its first column has words, the others have figures."""
+    return f"{row(*titles)}\n|---|{'---:|' * (len(titles) - 1)}"
+
+
+def say(text: str) -> None:
+    """Tell how far a run is, beside its output."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def machine(sharing: str) -> str:
+    """The date, and what a run ran on."""
+    today = datetime.now(UTC).date().isoformat()
+    python = platform.python_version()
+    return f"{today}, {os.cpu_count()} cores shared by {sharing}, CPython {python}"
+
+
+def verdict(failures: Sequence[str]) -> int:
+    """Print what failed; the exit status."""
+    for failure in failures:
+        print(f"\nFailed: {failure}")
+    return 1 if failures else 0
+
+
+def save(path: Path | None, content: Any) -> None:
+    """Write a run's figures as JSON where that was asked for."""
+    if path is not None:
+        path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))

@@ -1,0 +1,1 @@
+"""The admin port: the fleet, dry runs of a choice, reload, metrics."""

@@ -1,0 +1,26 @@
+"""The page at `/` of the admin port: its paths and their purposes.
+
+Everybody who reaches the port may read it, so it tells nothing about this proxy.
+"""
+
+from typing import Final
+
+_PATHS: Final = (
+    ("GET", "/livez", "whether the proxy runs"),
+    ("GET", "/readyz", "whether it should get traffic; 503 while it starts or drains"),
+    ("GET", "/metrics", "Prometheus metrics"),
+    ("GET", "/api/v1/backends", "every backend: state, reason, load, speed, last probes"),
+    ("GET", "/api/v1/proxy", "the proxy itself: version, state, its last reload"),
+    ("GET", "/api/v1/config", "the configuration in use, with the origin of each value"),
+    ("POST", "/api/v1/backends/NAME/drain", "no new requests for a backend; /ready undoes it"),
+    ("POST", "/api/v1/backends/NAME/maint", "no new requests and no probes for a backend"),
+    ("POST", "/api/v1/reload", "reads the configuration again"),
+    ("POST", "/api/v1/explain", "where the request in the body would go"),
+)
+
+_LINES: Final = "".join(f"{method:5} {path:29} {says}\n" for method, path, says in _PATHS)
+INDEX: Final = f"""The admin port of penstock.
+
+{_LINES}
+Paths below /api need the admin token, if one is configured: Authorization: Bearer TOKEN.
+"""

@@ -1,0 +1,128 @@
+"""The connections to the admin port: a limited number, whatever they do.
+
+Everybody who reaches the port may open connections before a token is checked, and each takes a file
+descriptor that probes and clients need. So there are at most `VISITORS_MAX`. For a new one the
+longest idle connection is closed. A head that was begun must be complete soon.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from penstock.health.places import Later, Timer
+
+VISITORS_MAX: Final = 64
+# How many may be accepted in one turn of the loop, before closed ones have left.
+BACKLOG: Final = 32
+HEAD_S: Final = 5.0
+REQUEST_S: Final = 60.0
+
+
+class Visitors:
+    """All connections, each in front of a protocol made by `handler`. `later`: a loop's call."""
+
+    def __init__(self, handler: Callable[[], asyncio.Protocol], later: Later) -> None:
+        self._handler = handler
+        self._later = later
+        self._all: dict[asyncio.Protocol, Visitor] = {}  # by the protocol behind
+        self._idle: dict[Visitor, None] = {}  # the longest idle first
+
+    def __call__(self) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+        return Visitor(self, self._later)
+
+    def begin(self, handler: asyncio.Protocol) -> None:
+        """The head of a request has come."""
+        visitor = self._all.get(handler)
+        if visitor is not None:
+            self._idle.pop(visitor, None)
+            visitor.expect(REQUEST_S)
+
+    def end(self, handler: asyncio.Protocol) -> None:
+        """Its answer is complete. Sending it is up to the visitor."""
+        visitor = self._all.get(handler)
+        if visitor is not None:
+            self._idle[visitor] = None
+            visitor.relax()
+
+    # What visitors tell ---------------------------------------------------------------------
+
+    def enter(self, visitor: "Visitor") -> asyncio.Protocol | None:
+        """The protocol behind a new connection. None when there is no place."""
+        if len(self._all) >= VISITORS_MAX:
+            if not self._idle:
+                return None
+            next(iter(self._idle)).leave()
+        handler = self._handler()
+        self._all[handler] = visitor
+        self._idle[visitor] = None
+        return handler
+
+    def left(self, visitor: "Visitor", handler: asyncio.Protocol) -> None:
+        self._all.pop(handler, None)
+        self._idle.pop(visitor, None)
+
+
+class Visitor(asyncio.Protocol):
+    """One connection. All its events are passed on."""
+
+    def __init__(self, visitors: Visitors, later: Later) -> None:
+        self._visitors = visitors
+        self._later = later
+        self._timer: Timer | None = None
+        self._handler: asyncio.Protocol | None = None
+        self._transport = cast(asyncio.Transport, None)
+
+    def expect(self, time_s: float) -> None:
+        """Close the connection unless the expected bytes come in this time."""
+        self.relax()
+        self._timer = self._later(time_s, self.leave)
+
+    def relax(self) -> None:
+        """Expect nothing now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def leave(self) -> None:
+        """End the connection. Its place is free at once."""
+        self.relax()
+        if self._handler is not None:
+            self._visitors.left(self, self._handler)
+        self._transport.abort()
+
+    # What the loop calls --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._handler = self._visitors.enter(self)
+        if self._handler is None:
+            self._transport.abort()
+            return
+        self.expect(HEAD_S)
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._handler is None:
+            return
+        if self._timer is None:
+            self.expect(HEAD_S)
+        self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._handler.eof_received() if self._handler is not None else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.relax()
+        if self._handler is not None:
+            self._visitors.left(self, self._handler)
+            self._handler.connection_lost(exc)
+            self._handler = None  # break the reference cycle
+
+    def pause_writing(self) -> None:
+        if self._handler is not None:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._handler is not None:
+            self._handler.resume_writing()

@@ -1,0 +1,1 @@
+"""The command line: `serve`, `check`, `status` and the others."""

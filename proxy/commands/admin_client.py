@@ -1,0 +1,158 @@
+"""Asks the admin port one question over HTTP. Its errors say what to do."""
+
+import http.client
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+
+DEFAULT_PORT: Final = "9321"
+DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+# The proxy's own settings. They help when a command runs on the same machine.
+PORT_VARIABLE: Final = "PENSTOCK_ADMIN__PORT"
+TOKEN_VARIABLE: Final = "PENSTOCK_ADMIN__TOKEN"  # noqa: S105 - a variable's name
+TOKEN_FILE_VARIABLE: Final = "PENSTOCK_ADMIN__TOKEN_FILE"  # noqa: S105 - a variable's name
+TIMEOUT_S: Final = 10.0
+ANSWER_BYTES_MAX: Final = 67_108_864
+
+
+class AdminError(Exception):
+    """The admin port did not do what was asked. The text is for the user."""
+
+
+class Invalid(AdminError):
+    """The configuration has errors: `issues`, a line each."""
+
+    def __init__(self, message: str, issues: list[str]) -> None:
+        super().__init__(message)
+        self.issues = issues
+
+
+class AdminClient:
+    """Asks the admin port at `url`, with a token if there is one."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """Raises AdminError when `url` is not a URL."""
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        host, secure = parts.hostname, parts.scheme == "https"
+        if not host or port == 0 or parts.scheme not in ("http", "https"):
+            # The text before an @ may be a password.
+            raise AdminError(
+                f"--admin must be a URL such as {DEFAULT_URL}, got {url.rpartition('@')[2]!r}"
+            )
+        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        self._connection = kind(host, port, timeout=TIMEOUT_S)
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+
+    def backends(self) -> list[dict[str, Any]]:
+        """The listing of all backends."""
+        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/backends", list)
+        return listing
+
+    def proxy(self) -> dict[str, Any]:
+        """The state of the proxy itself."""
+        told: dict[str, Any] = self._ask("GET", "/api/v1/proxy", dict)
+        return told
+
+    def set_state(self, name: str, state: str) -> dict[str, Any]:
+        """Set a backend's admin state. Returns the backend's description."""
+        path = f"/api/v1/backends/{quote(name, '')}/{state}"
+        backend: dict[str, Any] = self._ask("POST", path, dict)
+        return backend
+
+    def reload(self) -> dict[str, Any]:
+        """Read the configuration again. Returns what changed. Raises Invalid."""
+        change: dict[str, Any] = self._ask("POST", "/api/v1/reload", dict)
+        return change
+
+    def explain(
+        self, body: bytes, path: str | None, tenant: str | None, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Where a request of that tenant would go."""
+        given = {"path": path, "tenant": tenant}
+        query = urlencode({name: value for name, value in given.items() if value})
+        found: dict[str, Any] = self._ask("POST", f"/api/v1/explain?{query}", dict, body, headers)
+        return found
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[object],
+        body: bytes | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Any:
+        try:
+            self._connection.request(method, path, body, {**headers, **self._headers})
+            answer = self._connection.getresponse()
+            content = orjson.loads(answer.read(ANSWER_BYTES_MAX))
+        except (OSError, http.client.HTTPException) as error:
+            said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise AdminError(
+                f"no answer from the admin port {self._url}: {said}; is penstock running, and is"
+                " this the address of its admin port (--admin URL)?"
+            ) from None
+        except orjson.JSONDecodeError:
+            raise AdminError(f"{self._url} is not an admin port of penstock") from None
+        finally:
+            self._connection.close()
+        if answer.status == 200 and isinstance(content, kind):
+            return content
+        refusal = content.get("error") if isinstance(content, dict) else None
+        if not isinstance(refusal, dict) or refusal.get("code") == "unknown_path":
+            raise AdminError(f"{self._url} is not an admin port of penstock, or of another version")
+        if "issues" in refusal:
+            raise Invalid(refusal["message"], refusal["issues"])
+        hint = (
+            f" (--token-file, or {TOKEN_VARIABLE}; is {self._url} the admin port?)"
+            if answer.status == 401
+            else ""
+        )
+        raise AdminError(f"{refusal.get('message')}{hint}")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments that every command on the admin port has."""
+    parser.add_argument(
+        "--admin",
+        metavar="URL",
+        help=f"admin port (default {DEFAULT_URL}, or the port in {PORT_VARIABLE})",
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help=f"file with the admin token (default: {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE})",
+    )
+
+
+def client_of(parsed: Namespace) -> AdminClient:
+    """The client for a command's arguments. Raises AdminError."""
+    port = os.environ.get(PORT_VARIABLE, DEFAULT_PORT)
+    return AdminClient(parsed.admin or f"http://127.0.0.1:{port}", token_of(parsed.token_file))
+
+
+def token_of(file: Path | None) -> str | None:
+    """The token in `file`, or else in the environment. Raises AdminError."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    if file is None and not token and TOKEN_FILE_VARIABLE in os.environ:
+        file = Path(os.environ[TOKEN_FILE_VARIABLE])
+    if file is not None:
+        try:
+            token = file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            said = getattr(error, "strerror", None) or "not text"
+            raise AdminError(f"cannot read {file}: {said}") from None
+    if token and not (token.isascii() and token.isprintable()):
+        raise AdminError("the admin token must be one line of printable ASCII")
+    return token

@@ -1,0 +1,348 @@
+"""The command line: all commands, their arguments and their exit statuses.
+
+Exit 0 is success, 2 a configuration or usage error, 1 anything else that failed.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from penstock import proxy
+from penstock.conf.issues import ConfigError, Issue
+from penstock.conf.load import Loaded, load
+from penstock.conf.schema import schema
+from penstock.conf.show import render
+from penstock.conf.units import plain
+from penstock.proxy.commands import admin_client
+from penstock.proxy.commands.admin_state import set_admin_state
+from penstock.proxy.commands.explain import explain
+from penstock.proxy.commands.reload import reload
+from penstock.proxy.commands.status import status
+from penstock.proxy.reload.source import Source
+from penstock.proxy.telemetry.log_lines import log_to_stderr
+
+T = TypeVar("T")
+YEAR_S: Final = 31_536_000.0
+_EXITS = "Exit status: 0 success, 2 a configuration or usage error, 1 anything else that failed"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["sim"]:
+        from penstock.bench.sim.cli import main as sim
+
+        return sim(arguments[1:])
+    if arguments[:1] == ["bench"]:
+        from penstock.bench.cli import main as bench
+
+        return bench(arguments[1:])
+    parsed = _parser().parse_args(arguments)
+    try:
+        return int(parsed.command(parsed))
+    except ConfigError as error:
+        for issue in error.issues:
+            print(issue, file=sys.stderr)
+        return 2
+    except admin_client.AdminError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"penstock: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+class _Command(argparse.ArgumentParser):
+    """The parser of a command. It refuses arguments itself, with its own usage."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description="A token-aware proxy in front of a fleet of vLLM servers.",
+        epilog=f"Try it without a GPU: penstock demo. {_EXITS}.",
+    )
+    build = "compiled" if proxy.compiled() else "interpreted"
+    version = f"penstock {proxy.__version__} ({build}, CPython {platform.python_version()})"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Command)
+    _add_serve(commands)
+    check = commands.add_parser(
+        "check",
+        help="check configuration files, print every error",
+        description="Prints every error as FILE:LINE: key.path: what is wrong. Also prints a "
+        "warning for each valid value that is probably a mistake.",
+        epilog="Example: penstock check --strict conf/*.yaml; exit status 2 when a file has an "
+        "error, otherwise 0.",
+    )
+    check.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    check.add_argument("--strict", action="store_true", help="treat warnings as errors")
+    check.set_defaults(command=_check)
+    _add_config(commands)
+    _add_operations(commands)
+    demo = commands.add_parser(
+        "demo",
+        help="run simulated vLLM servers and the proxy on this machine",
+        epilog="Example: penstock demo --once; exit status 0 only if the stream ended with [DONE].",
+    )
+    demo.add_argument("--backends", type=int, default=3, metavar="N", help="servers (default 3)")
+    demo.add_argument("--port", type=int, default=0, help="data port (default: a free one)")
+    demo.add_argument("--admin-port", type=int, help="admin port (default 9321, if it is free)")
+    demo.add_argument("--once", action="store_true", help="stream one completion, then exit")
+    demo.set_defaults(command=_demo)
+    commands.add_parser("sim", help="run one simulated vLLM server (penstock sim --help)")
+    commands.add_parser("bench", help="run a benchmark (penstock bench --help)")
+    return parser
+
+
+def _add_config(commands: Any) -> None:
+    config = commands.add_parser(
+        "config",
+        help="show the effective configuration or its schema",
+        epilog="Example: penstock config show penstock.yaml; exit status 2 when the file is wrong.",
+    )
+    kinds = config.add_subparsers(required=True, metavar="WHAT")
+    show = kinds.add_parser(
+        "show",
+        help="show each value with its origin; secrets are masked",
+        epilog="Example: PENSTOCK_LISTEN__PORT=9000 penstock config show penstock.yaml; "
+        "exit status 2 when the file is wrong.",
+    )
+    show.add_argument("file", type=Path)
+    show.set_defaults(command=_show)
+    kinds.add_parser(
+        "schema",
+        help="print the JSON Schema, for editors",
+        epilog="Example: penstock config schema > penstock.schema.json; exit status 0.",
+    ).set_defaults(command=_schema)
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="run the proxy",
+        epilog="Flags override environment variables (PENSTOCK_LISTEN__PORT=…). Those override "
+        "the file. Without a file, --backend is enough. Example: "
+        "penstock serve --backend http://10.0.0.1:8000 --backend http://10.0.0.2:8000. "
+        "SIGHUP reloads the configuration. LISTEN_FDS passes a listening socket. "
+        "Exit status: 0 after a drain (SIGTERM), 2 on a configuration error, 1 when a port is "
+        "taken.",
+    )
+    serve.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
+    serve.add_argument(
+        "--backend", action="append", metavar="URL", help="a vLLM server; repeat it for more"
+    )
+    serve.add_argument("--host", metavar="H", help="address of the data port (default 0.0.0.0)")
+    serve.add_argument("--port", type=int, metavar="P", help="data port (default 8080)")
+    serve.add_argument("--admin-host", metavar="H", help="admin port's address (default 127.0.0.1)")
+    serve.add_argument("--admin-port", type=int, metavar="P", help="admin port (default 9321)")
+    serve.add_argument("--policy", metavar="NAME", help="policy of every pool")
+    serve.add_argument(
+        "--reuse-port",
+        action="store_true",
+        default=None,
+        help="share the port (SO_REUSEPORT); a stop may reset connections, LISTEN_FDS avoids that",
+    )
+    serve.add_argument("--log-level", metavar="L", help="debug, info, warning or error")
+    serve.set_defaults(command=_serve)
+
+
+def _add_operations(commands: Any) -> None:
+    """Add the commands that ask a running proxy."""
+    fleet = commands.add_parser(
+        "status",
+        help="show the fleet as one table",
+        epilog="Example: penstock status --json | jq '.[] | select(.state != \"ready\")'; exit "
+        "status 1 when no backend can serve, the proxy drains, or it does not answer.",
+    )
+    fleet.add_argument("--json", action="store_true", help="print all fields, as JSON")
+    admin_client.add_arguments(fleet)
+    fleet.set_defaults(command=status)
+    again = commands.add_parser(
+        "reload",
+        help="read the configuration again, as SIGHUP does",
+        description="Reads the file, the environment and the secrets' files again. When anything "
+        "is wrong, nothing changes.",
+        epilog="Example: penstock reload; exit status 2 when the configuration has errors, 1 when "
+        "the proxy drains or does not answer.",
+    )
+    again.add_argument("--json", action="store_true", help="print the change as JSON")
+    admin_client.add_arguments(again)
+    again.set_defaults(command=reload)
+    dry = commands.add_parser(
+        "explain",
+        help="show which backend would take a request, and each backend's cost",
+        description="A dry run: nothing is sent, reserved or remembered.",
+        epilog="Example: penstock explain request.json --header 'x-session-id: abc'. FILE is the "
+        "body of a request, - is standard input. Exit status 1 when no backend can take it, or "
+        "the proxy does not answer.",
+    )
+    dry.add_argument("file", type=Path, metavar="FILE", help="the body of a request, as JSON")
+    dry.add_argument("--path", metavar="PATH", help="path of the request (default: by its keys)")
+    dry.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="a request header"
+    )
+    dry.add_argument("--tenant", metavar="NAME", help="name of a configured tenant that asks")
+    dry.add_argument("--json", action="store_true", help="print all fields, as JSON")
+    admin_client.add_arguments(dry)
+    dry.set_defaults(command=explain)
+    for state, text in (
+        ("drain", "send a backend no new requests; running ones finish"),
+        ("ready", "send a backend requests again"),
+        ("maint", "send a backend no new requests and no probes"),
+    ):
+        change = commands.add_parser(
+            state,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=f"Example: penstock {state} gpu-0 --wait; exit status 1 when the state is not "
+            "reached in time or no backend has this name.",
+        )
+        change.add_argument("backend", metavar="BACKEND", help="name in the configuration")
+        change.add_argument(
+            "--wait",
+            action="store_true",
+            help="wait until the backend takes requests again"
+            if state == "ready"
+            else "wait until the backend has no request in flight",
+        )
+        change.add_argument(
+            "--timeout", type=_seconds, default=600.0, metavar="S", help="for --wait (default 600)"
+        )
+        admin_client.add_arguments(change)
+        change.set_defaults(command=set_admin_state, state=state)
+
+
+def _seconds(text: str) -> float:
+    """Parse a duration. It must be finite."""
+    with contextlib.suppress(ValueError):
+        told = plain(text, "s")
+        if 0 <= (seconds := float(text if told is None else told)) <= YEAR_S:
+            return seconds
+    raise argparse.ArgumentTypeError(
+        f"must be seconds from 0 to {YEAR_S:.0f}, or a duration such as 5m, got {text!r}"
+    )
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    flags = {
+        "backends": parsed.backend,
+        "listen.host": parsed.host,
+        "listen.port": parsed.port,
+        "listen.reuse_port": parsed.reuse_port,
+        "admin.host": parsed.admin_host,
+        "admin.port": parsed.admin_port,
+        "policy": parsed.policy,
+        "log.level": parsed.log_level,
+    }
+    given = {key: value for key, value in flags.items() if value is not None}
+    config = parsed.config
+    if config is None and os.environ.get("PENSTOCK_CONFIG"):
+        config = Path(os.environ["PENSTOCK_CONFIG"])
+    # An early SIGHUP must not end the process. It needs no reload: the file is read right now.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    source = Source(config, os.environ, given)
+    loaded = source.load()
+    log_to_stderr(loaded.settings.log.level)
+    run_loop(_serve_until_signal(source, loaded))
+    return 0
+
+
+async def _serve_until_signal(source: Source, loaded: Loaded) -> None:
+    from penstock.proxy.app import App
+    from penstock.proxy.process.notify import notify
+
+    app = App(source, loaded, *source.files(loaded))
+    try:
+        await app.start()
+    except OSError:
+        await app.close()
+        raise
+    app.take_signals()
+    # Written like a log line, but at every log level: it tells which free ports were taken.
+    print(
+        f"{time.time():.3f} INFO {__name__.removeprefix('penstock.')} penstock {proxy.__version__} "
+        f"listening on {app.host}:{app.port}, "
+        f"admin on {loaded.settings.admin.host}:{app.admin_port}",
+        file=sys.stderr,
+        flush=True,
+    )
+    notify("READY=1", f"STATUS=listening on port {app.port}, admin on {app.admin_port}")
+    await app.run()
+
+
+def _check(parsed: argparse.Namespace) -> int:
+    sound = [_is_sound(file, strict=parsed.strict) for file in parsed.files]
+    return 0 if all(sound) else 2
+
+
+def _is_sound(file: Path, *, strict: bool) -> bool:
+    """Whether a file can be used. Prints everything that is wrong with it."""
+    source = Source(file, os.environ, {})
+    warnings: tuple[Issue, ...] = ()
+    sound = False
+    try:
+        loaded = source.load()
+        warnings = loaded.warnings
+        source.files(loaded)
+        sound = not (strict and warnings)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+    for each in warnings:
+        print(each if strict else each.as_warning(), file=sys.stderr)
+    if sound:
+        print(f"{file}: ok")
+    return sound
+
+
+def _show(parsed: argparse.Namespace) -> int:
+    print(render(load(parsed.file, os.environ, {})), end="")
+    return 0
+
+
+def _schema(parsed: argparse.Namespace) -> int:
+    print(schema(), end="")
+    return 0
+
+
+def _demo(parsed: argparse.Namespace) -> int:
+    from penstock.proxy.commands.demo import demo
+
+    log_to_stderr("warning")
+    return run_loop(
+        demo(
+            backends=parsed.backends,
+            port=parsed.port,
+            admin_port=parsed.admin_port,
+            once=parsed.once,
+        )
+    )
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop. Without it on plain asyncio, which is slower."""
+    try:
+        import uvloop
+    except ImportError:
+        logging.getLogger(__name__).warning(
+            "uvloop is missing: running on plain asyncio, at about twice the CPU per token"
+        )
+        return asyncio.run(main)
+    return uvloop.run(main)

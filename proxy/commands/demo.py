@@ -1,0 +1,131 @@
+"""`penstock demo`: simulated vLLM servers and the proxy, on loopback."""
+
+import asyncio
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import orjson
+
+from penstock.bench.sim.server import SimServer
+from penstock.proxy.app import App
+from penstock.proxy.reload.source import Source
+
+MODEL: Final = "demo-model"
+READY_WITHIN_S: Final = 10.0
+PROMPT: Final = "Why does a penstock need a gate?"
+HOST: Final = "127.0.0.1"
+# The port that the other commands ask by default.
+ADMIN_PORT: Final = 9321
+# Enough for a trial, and below any limit on descriptors.
+CONNECTIONS: Final = 100
+
+
+async def demo(*, backends: int, port: int, admin_port: int | None, once: bool) -> int:
+    """Run the demo. With `once` returns 0 only if the stream ended with [DONE].
+
+    Without `admin_port` it takes ADMIN_PORT, or a free port when that one is taken.
+    """
+    servers = [SimServer(name=f"sim-{i}", model=MODEL, seed=i) for i in range(max(1, backends))]
+    for server in servers:
+        await server.start()
+    source = Source(
+        None,
+        {},
+        {
+            "backends": [server.url for server in servers],
+            "listen.host": HOST,
+            "listen.port": port,
+            "admin.port": _usual_port() if admin_port is None else admin_port,
+            "limits.connections": CONNECTIONS,
+            "drain.grace_s": 0.0,
+            "log.access": not once,
+        },
+    )
+    app = App(source, source.load())
+    try:
+        await app.start()
+        async with asyncio.timeout(READY_WITHIN_S):
+            await app.monitor.started.wait()
+        if once:
+            return await _stream_one(app.port)
+        app.take_signals()
+        _tell(app, len(servers))
+        await app.run()
+        return 0
+    finally:
+        await app.close()
+        for server in servers:
+            await server.stop()
+
+
+def _body(max_tokens: int) -> dict[str, object]:
+    return {
+        "model": MODEL,
+        "stream": True,
+        "max_tokens": max_tokens,
+        "messages": [{"role": "user", "content": PROMPT}],
+    }
+
+
+def _usual_port() -> int:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, ADMIN_PORT))
+        except OSError:
+            return 0
+    return ADMIN_PORT
+
+
+def _command() -> str:
+    """The command with which this penstock was started."""
+    called = sys.argv[0]
+    if Path(called).name != "penstock":
+        return f"{sys.executable} -m penstock.proxy"
+    return "penstock" if shutil.which("penstock") == called else called
+
+
+def _tell(app: App, servers: int) -> None:
+    admin = f"http://{HOST}:{app.admin_port}"
+    print(
+        f"""penstock is serving {servers} simulated vLLM servers on http://{HOST}:{app.port}
+They have no model: they answer gibberish, at the speed of a real server.
+
+    curl -N http://{HOST}:{app.port}/v1/chat/completions \\
+      -H 'content-type: application/json' \\
+      -d '{orjson.dumps(_body(48)).decode()}'
+
+See the fleet from another terminal:
+
+    {_command()} status --admin {admin}
+
+All paths of the admin port: {admin}/
+Stop with Ctrl-C. The access log follows.
+""",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+async def _stream_one(port: int) -> int:
+    url = f"http://{HOST}:{port}/v1/chat/completions"
+    done = False
+    async with aiohttp.ClientSession() as session, session.post(url, json=_body(48)) as answer:
+        if answer.status != 200:
+            print(f"answered {answer.status}: {await answer.text()}", file=sys.stderr)
+            return 1
+        async for line in answer.content:
+            data = line.removeprefix(b"data: ").strip()
+            if data == b"[DONE]":
+                done = True
+            elif data:
+                for choice in orjson.loads(data)["choices"]:
+                    print(choice["delta"].get("content") or "", end="", flush=True)
+        backend = answer.headers["x-penstock-backend"]
+    cut = "" if done else " (the stream was cut)"
+    print(f"\n\nserved by {backend}, a simulated server: it answers gibberish{cut}")
+    return 0 if done else 1

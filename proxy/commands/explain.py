@@ -1,0 +1,93 @@
+"""`penstock explain FILE.json`: which backend would take a request, and each backend's cost."""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from penstock.proxy.commands.admin_client import AdminError, client_of
+
+# Valid names and values of HTTP headers.
+_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE: Final = re.compile(r"[\t -~]*")
+
+
+def explain(parsed: argparse.Namespace) -> int:
+    """Print the table, or JSON. Returns 1 when no backend would take the request."""
+    try:
+        body = sys.stdin.buffer.read() if str(parsed.file) == "-" else parsed.file.read_bytes()
+    except OSError as error:
+        raise AdminError(f"cannot read {parsed.file}: {error.strerror}") from None
+    found = client_of(parsed).explain(body, parsed.path, parsed.tenant, _headers(parsed.header))
+    if parsed.json:
+        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(text(found))
+    taken = found["chosen"] or any(each["eligible"] for each in found["candidates"])
+    return 0 if taken else 1
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """The estimate, the costs in milliseconds, and why the other backends lose."""
+    wanted = found["request"]
+    lines = [
+        f"{wanted['prompt_tokens']:,} prompt tokens, {wanted['expected_output_tokens']:,} "
+        f"expected; pool {found['pool'] or '-'}, policy {found['policy'] or '-'}",
+        "",
+        *_table(found["candidates"]),
+        "",
+    ]
+    lines += [
+        f"{each['name']}: {each['why_not']}" for each in found["candidates"] if each["why_not"]
+    ]
+    lines += [
+        f"{each['name']} would win with {each['to_win']}"
+        for each in found["candidates"]
+        if each["to_win"]
+    ]
+    if found["chosen"]:
+        lines.append(f"-> {' or '.join(found['chosen'])} ({found['reason']})")
+    elif found["pool"] is None:
+        lines.append("-> no backend can take it now")
+    else:
+        lines.append(f"-> not predictable: {found['policy']} draws at random")
+    return "\n".join(lines)
+
+
+def _table(candidates: Sequence[Mapping[str, Any]]) -> list[str]:
+    costs = [each["terms"] for each in candidates if each["terms"]]
+    names = list(costs[0]) if costs else []
+    heads = [name.removesuffix("_s").upper() for name in names]
+    rows = [("BACKEND", "POOL", "CACHED", "COST MS", *heads)]
+    for each in candidates:
+        terms = each["terms"]
+        rows.append(
+            (
+                each["name"],
+                each["pool"],
+                f"{each['cached_tokens']:,}",
+                f"{1e3 * each['cost_s']:,.1f}" if each["cost_s"] is not None else "-",
+                *(f"{1e3 * terms[name]:,.1f}" if terms else "-" for name in names),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number < 2 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _headers(given: Sequence[str]) -> dict[str, str]:
+    headers = {}
+    for line in given:
+        name, colon, value = line.partition(":")
+        if not colon or not _NAME.fullmatch(name.strip()) or not _VALUE.fullmatch(value):
+            raise AdminError(f"--header must look like 'x-session-id: abc', got {line!r}")
+        headers[name.strip()] = value.strip()
+    return headers

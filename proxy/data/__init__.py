@@ -1,0 +1,1 @@
+"""The data plane: from a client's connection to an answer."""

@@ -1,0 +1,97 @@
+"""Accepts or refuses a request by its head, then counts its body as it arrives.
+
+Every refusal that needs only the head belongs here, and the limits of bodies.
+"""
+
+from typing import Final
+
+from penstock.proxy.data.client import Client
+from penstock.proxy.data.endpoints import LOCAL_PATHS, WEBSOCKET_PATHS, Endpoint
+from penstock.proxy.data.model_list import is_of_models
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.errors.client import BodyTooLarge, UnknownPath, UpgradeRequired
+from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.wire.heads import RequestHead
+
+# While memory is short, the bodies of one holder may still grow to this size together, so that
+# whoever fills the memory does not cut off the others.
+SHORT_BYTES_MAX: Final = 1_048_576
+# The time to send a body grows with what has arrived: at this rate a client is always in time.
+BODY_BYTES_PER_S_MIN: Final = 4_096
+
+
+def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | None:
+    """The endpoint of the request. None: penstock answers it itself. Raises a PenstockError."""
+    path = head.path
+    _identify(plane, head, client)
+    if path in WEBSOCKET_PATHS:
+        raise UpgradeRequired
+    limit_bytes = plane.limits.body_bytes
+    if head.length is not None and head.length > limit_bytes:
+        raise BodyTooLarge(limit_bytes)
+    if (path in LOCAL_PATHS or is_of_models(path)) and head.method in (b"GET", b"HEAD"):
+        return None
+    endpoint = plane.paths.find(head.method, path)
+    if endpoint is None:
+        if head.method == b"OPTIONS" and plane.listen.cors_origins:
+            return None
+        raise UnknownPath
+    if client.excess:
+        raise plane.refusals.crowded()
+    if plane.overload.reason:
+        raise plane.refusals.overloaded(plane.overload.reason)
+    _check_room(plane, head, client)
+    return endpoint
+
+
+def take(
+    plane: DataPlane, size_bytes: int, limit_bytes: int, client: Client
+) -> PenstockError | None:
+    """Count a piece of a body. An error if the body is above its limit, or there is no room.
+
+    `limit_bytes`: as configured when the request's head came.
+    """
+    if client.body_bytes + size_bytes > limit_bytes:
+        return BodyTooLarge(limit_bytes)
+    own_bytes = plane.bodies.of(client.holder) + size_bytes
+    short = plane.overload.reason == "memory" and own_bytes > SHORT_BYTES_MAX
+    if short or not plane.bodies.take(size_bytes, plane.bodies_bytes, client):
+        return plane.refusals.no_room()
+    client.body_bytes += size_bytes
+    return None
+
+
+def release(plane: DataPlane, client: Client) -> None:
+    """Give back what was counted for a client's body or for its long head."""
+    held = plane.long_heads if client in plane.long_heads.receiving else plane.bodies
+    held.receiving.pop(client, None)
+    held.release(client.body_bytes, client)
+    client.body_bytes = 0
+
+
+def _identify(plane: DataPlane, head: RequestHead, client: Client) -> None:
+    """Set the tenant. Also find a seat if the client has none. Raises Unauthorized."""
+    if plane.tenants and not _open_to_all(plane, head):
+        head.tenant = client.tenant = plane.tenants.of(head.headers)
+        client.proven = True
+    if client.excess:  # others may have left meanwhile, or must leave for a client with a key
+        client.excess = not plane.clients.seat(client)
+        if client.excess:
+            head.keep_alive = False
+
+
+def _open_to_all(plane: DataPlane, head: RequestHead) -> bool:
+    """Whether no key is needed: health checks, and what browsers ask before they send a key."""
+    if head.method == b"OPTIONS":
+        return bool(plane.listen.cors_origins)
+    return head.path == b"/health" and head.method in (b"GET", b"HEAD")
+
+
+def _check_room(plane: DataPlane, head: RequestHead, client: Client) -> None:
+    """Refuse when there is no room for the body, or the holder has too many requests."""
+    if head.length and not plane.bodies.fits(head.length, plane.bodies_bytes, client):
+        raise plane.refusals.no_room()
+    if plane.clients.crowds(client.holder):
+        raise plane.refusals.overloaded(
+            "connections", "You have too many requests under way; retry."
+        )

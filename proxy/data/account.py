@@ -1,0 +1,130 @@
+"""Counts every request once, and logs it once if that is configured, however it ended."""
+
+import asyncio
+from typing import Final
+
+from penstock.balancing.lease import Lease, Reason
+from penstock.proxy.data.answer import Answer
+from penstock.proxy.data.calibration import believable
+from penstock.proxy.data.event_relay import EventRelay
+from penstock.proxy.data.own_headers import answer_to
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.relay import Relay
+from penstock.proxy.data.request import Request
+from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.telemetry.access_line import add_request, line_of
+from penstock.proxy.telemetry.record import Record
+from penstock.proxy.wire.heads import RequestHead
+
+# The status of a request whose client left before its answer began, as in nginx.
+LEFT: Final = 499
+
+
+def count(plane: DataPlane, status: int) -> None:
+    """Count a request that was not sent to a backend."""
+    requests = plane.metrics.pools[""].requests
+    requests["", status] = requests.get(("", status), 0) + 1
+
+
+def refused(
+    plane: DataPlane,
+    head: RequestHead | None,
+    answer: Answer,
+    error: PenstockError,
+    peer: bytes,
+) -> None:
+    """Count and log a request that has no exchange."""
+    count(plane, error.status)
+    if plane.access_log is not None:
+        plane.access_log.write(
+            _line(plane, head, answer, peer, error.status) | {"error": error.code}
+        )
+
+
+def left(
+    plane: DataPlane, head: RequestHead | None, transport: asyncio.Transport, peer: bytes
+) -> None:
+    """Count and log a request whose client left before its body was whole."""
+    plane.metrics.client_aborts.add("body")
+    count(plane, LEFT)
+    if plane.access_log is not None:
+        answer = answer_to(plane, transport, head)
+        plane.access_log.write(_line(plane, head, answer, peer, LEFT))
+
+
+def ended(
+    plane: DataPlane,
+    request: Request,
+    lease: Lease | None,
+    relay: Relay | None,
+    error: PenstockError | None,
+) -> None:
+    """Count and log a request that has an exchange. `lease`, `relay`: those of its last attempt."""
+    record, answer = request.record, request.answer
+    _close(record, request, lease, relay, error, plane.now())
+    pool = plane.metrics.of(record.pool)
+    pool.request(record.backend, record.status, record.ended_s - record.began_s)
+    if record.streamed and record.first_token_s:
+        pool.ttft_s.observe(record.first_token_s - record.began_s)
+    if record.sent_s:
+        plane.metrics.overhead_s.observe(record.sent_s - record.received_s)
+    if lease is not None:
+        _placed(plane, lease)
+    if record.usage is not None:
+        pool.prompt_tokens += record.usage.prompt_tokens
+        pool.completion_tokens += record.usage.completion_tokens
+        pool.cached_tokens += record.usage.cached_tokens or 0
+    log = plane.access_log
+    if log is not None:
+        line = _line(plane, request.head, answer, request.peer, record.status)
+        model = request.ask.model
+        known = model is not None and lease is not None and lease.backend.lists(model)
+        add_request(line, record, model if known else None, stream=request.ask.stream)
+        log.write(line)
+
+
+def _close(
+    record: Record,
+    request: Request,
+    lease: Lease | None,
+    relay: Relay | None,
+    error: PenstockError | None,
+    now_s: float,
+) -> None:
+    """Note the outcome. Nothing changes the record from now on."""
+    answer = request.answer
+    record.status = answer.status or LEFT
+    record.error = error.code if error is not None else None
+    record.whole = answer.finished
+    record.ended_s = now_s
+    if lease is not None:
+        record.tries[-1].first_token_s = lease.first_token_s or 0.0
+    if relay is not None:
+        record.streamed = isinstance(relay, EventRelay)
+        if relay.usage is not None and record.usage is None:
+            record.usage = believable(relay.usage, request.ask, lease, answer.body_bytes)
+
+
+def _placed(plane: DataPlane, lease: Lease) -> None:
+    """Count whether the backend of the session, or of the stored response, served the request."""
+    if lease.reason is Reason.AFFINITY:
+        plane.metrics.affinity.add("hit")
+    elif lease.reason is Reason.SPILL:
+        plane.metrics.affinity.add("spill")
+    elif lease.backend.pool in plane.session_pools:
+        plane.metrics.affinity.add("miss")
+
+
+def _line(
+    plane: DataPlane, head: RequestHead | None, answer: Answer, peer: bytes, status: int
+) -> dict[str, object]:
+    """The access line of any request."""
+    return line_of(
+        head,
+        listed=head is not None and plane.paths.lists(head.path),
+        method=answer.method,
+        request_id=answer.request_id,
+        peer=peer,
+        status=status,
+        size_bytes=answer.body_bytes,
+    )

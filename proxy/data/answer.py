@@ -1,0 +1,160 @@
+"""One answer on a client's connection, framed by penstock.
+
+When the length is not known, HTTP/1.1 gets chunks and HTTP/1.0 an answer that ends with
+the connection. An answer that cannot be finished must not look finished. Over 1.1 the
+last chunk is missing. Over 1.0 only a reset says so, because there a plain close means
+"complete".
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Final
+
+from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.wire.forwarded_head import end_to_end
+from penstock.proxy.wire.heads import Headers, RequestHead, ResponseHead
+from penstock.proxy.wire.sockets import WRITE_BYTES, reset, write
+
+_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+_EVENT_STREAM: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+]
+# Only penstock sets these headers. Those of a backend are dropped.
+_OWN: Final = (b"access-control-", b"x-penstock-", b"x-request-id", b"request-id", b"location")
+PING: Final = b": ping\n\n"
+
+
+class Answer:
+    """The answer to one request. `started`: the client was sent a status."""
+
+    __slots__ = (
+        "_chunked",
+        "_head_only",
+        "_headers",
+        "_http11",
+        "_transport",
+        "about",
+        "body_bytes",
+        "finished",
+        "keep_alive",
+        "method",
+        "request_id",
+        "started",
+        "status",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        head: RequestHead | None,
+        request_id: bytes,
+        headers: Headers,
+    ) -> None:
+        """`head` is None when the request could not be read. `headers` go with any answer."""
+        self._transport = transport
+        self._http11 = head is None or head.http11
+        self.method = head.method if head is not None else b""
+        self._head_only = self.method == b"HEAD"
+        self._chunked = False
+        self.keep_alive = head is not None and head.keep_alive
+        self.request_id = request_id
+        self._headers = headers
+        self.about: Headers = []  # x-penstock-…: the backend, the number of attempts, the reason
+        self.status = 0
+        self.started = False
+        self.finished = False
+        self.body_bytes = 0
+
+    def start(
+        self, status: int, reason: bytes, headers: Headers, length: int | None, body: bytes = b""
+    ) -> None:
+        """Send the head, with the first bytes of the body in the same write."""
+        assert not self.started
+        self.started = True
+        self.status = status
+        parts = [b"HTTP/1.1 %d %b\r\n" % (status, reason or _REASONS.get(status, b""))]
+        for fields in (headers, self.about, self._headers):
+            for name, value in fields:
+                parts += (name, b": ", value, b"\r\n")
+        parts += (b"x-request-id: ", self.request_id, b"\r\n")
+        bodyless = status in (204, 304)
+        if length is not None and not bodyless:
+            parts.append(b"content-length: %d\r\n" % length)
+        elif not bodyless:
+            self._chunked = self._http11
+            self.keep_alive = self.keep_alive and self._http11
+            if self._chunked:
+                parts.append(b"transfer-encoding: chunked\r\n")
+        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        head = b"".join(parts)
+        if not body or self._head_only or bodyless:
+            self._transport.write(head)
+            return
+        self.body_bytes += len(body)
+        if self._chunked:
+            body = b"%x\r\n%b\r\n" % (len(body), body)
+        write(self._transport, head + body)
+
+    def relay(self, head: ResponseHead, length: int | None, body: bytes = b"") -> None:
+        """Start with a backend's head. If a hold has sent the 200 already, add the body only."""
+        if self.started:
+            if body:
+                self.write(body)
+            return
+        headers = [
+            field
+            for field in end_to_end(head.headers, head.nominated)
+            if not field[0].startswith(_OWN)
+        ]
+        self.start(head.status, head.reason, headers, length, body)
+
+    def hold(self) -> None:
+        """Send the 200 of a stream whose first token is late. After that send one more comment."""
+        if self.started:
+            self.write(PING)
+        else:
+            self.start(200, b"OK", _EVENT_STREAM, None, PING)
+
+    def write(self, data: bytes) -> None:
+        """Send more of the body."""
+        if self._head_only:
+            return
+        self.body_bytes += len(data)
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if len(data) <= WRITE_BYTES:
+            self._transport.write(data)
+        else:
+            write(self._transport, data)
+
+    def finish(self) -> None:
+        """Mark the answer as complete, and send the last chunk if it is chunked."""
+        self.finished = True
+        if self._chunked and not self._head_only:
+            self._transport.write(b"0\r\n\r\n")
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a short answer of known length, in one write."""
+        self.start(status, b"", headers, len(body), body)
+        self.finish()
+
+    def fail(self, error: PenstockError, body: bytes) -> None:
+        """Send an error of penstock's own. Nothing was sent before."""
+        if error.closes:
+            self.keep_alive = False
+        self.whole(error.status, [(b"content-type", b"application/json"), *error.headers], body)
+
+    def break_off(self, event: bytes) -> None:
+        """End an answer that cannot be finished: send the error event, then cut the answer.
+
+        A reset could destroy the event before it is read. So 1.1 gets a close without the last
+        chunk. 1.0 gets a reset, because it has no other sign.
+        """
+        self.keep_alive = False
+        if self._http11:
+            if event and self._chunked:
+                self.write(event)
+            self._transport.close()
+        else:
+            reset(self._transport)

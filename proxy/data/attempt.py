@@ -1,0 +1,348 @@
+"""One attempt at one backend: connect, send, choose the relay.
+
+It is the first sink of the answer. The answer's head decides which relay takes over. It
+ends once and tells its exchange: None for success, or the BackendError, which says
+whether another backend may try. It knows until when the first token must come and how
+long a backend may be silent. Its exchange has the clock, and looks at it in time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from penstock.balancing.lease import Lease
+from penstock.health.probes import KEY_REFUSED
+from penstock.proxy.data.event_relay import EventRelay
+from penstock.proxy.data.patience import hint_of
+from penstock.proxy.data.relay import JsonRelay, Passage, Relay
+from penstock.proxy.data.request import Request
+from penstock.proxy.errors.backend import (
+    BackendBusy,
+    BackendError,
+    BackendGone,
+    BackendRefused,
+    BackendTimeout,
+    ConnectFailed,
+    ConnectionRefused,
+    ConnectionReset,
+    KeyRefused,
+    NotHere,
+)
+from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.telemetry.metrics import Histogram
+from penstock.proxy.wire.connection import BackendConnection
+from penstock.proxy.wire.edit import ending
+from penstock.proxy.wire.forwarded_head import forwarded_request_head
+from penstock.proxy.wire.heads import Headers, ResponseHead
+from penstock.proxy.wire.pool import ConnectionPool, NoDescriptors
+
+logger = logging.getLogger(__name__)
+
+# The first byte of a plain answer comes after its last token. So its timeout includes its
+# output at 10 tokens/s. An engine slower than that is hung.
+PLAIN_S_PER_TOKEN: Final = 0.1
+PLAIN_TOKENS_UNKNOWN: Final = 32_768
+# After this time a reset on a reused connection is not a late close. A server that closed the idle
+# connection before the request arrived causes a reset after one round trip, and no round trip on
+# Earth is longer. An engine that has worked on a request for longer has received it.
+IDLE_RESET_S: Final = 0.25
+
+
+class AttemptOwner:
+    """What an attempt reports to its exchange. A class, not a Protocol, because it is compiled."""
+
+    __slots__ = ()
+
+    def step(self, step: Callable[..., None], *arguments: object) -> None:
+        """Run a function that may raise."""
+        raise NotImplementedError
+
+    def headers_upstream(self) -> Headers:
+        """What the proxy itself adds to the head for the backend, each time it is sent."""
+        raise NotImplementedError
+
+    def sent(self, now_s: float) -> None:
+        """The request was sent."""
+        raise NotImplementedError
+
+    def begun(self) -> None:
+        """The answer has begun: no other backend will need the body."""
+        raise NotImplementedError
+
+    def made(self, response_id: str) -> None:
+        """The backend's answer is a stored response with this id."""
+        raise NotImplementedError
+
+    def attempted(self, error: BackendError | None) -> None:
+        """The attempt has ended. None: the whole answer was passed on. Else why it was not."""
+        raise NotImplementedError
+
+    def shed(self, reason: str) -> None:
+        """A limit of the proxy ends the attempt."""
+        raise NotImplementedError
+
+
+class Attempt:
+    """Sends a request to the lease's backend and relays the answer."""
+
+    __slots__ = (
+        "_connection",
+        "_connections",
+        "_credentials",
+        "_dialing",
+        "_ended",
+        "_first_byte_by_s",
+        "_itl_s",
+        "_lease",
+        "_owner",
+        "_request",
+        "relay",
+        "resent",
+    )
+
+    def __init__(
+        self,
+        owner: AttemptOwner,
+        request: Request,
+        lease: Lease,
+        connections: ConnectionPool,
+        *,
+        credentials: tuple[bool, bytes | None],
+        itl_s: Histogram,
+    ) -> None:
+        """`credentials`: whether to forward the client's key, and the pool's key if there is one.
+
+        `itl_s` collects the times between tokens.
+        """
+        self._owner = owner
+        self._request = request
+        self._itl_s = itl_s
+        self._credentials = credentials
+        self._lease = lease
+        self._connections = connections
+        self._connection: BackendConnection | None = None
+        self._dialing: asyncio.Task[BackendConnection] | None = None
+        self._ended = False
+        self._first_byte_by_s = 0.0
+        self.resent = False  # the request went out on a reused connection that was then reset
+        self.relay: Relay | None = None
+
+    def begin(self) -> None:
+        """Send the request now on an idle connection, or else connect first."""
+        connection = self._connections.take_idle(self._request.head.credentials)
+        if connection is not None:
+            self._send(connection)
+        else:
+            self._dial()
+
+    def abort(self) -> None:
+        """Let go of the backend now. The exchange is told nothing more."""
+        self._ended = True
+        if self._dialing is not None:
+            self._dialing.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.sink is not None:
+            connection.abort()  # its answer has not ended: this frees the engine
+
+    def pause(self) -> None:
+        """Stop reading the answer: the client cannot take more."""
+        self._lease.held_up()
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        if self._connection is not None:
+            if self.relay is not None:
+                self.relay.last_byte_s = self._request.now()  # the client caused the silence
+            self._connection.resume()
+
+    def slept(self, time_s: float) -> None:
+        """The proxy did not run for this long. Bytes that came meanwhile are not read yet."""
+        self._first_byte_by_s += time_s
+        self._lease.held_up()
+        if self.relay is not None:
+            self.relay.last_byte_s += time_s
+
+    def _dial(self) -> None:
+        self._dialing = self._connections.loop.create_task(self._connections.dial())
+        self._dialing.add_done_callback(self._dialed)
+
+    def _dialed(self, dialing: asyncio.Task[BackendConnection]) -> None:
+        self._dialing = None
+        if dialing.cancelled():
+            return
+        error = dialing.exception()
+        if self._ended:
+            if error is None:
+                dialing.result().abort()  # it opened in the turn in which the attempt ended
+        elif error is None:
+            self._owner.step(self._send, dialing.result())
+        elif isinstance(error, ConnectionRefused) and self.resent:
+            self._end(BackendGone())
+        elif isinstance(error, BackendError):
+            self._end(error)
+        elif isinstance(error, NoDescriptors):
+            self._owner.shed("descriptors")
+        else:
+            logger.error("dialing failed", exc_info=error)
+            self._end(ConnectFailed())
+
+    def _send(self, connection: BackendConnection) -> None:
+        request = self._request
+        self._connection = connection
+        forwards_key, authorization = self._credentials
+        connection.credentials = request.head.credentials
+        body, edited = request.body, ending(request.body, request.edits)
+        head = forwarded_request_head(
+            request.head,
+            authority=self._connections.authority,
+            peer=request.peer,
+            added=self._owner.headers_upstream(),
+            length=len(body) if edited is None else edited[0] + len(edited[1]),
+            authorization=authorization,
+            forwards_key=forwards_key,
+        )
+        now_s = self._request.now()
+        request.record.tries[-1].sent(now_s)
+        self._first_byte_by_s = now_s + self._first_byte_s()
+        self._owner.sent(now_s)
+        connection.send(head, body, self, method=request.head.method, ending=edited)
+        if request.paused:
+            connection.pause()
+
+    def _first_byte_s(self) -> float:
+        """The time allowed until the first token, or until the first byte of a plain answer."""
+        ask = self._request.ask
+        timeouts = self._request.timeouts
+        allowed_s = timeouts.first_byte_s + (
+            timeouts.first_byte_s_per_1k_tokens * ask.prompt_tokens / 1000
+        )
+        if ask.generates and not ask.stream:
+            tokens = ask.max_tokens or PLAIN_TOKENS_UNKNOWN
+            # At best all of them at once. At most the time that one answer may take in any case.
+            answers_tokens = tokens * ask.prompts * ask.choices
+            allowed_s += PLAIN_S_PER_TOKEN * max(tokens, min(answers_tokens, PLAIN_TOKENS_UNKNOWN))
+        return allowed_s
+
+    # The first sink of the answer --------------------------------------------------------
+
+    def head(self, head: ResponseHead) -> None:
+        """Choose the relay by the answer's head, if it does not mean a failure."""
+        request = self._request
+        connection = self._connection
+        assert connection is not None
+        if head.status >= 300 and _of_gateway(head.status):
+            busy = head.status == 503
+            self._end(BackendBusy(hint_of(head)) if busy else BackendRefused())
+            return
+        forwards_key, own_key = self._credentials
+        if head.status in KEY_REFUSED and own_key is not None and not forwards_key:
+            self._end(KeyRefused())
+            return
+        if head.status == 404 and request.anywhere:
+            self._end(NotHere())
+            return
+        relay = self.relay = self._relay_for(head)
+        request.record.tries[-1].first_byte_s = relay.last_byte_s
+        connection.sink = relay
+        relay.begin()
+
+    def _relay_for(self, head: ResponseHead) -> Relay:
+        request = self._request
+        passage = Passage(
+            request.answer,
+            self._lease,
+            request.endpoint.dialect,
+            request.now,
+            ended=self._end,
+            begun=self._owner.begun,
+            made=self._owner.made,
+        )
+        streams = head.content_type == b"text/event-stream" and head.status == 200
+        # Without an engine a stream is a stored one, which need not have a token.
+        if streams and not head.encoded and request.endpoint.engine:
+            return EventRelay(
+                head,
+                passage,
+                self._itl_s,
+                hide_usage=request.hides_usage,
+                bare_before=request.bare is not None,
+            )
+        json = head.content_type == b"application/json" and not head.encoded
+        if json or request.answer.started:
+            return JsonRelay(head, passage)
+        return Relay(head, passage)
+
+    def body(self, data: bytes) -> None:
+        raise AssertionError("a body comes after its head")
+
+    def end(self) -> None:
+        raise AssertionError("an answer ends after its head")
+
+    def lost(self, error: BackendError) -> None:
+        if isinstance(error, ConnectionReset) and self._closed_while_idle():
+            # The backend did not receive the request, and is not to blame: send it once more.
+            self._connection = None
+            self.resent = True
+            self._dial()
+        else:
+            self._end(error)
+
+    def _closed_while_idle(self) -> bool:
+        """Whether a reset before the answer may mean that the idle connection was closed."""
+        request, connection = self._request, self._connection
+        reused = connection is not None and connection.reused
+        return reused and request.now() - request.record.tries[-1].sent_s <= IDLE_RESET_S
+
+    # Time and end --------------------------------------------------------------------------
+
+    def _end(self, error: BackendError | None) -> None:
+        if not self._ended:
+            self.abort()
+            self._owner.attempted(error)
+
+    def due_s(self, now_s: float) -> float:
+        """When to look at it again, at the latest."""
+        if self._connection is None:
+            return inf  # dialing has its own time
+        if self.relay is not None and self.relay.committed:
+            return self._silent_at_s(self.relay, now_s)
+        # After idle_s there may be a first token, and then silence counts.
+        return min(self._first_byte_by_s, now_s + self._request.timeouts.idle_s)
+
+    def look(self, now_s: float) -> None:
+        """End it if its backend has taken too long."""
+        relay = self.relay
+        if self._connection is None:
+            return
+        if relay is None or not relay.committed:
+            if now_s >= self._first_byte_by_s:
+                self._end(BackendTimeout())
+        elif now_s >= self._silent_at_s(relay, now_s):
+            if relay.over:
+                relay.end()
+            else:
+                self._end(StreamBroken("idle"))
+
+    def give_up(self, error: BackendError) -> None:
+        """The time of its request is over."""
+        if self._connection is None:
+            self._lease.held_up()  # it was not sent: its time says nothing of the engine
+        self._end(error)
+
+    def _silent_at_s(self, relay: Relay, now_s: float) -> float:
+        """When the silence is too long. While the client takes nothing, the silence is its own."""
+        return (
+            now_s if self._request.paused else relay.last_byte_s
+        ) + self._request.timeouts.idle_s
+
+
+def _of_gateway(status: int) -> bool:
+    """Whether a status means that the backend does not serve, rather than a bad request.
+
+    A redirect counts too: its target is in the backend's own network. vLLM's 500 and 501 do not
+    count, because the request may cause them.
+    """
+    return status > 501 or (300 <= status < 400 and status != 304)

@@ -1,0 +1,33 @@
+"""What the limits and the drain ask of a client's connection."""
+
+from typing import Protocol
+
+
+class Client(Protocol):
+    """One connection to the data port."""
+
+    made_s: float  # when it connected
+    began_s: float  # when its request began, or its wait for one
+    body_bytes: int  # counted for its body or its long head
+    proven: bool  # a request of it that is not open to all was accepted
+    excess: bool  # it has no seat
+    tenant: str  # whose key it has shown last
+
+    @property
+    def holder(self) -> str: ...
+    @property
+    def waits(self) -> bool:
+        """Whether it has no request under way."""
+
+    @property
+    def unread(self) -> bool:
+        """Whether bytes that it has sent wait for their turn."""
+
+    def kept_bytes(self, *, refusing: bool) -> int:
+        """What it keeps that no running request needs. `refusing`: work under way counts too."""
+
+    def give_way(self) -> None: ...
+    def slept(self, time_s: float) -> None: ...
+    def announce_close(self) -> None: ...
+    def close_if_idle(self) -> None: ...
+    def break_off(self) -> None: ...

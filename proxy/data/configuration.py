@@ -1,0 +1,196 @@
+"""Everything that follows from the settings, as one value.
+
+The data plane runs on one such value. A reload puts the next one in its place in one step of the
+loop, so no request sees half of each. A backend with the same pool, name and URL in both is the
+same object before and after, with its load, health, measured speed and connections. The policy of a
+pool is the same object too if both name the same policy, with all that it learnt. Everything else
+that depends on a setting is made here and nowhere else.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from time import monotonic
+
+from penstock.balancing.backend import Backend
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.policies import POLICIES
+from penstock.balancing.policies.policy import Policy
+from penstock.balancing.session_key import SessionKeys
+from penstock.balancing.token_counter import TokenCounter
+from penstock.conf.settings import PoolSettings, Settings
+from penstock.proxy.data.counting import Counting
+from penstock.proxy.data.endpoints import Paths
+from penstock.proxy.data.tenants import Tenants
+from penstock.proxy.wire.contexts import PLAIN, Certificates
+from penstock.proxy.wire.handshake_threads import HandshakeThreads
+from penstock.proxy.wire.host import Names
+from penstock.proxy.wire.pool import ConnectionPool
+
+Member = tuple[Backend, ConnectionPool]
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What the proxy runs on. `connections` are by backend, keys by pool.
+
+    `authorizations` are the pools' own keys; `credentials` whether its backends get the
+    client's key, and the one that they get in its place.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]  # where each value came from, for people
+    fleet: Fleet
+    policies: tuple[Policy, ...]  # as drafted, one for each pool: a policy that was kept follows it
+    connections: Mapping[str, ConnectionPool]
+    authorizations: Mapping[str, bytes]
+    credentials: Mapping[str, tuple[bool, bytes | None]]
+    certificates: Certificates
+    tenants: Tenants
+    # None: no pool's policy needs session keys, so none are read.
+    sessions: SessionKeys | None
+    session_pools: frozenset[str]
+    prefixes: bool  # whether a pool's policy needs prompts cut into blocks
+    paths: Paths
+    # None: prompts are estimated.
+    counting: Counting | None
+
+    def apply(self) -> None:
+        """Give the kept backends and policies their new settings."""
+        named = {backend.name: backend for backend in self.fleet.backends}
+        for pool in self.settings.pools:
+            for each in pool.backends:
+                named[each.name].weight = each.weight
+        for kept, drafted in zip(self.fleet.pools, self.policies, strict=True):
+            kept.policy.follow(drafted, kept.backends)
+        for backend, connections in self.members:
+            connections.connect_timeout_s = self.settings.timeouts.connect_s
+            connections.trust(self.certificates.pools.get(backend.pool))
+            connections.host.ask_again()
+
+    @property
+    def members(self) -> Iterator[Member]:
+        """Every backend with its connections."""
+        return ((each, self.connections[each.name]) for each in self.fleet.backends)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is read and computed beforehand, off the loop. All its backends and policies are new."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    fleet: Fleet
+    counter: TokenCounter | None
+    sessions: SessionKeys | None
+    certificates: Certificates
+
+
+def draft(
+    settings: Settings,
+    origins: Mapping[str, str],
+    counter: TokenCounter | None,
+    certificates: Certificates = PLAIN,
+) -> Draft:
+    """Compute what takes long, such as rings of many backends. Touches nothing that runs."""
+    affinity = settings.affinity
+    pools = tuple(_pool_of(pool, strict=affinity.strict) for pool in settings.pools)
+    keyed = any(pool.policy.needs_sessions for pool in pools)
+    return Draft(
+        settings,
+        origins,
+        Fleet(pools),
+        counter,
+        SessionKeys(affinity.headers, affinity.body_fields) if keyed else None,
+        certificates,
+    )
+
+
+def configure(
+    new: Draft,
+    loop: asyncio.AbstractEventLoop,
+    names: Names,
+    known: Iterable[Member] = (),
+    counting: Counting | None = None,
+    running: Fleet | None = None,
+    now: Callable[[], float] = monotonic,
+    threads: HandshakeThreads | None = None,
+) -> Configuration:
+    """The configuration that a draft describes, with what it keeps of the running one.
+
+    It keeps those `known` backends that it names again, and the policies of `running` pools that
+    keep theirs. `counting` is the running one, for a draft that has no other counter. Changes
+    nothing: `Configuration.apply` gives what is kept its new settings.
+    """
+    settings = new.settings
+    learnt = {pool.name: pool.policy for pool in running.pools} if running is not None else {}
+    known_by = {(each.pool, each.name, each.url): (each, pool) for each, pool in known}
+    members = {}
+    for each in new.fleet.backends:
+        members[each] = known_by.get((each.pool, each.name, each.url)) or (
+            each,
+            ConnectionPool(
+                loop,
+                each.url,
+                connect_timeout_s=settings.timeouts.connect_s,
+                name=each.name,
+                names=names,
+                threads=threads,
+                tls=new.certificates.pools.get(each.pool),
+                now=now,
+            ),
+        )
+    return Configuration(
+        settings=settings,
+        origins=new.origins,
+        fleet=Fleet(
+            tuple(
+                Pool(
+                    pool.name,
+                    tuple(members[each][0] for each in pool.backends),
+                    _same(pool.policy, learnt.get(pool.name)),
+                    pool.models,
+                )
+                for pool in new.fleet.pools
+            )
+        ),
+        policies=tuple(pool.policy for pool in new.fleet.pools),
+        connections={each.name: pool for each, pool in members.values()},
+        authorizations={
+            pool.name: b"Bearer " + pool.api_key.get_secret_value().encode()
+            for pool in settings.pools
+            if pool.api_key is not None
+        },
+        credentials={
+            pool.name: _credentials(pool, tenants=bool(settings.tenants)) for pool in settings.pools
+        },
+        certificates=new.certificates,
+        tenants=Tenants(settings.tenants),
+        sessions=new.sessions,
+        session_pools=frozenset(
+            pool.name for pool in new.fleet.pools if pool.policy.needs_sessions
+        ),
+        prefixes=any(pool.policy.needs_prefixes for pool in new.fleet.pools),
+        paths=Paths(settings.paths),
+        counting=Counting(loop, new.counter) if new.counter is not None else counting,
+    )
+
+
+def _pool_of(pool: PoolSettings, *, strict: bool) -> Pool:
+    backends = tuple(
+        Backend(each.name, each.url.rstrip("/"), pool.name, each.weight) for each in pool.backends
+    )
+    policy = POLICIES[pool.policy](backends, strict=strict)
+    return Pool(pool.name, backends, policy, frozenset(pool.models))
+
+
+def _same(drafted: Policy, learnt: Policy | None) -> Policy:
+    """The pool's policy so far, if it is of the kind that the draft has."""
+    return learnt if learnt is not None and type(learnt) is type(drafted) else drafted
+
+
+def _credentials(pool: PoolSettings, *, tenants: bool) -> tuple[bool, bytes | None]:
+    """Whether a pool's backends get the client's key, and the one that they get in its place."""
+    whose = pool.forward_authorization or ("pool" if tenants else "client")
+    own = b"Bearer " + pool.api_key.get_secret_value().encode() if pool.api_key else None
+    return whose == "client", None if whose == "none" else own

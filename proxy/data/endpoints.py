@@ -1,0 +1,113 @@
+"""The paths that are served: an allow-list of exact methods and paths.
+
+A backend's own admin paths (sleep, LoRA loading, weights) can never be reached, because
+paths that are not listed are not forwarded. An encoded form of a path is another path.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.proxy.data.invocations import INVOCATIONS
+from penstock.proxy.dialects import (
+    CHAT,
+    COMPLETIONS,
+    EMBED,
+    MESSAGES,
+    POOLING,
+    RESPONSES,
+    TRANSCRIPTS,
+    Dialect,
+)
+
+_RESPONSE_ID: Final = re.compile(rb"/v1/responses/[A-Za-z0-9_\-]{1,128}(/cancel)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """How one path is served.
+
+    `generates`: the answer has decode tokens, not only prefill. `engine`: an engine works
+    on it. Other paths are answered by the API server, even while its engine hangs.
+    `anywhere`: only one backend holds the object, so after a 404 the next one is asked.
+    `first_pool`: the first pool serves it, whatever the model. `streams`: a request with
+    `stream` may get an event stream.
+    """
+
+    dialect: Dialect
+    generates: bool = False
+    engine: bool = True
+    anywhere: bool = False
+    first_pool: bool = False
+    streams: bool = False
+
+
+_PLAIN: Final = Endpoint(POOLING)
+_AUDIO: Final = Endpoint(TRANSCRIPTS, streams=True)
+_STATEFUL: Final = Endpoint(RESPONSES, engine=False, anywhere=True)
+
+_POST: Final[dict[bytes, Endpoint]] = {
+    b"/v1/chat/completions": Endpoint(CHAT, generates=True, streams=True),
+    b"/v1/chat/completions/batch": Endpoint(CHAT, generates=True),
+    b"/v1/completions": Endpoint(COMPLETIONS, generates=True, streams=True),
+    b"/v1/responses": Endpoint(RESPONSES, generates=True, streams=True),
+    b"/v1/messages": Endpoint(MESSAGES, generates=True, streams=True),
+    b"/v1/messages/count_tokens": Endpoint(MESSAGES, engine=False),
+    b"/v2/embed": Endpoint(EMBED),
+    b"/tokenize": Endpoint(POOLING, engine=False),
+    b"/detokenize": Endpoint(POOLING, engine=False),
+    **dict.fromkeys(
+        (
+            b"/v1/embeddings",
+            b"/pooling",
+            b"/score",
+            b"/v1/score",
+            b"/classify",
+            b"/rerank",
+            b"/v1/rerank",
+            b"/v2/rerank",
+            b"/generative_scoring",
+            INVOCATIONS,  # until its body tells the API
+        ),
+        _PLAIN,
+    ),
+    b"/v1/audio/transcriptions": _AUDIO,
+    b"/v1/audio/translations": _AUDIO,
+}
+
+LOCAL_PATHS: Final = frozenset({b"/health", b"/v1/models"})
+WEBSOCKET_PATHS: Final = frozenset({b"/v1/realtime"})
+
+
+class Paths:
+    """The table of all proxied paths: the fixed ones and `paths` of the configuration."""
+
+    def __init__(self, extra: Sequence[str] = ()) -> None:
+        self._routes = {(b"POST", path): endpoint for path, endpoint in _POST.items()}
+        for entry in extra:
+            method, _, path = entry.partition(" ")
+            self._routes[method.encode(), path.encode()] = Endpoint(
+                POOLING, engine=False, first_pool=True
+            )
+        self._listed = frozenset(path for _, path in self._routes) | LOCAL_PATHS | WEBSOCKET_PATHS
+
+    def lists(self, path: bytes) -> bool:
+        """Whether the path is in the table, with any method."""
+        return path in self._listed
+
+    def find(self, method: bytes, path: bytes) -> Endpoint | None:
+        """The endpoint of an exact method (HEAD counts as GET) and path. None: it is not served."""
+        endpoint = self._routes.get((method, path))
+        if endpoint is None and method == b"HEAD":
+            return self._routes.get((b"GET", path))
+        if endpoint is None and path.startswith(b"/v1/responses/"):
+            match = _RESPONSE_ID.fullmatch(path)
+            if match and method == (b"POST" if match.group(1) else b"GET"):
+                return _STATEFUL
+        return endpoint
+
+
+def dialect_of(path: bytes) -> Dialect:
+    """The dialect whose error shape the clients of a path expect, even if it is not served."""
+    return MESSAGES if path.startswith(b"/v1/messages") else POOLING

@@ -1,0 +1,451 @@
+"""Relays server-sent events to a client, always whole events.
+
+Events are held until the first token. Until then a failure can be hidden from the client. After
+it the relay costs one count, one comparison, one clock read and one write for each chunk. It
+awaits nothing and parses only events that are not ordinary.
+Events stay whole so that no part of a hidden usage chunk goes out, and so that a comment or an
+error can be put between any two writes.
+"""
+
+from typing import Final
+
+from penstock.proxy.data.diagnosis import diagnosis
+from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay
+from penstock.proxy.dialects.dialect import Event, Sign
+from penstock.proxy.errors.backend import (
+    AnswerAborted,
+    AnswerBare,
+    AnswerCut,
+    AnswerDropped,
+    AnswerEmpty,
+    AnswerMute,
+    BackendBusy,
+    BackendError,
+    BackendRefused,
+    InternalFault,
+)
+from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.telemetry.metrics import Histogram
+from penstock.proxy.wire.event_ends import (
+    CR,
+    LF,
+    NEWLINE,
+    PART_BYTES,
+    after_first,
+    after_last,
+    has_data,
+    split,
+)
+from penstock.proxy.wire.heads import ResponseHead
+
+# What a stream may send before its first token. (A responses preamble repeats the request.)
+HELD_BYTES_MAX: Final = 1_048_576
+HELD_EVENTS_MAX: Final = 4_096
+# What a stream may send after that without an event. A ping every second for a day is half of it.
+QUIET_BYTES_MAX: Final = 1_048_576
+# After the first token an event larger than PIECES_BYTES passes in pieces, and its beginning tells
+# what it is. The last event and errors do so only above EVENT_BYTES_MAX, because their ends matter
+# too: the last event of a responses stream repeats the preamble, holds the output and ends with
+# the usage.
+PIECES_BYTES: Final = 65_536
+EVENT_BYTES_MAX: Final = 2_097_152
+# The beginning of an event in pieces. It has the event's name, and the id as the first member.
+BEGINNING_BYTES: Final = 4_096
+
+# Its count never equals that of the events, and `rfind` finds it at the end. So no read matches.
+_NOTHING_ORDINARY: Final = b""
+
+
+class EventRelay(Relay):
+    """Relays a stream. `itl_s` collects the times between its tokens.
+
+    `bare_before`: another backend has answered without a token, so such an answer is final now.
+    """
+
+    __slots__ = (
+        "_bare_before",
+        "_dialect",
+        "_ended_itself",
+        "_failure",
+        "_held",
+        "_held_bytes",
+        "_hide_usage",
+        "_itl_s",
+        "_keeps",
+        "_large",
+        "_made",
+        "_midway",
+        "_ordinary",
+        "_put_by",
+        "_put_by_bytes",
+        "_quiet_after",
+        "_quiet_bytes",
+        "_refused",
+        "_several",
+        "_tail",
+    )
+
+    def __init__(
+        self,
+        head: ResponseHead,
+        passage: Passage,
+        itl_s: Histogram,
+        *,
+        hide_usage: bool,
+        bare_before: bool = False,
+    ) -> None:
+        super().__init__(head, passage)
+        self._dialect = passage.dialect
+        self._made = passage.made
+        self._itl_s = itl_s
+        self._hide_usage = hide_usage
+        self._bare_before = bare_before
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._put_by: list[bytes] = []  # the unfinished event, without any end of an event
+        self._put_by_bytes = 0
+        self._tail = b""  # what follows `_put_by`
+        self._midway = False  # inside an event: its end is searched for
+        self._keeps = False  # inside a large event that is held until its end
+        self._ordinary = _NOTHING_ORDINARY
+        # With several choices one event may hold several of them, so its number says nothing.
+        self._several = passage.lease.ask.prompts * passage.lease.ask.choices > 1
+        self._quiet_bytes = 0  # bytes in a row that had no meaning,
+        self._quiet_after = 0  # and the number of tokens before them
+        self._large: Sign | None = None  # the sign of the event that passes in pieces
+        self._ended_itself = False
+        self._refused = False  # the stream says that the request failed
+        self._failure: BackendError | None = None  # the backend says that it failed itself
+
+    def begin(self) -> None:
+        pass
+
+    def body(self, data: bytes) -> None:
+        now_s = self._now()
+        gap_s = now_s - self.last_byte_s
+        self.last_byte_s = now_s
+        if self._midway or not data.endswith(LF):
+            data = self._whole_events(data, now_s)
+            if data:
+                self._look(data, gap_s, now_s)
+            return
+        count = 1
+        if NEWLINE in data[:-2]:
+            count = data.count(LF)
+            ordinary = data.count(self._ordinary) == count
+        else:  # the usual read: one event of one line. Counting took a sixth of the work for it
+            ordinary = 0 < data.rfind(self._ordinary) < len(data)
+        if not ordinary or CR in data:
+            self._look(data, gap_s, now_s)
+            return
+        self._itl_s.observe(gap_s / count, count)
+        self._lease.tokens(count)
+        self._answer.write(data)
+
+    def end(self) -> None:
+        tail = self._joined(self._tail)
+        usage = self.usage
+        if usage is not None and not usage.completion_tokens and not self._bare_before:
+            ask = self._lease.ask  # the ends of its choices may look like tokens
+            self.served = self._lease.generated_tokens > ask.prompts * ask.choices
+        # The last event may lack its empty line. Half of any other event is not passed on.
+        last = self._large is None and self._dialect.read(tail).sign is Sign.DONE
+        if not self.committed:
+            if last:
+                self._tail = b""
+                self._hold(tail, self._now())
+            if not self.committed:
+                self._report(AnswerEmpty())
+                return
+        elif last or (tail and not tail.strip()):
+            self._ended_itself = self._ended_itself or last
+            self._answer.write(tail)
+        if self._ended_itself or not self._dialect.has_end:
+            super().end()
+        else:
+            self._report(StreamBroken("unfinished"))
+
+    @property
+    def over(self) -> bool:
+        return self._ended_itself and not self._put_by and not self._tail.strip()
+
+    @property
+    def refused_midway(self) -> bool:
+        return self._refused and self._lease.generated_tokens > 0
+
+    def lost(self, error: BackendError) -> None:
+        if self.committed and self.over:
+            super().end()  # the stream's own end has come, only that of the framing is missing
+        elif not self.committed and self._dialect.full_is_cut and isinstance(error, AnswerCut):
+            self._report(AnswerDropped())
+        else:
+            super().lost(error)
+
+    def pass_bare(self) -> None:
+        """Pass on this answer: no backend gave one with a token."""
+        self._commit_with(b"")
+        self._answer.finish()
+
+    # Where events end ---------------------------------------------------------------------
+
+    def _whole_events(self, data: bytes, now_s: float) -> bytes:
+        """All bytes up to the last end of an event. The rest is kept until more comes."""
+        searched_bytes = len(self._tail)
+        if searched_bytes:
+            data = self._tail + data
+        if self._large is not None:
+            searched_bytes = 0
+            data = self._rest_of_large(data)
+            if not data:
+                return b""
+        end = after_last(data, max(0, searched_bytes - PART_BYTES))
+        self._tail = data[end:]
+        self._midway = bool(self._tail)
+        if end:
+            return self._joined(data[:end]) if self._put_by else data[:end]
+        if len(data) > FREE_BYTES and not self._puts_by():
+            self._begin_large(self._joined(self._tail), now_s)
+        return b""
+
+    def _puts_by(self) -> bool:
+        """Put an unfinished event aside, so that it is not copied again. False when too large."""
+        data = self._tail
+        self._tail = data[-PART_BYTES:]
+        self._put_by.append(data[:-PART_BYTES])
+        before_bytes = self._put_by_bytes
+        size_bytes = self._put_by_bytes = before_bytes + len(data) - PART_BYTES
+        if not self.committed:
+            return size_bytes <= HELD_BYTES_MAX and self._may_hold()
+        if before_bytes <= PIECES_BYTES < size_bytes:
+            self._keeps = self._tells_more(b"".join(self._put_by))
+        most_bytes = EVENT_BYTES_MAX if self._keeps else PIECES_BYTES
+        return size_bytes <= most_bytes and self._may_hold()
+
+    def _may_hold(self) -> bool:
+        """Whether the bytes held now, in whole events and in an unfinished one, are allowed."""
+        events_bytes = self._held_bytes + OBJECT_BYTES * len(self._held)
+        size_bytes = events_bytes + self._put_by_bytes
+        return size_bytes <= FREE_BYTES or self._lease.keep(size_bytes)
+
+    def _tells_more(self, beginning: bytes) -> bool:
+        """Whether all of a large event is needed: a last event has the usage, an error its reason.
+
+        An event without data so far may become either.
+        """
+        sign = self._dialect.read_beginning(beginning[:BEGINNING_BYTES]).sign
+        return sign is Sign.DONE or sign is Sign.ERROR or not has_data(beginning)
+
+    def _joined(self, data: bytes) -> bytes:
+        """The unfinished event that was put aside, followed by `data`."""
+        if not self._put_by:
+            return data
+        self._put_by.append(data)
+        data = b"".join(self._put_by)
+        self._put_by.clear()
+        self._put_by_bytes = 0
+        self._lease.keep(self._held_bytes)
+        return data
+
+    def _begin_large(self, data: bytes, now_s: float) -> None:
+        """Begin to pass on an event that is too large to hold. Its beginning tells what it is.
+
+        An event without data so far consists of comments: more than may come without an event.
+        """
+        if not has_data(data):
+            if self._ended_itself:
+                self.end()
+            else:
+                self._report(StreamBroken("no_events") if self.committed else AnswerMute())
+            return
+        beginning = data[:BEGINNING_BYTES]
+        read = self._dialect.read_beginning(beginning)
+        if read.sign is Sign.ERROR:
+            failure = _told(beginning, read.status)
+            self._report(StreamBroken("error_event", failure) if self.committed else failure)
+            return
+        if read.response_id is not None:
+            self._made(read.response_id)
+        if read.sign is Sign.TOKEN and self._lease.prefilling:
+            self._lease.first_token(now_s)
+        self._large = read.sign
+        self._midway = True
+        self._tail = data[-PART_BYTES:]
+        self._pass_part(data[:-PART_BYTES])
+
+    def _rest_of_large(self, data: bytes) -> bytes:
+        """Pass on more of a large event. Returns what follows its end."""
+        end = after_first(data)
+        if not end:
+            self._tail = data[-PART_BYTES:]
+            self._pass_part(data[:-PART_BYTES])
+            return b""
+        self._ended_itself = self._ended_itself or self._large is Sign.DONE
+        self._lease.tokens(self._large is Sign.TOKEN)
+        self._large = None
+        self._tail = b""
+        self._midway = False
+        self._pass_part(data[:end])
+        return data[end:]
+
+    def _pass_part(self, part: bytes) -> None:
+        if self.committed:
+            self._answer.write(part)
+        else:
+            self._commit_with(part)
+
+    # What events mean -------------------------------------------------------------------------
+
+    def _hold(self, data: bytes, now_s: float) -> None:
+        """Hold events until the first token. Then commit, or report a failure."""
+        events = split(data)
+        for number, event in enumerate(events):
+            read = self._dialect.read(event)
+            sign = read.sign
+            # A 4xx inside a 200 is the request's own fault: other backends would refuse it too.
+            faulty = sign is Sign.ERROR and 400 <= read.status < 500
+            if sign is Sign.ERROR and not faulty:
+                self._report(_told(event, read.status))
+                return
+            if sign is Sign.ABORT:
+                self._report(AnswerAborted())
+                return
+            self.usage = read.usage or self.usage
+            if sign is Sign.DONE and not self._answers(read.whole):
+                self._held.append(event)
+                self._report(AnswerBare() if self._tells_all else AnswerEmpty())
+                return
+            if sign in (Sign.TOKEN, Sign.DONE) or faulty or self._held_bytes > HELD_BYTES_MAX:
+                self._begin_stream(b"".join(events[number:]), now_s)
+                return
+            if read.response_id is not None:
+                self._made(read.response_id)
+            if sign is not Sign.USAGE or not self._hide_usage:
+                self._held.append(event)
+                self._held_bytes += len(event)
+                if len(self._held) > HELD_EVENTS_MAX:
+                    self._report(AnswerMute())
+                    return
+                if not self._may_hold():
+                    self._begin_stream(b"".join(events[number + 1 :]), now_s)
+                    return
+
+    def _answers(self, whole: bool) -> bool:
+        """Whether an end without a token is a valid answer."""
+        generated = self.usage is not None and self.usage.completion_tokens > 0  # but not shown
+        return whole or generated or (self._bare_before and self._tells_all)
+
+    @property
+    def _tells_all(self) -> bool:
+        """Whether the end of the stream has told how many tokens there were."""
+        return self.usage is not None or self._dialect.end_tells
+
+    def _begin_stream(self, data: bytes, now_s: float) -> None:
+        data, count = self._inspect(data, now_s)
+        if self._failure is not None:  # in the same read: nothing was sent yet
+            self._report(self._failure)
+            return
+        self._lease.tokens(count)
+        self._commit_with(data)
+
+    def _commit_with(self, data: bytes) -> None:
+        held = b"".join(self._held)
+        self._held.clear()
+        if self._held_bytes:
+            self._held_bytes = 0
+            self._lease.keep(0)
+        self.committed = True
+        self._on_begun()
+        self._answer.relay(self._head, None, held + data)
+
+    def _look(self, data: bytes, gap_s: float, now_s: float) -> None:
+        """Pass on a read that may hold other than ordinary events."""
+        if not self.committed:
+            self._hold(data, now_s)
+            return
+        data, count = self._inspect(data, now_s)
+        if count:
+            self._itl_s.observe(gap_s / count, count)
+            self._lease.tokens(count)
+        if data:
+            self._answer.write(data)
+        failure = self._failure
+        if failure is not None:
+            aborted = isinstance(failure, AnswerAborted)
+            self._report(StreamBroken("abort") if aborted else StreamBroken("error_event", failure))
+        elif self._quiet_bytes > QUIET_BYTES_MAX:
+            if self.over:
+                self.end()
+            else:
+                self._report(StreamBroken("no_events"))
+
+    def _count_quiet(self, size_bytes: int) -> None:
+        """Count bytes that have no meaning, since the last token."""
+        tokens = self._lease.generated_tokens
+        if tokens != self._quiet_after:
+            self._quiet_after = tokens
+            self._quiet_bytes = 0
+        self._quiet_bytes += size_bytes
+
+    def _inspect(self, data: bytes, now_s: float) -> tuple[bytes, int]:
+        """Read every event. Returns what the client may see and the number of tokens."""
+        lease = self._lease
+        events = split(data)
+        if self._all_ordinary(data, len(events)):
+            return data, len(events)
+        kept: list[bytes] = []
+        tokens = 0
+        quiet = True
+        for event in events:
+            read = self._dialect.read(event)
+            self.usage = read.usage or self.usage
+            quiet = quiet and read.sign is Sign.QUIET
+            if read.sign is Sign.TOKEN:
+                tokens += 1
+                if lease.prefilling:
+                    self._begun(read, event, now_s)
+            elif read.sign is Sign.USAGE and self._hide_usage:
+                continue
+            elif read.sign is Sign.ERROR and read.status >= 500:
+                self._failure = _told(event, read.status)
+                break
+            elif read.sign is Sign.DONE or read.sign is Sign.ERROR:
+                self._ended_itself = True
+                self._refused = self._refused or read.sign is Sign.ERROR
+                self.served = self.served and read.sign is Sign.DONE
+            elif read.sign is Sign.ABORT:
+                self._failure = AnswerAborted()
+                break
+            kept.append(event)
+        self._count_quiet(len(data) if quiet else 0)
+        if not lease.prefilling and not self._several:
+            self._ordinary = self._dialect.ordinary
+        return b"".join(kept), tokens
+
+    def _all_ordinary(self, data: bytes, count: int) -> bool:
+        """Whether a read has only ordinary events, with any line ends."""
+        if self._lease.prefilling or data.count(self._dialect.ordinary) != count:
+            return False
+        # An event with several choices could make up for an event that is not ordinary.
+        return not (self._several and b"},{" in data)
+
+    def _begun(self, read: Event, event: bytes, now_s: float) -> None:
+        """Note the first token of each choice that the event holds."""
+        dialect = self._dialect
+        if event.find(dialect.ordinary) < 0 and dialect.says_nothing(event):
+            self._lease.held_up()  # an end at once: its time says nothing about the backend
+        for choice in (read.choice, *read.choices):
+            self._lease.first_token(now_s, choice)
+        if read.usage is not None:
+            # Nobody asks for usage beside a token. A server that sends it anyway
+            # (vLLM's --enable-force-include-usage) would send the last chunk as well.
+            self._hide_usage = False
+
+
+def _told(event: bytes, status: int) -> BackendError:
+    """The failure of the backend that an error event of a stream means."""
+    said = diagnosis(event)
+    if said is not None:
+        return said
+    if status == 503:
+        return BackendBusy()
+    return InternalFault() if status == 500 else BackendRefused()

@@ -1,0 +1,378 @@
+"""The life of one request: read, choose, attempt, fail over, account.
+
+The exchange decides; the relay moves the bytes. An exchange has no task. Each step runs
+in the turn of the loop that caused it, so a request is sent before the loop looks at the
+next one (a task cost two more turns for each request, 7 % of its CPU). In every case the
+lease ends, the request is counted and logged once, and the client has a whole answer or
+one that is visibly broken.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from penstock.balancing.fleet import UnknownModel
+from penstock.balancing.gate import NoBackend, OwnerAway, UnknownResponse
+from penstock.balancing.lease import Lease
+from penstock.balancing.tokens import NOTHING, Measure
+from penstock.proxy.data.account import ended
+from penstock.proxy.data.answer import Answer
+from penstock.proxy.data.attempt import Attempt, AttemptOwner
+from penstock.proxy.data.calibration import learn
+from penstock.proxy.data.complaint import conclude
+from penstock.proxy.data.counting import Count
+from penstock.proxy.data.event_relay import EventRelay
+from penstock.proxy.data.failover import Failover
+from penstock.proxy.data.own_headers import headers_upstream, origin
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.reading import Wanted, wanted
+from penstock.proxy.data.relay import Relay
+from penstock.proxy.data.request import Request
+from penstock.proxy.errors.backend import BackendError, InternalFault
+from penstock.proxy.errors.client import ModelNotFound, ResponseNotFound
+from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.errors.own import PoisonRequest
+from penstock.proxy.wire.deadline import Deadline, nothing
+from penstock.proxy.wire.heads import Headers
+
+logger = logging.getLogger(__name__)
+
+# Between two comments of a stream that waits for its first token.
+PING_S: Final = 15.0
+
+
+class Asker(Protocol):
+    """The client's connection, as an exchange sees it."""
+
+    party: str
+
+    @property
+    def holder(self) -> str: ...
+
+    def release_body(self) -> None:
+        """The request's body is not needed any more."""
+
+    def answered(self, answer: Answer) -> None:
+        """The exchange is over. Nothing more will be added to the answer."""
+
+
+class Exchange(AttemptOwner):
+    """One request and its answer."""
+
+    __slots__ = (
+        "_asker",
+        "_attempt",
+        "_clock",
+        "_count",
+        "_ended",
+        "_error",
+        "_failover",
+        "_lease",
+        "_phase",
+        "_plane",
+        "_reading",
+        "request",
+    )
+
+    def __init__(self, plane: DataPlane, asker: Asker, request: Request, clock: Deadline) -> None:
+        """`clock` belongs to the client's connection. Its exchanges use it in turn."""
+        self._plane = plane
+        self._clock = clock
+        self._asker = asker
+        self.request = request
+        self._failover = Failover(plane, request)
+        self._attempt: Attempt | None = None
+        self._count: Count | None = None
+        self._reading: Iterator[Wanted | None] | None = None
+        self._lease: Lease | None = None
+        self._error: PenstockError | None = None
+        self._ended = False
+        self._phase = "queued"
+
+    # What the client's connection tells ------------------------------------------------
+
+    def begin(self) -> None:
+        """Read what the request wants and send it."""
+        self._clock.call(self._tick)
+        self.step(self._begin)
+
+    def cancel(self) -> None:
+        """End everything: the client has left."""
+        if not self._ended:
+            self._plane.metrics.client_aborts.add(self._phase_now)
+            self._end(None)
+
+    def give_up(self, error: PenstockError) -> None:
+        """End the request because the drain is over. The client is told."""
+        self._end(error)
+
+    def pause(self) -> None:
+        """The client takes less than was written."""
+        self.request.paused = True
+        if self._attempt is not None:
+            self._attempt.pause()
+
+    def resume(self) -> None:
+        """The client takes more again."""
+        self.request.paused = False
+        if self._attempt is not None:
+            self._attempt.resume()
+
+    def slept(self, time_s: float) -> None:
+        """The proxy did not run for this long: move all times in the future."""
+        self.request.slept(time_s)
+        self._clock.delay(time_s)
+        if self._attempt is not None:
+            self._attempt.slept(time_s)
+
+    # What the attempts tell ----------------------------------------------------------------
+
+    def step(self, step: Callable[..., None], *arguments: object) -> None:
+        """Run one step. An exception ends the exchange: it is told to the client and logged."""
+        try:
+            step(*arguments)
+        except PenstockError as error:
+            self._end(error)
+        except Exception:  # the root of all steps: no exception may get lost
+            request_id = self.request.answer.request_id.decode()
+            logger.exception("request failed request_id=%s", request_id)
+            self._end(PenstockError())
+
+    def headers_upstream(self) -> Headers:
+        return headers_upstream(self._plane, self.request.answer.request_id)
+
+    def sent(self, now_s: float) -> None:
+        self._phase = "prefill"
+        self._watch(now_s)
+
+    def begun(self) -> None:
+        self.request.forget_body()
+        self._asker.release_body()
+
+    def made(self, response_id: str) -> None:
+        """Remember which backend stores the response: later requests for it go there."""
+        assert self._lease is not None
+        self._plane.gate.owners.put(
+            response_id, self._lease.backend.name, self._plane.now(), self.request.ask.tenant
+        )
+
+    def attempted(self, error: BackendError | None) -> None:
+        self.step(self._attempted, error)
+
+    def shed(self, reason: str) -> None:
+        self._end(self._plane.refusals.overloaded(reason))
+
+    # The steps ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        request, holder = self.request, self._asker.holder
+        self._reading = wanted(
+            self._plane, request.head, request.endpoint, request.body, self._asker.party
+        )
+        if self._plane.rota.spares(holder, len(request.body)):
+            self._read_on()
+        if self._reading is not None:
+            self._plane.rota.add(holder, self._read_more)
+
+    def _read_more(self) -> bool:
+        """Read a slice of a large body if its client still waits. True while more is left."""
+        over = self.request.patience.over(self._plane.now(), started=False)
+        if over is not None:
+            self._end(over)
+        self.step(self._read_on)
+        return self._reading is not None
+
+    def _read_on(self) -> None:
+        told = next(self._reading) if self._reading is not None else None
+        if told is not None:
+            self._reading = None
+            request = self.request
+            request.ask, request.endpoint, request.hides_usage, request.edits = told
+            self._read()
+
+    def _read(self) -> None:
+        """Go on: it is known now what the request wants."""
+        plane, request = self._plane, self.request
+        ask, body = request.ask, request.body
+        if plane.poison.holds(ask.tenant, ask.path, body, request.record.received_s):
+            plane.metrics.attempts.add("poison")
+            raise PoisonRequest
+        if plane.counting is not None and ask.measured != NOTHING:
+            self._count = plane.counting.submit(body, self._counted)
+        if self._count is None:
+            self._next()
+        else:
+            self._watch(plane.now())
+
+    def _counted(self, counted: Measure | None) -> None:
+        """Go on: a tokenizer has counted the prompt, or failed to."""
+        self._count = None
+        if counted is not None:
+            self.request.ask = self.request.ask.with_count(counted, self._plane.estimator)
+        self.step(self._next)
+
+    def _next(self) -> None:
+        """Choose a backend, reserve on it and begin an attempt there."""
+        self._phase = "queued"
+        plane, request, failover = self._plane, self.request, self._failover
+        ask, now_s = request.ask, self._plane.now()
+        if not request.record.read_s:
+            request.record.read_s = now_s
+        retry = failover.reached > 0 and request.endpoint.engine
+        try:
+            self._lease = plane.gate.choose(ask, now_s, failover.tried, retry=retry)
+        except UnknownModel:
+            raise ModelNotFound(ask.model) from None
+        except OwnerAway:
+            raise plane.refusals.out_of_reach() from None
+        except UnknownResponse:
+            raise ResponseNotFound(ask.response_id) from None
+        except NoBackend:
+            raise failover.nobody(now_s) from None
+        self._try(self._lease)
+
+    def _try(self, lease: Lease) -> None:
+        self._phase = "connect"
+        self._failover.begun(lease)
+        plane, request, backend = self._plane, self.request, lease.backend
+        request.record.begin_try(backend.name, backend.pool, lease.reason, lease.began_s)
+        request.answer.about = origin(plane, lease, request.record.attempts)
+        # Use the configuration that chose the backend: it may be replaced while we connect.
+        self._attempt = Attempt(
+            self,
+            request,
+            lease,
+            plane.connections[backend.name],
+            credentials=plane.credentials[backend.pool],
+            itl_s=plane.metrics.of(backend.pool).itl_s,
+        )
+        self._attempt.begin()
+        if self._phase == "connect" and not self._ended:
+            self._watch(plane.now())
+
+    def _attempted(self, error: BackendError | None) -> None:
+        lease, attempt = self._lease, self._attempt
+        assert lease is not None
+        assert attempt is not None
+        now_s = self._plane.now()
+        if error is None:
+            self._answered(lease, now_s)
+            return
+        if attempt.relay is not None and attempt.relay.committed:
+            learn(self._plane, self.request, lease, attempt.relay)
+        self._failover.failed(lease, error, attempt.relay, now_s, resent=attempt.resent)
+        lease.end(now_s)
+        self._next()
+
+    def _answered(self, lease: Lease, now_s: float) -> None:
+        """End: the answer was passed on. Its status still counts for or against the backend."""
+        plane, relay = self._plane, self._relay
+        assert relay is not None
+        learn(plane, self.request, lease, relay)
+        if relay.status == 500:
+            self._failover.complain(lease, InternalFault(), now_s)
+        else:
+            plane.metrics.answered(refused_midway=relay.refused_midway)
+            if relay.served and plane.poison:
+                plane.poison.served(self.request.mark)
+            conclude(plane.gate, lease, relay, now_s, plane.failed, bare=self.request.bare)
+        self._end(None)
+
+    # Time ------------------------------------------------------------------------------------
+
+    def _watch(self, now_s: float) -> None:
+        """Have the clock tick when something is due next."""
+        request, attempt = self.request, self._attempt
+        next_s = request.patience.next_s(started=request.answer.started)
+        if attempt is not None:
+            next_s = min(next_s, attempt.due_s(now_s))
+        if request.ask.stream and not self._committed:
+            next_s = min(next_s, request.hold_s)
+        self._clock.set(next_s)
+
+    def _tick(self) -> None:
+        self.step(self._look)
+
+    def _look(self) -> None:
+        """See what is due: the end of the request's time, of its attempt's, or a ping."""
+        request, attempt, now_s = self.request, self._attempt, self._plane.now()
+        answer = request.answer
+        over = request.patience.over(now_s, started=answer.started, committed=self._committed)
+        if over is not None and attempt is not None:
+            attempt.give_up(over)
+        elif over is not None:
+            self._end(over)
+        elif attempt is not None:
+            attempt.look(now_s)
+        if self._ended or attempt is not self._attempt:
+            return
+        if request.ask.stream and now_s >= request.hold_s and not self._committed:
+            answer.hold()
+            request.hold_s = now_s + PING_S
+        self._watch(now_s)
+
+    # The end ----------------------------------------------------------------------------------
+
+    def _end(self, error: PenstockError | None) -> None:
+        """End in every case: stop the bytes, free the engine and the lease, account once."""
+        if self._ended:
+            return
+        self._ended = True
+        self._clock.clear()
+        self._clock.call(nothing)
+        self._reading = None
+        if self._count is not None:
+            self._count.cancel()
+            self._count = None
+        if self._attempt is not None:
+            self._attempt.abort()
+        self._failover.spared()
+        request, lease = self.request, self._lease
+        try:
+            if lease is not None:
+                self._let_go(lease)
+            if error is not None and not request.answer.finished:
+                self._fail(error)
+            ended(self._plane, request, lease, self._relay, self._error)
+        finally:
+            self._attempt = None  # a reference cycle: only the collector would free it
+            request.body = b""  # the rota may still hold this exchange
+            self._asker.answered(request.answer)
+
+    def _let_go(self, lease: Lease) -> None:
+        """End the last lease: the client has left, or its time is over. Idempotent."""
+        relay = self._relay
+        if not lease.ended and relay is not None and relay.committed:
+            learn(self._plane, self.request, lease, relay)
+        lease.end(self._plane.now())
+
+    def _fail(self, error: PenstockError) -> None:
+        """Tell the client of an error, in the way that is still possible."""
+        request, answer = self.request, self.request.answer
+        bare = request.bare if isinstance(error, BackendError) else None
+        if isinstance(bare, EventRelay) and self._phase_now != "decode":
+            bare.pass_bare()  # no backend gave a better answer
+            return
+        self._error = error
+        dialect = request.endpoint.dialect
+        if isinstance(error, ResponseNotFound):
+            answer.about = []  # do not show how far it was searched: it may be another tenant's
+        if not answer.started:
+            answer.fail(error, dialect.error_body(error))
+            return
+        streamed = request.ask.stream or isinstance(self._relay, EventRelay)
+        answer.break_off(dialect.error_event(error) if streamed else b"")
+
+    @property
+    def _relay(self) -> Relay | None:
+        return self._attempt.relay if self._attempt is not None else None
+
+    @property
+    def _committed(self) -> bool:
+        """Whether the client has some of a backend's answer."""
+        relay = self._relay
+        return relay is not None and relay.committed
+
+    @property
+    def _phase_now(self) -> str:
+        return "decode" if self._committed else self._phase

@@ -1,0 +1,157 @@
+"""The attempts made for one request, and whether another backend may try after a failure."""
+
+import logging
+from math import inf
+from typing import Final
+
+from penstock.balancing.accusers import Cause
+from penstock.balancing.backend import Backend
+from penstock.balancing.deaths import Suspect, died_of_it, is_leaving
+from penstock.balancing.fields import searches_beams
+from penstock.balancing.lease import Lease
+from penstock.proxy.data.complaint import complain
+from penstock.proxy.data.own_headers import origin
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.relay import Relay
+from penstock.proxy.data.request import Request
+from penstock.proxy.errors.backend import AnswerBare, BackendError, NoPorts, NotHere
+from penstock.proxy.errors.client import ResponseNotFound
+from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.errors.own import PoisonRequest
+from penstock.proxy.errors.stream import StreamBroken, StreamOutOfClientTime
+
+logger = logging.getLogger(__name__)
+
+# The most attempts that may cost an engine work. Others are limited by the number of backends.
+ATTEMPTS_MAX: Final = 3
+# The longest Retry-After passed on. Our own hints are no longer. A backend may hint a day.
+HINT_S_MAX: Final = 59.0
+
+
+class Failover:
+    """The attempts of one request. `reached`: how many may have cost an engine work."""
+
+    __slots__ = (
+        "_failure",
+        "_hint_s",
+        "_plane",
+        "_request",
+        "_suspect",
+        "_without",
+        "reached",
+        "tried",
+    )
+
+    def __init__(self, plane: DataPlane, request: Request) -> None:
+        self._plane = plane
+        self._request = request
+        self._failure: BackendError | None = None  # the last one; NoPorts only if there is no other
+        self._hint_s = inf  # the shortest Retry-After that a backend gave
+        self._suspect: Suspect | None = None  # set once an engine died with the request
+        self._without: set[Backend] = set()  # backends that do not hold the stored response
+        self.tried: set[Backend] = set()
+        self.reached = 0
+
+    def begun(self, lease: Lease) -> None:
+        """An attempt begins."""
+        self._request.record.attempts += 1
+        if self._suspect is not None:
+            self._suspect.sent(lease.backend.name)
+
+    def spared(self) -> None:
+        """The request leaves its backend, and the engine there did not die."""
+        if self._suspect is not None:
+            self._suspect.spared()
+
+    def failed(
+        self, lease: Lease, error: BackendError, relay: Relay | None, now_s: float, *, resent: bool
+    ) -> None:
+        """Count a failed attempt. Raises the client's error if no other backend may try.
+
+        `resent`: the request was sent twice in this attempt, first on a connection just closed.
+        """
+        self._failure = self._failure if isinstance(error, NoPorts) and self._failure else error
+        expected = error.fatal and is_leaving(lease.backend)  # before the failure changes that
+        cause = self.complain(lease, error, now_s)
+        self.reached += error.reached
+        if resent and error.reached:
+            self.reached += 1
+            record = self._request.record
+            record.attempts += 1
+            self._request.answer.about = origin(self._plane, lease, record.attempts)
+        if error.fatal and self._request.endpoint.engine and died_of_it(lease, now_s):
+            self._died(lease, now_s, expected=expected)
+        if not self._may_go_on(lease, error, relay, cause, now_s):
+            raise self._by_all()
+        self.spared()
+        self.tried.add(lease.backend)
+
+    def complain(self, lease: Lease, error: BackendError, now_s: float) -> Cause:
+        """Count a failure against its cause. Returns the cause."""
+        plane = self._plane
+        plane.metrics.attempts.add(error.reason)
+        self._request.record.tries[-1].failed(error.reason, now_s)
+        if isinstance(error, NotHere):
+            self._without.add(lease.backend)
+            return Cause.BACKEND
+        if isinstance(error, StreamBroken) and not isinstance(error, StreamOutOfClientTime):
+            plane.metrics.stream_failures.add(error.reason)
+        self._hint_s = min(self._hint_s, error.hint_s or inf)
+        asleep = plane.sleep.excuses(lease.began_s, now_s)
+        return complain(plane.gate, lease, error, now_s, plane.failed, asleep=asleep)
+
+    def nobody(self, now_s: float) -> PenstockError:
+        """Why no backend serves it. A response is unknown only if all who may hold it said so."""
+        ask = self._request.ask
+        if self._without:
+            lost = self._plane.gate.is_lost(ask, self._without, now_s)
+            refusals = self._plane.refusals
+            return ResponseNotFound(ask.response_id) if lost else refusals.out_of_reach()
+        return self._by_all() if self._failure else self._plane.refusals.no_backend()
+
+    def _died(self, lease: Lease, now_s: float, *, expected: bool) -> None:
+        """Note that an engine died with the request. Raises PoisonRequest if it is the cause."""
+        plane, request = self._plane, self._request
+        if self._suspect is None:
+            self._suspect = Suspect(hash((request.ask.tenant, request.mark)))
+        if self._suspect.died(lease, plane.deaths, now_s, expected=expected):
+            plane.poison.add(request.ask.tenant, request.mark, now_s)
+            logger.warning("poison request request_id=%s", request.answer.request_id.decode())
+            raise PoisonRequest
+
+    def _may_go_on(
+        self, lease: Lease, error: BackendError, relay: Relay | None, cause: Cause, now_s: float
+    ) -> bool:
+        """Whether another backend may try after this failure. Raises when the time is over."""
+        request = self._request
+        gate = self._plane.gate
+        if not error.retryable or self.reached >= ATTEMPTS_MAX:
+            return False
+        if isinstance(error, AnswerBare) and searches_beams(request.body):
+            request.bare = relay  # if the next backend answers the same, this is the answer
+        if isinstance(error, NotHere):
+            if not gate.may_search(request.ask, len(request.body), now_s):
+                raise self.nobody(now_s)
+            return True
+        if lease.bound:
+            if error.reached:
+                return False
+            raise self._plane.refusals.out_of_reach()
+        over = request.patience.over(now_s, started=request.answer.started)
+        if over is not None:
+            raise over
+        works = error.reached and request.endpoint.engine
+        if works and not gate.may_retry(lease, cause, now_s):
+            self._plane.metrics.attempts.add("over_budget")
+            return False
+        return True
+
+    def _by_all(self) -> PenstockError:
+        """The last failure as an error for the client, with the shortest wait that was hinted."""
+        error = self._failure
+        assert error is not None
+        if isinstance(error, NoPorts):  # for no backend: a limit of the proxy itself
+            return self._plane.refusals.overloaded("descriptors")
+        if self._hint_s < inf:
+            error.retry_after_s = min(self._hint_s, HINT_S_MAX)
+        return error

@@ -1,0 +1,88 @@
+"""Whether the process itself is overloaded: a pure decision on measured figures.
+
+Two things can end a proxy that takes every request: a loop so slow that every stream
+waits for every other, and a lack of memory. While one of them is over its limit, new
+requests are refused by their heads, before a body is read or a prompt is counted.
+Running requests go on. Overload ends at a lower mark than it begins, or the refusals
+themselves would switch it on and off. Time and figures are arguments.
+"""
+
+from math import exp
+from typing import Final
+
+# Every streamed token waits for a turn of the loop. At this mean lag a stream of 20 tokens/s
+# arrives in lumps of five.
+LAG_S: Final = 0.25
+LAG_OVER_S: Final = 0.125
+# The time constant of the mean. Overload lasts longer; a garbage collection or a burst does not.
+LAG_TAU_S: Final = 2.0
+# The most that one late turn counts. A single one is no overload. After a long one, overload is
+# over after three seconds.
+LAG_SAMPLE_MAX_S: Final = 0.5
+# Shares of the memory limit. The rest must hold what running requests still bring.
+MEMORY_SHARE: Final = 0.90
+MEMORY_OVER_SHARE: Final = 0.80
+# Retry hints: not shorter than an overload lasts, below the limit that SDKs obey (120 s), and no
+# longer than clients wait.
+HINT_MIN_S: Final = 2.0
+HINT_MAX_S: Final = 59.0
+
+
+class Overload:
+    """Which limit is passed now: `reason` is `lag`, `memory` or empty."""
+
+    __slots__ = ("_late", "_short", "_since_s", "lag_s", "reason")
+
+    def __init__(self) -> None:
+        self._late = False
+        self._short = False
+        self._since_s = 0.0
+        self.lag_s = 0.0
+        self.reason = ""
+
+    def observe(
+        self,
+        now_s: float,
+        period_s: float,
+        late_s: float,
+        worked_s: float,
+        memory_bytes: int,
+        limit_bytes: int,
+    ) -> bool:
+        """Look at one period of a timer that fired `late_s` late. True when `reason` changed.
+
+        `worked_s` is the CPU time of the loop in this period. A loop that waits for a CPU used by
+        others is late too, but refusing requests would help nobody. `limit_bytes` is 0 when memory
+        has no limit.
+        """
+        late_s = min(late_s, worked_s, LAG_SAMPLE_MAX_S)
+        kept = exp(-(period_s + late_s) / LAG_TAU_S)
+        self.lag_s = self.lag_s * kept + late_s * (1 - kept)
+        self._late = self.lag_s > (LAG_OVER_S if self._late else LAG_S)
+        self._short = self.over_bytes(memory_bytes, limit_bytes) > 0
+        before, self.reason = self.reason, self._told()
+        if self.reason and not before:
+            self._since_s = now_s
+        return self.reason != before
+
+    def over_bytes(self, memory_bytes: int, limit_bytes: int) -> int:
+        """How many bytes must be freed to end a lack of memory. 0 when there is none."""
+        share = MEMORY_OVER_SHARE if self._short else MEMORY_SHARE
+        if limit_bytes <= 0 or memory_bytes <= share * limit_bytes:
+            return 0
+        return memory_bytes - int(MEMORY_OVER_SHARE * limit_bytes)
+
+    def lasted_s(self, now_s: float) -> float:
+        """How long the overload has lasted. 0 when there is none."""
+        return now_s - self._since_s if self.reason else 0.0
+
+    def hint_s(self, now_s: float) -> float:
+        """The time until a retry: as long as the overload has lasted, so that clients back off."""
+        return min(HINT_MAX_S, max(HINT_MIN_S, self.lasted_s(now_s)))
+
+    def hopeless(self, now_s: float) -> bool:
+        """Whether it has lasted longer than any hint can say. Then retries only add load."""
+        return self.lasted_s(now_s) > HINT_MAX_S
+
+    def _told(self) -> str:
+        return "memory" if self._short else "lag" if self._late else ""

@@ -1,0 +1,75 @@
+"""Headers that penstock adds: to an answer its id, the backend and CORS, to a request its id."""
+
+import asyncio
+import re
+from random import Random
+from secrets import token_hex
+from typing import Final
+
+from penstock.balancing.lease import Lease
+from penstock.conf.settings import ListenSettings
+from penstock.proxy.data.answer import Answer
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.wire.heads import Headers, RequestHead
+
+_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+# The longest part of a client's id that is sent on. With its suffix the id still fits a path.
+UPSTREAM_ID_BYTES_MAX: Final = 64
+
+
+def answer_to(plane: DataPlane, transport: asyncio.Transport, head: RequestHead | None) -> Answer:
+    """Make the answer to a request. `head` is None when the request could not be read."""
+    request_id, headers = _request_id(head, plane.rng), _cors(plane.listen, head)
+    if head is not None and head.path.startswith(b"/v1/messages"):
+        headers = [*headers, (b"request-id", request_id)]  # where Anthropic's SDK looks
+    answer = Answer(transport, head, request_id, headers)
+    answer.keep_alive = answer.keep_alive and not plane.draining
+    return answer
+
+
+def headers_upstream(plane: DataPlane, request_id: bytes) -> Headers:
+    """What penstock adds to the head for a backend: the request id.
+
+    vLLM derives the id of a stored response from it. With tenants, nobody may guess or choose an
+    id of another tenant. So it differs each time it is sent.
+    """
+    if plane.tenants:
+        request_id = request_id[:UPSTREAM_ID_BYTES_MAX] + b"-" + token_hex(8).encode()
+    return [(b"x-request-id", request_id)]
+
+
+def origin(plane: DataPlane, lease: Lease, attempts: int) -> Headers:
+    """The headers that tell which backend answers, at which attempt and why."""
+    attempt = (b"x-penstock-attempts", b"%d" % attempts)
+    reason = (b"x-penstock-reason", lease.reason.encode())
+    if not plane.listen.backend_header:
+        return [attempt, reason]
+    return [(b"x-penstock-backend", lease.backend.name.encode()), attempt, reason]
+
+
+def _request_id(head: RequestHead | None, rng: Random) -> bytes:
+    """The client's own id if it is short and printable, otherwise a new one."""
+    given = head.get(b"x-request-id") if head is not None else None
+    if given and _REQUEST_ID.fullmatch(given):
+        return given
+    return b"%032x" % rng.getrandbits(128)
+
+
+def _cors(listen: ListenSettings, head: RequestHead | None) -> Headers:
+    """CORS headers if the configuration allows the browser's origin."""
+    origins = listen.cors_origins
+    if not origins or head is None:
+        return []
+    origin = head.get(b"origin")
+    if origin is None or not ("*" in origins or origin.decode("latin-1") in origins):
+        return []
+    return [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
+        (
+            b"access-control-allow-headers",
+            head.get(b"access-control-request-headers") or b"authorization, content-type",
+        ),
+        (b"access-control-max-age", b"600"),
+        (b"vary", b"Origin"),
+    ]

@@ -1,0 +1,124 @@
+"""A plain record of what all connections and requests of the process share.
+
+Code that needs a part takes that part. The work on the parts is done elsewhere.
+"""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from time import monotonic
+from typing import Final
+
+from penstock.balancing.accusers import Cause
+from penstock.balancing.backend import Backend
+from penstock.balancing.deaths import Deaths
+from penstock.balancing.gate import Gate
+from penstock.balancing.output_length import OutputLength
+from penstock.balancing.poison import Poison
+from penstock.balancing.tokens import TokenEstimator
+from penstock.proxy.data.clients import Clients
+from penstock.proxy.data.configuration import Configuration
+from penstock.proxy.data.long_heads import LongHeads
+from penstock.proxy.data.many_chunks import ChunkReads
+from penstock.proxy.data.overload import Overload
+from penstock.proxy.data.refusals import Refusals
+from penstock.proxy.data.room import Bodies
+from penstock.proxy.data.sleep import Sleep
+from penstock.proxy.data.unread import Unread
+from penstock.proxy.errors.backend import BackendError
+from penstock.proxy.telemetry.access_log import AccessLog
+from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.wire.long_reads import TURN_S
+from penstock.proxy.wire.records import RecordReads
+from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.waiting import NO_LIMIT, Waiting
+
+# The parts of the memory that bodies, waiting reads and unread answers may have. They can fill it
+# in less time than it takes to notice.
+BODIES_PART: Final = 3
+READS_PART: Final = 4
+ANSWERS_PART: Final = 4
+
+
+def _nothing(backend: Backend, error: BackendError, cause: Cause) -> None:
+    """The default when nobody watches the backends."""
+
+
+class DataPlane:
+    """The shared parts, and the configuration in use."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        rng: Random,
+        metrics: Metrics,
+        on_failure: Callable[[Backend, BackendError, Cause], None] = _nothing,
+        now: Callable[[], float] = monotonic,
+        group_memory_bytes: int = 0,
+    ) -> None:
+        """`group_memory_bytes`: the memory limit of the control group. 0 if there is none."""
+        self.loop = loop
+        self._group_memory_bytes = group_memory_bytes
+        self.now = now
+        self.rng = rng
+        self.metrics = metrics
+        self.access_log: AccessLog | None = None
+        self.failed = on_failure
+        self.estimator = TokenEstimator(rng.getrandbits(64))
+        self.outputs = OutputLength()
+        self.gate = Gate(lambda: self.fleet, rng)
+        self.deaths = Deaths()
+        self.poison = Poison()
+        self.rota = Rota(loop, TURN_S, now)
+        self.waiting = Waiting()
+        self.chunk_reads = ChunkReads(loop, self.rota, self.waiting)
+        # Anybody may open connections, from many addresses. So handshakes have a rota of their own
+        # beside that of the requests, and each rota has its share of a turn.
+        self.handshakes = Rota(loop, TURN_S, now)
+        self.record_reads = RecordReads(loop, waiting=self.waiting)
+        self.clients = Clients(now)
+        self.bodies = Bodies(now)
+        self.unread = Unread(now)
+        self.long_heads = LongHeads(now)
+        self.overload = Overload()
+        self.refusals = Refusals(self.overload, metrics, rng, now)
+        self.sleep = Sleep()
+        self.draining = False  # health checks say so; requests are still served
+        self.closing = False  # the grace period is over: no new clients
+        self.use(configuration)
+
+    def use(self, configuration: Configuration) -> None:
+        """Use a configuration from the next request on. One step: no request sees half of it."""
+        self.metrics.add_pools(pool.name for pool in configuration.fleet.pools)
+        configuration.apply()
+        self.configuration = configuration
+        # Requests read these often, so each is one attribute away.
+        settings = self.settings = configuration.settings
+        self.limits = settings.limits
+        self.listen = settings.listen
+        self.timeouts = settings.timeouts
+        self.fleet = configuration.fleet
+        self.connections = configuration.connections
+        self.certificates = configuration.certificates
+        self.credentials = configuration.credentials
+        self.tenants = configuration.tenants
+        self.sessions = configuration.sessions
+        self.prefixes = configuration.prefixes
+        self.counting = configuration.counting
+        self.session_pools = configuration.session_pools
+        self.paths = configuration.paths
+        self._share_memory()
+        self.clients.use(settings.limits.connections, keyed=bool(configuration.tenants))
+        self.refusals.probe_interval_s = settings.health.interval_s
+
+    def _share_memory(self) -> None:
+        """Set the limits that depend on the memory. One body of the allowed size always fits."""
+        limits = self.limits
+        self.memory_bytes = limits.memory_bytes or self._group_memory_bytes  # 0: no limit
+        memory_bytes = self.memory_bytes or NO_LIMIT
+        part_bytes = max(limits.body_bytes, memory_bytes // BODIES_PART)
+        self.bodies_bytes = min(limits.bodies_bytes, part_bytes)
+        self.waiting.limit_bytes = memory_bytes // READS_PART
+        self.unread.limit_bytes = memory_bytes // ANSWERS_PART

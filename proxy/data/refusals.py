@@ -1,0 +1,69 @@
+"""Makes the errors for requests that penstock turns away, with the time to retry."""
+
+from collections.abc import Callable
+from random import Random
+from time import monotonic
+from typing import Final
+
+from penstock.proxy.data.overload import Overload
+from penstock.proxy.errors.own import NoBackendReady, Overloaded, ResponseOutOfReach
+from penstock.proxy.telemetry.metrics import Metrics
+
+# The label of every request while there is only one priority.
+PRIORITY: Final = "0"
+# The base of Retry-After for a limit that frees up when other requests end.
+ROOM_S: Final = 1.0
+
+
+class Refusals:
+    """Makes, and counts, errors for penstock's own limits, with retry hints."""
+
+    def __init__(
+        self,
+        overload: Overload,
+        metrics: Metrics,
+        rng: Random,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        self._overload = overload
+        self._metrics = metrics
+        self._rng = rng
+        self._now = now
+        self.probe_interval_s = 0.0
+
+    def overloaded(self, reason: str, message: str | None = None) -> Overloaded:
+        """A limit of the process is reached: count it, and say when to retry.
+
+        Times are spread by half, or all refused clients would come back at once.
+        """
+        self._metrics.shed.add(reason, PRIORITY)
+        spread = 1.0 - self._rng.random() / 2
+        overload = self._overload
+        if reason != overload.reason:
+            return Overloaded(reason, message, retry_after_s=ROOM_S * spread)
+        now_s = self._now()
+        return Overloaded(
+            reason,
+            message,
+            retry_after_s=overload.hint_s(now_s) * spread,
+            hopeless=overload.hopeless(now_s),
+        )
+
+    def crowded(self) -> Overloaded:
+        """There are more clients than seats."""
+        return self.overloaded("connections", "Too many connections are open; retry.")
+
+    def no_room(self) -> Overloaded:
+        """There is no room for the body that is being read."""
+        if self._overload.reason == "memory":
+            return self.overloaded("memory")
+        message = "The bodies of all requests together are too large; retry."
+        return self.overloaded("bodies", message)
+
+    def no_backend(self) -> NoBackendReady:
+        """No backend can serve. The hint is the time of the next probe, which may change that."""
+        return NoBackendReady(retry_after_s=self.probe_interval_s)
+
+    def out_of_reach(self) -> ResponseOutOfReach:
+        """No backend that may hold the stored response can be asked."""
+        return ResponseOutOfReach(retry_after_s=self.probe_interval_s)

@@ -1,0 +1,259 @@
+"""Passes an answer's bytes to the client. The answer's head decides how.
+
+An event stream is held until its first token (`event_relay.py`) and JSON until it is whole.
+Anything else is committed at its head. Before the commit a failure can be hidden.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from penstock.balancing.lease import Lease
+from penstock.proxy.data.answer import Answer
+from penstock.proxy.data.diagnosis import diagnosis
+from penstock.proxy.data.patience import hint_of
+from penstock.proxy.dialects import Dialect
+from penstock.proxy.dialects.dialect import UNREADABLE, Usage
+from penstock.proxy.errors.backend import AnswerAborted, AnswerCut, BackendError, ErrorTooLarge
+from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.wire.heads import ResponseHead
+from penstock.proxy.wire.json_end import JsonEnd
+
+# JSON answers up to this size are held whole, so that a cut one can be tried elsewhere.
+WHOLE_BYTES_MAX: Final = 1_048_576
+# Up to this size an answer is always held. A larger one only while the total of its backend
+# (`Lease.keep`) has room.
+FREE_BYTES: Final = 16_384
+# The memory of each read or event beside its bytes.
+OBJECT_BYTES: Final = 64
+_any: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+class Passage:
+    """Where an answer goes, and who is told about it: what every relay is made of.
+
+    `ended` is called once: with None when the whole answer was passed on, else with
+    the error, which is retryable while nothing was committed. `begun` is called if
+    the answer is committed before it is whole. `made` is called with the id of the
+    stored response, if the answer is one.
+    """
+
+    __slots__ = ("answer", "begun", "dialect", "ended", "lease", "made", "now")
+
+    def __init__(
+        self,
+        answer: Answer,
+        lease: Lease,
+        dialect: Dialect,
+        now: Callable[[], float],
+        *,
+        ended: Callable[[BackendError | None], None],
+        begun: Callable[[], None],
+        made: Callable[[str], None],
+    ) -> None:
+        self.answer = answer
+        self.lease = lease
+        self.dialect = dialect
+        self.now = now
+        self.ended = ended
+        self.begun = begun
+        self.made = made
+
+
+def _nobody(error: BackendError | None) -> None:
+    """The receiver after a relay has reported: it reports once."""
+
+
+class Relay:
+    """Passes an answer on as it comes. The base of the other relays."""
+
+    __slots__ = (
+        "_answer",
+        "_ended",
+        "_head",
+        "_lease",
+        "_now",
+        "_on_begun",
+        "committed",
+        "last_byte_s",
+        "served",
+        "usage",
+    )
+
+    def __init__(self, head: ResponseHead, passage: Passage) -> None:
+        self._head = head
+        self._answer = passage.answer
+        self._lease = passage.lease
+        self._ended = passage.ended
+        self._on_begun = passage.begun
+        self._now = passage.now
+        self.committed = False
+        self.served = head.status < 300  # whether it is what the client asked for
+        self.usage: Usage | None = None
+        self.last_byte_s = self._now()
+
+    def begin(self) -> None:
+        """The head was read: commit at once."""
+        ask = self._lease.ask
+        if ask.engine and not _may_serve(self._head, generates=ask.generates):
+            self.served = False
+        self.committed = True
+        self._on_begun()
+        self._answer.relay(self._head, self._head.length)
+
+    def head(self, head: ResponseHead) -> None:
+        raise AssertionError("an answer has one head")
+
+    def body(self, data: bytes) -> None:
+        self.last_byte_s = self._now()
+        if self.served and self._lease.prefilling:
+            self._lease.first_token(self.last_byte_s)
+        self._answer.write(data)
+
+    def end(self) -> None:
+        if not self._answer.body_bytes:
+            self.served = False
+        self._answer.finish()
+        self._report(None)
+
+    def lost(self, error: BackendError) -> None:
+        self._report(StreamBroken(error.reason, error) if self.committed else error)
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer has said that it is whole, though its framing has not ended."""
+        return False
+
+    @property
+    def refused_midway(self) -> bool:
+        """Whether a stream of tokens ended with an error that the request itself caused."""
+        return False
+
+    @property
+    def status(self) -> int:
+        """The status that the backend answered with."""
+        return self._head.status
+
+    @property
+    def hint_s(self) -> float:
+        """The backend's Retry-After in seconds. 0.0 when it gave none."""
+        return hint_of(self._head)
+
+    def _report(self, error: BackendError | None) -> None:
+        # Report once, then forget the receiver. The attempt holds this relay, and a cycle for each
+        # request would be left to the garbage collector.
+        ended, self._ended = self._ended, _nobody
+        ended(error)
+
+    def _commit(self, body: bytes, now_s: float) -> None:
+        self.committed = True
+        if self.served:
+            self._lease.first_token(now_s)
+        self._answer.relay(self._head, self._head.length, body)
+
+
+class JsonRelay(Relay):
+    """Holds a JSON answer until it is whole, up to WHOLE_BYTES_MAX."""
+
+    __slots__ = ("_dialect", "_end", "_made", "_parts", "_size_bytes")
+
+    def __init__(self, head: ResponseHead, passage: Passage) -> None:
+        super().__init__(head, passage)
+        self._dialect = passage.dialect
+        self._made = passage.made
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        # Without a length the answer ends with the connection, and an early close looks the same.
+        self._end = JsonEnd() if head.length is None and not head.chunked else None
+
+    def begin(self) -> None:
+        pass
+
+    def body(self, data: bytes) -> None:
+        self.last_byte_s = self._now()
+        if self._end is not None:
+            self._end.feed(data)
+        if self.committed:
+            self._answer.write(data)
+            return
+        self._parts.append(data)
+        self._size_bytes += len(data)
+        size_bytes = self._size_bytes
+        kept_bytes = size_bytes + OBJECT_BYTES * len(self._parts)
+        if kept_bytes <= FREE_BYTES:
+            return
+        if size_bytes > WHOLE_BYTES_MAX or not self._lease.keep(kept_bytes):
+            self._begin_early()
+
+    def _begin_early(self) -> None:
+        """Begin to pass on an answer that is too large to hold.
+
+        If a hold has promised a stream of events, that is impossible: half an answer is no event.
+        """
+        if self._answer.started:
+            self.served = False
+            self._answer.break_off(self._dialect.error_event(ErrorTooLarge()))
+            self._report(None)
+            return
+        body = b"".join(self._parts)
+        self._parts.clear()
+        self._lease.keep(0)
+        response_id = self._dialect.id_at_beginning(body) if self.served else None
+        if response_id is not None:
+            self._made(response_id)
+        self._on_begun()
+        self._commit(body, self.last_byte_s)
+
+    def end(self) -> None:
+        cut = self._end is not None and not self._end.reached
+        if not self.committed:
+            body = b"".join(self._parts)
+            if cut or (self._end is not None and not _is_json(body)):
+                self._report(AnswerCut())
+                return
+            failure = self._failure(body)
+            if failure is not None:
+                self._report(failure)
+                return
+            self.usage = self._dialect.usage(body)
+            if self.served and self._lease.ask.engine:
+                self.served = self._dialect.serves(body, self.usage)
+            response_id = self._dialect.response_id(body)
+            if response_id is not None:
+                self._made(response_id)
+            if self._answer.started:  # a hold has sent the 200: this can only be an error
+                self._answer.break_off(self._dialect.wrapped_error(body))
+                self._report(None)
+                return
+            if self._head.length is None:
+                self._head.length = len(body)
+            self._commit(body, self.last_byte_s)
+        elif cut:
+            self.lost(AnswerCut())
+            return
+        super().end()
+
+    def _failure(self, body: bytes) -> BackendError | None:
+        """The failure of the backend, if the answer tells one and not one of the request."""
+        if self._head.status == 500:
+            return diagnosis(body)
+        # A stored answer is older than the present state of its backend.
+        if self._head.status == 200 and self._lease.ask.engine and self._dialect.aborted(body):
+            return AnswerAborted()
+        return None
+
+
+def _may_serve(head: ResponseHead, *, generates: bool) -> bool:
+    """Whether a body of this length and type may be an engine's answer."""
+    if generates:  # the content is encoded, otherwise another relay would handle it
+        return head.content_type in (b"application/json", b"text/event-stream")
+    return head.length != 0 and head.content_type != b"text/html"
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        _any.decode(body)
+    except UNREADABLE:
+        return False
+    return True

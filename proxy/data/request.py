@@ -1,0 +1,85 @@
+"""One request as its attempts see it: what to send, how to answer, how long it may take."""
+
+from collections.abc import Callable
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.poison import Mark, mark_of
+from penstock.conf.settings import TimeoutSettings
+from penstock.proxy.data.answer import Answer
+from penstock.proxy.data.endpoints import Endpoint
+from penstock.proxy.data.patience import Patience
+from penstock.proxy.data.relay import Relay
+from penstock.proxy.telemetry.record import Record
+from penstock.proxy.wire.edit import Edits
+from penstock.proxy.wire.heads import RequestHead
+
+
+class Request:
+    """What a client asked for, and the record of what becomes of it."""
+
+    __slots__ = (
+        "_mark",
+        "answer",
+        "ask",
+        "bare",
+        "body",
+        "edits",
+        "endpoint",
+        "head",
+        "hides_usage",
+        "hold_s",
+        "now",
+        "patience",
+        "paused",
+        "peer",
+        "record",
+        "timeouts",
+    )
+
+    def __init__(
+        self,
+        head: RequestHead,
+        endpoint: Endpoint,
+        answer: Answer,
+        body: bytes,
+        peer: bytes,
+        record: Record,
+        timeouts: TimeoutSettings,
+        now: Callable[[], float],
+    ) -> None:
+        self._mark: Mark | None = None
+        self.now = now
+        self.record = record
+        self.head = head
+        self.endpoint = endpoint
+        self.answer = answer
+        self.body = body
+        self.edits: Edits = ()  # of the body, applied each time it is sent
+        self.peer = peer
+        self.paused = False  # the client takes less than was written
+        self.hides_usage = False  # the backend is asked for usage that the client did not ask for
+        self.bare: Relay | None = None  # a beam search's first answer, which had no token
+        self.ask = Ask(head.path.decode("ascii"))  # replaced when the body is read
+        self.timeouts = timeouts
+        self.hold_s = record.received_s + timeouts.hold_s
+        self.patience = Patience(head.headers, record.began_s, timeouts.total_s)
+
+    @property
+    def mark(self) -> Mark:
+        """The mark of the request's bytes. It stays after the body is gone."""
+        return self._mark or mark_of(self.ask.path, self.body)
+
+    def forget_body(self) -> None:
+        """Drop the body: no other backend will try, so nobody needs it."""
+        self._mark = self.mark
+        self.body, self.edits = b"", ()
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether only one backend holds what is asked for: after a 404 the next one is asked."""
+        return self.endpoint.anywhere or self.ask.response_id is not None
+
+    def slept(self, time_s: float) -> None:
+        """The proxy did not run for this long: move all times in the future."""
+        self.hold_s += time_s
+        self.patience.slept(time_s)

@@ -1,0 +1,116 @@
+"""Errors of a client: no backend is asked, and the status is 4xx."""
+
+from penstock.proxy.errors.error import PenstockError, quoted
+
+
+class ClientError(PenstockError):
+    """The request is at fault. No backend is asked."""
+
+    status = 400
+    code = "invalid_request"
+    kind = "invalid_request_error"
+    message = "The request is malformed."
+
+
+class BadRequest(ClientError):
+    """A body or path that cannot be routed. The connection can be used again."""
+
+
+class MalformedHttp(ClientError):
+    """HTTP that two parsers might read differently."""
+
+    closes = True
+
+
+class Unauthorized(ClientError):
+    """The key is missing, unreadable or unknown. The answer does not say which."""
+
+    status = 401
+    code = "unauthorized"
+    kind = "authentication_error"
+    message = "A valid API key is needed, as Authorization: Bearer KEY or as x-api-key: KEY."
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"www-authenticate", b"Bearer")]
+
+
+class UnknownPath(ClientError):
+    status = 404
+    code = "unknown_path"
+    message = "This path is not served here; the operator can add it to `paths`."
+
+
+class ModelNotFound(ClientError):
+    status = 404
+    code = "model_not_found"
+    message = "No pool serves this model; GET /v1/models lists what is served."
+
+    def __init__(self, model: str | None) -> None:
+        named = f": `{quoted(model)}`" if model else ""
+        message = f"No pool serves this model{named}; GET /v1/models lists what is served."
+        super().__init__(message, param="model")
+
+
+class RequestTimeout(ClientError):
+    status = 408
+    code = "request_timeout"
+    message = "The request was not finished in time; send it at once, then wait for the answer."
+    closes = True
+
+
+class BodyTooLarge(ClientError):
+    status = 413
+    code = "body_too_large"
+    closes = True
+    retry_helps = False
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The request body is over the limit of {limit_bytes} bytes.")
+
+
+class HeadersTooLarge(ClientError):
+    status = 431
+    code = "headers_too_large"
+    retry_helps = False
+    message = "The request's head is over the limit; send fewer or shorter headers."
+    closes = True
+
+
+class ExpectationFailed(ClientError):
+    status = 417
+    code = "unsupported"
+    message = "The only supported expectation is 100-continue."
+    closes = True
+
+
+class UpgradeRequired(ClientError):
+    status = 426
+    code = "unsupported"
+    message = "WebSocket is not supported here yet; use the HTTP endpoints."
+    closes = True
+
+
+class UnsupportedCoding(ClientError):
+    status = 501
+    code = "unsupported"
+    message = "The only supported transfer coding is chunked."
+    closes = True
+
+
+class UnsupportedVersion(ClientError):
+    status = 505
+    code = "unsupported"
+    message = "Use HTTP/1.1."
+    closes = True
+
+
+class ResponseNotFound(ClientError):
+    """No backend holds the stored response."""
+
+    status = 404
+
+    def __init__(self, response_id: str | None) -> None:
+        # The same first words as in vLLM's and OpenAI's message: clients search for them.
+        named = f"Response with id '{quoted(response_id or '')}' not found"
+        super().__init__(f"{named}: it may have expired, or its backend restarted.")

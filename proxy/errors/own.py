@@ -1,0 +1,59 @@
+"""Errors of the proxy: a limit is reached, no backend, a drain, a request that kills engines."""
+
+from penstock.proxy.errors.error import PenstockError
+
+
+class Overloaded(PenstockError):
+    status = 429
+    code = "overloaded"
+    kind = "rate_limit_error"
+    message = "The proxy has reached one of its limits; retry after the seconds in Retry-After."
+    closes = True
+
+    def __init__(
+        self,
+        reason: str,
+        message: str | None = None,
+        *,
+        retry_after_s: float,
+        hopeless: bool = False,
+    ) -> None:
+        """`reason` names the limit, for metrics. `hopeless`: retries would only add load."""
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.reason = reason
+        self.retry_helps = not hopeless
+
+
+class NoBackendReady(PenstockError):
+    status = 503
+    code = "no_backend"
+    kind = "service_unavailable_error"
+    message = "No backend can serve this now; retry after the seconds in Retry-After."
+
+
+class Draining(PenstockError):
+    status = 503
+    code = "draining"
+    kind = "service_unavailable_error"
+    message = "This proxy is shutting down; retry on another one."
+    closes = True
+
+    def __init__(self) -> None:
+        super().__init__(retry_after_s=1.0)
+
+
+class PoisonRequest(PenstockError):
+    """Engines died of this request, or of another one with the same bytes."""
+
+    code = "poison_request"
+    message = "Backends died while they worked on this request; do not send it again."
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"x-should-retry", b"false")]
+
+
+class ResponseOutOfReach(NoBackendReady):
+    """The backends asked do not hold the stored response. A backend out of reach may."""
+
+    message = "The backend that may hold this response cannot be reached now; retry later."

@@ -1,0 +1,1 @@
+"""The process itself: signals, drain, descriptors, memory, systemd."""

@@ -1,0 +1,146 @@
+"""Measures the lag of the event loop and the memory in use, four times a second.
+
+`overload` decides by these figures. While memory is short, clients without an accepted request
+are closed first, then what others only keep goes. Once requests are refused, half bodies, heads,
+waiting reads and unread answers give way too. Freed memory is given back to the kernel, or a heap
+that was full once would look full for ever.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, thread_time
+from typing import Final
+
+from penstock.proxy.data.plane import DataPlane
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S: Final = 0.25
+# Time between two attempts to give memory back while memory is short. One takes milliseconds.
+TRIM_S: Final = 0.5
+# The same for a run of the garbage collector, which may take a hundred times as long.
+COLLECT_S: Final = 5.0
+# Counting walks through all tasks: 5 ms with a thousand backends, which have two tasks each.
+COUNT_TASKS_S: Final = 5.0
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_STATM: Final = Path("/proc/self/statm")
+
+
+class Pressure:
+    """Watches one process for its data plane."""
+
+    def __init__(self, plane: DataPlane, resident: Callable[[], int] | None = None) -> None:
+        self._plane = plane
+        self._resident = resident or resident_bytes
+        self._trimmed_s = self._collected_s = 0.0
+        self._counted_s = 0.0
+
+    async def watch(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            due_s = monotonic() + PERIOD_S
+            worked_s = thread_time()
+            await asyncio.sleep(PERIOD_S)
+            now_s = monotonic()
+            worked_s = thread_time() - worked_s
+            await self.make_room()
+            self.observe(now_s, max(0.0, now_s - due_s), worked_s)
+
+    async def make_room(self) -> None:
+        """Memory is short: take what clients only keep before requests are refused."""
+        plane = self._plane
+        over_bytes = self._over_bytes()
+        if over_bytes and monotonic() - self._trimmed_s > TRIM_S:
+            self._trimmed_s = monotonic()
+            trim()
+            over_bytes = self._over_bytes()
+        refusing = plane.overload.reason == "memory"
+        if over_bytes and await plane.clients.make_room(over_bytes, refusing=refusing):
+            await asyncio.sleep(0)
+            trim()
+
+    def _over_bytes(self) -> int:
+        limit_bytes = self._plane.memory_bytes
+        held_bytes = self._resident() if limit_bytes else 0
+        return self._plane.overload.over_bytes(held_bytes, limit_bytes)
+
+    def observe(self, now_s: float, late_s: float, worked_s: float) -> None:
+        """Decide whether the process is overloaded, after a turn `late_s` late."""
+        plane = self._plane
+        overload = plane.overload
+        metrics = plane.metrics
+        metrics.loop_lag_s.observe(late_s)
+        metrics.clients = len(plane.clients)
+        if now_s - self._counted_s >= COUNT_TASKS_S:
+            self._counted_s = now_s
+            metrics.tasks = len(asyncio.all_tasks())
+        limit_bytes = plane.memory_bytes
+        held_bytes = self._resident() if limit_bytes else 0
+        lasted_s = overload.lasted_s(now_s)
+        if overload.observe(now_s, PERIOD_S, late_s, worked_s, held_bytes, limit_bytes):
+            if overload.reason:
+                logger.warning(
+                    "overloaded, refusing new requests reason=%s lag_ms=%.0f resident_bytes=%d "
+                    "memory_limit_bytes=%d clients=%d",
+                    overload.reason,
+                    overload.lag_s * 1000,
+                    held_bytes,
+                    limit_bytes,
+                    len(plane.clients),
+                )
+            else:
+                logger.info("overload is over lasted_s=%.1f", lasted_s)
+        metrics.overload = overload.reason
+        if overload.reason == "memory":
+            plane.long_heads.clear()
+            plane.waiting.clear()
+            plane.unread.clear(overload.over_bytes(held_bytes, limit_bytes))
+        if overload.reason == "memory" and now_s - self._collected_s > COLLECT_S:
+            self._collected_s = now_s
+            gc.collect()
+            trim()
+
+
+def resident_bytes() -> int:
+    """The resident memory of the process. 0 where the system does not tell (not Linux)."""
+    try:
+        return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0
+
+
+def group_limit_bytes(
+    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+) -> int:
+    """The least `memory.max` of the process's control group (v2) and its parents; 0 for none."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return 0
+    path = next((line[3:] for line in lines if line.startswith("0::")), "/").strip("/")
+    group = root / path
+    limits = []
+    for folder in (group, *group.parents):
+        with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+            limits.append(int((folder / "memory.max").read_text()))
+        if folder == root:
+            break
+    return min(limits, default=0)
+
+
+def _trimmer() -> Callable[[], object]:
+    """glibc's function to give freed memory back. Nothing with other libraries."""
+    try:
+        malloc_trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return lambda: None
+    return lambda: malloc_trim(0)
+
+
+trim: Final = _trimmer()

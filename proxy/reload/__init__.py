@@ -1,0 +1,1 @@
+"""Where a configuration is read from, and how a new one replaces it."""

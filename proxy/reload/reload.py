@@ -1,0 +1,171 @@
+"""Reload: the configuration is read again and replaces the one in use.
+
+First it is read, validated and prepared completely, off the loop. Then one step of the loop swaps
+it. A faulty configuration changes nothing. One reload runs at a time. All who ask meanwhile share
+the next one, which reads the file after they asked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.conf.fixed import keep_fixed
+from penstock.conf.issues import ConfigError, Issue
+from penstock.conf.keypath import KeyPath
+from penstock.conf.load import Loaded
+from penstock.proxy.data.configuration import Configuration, Draft, configure, draft
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.errors.own import Draining
+from penstock.proxy.reload.retirement import Retirement
+from penstock.proxy.reload.source import Source
+from penstock.proxy.wire.handshake_threads import HandshakeThreads
+from penstock.proxy.wire.host import Names
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The result of a reload: names of backends, and keys that need a restart."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    kept: int
+    needs_restart: tuple[str, ...]
+
+
+class Reload:
+    """Reloads a data plane from `source`. `apply` puts a configuration in use. It cannot fail."""
+
+    def __init__(
+        self,
+        source: Source,
+        plane: DataPlane,
+        retirement: Retirement,
+        apply: Callable[[Configuration], None],
+        names: Names,
+        threads: HandshakeThreads,
+    ) -> None:
+        self._source = source
+        self._plane = plane
+        self._retirement = retirement
+        self._apply = apply
+        self._names = names
+        self._threads = threads
+        self._running = asyncio.Lock()
+        self._next: asyncio.Task[Change] | None = None
+        # Why the last reload failed, for people. Empty if it did not fail.
+        self.failed: tuple[str, ...] = ()
+        # The changed keys that keep their old value until a restart.
+        self.needs_restart: tuple[str, ...] = ()
+        self._warned: frozenset[tuple[KeyPath, str]] = frozenset()
+
+    async def __call__(self) -> Change:
+        """Reload once. Reading begins after this call.
+
+        Raises ConfigError with all errors, or Draining when the proxy is shutting down.
+        """
+        if self._next is None:
+            self._next = asyncio.create_task(self._in_turn())
+            self._next.add_done_callback(_heard)
+        return await asyncio.shield(self._next)  # others may wait for the same reload
+
+    def warn(self, warnings: tuple[Issue, ...]) -> None:
+        """Log the warnings of the configuration in use, each only once while it stays."""
+        for each in warnings:
+            if (each.path, each.problem) not in self._warned:
+                logger.warning("configuration: %s", each)
+        self._warned = frozenset((each.path, each.problem) for each in warnings)
+
+    async def by_signal(self) -> None:
+        """Reload after SIGHUP. The result goes to the log only."""
+        if self._next is not None:
+            return  # another reload is about to begin
+        try:
+            await self()
+        except Exception:  # noqa: BLE001 - it was logged
+            return
+
+    async def _in_turn(self) -> Change:
+        async with self._running:
+            self._next = None
+            try:
+                change = await self._reload()
+            except Draining:
+                logger.warning("not reloaded, the proxy is shutting down")
+                raise
+            except ConfigError as error:
+                self._plane.metrics.reload_success = False
+                self.failed = tuple(map(str, error.issues))
+                for issue in self.failed:
+                    logger.error("not reloaded: %s", issue)
+                raise
+            except Exception:
+                self._plane.metrics.reload_success = False
+                self.failed = ("an internal error of penstock; see its log",)
+                logger.exception("reload failed")
+                raise
+            self._plane.metrics.reload_success = True
+            self.failed = ()
+            self.needs_restart = change.needs_restart
+            logger.info(
+                "reloaded added=%s removed=%s kept=%d needs_restart=%s",
+                ",".join(change.added) or "-",
+                ",".join(change.removed) or "-",
+                change.kept,
+                ",".join(change.needs_restart) or "-",
+            )
+            return change
+
+    async def _reload(self) -> Change:
+        running = self._plane.configuration
+        new, needs_restart, warnings = await asyncio.to_thread(self._read, running)
+        if self._plane.draining:
+            raise Draining
+        change = self.swap(new, needs_restart)
+        self.warn(warnings)
+        return change
+
+    def swap(self, new: Draft, needs_restart: tuple[str, ...]) -> Change:
+        """Put a configuration in use. One step of the loop: no request sees half of it."""
+        running = self._plane.configuration
+        before = dict(running.members)
+        same_tokens = new.settings.tokens == running.settings.tokens
+        after = configure(
+            new,
+            self._plane.loop,
+            self._names,
+            (*self._retirement.members, *before.items()),
+            running.counting if same_tokens else None,
+            running.fleet,
+            self._plane.now,
+            self._threads,
+        )
+        self._apply(after)
+        self._retirement.take(before.items())
+        if running.counting is not None and running.counting is not after.counting:
+            running.counting.close()
+        used = set(after.fleet.backends)
+        return Change(
+            added=tuple(each.name for each in after.fleet.backends if each not in before),
+            removed=tuple(each.name for each in before if each not in used),
+            kept=len(used & before.keys()),
+            needs_restart=needs_restart,
+        )
+
+    def _read(self, running: Configuration) -> tuple[Draft, tuple[str, ...], tuple[Issue, ...]]:
+        """Do everything that takes time. Runs in a thread."""
+        loaded = self._source.load()
+        renewed = loaded.settings.tokens != running.settings.tokens
+        counter, certificates = self._source.files(loaded, counter=renewed)
+        warnings = loaded.warnings
+        loaded, needs_restart = keep_fixed(loaded, Loaded(running.settings, running.origins))
+        new = draft(loaded.settings, loaded.origins, counter, certificates)
+        return new, needs_restart, warnings
+
+
+def _heard(reload: "asyncio.Task[Change]") -> None:
+    """Mark the exception as retrieved: nobody may wait for it any more, and it was logged."""
+    if not reload.cancelled():
+        reload.exception()

@@ -1,0 +1,84 @@
+"""The fields of an access line. A client's text is left out, except for its request id."""
+
+from time import time
+from typing import Final
+
+from penstock.proxy.telemetry.log_lines import printable
+from penstock.proxy.telemetry.record import Record
+from penstock.proxy.wire.heads import RequestHead
+
+# The methods that are logged. Any other method is text of the client, and is left out.
+_METHODS: Final = {
+    method.encode(): method
+    for method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT")
+}
+
+
+def line_of(
+    head: RequestHead | None,
+    *,
+    listed: bool,
+    method: bytes,
+    request_id: bytes,
+    peer: bytes,
+    status: int,
+    size_bytes: int,
+) -> dict[str, object]:
+    """The fields that every line begins with. `listed`: whether the path is one that is served."""
+    return {
+        "time": int(time() * 1000) / 1000,
+        "request_id": request_id.decode("ascii"),
+        "client": peer.decode("ascii"),
+        "method": _METHODS.get(method),
+        "path": _path(head.path, listed=listed) if head is not None else None,
+        "tenant": (head.tenant or None) if head is not None else None,
+        "status": status,
+        "bytes": size_bytes,
+    }
+
+
+def add_request(
+    line: dict[str, object], record: Record, model: str | None, *, stream: bool
+) -> None:
+    """Add the fields of a request that has an exchange.
+
+    They are the outcome, who served it, when what happened, and the tokens.
+    `model`: its name if a backend lists it. Any other name is a client's text. `stream`: what the
+    client asked for.
+    """
+    usage = record.usage
+    line["error"] = record.error
+    line["whole"] = record.whole
+    line["model"] = printable(model) if model is not None else None
+    line["backend"] = record.backend or None
+    line["attempts"] = record.attempts
+    line["stream"] = stream
+    line["duration_ms"] = record.ms(record.ended_s)
+    line["accepted_ms"] = record.ms(record.accepted_s)
+    line["received_ms"] = record.ms(record.received_s)
+    line["read_ms"] = record.ms(record.read_s)
+    line["sent_ms"] = record.ms(record.sent_s)
+    line["first_byte_ms"] = record.ms(record.first_byte_s)
+    line["ttft_ms"] = record.ms(record.first_token_s)
+    line["prompt_tokens"] = usage.prompt_tokens if usage else None
+    line["completion_tokens"] = usage.completion_tokens if usage else None
+    if failed := [each for each in record.tries if each.failure]:
+        line["failed"] = [
+            {
+                "backend": each.backend,
+                "reason": each.reason,
+                "failure": each.failure,
+                "began_ms": record.ms(each.began_s),
+                "ended_ms": record.ms(each.ended_s),
+            }
+            for each in failed
+        ]
+
+
+def _path(path: bytes, *, listed: bool) -> str | None:
+    """The path, if it is served. Any other path is text of the client, and is left out."""
+    if listed:
+        return path.decode("ascii")
+    if path.startswith(b"/v1/models/"):
+        return "/v1/models/{id}"
+    return "/v1/responses/{id}" if path.startswith(b"/v1/responses/") else None

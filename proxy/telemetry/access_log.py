@@ -1,0 +1,69 @@
+"""One line of JSON for each request. It never holds a prompt or a key.
+
+A full pipe must not stop the proxy. So lines are collected on the loop, joined every
+tenth of a second and written by a thread. Lines that the reader does not take in time
+are dropped and counted.
+"""
+
+import asyncio
+import os
+import queue
+import threading
+from typing import Final
+
+import orjson
+
+from penstock.proxy.telemetry.metrics import Metrics
+
+FLUSH_S: Final = 0.1
+# Lines that wait for the next flush, and batches that wait for the thread: about 10 MB together.
+LINES_MAX: Final = 4_096
+BATCHES_MAX: Final = 8
+
+
+class AccessLog:
+    """Writes access lines to a file descriptor (stdout)."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics, fd: int) -> None:
+        self._loop = loop
+        self._metrics = metrics
+        self._fd = fd
+        self._lines: list[bytes] = []
+        self._batches: queue.Queue[bytes | None] = queue.Queue(BATCHES_MAX)
+        self._writer = threading.Thread(target=self._write_all, name="access-log", daemon=True)
+        self._writer.start()
+
+    def write(self, fields: dict[str, object]) -> None:
+        """Take one line; it is written within FLUSH_S."""
+        if len(self._lines) >= LINES_MAX:
+            self._metrics.access_lines_dropped += 1
+            return
+        if not self._lines:
+            self._loop.call_later(FLUSH_S, self._flush)
+        self._lines.append(orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE))
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Write what is left; give up after `timeout_s` if nobody reads."""
+        self._flush()
+        try:
+            self._batches.put(None, timeout=timeout_s)
+        except queue.Full:
+            return
+        self._writer.join(timeout_s)
+
+    def _flush(self) -> None:
+        if not self._lines:
+            return
+        try:
+            self._batches.put_nowait(b"".join(self._lines))
+        except queue.Full:
+            self._metrics.access_lines_dropped += len(self._lines)
+        self._lines.clear()
+
+    def _write_all(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            try:
+                while batch:
+                    batch = batch[os.write(self._fd, batch) :]
+            except OSError:
+                continue  # nobody reads any more; keep emptying the queue, so that close() returns

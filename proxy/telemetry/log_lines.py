@@ -1,0 +1,91 @@
+"""Log lines that nobody outside can forge and that hold no secret.
+
+Each record stays on one line, in printable characters, with a limited length. An
+exception is logged by its type and the place where it was raised. Its text is left out,
+because it may quote a client. The same holds for reports of the loop, which may quote
+the arguments of a callback.
+"""
+
+import asyncio
+import logging
+import ssl
+import sys
+import threading
+import traceback
+from types import TracebackType
+from typing import Any, Final
+
+logger = logging.getLogger(__name__)
+
+# Seconds since 1970, as in the access log: no time zone to guess.
+FORMAT: Final = "%(created).3f %(levelname)s %(name)s %(message)s"
+LINE_CHARS_MAX: Final = 2_048
+# At most this many exceptions of one chain are logged.
+CAUSES_MAX: Final = 4
+_CONNECTION_ENDS: Final = (ssl.SSLError, ConnectionError)
+
+_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class LineFormatter(logging.Formatter):
+    """Formats a record as one printable line. The frames of an exception follow below it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        name = record.name.removeprefix("penstock.")  # every line would begin with it
+        return printable(FORMAT % {**vars(record), "name": name})
+
+    def formatException(self, ei: _Raised) -> str:  # noqa: N802 - logging's name
+        lines: list[str] = []
+        error = ei[1]
+        for _ in range(CAUSES_MAX):
+            if error is None:
+                break
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            lines.append(f"Traceback (most recent call last):\n{frames}{_named(error)}")
+            error = error.__cause__ or error.__context__
+        return "\nwhile this was handled:\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """The text on one line, shortened, with all characters escaped that are not printable."""
+    if len(text) > LINE_CHARS_MAX:
+        text = text[:LINE_CHARS_MAX] + "..."
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def log_to_stderr(level: str) -> None:
+    """Log to stderr, warnings and exceptions of threads too. stdout is for the access log."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.captureWarnings(capture=True)
+    threading.excepthook = _thread_failed
+    sys.unraisablehook = _unraisable
+
+
+def log_of_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an exception that no other code has caught. The loop calls it."""
+    message = str(context.get("message", "")).partition("(")[0]  # arguments come after it
+    error = context.get("exception")
+    if message.startswith("Future exception") and isinstance(error, _CONNECTION_ENDS):
+        # uvloop keeps the end of a connection in a future that nobody reads any more.
+        logger.debug("loop: a connection that nobody waits for ended: %s", _named(error))
+        return
+    logger.error("loop: %s", message, exc_info=error)
+
+
+def _named(error: BaseException) -> str:
+    """The exception's type, and the system's own text for an OSError. Neither quotes a client."""
+    kind = type(error).__qualname__
+    reason = error.strerror if isinstance(error, OSError) else None
+    return printable(f"{kind}: {reason}" if isinstance(reason, str) else kind)
+
+
+def _thread_failed(args: threading.ExceptHookArgs) -> None:
+    logger.error("thread failed", exc_info=args.exc_value)
+
+
+def _unraisable(args: "sys.UnraisableHookArgs") -> None:
+    logger.error("exception ignored", exc_info=args.exc_value)

@@ -1,0 +1,108 @@
+"""What became of one request, and when: filled as it goes, read once at its end.
+
+All times are of the data plane's clock, in seconds. 0.0 means that the request never came so far.
+"""
+
+from penstock.proxy.dialects.dialect import Usage
+
+
+class Try:
+    """One attempt at one backend. `failure`: the error's reason, empty while there is none."""
+
+    __slots__ = (
+        "backend",
+        "began_s",
+        "ended_s",
+        "failure",
+        "first_byte_s",
+        "first_token_s",
+        "reason",
+        "sent_s",
+    )
+
+    def __init__(self, backend: str, reason: str, began_s: float) -> None:
+        """`reason`: why this backend. `began_s`: when it was chosen."""
+        self.backend = backend
+        self.reason = reason
+        self.began_s = began_s
+        self.sent_s = 0.0  # when it was first written to a connection
+        self.first_byte_s = 0.0  # the head of the answer
+        self.first_token_s = 0.0
+        self.ended_s = 0.0
+        self.failure = ""
+
+    def sent(self, now_s: float) -> None:
+        """It is written to a connection, maybe again: a stale one was replaced."""
+        self.sent_s = self.sent_s or now_s
+
+    def failed(self, failure: str, now_s: float) -> None:
+        self.failure = failure
+        self.ended_s = now_s
+
+
+class Record:
+    """One request: its times, its attempts, its tokens and its outcome."""
+
+    __slots__ = (
+        "accepted_s",
+        "attempts",
+        "began_s",
+        "ended_s",
+        "error",
+        "pool",
+        "read_s",
+        "received_s",
+        "status",
+        "streamed",
+        "tries",
+        "usage",
+        "whole",
+    )
+
+    def __init__(self, began_s: float, accepted_s: float, received_s: float) -> None:
+        """When the first byte came, the head was accepted, and the body was whole."""
+        self.began_s = began_s
+        self.accepted_s = accepted_s
+        self.received_s = received_s
+        self.read_s = 0.0  # when the model and the number of tokens were known
+        self.tries: list[Try] = []
+        self.attempts = 0  # as told to the client: a stale connection that failed counts, too
+        self.pool = ""  # of the last backend
+        self.usage: Usage | None = None  # as the backend counted, within what can be true
+        self.streamed = False  # the answer is a stream of events
+        self.status = 0
+        self.error: str | None = None  # the code of penstock's own error
+        self.whole = False
+        self.ended_s = 0.0
+
+    def begin_try(self, backend: str, pool: str, reason: str, began_s: float) -> None:
+        """A backend was chosen: an attempt at it begins."""
+        self.pool = pool
+        self.tries.append(Try(backend, reason, began_s))
+
+    @property
+    def backend(self) -> str:
+        """The last one. Empty if none was chosen."""
+        return self.tries[-1].backend if self.tries else ""
+
+    @property
+    def first_byte_s(self) -> float:
+        """When the answer's head came from the last backend."""
+        return self.tries[-1].first_byte_s if self.tries else 0.0
+
+    @property
+    def first_token_s(self) -> float:
+        """When the first token came, or an answer that is not streamed."""
+        return self.tries[-1].first_token_s if self.tries else 0.0
+
+    @property
+    def sent_s(self) -> float:
+        """When the request was first sent to a backend."""
+        for each in self.tries:
+            if each.sent_s:
+                return each.sent_s
+        return 0.0
+
+    def ms(self, at_s: float) -> float | None:
+        """Milliseconds since the request began. None for what never happened."""
+        return int((at_s - self.began_s) * 1e6) / 1000 if at_s else None

@@ -1,0 +1,1 @@
+"""Bytes: heads and framing, TLS, connections to backends and their pool."""

@@ -1,0 +1,17 @@
+"""The TLS contexts of both legs."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """TLS contexts: of the data port (None: plain HTTP), and by name of pools with https."""
+
+    listener: ssl.SSLContext | None
+    pools: Mapping[str, ssl.SSLContext]
+
+
+PLAIN: Final = Certificates(None, {})

@@ -1,0 +1,90 @@
+"""A timer that can be moved at no cost.
+
+Each request or chunk moves timeouts, and they almost never fire. Moving one is a single
+attribute write. The loop's timer stays where it is. When it fires it looks at the
+attribute and sleeps on if the time was moved. A timer that fires far too late waits a
+moment more: the loop did not run, so bytes that came meanwhile must be read first, and
+whoever noticed the sleep (`pulse`) moves the deadline.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Final
+
+# A healthy loop is never this late: overload refuses requests at a quarter of it. `pulse` uses the
+# same limit, so deadlines that passed while the process did not run are moved before they expire.
+LATE_S: Final = 1.0
+# How long a late timer waits, so that bytes that came meanwhile are read.
+READ_FIRST_S: Final = 0.5
+
+
+def nothing() -> None:
+    """The callback of a closed deadline."""
+
+
+class Deadline:
+    """Calls `expired` once the clock `now` has passed `at_s`. `inf` means never."""
+
+    __slots__ = ("_expired", "_fires_s", "_loop", "_now", "_timer", "at_s")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        expired: Callable[[], None],
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        self._loop = loop
+        self._now = now
+        self._expired = expired
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires_s = inf
+        self.at_s = inf
+
+    def call(self, expired: Callable[[], None]) -> None:
+        """Call another function from now on."""
+        self._expired = expired
+
+    def set(self, at_s: float) -> None:
+        """Expire at `at_s`. Moving it later is one attribute write."""
+        self.at_s = at_s
+        if at_s < self._fires_s:
+            self._arm(at_s)
+
+    def delay(self, time_s: float) -> None:
+        """Expire this much later."""
+        self.at_s += time_s
+
+    def clear(self) -> None:
+        """Do not expire until set again."""
+        self.at_s = inf
+
+    def close(self) -> None:
+        """Cancel the loop's timer. The deadline is not used again and holds its owner no more."""
+        self.at_s = inf
+        self._expired = nothing
+        self._fires_s = -inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fires_s = at_s
+        self._timer = self._loop.call_later(max(0.0, at_s - self._now()), self._fire)
+
+    def _fire(self) -> None:
+        late_s = self._now() - self._fires_s
+        self._timer = None
+        self._fires_s = inf
+        if late_s > LATE_S and self.at_s < inf:
+            self._arm(self._now() + READ_FIRST_S)
+            return
+        # uvloop's clock has steps of a millisecond, so a timer may fire that much early.
+        if self.at_s <= self._now() + 0.002:
+            self.at_s = inf
+            self._expired()
+        elif self.at_s < inf:
+            self._arm(self.at_s)

@@ -1,0 +1,22 @@
+"""Edits of a request body: each sets a top-level key, and the bytes of all other values stay.
+
+The keys are added at the end, so nothing has to be decoded or searched. Of equal keys the last one
+counts, for vLLM as for all Python readers of JSON. The body itself is not copied for an edit: only
+its ending is replaced, when it is written to a backend.
+"""
+
+# A top-level key, and the JSON value that it is set to.
+Edit = tuple[bytes, bytes]
+Edits = tuple[Edit, ...]
+# From where on a body is replaced, and by what. A plain tuple: most requests have one.
+Ending = tuple[int, bytes]
+
+
+def ending(body: bytes, edits: Edits) -> Ending | None:
+    """The ending that applies `edits` to `body`, an object that is not empty. None: no edits."""
+    if not edits:
+        return None
+    added = b""
+    for edit in edits:
+        added += b',"%b":%b' % edit
+    return body.rindex(b"}"), added + b"}"

@@ -1,0 +1,94 @@
+"""Sends a large body to a backend: one piece in a turn of the loop, none while it takes no more.
+
+A single write would block the loop for as long as the backend reads: the kernel takes what fits,
+and the other side makes room meanwhile. Also, edits need no copy of the whole body.
+"""
+
+import asyncio
+from typing import Final
+
+from penstock.proxy.wire.edit import Ending
+
+SMALL_BYTES: Final = 65_536
+PIECE_BYTES: Final = 262_144
+
+
+class Pieces:
+    """The rest of one body. `ending` has its edits."""
+
+    __slots__ = ("_added", "_at", "_body", "_end", "_loop", "_paused", "_transport", "_turn")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        body: bytes,
+        ending: Ending | None,
+    ) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._body = body
+        self._at = 0
+        self._end, self._added = ending or (len(body), b"")
+        self._paused = False
+        self._turn: asyncio.Handle | None = None
+
+    @property
+    def left(self) -> bool:
+        """Whether a part of it has still to be written."""
+        return self._at < self._end
+
+    def write_on(self) -> None:
+        """Write the next piece now and the others in later turns."""
+        self._turn = None
+        if not self.left or self._transport.is_closing():
+            return
+        at, self._at = self._at, min(self._at + PIECE_BYTES, self._end)
+        piece = self._body[at : self._at]
+        if self._at == self._end:
+            self._transport.write(piece + self._added)
+            self._body = b""
+            return
+        self._transport.write(piece)
+        if not self._paused:
+            self._turn = self._loop.call_soon(self.write_on)
+
+    def pause(self) -> None:
+        """The backend takes less than it is sent."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._turn is None:
+            self.write_on()
+
+    def drop(self) -> None:
+        """Write nothing more."""
+        self._at = self._end
+        self._body = b""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+
+def write(
+    loop: asyncio.AbstractEventLoop,
+    transport: asyncio.Transport,
+    head: bytes,
+    body: bytes,
+    ending: Ending | None,
+) -> Pieces | None:
+    """Write a request with the edits of its body. The rest of a large one is written later."""
+    if len(body) <= SMALL_BYTES:  # one write and one segment
+        if ending is None:
+            transport.write(head + body)
+        else:
+            transport.write(b"".join((head, body[: ending[0]], ending[1])))
+        return None
+    transport.write(head)
+    if len(body) <= PIECE_BYTES and ending is None:
+        transport.write(body)  # no copy
+        return None
+    pieces = Pieces(loop, transport, body, ending)
+    pieces.write_on()
+    return pieces

@@ -1,0 +1,81 @@
+"""Notices that the process did not run. A silence in that time is nobody's fault.
+
+After a stop signal, or when its machine was suspended, the loop finds all deadlines passed and
+nothing read yet. A frequent timer fires before nearly all of those deadlines. It is late by the
+time that the loop did not run, and the deadlines are moved by that time. If the monotonic clock
+stood still meanwhile, no time has passed for anybody.
+
+A loop that worked all the time did not sleep. Its own work moves no client's deadline, or a client
+that causes work could move all deadlines. A loop that had work and waited for a CPU, as on a
+throttled or shared machine, did not sleep either: a stopped process waits for no CPU.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, thread_time
+from typing import Final
+
+from penstock.proxy.wire.deadline import LATE_S
+
+BEAT_S: Final = 0.25
+# If this share of a beat's delay was spent on the CPU or waiting for it, the loop was working. A
+# sleeping loop has worked for less than a beat before, which is a quarter of LATE_S.
+WORKED: Final = 0.5
+# Of this thread: nanoseconds on the CPU, nanoseconds waiting for one, number of time slices.
+_SCHEDULED: Final = Path("/proc/thread-self/schedstat")
+
+
+def runnable_s() -> float:
+    """How long the calling thread was on the CPU or waited for one."""
+    return thread_time() + waited_s(_SCHEDULED)
+
+
+def waited_s(scheduled: Path) -> float:
+    """How long a thread has waited for a CPU. 0.0 where the platform does not tell."""
+    try:
+        return int(scheduled.read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+class Pulse:
+    """Calls `slept` with the seconds that the loop did not run, as soon as it runs again.
+
+    Calls `worked` instead if the loop's own work delayed its timers.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        slept: Callable[[float], None],
+        worked: Callable[[float], None],
+        now: Callable[[], float] = monotonic,
+        runnable: Callable[[], float] = runnable_s,
+    ) -> None:
+        """`runnable`: how long the calling thread was on the CPU or waited for one."""
+        self._loop = loop
+        self._slept = slept
+        self._worked = worked
+        self._now = now
+        self._runnable = runnable
+        self._due_s = 0.0
+        self._began_runnable_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Beat from now on."""
+        self._due_s = self._now() + BEAT_S
+        self._began_runnable_s = self._runnable()
+        self._timer = self._loop.call_later(BEAT_S, self._beat)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _beat(self) -> None:
+        late_s = self._now() - self._due_s
+        worked_s = self._runnable() - self._began_runnable_s
+        self.start()
+        if late_s > LATE_S:
+            (self._worked if worked_s >= WORKED * late_s else self._slept)(late_s)

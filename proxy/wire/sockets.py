@@ -1,0 +1,62 @@
+"""Options of the sockets on both legs."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import Final
+
+# How much of an answer the kernel may hold for a client that does not read.
+RECEIVE_BUFFER_BYTES: Final = 262_144
+# A slow client pauses its backend's connection above HIGH; below LOW reading goes on.
+HIGH_BYTES: Final = 16_384
+LOW_BYTES: Final = 4_096
+# uvloop keeps all of a write until its last byte is sent. So much is written at once.
+WRITE_BYTES: Final = 65_536
+# For a host that vanished: the first keepalive after 15 s, the end by 30 s.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 15, 5, 3
+USER_TIMEOUT_MS: Final = 30_000
+_LINGER_RESET: Final = struct.pack("ii", 1, 0)
+
+
+def write(transport: asyncio.Transport, data: bytes) -> None:
+    """Write large data in pieces, so that what was sent is freed."""
+    for at in range(0, len(data), WRITE_BYTES):
+        transport.write(data[at : at + WRITE_BYTES])
+
+
+def tune(sock: socket.socket) -> None:
+    """Set no delay and a bounded buffer. A peer that vanished is noticed within 30 s."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    keep_alive(sock)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Notice a peer that vanished without a FIN, where the platform can."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_COUNT),
+    ):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def reset_at_close(sock: socket.socket) -> None:
+    """Make closing send a reset, so that no local port stays in TIME_WAIT for a minute.
+
+    The side that closes first keeps its port in TIME_WAIT. A client that connects and leaves again
+    and again would use up all ports to a backend.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Close with a reset. `abort` alone sends a plain FIN, which can mean a whole answer."""
+    with contextlib.suppress(OSError):  # closed already
+        reset_at_close(transport.get_extra_info("socket"))
+    transport.abort()

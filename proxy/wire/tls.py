@@ -1,0 +1,500 @@
+"""TLS between a socket's transport and the protocol that uses it, on either leg.
+
+It is a transport for the protocol behind it and a protocol for the transport before it. asyncio's
+own TLS is not used, because it would break promises of the data plane. Its write buffer does not
+count encrypted bytes (a slow reader looks like a stalled one), a connection counts only after its
+handshake, one direction cannot be closed alone, and closing waits for the peer. Here every byte is
+on the socket's transport as soon as it is encrypted. So flow control, timeouts and closing are
+those of a plain connection.
+
+An answer is whole only if `close_notify` has told its end. For the protocol behind, a bare FIN is a
+lost connection.
+
+A step of a server's handshake may take 1.6 ms (a private key of RSA with 2,048 bits). So these
+steps have turns of their own, apart from those for bodies. A step of a handshake with a backend may
+take 200 ms. So a thread does it (`handshakes.py`), and meanwhile the loop does not touch `_ssl`.
+
+Reads of very many records are taken in turns (`records.py`). A peer that sends too many records
+without data is disconnected. One that does not take our replies to its key updates is not read.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final, cast
+
+from penstock.proxy.wire.deadline import Deadline
+from penstock.proxy.wire.handshakes import Handshakes
+from penstock.proxy.wire.party import STRANGERS, party_of
+from penstock.proxy.wire.records import BARREN_MAX, RecordReads, Records
+from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.sockets import WRITE_BYTES
+from penstock.proxy.wire.waiting import Sender
+
+logger = logging.getLogger(__name__)
+
+# More than a record holds (16 KiB). OpenSSL returns one record at a time.
+READ_BYTES: Final = 65_536
+# A client's hello of 65 KB, with keys of very many groups, took 155 ms; one of 8 KB takes 1.4 ms.
+# One for post-quantum keys has 1.8 KB and may come twice.
+HELLO_BYTES_MAX: Final = 8_192
+# The server's part of a handshake: 190 certificates of 128 bytes took 200 ms of a thread.
+CHAIN_BYTES_MAX: Final = 24_576
+
+_NOBODY: Final = asyncio.Protocol()
+
+
+class TlsConnection(asyncio.Protocol):
+    """One TLS connection. `app` is the protocol that reads and writes the plain text."""
+
+    __slots__ = (
+        "_aborted",
+        "_app",
+        "_choked",
+        "_context",
+        "_deadline",
+        "_early",
+        "_error",
+        "_handshake_s",
+        "_handshakes",
+        "_held",
+        "_incoming",
+        "_on_failure",
+        "_open",
+        "_outgoing",
+        "_party",
+        "_queued",
+        "_reads",
+        "_records",
+        "_rota",
+        "_sender",
+        "_server_name",
+        "_shaken_bytes",
+        "_shaking",
+        "_shut",
+        "_ssl",
+        "_stopped",
+        "_transport",
+        "_unsent",
+        "opened",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext,
+        app: asyncio.Protocol,
+        *,
+        handshake_s: float,
+        reads: RecordReads,
+        server_name: str | None = None,
+        on_failure: Callable[[], None] = lambda: None,
+        rota: Rota | None = None,
+        handshakes: Handshakes | None = None,
+        sender: Sender | None = None,
+    ) -> None:
+        """`server_name`: the server that a client wants to reach. None on the server's side.
+
+        A server's handshakes take the turns of `rota`, a client's a thread of `handshakes`.
+        `reads` is shared by the connections that may not block the loop together. `sender` is the
+        client, on the server's side: it is refused if too many of its bytes wait. `opened` is done
+        after the handshake, or holds the OSError of its failure.
+        """
+        self._app = app
+        self._context = context
+        self._server_name = server_name
+        self._handshake_s = handshake_s
+        self._on_failure = on_failure
+        self._rota = rota
+        self._handshakes = handshakes
+        self._reads = reads
+        self._sender = sender
+        self._records = Records(strange=sender is not None)
+        self._queued = False  # it waits for its turn or has it
+        self._stopped = False  # reading is stopped, because bytes wait here
+        self._held = False  # reading is stopped by the protocol behind
+        self._unsent = False  # the transport's write buffer is above its limit
+        self._choked = False  # our replies to key updates are unsent: decipher nothing meanwhile
+        self._deadline = Deadline(loop, self._expired)
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._ssl: ssl.SSLObject = cast(ssl.SSLObject, None)
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._party = ""  # the party of the peer's address
+        self._early: list[bytes] = []  # written before the end of the handshake
+        self._error: OSError | None = None
+        self._open = False
+        self._shaking = False  # a step is in a thread or waits for it: only it may use `_ssl`
+        self._shaken_bytes = 0  # of the handshake, to limit it
+        self._shut = False  # close_notify was sent: no more writes
+        self._aborted = False
+        self.opened: asyncio.Future[None] = loop.create_future()
+
+    # What the loop calls ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._party = party_of(peer[0]) if peer else ""
+        name = self._server_name
+        self._ssl = self._context.wrap_bio(
+            self._incoming, self._outgoing, server_side=name is None, server_hostname=name
+        )
+        self._deadline.set(monotonic() + self._handshake_s)
+        self._app.connection_made(cast(asyncio.Transport, self))
+        if not self.is_closing():
+            self._shake_hands()
+
+    def data_received(self, data: bytes) -> None:
+        if self._shut:
+            self._app.data_received(data)  # undeciphered: it is only counted and dropped
+            return
+        records = self._records
+        if self._open and records.is_one(data) and not self._choked:
+            self._incoming.write(data)
+            self._decrypt(1)
+            return
+        waited = records.left
+        records.add(data)
+        if not self._open and self._rota is not None:
+            if len(records) > READ_BYTES:
+                self._stop()
+            self._wait(self._rota)
+        elif not records.left:
+            self._keep_part()
+        elif (
+            waited
+            or self._choked
+            or (not self._open and self._handshakes is not None)
+            or not records.fit()
+            or not self._reads.take(records.count, counted=records.counted)
+        ):
+            self._stop()
+            self._wait(self._reads.rota)
+        else:
+            self._decipher()
+            if records.keeps_parts:
+                self._keep_part()
+
+    def eof_received(self) -> None:
+        """A bare FIN: the present answer may be cut."""
+        self._error = self._error or ConnectionResetError("no close_notify")
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.close()
+        self._early.clear()
+        self._records.rest()
+        self._reads.waiting.done(self)
+        self._sender = None
+        error = self._error or exc
+        if not self._open and not self.opened.done():
+            self._on_failure()
+            self.opened.set_exception(error if isinstance(error, OSError) else ConnectionError())
+            self.opened.exception()  # nobody retrieves a server's
+        # Break the reference cycle: only the collector would free it.
+        app, self._app = self._app, _NOBODY
+        app.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._unsent = True
+        self._app.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unsent = self._choked = False
+        self._app.resume_writing()
+        self._go_on()
+
+    # What the protocol behind calls, as of a transport ------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if not data or self._shut or self.is_closing():
+            return
+        if not self._open:
+            self._early.append(data)
+            return
+        try:
+            written = self._ssl.write(data)
+            while written < len(data):  # a record is full
+                written += self._ssl.write(memoryview(data)[written:])
+        except ssl.SSLError as error:
+            self._fail(error)
+            return
+        self._flush()
+
+    def can_write_eof(self) -> bool:
+        return self._open
+
+    def write_eof(self) -> None:
+        """End our direction. Bytes that still come are passed on undeciphered."""
+        self._notify()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        if self._open and not self.is_closing():
+            self._notify()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close it at once. After a cancelled dial, uvloop's transport still looks open."""
+        self._aborted = True
+        self._reads.waiting.done(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._aborted or self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._held = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._held = False
+        if self._stopped:
+            self._go_on()
+        else:
+            self._transport.resume_reading()
+
+    def is_reading(self) -> bool:
+        """Whether everything that the loop has read was passed on, and it reads on."""
+        return self._transport.is_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high=high, low=low)
+
+    def get_extra_info(self, name: str, default: object = None) -> Any:
+        return self._ssl if name == "ssl_object" else self._transport.get_extra_info(name, default)
+
+    # Inside -----------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """Stop reading until the waiting bytes have had their turns."""
+        if not self._stopped:
+            self._stopped = True
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        """A reason to stop is gone: take waiting bytes in a turn, or read on if there are none."""
+        if not self._stopped or self._must_wait or self.is_closing():
+            return
+        if self._records.left:
+            self._queue(self._reads.rota)
+        else:
+            self._stopped = False
+            self._transport.resume_reading()
+
+    @property
+    def _must_wait(self) -> bool:
+        return self._held or self._choked or self._shaking
+
+    def _wait(self, rota: Rota) -> None:
+        """Take the bytes that came in their turn. They count among all waiting bytes."""
+        self._queue(rota)
+        self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        sender, holder = self._sender, self._party
+        if sender is not None:
+            holder = sender.holder if sender.proven else STRANGERS
+        self._reads.waiting.add(self, holder, len(self._records))
+
+    def _keep_part(self) -> None:
+        """No whole record waits any more, but maybe a part of one. OpenSSL gets a known peer's."""
+        records, sender = self._records, self._sender
+        if records.keeps_parts and (sender is None or sender.proven):
+            records.trust()
+            if records.left and not self.is_closing():
+                self._decipher()
+        if records.keeps_parts and len(records):
+            self._count_waiting()
+        else:
+            self._reads.waiting.done(self)
+
+    def give_way(self) -> None:
+        """Too many bytes wait: refuse them, or close the connection if that cannot be told."""
+        self._error = ConnectionAbortedError("too much waits undeciphered")
+        if self._sender is not None and self._open and not self._shut:
+            self._records.rest()
+            self._sender.give_way(asked=True)
+        else:
+            self.abort()
+
+    def _queue(self, rota: Rota) -> None:
+        """Take the next step in a turn. Bytes that come meanwhile are kept."""
+        if not self._queued:
+            self._queued = True
+            rota.add(self._party, self._take_turn)
+
+    def _take_turn(self) -> bool:
+        """Take the next step. Returns whether more steps follow in the same turns."""
+        shakes = not self._open and self._rota is not None
+        if not (self._must_wait or self.is_closing()):
+            try:
+                self._decipher()
+                if not self._records.left:
+                    self._keep_part()
+            except Exception:  # treat it as the loop would; the rota logs it
+                self.abort()
+                raise
+        if self.is_closing():
+            return False
+        if self._records.left:
+            self._stop()
+            self._count_waiting()  # its holder may be known by now
+            own = shakes == (not self._open and self._rota is not None)
+            if own and not self._must_wait:
+                return True
+        self._queued = False
+        self._go_on()
+        return False
+
+    def _decipher(self) -> None:
+        """Decipher the next slice of the waiting bytes."""
+        records = self._records
+        if self._shut:
+            self._app.data_received(records.rest())
+            return
+        data = records.take()
+        if self._open:
+            self._incoming.write(data)
+            self._decrypt(records.count)
+        elif self._is_short(data):
+            self._incoming.write(data)
+            if self._handshakes is not None:
+                self._shaking = True
+                step, size = self._ssl.do_handshake, self._shaken_bytes
+                self._handshakes.add(step, self._stepped, self.is_closing, size)
+            elif self._shake_hands():
+                self._decrypt(0)  # records of a handshake are not counted
+        else:
+            self._error = ConnectionAbortedError("too long a handshake")
+            self.abort()
+
+    def _is_short(self, data: bytes) -> bool:
+        """Whether the peer's part of the handshake is short enough so far.
+
+        A client's first data may come with the end of it. A server waits for the request.
+        """
+        if self._server_name is None:
+            self._shaken_bytes += self._records.hello_bytes
+            return self._shaken_bytes <= HELLO_BYTES_MAX
+        self._shaken_bytes += len(data)
+        return self._shaken_bytes <= CHAIN_BYTES_MAX
+
+    def _stepped(self, error: OSError | None) -> None:
+        """The thread has done a step. The loop may use `_ssl` again."""
+        self._shaking = False
+        if self.is_closing():
+            return
+        if self._shaken(error):
+            self._decrypt(0)
+        self._go_on()
+
+    def _shake_hands(self) -> bool:
+        """Go on with the handshake, here and now. True when it is done."""
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLError as error:
+            return self._shaken(error)
+        return self._shaken(None)
+
+    def _shaken(self, error: OSError | None) -> bool:
+        """A step of the handshake was done. True when that was the last."""
+        if error is not None:
+            if isinstance(error, ssl.SSLWantReadError):
+                self._flush()
+            elif isinstance(error, ssl.SSLError):
+                self._fail(error)
+            else:  # there was no thread
+                self._error = error
+                self.abort()
+            return False
+        self._open = True
+        self._records.shaken()
+        self._deadline.clear()
+        self._flush()
+        if not self.opened.done():
+            self.opened.set_result(None)
+        early, self._early = self._early, []
+        for data in early:
+            self.write(data)
+        return True
+
+    def _decrypt(self, count: int) -> None:
+        """Pass on the content of `count` records in one piece, then the end if it was told."""
+        parts: list[bytes] = []
+        ended = False
+        failure: ssl.SSLError | None = None
+        try:
+            ended = self._read(parts)
+        except ssl.SSLError as error:
+            failure = error
+        if count != len(parts) or self._records.barren:
+            self._records.tally(count, len(parts), self._reads)
+        if self._outgoing.pending:
+            self._flush()
+            if self._unsent:  # replies may grow without end: wait until these are taken
+                self._choked = True
+                self._stop()
+        if parts:
+            self._app.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
+        if self.is_closing():
+            return
+        if failure is not None:
+            self._fail(failure)
+        elif ended:
+            self._app.eof_received()
+            self.close()
+        elif self._records.barren > BARREN_MAX:
+            self._error = ConnectionAbortedError("records without data")
+            logger.debug("tls failed with=%s reason=NO_DATA", self._side)
+            self.abort()
+
+    def _read(self, parts: list[bytes]) -> bool:
+        """Read the records that are here one by one. Returns whether the end was told."""
+        try:  # reading when nothing is there costs an exception
+            while self._incoming.pending or self._ssl.pending():
+                data = self._ssl.read(READ_BYTES)
+                if not data:
+                    return True
+                parts.append(data)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            return True
+        return False
+
+    def _flush(self) -> None:
+        while self._outgoing.pending and not self.is_closing():
+            self._transport.write(self._outgoing.read(WRITE_BYTES))
+
+    def _notify(self) -> None:
+        """Send close_notify once. Do not wait for the peer's."""
+        if not self._shut:
+            self._shut = True
+            with contextlib.suppress(ssl.SSLError):  # the peer's has not come
+                self._ssl.unwrap()
+            self._flush()
+
+    @property
+    def _side(self) -> str:
+        return "client" if self._server_name is None else "backend"
+
+    def _fail(self, error: ssl.SSLError) -> None:
+        """The peer's TLS is not acceptable: send the alert, then close."""
+        logger.debug("tls failed with=%s reason=%s", self._side, error.reason)
+        self._error = error
+        self._shut = True
+        self._flush()
+        self._transport.close()
+
+    def _expired(self) -> None:
+        self._error = TimeoutError("the handshake took too long")
+        self.abort()

@@ -1,0 +1,213 @@
+"""Which request an engine died of, from who was there when engines died."""
+
+import pytest
+
+from penstock.balancing.accusers import Cause
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import AdminState, Backend, State
+from penstock.balancing.deaths import TOGETHER_S, Deaths, Suspect, died_of_it, is_leaving
+from penstock.balancing.lease import Lease
+
+
+class Story:
+    """Requests and backends by name; each step says whom a death was blamed on."""
+
+    def __init__(self) -> None:
+        self.deaths = Deaths()
+        self.suspects: dict[str, Suspect] = {}
+        self.leases: dict[str, Lease] = {}
+        self.backends: dict[str, Backend] = {}
+
+    def send(self, request: str, to: str, now_s: float) -> None:
+        backend = self.backends.setdefault(to, Backend(to, f"http://{to}:1"))
+        self.leases[request] = Lease(backend, Ask("/v1/completions"), now_s)
+        if request in self.suspects:
+            self.suspects[request].sent(to)
+
+    def kill(self, backend: str, now_s: float, *, expected: bool = False) -> list[str]:
+        """All whose lease is there die with it; returns who is taken for the cause."""
+        blamed = []
+        for request, lease in list(self.leases.items()):
+            if lease.backend.name != backend:
+                continue
+            # Bytes tell requests apart: `x` and `x'` are the same.
+            suspect = self.suspects.setdefault(request, Suspect(hash(request.rstrip("'"))))
+            del self.leases[request]
+            lease.end(now_s)
+            if suspect.died(lease, self.deaths, now_s, expected=expected):
+                blamed.append(request)
+        return blamed
+
+    def finish(self, request: str, now_s: float) -> None:
+        self.leases.pop(request).end(now_s)
+        if request in self.suspects:
+            self.suspects[request].spared()
+
+
+def test_two_engines_in_a_row_are_one_requests_doing() -> None:
+    story = Story()
+    story.send("poison", "a", 0.0)
+    assert story.kill("a", 0.1) == []
+    story.send("poison", "b", 0.1)
+    assert story.kill("b", 0.2) == ["poison"]
+
+
+def test_the_next_one_is_found_too_as_what_the_first_did_is_known() -> None:
+    story = Story()
+    chains = (("p", "a", "b"), ("q", "c", "d"), ("r", "e", "f"))
+    for start_s, (poison, first, second) in enumerate(chains):
+        story.send(poison, first, start_s)
+        assert story.kill(first, start_s + 0.1) == []
+        story.send(poison, second, start_s + 0.1)
+        assert story.kill(second, start_s + 0.2) == [poison]
+
+
+def test_in_company_the_third_death_tells() -> None:
+    story = Story()
+    for request in ("poison", "x", "y"):
+        story.send(request, "a", 0.0)
+    assert story.kill("a", 0.1) == []
+    for request, backend in (("poison", "b"), ("x", "b"), ("y", "d")):
+        story.send(request, backend, 0.1)
+    assert story.kill("b", 0.2) == []
+    story.send("poison", "c", 0.2)
+    story.send("x", "d", 0.2)
+    story.send("z", "c", 0.2)
+    assert story.kill("c", 0.3) == ["poison"]
+
+
+def test_of_two_that_died_three_times_together_none_is_blamed() -> None:
+    story = Story()
+    for at_s, backend in enumerate("abc"):
+        story.send("x", backend, at_s)
+        story.send("y", backend, at_s)
+        assert story.kill(backend, at_s + 0.1) == []
+
+
+def test_copies_do_not_hide_each_other() -> None:
+    story = Story()
+    copies = ["poison", "poison'", "poison''"]
+    blamed: list[str] = []
+    for at_s, backend in enumerate("abc"):
+        assert blamed == []
+        for copy in copies:
+            story.send(copy, backend, at_s)
+        blamed = story.kill(backend, at_s + 0.1)
+    assert blamed == copies
+
+
+def test_who_was_served_beside_it_hides_nothing() -> None:
+    story = Story()
+    for at_s, backend in enumerate("ab"):
+        for request in ("poison", "x"):
+            story.send(request, backend, at_s)
+        assert story.kill(backend, at_s + 0.1) == []
+    for request in ("poison", "x"):
+        story.send(request, "c", 2.0)
+    story.finish("x", 2.1)
+    assert story.kill("c", 2.2) == ["poison"]
+
+
+@pytest.mark.parametrize("plain", [1, 6])
+def test_a_restart_of_one_after_the_other_blames_nobody(plain: int) -> None:
+    """Without a word to the proxy: SIGKILL every six seconds, whoever waits moves on."""
+    story = Story()
+    for number in range(plain):
+        story.send(f"{number}", "a", 0.0)
+    for at_s, backend, following in ((4.0, "a", "b"), (10.0, "b", "c")):
+        assert story.kill(backend, at_s) == []
+        for number in range(plain):
+            story.send(f"{number}", following, at_s)
+
+
+def test_what_kills_late_is_known_by_its_third() -> None:
+    story = Story()
+    for at_s, backend in ((0.0, "a"), (12.0, "b")):
+        story.send("slow", backend, at_s)
+        assert story.kill(backend, at_s + 9.0) == []
+    assert len(story.deaths) == 1  # what is of no interest is not kept
+    story.send("slow", "c", 24.0)
+    assert story.kill("c", 33.0) == ["slow"]
+
+
+def test_a_backend_that_is_taken_out_dies_of_that() -> None:
+    story = Story()
+    story.send("x", "a", 0.0)
+    assert story.kill("a", 6.0, expected=True) == []
+    story.send("x", "b", 6.0)
+    assert story.kill("b", 6.1) == []
+    story.send("x", "c", 6.1)
+    # The restart beside it may have ended both.
+    assert story.kill("c", 6.2) == []
+
+
+def test_three_engines_at_once_blame_nobody() -> None:
+    story = Story()
+    for number, backend in enumerate("aabbcc"):
+        story.send(f"{number}", backend, 0.0)
+    blamed: list[str] = []
+    for backend, following in (("a", "b"), ("b", "c"), ("c", "d")):
+        blamed += story.kill(backend, 1.0)
+        for request in story.suspects:
+            if request not in story.leases:
+                story.send(request, following, 1.0)
+    assert blamed == []
+    assert len(story.leases) == 6
+
+
+def test_an_old_death_of_others_says_nothing() -> None:
+    story = Story()
+    story.send("x", "z", 0.0)
+    story.kill("z", 0.1)
+    late_s = TOGETHER_S + 1.0
+    story.send("poison", "a", late_s)
+    story.kill("a", late_s + 0.1)
+    story.send("poison", "b", late_s + 0.1)
+    assert story.kill("b", late_s + 0.2) == ["poison"]
+
+
+def test_an_engine_dies_once_and_only_a_sound_one() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    backend.state = State.READY
+    ask = Ask("/v1/completions")
+    leases = [Lease(backend, ask, 0.0) for _ in range(3)]
+    for lease, now_s, died in zip(leases, (10.0, 10.9, 11.1), (True, True, False), strict=True):
+        lease.fail(now_s)
+        assert died_of_it(lease, now_s) is died
+    whole = Lease(backend, ask, 12.0)
+    whole.first_token(12.1)
+    whole.complete(12.1)
+    again = Lease(backend, ask, 13.0)
+    again.fail(14.0)
+    assert died_of_it(again, 14.0)
+    backend.accusers.clear()
+    backend.state = State.EJECTED
+    last_resort = Lease(backend, ask, 20.0)
+    last_resort.fail(20.0)
+    assert not died_of_it(last_resort, 20.0)
+
+
+@pytest.mark.parametrize("before_s", [3.0, 30.0, 59.0])
+def test_what_one_clients_requests_fail_of_everywhere_hides_no_death(before_s: float) -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    backend.state = State.READY
+    ask = Ask("/v1/completions", client="a")
+    Lease(backend, ask, 0.0).fail(100.0, cause=Cause.CLIENT)
+    killer = Lease(backend, ask, 100.0)
+    killer.fail(100.0 + before_s, cause=Cause.CLIENT, fatal=True)
+    assert died_of_it(killer, 100.0 + before_s)
+    late = Lease(backend, ask, 100.0)
+    late.fail(102.0 + before_s, cause=Cause.CLIENT, fatal=True)
+    assert not died_of_it(late, 102.0 + before_s)
+
+
+def test_whose_end_is_expected() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    backend.state = State.READY
+    assert not is_leaving(backend)
+    for wanted in (AdminState.DRAIN, AdminState.MAINT):
+        backend.admin_state = wanted
+        assert is_leaving(backend)
+    backend.admin_state = AdminState.READY
+    backend.reason = "draining"
+    assert is_leaving(backend)

@@ -1,0 +1,79 @@
+"""A bounded table: whoever fills it displaces its own."""
+
+from penstock.balancing.fair_table import FairTable
+from penstock.balancing.response_owners import KEPT_S, OWNERS_MAX, ResponseOwners
+from penstock.balancing.session_homes import SESSIONS_MAX, SessionHomes
+
+
+def test_one_owner_alone_may_fill_it_and_its_oldest_go() -> None:
+    table: FairTable[int] = FairTable(10)
+    gone = [table.put("a", number, number) for number in range(15)]
+    assert gone == [None] * 10 + [0, 1, 2, 3, 4]
+    assert len(table) == 10
+
+
+def test_what_is_put_again_is_the_youngest() -> None:
+    table: FairTable[int] = FairTable(2)
+    for key in (1, 2, 1, 3):
+        table.put("a", key, key)
+    assert (table.find("a", 1), table.find("a", 2), table.find("a", 3)) == (1, None, 3)
+
+
+def test_another_gets_its_share_of_a_full_one_and_no_more() -> None:
+    table: FairTable[int] = FairTable(10)
+    for number in range(20):
+        table.put("attacker", number, number)
+    for number in range(20):
+        table.put("victim", number, number)
+    assert (len(table.of("attacker")), len(table.of("victim"))) == (5, 5)
+    for number in range(100, 200):
+        table.put("attacker", number, number)
+    assert list(table.of("victim")) == [15, 16, 17, 18, 19]
+    assert len(table) == 10
+
+
+def test_more_owners_than_places() -> None:
+    table: FairTable[int] = FairTable(4)
+    for number in range(100):
+        table.put(f"o{number}", 0, number)
+        assert len(table) <= 4
+        assert table.find(f"o{number}", 0) == number
+    assert len(table._tables) <= 5
+
+
+def test_what_is_removed_makes_room() -> None:
+    table: FairTable[int] = FairTable(1)
+    table.put("a", 1, 1)
+    table.remove("a", 1)
+    assert table.put("b", 1, 2) is None
+    assert (len(table), table.find("a", 1), table.find("b", 1)) == (1, None, 2)
+
+
+def test_sessions_of_one_tenant_make_no_other_s_forgotten() -> None:
+    homes = SessionHomes()
+    for number in range(100):
+        homes.put(str(number), "a", "victim")
+    for number in range(2 * SESSIONS_MAX):
+        homes.put(str(number), "b", "attacker")
+    assert {homes.find(str(number), "victim") for number in range(100)} == {"a"}
+    assert len(homes) == SESSIONS_MAX
+
+
+def test_nor_do_responses() -> None:
+    """Forgotten, a response would be another tenant's no more."""
+    owners = ResponseOwners()
+    owners.put("resp_1", "a", 0.0, "victim")
+    for number in range(2 * OWNERS_MAX):
+        owners.put(f"other_{number}", "b", 1.0, "attacker")
+    assert owners.find("resp_1", 2.0) == "a"
+    assert owners.is_foreign("resp_1", "attacker", 2.0)
+    assert len(owners) == OWNERS_MAX
+
+
+def test_an_id_may_be_anothers_once_it_is_forgotten() -> None:
+    owners = ResponseOwners()
+    owners.put("resp_1", "a", 0.0, "x")
+    owners.put("resp_1", "b", 2 * KEPT_S, "y")
+    assert owners.find("resp_1", 2 * KEPT_S) == "b"
+    owners.put("resp_2", "c", 2 * KEPT_S, "x")
+    assert (len(owners), owners.is_foreign("resp_1", "x", 2 * KEPT_S)) == (2, True)

@@ -1,0 +1,220 @@
+"""The peek: what routing reads of a body, and what it leaves to the backend."""
+
+import orjson
+import pytest
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.media import MEDIA_PARTS_MAX
+from penstock.balancing.output_length import OutputLength
+from penstock.balancing.peek import COUNT_MAX, MalformedAsk, peek
+from penstock.balancing.tokens import MEDIA_PART_TOKENS, NOTHING, TokenEstimator
+
+JSON = [(b"content-type", b"application/json")]
+
+
+def ask(body: bytes, path: str = "/v1/chat/completions") -> Ask:
+    return peek(path, JSON, body, TokenEstimator())
+
+
+def test_a_chat() -> None:
+    seen = ask(
+        b'{"model":"m","stream":true,"n":2,"max_tokens":50,'
+        b'"messages":[{"role":"user","content":"hello"}]}'
+    )
+    assert (seen.model, seen.stream, seen.choices, seen.max_tokens) == ("m", True, 2, 50)
+    assert seen.prompt_tokens == pytest.approx(13, abs=4)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts", "tokens"),
+    [
+        (b'"text"', 1, None),
+        (b'["one","two","three"]', 3, None),
+        (b"[1,2,3,4]", 1, 4),
+        (b"[[1,2],[3,4,5]]", 2, 5),
+        (b"[ [ 1 , 2 ] , [ 3 ] ]", 2, 3),
+        (b'[ "a, b" , "[c]" ]', 2, None),
+        (b"[]", 1, None),
+        (b'{"odd":1}', 1, None),
+        (b"null", 1, None),
+    ],
+)
+def test_prompts(prompt: bytes, prompts: int, tokens: int | None) -> None:
+    seen = ask(b'{"prompt":%b}' % prompt, "/v1/completions")
+    assert seen.prompts == prompts
+    if tokens:
+        assert seen.prompt_tokens == tokens
+        assert seen.measured == NOTHING  # exact: nothing to learn from
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'"text"',
+        b"null",
+        b"12",
+        b"{",
+        b'{"model":"m"} trailing',
+        b'{"model":"m",}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+    ],
+)
+def test_what_is_no_json_object_is_refused(body: bytes) -> None:
+    if body:
+        with pytest.raises(MalformedAsk) as caught:
+            ask(body)
+        assert "JSON object" in str(caught.value)
+
+
+@pytest.mark.parametrize("model", [b"1", b"[]", b"{}", b"true"])
+def test_a_model_must_be_a_string(model: bytes) -> None:
+    with pytest.raises(MalformedAsk, match="model"):
+        ask(b'{"model":%b}' % model)
+
+
+def test_an_empty_model_is_the_backends_own() -> None:
+    assert ask(b'{"model":""}').model is None
+
+
+def test_odd_types_elsewhere_are_the_backends_to_judge() -> None:
+    seen = ask(
+        b'{"model":null,"stream":"maybe","n":"two","max_tokens":-5,"messages":7,"stream_options":1}'
+    )
+    assert seen.model is None
+    assert not seen.stream
+    assert (seen.choices, seen.max_tokens) == (1, None)
+    assert not seen.usage_options
+
+
+def test_duplicate_keys_count_as_backends_read_them() -> None:
+    assert ask(b'{"stream":false,"stream":true}').stream
+
+
+@pytest.mark.parametrize("stream", [b"true", b"1", b'"on"', b'"True"'])
+def test_a_stream_as_backends_read_it(stream: bytes) -> None:
+    assert ask(b'{"stream":%b}' % stream).stream
+
+
+BASE64 = b"QUJD" * 50_000
+PARTS = {
+    "chat image": b'{"type":"image_url","image_url":{"url":"data:image/png;base64,%b"}}' % BASE64,
+    "escaped slashes": rb'{"type":"image_url","image_url":{"url":"data:image\/png;base64,%b"}}'
+    % BASE64,
+    "remote image": b'{"type": "image_url", "image_url": {"url": "https://h/1.png"}}',
+    "chat audio": b'{"type":"input_audio","input_audio":{"data":"%b","format":"wav"}}' % BASE64,
+    "responses image": b'{"type":"input_image","image_url":"data:image/png;base64,%b"}' % BASE64,
+    "messages image": b'{"type":"image","source":{"type":"base64","media_type":"image/png",'
+    b'"data": "%b"}}' % BASE64,
+}
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_media_is_no_text(part: bytes) -> None:
+    seen = ask(b'{"messages":[{"role":"user","content":[%b,%b]}]}' % (part, part))
+    assert seen.media_parts == 2
+    assert 2 * MEDIA_PART_TOKENS <= seen.prompt_tokens < 2 * MEDIA_PART_TOKENS + 150
+
+
+def test_text_that_speaks_of_media_is_text() -> None:
+    said = b'{"type":"text","text":%b}' % orjson.dumps(PARTS["chat image"].decode())
+    seen = ask(b'{"messages":[{"role":"user","content":[%b]}]}' % said)
+    assert seen.media_parts == 0
+    beside = ask(b'{"messages":[{"role":"user","content":[%b,%b]}]}' % (said, PARTS["chat image"]))
+    assert beside.media_parts == 1
+    assert beside.measured[0] > seen.measured[0] > 10_000
+
+
+def test_what_only_looks_like_media_claims_little() -> None:
+    named = b",".join([b'{"type":"image"}'] * 5_000)
+    seen = ask(b'{"messages":[{"role":"user","content":"hi","x":[%b]}]}' % named)
+    assert seen.media_parts == MEDIA_PARTS_MAX
+    assert seen.prompt_tokens < (MEDIA_PARTS_MAX + 100) * MEDIA_PART_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens", "prompts"),
+    [
+        (b'{"input":[1,2,3]}', 3, 1),
+        (b'{"input":[[1,2,3],[4]]}', 4, 2),
+        (b'{"input":"some words that are cut","truncate_prompt_tokens":2}', 2, 1),
+        (b'{"input":["some words are cut","each"],"truncate_prompt_tokens":1}', 2, 2),
+    ],
+)
+def test_tokens_that_are_known_teach_nothing(body: bytes, tokens: int, prompts: int) -> None:
+    asked = ask(body, "/v1/embeddings")
+    assert (asked.prompt_tokens, asked.prompts, asked.measured) == (tokens, prompts, NOTHING)
+
+
+def test_a_history_that_the_backend_keeps_teaches_nothing() -> None:
+    body = b'{"input":"and then?","previous_response_id":"resp_1"}'
+    asked = ask(body, "/v1/responses")
+    assert asked.measured == NOTHING
+    assert asked.prompt_tokens > 1
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+def test_what_an_api_does_not_know_cuts_no_prompt(path: str) -> None:
+    text = orjson.dumps("word " * 1_000)
+    body = b'{"truncate_prompt_tokens":1,"input":%b,"messages":[{"content":%b}]}' % (text, text)
+    assert ask(body, path).prompt_tokens > 500
+
+
+def test_what_is_learnt_is_of_the_address_where_there_are_no_tenants() -> None:
+    estimator, outputs = TokenEstimator(), OutputLength()
+    body = b'{"prompt":%b}' % orjson.dumps("word " * 1_000)
+    first = peek("/v1/completions", (), body, estimator, client="a")
+    for _ in range(40):
+        estimator.observe(None, first.measured, first.prompt_tokens, tenant=first.client)
+    for _ in range(200):
+        estimator.observe(None, first.measured, 10, tenant="b")
+        outputs.observe("b", None, "/v1/completions", None, 1.0)
+    seen = peek("/v1/completions", (), body, estimator, client="a", outputs=outputs)
+    assert seen.prompt_tokens == pytest.approx(first.prompt_tokens, rel=0.05)
+    assert seen.client == "a"
+
+
+def test_multipart_is_not_read_as_json() -> None:
+    form = [(b"content-type", b"multipart/form-data; boundary=x")]
+    seen = peek("/v1/audio/transcriptions", form, b"--x\r\n...", TokenEstimator())
+    assert seen.model is None
+
+
+@pytest.mark.parametrize("item", [b"1", b'""', b"[1]"])
+def test_millions_of_prompts_are_not_millions_of_objects(item: bytes) -> None:
+    body = b'{"prompt":[%b]}' % b",".join([item] * 1_000_000)
+    seen = ask(body, "/v1/completions")
+    assert seen.prompts <= 1_024
+
+
+def test_numbers_beyond_reason_are_bounded() -> None:
+    """They size timeouts: 10^400 must neither overflow nor switch one off."""
+    assert ask(b'{"max_tokens":1%b}' % (b"0" * 400)).max_tokens in (None, COUNT_MAX)
+    assert ask(b'{"max_tokens":1000000000000000}').max_tokens == COUNT_MAX
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "reads"),
+    [
+        ("/v1/completions", {}, True),
+        ("/v1/completions", {"prompt_logprobs": None}, True),
+        ("/v1/completions", {"prompt_logprobs": 0}, False),
+        ("/v1/chat/completions", {"prompt_logprobs": 5}, False),
+        ("/v1/completions", {"echo": True}, True),
+        ("/v1/completions", {"echo": False, "logprobs": 3}, True),
+        ("/v1/completions", {"echo": True, "logprobs": 0}, False),
+        ("/v1/completions", {"echo": "on", "logprobs": 3}, False),
+        ("/v1/completions", {"echo": "false", "logprobs": 3}, True),
+        ("/v1/completions", {"echo": 0.0, "logprobs": 3}, True),
+        ("/v1/chat/completions", {"echo": True, "logprobs": True}, True),
+        ("/v1/chat/completions", {"echo": True, "logprobs": True, "top_logprobs": 2}, False),
+    ],
+)
+def test_probabilities_of_a_prompt_are_in_no_cache(
+    path: str, fields: dict[str, object], reads: bool
+) -> None:
+    body = {"model": "m", "prompt": "x", "messages": []} | fields
+    assert peek(path, [], orjson.dumps(body), TokenEstimator()).reads_cache is reads

@@ -1,0 +1,202 @@
+"""Prompts that are refused: no work, as soon as that is likely; and who may say so."""
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend, State
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Gate
+from penstock.balancing.lease import Lease
+from penstock.balancing.peek import peek
+from penstock.balancing.policies.token_cost import TokenCost
+from penstock.balancing.tokens import TokenEstimator
+from penstock.health.models import read_models
+
+LONG = 300_000
+CONTEXT = 131_072
+OVER = 190_000  # by its estimate, which may be off by that
+
+
+def fleet(*contexts: int, model: str | None = None) -> tuple[Gate, tuple[Backend, ...]]:
+    backends = tuple(Backend(str(i), f"http://{i}") for i in range(len(contexts)))
+    for backend, context in zip(backends, contexts, strict=True):
+        backend.state = State.READY
+        backend.contexts = {None: context, model: context} if context else {}
+    fleet = Fleet((Pool("default", backends, TokenCost()),))
+    return Gate(lambda: fleet, Random(1)), backends
+
+
+def ask(tokens: int = LONG, **fields: Any) -> Ask:
+    fields = {"client": "a", "stream": True, "uncut": True, **fields}
+    return Ask("/v1/chat/completions", prompt_tokens=tokens, **fields)
+
+
+def served(gate: Gate, lease: Lease, now_s: float = 1.0) -> None:
+    lease.first_token(now_s)
+    gate.computed(lease)
+    lease.complete(now_s)
+
+
+def refused(gate: Gate, lease: Lease, now_s: float = 1.0) -> None:
+    gate.refused(lease, now_s)
+    lease.complete(now_s)
+
+
+def test_what_no_backend_takes_is_no_work() -> None:
+    gate, backends = fleet(131_072, 131_072)
+    lease = gate.choose(ask(), 0.0)
+    assert lease.backend.queued_prefill_tokens == 1
+    assert lease.backend.wait_work(0.0) < 100
+    refused(gate, lease)
+    assert all(backend.own.idle for backend in backends)
+
+
+def test_no_request_holds_more_than_its_model_can() -> None:
+    """Whatever it looks like: thousands of images that are none, say."""
+    gate, _ = fleet(131_072, 131_072)
+    lease = gate.choose(ask(5_000_000, uncut=False), 0.0)
+    assert lease.queued_tokens == 131_072
+    gate, _ = fleet(0, 131_072)
+    lease = gate.choose(ask(500_000_000, prompts=2, blocks=(1, 2), block_tokens=2.5e8), 0.0)
+    assert lease.queued_tokens == 2 * 1_048_576
+    assert lease.ask.leading_tokens(1) <= 1_048_576
+
+
+@pytest.mark.parametrize(("prompts", "tokens"), [(1, 3_000), (20, 60_000)])
+def test_what_is_cut_to_a_small_context_is_no_more_than_that(prompts: int, tokens: int) -> None:
+    """`truncate_prompt_tokens: -1`: to what the model takes."""
+    gate, _ = fleet(512, 512)
+    wanted = ask(tokens, uncut=False, generates=False, stream=False, prompts=prompts)
+    lease = gate.choose(wanted, 0.0)
+    assert lease.queued_tokens == 512 * prompts
+    lease.end(1.0)
+
+
+def test_what_goes_on_at_its_owner_holds_no_more_either() -> None:
+    gate, (backend, _) = fleet(131_072, 131_072)
+    gate.owners.put("resp_1", backend.name, 0.0)
+    lease = gate.choose(ask(5_000_000, uncut=False, response_id="resp_1"), 1.0)
+    assert lease.bound
+    assert lease.queued_tokens == 131_072
+
+
+def test_an_estimate_may_be_wrong() -> None:
+    """What is somewhat over the context by it is work; what was served is, the next time."""
+    gate, _ = fleet(131_072, 131_072)
+    assert gate.choose(ask(190_000), 0.0).queued_tokens == 131_072
+    leases = [gate.choose(ask(), 0.0) for _ in range(4)]
+    for lease in leases:
+        speed = lease.backend.prefill_speed.work_s
+        served(gate, lease)
+        assert lease.backend.prefill_speed.work_s == speed  # for nobody knows how much work
+    assert gate.choose(ask(), 0.0).queued_tokens == 131_072
+
+
+def test_what_was_not_expected_is_held_once_it_is_there() -> None:
+    gate, _ = fleet(131_072)
+    lease = gate.choose(ask(), 0.0)
+    lease.first_token(1.0)
+    assert lease.backend.active_decode_tokens == 131_072
+    lease.end(2.0)
+    assert lease.backend.own.idle
+
+
+def test_one_backends_word_is_not_enough() -> None:
+    """Who lies shorter attracts nothing, and who does not tell may take it."""
+    for contexts in ((1, 131_072), (1, 0)):
+        gate, _ = fleet(*contexts)
+        for _ in range(8):
+            assert gate.choose(ask(100_000), 0.0).queued_tokens == 100_000
+
+
+def test_each_prompt_of_several_is_compared() -> None:
+    gate, _ = fleet(131_072)
+    assert gate.choose(ask(prompts=10), 0.0).queued_tokens == LONG
+    assert gate.choose(ask(10 * LONG, prompts=10), 0.0).queued_tokens == 1
+
+
+def test_an_adapter_has_the_context_of_its_base() -> None:
+    gate, _ = fleet(131_072, model="base")
+    assert gate.choose(ask(model="base"), 0.0).queued_tokens == 1
+    assert gate.choose(ask(model="adapter"), 0.0).queued_tokens == 1
+
+
+def test_what_was_refused_is_expected_to_be_and_only_that() -> None:
+    gate, backends = fleet(CONTEXT, CONTEXT)
+    for backend in backends:
+        backend.contexts = {None: CONTEXT, "m": CONTEXT}
+    for _ in range(20):
+        refused(gate, gate.choose(ask(OVER), 0.0))
+    assert gate.choose(ask(OVER), 0.0).queued_tokens < CONTEXT / 50
+    assert gate.choose(ask(OVER, client="b"), 0.0).queued_tokens == CONTEXT
+    assert gate.choose(ask(OVER, model="m"), 0.0).queued_tokens == CONTEXT
+    assert gate.choose(ask(OVER // 4), 0.0).queued_tokens == OVER // 4
+    for _ in range(4):
+        served(gate, gate.choose(ask(OVER), 0.0))
+    assert gate.choose(ask(OVER), 0.0).queued_tokens == CONTEXT
+
+
+def test_where_no_context_is_told_only_what_is_longer_than_any_computed_counts_for_less() -> None:
+    gate, _ = fleet(0, CONTEXT)
+    for _ in range(20):
+        refused(gate, gate.choose(ask(), 0.0))
+    assert gate.choose(ask(), 0.0).queued_tokens < LONG / 50
+    served(gate, gate.choose(ask(LONG + 1, client="b"), 0.0))
+    assert gate.choose(ask(), 0.0).queued_tokens == LONG
+
+
+@pytest.mark.parametrize("context", [0, CONTEXT, 10 * CONTEXT])
+def test_refusals_make_no_prompt_that_fits_count_for_less(context: int) -> None:
+    """A client may have as many as it likes, for other reasons than their length."""
+    gate, _ = fleet(context, context)
+    served(gate, gate.choose(ask(100_000, client="b"), 0.0))
+    for _ in range(40):
+        refused(gate, gate.choose(ask(100_000), 0.0))
+    assert [gate.choose(ask(100_000), 0.0).queued_tokens for _ in range(12)] == [100_000] * 12
+
+
+def test_most_that_are_served_count_in_full() -> None:
+    gate, _ = fleet(CONTEXT, CONTEXT)
+    for turn in range(60):
+        lease = gate.choose(ask(OVER), 0.0)
+        if turn % 5 == 0:
+            refused(gate, lease)
+        else:
+            assert lease.queued_tokens == CONTEXT
+            served(gate, lease)
+
+
+def test_ordinary_clients_leave_nothing_behind() -> None:
+    gate, _ = fleet(131_072)
+    for number in range(50):
+        served(gate, gate.choose(ask(9_000, client=str(number)), 0.0))
+    assert not len(gate._refused_prompts._computed)
+
+
+def test_what_may_be_cut_is_not_refused() -> None:
+    def uncut(path: str = "/v1/completions", **fields: Any) -> bool:
+        body = msgspec.json.encode({"model": "m", "prompt": "a", **fields})
+        return peek(path, (), body, TokenEstimator()).uncut
+
+    assert uncut()
+    assert uncut(truncation="disabled", truncate_prompt_tokens=None)
+    assert not uncut(truncate_prompt_tokens=-1)
+    assert not uncut(truncate_prompt_tokens=10)
+    assert uncut(truncation="auto")
+    assert not uncut("/v1/responses", truncation="auto")
+    assert uncut("/v1/responses", truncate_prompt_tokens=10)
+    assert uncut("/v1/messages", truncation="auto", truncate_prompt_tokens=10)
+    assert not uncut("/v1/embeddings")
+    assert not uncut("/rerank")
+
+
+async def test_the_models_tell_their_context() -> None:
+    cards = b'{"id":"m","max_model_len":8},{"id":"n","max_model_len":9},{"id":"l"}'
+    cards += b',{"id":"o","max_model_len":"x"}'
+    _, contexts = await read_models(b'{"data":[' + cards + b"]}")
+    assert contexts == {"m": 8, "n": 9, None: 9}
+    assert (await read_models(b'{"data":[{"id":"m"}]}'))[1] == {}

@@ -1,0 +1,170 @@
+"""Who made a response: remembered within a limit and for a time, and asked first."""
+
+from random import Random
+
+import pytest
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import AdminState, Backend, State
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Gate, NoBackend, OwnerAway
+from penstock.balancing.lease import Reason
+from penstock.balancing.peek import peek
+from penstock.balancing.policies.least_tokens import LeastTokens
+from penstock.balancing.response_owners import ID_CHARS_MAX, KEPT_S, OWNERS_MAX, ResponseOwners
+from penstock.balancing.tokens import TokenEstimator
+
+JSON = [(b"content-type", b"application/json")]
+
+
+def test_the_oldest_go_at_the_limit() -> None:
+    owners = ResponseOwners()
+    for number in range(OWNERS_MAX):
+        owners.put(f"resp_{number}", "a", 0.0)
+    assert len(owners) == OWNERS_MAX
+    owners.put("resp_0", "b", 0.0)  # the same again is the youngest, not one more
+    owners.put("resp_new", "a", 0.0)
+    assert len(owners) == OWNERS_MAX
+    found = [owners.find(f"resp_{each}", 0.0) for each in (0, 1, 2, "new")]
+    assert found == ["b", None, "a", "a"]
+
+
+def test_a_time_later_they_are_forgotten_and_take_no_memory() -> None:
+    owners = ResponseOwners()
+    owners.put("resp_1", "a", 100.0)
+    owners.put("resp_2", "a", 101.0)
+    assert owners.find("resp_1", 99.9 + KEPT_S) == "a"
+    assert owners.find("resp_1", 100.0 + KEPT_S) is None
+    owners.put("resp_3", "a", 101.0 + KEPT_S)
+    assert len(owners) == 1
+
+
+def test_ids_that_nobody_could_ask_for_are_not_kept() -> None:
+    owners = ResponseOwners()
+    owners.put("r" * ID_CHARS_MAX, "a", 0.0)
+    owners.put("r" * (ID_CHARS_MAX + 1), "a", 0.0)
+    assert len(owners) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "response_id"),
+    [
+        ("/v1/responses", b'{"previous_response_id":"resp_1"}', "resp_1"),
+        ("/v1/responses", b'{"previous_response_id":null}', None),
+        ("/v1/responses", b'{"previous_response_id":7}', None),
+        ("/v1/responses", b"{}", None),
+        ("/v1/responses/resp_1", b"", "resp_1"),
+        ("/v1/responses/resp_1/cancel", b"", "resp_1"),
+        ("/v1/responses/resp_1/cancel", b"{}", "resp_1"),
+    ],
+)
+def test_what_a_request_refers_to(path: str, body: bytes, response_id: str | None) -> None:
+    assert peek(path, JSON, body, TokenEstimator()).response_id == response_id
+
+
+@pytest.fixture
+def backends() -> list[Backend]:
+    made = [Backend(name, "http://127.0.0.1:1") for name in "abc"]
+    for backend in made:
+        backend.state = State.READY
+    return made
+
+
+@pytest.fixture
+def gate(backends: list[Backend]) -> Gate:
+    fleet = Fleet((Pool("default", tuple(backends), LeastTokens()),))
+    return Gate(lambda: fleet, Random(1))
+
+
+ASK = Ask("/v1/responses/resp_1", response_id="resp_1")
+
+
+def test_its_backend_is_asked_whatever_its_load(gate: Gate, backends: list[Backend]) -> None:
+    gate.owners.put("resp_1", "b", 0.0)
+    leases = [gate.choose(ASK, 1.0) for _ in range(20)]
+    assert {lease.backend for lease in leases} == {backends[1]}
+    assert {lease.reason for lease in leases} == {Reason.AFFINITY}
+    assert gate.choose(ASK, KEPT_S).backend is not backends[1]
+
+
+def test_the_others_are_asked_when_it_has_failed(gate: Gate, backends: list[Backend]) -> None:
+    gate.owners.put("resp_1", "b", 0.0)
+    lease = gate.choose(ASK, 1.0, tried={backends[1]})
+    assert (lease.backend is not backends[1], lease.reason) == (True, Reason.COST)
+
+
+def test_nobody_is_asked_while_it_cannot_be(gate: Gate, backends: list[Backend]) -> None:
+    gate.owners.put("resp_1", "b", 0.0)
+    backends[1].state = State.EJECTED
+    with pytest.raises(NoBackend):
+        gate.choose(ASK, 1.0)
+    gate.choose(Ask("/v1/responses/other", response_id="other"), 1.0)
+    backends[1].doubted = True  # out on suspicion alone: it may well answer
+    assert gate.choose(ASK, 1.0).backend is backends[1]
+
+
+def test_a_drained_one_is_asked_for_what_it_has_and_no_more(
+    gate: Gate, backends: list[Backend]
+) -> None:
+    gate.owners.put("resp_1", "b", 0.0)
+    backends[1].admin_state = AdminState.DRAIN
+    polled = Ask("/v1/responses/resp_1", response_id="resp_1", engine=False)
+    assert gate.choose(polled, 1.0).backend is backends[1]
+    with pytest.raises(OwnerAway):
+        gate.choose(ASK, 1.0)
+    backends[1].admin_state = AdminState.MAINT
+    with pytest.raises(OwnerAway):
+        gate.choose(polled, 1.0)
+
+
+def test_one_that_left_the_fleet_is_nobody(gate: Gate, backends: list[Backend]) -> None:
+    gate.owners.put("resp_1", "gone", 0.0)
+    assert gate.choose(ASK, 1.0).backend in backends
+
+
+def test_who_may_hold_it_serves_the_model_fit_or_not(gate: Gate, backends: list[Backend]) -> None:
+    backends[0].models = {"m": b"{}"}
+    backends[1].models = {"other": b"{}"}
+    backends[2].state = State.EJECTED
+    assert gate.may_hold(Ask("/v1/responses", model="m")) == {backends[0], backends[2]}
+    assert gate.may_hold(ASK) == set(backends)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("others", "learns"),
+    [("none", True), ("without the model", True), ("ejected", True), ("one", False)],
+)
+def test_it_teaches_speed_where_nobody_else_could_serve_the_model(
+    stream: bool, others: str, learns: bool
+) -> None:
+    """Else a client could aim its slow requests at one backend, and make it look slow."""
+    fleet = [Backend(name, "http://127.0.0.1:1") for name in ("b0", "b1")][: 1 + (others != "none")]
+    for backend in fleet:
+        backend.state = State.READY
+        backend.models = {"m": b""}
+    if others == "without the model":
+        fleet[1].models = {"other": b""}
+    elif others == "ejected":
+        fleet[1].state = State.EJECTED
+    pool = Pool("default", tuple(fleet), LeastTokens())
+    gate = Gate(lambda: Fleet((pool,)), Random(3))
+    gate.owners.put("resp_1", "b0", 0.0)
+    for number in range(8):
+        now_s = 10.0 * number
+        ask = Ask(
+            "/",
+            prompt_tokens=1_000,
+            stream=stream,
+            max_tokens=10,
+            client=f"{number}",
+            model="m",
+            response_id="resp_1",
+        )
+        lease = gate.choose(ask, now_s)
+        assert lease.bound
+        lease.first_token(now_s + 0.5)
+        lease.tokens(10 if stream else 0)
+        lease.complete(now_s + 1.0, 10)
+    speeds = fleet[0].prefill_speed if stream else fleet[0].decode_speed
+    assert bool(speeds.recent.clients) == learns

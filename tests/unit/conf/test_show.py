@@ -1,0 +1,198 @@
+"""The effective configuration, the schema and the examples agree with the settings."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from penstock import conf
+from penstock.conf.document import read
+from penstock.conf.keypath import type_at
+from penstock.conf.load import load
+from penstock.conf.schema import schema
+from penstock.conf.settings import (
+    BackendSettings,
+    PoolSettings,
+    Settings,
+    TenantKeySettings,
+    TenantSettings,
+)
+from penstock.conf.show import render
+
+EXAMPLES = Path(conf.__file__).parent / "examples"
+SCHEMA_LINE = "# yaml-language-server: $schema=./penstock.schema.json\n"
+
+
+# -- show
+
+
+def test_each_line_has_its_origin(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "pools:\n  - name: chat\n    backends:\n      - {name: a, url: http://a}\n"
+    )
+    text = render(load(tmp_path / "c.yaml", {"PENSTOCK_LISTEN__PORT": "1"}, {"policy": "random"}))
+    assert text.startswith(
+        'listen:\n  host: "0.0.0.0"  # default\n  port: 1  # env PENSTOCK_LISTEN__PORT\n'
+    )
+    assert "  interval_s: 2  # default\n" in text
+    assert '  - name: "chat"  # file:2\n    policy: "random"  # flag --policy\n' in text
+    assert '      - name: "a"  # file:4\n        url: "http://a"  # file:4\n' in text
+
+
+def test_secrets_are_masked(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-hunter2")
+    environ = {
+        "PENSTOCK_ADMIN__TOKEN": "hunter2",
+        "PENSTOCK_POOLS": "[{name: p, backends: [{name: a, url: 'http://a'}]}]",
+        "PENSTOCK_POOLS__0__API_KEY_FILE": str(tmp_path / "key"),
+    }
+    text = render(load(None, environ, {}))
+    assert "hunter2" not in text
+    assert '  token: "***"  # env PENSTOCK_ADMIN__TOKEN\n' in text
+    assert '    api_key: "***"  # env PENSTOCK_POOLS__0__API_KEY_FILE\n' in text
+
+
+def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
+    environ = {
+        "PENSTOCK_POOLS": "[{name: '007', models: ['a$${b}', 'é\"\\', \"\\U0001f600\\u200b\"],"
+        " backends: [{name: a, url: 'http://a', weight: 1.5}]}]",
+        "PENSTOCK_PATHS": "['GET /a\"b', 'POST /c']",
+        "PENSTOCK_TIMEOUTS__TOTAL_S": "0.25",
+    }
+    loaded = load(None, environ, {})
+    text = render(loaded)
+    assert all(line.isprintable() for line in text.splitlines())
+    (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
+    assert load(tmp_path / "c.yaml", {}, {}).settings == loaded.settings
+
+
+# -- schema
+
+
+def test_the_committed_schema_is_the_generated_one() -> None:
+    text = (EXAMPLES / "penstock.schema.json").read_text(encoding="utf-8")
+    assert text == schema(), "write it again: penstock config schema"
+    assert text.endswith("}\n")
+
+
+def test_the_schema_knows_every_key_and_no_other() -> None:
+    sections = [json.loads(schema()), *json.loads(schema())["$defs"].values()]
+    mappings = [section for section in sections if section.get("type") == "object"]
+    assert len(mappings) == 17
+    assert all(section["additionalProperties"] is False for section in mappings)
+    keys = {key for section in mappings for key in section["properties"]}
+    assert keys == {path[-1] for path in key_paths(Settings)}
+
+
+def test_every_key_is_described() -> None:
+    for section in json.loads(schema())["$defs"].values():
+        for key, value in section.get("properties", {}).items():
+            assert "description" in value or "$ref" in value, key
+
+
+def fits(value: object, rule: dict[str, Any], root: dict[str, Any]) -> bool:
+    """Check a value by the few keywords of JSON Schema that ours uses."""
+    if "$ref" in rule:
+        return fits(value, root["$defs"][rule["$ref"].rpartition("/")[2]], root)
+    if "anyOf" in rule:
+        return any(fits(value, option, root) for option in rule["anyOf"])
+    kinds: dict[str, Any] = {
+        "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None),
+        "integer": int, "number": int | float,
+    }  # fmt: skip
+    if not isinstance(value, kinds[rule["type"]]):
+        return False
+    if isinstance(value, dict):
+        properties = rule["properties"]
+        return set(rule.get("required", [])) <= set(value) <= set(properties) and all(
+            fits(item, properties[key], root) for key, item in value.items()
+        )
+    if isinstance(value, list):
+        return len(value) >= rule.get("minItems", 0) and all(
+            fits(item, rule["items"], root) for item in value
+        )
+    if isinstance(value, str):
+        return re.search(rule.get("pattern", ""), value) is not None and (
+            value in rule.get("enum", [value])
+        )
+    if isinstance(value, int | float):
+        return bool(rule.get("minimum", value) <= value <= rule.get("maximum", value))
+    return True
+
+
+@pytest.mark.parametrize("name", ["minimal.yaml", "full.yaml"])
+def test_the_schema_takes_the_examples(name: str) -> None:
+    document = json.loads(schema())
+    tree = read((EXAMPLES / name).read_text(encoding="utf-8")).tree
+    assert fits(tree, document, document)
+
+
+@pytest.mark.parametrize(
+    ("keys", "taken"),
+    [
+        ({"listen": {"port": "${PORT:-8080}"}}, True),
+        ({"log": {"level": "${LEVEL}", "access": "${ACCESS}"}}, True),
+        ({"listen": {"port": "8080"}}, False),
+        ({"listen": {"prot": 8080}}, False),
+        ({"log": {"level": "loud"}}, False),
+        ({"paths": ["PUT /x"]}, False),
+    ],
+)
+def test_the_schema_takes_references_but_no_slips(keys: dict[str, object], taken: bool) -> None:
+    document = json.loads(schema())
+    tree = {"pools": [{"name": "p", "backends": [{"name": "a", "url": "http://a"}]}], **keys}
+    assert fits(tree, document, document) is taken
+
+
+# -- examples
+
+
+@pytest.mark.parametrize("name", ["minimal.yaml", "full.yaml"])
+def test_examples_load(name: str) -> None:
+    path = EXAMPLES / name
+    assert path.read_text(encoding="utf-8").startswith(SCHEMA_LINE)
+    assert load(path, {}, {}).settings.pools[0].name == "chat"
+
+
+def test_the_minimal_example_is_minimal() -> None:
+    assert len((EXAMPLES / "minimal.yaml").read_text(encoding="utf-8").splitlines()) <= 10
+
+
+def test_the_full_example_names_every_key_with_its_default() -> None:
+    loaded = load(EXAMPLES / "full.yaml", {}, {})
+    assert not [path for path, origin in loaded.origins.items() if origin == "default"]
+    settings = loaded.settings
+    pools = [
+        PoolSettings(
+            name=pool.name,
+            backends=tuple(BackendSettings(name=each.name, url=each.url) for each in pool.backends),
+        )
+        for pool in settings.pools
+    ]
+    assert settings == Settings(pools=tuple(pools))
+
+
+def test_other_parsers_read_the_examples_alike() -> None:
+    for path in EXAMPLES.glob("*.yaml"):
+        text = path.read_text(encoding="utf-8")
+        assert yaml.safe_load(text) == read(text, {}).tree
+
+
+def key_paths(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key of the settings, those of lists once."""
+    for key in section.model_fields:
+        yield (*path, key)
+        lists: dict[str, object] = {
+            "pools": PoolSettings,
+            "backends": BackendSettings,
+            "tenants": TenantSettings,
+            "keys": TenantKeySettings,
+        }
+        inner = lists.get(key) or type_at(section, (key,))
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from key_paths(inner, (*path, key))

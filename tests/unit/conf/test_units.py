@@ -1,0 +1,162 @@
+"""Durations and sizes with units at every key that names one: file, environment, flags, schema."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from pydantic import BaseModel
+
+from penstock.conf.issues import ConfigError
+from penstock.conf.keypath import KeyPath, keys_at, spell, type_at
+from penstock.conf.load import load
+from penstock.conf.schema import schema
+from penstock.conf.settings import Settings
+from penstock.conf.show import render
+from penstock.conf.units import plain, unit_of
+
+FLEET = 'pools: [{name: p, backends: [{name: a, url: "http://a:1"}]}]\n'
+BACKEND = {"backends": ["http://a:1"]}
+
+
+def told(text: str, tmp_path: Path) -> list[str]:
+    path = tmp_path / "conf.yaml"
+    path.write_text(FLEET + text)
+    with pytest.raises(ConfigError) as refused:
+        load(path, {}, {})
+    return [str(issue).replace(f"{tmp_path}/", "") for issue in refused.value.issues]
+
+
+def keys_with_units(path: KeyPath = ()) -> Iterator[KeyPath]:
+    for key in keys_at(Settings, path):
+        at = (*path, key)
+        wanted = type_at(Settings, at)
+        if isinstance(wanted, type) and issubclass(wanted, BaseModel):
+            yield from keys_with_units(at)
+        elif unit_of(key) is not None:
+            yield at
+
+
+def test_units_mean_what_they_say(tmp_path: Path) -> None:
+    path = tmp_path / "conf.yaml"
+    path.write_text(
+        FLEET
+        + "health: {interval_s: 2s, timeout_s: 500ms, slow_start_s: 1.5 m}\n"
+        "timeouts: {total_s: 1h, client_idle_s: 2min, first_byte_s_per_1k_tokens: 250ms}\n"
+        "limits: {body_bytes: 32MiB, bodies_bytes: 2 GB, head_bytes: 1e4}\n"
+        'drain: {grace_s: "5", timeout_s: 0.1d}\n'.replace('"5"', "5").replace("1e4", "64kB")
+    )
+    loaded = load(path, {}, {})
+    health, timeouts, limits = (
+        loaded.settings.health,
+        loaded.settings.timeouts,
+        loaded.settings.limits,
+    )
+    assert (health.interval_s, health.timeout_s, health.slow_start_s) == (2.0, 0.5, 90.0)
+    assert (timeouts.total_s, timeouts.client_idle_s) == (3600.0, 120.0)
+    assert timeouts.first_byte_s_per_1k_tokens == 0.25
+    assert (limits.body_bytes, limits.bodies_bytes) == (33_554_432, 2_000_000_000)
+    assert (limits.head_bytes, loaded.settings.drain.timeout_s) == (64_000, 8640.0)
+    shown = render(loaded)
+    assert "  body_bytes: 33554432  # file:4\n" in shown
+    assert "  timeout_s: 0.5  # file:2\n" in shown
+
+
+@pytest.mark.parametrize("text", ["0.1", ".5", "5.", "12.25", "-0.5", "7"])
+def test_a_number_without_a_unit_is_left_as_it_is(text: str) -> None:
+    assert plain(text, "s") is None
+    assert plain(text, "bytes") is None
+
+
+def read_at(path: KeyPath, environ: dict[str, str], flags: dict[str, object]) -> object:
+    """What the settings have at a path, None when they are refused."""
+    try:
+        node: object = load(None, environ, {**BACKEND, **flags}).settings
+    except ConfigError:
+        return None
+    for step in path:
+        node = getattr(node, str(step))
+    return node
+
+
+@pytest.mark.parametrize("path", list(keys_with_units()), ids=spell)
+def test_every_key_that_names_its_unit_takes_one(path: KeyPath) -> None:
+    """From the environment and by a flag; bounds leave one of two sizes."""
+    sizes = unit_of(str(path[-1])) == "bytes"
+    means = {"64KiB": 65_536, "1GiB": 2**30} if sizes else {"0.5s": 0.5, "1m": 60.0}
+    name = "PENSTOCK_" + "__".join(map(str, path)).upper()
+    taken = 0
+    for given, number in means.items():
+        by_name = read_at(path, {name: given}, {})
+        assert by_name in (number, None)
+        assert read_at(path, {}, {spell(path): given}) == by_name
+        taken += by_name is not None
+    assert taken
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "health: {interval_s: 2sec}",
+            'a duration such as 500ms (ms, s, m, min, h, d), got "2sec"',
+        ),
+        ("health: {interval_s: 2S}", 'h, d); did you mean s?, got "2S"'),
+        ("limits: {body_bytes: 32mib}", 'KiB, MiB, GiB); did you mean MiB?, got "32mib"'),
+        ("limits: {body_bytes: 2s}", "or a size such as 32MiB (B, kB, MB, GB, KiB, MiB, GiB), got"),
+        ("limits: {body_bytes: 1.0001KiB}", 'must be a whole number of bytes, got "1.0001KiB"'),
+        ("limits: {body_bytes: 1GiB8}", 'GiB), got "1GiB8"'),
+        ("drain: {timeout_s: 49h}", 'drain.timeout_s: must be at most 86400, got "49h"'),
+        ("drain: {grace_s: -5s}", 'must be at least 0, got "-5s"'),
+        ("drain: {grace_s: 1m30s}", '(ms, s, m, min, h, d), got "1m30s"'),
+        ("drain: {grace_s: ٣s}", "must be a number of seconds"),
+        ("health: {fall: 2s}", 'health.fall: must be a whole number, got "2s"'),
+        (f"drain: {{grace_s: {'9' * 400}s}}", "must be a number of seconds"),
+    ],
+)
+def test_a_wrong_unit_is_told_with_those_there_are(text: str, problem: str, tmp_path: Path) -> None:
+    (issue,) = told(text, tmp_path)
+    assert issue.startswith("conf.yaml:2: ")
+    assert problem in issue
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ('{"health": {"interval_s": "2s"}, "limits": {"memory_bytes": "1GiB"}}', True),
+        ('{"timeouts": {"total_s": "1h", "first_byte_s_per_1k_tokens": "250ms"}}', True),
+        ('{"x-fleet": [1, {"a": null}], "x-": 1}', True),
+        ('{"health": {"interval_s": "2MiB"}}', False),
+        ('{"limits": {"body_bytes": "32mb"}}', False),
+        ('{"health": {"fall": "2s"}}', False),
+        ('{"y-fleet": 1}', False),
+        ('{"health": {"x-probe": 1}}', False),
+    ],
+)
+def test_the_schema_takes_what_the_loader_takes(text: str, valid: bool, tmp_path: Path) -> None:
+    value = json.loads(text) | {"pools": [{"name": "p", "backends": [{"name": "a", "url": "u"}]}]}
+    assert Draft202012Validator(json.loads(schema())).is_valid(value) is valid
+    path = tmp_path / "conf.yaml"
+    path.write_text(json.dumps(value).replace('"u"', '"http://a"'))
+    if valid:
+        load(path, {}, {})
+    else:
+        with pytest.raises(ConfigError):
+            load(path, {}, {})
+
+
+def test_what_begins_with_x_is_free_for_anchors(tmp_path: Path) -> None:
+    path = tmp_path / "conf.yaml"
+    path.write_text(
+        "x-gpu: &gpu {weight: 2.0}\n"
+        "pools:\n  - name: p\n    backends:\n"
+        '      - {<<: *gpu, name: a, url: "http://a:1"}\n'
+    )
+    (backend,) = load(path, {}, {}).settings.pools[0].backends
+    assert backend.weight == 2.0
+    assert told("x-one: {anything: [goes]}\nX-two: 1\nhealth: {x-three: 1}\n", tmp_path) == [
+        "conf.yaml:3: X-two: unknown key; allowed here: " + ", ".join(Settings.model_fields),
+        "conf.yaml:4: health.x-three: unknown key; allowed here: "
+        + ", ".join(keys_at(Settings, ("health",))),
+    ]

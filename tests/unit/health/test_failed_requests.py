@@ -1,0 +1,180 @@
+"""Runs of failed requests: when they eject a backend, and what ends them."""
+
+import pytest
+
+from penstock.balancing.accusers import Cause
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import AdminState, State
+from penstock.balancing.lease import Lease
+from penstock.conf.settings import HealthSettings
+from penstock.health.machine import PROBATION_FALL, REQUESTS_FALL
+from penstock.health.probes import Outcome
+from tests.unit.health.watched import FAILING, HUNG, TIMEOUT, Scene
+
+# A row of failures that several clients met, or one alone, which only a probe can confirm.
+ONE_OR_MANY = pytest.mark.parametrize("client", ["", "10.0.0.1"], ids=["many", "one"])
+
+
+async def fail_in_a_row(scene: Scene, *, alone: bool) -> None:
+    """Enough to eject it: where one client met them, by a deep probe that fails too."""
+    if alone:
+        scene.ask.deep_is = FAILING
+    for _ in range(REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+    if alone:
+        assert scene.backend.fit
+        await scene.turn()
+
+
+@ONE_OR_MANY
+async def test_suspicion_never_takes_the_last_nor_more_than_half(client: str) -> None:
+    for count, others_out, state in (
+        (1, 0, State.SUSPECT),
+        (2, 0, State.EJECTED),
+        (2, 1, State.SUSPECT),
+        (4, 1, State.EJECTED),
+        (4, 2, State.SUSPECT),
+        (5, 2, State.SUSPECT),
+    ):
+        scene = Scene(count, client=client)
+        await scene.turn()
+        for peer in scene.peers[1 : 1 + others_out]:
+            peer.state = State.EJECTED
+        await fail_in_a_row(scene, alone=bool(client))
+        assert scene.backend.state is state, (count, others_out)
+
+
+async def test_peers_that_are_drained_cannot_stand_in() -> None:
+    scene = Scene()
+    await scene.turn()
+    for peer in scene.peers[1:]:
+        peer.admin_state = AdminState.DRAIN
+    for _ in range(REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+    assert scene.backend.state is State.SUSPECT
+
+
+@ONE_OR_MANY
+async def test_a_run_of_failures_ends_with_the_ejection_that_it_led_to(client: str) -> None:
+    scene = Scene(client=client)
+    await scene.turn()
+    await fail_in_a_row(scene, alone=bool(client))
+    assert scene.backend.state is State.EJECTED
+    scene.ask.deep_is = Outcome()
+    assert await scene.turn(2, step_s=20.0) is State.WARMING
+    assert await scene.turn(step_s=40.0) is State.READY
+    scene.lease().fail(scene.now_s)
+    scene.watch.requests_failed()
+    assert await scene.turn() is State.READY
+
+
+async def test_an_answered_request_ends_a_run_of_failures() -> None:
+    scene = Scene()
+    await scene.turn()
+    for _ in range(3):
+        for _ in range(REQUESTS_FALL - 1):
+            scene.lease().fail(scene.now_s)
+            scene.watch.requests_failed()
+        good = scene.lease()
+        good.first_token(scene.now_s)
+        good.complete(scene.now_s)
+    assert scene.backend.state is State.READY
+
+
+async def test_a_deep_pass_brings_back_no_row_that_a_whole_answer_ended() -> None:
+    """It was no client's doing, so that the pass itself clears nothing."""
+    scene = Scene()
+    await scene.turn()
+    scene.lease().fail(scene.now_s, cause=Cause.NO_REQUEST)
+    scene.watch.requests_failed(Cause.CLIENT)  # another's, which asks for the probe
+    good = scene.lease()
+    good.first_token(scene.now_s)
+    good.complete(scene.now_s)
+    asked = scene.ask.deep_asked
+    await scene.turn()
+    assert scene.ask.deep_asked > asked
+    assert scene.backend.failures_in_row == 0
+
+
+@ONE_OR_MANY
+async def test_streams_that_all_break_after_their_first_token_are_a_run_of_failures(
+    client: str,
+) -> None:
+    scene = Scene(client=client)
+    await scene.turn()
+    if client:
+        scene.ask.deep_is = FAILING
+    for _ in range(REQUESTS_FALL):
+        lease = scene.lease()
+        lease.first_token(scene.now_s)
+        lease.tokens(3)
+        assert lease.fail(scene.now_s)
+        scene.watch.requests_failed()
+    if client:
+        assert scene.backend.fit
+        await scene.turn()
+    assert scene.backend.state is State.EJECTED
+
+
+async def test_answers_that_need_no_engine_prove_nothing_of_it() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.deep_is = HUNG
+    scene.lease()
+    while await scene.turn(step_s=2.0) is not State.EJECTED:
+        tokenized = Lease(scene.backend, Ask("/tokenize", engine=False), scene.now_s)
+        tokenized.first_token(scene.now_s)
+        tokenized.complete(scene.now_s)
+        assert scene.ask.deep_asked < 5
+        assert scene.now_s < 1_030.0
+
+
+async def test_what_began_before_the_return_says_nothing_of_it() -> None:
+    scene = Scene()
+    await scene.turn()
+    old = [scene.lease() for _ in range(REQUESTS_FALL)]
+    scene.now_s += 1.0
+    scene.watch.certain("unreachable")
+    assert await scene.turn(2, step_s=1.0) is State.WARMING
+    assert not any(lease.fail(scene.now_s) for lease in old)
+    assert scene.backend.failures_in_row == 0
+    for _ in range(PROBATION_FALL):
+        assert scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+    assert scene.backend.state is State.EJECTED
+
+
+async def test_failing_requests_ask_for_a_deep_probe() -> None:
+    """Penalties keep further requests away, so five in a row may take long to come."""
+    scene = Scene(deep_interval_s=600.0)
+    await scene.turn()
+    for failures, asked in ((1, 0), (1, 1)):
+        for _ in range(failures):
+            scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+        await scene.turn(step_s=0.5)
+        assert scene.ask.deep_asked == asked
+    assert scene.backend.state is State.READY  # it passed
+
+
+async def test_peers_that_left_the_pool_cannot_stand_in() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.watch.reconfigure(scene.peers[:1], [], HealthSettings())
+    for _ in range(REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+    assert scene.backend.state is State.SUSPECT
+
+
+async def test_a_failed_probe_between_them_does_not_end_a_run_of_failures() -> None:
+    scene = Scene()
+    await scene.turn()
+    for number in range(REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+        scene.ask.live_is = TIMEOUT if number % 2 else Outcome()
+        await scene.turn()
+    assert scene.backend.state is State.EJECTED

@@ -1,0 +1,317 @@
+"""Answers to probes that are larger than any server's: told as that, and read by small steps."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from penstock.balancing.backend import Backend, State
+from penstock.conf.settings import HealthSettings
+from penstock.health import models, monitor, scrape
+from penstock.health.line import Answer, Overlong, Unheard
+from penstock.health.models import CARD_BYTES_MAX, MODELS_MAX, TURN_BYTES, read_models
+from penstock.health.probes import Prober
+from penstock.health.questions import BODY_BYTES_MAX, Questions
+from penstock.health.scrape import METRICS_BYTES_MAX, SERIES_MAX, TooLarge, read_report
+from penstock.health.shortage import Shortage, has_way
+from penstock.health.watch import Watch
+from penstock.proxy.errors.backend import ConnectFailed, ConnectionRefused, NoPorts
+from penstock.proxy.wire.host import Names
+from penstock.proxy.wire.pool import ConnectionPool, NoDescriptors
+
+MIB = 1_048_576
+SERIES = b"vllm:num_requests_running{} 1\n"
+CARDS = {
+    "one card": b'{"data":[{"id":"m","x":[' + b"[]," * 20_000 + b"0]}]}",
+    "lists in a card": b'{"data":[{"id":"m","x":[' + b"[]," * 340_000 + b"0]}]}",
+    "cards": b'{"data":[' + b"{}," * 340_000 + b"{}]}",
+    "a text": b'{"data":[{"id":"' + b"m" * MIB + b'"}]}',
+}
+
+
+class Told(Questions):
+    """Whatever is asked, this is the answer, cut where a line would cut it."""
+
+    def __init__(self, answer: bytes | OSError) -> None:
+        self._answer = answer
+
+    async def get(self, path: bytes, limit_bytes: int = BODY_BYTES_MAX) -> Answer:
+        if isinstance(self._answer, OSError):
+            raise self._answer
+        body = self._answer
+        return Answer(200, body[:limit_bytes], whole=len(body) <= limit_bytes)
+
+
+async def ready(answer: bytes | OSError) -> str:
+    return (await Prober(Told(answer)).ready(1.0)).reason
+
+
+@pytest.mark.parametrize("kind", CARDS)
+async def test_a_list_of_models_that_is_too_large_is_told(kind: str) -> None:
+    assert await ready(CARDS[kind]) == "too_large"
+
+
+async def test_an_answer_without_end_is_told() -> None:
+    assert await ready(Overlong()) == "too_large"
+    assert await ready(b'{"data":[{"id":"m"}]}' + b" " * MIB) == "too_large"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"data":[{"id":"m","x":' + b"[" * 500_000 + b"]" * 500_000 + b"}]}",
+        b'{"data":[{"id":"m","x":' + b"[" * 900 + b"]" * 900 + b"}]}",
+        b'{"data":[{"id":"m","x":' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}]}",
+        b'{"data":[{"id":"\xff"}]}',
+        b'{"data":[{"id":1}]}',
+        b'{"data":[[]]}',
+        b'{"data":[]}',
+        b'{"data":{}}',
+        b"[]",
+        b"",
+    ],
+)
+async def test_what_is_no_list_of_models_is_none(body: bytes) -> None:
+    assert await ready(body) == "no_models"
+
+
+async def turns_of(step: Callable[[], None]) -> None:
+    """Call `step` in each turn of the loop, for ever."""
+    while True:
+        step()
+        await asyncio.sleep(0)
+
+
+async def test_so_much_of_the_cards_is_decoded_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded = [0]
+    read_card = models._read_card
+
+    def counted(card: bytes, listed: dict[str, bytes], contexts: dict[str | None, int]) -> None:
+        decoded[-1] += len(card)
+        read_card(card, listed, contexts)
+
+    monkeypatch.setattr(models, "_read_card", counted)
+    other = asyncio.create_task(turns_of(lambda: decoded.append(0)))
+    card = b'{"id":"%%d","x":"%b"}' % (b"x" * 500)
+    body = b'{"data":[' + b",".join(card % number for number in range(2_000)) + b"]}"
+    listed, _ = await read_models(body)
+    other.cancel()
+    assert len(listed) == MODELS_MAX
+    assert sum(decoded) > MODELS_MAX * 500
+    assert max(decoded) <= TURN_BYTES
+    assert TURN_BYTES <= CARD_BYTES_MAX
+
+
+async def test_of_metrics_one_name_is_read_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[set[bytes]] = [set()]
+    samples = scrape._samples
+
+    def counted(text: bytes, name: bytes) -> list[tuple[bytes, float]]:
+        names[-1].add(name)
+        return samples(text, name)
+
+    monkeypatch.setattr(scrape, "_samples", counted)
+    other = asyncio.create_task(turns_of(lambda: names.append(set())))
+    report = await read_report(SERIES + b"# \n" * 600_000, 0.0, 0)
+    other.cancel()
+    assert report is not None
+    assert report.running == 1
+    assert max(map(len, names)) == 1
+    assert len(set[bytes]().union(*names)) == 8
+
+
+async def test_more_series_than_a_server_has_are_not_read() -> None:
+    report = await read_report(SERIES * SERIES_MAX, 0.0, 0)
+    assert report is not None
+    assert report.running == SERIES_MAX
+    with pytest.raises(TooLarge):
+        await read_report(SERIES * (SERIES_MAX + 1), 0.0, 0)
+    with pytest.raises(TooLarge):
+        await read_report(SERIES.replace(b"1", b"x") * (SERIES_MAX + 1), 0.0, 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [SERIES * (METRICS_BYTES_MAX // 30), SERIES + b"#" * METRICS_BYTES_MAX, Overlong()],
+)
+async def test_metrics_that_are_too_large_are_told_once(
+    answer: bytes | OSError, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = Backend("b0", "http://b0")
+    backend.state = State.READY
+    watch = Watch(backend, [backend], (), HealthSettings(), Random(1))
+    for _ in range(3):
+        await monitor._read_report(Told(answer), backend, watch, 1.0)
+    assert backend.report is None
+    assert backend.state is State.READY
+    assert watch.last_probes["metrics"].reason == "too_large"
+    assert len(caplog.records) == 1
+    assert await Prober(Told(answer)).report(1.0, 0.0) is None
+
+
+async def test_metrics_that_are_read_again_are_no_longer_told_as_too_large(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backend = Backend("b0", "http://b0")
+    backend.state = State.READY
+    watch = Watch(backend, [backend], (), HealthSettings(), Random(1))
+    for times in (1, 2):
+        await monitor._read_report(Told(Overlong()), backend, watch, 1.0)
+        await monitor._read_report(Told(Unheard()), backend, watch, 1.0)  # tells nothing new
+        assert "metrics" in watch.last_probes
+        assert caplog.text.count("metrics are too large") == times
+        await monitor._read_report(Told(SERIES), backend, watch, 1.0)
+        assert "metrics" not in watch.last_probes
+    assert backend.report is not None
+
+
+NO_ADDRESS = OSError(errno.EADDRNOTAVAIL, "")
+
+
+class Lacks(Questions):
+    """Connects to addresses that fail so."""
+
+    tls = None
+
+    def __init__(self, *errors: OSError, way: bool = False) -> None:
+        self._way = way
+        self._errors = {f"10.0.0.{number}": error for number, error in enumerate(errors)}
+        super().__init__("http://b0", self)
+
+    @property
+    def host(self) -> "Lacks":
+        return self
+
+    async def addresses(self) -> list[str]:
+        return list(self._errors)
+
+    def has_way(self, _: str) -> bool:
+        return self._way
+
+    async def connect(self, address: str, _: asyncio.Protocol) -> None:
+        raise self._errors[address]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+async def test_what_we_lack_ourselves_is_no_answer_of_a_backend(number: int) -> None:
+    own = OSError(number, "")
+    outcome = await Prober(Lacks(own, own)).live(1.0)
+    assert (outcome.own, outcome.reason) == (True, errno.errorcode[number])
+    outcome = await Prober(Lacks(own, TimeoutError())).live(1.0)
+    assert (outcome.own, outcome.reason) == (False, "unreachable")
+    outcome = await Prober(Lacks(ConnectionRefusedError())).live(1.0)
+    assert (outcome.own, outcome.certain) == (False, True)
+
+
+async def test_no_way_to_an_address_is_the_destinations() -> None:
+    """No IPv6 here: other backends may be reached all the same."""
+    outcome = await Prober(Lacks(NO_ADDRESS)).live(1.0)
+    assert (outcome.own, outcome.certain, outcome.reason) == (False, False, "unreachable")
+    outcome = await Prober(Lacks(NO_ADDRESS, ConnectionRefusedError())).live(1.0)
+    assert (outcome.own, outcome.certain) == (False, True)
+
+
+async def test_no_port_left_toward_an_address_says_nothing_of_the_backend() -> None:
+    """Whatever its other addresses say: this one may be the one that answers."""
+    for errors in (
+        [NO_ADDRESS],
+        [NO_ADDRESS, ConnectionRefusedError()],
+        [ConnectionRefusedError(), NO_ADDRESS],
+    ):
+        outcome = await Prober(Lacks(*errors, way=True)).live(1.0)
+        assert (outcome.own, outcome.certain) == (True, False)
+        assert outcome.reason == "EADDRNOTAVAIL"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOBUFS, errno.EAGAIN])
+def test_what_we_lack_to_ask_for_a_way_says_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, "")
+
+    monkeypatch.setattr(socket, "socket", fail)
+    assert has_way("10.0.0.1")
+
+
+class Dials:
+    """A pool of connections to a name with several addresses, each of which does as told."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, way: bool = False, **errors: OSError | None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+
+        async def look_up(_: str) -> list[str]:
+            return list(errors)
+
+        async def connect(_: socket.socket, where: tuple[str, int]) -> None:
+            self.tried.append(where[0])
+            error = errors[where[0]]
+            if error is not None:
+                raise error
+
+        async def open_on(_: object, *, sock: socket.socket) -> None:
+            sock.close()
+
+        monkeypatch.setattr(loop, "sock_connect", connect)
+        monkeypatch.setattr(loop, "create_connection", open_on)
+        self.tried: list[str] = []
+        self.pool = ConnectionPool(
+            loop, "http://b0:8000", connect_timeout_s=1, names=Names(look_up, has_way=lambda _: way)
+        )
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOBUFS])
+async def test_a_dial_that_we_cannot_make_is_no_fault_of_a_backend(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    own = OSError(number, "")
+    with pytest.raises(NoDescriptors):
+        await Dials(monkeypatch, first=own, second=own).pool.dial()
+    dials = Dials(monkeypatch, first=own, second=None)
+    for _ in range(2):
+        await dials.pool.dial()
+    assert dials.tried == ["first", "second"] * 2  # nor are its addresses put in another order
+
+
+async def test_a_dial_without_a_way_to_the_address_can_be_tried_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConnectFailed) as failed:
+        await Dials(monkeypatch, first=NO_ADDRESS).pool.dial()
+    assert failed.value.retryable
+    assert failed.value.suspicious
+    assert not isinstance(failed.value, ConnectionRefused)
+    with pytest.raises(ConnectionRefused):
+        await Dials(monkeypatch, first=NO_ADDRESS, second=ConnectionRefusedError()).pool.dial()
+
+
+async def test_a_dial_without_a_port_is_tried_elsewhere_and_accuses_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for errors in ({"first": NO_ADDRESS}, {"first": NO_ADDRESS, "second": TimeoutError()}):
+        with pytest.raises(NoPorts) as failed:
+            await Dials(monkeypatch, way=True, **errors).pool.dial()
+        assert (failed.value.retryable, failed.value.suspicious) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EMFILE, "see ulimit -n"),
+        (errno.ENOBUFS, "kernel's memory"),
+        (errno.EADDRNOTAVAIL, "see net.ipv4.ip_local_port_range"),
+    ],
+)
+def test_what_we_lack_is_told_with_where_to_look(
+    caplog: pytest.LogCaptureFixture, number: int, hint: str
+) -> None:
+    Shortage().tell(errno.errorcode[number], 0.0)
+    assert hint in caplog.text
+    assert caplog.text.count("see ") == 1

@@ -1,0 +1,51 @@
+"""What stands at `/` of the admin port is what the port has, and the page tells the same."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any, cast
+
+from penstock.proxy.admin import server as admin
+from penstock.proxy.admin.index import INDEX
+from penstock.proxy.admin.server import Admin
+from penstock.proxy.errors.own import Draining
+
+ROOT = Path(__file__).resolve().parents[4]
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+
+
+class _Any:
+    """Stands for whatever is not asked before a request comes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return "localhost" if name == "host" else 1 if name == "body_bytes" else _Any()
+
+
+def told() -> set[tuple[str, str]]:
+    return set(re.findall(r"^(GET|POST) +(/\S*)", INDEX, re.MULTILINE))
+
+
+def test_every_route_is_told() -> None:
+    unused = cast("Any", _Any())
+    routes = set()
+    for route in Admin(unused, unused, unused, unused, unused).application().router.routes():
+        assert route.resource is not None
+        if route.method != "HEAD":
+            routes.add((route.method, route.resource.canonical.replace("{name}", "NAME")))
+    states = {(method, path.replace("{state}", "drain")) for method, path in routes}
+    assert states - {("GET", "/")} == told() - {("POST", "/api/v1/backends/NAME/maint")}
+
+
+def test_every_path_is_in_the_page() -> None:
+    rows = set(re.findall(r"^\| `(GET|POST) (/\S*)` \|", PAGE, re.MULTILINE))
+    ready = ("POST", "/api/v1/backends/NAME/ready")
+    assert rows == told() | {("GET", "/"), ready}
+
+
+def test_every_error_is_in_the_page() -> None:
+    """With its status, as the source answers it."""
+    source = inspect.getsource(admin)
+    given = set(re.findall(r"_error(?:_of)?\(\s*(\d+),\s*\"(\w+)\"", source))
+    given.add((str(Draining.status), Draining.code))
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE, re.MULTILINE)
+    assert {(status, code) for code, status in rows} == given

@@ -1,0 +1,127 @@
+"""Connections to the admin port: how many there may be, and who gives way."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from penstock.proxy.admin.visitors import HEAD_S, REQUEST_S, VISITORS_MAX, Visitors
+from tests.unit.proxy.wire.transport import Transport
+
+
+class Timer:
+    def __init__(self, at_s: float, call: Callable[[], None]) -> None:
+        self.at_s = at_s
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Handler(asyncio.Protocol):
+    """What a connection is passed on to."""
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.seen.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.seen.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.seen.append("lost")
+
+
+class Door:
+    """A port with a clock of the test's."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.timers: list[Timer] = []
+        self.handlers: list[Handler] = []
+        self.visitors = Visitors(self._handler, self._later)
+
+    def come(self) -> tuple[asyncio.Protocol, Transport]:
+        visitor, transport = self.visitors(), Transport()
+        visitor.connection_made(transport)
+        return visitor, transport
+
+    def wait(self, time_s: float) -> None:
+        self.now_s += time_s
+        due = [each for each in self.timers if each.at_s <= self.now_s]
+        self.timers = [each for each in self.timers if each.at_s > self.now_s]
+        for timer in due:
+            if not timer.cancelled:
+                timer.call()
+
+    def _handler(self) -> Handler:
+        self.handlers.append(Handler())
+        return self.handlers[-1]
+
+    def _later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(self.now_s + delay_s, call))
+        return self.timers[-1]
+
+
+def test_the_longest_idle_gives_way() -> None:
+    door = Door()
+    _, first = door.come()
+    door.visitors.begin(door.handlers[0])
+    _, second = door.come()
+    others = [door.come()[1] for _ in range(VISITORS_MAX - 2)]
+    assert not any(each.closed for each in (first, second, *others))
+    _, newest = door.come()
+    assert [first.closed, second.closed, newest.closed] == [False, True, False]
+    door.visitors.end(door.handlers[0])  # idle, but not for the longest time
+    door.come()
+    assert (first.closed, others[0].closed) == (False, True)
+    for _ in range(1_000):
+        door.come()
+    assert len(door.visitors._all) == VISITORS_MAX
+
+
+def test_where_all_ask_the_newest_is_turned_away() -> None:
+    door = Door()
+    came = [door.come()[1] for _ in range(VISITORS_MAX)]
+    for handler in door.handlers:
+        door.visitors.begin(handler)
+    visitor, newest = door.come()
+    assert newest.closed
+    visitor.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    visitor.connection_lost(None)
+    assert len(door.handlers) == len(door.visitors._all) == VISITORS_MAX
+    assert not any(each.closed for each in came)
+    door.wait(REQUEST_S)
+    assert all(each.closed for each in came)
+    assert len(door.visitors._all) == 0
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTT"])
+def test_a_head_must_come_soon(begun: bytes) -> None:
+    door = Door()
+    visitor, transport = door.come()
+    door.wait(HEAD_S / 2)
+    if begun:
+        visitor.data_received(begun)
+    door.wait(HEAD_S / 2)
+    assert transport.closed
+
+
+def test_one_that_has_asked_may_rest_and_ask_again() -> None:
+    door = Door()
+    visitor, transport = door.come()
+    (handler,) = door.handlers
+    for _ in range(3):
+        visitor.data_received(b"GET /metrics HTTP/1.1\r\n\r\n")
+        door.visitors.begin(handler)
+        door.visitors.end(handler)
+        door.wait(60.0)
+    assert len(door.visitors._all) == 1
+    visitor.data_received(b"GET")
+    door.wait(HEAD_S)
+    assert transport.closed
+    visitor.connection_lost(None)
+    assert (handler.seen[0], handler.seen[-1]) == ("made", "lost")

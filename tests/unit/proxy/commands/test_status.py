@@ -1,0 +1,65 @@
+"""What `penstock status` says beside the table, from the listing of a real backend."""
+
+from penstock.balancing.backend import AdminState, State
+from penstock.health.probes import Outcome
+from penstock.proxy.admin.listing import describe
+from penstock.proxy.commands.status import ejected_of
+from tests.unit.health.watched import HUNG, REFUSED, Scene
+
+
+def told(scene: Scene) -> list[str]:
+    watch = scene.watch
+    return ejected_of(
+        [describe(scene.backend, watch.last_probes, scene.now_s, to_return=watch.to_return())]
+    )
+
+
+async def ejected_twice() -> Scene:
+    """The second ejection has a waiting time of about 10 s."""
+    scene = Scene()
+    await scene.turn()
+    scene.watch.certain("unreachable")
+    assert await scene.turn(2) is State.WARMING
+    scene.ask.live_is = REFUSED
+    assert await scene.turn() is State.EJECTED
+    return scene
+
+
+async def test_an_ejected_backend_that_answers_again_tells_what_it_waits_for() -> None:
+    scene = await ejected_twice()
+    assert told(scene) == []  # its probes fail: the reason says why
+    scene.ask.live_is = Outcome()
+    scene.ask.deep_is = HUNG
+    begins = "b0 answers its probes again. Before it returns: "
+    said = []
+    for step_s in (0.0, 4.0, 30.0):
+        assert await scene.turn(step_s=step_s) is State.EJECTED
+        said += told(scene)
+    assert said == [
+        f"{begins}1 more passed probe, 11 s of its waiting time, a passed deep probe.",
+        f"{begins}7 s of its waiting time, a passed deep probe.",
+        f"{begins}a passed deep probe.",
+    ]
+    scene.ask.deep_is = Outcome()
+    assert await scene.turn() is State.WARMING
+    assert told(scene) == []
+
+
+async def test_nothing_is_awaited_of_a_backend_in_maintenance() -> None:
+    scene = await ejected_twice()
+    scene.ask.live_is = Outcome()
+    await scene.turn()
+    assert told(scene)
+    scene.backend.admin_state = AdminState.MAINT
+    assert told(scene) == []
+
+
+async def test_a_backend_that_is_ejected_on_suspicion_may_still_serve() -> None:
+    scene = Scene()
+    await scene.turn()
+    scene.ask.deep_is = HUNG
+    assert await scene.turn(12, step_s=10.0) is State.EJECTED
+    begins = "b0 is ejected on suspicion only."
+    assert any(line.startswith(begins) for line in told(scene))
+    scene.watch.certain("unreachable")
+    assert not any(line.startswith(begins) for line in told(scene))

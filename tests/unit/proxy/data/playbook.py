@@ -1,0 +1,359 @@
+"""The data path as a play: what clients and backends do goes in, lines of what happened come out.
+
+All of it is real but the wires and the clock. A test says who does what, moves the time by hand and
+compares what happened line by line; nothing sleeps, and no socket is opened.
+"""
+
+import asyncio
+import errno
+import os
+import re
+from random import Random
+from typing import Any, Final
+
+from penstock.balancing.accusers import Cause
+from penstock.balancing.backend import Backend, State
+from penstock.conf.settings import Settings
+from penstock.proxy.data.configuration import configure, draft
+from penstock.proxy.data.listener import ClientConnection
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.errors.backend import BackendError
+from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.wire.host import Names
+from tests.e2e.raw_backend import LENGTH
+
+# Turns of the loop in which everything that follows from one event has happened.
+TURNS: Final = 12
+STEP_S: Final = 0.05
+REFUSED: Final = errno.ECONNREFUSED
+_TOLD: Final = re.compile(
+    rb'"content":"([^"]+)"|"text":"([^"]+)"|(\[DONE\])|: (ping)|"code":"(\w+)"'
+)
+
+
+def chat(*fields: str, stream: bool = True, head: bytes = b"") -> bytes:
+    """A client's request; `fields` are further members of its body."""
+    members = ['"messages":[{"role":"user","content":"x"}]', *fields]
+    members += ['"stream":true'] * stream
+    body = b"{%b}" % ",".join(members).encode()
+    line = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + head
+    return line + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+        len(body),
+        body,
+    )
+
+
+STREAM: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+END: Final = b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def token(text: str) -> bytes:
+    """One event with one token."""
+    return chunk(
+        b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
+        % text.encode()
+    )
+
+
+COMMENT: Final = chunk(b": is loading\n\n")
+DONE: Final = chunk(b"data: [DONE]\n\n")
+ERROR: Final = chunk(b'data: {"error":{"message":"no","code":500}}\n\n')
+
+
+def plain(status: str, body: bytes = b"{}", *fields: bytes) -> bytes:
+    """An answer with a length."""
+    head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\n" % status.encode()
+    lines = b"".join(field + b"\r\n" for field in fields)
+    return head + lines + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def text(text: str) -> bytes:
+    """A plain answer with this text."""
+    return plain("200 OK", b'{"choices":[{"text":"%b"}]}' % text.encode())
+
+
+def told(data: bytes) -> str:
+    """What an end user would see of it, and the codes of errors."""
+    found = [b"".join(groups).decode() for groups in _TOLD.findall(data)]
+    return " ".join(found) or f"{len(data)} bytes"
+
+
+class _Wire(asyncio.Transport):
+    """One side of a connection: tells the play what is written to it and how it ends."""
+
+    def __init__(self, play: "Play", name: str, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._play = play
+        self._name = name
+        self.protocol = protocol
+        self.written = b""
+        self.unsent_bytes = 0
+        self.closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("192.0.2.7", 1) if name == "peername" else self._play.socket
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+    def is_reading(self) -> bool:
+        return True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self._play.happens(f"{self._name} is not read")
+
+    def resume_reading(self) -> None:
+        self._play.happens(f"{self._name} is read again")
+
+    def write(self, data: Any) -> None:
+        assert not self.closed
+        self.written += bytes(data)
+        self._say(bytes(data))
+
+    def _say(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._end("closed")
+
+    def abort(self) -> None:
+        self._end("dropped")
+
+    def _end(self, how: str) -> None:
+        if not self.closed:
+            self.closed = True
+            self._play.happens(f"{self._name} {how}")
+            self._play.loop.call_soon(self.protocol.connection_lost, None)
+
+    # What the other side does -------------------------------------------------------------
+
+    def sends(self, *data: bytes) -> None:
+        """All in one read."""
+        self.protocol.data_received(b"".join(data))
+        self._play.turns()
+
+    def closes(self) -> None:
+        """A FIN: the whole connection ends."""
+        if not self.protocol.eof_received() and not self.closed:
+            self.closed = True
+            self._play.loop.call_soon(self.protocol.connection_lost, None)
+        self._play.turns()
+
+    def resets(self) -> None:
+        self.closed = True
+        self.protocol.connection_lost(ConnectionResetError())
+        self._play.turns()
+
+
+class Client(_Wire):
+    """A client's end."""
+
+    def __init__(self, play: "Play", connection: ClientConnection) -> None:
+        super().__init__(play, "client", connection)
+        self.connection = connection
+
+    def fills(self) -> None:
+        """It takes nothing more for now."""
+        self.unsent_bytes = 300_000
+        self.connection.pause_writing()
+        self._play.turns()
+
+    def drains(self) -> None:
+        """It has taken everything."""
+        self.unsent_bytes = 0
+        self.connection.resume_writing()
+        self._play.turns()
+
+    def _say(self, data: bytes) -> None:
+        says = []
+        if data.startswith(b"HTTP/1.1 "):
+            head, _, data = data.partition(b"\r\n\r\n")
+            says.append(head[9:12].decode())
+        whole = data.endswith(END)
+        data = data.removesuffix(END)
+        if data:
+            says.append(told(data))
+        says += ["end"] * whole
+        self._play.happens("client got " + ", ".join(says))
+
+
+class Upstream(_Wire):
+    """A backend's end of one connection."""
+
+    body = b""  # of the last request
+
+    def _say(self, data: bytes) -> None:
+        written = self.written
+        end = written.find(b"\r\n\r\n")
+        match = LENGTH.search(written, 0, end + 2)
+        if end > 0 and len(written) == end + 4 + (int(match[1]) if match else 0):
+            self.body = written[end + 4 :]
+            self.written = b""
+            self._play.happens(f"{self._name} got {written.split()[0].decode()}")
+
+
+class _First(Random):
+    """Of equal backends it draws the first."""
+
+    def random(self) -> float:
+        return 0.9
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Its time is moved by hand; whether a dial succeeds is the play's to say."""
+
+    def __init__(self, play: "Play") -> None:
+        super().__init__()
+        self._play = play
+        self.now_s = 1_000.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        await self._play.dialed(address[0])
+
+    async def create_connection(self, factory: Any, *where: Any, **how: Any) -> Any:  # type: ignore[override]
+        how["sock"].close()
+        return self._play.opened(factory())
+
+
+class Play:
+    """A data plane between one client and backends b1, b2 …
+
+    `down`: by the name of a backend, the error number with which its dials fail.
+    """
+
+    def __init__(self, backends: int = 2, **settings: Any) -> None:
+        self.loop = Loop(self)
+        self.lines: list[str] = []
+        self.down: dict[str, int | None] = {}  # None: no answer
+        self.socket = _Socket()
+        self._dialing = ""
+        self._upstream: dict[str, Upstream] = {}
+        names = [f"b{number}" for number in range(1, backends + 1)]
+        listed = [
+            {"name": name, "url": f"http://10.0.0.{number}:1"}
+            for number, name in enumerate(names, 1)
+        ]
+        pool = {"name": "p", "policy": "round_robin", "backends": listed}
+        asked = Settings.model_validate({"pools": [pool], "log": {"access": False}} | settings)
+        now = self.loop.time
+        reachable = Names(has_way=lambda _: True)
+        configuration = configure(draft(asked, {}, None), self.loop, reachable, now=now)
+        self.backends = configuration.fleet.backends
+        for backend in self.backends:
+            backend.state = State.READY
+        self.metrics = Metrics(["p"])
+        self.plane = DataPlane(
+            configuration,
+            loop=self.loop,
+            rng=_First(),
+            metrics=self.metrics,
+            on_failure=self._failed,
+            now=now,
+        )
+        self._counted: dict[tuple[str, int], int] = {}
+        self.client = self.connects()
+
+    def close(self) -> None:
+        """The end of a test: nothing may be left."""
+        if not self.client.closed:
+            self.client.closes()
+        self.turns()
+        assert all(backend.own.idle for backend in self.backends), "a lease was not given back"
+        assert not self.plane.clients
+        assert not self.plane.bodies.held_bytes
+        self.socket.close()
+        self.loop.close()
+
+    def connects(self) -> Client:
+        """One more client."""
+        connection = ClientConnection(self.plane)
+        client = Client(self, connection)
+        connection.connection_made(client)
+        return client
+
+    def happens(self, line: str) -> None:
+        self.lines.append(line)
+
+    def happened(self) -> list[str]:
+        """What happened since the last call, and which requests were counted."""
+        for pool in self.metrics.pools.values():
+            for key, count in pool.requests.items():
+                if count > self._counted.get(key, 0):
+                    self._counted[key] = count
+                    self.happens(f"counted {key[1]} {key[0] or 'nobody'}")
+        lines, self.lines = self.lines, []
+        return lines
+
+    def turns(self) -> None:
+        """Let everything happen that follows from what has happened."""
+        self.loop.run_until_complete(_turns())
+
+    def passes(self, time_s: float) -> None:
+        """Time passes."""
+        until_s = self.loop.now_s + time_s
+        while self.loop.now_s < until_s:
+            self.loop.now_s = min(until_s, self.loop.now_s + STEP_S)
+            self.turns()
+
+    def __getitem__(self, name: str) -> Upstream:
+        """The youngest connection to a backend."""
+        return self._upstream[name]
+
+    async def dialed(self, address: str) -> None:
+        name = "b" + address.rpartition(".")[2]
+        self.happens(f"{name} dialed")
+        if name in self.down:
+            error = self.down[name]
+            if error is None:
+                await asyncio.Event().wait()
+            assert error is not None
+            raise OSError(error, "")
+        self._dialing = name
+
+    def opened(self, protocol: asyncio.Protocol) -> tuple[Upstream, asyncio.Protocol]:
+        upstream = self._upstream[self._dialing] = Upstream(self, self._dialing, protocol)
+        protocol.connection_made(upstream)
+        return upstream, protocol
+
+    def _failed(self, backend: Backend, error: BackendError, cause: Cause) -> None:
+        self.happens(f"{backend.name} failed: {error.reason}")
+
+
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+class _Socket:
+    """Of a wire, which has none: nothing ever comes on it unseen."""
+
+    def __init__(self) -> None:
+        self._ends = os.pipe()
+
+    def setsockopt(self, *option: object) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return self._ends[0]
+
+    def close(self) -> None:
+        for end in self._ends:
+            os.close(end)

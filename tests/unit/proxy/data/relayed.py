@@ -1,0 +1,109 @@
+"""An answer on its way through a relay, and what vLLM makes answers of."""
+
+from time import monotonic
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.lease import Lease
+from penstock.proxy.data.answer import Answer
+from penstock.proxy.data.event_relay import EventRelay
+from penstock.proxy.data.relay import JsonRelay, Passage, Relay
+from penstock.proxy.dialects import CHAT, Dialect
+from penstock.proxy.errors.backend import BackendError
+from penstock.proxy.telemetry.metrics import ITL_S, Histogram
+from penstock.proxy.wire.heads import parse_request_head, parse_response_head
+from tests.unit.proxy.wire.transport import Transport, dechunked
+
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8"
+JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json"
+
+
+def chat(text: bytes, finish: bytes = b"null", index: int = 0) -> bytes:
+    return (
+        b'data: {"id":"c","choices":[{"index":%d,"delta":{"content":"%b"},'
+        b'"logprobs":null,"finish_reason":%b}]}\n\n' % (index, text, finish)
+    )
+
+
+USAGE = (
+    b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":7,"total_tokens":10,'
+    b'"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+ROLE = chat(b"").replace(b'{"content"', b'{"role":"assistant","content"')
+DRAINING = b"cannot schedule new futures after shutdown"
+ERROR = b'data: {"error": {"message": "busy", "type": "Service Unavailable", "code": 503}}\n\n'
+DEAD = ERROR.replace(b"busy", b"EngineCore encountered an issue.").replace(b"503", b"500")
+# Text that looks like framing, escaped as JSON must have it, and bytes of several per character.
+TOKENS = [
+    chat(b""),
+    chat(rb"data: [DONE]\n\n"),
+    chat(rb"\"finish_reason\":null \"choices\":[]"),
+    chat("é 河 🚀".encode()),
+    chat(b"end", b'"length"'),
+]
+
+
+class Request:
+    """An answer on its way through a relay."""
+
+    def __init__(
+        self,
+        dialect: Dialect = CHAT,
+        *,
+        hide_usage: bool = True,
+        ask: Ask | None = None,
+        head: bytes = SSE,
+        client: bytes = b"GET / HTTP/1.1\r\nhost: x",
+        bare_before: bool = False,
+        backend: Backend | None = None,
+        to: Transport | None = None,
+    ) -> None:
+        self.transport = to or Transport()
+        self.answer = Answer(self.transport, parse_request_head(client), b"id-1", [])
+        self.backend = backend or Backend("b0", "http://127.0.0.1:1")
+        self.lease = Lease(self.backend, ask or Ask("/", prompt_tokens=7, stream=True), 0.0)
+        self.ends: list[BackendError | None] = []
+        self.made: list[str] = []
+        self.begun: list[bytes] = []  # what the client had when it was told
+        self.head = parse_response_head(head)
+        self.relay: Relay
+        passage = Passage(
+            self.answer,
+            self.lease,
+            dialect,
+            monotonic,
+            ended=self.ends.append,
+            begun=self._begun,
+            made=self.made.append,
+        )
+        if b"event-stream" in head:
+            self.relay = EventRelay(
+                self.head,
+                passage,
+                Histogram(ITL_S),
+                hide_usage=hide_usage,
+                bare_before=bare_before,
+            )
+        elif b"application/json" in head:
+            self.relay = JsonRelay(self.head, passage)
+        else:
+            self.relay = Relay(self.head, passage)
+        self.relay.begin()
+
+    def _begun(self) -> None:
+        self.begun.append(self.transport.sent)
+
+    def feed(self, *pieces: bytes) -> "Request":
+        for piece in pieces:
+            if piece and not self.ends:
+                self.relay.body(piece)
+        return self
+
+    @property
+    def body(self) -> bytes:
+        return dechunked(self.transport.sent)[1]
+
+    @property
+    def complete(self) -> bool:
+        return dechunked(self.transport.sent)[2]

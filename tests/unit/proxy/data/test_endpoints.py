@@ -1,0 +1,67 @@
+"""The allow-list: what is served, and how."""
+
+import pytest
+
+from penstock.balancing.outline import finished
+from penstock.proxy.data.endpoints import Paths
+from penstock.proxy.data.invocations import invoked_path
+from penstock.proxy.dialects import CHAT, POOLING
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect", "generates"),
+    [
+        (b"/v1/chat/completions/batch", "chat", True),
+        (b"/v2/embed", "embed", False),
+        (b"/invocations", "pooling", False),
+        (b"/generative_scoring", "pooling", False),
+    ],
+)
+def test_inference_paths(path: bytes, dialect: str, generates: bool) -> None:
+    endpoint = Paths().find(b"POST", path)
+    assert endpoint is not None
+    assert (endpoint.dialect.name, endpoint.generates, endpoint.engine) == (
+        dialect,
+        generates,
+        True,
+    )
+    assert Paths().find(b"GET", path) is None
+
+
+@pytest.mark.parametrize("path", [b"/version", b"/load", b"/tokenizer_info", b"/ping"])
+def test_what_an_api_server_tells_of_itself_is_asked_for(path: bytes) -> None:
+    assert Paths().find(b"GET", path) is None
+    assert Paths(["GET " + path.decode()]).find(b"GET", path) is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (b'{"messages":[]}', b"/v1/chat/completions"),
+        (b'{"prompt":"a","messages":[]}', b"/v1/chat/completions"),
+        (b'{"prompt":"a","messages":null}', b"/v1/completions"),
+        (b'{"prompt":[1,2]}', b"/v1/completions"),
+        (b'{"input":"a"}', b"/pooling"),
+        (b'{"query":"a","documents":["b"]}', b"/pooling"),
+        (b'{"prompt":null}', b"/pooling"),
+        (b"", b"/pooling"),
+        (b"[]", b"/pooling"),
+        (b"\xff", b"/pooling"),
+        (b"[" * 100_000, b"/pooling"),
+    ],
+)
+def test_whose_body_is_invoked(body: bytes, path: bytes) -> None:
+    assert finished(invoked_path(body)) == path
+
+
+def test_embed_tells_its_tokens_as_units() -> None:
+    endpoint = Paths().find(b"POST", b"/v2/embed")
+    assert endpoint is not None
+    units = b'{"id":"embd-1","meta":{"api_version":{"version":"2"},"billed_units":%b}}'
+    told = endpoint.dialect.usage(units % b'{"input_tokens":9,"image_tokens":3}')
+    assert told == (12, 0, None)
+    for odd in (b"null", b"{}", b'{"input_tokens":-1}', b'{"input_tokens":"9"}', b"9"):
+        assert endpoint.dialect.usage(units % odd) is None
+    assert endpoint.dialect.usage(b'{"usage":{"prompt_tokens":4}}') is None
+    # What only embed tells so is nothing elsewhere.
+    assert POOLING.usage(units % b'{"input_tokens":9}') is CHAT.usage(b"{}") is None

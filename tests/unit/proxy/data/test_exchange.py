@@ -1,0 +1,270 @@
+"""Transcripts of requests: what a client sees of each way in which its backend fails."""
+
+import contextlib
+
+import pytest
+
+from penstock.balancing.backend import State
+from tests.unit.proxy.data.playbook import (
+    COMMENT,
+    DONE,
+    END,
+    ERROR,
+    REFUSED,
+    STREAM,
+    Play,
+    chat,
+    plain,
+    text,
+    token,
+)
+
+ELSEWHERE = ["b2 dialed", "b2 got POST"]
+BROKEN = ["client got stream_broken", "client closed", "counted 200 b1"]
+GONE = ["client got 502, backend_error", "counted 502 b2"]
+
+
+def asked(play: Play, *fields: str, stream: bool = True) -> None:
+    """Something is asked for, and b1 has the request."""
+    play.client.sends(chat(*fields, stream=stream))
+    assert play.happened() == ["b1 dialed", "b1 got POST"]
+
+
+def begun(play: Play) -> None:
+    """A stream has its first token."""
+    asked(play)
+    play["b1"].sends(STREAM, token("a"))
+    assert play.happened() == ["client got 200, a"]
+
+
+def test_a_whole_stream(play: Play) -> None:
+    asked(play)
+    play["b1"].sends(STREAM, COMMENT)
+    assert play.happened() == []  # no status before the first token
+    play["b1"].sends(token("a"))
+    assert play.happened() == ["client got 200, a"]
+    play["b1"].sends(token("b"))
+    play["b1"].sends(DONE, END)
+    assert play.happened() == [
+        "client got b",
+        "client got [DONE]",
+        "client got end",
+        "counted 200 b1",
+    ]
+
+
+def test_a_whole_plain_answer(play: Play) -> None:
+    asked(play, stream=False)
+    play["b1"].sends(text("a")[:-3])
+    assert play.happened() == []
+    play["b1"].sends(text("a")[-3:])
+    assert play.happened() == ["client got 200, a", "counted 200 b1"]
+
+
+# Before the first token a failure is hidden: another backend is asked -------------------------
+
+# What b1 sends, how it ends its connection (or we end it), and by what name that is counted.
+HIDDEN = {
+    "no head, closed": ((), "closes", "reset"),
+    "no head, reset": ((), "resets", "reset"),
+    "a head, closed": ((STREAM,), "closes", "cut"),
+    "a head, reset": ((STREAM,), "resets", "cut"),
+    "a comment, closed": ((STREAM, COMMENT), "closes", "cut"),
+    "half a token, closed": ((STREAM, token("a")[:30]), "closes", "cut"),
+    "no HTTP": ((b"SSH-2.0-x\r\n\r\n",), "is dropped", "malformed"),
+    "an error event": ((STREAM, ERROR), "is dropped", "internal"),
+    "nothing but its end": ((STREAM, DONE, END), "is dropped", "empty"),
+    "no event at all": ((STREAM, END), "", "empty"),
+    "503": ((plain("503 Busy"),), "is dropped", "busy"),
+    "502": ((plain("502 Bad"),), "is dropped", "status"),
+    "a redirect": ((plain("302 Found"),), "is dropped", "status"),
+}
+
+
+def fails(play: Play, sent: tuple[bytes, ...], ends: str, reason: str) -> list[str]:
+    """b1 does that; the lines that tell it."""
+    if sent:
+        play["b1"].sends(*sent)
+    if ends == "closes":
+        play["b1"].closes()
+    elif ends == "resets":
+        play["b1"].resets()
+    return [*["b1 dropped"] * (ends == "is dropped"), f"b1 failed: {reason}"]
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_what_fails_before_its_first_token_is_asked_of_another(play: Play, kind: str) -> None:
+    asked(play)
+    lines = fails(play, *HIDDEN[kind])
+    assert play.happened() == [*lines, *ELSEWHERE]
+    play["b2"].sends(STREAM, token("a"), DONE, END)
+    assert play.happened() == ["client got 200, a [DONE]", "client got end", "counted 200 b2"]
+
+
+@pytest.mark.parametrize("size", [1, 100_000, 600_000], ids=["small", "larger", "in pieces"])
+def test_each_backend_gets_the_body_with_its_edits_once(play: Play, size: int) -> None:
+    asked(play, '"user":"%s"' % ("u" * size))
+    play["b1"].resets()
+    assert play.happened() == ["b1 failed: reset", *ELSEWHERE]
+    sent = play["b1"].body
+    assert sent.endswith(b'u","stream":true,"stream_options":{"include_usage":true}}')
+    assert play["b2"].body == sent
+
+
+def test_a_refused_dial_is_asked_of_another(play: Play) -> None:
+    play.down["b1"] = REFUSED
+    play.client.sends(chat())
+    assert play.happened() == ["b1 dialed", "b1 failed: refused", *ELSEWHERE]
+
+
+def test_a_plain_answer_that_is_cut_is_asked_of_another(play: Play) -> None:
+    asked(play, stream=False)
+    play["b1"].sends(text("a")[:-3])
+    play["b1"].resets()
+    assert play.happened() == ["b1 failed: cut", *ELSEWHERE]
+    play["b2"].sends(text("b"))
+    assert play.happened() == ["client got 200, b", "counted 200 b2"]
+
+
+def test_all_refuse(play: Play) -> None:
+    play.down = {"b1": REFUSED, "b2": REFUSED}
+    play.client.sends(chat())
+    refused = ["b1 dialed", "b1 failed: refused", "b2 dialed", "b2 failed: refused"]
+    assert play.happened() == [*refused, *GONE]
+
+
+def test_all_are_busy_and_the_shortest_wait_is_told(play: Play) -> None:
+    asked(play)
+    play["b1"].sends(plain("503 Busy", b"{}", b"retry-after: 3"))
+    play["b2"].sends(plain("503 Busy", b"{}", b"retry-after: 7"))
+    assert play.happened()[-2:] == GONE
+    assert b"\r\nretry-after: 3\r\n" in play.client.written.lower()
+
+
+def test_three_engines_at_most_work_on_a_request() -> None:
+    with contextlib.closing(Play(5)) as play:
+        play.down["b1"] = REFUSED  # no engine had it
+        play.client.sends(chat())
+        for name in ("b2", "b3", "b4"):
+            play[name].sends(STREAM, ERROR)
+        lines = play.happened()
+        assert [line for line in lines if "dialed" in line] == [f"b{n} dialed" for n in range(1, 5)]
+        assert lines[-2:] == ["client got 502, backend_error", "counted 502 b4"]
+
+
+def test_no_backend_is_ready(play: Play) -> None:
+    for backend in play.backends:
+        backend.state = State.STARTING
+    play.client.sends(chat())
+    assert play.happened() == ["client got 503, no_backend", "counted 503 nobody"]
+
+
+# From its first token on a failure is told, and nothing is tried again ------------------------
+
+TOLD = {
+    "closed": ((), "closes", "cut"),
+    "reset": ((), "resets", "cut"),
+    "ends without its own end": ((END,), "", "unfinished"),
+    "no chunk": ((b"zz\r\n",), "is dropped", "malformed"),
+    "an error event": ((ERROR, END), "is dropped", "internal"),
+}
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_what_fails_after_its_first_token_is_told(play: Play, kind: str) -> None:
+    begun(play)
+    lines = fails(play, *TOLD[kind])
+    assert play.happened() == [*lines, *BROKEN]
+
+
+def test_only_the_framing_lacks_its_end(play: Play) -> None:
+    begun(play)
+    play["b1"].sends(DONE)
+    play["b1"].closes()
+    assert play.happened() == ["client got [DONE]", "client got end", "counted 200 b1"]
+
+
+# What speaks of the request is passed on -----------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 429])
+def test_a_refusal_is_passed_on(play: Play, status: int) -> None:
+    asked(play)
+    play["b1"].sends(plain(f"{status} No", b'{"error":{"code":"theirs"}}'))
+    assert play.happened() == [f"client got {status}, theirs", f"counted {status} b1"]
+
+
+def test_an_engines_own_error_is_passed_on_and_counted(play: Play) -> None:
+    asked(play)
+    play["b1"].sends(plain("500 No", b'{"error":{"code":"theirs"}}'))
+    assert play.happened() == ["client got 500, theirs", "b1 failed: internal", "counted 500 b1"]
+
+
+# Clients that leave --------------------------------------------------------------------------
+
+
+def test_a_client_leaves_while_its_backend_is_dialed(play: Play) -> None:
+    play.down["b1"] = None
+    play.client.sends(chat())
+    assert play.happened() == ["b1 dialed"]
+    play.client.closes()
+    assert play.happened() == ["client dropped", "counted 499 b1"]
+
+
+def test_a_client_leaves_before_the_first_token(play: Play) -> None:
+    asked(play)
+    play.client.closes()
+    assert play.happened() == ["client dropped", "b1 dropped", "counted 499 b1"]
+
+
+def test_an_engine_is_free_in_the_turn_in_which_its_client_leaves(play: Play) -> None:
+    asked(play)
+    play.client.connection.eof_received()
+    assert play.happened() == ["client dropped", "b1 dropped", "counted 499 b1"]
+
+
+def test_a_client_leaves_midway(play: Play) -> None:
+    begun(play)
+    play.client.resets()
+    assert play.happened() == ["b1 dropped", "counted 200 b1"]
+
+
+def test_a_client_leaves_between_two_attempts(play: Play) -> None:
+    asked(play)
+    play.down["b2"] = None
+    play["b1"].resets()
+    assert play.happened() == ["b1 failed: reset", "b2 dialed"]
+    play.client.closes()
+    assert play.happened() == ["client dropped", "counted 499 b2"]
+
+
+# The end of a drain --------------------------------------------------------------------------
+
+
+def test_a_drain_that_begins_lets_the_answer_end(play: Play) -> None:
+    begun(play)
+    play.client.connection.announce_close()
+    play["b1"].sends(DONE, END)
+    assert play.happened()[1:] == ["client got end", "counted 200 b1"]
+
+
+def test_a_drain_that_is_over_ends_a_stream(play: Play) -> None:
+    begun(play)
+    play.client.connection.break_off()
+    assert play.happened() == [
+        "b1 dropped",
+        "client got draining",
+        "client closed",
+        "counted 200 b1",
+    ]
+
+
+def test_a_drain_that_is_over_ends_what_has_not_begun(play: Play) -> None:
+    asked(play)
+    play.client.connection.break_off()
+    assert play.happened() == [
+        "b1 dropped",
+        "client got 503, draining",
+        "client closed",
+        "counted 503 b1",
+    ]

@@ -1,0 +1,233 @@
+"""What a client's connection holds, and until when."""
+
+import asyncio
+import gc
+
+import pytest
+
+from penstock.proxy.data.listener import EARLY_BYTES_MAX, ClientConnection
+from penstock.proxy.data.long_heads import LONG_HEADS_BYTES_MAX
+from penstock.proxy.data.phase import Phase
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.wire.rota import Rota
+from tests.unit.proxy.data import test_waiting_bodies
+from tests.unit.proxy.data.test_waiting_bodies import plane
+
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+class Wire(test_waiting_bodies.Wire):
+    reading = True
+
+    def is_reading(self) -> bool:
+        return self.reading
+
+    def can_write_eof(self) -> bool:
+        return False
+
+
+async def test_a_connection_that_is_lost_is_gone_at_once_with_all_it_held() -> None:
+    it = plane()
+    gc.collect()
+    gc.disable()
+    try:
+        connection = ClientConnection(it)
+        connection.connection_made(Wire("192.0.2.1"))
+        connection.data_received(b"GET /health HTTP/1.1\r\nx: " + b"a" * 60_000)
+        connection.connection_lost(None)
+        assert not connection._buffer
+        await asyncio.sleep(0)
+        del connection
+        assert not [one for one in gc.get_objects() if isinstance(one, ClientConnection)]
+    finally:
+        gc.enable()
+
+
+def answers(*wires: Wire) -> int:
+    return sum(wire.sent.count(b"HTTP/1.1 ") for wire in wires)
+
+
+async def test_whoever_sends_many_requests_ahead_delays_its_own() -> None:
+    """Each connection's first one is answered as it is read, the next ones by turns."""
+    it = plane()
+    it.rota = Rota(it.loop, now=lambda: 0.0)  # a step a turn
+    many = [Wire("192.0.2.1") for _ in range(50)]
+    one = Wire("192.0.2.2")
+    connections = []
+    for wire in (*many, one):
+        connections.append(ClientConnection(it))
+        connections[-1].connection_made(wire)
+        connections[-1].data_received(HEALTH * 3)
+    assert answers(*many, one) == 51
+    turns = 0
+    while answers(one) < 3:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns < 10
+    assert answers(*many) <= 50 + turns
+    while answers(*many) < 150:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns < 110
+    for connection in connections:
+        connection.connection_lost(None)
+
+
+async def test_requests_ahead_are_read_by_turns_also_after_a_stalled_write() -> None:
+    it = plane()
+    it.rota = Rota(it.loop, now=lambda: 0.0)  # a step a turn
+    wires = [Wire("192.0.2.1") for _ in range(20)]
+    connections = [ClientConnection(it) for _ in wires]
+    for connection, wire in zip(connections, wires, strict=True):
+        connection.connection_made(wire)
+        connection.pause_writing()
+        connection.data_received(HEALTH)
+    for connection in connections:
+        connection.resume_writing()
+        connection.data_received(b"")  # nor does more that comes let it be read at once
+    answered = []
+    for _ in range(3):
+        await asyncio.sleep(0)
+        answered.append(answers(*wires))
+    assert answered == [1, 2, 3]
+    while len(it.rota):
+        await asyncio.sleep(0)
+    assert answers(*wires) == 20
+    for connection in connections:
+        connection.connection_lost(None)
+
+
+async def turns_of_the_last(it: DataPlane, wires: list[Wire], tenants: list[str]) -> int:
+    """Turns until the last of these connections has its three answers; each tells its tenant."""
+    it.rota = Rota(it.loop, now=lambda: 0.0)  # a step a turn
+    connections = [ClientConnection(it) for _ in wires]
+    for connection, wire, tenant in zip(connections, wires, tenants, strict=True):
+        connection.connection_made(wire)
+        connection.tenant, connection.proven = tenant, bool(tenant)
+        connection.data_received(HEALTH * 3)
+    turns = 0
+    while answers(wires[-1]) < 3:
+        await asyncio.sleep(0)
+        turns += 1
+    for connection in connections:
+        connection.connection_lost(None)
+    return turns
+
+
+async def test_requests_ahead_of_two_tenants_behind_one_address_take_turns() -> None:
+    wires = [Wire("192.0.2.1") for _ in range(21)]
+    assert await turns_of_the_last(plane(), wires, ["many"] * 20 + ["one"]) < 10
+
+
+async def test_requests_ahead_of_strangers_take_the_turns_of_one_tenant() -> None:
+    """However many their addresses are: they are asked for a key, and have shown none."""
+    it = plane()
+    it.clients.use(10_000, keyed=True)
+    wires = [Wire(f"192.0.{net}.2") for net in range(51)]
+    assert await turns_of_the_last(it, wires, [""] * 50 + ["one"]) < 10
+
+
+async def test_more_than_is_kept_before_a_request_has_its_turn_ends_the_connection() -> None:
+    it = plane()
+    wire = Wire("192.0.2.1")
+    connection = ClientConnection(it)
+    connection.connection_made(wire)
+    connection.proven = True
+    connection.data_received(HEALTH * 2)
+    connection.data_received(b"x" * EARLY_BYTES_MAX)
+    await asyncio.sleep(0.01)
+    assert answers(wire) == 1
+    assert connection._phase is Phase.LINGER  # and does not wait for the end of a head
+    connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/nowhere"])
+async def test_too_much_behind_what_is_answered_here_ends_the_connection(path: bytes) -> None:
+    """Each answer would copy all of it."""
+    it = plane()
+    first = b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path
+    for behind, closes in ((EARLY_BYTES_MAX, False), (EARLY_BYTES_MAX + 1, True)):
+        wire, connection = Wire("192.0.2.1"), ClientConnection(it)
+        connection.connection_made(wire)
+        connection.data_received(first + b"x" * behind)
+        assert answers(wire) == 1
+        assert (wire.sent.find(b"connection: close") >= 0) is closes
+        assert len(connection._buffer) == (0 if closes else behind)
+        connection.connection_lost(None)
+
+
+class Stranger:
+    """A client that has sent the beginning of a head, some seconds ago."""
+
+    def __init__(self, it: DataPlane, address: str, size_bytes: int) -> None:
+        self.wire, self.connection = Wire(address), ClientConnection(it)
+        self.connection.connection_made(self.wire)
+        self.connection.data_received(b"GET / HTTP/1.1\r\nx: ".ljust(size_bytes, b"a"))
+        self.connection.slept(-5.0)
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self.connection._buffer) * (not self.wire.closed)
+
+
+async def test_long_heads_that_do_not_end_take_little_memory_and_no_room_from_others() -> None:
+    it = plane()
+    many = [Stranger(it, "192.0.2.1", 65_000) for _ in range(1_000)]
+    few = [Stranger(it, "192.0.2.3", 3_000) for _ in range(100)]
+    assert sum(one.held_bytes for one in many) <= LONG_HEADS_BYTES_MAX
+    assert not any(one.wire.sent or one.wire.closed for one in few)  # ordinary ones are not counted
+    other = Stranger(it, "192.0.2.2", 60_000)
+    assert not other.wire.sent
+    other.connection.data_received(b"\r\nhost: x\r\n\r\n")
+    assert other.wire.sent.startswith(b"HTTP/1.1 404 ")
+    assert other.connection.body_bytes == 0
+    assert it.bodies.held_bytes == 0
+    for one in (*many[:500], *few, other):
+        one.connection.connection_lost(None)
+    for one in many[500:]:
+        one.connection.eof_received()
+        one.connection.connection_lost(None)
+    assert it.long_heads.held_bytes == 0
+    assert not it.long_heads.receiving
+
+
+async def test_the_body_after_a_long_head_is_counted_as_one() -> None:
+    it = plane()
+    sender = Stranger(it, "192.0.2.1", 60_000)
+    sender.connection._buffer = sender.connection._buffer.replace(
+        b"GET / ", b"POST /v1/completions "
+    )
+    assert it.long_heads.held_bytes == 60_000
+    sender.connection.data_received(b"\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc")
+    assert (it.long_heads.held_bytes, it.bodies.held_bytes) == (0, 3)
+    sender.connection.connection_lost(None)
+    assert it.bodies.held_bytes == 0
+
+
+async def test_when_memory_is_short_long_heads_give_way() -> None:
+    it = plane()
+    one = Stranger(it, "192.0.2.1", 60_000)
+    it.long_heads.clear()
+    assert one.wire.aborted
+    assert it.long_heads.held_bytes == 0
+    one.connection.connection_lost(None)
+
+
+BEGUN = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc"
+
+
+@pytest.mark.parametrize("sent", [b"", BEGUN])
+async def test_whose_waiting_bytes_find_no_room_is_told_when_to_retry(sent: bytes) -> None:
+    """Its head may be among the waiting bytes."""
+    it = plane()
+    it.overload.observe(0.0, 0.25, 0.0, 0.0, 100, 100)
+    it.overload.reason = "" if sent else "memory"
+    wire = Wire("192.0.2.1")
+    connection = ClientConnection(it)
+    connection.connection_made(wire)
+    connection.data_received(sent)
+    connection.give_way(asked=True)
+    assert wire.sent.startswith(b"HTTP/1.1 429 ")
+    assert b"retry-after: " in wire.sent.lower()
+    assert it.bodies.held_bytes == 0
+    connection.connection_lost(None)

@@ -1,0 +1,95 @@
+"""Events too large to hold: they pass in pieces, and their beginning tells what they are."""
+
+import pytest
+
+from penstock.proxy.data.event_relay import EVENT_BYTES_MAX, HELD_BYTES_MAX
+from penstock.proxy.dialects import CHAT, MESSAGES, RESPONSES, Dialect
+from penstock.proxy.errors.backend import AnswerCut, InternalFault
+from penstock.proxy.errors.stream import StreamBroken
+from tests.unit.proxy.data.relayed import DONE, TOKENS, Request
+
+TEXT = b"x" * (2 * EVENT_BYTES_MAX)
+MADE = (
+    b"event: response.output_text.delta\n"
+    b'data: {"type":"response.output_text.delta","delta":"x"}\n\n'
+)
+# As vLLM writes it: the type comes last.
+COMPLETED = (
+    b'event: response.completed\ndata: {"response":{"id":"resp_1","object":"response","output":"%b"'
+    b'},"type":"response.completed"}\n\n' % TEXT
+)
+
+
+def in_pieces(request: Request, event: bytes, size_bytes: int) -> Request:
+    return request.feed(*[event[at : at + size_bytes] for at in range(0, len(event), size_bytes)])
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"], ids=["lf", "cr lf", "cr"])
+@pytest.mark.parametrize("size_bytes", [65_536, 262_143, EVENT_BYTES_MAX + 1])
+def test_a_large_end_of_a_responses_stream_is_its_end(line_end: bytes, size_bytes: int) -> None:
+    last = COMPLETED.replace(b"\n", line_end)
+    request = in_pieces(Request(RESPONSES).feed(MADE), last, size_bytes)
+    assert request.relay.over
+    request.relay.end()
+    assert request.ends == [None]
+    assert request.body == MADE + last
+
+
+def test_a_large_end_in_one_read_with_what_stands_before_it() -> None:
+    request = in_pieces(Request(RESPONSES), MADE + COMPLETED, len(MADE) + EVENT_BYTES_MAX // 2)
+    request.relay.end()
+    assert request.ends == [None]
+
+
+def test_a_large_end_that_is_cut_is_no_end() -> None:
+    request = in_pieces(Request(RESPONSES).feed(MADE), COMPLETED[:-9], 65_536)
+    assert not request.relay.over
+    request.relay.lost(AnswerCut())
+    assert isinstance(request.ends[0], StreamBroken)
+    alone = in_pieces(Request(RESPONSES).feed(MADE), COMPLETED[:-9], 65_536)
+    alone.relay.end()
+    assert isinstance(alone.ends[0], StreamBroken)
+
+
+def test_a_large_event_is_no_end_by_what_it_quotes() -> None:
+    quotes = MADE.replace(b'"delta":"x"', b'"delta":"event: response.completed %b"' % TEXT)
+    request = in_pieces(Request(RESPONSES).feed(MADE), quotes, 65_536)
+    request.relay.end()
+    assert isinstance(request.ends[0], StreamBroken)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "event"),
+    [
+        (RESPONSES, b'event: response.failed\ndata: {"response":"%b"}\n\n' % TEXT),
+        (RESPONSES, b'data: {"type":"error","message":"%b"}\n\n' % TEXT),
+        (MESSAGES, b'event: error\ndata: {"type":"error","error":"%b"}\n\n' % TEXT),
+        (CHAT, b'data: {"error": {"message": "%b", "code": 500}}\n\n' % TEXT),
+    ],
+    ids=["responses", "unnamed", "messages", "chat"],
+)
+def test_a_large_error_is_an_error(dialect: Dialect, event: bytes) -> None:
+    request = in_pieces(Request(dialect), event, 65_536)
+    assert isinstance(request.ends[0], InternalFault)
+    assert request.transport.sent == b""
+
+
+def test_a_large_preamble_tells_whose_response_it_is_and_is_no_token() -> None:
+    created = b'event: response.created\ndata: {"response":{"id":"resp_1","instructions":"%b"}}\n\n'
+    created %= b"x" * (2 * HELD_BYTES_MAX)
+    request = in_pieces(Request(RESPONSES), created, 65_536)
+    assert request.made == ["resp_1"]
+    assert request.relay.committed
+    assert request.lease.first_token_s is None
+    request.feed(MADE)
+    assert not request.lease.prefilling
+    assert request.body == created + MADE
+
+
+def test_what_follows_a_large_event_is_read_as_ever() -> None:
+    big = b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % TEXT
+    request = in_pieces(Request().feed(TOKENS[0]), big + TOKENS[1] + DONE, 65_536)
+    request.relay.end()
+    assert request.ends == [None]
+    assert request.body == TOKENS[0] + big + TOKENS[1] + DONE
+    assert request.lease.generated_tokens == 3

@@ -1,0 +1,114 @@
+"""Whose unread answer is given up when they take too much memory, and whose is not."""
+
+import asyncio
+from typing import cast
+
+from penstock.proxy.data.client import Client
+from penstock.proxy.data.unread import CLEARED, Unread
+
+MB = 1_000_000
+
+
+class Taker:
+    """A client, and the transport that holds what it was not sent."""
+
+    def __init__(self, table: "Table", unsent_bytes: int) -> None:
+        self._table = table
+        self.unsent_bytes = unsent_bytes
+        self.gone = False
+        table.unread.add(self.client, cast(asyncio.Transport, self))
+
+    @property
+    def client(self) -> Client:
+        return cast(Client, self)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+    def give_way(self) -> None:
+        self.gone = True
+        self._table.unread.done(self.client)  # as its lost connection does
+
+
+class Table:
+    def __init__(self, limit_bytes: int) -> None:
+        self.now_s = 1_000.0
+        self.unread = Unread(lambda: self.now_s)
+        self.unread.limit_bytes = limit_bytes
+
+    def add(self, count: int, unsent_bytes: int = MB) -> list[Taker]:
+        return [Taker(self, unsent_bytes) for _ in range(count)]
+
+
+def gone(takers: list[Taker]) -> int:
+    return sum(each.gone for each in takers)
+
+
+def test_whoever_reads_keeps_its_answer() -> None:
+    """However many it has, whoever came first, and though the others have few each."""
+    table = Table(32 * MB)
+    stalled = table.add(8)
+    readers = table.add(20)
+    for _ in range(30):
+        table.now_s += 0.1
+        for each in readers:
+            each.unsent_bytes = max(20_000, each.unsent_bytes - 15_000)  # 150 KB/s
+        stalled += table.add(1)
+    assert gone(readers) == 0
+    assert gone(stalled) == 8 + 30 + 20 - 32
+
+
+def test_it_is_the_one_that_waits_longest_of_those_that_read_nothing() -> None:
+    table = Table(4 * MB)
+    takers = []
+    for _ in range(10):
+        table.now_s += 1.0
+        takers += table.add(1)
+    assert [each.gone for each in takers] == [True] * 6 + [False] * 4
+
+
+def test_a_drop_now_and_then_saves_nobody() -> None:
+    table = Table(8 * MB)
+    dripping = table.add(8)
+    for _ in range(40):
+        table.now_s += 1.0
+        for each in dripping:
+            each.unsent_bytes -= 1_000
+    newcomers = []
+    for _ in range(4):
+        table.now_s += 0.01
+        newcomers += table.add(1)
+    assert (gone(dripping), gone(newcomers)) == (4, 0)
+
+
+def test_they_count_for_what_is_unsent() -> None:
+    table = Table(32 * MB)
+    assert gone(table.add(1_900, 16_500)) == 0
+    table.now_s += 1.0
+    newcomer = table.add(1)
+    assert not newcomer[0].gone
+
+
+def test_it_gives_up_no_more_than_is_lacking_and_only_a_few_at_once() -> None:
+    table = Table(200 * MB)
+    takers = table.add(200)
+    table.unread.clear(0)
+    assert gone(takers) == 0
+    table.unread.clear(3 * MB)
+    assert gone(takers) == 3
+    table.unread.clear(150 * MB)
+    assert gone(takers) == 3 + CLEARED
+
+
+def test_many_are_not_looked_at_for_each_newcomer() -> None:
+    """A look at a thousand takes a millisecond."""
+    table = Table(MB)
+    takers = table.add(1_000, 1_000)
+    takers += table.add(300, 1_000)
+    assert gone(takers) == 1
+    table.now_s += 1.0
+    takers += table.add(1, 1_000)
+    assert gone(takers) == 1 + CLEARED
+    for each in takers:
+        table.unread.done(each.client)
+    assert gone(table.add(1)) == 0

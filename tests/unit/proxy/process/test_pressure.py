@@ -1,0 +1,175 @@
+"""Memory is short: strangers' connections are closed before a request with a key is refused."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from penstock.conf.settings import Settings
+from penstock.proxy.data.clients import STRANGER_BYTES
+from penstock.proxy.data.configuration import configure, draft
+from penstock.proxy.data.kept import HELD_S
+from penstock.proxy.data.listener import ClientConnection
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.room import GRACE_S
+from penstock.proxy.process.pressure import Pressure
+from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.wire.host import Names
+from tests.unit.proxy.data.test_listener import Wire
+
+LIMIT_BYTES = 100_000_000
+BASE_BYTES = 40_000_000
+EACH_BYTES = 2 * STRANGER_BYTES
+UNSENT_BYTES = 262_144
+KEY = "k" * 40
+OTHER_KEY = "o" * 40
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\n" % KEY.encode()
+MODELS = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\n\r\n"
+REQUEST = HEAD + b'content-length: 14\r\n\r\n{"prompt":"x"}'
+
+
+class Process:
+    """A process whose memory is held by its clients' connections."""
+
+    def __init__(self) -> None:
+        settings = Settings.model_validate(
+            {
+                "pools": [{"name": "p", "backends": [{"name": "b", "url": "http://10.0.0.1:1"}]}],
+                "tenants": [
+                    {"name": "t", "keys": [{"key": KEY}]},
+                    {"name": "other", "keys": [{"key": OTHER_KEY}]},
+                ],
+                "limits": {"memory_bytes": LIMIT_BYTES},
+                "log": {"access": False},
+            }
+        )
+        self.now_s = 1_000.0
+        loop = asyncio.get_running_loop()
+        self.plane = DataPlane(
+            configure(draft(settings, {}, None), loop, Names()),
+            loop=loop,
+            rng=Random(1),
+            metrics=Metrics(["p"]),
+            now=lambda: self.now_s,
+        )
+        self.wires: list[Wire] = []
+        self.connections: list[ClientConnection] = []
+        self.pressure = Pressure(self.plane, resident=self.resident_bytes)
+
+    def resident_bytes(self) -> int:
+        return BASE_BYTES + EACH_BYTES * sum(not wire.closed for wire in self.wires)
+
+    def connect(self, address: str, data: bytes = b"") -> Wire:
+        wire, connection = Wire(address), ClientConnection(self.plane)
+        connection.connection_made(wire)
+        connection.data_received(data)
+        self.wires.append(wire)
+        self.connections.append(connection)
+        return wire
+
+    async def tick(self) -> str:
+        await self.pressure.make_room()
+        self.pressure.observe(self.now_s, 0.0, 0.0)
+        return self.plane.overload.reason
+
+    def close(self) -> None:
+        for connection in self.connections:
+            connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("asked", [b"", HEAD[:40], b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"])
+async def test_strangers_go_before_a_request_with_a_key_is_refused(asked: bytes) -> None:
+    it = Process()
+    kept = it.connect("192.0.2.9", REQUEST)
+    strangers = [it.connect(f"10.0.{i % 250}.1", asked) for i in range(1_000)]
+    it.now_s += GRACE_S
+    newcomer = it.connect("192.0.2.9")
+    assert it.resident_bytes() > 0.9 * LIMIT_BYTES
+    assert await it.tick() == ""
+    gone = sum(wire.closed for wire in strangers)
+    assert 0 < gone < len(strangers)
+    assert (kept.closed, newcomer.closed) == (False, False)
+    newcomer.sent = b""
+    it.connections[-1].data_received(REQUEST)
+    assert not newcomer.sent.startswith(b"HTTP/1.1 429 ")
+    await it.tick()
+    assert sum(wire.closed for wire in strangers) == gone  # no more than need be
+    it.close()
+
+
+async def test_whose_request_waits_for_its_turn_is_no_idle_stranger() -> None:
+    it = Process()
+    strangers = [it.connect("10.0.0.1") for _ in range(1_000)]
+    for wire in strangers[:500]:
+        wire.reading = False
+    it.now_s += GRACE_S
+    await it.tick()
+    assert not any(wire.closed for wire in strangers[:500])
+    assert any(wire.closed for wire in strangers[500:])
+    it.close()
+
+
+async def test_strangers_stay_if_requests_are_refused_with_or_without_them() -> None:
+    it = Process()
+    known = [it.connect("10.0.0.1", REQUEST) for _ in range(900)]
+    it.now_s += GRACE_S
+    assert await it.tick() == "memory"
+    strangers = [it.connect("192.0.2.9") for _ in range(100)]
+    it.now_s += GRACE_S
+    assert await it.tick() == "memory"
+    assert not any(wire.closed for wire in strangers)
+    for wire in known[:350]:  # they leave, and strangers are what is left to close
+        wire.closed = True
+    assert await it.tick() == ""
+    assert any(wire.closed for wire in strangers)
+    it.close()
+
+
+async def test_nobody_goes_while_there_is_memory() -> None:
+    it = Process()
+    strangers = [it.connect("10.0.0.1") for _ in range(700)]
+    it.now_s += GRACE_S
+    assert await it.tick() == ""
+    assert not any(wire.closed for wire in strangers)
+    it.close()
+
+
+async def test_who_has_shown_a_key_stays_and_new_requests_are_refused() -> None:
+    it = Process()
+    known = [it.connect("10.0.0.1", REQUEST) for _ in range(1_000)]
+    it.now_s += GRACE_S
+    assert await it.tick() == "memory"
+    assert not any(wire.closed for wire in known)
+    assert it.connect("192.0.2.9", REQUEST).sent.startswith(b"HTTP/1.1 429 ")
+    it.close()
+
+
+async def test_idle_connections_of_the_tenant_with_most_go_before_a_request_is_refused() -> None:
+    it = Process()
+    others = [it.connect("192.0.2.9", MODELS % OTHER_KEY.encode()) for _ in range(20)]
+    known = [it.connect("192.0.2.9", MODELS % KEY.encode()) for _ in range(1_000)]
+    it.now_s += HELD_S
+    assert it.resident_bytes() > 0.9 * LIMIT_BYTES
+    assert await it.tick() == ""
+    assert not any(wire.closed for wire in others)
+    assert 0 < sum(wire.closed for wire in known) < len(known)
+    it.close()
+
+
+async def test_unread_answers_have_a_part_of_the_memory_and_readers_keep_theirs() -> None:
+    """Most of them are of the tenant that reads."""
+    it = Process()
+    known = [it.connect("192.0.2.9", MODELS % KEY.encode()) for _ in range(80)]
+    others = [it.connect("192.0.2.9", MODELS % OTHER_KEY.encode()) for _ in range(60)]
+    for wire, connection in zip(it.wires, it.connections, strict=True):
+        wire.unsent_bytes = UNSENT_BYTES
+        connection.pause_writing()
+        await asyncio.sleep(0)
+        it.now_s += 0.01
+        for reader in known:
+            reader.unsent_bytes = min(reader.unsent_bytes, 20_000)
+    kept_bytes = UNSENT_BYTES * sum(not wire.closed for wire in it.wires)
+    assert LIMIT_BYTES / 5 < kept_bytes <= LIMIT_BYTES / 4
+    assert not any(wire.closed for wire in known)
+    assert any(wire.closed for wire in others)
+    it.close()

@@ -1,0 +1,194 @@
+"""Certificate files that cannot be used are told at their line."""
+
+import contextlib
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import trustme
+
+from penstock.conf.issues import ConfigError
+from penstock.conf.load import load
+from penstock.proxy.commands.cli import main
+from penstock.proxy.reload.certificates import certificates_of
+from penstock.proxy.wire.contexts import Certificates
+from tests.certificates import issue
+
+PLAIN = {"name": "a", "url": "http://a:1"}
+HTTPS = {"name": "a", "url": "https://a:1"}
+
+
+def written(folder: Path, tls: Any = None, *, backend: Any = PLAIN, pool: Any = None) -> Path:
+    """A configuration with one key a line."""
+    config = {
+        "listen": {"tls": tls},
+        "pools": [{"name": "p", "tls": pool, "backends": [backend]}],
+    }
+    path = folder / "penstock.yaml"
+    path.write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
+    return path
+
+
+def made(path: Path) -> Certificates:
+    return certificates_of(load(path, {}, {}), path)
+
+
+def refused(path: Path) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        made(path)
+    return [str(issue).removeprefix(f"{path}:") for issue in error.value.issues]
+
+
+def test_relative_names_start_at_the_configurations_folder(tmp_path: Path) -> None:
+    issue(tmp_path)
+    tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
+    context = made(written(tmp_path, tls)).listener
+    assert context is not None
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_plain_http_needs_no_context(tmp_path: Path) -> None:
+    assert made(written(tmp_path)) == Certificates(None, {})
+
+
+def test_backends_are_verified_by_name_and_authority(tmp_path: Path) -> None:
+    issue(tmp_path)
+    for pool in (None, {"ca_file": "tls.ca"}):
+        context = made(written(tmp_path, backend=HTTPS, pool=pool)).pools["p"]
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert len(context.get_ca_certs()) == 1
+
+
+def test_nobody_has_us_calculate_with_what_is_large(tmp_path: Path) -> None:
+    """Neither groups nor ciphers that are costly: a hello of ffdhe8192 alone took 240 ms."""
+    issue(tmp_path)
+    tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
+    made_of = made(written(tmp_path, tls, backend=HTTPS))
+    for context in (made_of.listener, made_of.pools["p"]):
+        assert context is not None
+        assert all(
+            "ECDHE" in each["name"] or each["protocol"] == "TLSv1.3"
+            for each in context.get_ciphers()
+        )
+    groups = {}
+    for group in ("prime256v1", "X25519"):
+        client, server = ssl.create_default_context(cafile=tmp_path / "tls.ca"), made_of.listener
+        client.set_ecdh_curve(group)
+        groups[group] = _shakes(client, server)
+    assert groups == {"prime256v1": True, "X25519": False}
+
+
+def _shakes(client: ssl.SSLContext, server: ssl.SSLContext | None) -> bool:
+    assert server is not None
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    left = client.wrap_bio(back, there, server_hostname="localhost")
+    right = server.wrap_bio(there, back, server_side=True)
+    for _ in range(4):
+        try:
+            for end in (left, right):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+        except ssl.SSLError:
+            return False
+    return left.version() is not None
+
+
+def encrypted(folder: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        PrivateFormat,
+    )
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
+    (folder / "tls.key").write_bytes(pem)
+
+
+def a_folder(folder: Path) -> None:
+    (folder / "tls.key").unlink()
+    (folder / "tls.key").mkdir()
+
+
+def broken(folder: Path) -> None:
+    text = (folder / "tls.crt").read_text().splitlines()
+    (folder / "tls.crt").write_text("\n".join([text[0], "AAAA", *text[3:]]) + "\n")
+
+
+CASES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no certificate file": (
+        lambda folder: (folder / "tls.crt").unlink(),
+        "4: listen.tls.cert_file: tls.crt cannot be read: No such file or directory",
+    ),
+    "no key file": (
+        lambda folder: (folder / "tls.key").unlink(),
+        "5: listen.tls.key_file: tls.key cannot be read: No such file or directory",
+    ),
+    "a folder": (
+        a_folder,
+        "5: listen.tls.key_file: tls.key cannot be read: Is a directory",
+    ),
+    "no PEM": (
+        lambda folder: (folder / "tls.crt").write_text("x"),
+        "4: listen.tls.cert_file: tls.crt holds no PEM certificate",
+    ),
+    "two certificates": (
+        lambda folder: (folder / "tls.key").write_bytes((folder / "tls.crt").read_bytes()),
+        "5: listen.tls.key_file: tls.key holds no PEM private key",
+    ),
+    "a broken certificate": (
+        broken,
+        "4: listen.tls.cert_file: tls.crt holds a certificate that cannot be read",
+    ),
+    "another's key": (
+        lambda folder: issue(folder, name="other").key.rename(folder / "tls.key"),
+        "5: listen.tls.key_file: tls.key is not the key of cert_file",
+    ),
+    "an encrypted key": (
+        encrypted,
+        "5: listen.tls.key_file: tls.key is encrypted: nobody is there to type a passphrase",
+    ),
+    "a broken key": (
+        lambda folder: (folder / "tls.key").write_text("-----BEGIN PRIVATE KEY-----\nAA\n"),
+        "5: listen.tls.key_file: tls.key cannot be used with cert_file",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_told_with_its_line(
+    tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    issue(tmp_path)
+    spoil, expected = CASES[case]
+    spoil(tmp_path)
+    path = written(tmp_path, {"cert_file": "tls.crt", "key_file": "tls.key"})
+    (told,) = refused(path)
+    assert told.startswith(expected)
+    assert main(["check", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"{path}:{expected}")
+
+
+def test_an_authority_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "ca").write_text("x")
+    path = written(tmp_path, backend=HTTPS, pool={"ca_file": "ca"})
+    assert refused(path) == ["9: pools[0].tls.ca_file: ca holds no PEM certificate"]
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
+    path = written(tmp_path, tls, backend=HTTPS, pool={"ca_file": "ca"})
+    assert len(refused(path)) == 3
+
+
+def test_a_chain_of_certificates_is_used_whole(tmp_path: Path) -> None:
+    between = trustme.CA().create_child_ca()
+    files = issue(tmp_path, by=between)
+    assert files.cert.read_text().count("BEGIN CERTIFICATE") == 2
+    assert made(written(tmp_path, files.settings)).listener is not None

@@ -1,0 +1,98 @@
+"""Log lines: one each, printable, bounded, without what an exception quotes."""
+
+import asyncio
+import logging
+import ssl
+
+import pytest
+
+from penstock.proxy.telemetry.log_lines import (
+    LINE_CHARS_MAX,
+    LineFormatter,
+    log_of_loop,
+    printable,
+)
+
+SECRET = "sk-canary"
+
+
+def formatted(message: str, *args: object, error: BaseException | None = None) -> str:
+    info = (type(error), error, error.__traceback__) if error is not None else None
+    record = logging.LogRecord("penstock", logging.ERROR, "x.py", 1, message, args, info)
+    return LineFormatter().format(record)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a\r\n1.0 INFO penstock forged",
+        "a\x1b[2J\x1b]0;title\x07",
+        "a\0b",
+        "a\x9b31mb",
+        "a\u2028b\u2029c\u0085d",
+        "a\u202eb\ud800",
+        "\x7f\x0b\x0c",
+    ],
+)
+def test_a_line_stays_one_printable_line(text: str) -> None:
+    line = formatted("ejected name=%s", text)
+    assert line.isprintable()
+    assert len(line.splitlines()) == 1
+    line.encode()
+
+
+def test_a_long_line_is_cut() -> None:
+    assert len(formatted("x=%s", "y" * 1_000_000)) <= LINE_CHARS_MAX + 3
+    assert printable("short") == "short"
+
+
+def raised() -> BaseException:
+    try:
+        try:
+            raise KeyError(SECRET)
+        except KeyError as error:
+            raise ValueError(f"{SECRET}\n1.0 INFO forged") from error
+    except ValueError as error:
+        return error
+
+
+def test_an_exception_is_told_by_type_and_place_alone() -> None:
+    text = formatted("request failed", error=raised())
+    assert SECRET not in text
+    assert "forged" not in text.replace('forged")', "")  # the source line itself is ours
+    assert "ValueError\nwhile this was handled:\nTraceback" in text
+    assert text.endswith("KeyError")
+    assert f"in {raised.__name__}" in text
+
+
+def test_what_the_system_said_is_told() -> None:
+    assert formatted("x", error=OSError(24, "Too many open files")).endswith(
+        "OSError: Too many open files"
+    )
+
+
+def test_the_loops_report_quotes_no_argument(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.new_event_loop()
+    context = {"message": f"Exception in callback f(b'{SECRET}')", "exception": raised()}
+    log_of_loop(loop, context)
+    loop.close()
+    (record,) = caplog.records
+    record.exc_text = None  # what pytest's own formatter made of it
+    assert record.getMessage() == "loop: Exception in callback f"
+    assert SECRET not in LineFormatter().format(record)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(ssl.SSLError(), False), (ConnectionResetError(), False), (ValueError(SECRET), True)],
+)
+def test_a_connection_given_up_while_it_failed_is_no_error(
+    caplog: pytest.LogCaptureFixture, error: Exception, *, told: bool
+) -> None:
+    loop = asyncio.new_event_loop()
+    with caplog.at_level(logging.DEBUG, "penstock.proxy.telemetry.log_lines"):
+        log_of_loop(loop, {"message": "Future exception was never retrieved", "exception": error})
+        log_of_loop(loop, {"message": "Exception in callback f()", "exception": error})
+    loop.close()
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.ERROR if told else logging.DEBUG, logging.ERROR]

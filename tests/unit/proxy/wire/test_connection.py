@@ -1,0 +1,434 @@
+"""A backend's connection by transcript: where an answer ends, and when it is used again."""
+
+import os
+from typing import Any
+
+import pytest
+
+from penstock.proxy.errors.backend import (
+    AnswerCut,
+    AnswerHeadTooLarge,
+    AnswerMalformed,
+    BackendError,
+    ConnectionReset,
+)
+from penstock.proxy.wire.connection import INTERIM_MAX, BackendConnection
+from penstock.proxy.wire.heads import ResponseHead
+from penstock.proxy.wire.pool import DISTRUST_S, IDLE_MAX, IDLE_S, REST_S, ConnectionPool
+from tests.unit.proxy.wire.transport import Transport
+
+
+class Clock:
+    """The part of a loop that a pool needs, and a hand to turn it."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.soon: list[Any] = []
+
+    def call_soon(self, callback: Any) -> None:
+        self.soon.append(callback)
+
+    def turn(self) -> bool:
+        """One turn of the loop; whether there was anything to do."""
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+        return bool(soon)
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, callback: Any) -> "Clock":
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+class Socket:
+    """A descriptor whose readiness a test decides: the reading end of a pipe."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+
+    def setsockopt(self, *option: object) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return self._reading
+
+    def arrive(self, data: bytes) -> None:
+        os.write(self._writing, data)
+
+    def __del__(self) -> None:
+        os.close(self._reading)
+        os.close(self._writing)
+
+
+class BackendTransport(Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.socket = Socket()
+        self.unsent_bytes = 0
+        self.reading = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.socket
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+    def is_reading(self) -> bool:
+        return self.reading
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.length: int | None = None
+
+    def head(self, head: ResponseHead) -> None:
+        self.length = head.length
+        self.seen.append(head.status)
+
+    def body(self, data: bytes) -> None:
+        self.seen.append(data)
+
+    def end(self) -> None:
+        self.seen.append("end")
+
+    def lost(self, error: BackendError) -> None:
+        self.seen.append(type(error))
+
+
+class Link:
+    """A pool, one connection of it, and what its sink saw."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        loop: Any = self.clock
+        self.pool = ConnectionPool(
+            loop, "http://10.0.0.1:8000", connect_timeout_s=1, now=self.clock.time
+        )
+        self.transport = BackendTransport()
+        self.connection = BackendConnection(self.pool)
+        self.connection.connection_made(self.transport)
+        self.sink = Sink()
+
+    def ask(self, method: bytes = b"POST") -> "Link":
+        self.sink = Sink()
+        body = b"body" if method == b"POST" else b""
+        self.connection.send(b"HEAD\r\n\r\n", body, self.sink, method=method)
+        return self
+
+    def answer(self, *pieces: bytes) -> "Link":
+        for piece in pieces:
+            if not self.transport.closed:
+                self.connection.data_received(piece)
+                while self.clock.turn():
+                    pass
+        return self
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(each for each in self.sink.seen if isinstance(each, bytes))
+
+    @property
+    def reusable(self) -> bool:
+        self.clock.now_s += 2 * REST_S
+        return self.pool.take_idle() is self.connection
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+WHOLE = OK + b"content-length: 5\r\n\r\nhello"
+CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("answer", [WHOLE, CHUNKED], ids=["length", "chunked"])
+def test_an_answer_at_every_split(answer: bytes) -> None:
+    for cut in range(len(answer) + 1):
+        link = Link().ask().answer(*filter(None, (answer[:cut], answer[cut:])))
+        assert link.body == b"hello"
+        assert link.sink.seen[0] == 200
+        assert link.sink.seen[-1] == "end"
+        assert link.reusable
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        (b"HEAD", OK + b"content-length: 5\r\n\r\n"),
+        (b"HEAD", OK + b"transfer-encoding: chunked\r\n\r\n"),
+        (b"GET", b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n"),
+        (b"GET", b"HTTP/1.1 204 No Content\r\n\r\n"),
+        (b"GET", OK + b"content-length: 0\r\n\r\n"),
+    ],
+)
+def test_an_answer_without_body_ends_at_its_head(method: bytes, answer: bytes) -> None:
+    """llhttp would wait for the body that the length announces."""
+    link = Link().ask(method).answer(answer)
+    assert link.sink.seen[1:] == ["end"]
+    assert link.reusable
+
+
+def test_interim_answers_are_swallowed() -> None:
+    """llhttp ends a message at any 1xx."""
+    hints = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
+    link = Link().ask().answer(b"HTTP/1.1 100 Continue\r\n\r\n" + hints + hints + WHOLE)
+    assert link.sink.seen == [200, b"hello", "end"]
+
+
+def test_an_upgrade_that_nobody_asked_for_is_refused() -> None:
+    link = Link().ask().answer(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n")
+    assert link.sink.seen == [AnswerMalformed]
+    assert link.transport.aborted
+
+
+@pytest.mark.parametrize("answer", [WHOLE, CHUNKED], ids=["length", "chunked"])
+@pytest.mark.parametrize("surplus", [WHOLE, b"x", b"HTTP/1.1 408 Request Timeout\r\n\r\n"])
+def test_a_second_answer_is_nobodys_and_kills_the_connection(answer: bytes, surplus: bytes) -> None:
+    link = Link().ask().answer(answer + surplus)
+    assert link.sink.seen == [200, b"hello", "end"]
+    assert link.transport.aborted
+    assert not link.reusable
+
+
+def test_a_byte_on_an_idle_connection_kills_it() -> None:
+    link = Link().ask().answer(WHOLE)
+    link.connection.data_received(b"HTTP/1.1 200 OK\r\n\r\nfor somebody else")
+    assert link.transport.aborted
+    assert not link.reusable
+
+
+def test_a_byte_that_the_loop_has_not_read_yet_kills_it_too() -> None:
+    link = Link().ask().answer(WHOLE)
+    link.transport.socket.arrive(b"H")
+    assert not link.reusable
+    assert link.transport.aborted
+
+
+def test_a_connection_of_which_something_waits_is_not_used_again() -> None:
+    """It was read and is to be deciphered."""
+    link = Link().ask().answer(WHOLE)
+    link.transport.reading = False
+    assert not link.reusable
+    assert link.transport.aborted
+
+
+def test_a_connection_rests_before_it_is_used_again() -> None:
+    link = Link().ask().answer(WHOLE)
+    link.clock.now_s += 0.019  # not by the constant: bytes that come up to here are no answer
+    assert link.pool.take_idle() is None
+    assert not link.transport.aborted
+    link.clock.now_s += 0.002
+    assert link.pool.take_idle() is link.connection
+
+
+@pytest.mark.parametrize("when", ["with the answer", "later"])
+def test_a_backend_that_sent_too_much_gets_one_request_a_connection(when: str) -> None:
+    link = Link()
+    other = BackendConnection(link.pool)
+    other.connection_made(BackendTransport())
+    link.pool.put(other)
+    if when == "later":
+        link.ask().answer(WHOLE, b"x")
+    else:
+        link.ask().answer(WHOLE + b"x")
+    link.clock.now_s += 2 * REST_S
+    assert link.pool.take_idle() is None  # whatever was idle is gone too
+    fresh = Link()
+    fresh.connection._owner = link.pool
+    assert fresh.ask().answer(WHOLE).transport.aborted
+    link.clock.now_s += DISTRUST_S
+    trusted = BackendConnection(link.pool)
+    trusted.connection_made(BackendTransport())
+    link.pool.put(trusted)
+    link.clock.now_s += 2 * REST_S
+    assert link.pool.take_idle() is trusted
+
+
+def test_a_body_where_none_belongs_ends_the_connection() -> None:
+    """A backend that ignores the body of a GET would take it for the next request."""
+    link = Link()
+    link.connection.send(b"HEAD\r\n\r\n", b"body", link.sink, method=b"GET")
+    assert not link.answer(WHOLE).reusable
+
+
+def test_a_flood_of_interim_answers_is_cut() -> None:
+    hint = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+    assert Link().ask().answer(hint * INTERIM_MAX + WHOLE).reusable
+    assert Link().ask().answer(hint * (INTERIM_MAX + 1) + WHOLE).sink.seen == [AnswerMalformed]
+
+
+@pytest.mark.parametrize(
+    "part", [b"\x00", b"SSH-2.0-x\r\n", b"HTTP/2", OK + b"x: y\n", b"HTTP/1.1 200 OK\rx"]
+)
+def test_what_cannot_become_an_answer_is_not_waited_for(part: bytes) -> None:
+    assert Link().ask().answer(part).sink.seen == [AnswerMalformed]
+
+
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+def test_a_status_without_a_body_is_not_until_the_close(status: bytes) -> None:
+    link = (
+        Link().ask().answer(b"HTTP/1.1 " + status + b"\r\ncontent-type: application/json\r\n\r\n")
+    )
+    assert link.sink.length == 0
+    assert link.reusable
+
+
+def test_a_body_until_the_end_of_the_connection_completes() -> None:
+    """llhttp has no finish call for these."""
+    link = Link().ask().answer(OK + b"\r\nhel", b"lo")
+    link.connection.connection_lost(None)
+    assert link.body == b"hello"
+    assert link.sink.seen[-1] == "end"
+    reset = Link().ask().answer(OK + b"\r\nhel")
+    reset.connection.connection_lost(ConnectionResetError())
+    assert reset.sink.seen[-1] is AnswerCut
+
+
+@pytest.mark.parametrize("answer", [WHOLE, CHUNKED], ids=["length", "chunked"])
+def test_a_cut_answer_is_a_cut_answer_wherever_it_is_cut(answer: bytes) -> None:
+    for cut in range(len(answer)):
+        link = Link().ask()
+        if cut:
+            link.answer(answer[:cut])
+        link.connection.connection_lost(None)
+        assert link.sink.seen[-1] is (AnswerCut if cut else ConnectionReset)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        OK + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+        OK + b"content-length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1_000 + b"\r\n",
+    ],
+)
+def test_a_malformed_answer_closes_its_connection(answer: bytes) -> None:
+    link = Link().ask().answer(answer)
+    assert link.sink.seen[-1] is AnswerMalformed
+    assert link.transport.aborted
+
+
+def test_a_head_too_large_accuses_nobody() -> None:
+    """vLLM packs what it embeds into bytes, and describes each of them in one header line."""
+    described = b'{"index": 1, "embedding": "bytes", "start": 0, "end": 8}, ' * 2_000
+    link = Link().ask().answer(OK + b"metadata: " + described)
+    assert link.sink.seen[-1] is AnswerHeadTooLarge
+    assert link.transport.aborted
+    error = AnswerHeadTooLarge()
+    assert (error.suspicious, error.penal, error.retryable) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [OK + b"connection: close\r\ncontent-length: 0\r\n\r\n", b"HTTP/1.0 200 OK\r\n" + WHOLE[17:]],
+)
+def test_who_says_close_is_not_kept(answer: bytes) -> None:
+    link = Link().ask().answer(answer)
+    assert link.sink.seen[-1] == "end"
+    assert not link.reusable
+
+
+def test_an_answer_before_the_request_was_sent_is_not_reused() -> None:
+    link = Link().ask()
+    link.transport.unsent_bytes = 10
+    link.answer(WHOLE)
+    assert link.sink.seen[-1] == "end"
+    assert not link.reusable
+
+
+def test_a_sink_that_aborts_hears_no_more() -> None:
+    class Fastidious(Sink):
+        def head(self, head: ResponseHead) -> None:
+            super().head(head)
+            link.connection.abort()
+
+    link = Link()
+    link.sink = Fastidious()
+    link.connection.send(b"", b"", link.sink, method=b"GET")
+    link.connection.data_received(WHOLE)
+    assert link.sink.seen == [200]
+    assert not link.reusable
+
+
+def test_a_connection_serves_one_client_only() -> None:
+    link = Link()
+    link.connection.credentials = b"Bearer a"
+    link.ask().answer(WHOLE)
+    link.clock.now_s += 2 * REST_S
+    assert link.pool.take_idle(b"Bearer b") is None
+    assert link.pool.take_idle() is None
+    assert link.pool.take_idle(b"Bearer a") is link.connection
+
+
+def test_the_youngest_is_taken_first_and_none_after_its_time() -> None:
+    link = Link()
+    older, younger = link.connection, BackendConnection(link.pool)
+    younger.connection_made(BackendTransport())
+    link.pool.put(older)
+    link.clock.now_s += 1.0
+    link.pool.put(younger)
+    link.clock.now_s += 2 * REST_S
+    assert link.pool.take_idle() is younger
+    link.clock.now_s = 100.0 + IDLE_S
+    assert link.pool.take_idle() is None
+    assert link.transport.aborted
+
+
+def test_the_number_of_idle_connections_is_limited() -> None:
+    pool = Link().pool
+    links = [Link() for _ in range(IDLE_MAX + 1)]
+    for link in links:
+        pool.put(link.connection)
+    assert links[0].transport.aborted
+    assert not links[1].transport.aborted
+
+
+def test_a_pooled_connection_is_never_paused() -> None:
+    """The last write of an answer may fill the client's buffer and pause its upstream."""
+
+    class Full(Sink):
+        def end(self) -> None:
+            super().end()
+            link.connection.pause()
+
+    link = Link()
+    link.sink = Full()
+    link.connection.send(b"", b"", link.sink, method=b"POST")
+    link.connection.data_received(WHOLE)
+    assert link.reusable
+    assert link.transport.reading
+
+
+def test_a_sink_that_fails_at_the_end_is_told_and_the_connection_closed() -> None:
+    class Faulty(Sink):
+        def end(self) -> None:
+            raise RuntimeError
+
+    link = Link()
+    link.sink = Faulty()
+    link.connection.send(b"", b"", link.sink, method=b"POST")
+    link.connection.data_received(WHOLE)
+    assert link.sink.seen[-1] is AnswerMalformed
+    assert not link.reusable
+
+
+def test_connections_to_former_addresses_end_with_their_answers() -> None:
+    busy = Link().ask()
+    busy.pool.host.epoch += 1
+    busy.answer(WHOLE)
+    assert busy.sink.seen[-1] == "end"
+    assert busy.transport.aborted
+    idle = Link().ask().answer(WHOLE)
+    idle.pool.host.epoch += 1
+    assert not idle.reusable
+    assert idle.transport.aborted

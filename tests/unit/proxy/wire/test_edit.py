@@ -1,0 +1,105 @@
+"""Edits change top-level keys; every other value keeps its bytes."""
+
+import msgspec
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.balancing.peek import peek
+from penstock.balancing.tokens import TokenEstimator
+from penstock.proxy.wire.edit import Edit, ending
+
+
+def with_keys(body: bytes, *edits: Edit) -> bytes:
+    edited = ending(body, edits)
+    assert edited is not None
+    end, added = edited
+    return body[:end] + added
+
+
+def edited(body: bytes) -> bytes:
+    options = peek("/v1/completions", [], body, TokenEstimator()).usage_options
+    return with_keys(body, (b"stream_options", options)) if options else body
+
+
+def values(body: bytes) -> dict[str, bytes]:
+    decoded = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return {key: bytes(value) for key, value in decoded.items()}
+
+
+def test_odd_values_keep_their_bytes() -> None:
+    body = (
+        rb'{ "model" : "m", "stream":true, "big":123456789012345678901234567890.10e2,'
+        rb' "text":"\u00e9 \/ \ud83d\ude80", "nested" : { "a" : [ 1 , 2 ] , "a" : 3 }, "\u0078":1 }'
+    )
+    before, after = values(body), values(edited(body))
+    assert after.pop("stream_options") == b'{"include_usage":true}'
+    assert after == before
+
+
+@pytest.mark.parametrize("asked", [b"false", b"null", b"0", b'"off"', b'"False"', b"0.0"])
+def test_who_wants_no_usage_gets_none_in_any_chunk(asked: bytes) -> None:
+    """A backend that is asked for usage tells it in the one chunk that is hidden."""
+    body = b'{"stream":true,"stream_options":{"x":[1, 2],"include_usage":%b}}' % asked
+    options = values(edited(body))["stream_options"]
+    assert values(options) == {"x": b"[1, 2]", "include_usage": b"true"}
+    every = body.replace(b'"x":[1, 2]', b'"continuous_usage_stats": true')
+    options = values(edited(every))["stream_options"]
+    assert values(options) == {"continuous_usage_stats": b"false", "include_usage": b"true"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        b'{"include_usage":true}',
+        b'{"include_usage":1,"continuous_usage_stats":true}',
+        b'{"include_usage":"Yes"}',
+        b'{"continuous_usage_stats":true}',  # vLLM's own default decides, by its version
+        b"{}",
+        b'{"include_usage":"perhaps"}',  # refused there
+        b'{"include_usage":[]}',
+        b"[1, 2]",
+        b'"odd"',
+    ],
+)
+def test_what_the_client_asks_for_or_the_backend_judges_is_left(options: bytes) -> None:
+    body = b'{"stream":true,"stream_options":%b}' % options
+    assert edited(body) == body
+
+
+def test_no_options_and_null_become_an_object() -> None:
+    for body in (b'{"stream":true}', b'{"stream":true,"stream_options":null } '):
+        assert values(edited(body))["stream_options"] == b'{"include_usage":true}'
+
+
+def test_the_last_of_equal_options_counts() -> None:
+    options = b'"stream_options":{"include_usage":%b}'
+    body = b'{"stream":true,%b,%b}' % (options % b"true", options % b"false")
+    assert values(edited(body))["stream_options"] != b'{"include_usage":false}'
+    body = b'{"stream":true,%b,%b}' % (options % b"false", options % b"true")
+    assert edited(body) == body
+
+
+values_of_any_shape = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(), values_of_any_shape, max_size=6))
+def test_any_object_keeps_all_but_the_key(fields: dict[str, object]) -> None:
+    body = msgspec.json.encode({"stream": True, **fields})
+    after = values(with_keys(body, (b"new", b"[1, 2 ]")))
+    assert after.pop("new") == b"[1, 2 ]"
+    before = values(body)
+    before.pop("new", None)
+    assert after == before
+
+
+@pytest.mark.parametrize("odd", [2, "", " true", "x", [], {}])
+def test_what_is_no_boolean_stays_for_the_backend_to_refuse(odd: object) -> None:
+    options = {"include_usage": False, "continuous_usage_stats": odd}
+    body = orjson.dumps({"stream": True, "prompt": "x", "stream_options": options})
+    assert not peek("/v1/completions", [], body, TokenEstimator()).usage_options

@@ -1,0 +1,355 @@
+"""Reads of answers that would hold the loop are taken by turns, whole and in their order."""
+
+from typing import Any
+
+import pytest
+
+from penstock.proxy.errors.backend import AnswerCut, AnswerMalformed
+from penstock.proxy.wire.connection import BackendConnection
+from penstock.proxy.wire.long_reads import (
+    LEAST_BYTES,
+    LINE_ENDS_MAX,
+    SHORT_BYTES,
+    SLICE_BYTES,
+    UNSEEN_BYTES,
+)
+from penstock.proxy.wire.pool import ConnectionPool
+from tests.unit.proxy.wire.test_connection import BackendTransport, Link, Sink
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+LETTERS = bytes(97 + number % 26 for number in range(40_000))
+ONE_BYTE_CHUNKS = b"".join(b"1\r\n%c\r\n" % letter for letter in LETTERS)
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+LAST = b"0\r\n\r\n"
+CLOSED = HEAD + b"\r\n"
+# Who feeds one of these in one call stands for a loop that goes on reading it.
+HOSTILE = {
+    "chunks of a byte": (CHUNKED, ONE_BYTE_CHUNKS, LETTERS),
+    "LF": (CLOSED, b"\n\n" * 20_000, b"\n\n" * 20_000),
+    "CR LF": (CLOSED, b"\r\n\r\n" * 10_000, b"\r\n\r\n" * 10_000),
+    "CR": (CLOSED, b"\r" * 40_000, b"\r" * 40_000),
+    "comments": (CLOSED, b": x\n\n" * 10_000, b": x\n\n" * 10_000),
+    "few lines": (CLOSED, b"x" * 250_000, b"x" * 250_000),
+    "the dear ones last": (CLOSED, b"x" * 70_000 + b"\n" * 9_000, b"x" * 70_000 + b"\n" * 9_000),
+}
+
+
+def asked(*answer: bytes) -> Link:
+    """A connection that was answered so, before the loop's next turn."""
+    link = Link()
+    link.pool.rota._turn_s = 0.0  # a step a turn
+    link.ask()
+    for piece in answer:
+        link.connection.data_received(piece)
+    return link
+
+
+def line_ends(data: bytes) -> int:
+    return data.count(b"\n") + data.count(b"\r")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_turn_takes_more_than_a_slice(name: str) -> None:
+    head, sent, body = HOSTILE[name]
+    most = LINE_ENDS_MAX if sent is ONE_BYTE_CHUNKS else SLICE_BYTES
+    link = asked(head, sent)
+    while True:
+        slices = [each for each in link.sink.seen if isinstance(each, bytes)]
+        assert len(slices) <= 1
+        link.sink.seen.clear()
+        taken = slices[0] if slices else b""
+        assert len(taken) <= most
+        assert len(taken) <= LEAST_BYTES or line_ends(taken) <= LINE_ENDS_MAX
+        assert body.startswith(taken)
+        body = body[len(taken) :]
+        if not body:
+            break
+        assert not link.transport.reading
+        assert link.clock.turn()
+    assert link.transport.reading
+    assert not link.clock.turn()
+
+
+def test_ordinary_reads_are_taken_at_once() -> None:
+    event = b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":null}]}\n\n'
+    chunk = b"%x\r\n%b\r\n" % (len(event), event)
+    for sent in (chunk, chunk * 20, chunk * 80, b"\n" * SHORT_BYTES):
+        head = CLOSED if sent[0] == 10 else CHUNKED
+        link = asked(head, sent)
+        assert link.transport.reading
+        assert len(link.pool.rota) == 0
+
+
+def test_the_backends_other_answers_get_turns_too() -> None:
+    first = asked(CHUNKED, ONE_BYTE_CHUNKS)
+    other = Sink()
+    connection = type(first.connection)(first.pool)
+    transport = type(first.transport)()
+    connection.connection_made(transport)
+    connection.send(b"HEAD\r\n\r\n", b"body", other, method=b"POST")
+    connection.data_received(CHUNKED)
+    connection.data_received(ONE_BYTE_CHUNKS)
+    while first.clock.turn():
+        pieces = [sum(isinstance(each, bytes) for each in s.seen) for s in (first.sink, other)]
+        assert abs(pieces[0] - pieces[1]) <= 2
+    assert first.body == LETTERS
+
+
+def test_an_answer_ends_in_its_slice_and_its_connection_is_used_again() -> None:
+    link = asked(CHUNKED, ONE_BYTE_CHUNKS + LAST)
+    assert "end" not in link.sink.seen
+    while link.clock.turn():
+        pass
+    assert link.sink.seen[-1] == "end"
+    assert link.transport.reading
+    assert link.reusable
+
+
+def test_what_comes_after_an_answer_is_surplus_in_whatever_slice() -> None:
+    length = b"content-length: %d\r\n\r\n" % len(LETTERS)
+    for answer in (
+        CHUNKED + ONE_BYTE_CHUNKS + LAST + b"\n" * 3_000,
+        HEAD + length + LETTERS + b"\n" * 100_000,
+        # The end of a slice and of the answer at once.
+        HEAD + b"content-length: 1005\r\n\r\n" + b"\n" * 1_005 + b"\n" * 100_000,
+    ):
+        link = asked(answer)
+        while link.clock.turn():
+            pass
+        assert link.sink.seen[-1] == "end"
+        assert link.transport.aborted
+        assert not link.reusable
+
+
+def test_nothing_is_taken_while_the_client_takes_nothing() -> None:
+    link = asked(CHUNKED, ONE_BYTE_CHUNKS)
+    link.clock.turn()
+    link.connection.pause()
+    seen = link.body
+    while link.clock.turn():
+        pass
+    assert link.body == seen
+    for _ in range(3):  # whoever is queued already is not queued again
+        link.connection.resume()
+        link.connection.pause()
+    link.connection.resume()
+    assert len(link.pool.rota) == 1
+    assert not link.transport.reading
+    while link.clock.turn():
+        pass
+    assert link.body == LETTERS
+    assert link.transport.reading
+
+
+def test_who_pauses_in_the_last_slice_is_not_read() -> None:
+    class Slow(Sink):
+        def body(self, data: bytes) -> None:
+            super().body(data)
+            link.connection.pause()
+
+    link = asked()
+    link.sink = link.connection.sink = Slow()
+    for piece in (CHUNKED, ONE_BYTE_CHUNKS):
+        link.connection.data_received(piece)
+    while link.body != LETTERS:
+        link.connection.resume()
+        link.clock.turn()
+    assert not link.clock.turn()
+    assert not link.transport.reading
+    link.connection.resume()
+    assert link.transport.reading
+
+
+def test_a_close_waits_for_its_turn() -> None:
+    for answer, end in ((CLOSED, "end"), (CHUNKED, AnswerCut)):
+        link = asked(answer, ONE_BYTE_CHUNKS)
+        link.transport.close()
+        link.connection.connection_lost(None)
+        assert all(isinstance(each, bytes) for each in link.sink.seen[1:])
+        while link.clock.turn():
+            pass
+        assert link.sink.seen[-1] == end
+        assert link.body == (ONE_BYTE_CHUNKS if answer is CLOSED else LETTERS)
+
+
+def test_who_lets_go_hears_nothing_more() -> None:
+    link = asked(CHUNKED, ONE_BYTE_CHUNKS)
+    seen = len(link.sink.seen)
+    link.transport.close()
+    link.connection.connection_lost(None)
+    link.connection.abort()
+    while link.clock.turn():
+        pass
+    assert len(link.sink.seen) == seen
+
+
+def test_a_fault_in_a_slice_ends_its_answer_alone() -> None:
+    class Faulty(Sink):
+        def body(self, data: bytes) -> None:
+            if len(self.seen) > 3:
+                raise ValueError
+            super().body(data)
+
+    link = asked()
+    link.sink = link.connection.sink = Faulty()
+    for piece in (CHUNKED, ONE_BYTE_CHUNKS):
+        link.connection.data_received(piece)
+    while link.clock.turn():
+        pass
+    assert link.sink.seen[-1] is AnswerMalformed
+    assert link.transport.aborted
+
+
+# Each is short enough for a slice: only all of them together would hold the loop.
+EVENTS = b"".join(b'1d\r\ndata: {"content":"%03d"}    \n\n\r\n' % number for number in range(80))
+EVENTS_BODY = b"".join(b'data: {"content":"%03d"}    \n\n' % number for number in range(80))
+
+
+class Stream:
+    """A connection of a pool whose answer goes on, and what its client got of it."""
+
+    def __init__(self, pool: ConnectionPool, *answer: bytes) -> None:
+        self.sink = Sink()
+        self.transport = BackendTransport()
+        self.connection = BackendConnection(pool)
+        self.connection.connection_made(self.transport)
+        self.connection.send(b"HEAD\r\n\r\n", b"body", self.sink, method=b"POST")
+        for piece in answer:
+            self.connection.data_received(piece)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(each for each in self.sink.seen if isinstance(each, bytes))
+
+
+def test_all_answers_of_a_backend_together_take_no_more_than_a_slice_in_a_turn() -> None:
+    link = asked()
+    clock, pool = link.clock, link.pool
+    streams = [Stream(pool, CHUNKED) for _ in range(300)]
+    for stream in streams:
+        stream.connection.data_received(EVENTS)
+    turns = passed = 0
+    while True:
+        before, passed = passed, sum(len(stream.body) for stream in streams)
+        assert 0 < passed - before <= len(EVENTS_BODY)
+        assert all(stream.transport.reading for stream in streams if stream.body)
+        if passed == len(streams) * len(EVENTS_BODY):
+            break
+        assert clock.turn()
+        turns += 1
+    assert turns >= len(streams) - 1
+    assert all(stream.body == EVENTS_BODY for stream in streams)
+    assert len(pool.rota) == 0
+    # In the next turn there is room again.
+    clock.turn()
+    streams[0].connection.data_received(EVENTS)
+    assert streams[0].body == EVENTS_BODY * 2
+
+
+# Just below what is a long read. All of them together are one of half a megabyte.
+TINY_BODY = b"data:a\n\n" * 240
+TINY = b"%x\r\n%b\r\n" % (len(TINY_BODY), TINY_BODY)
+EVENT = b"data: {" + b'"content":"abcdef",' * 13 + b'"finish_reason":null}\n\n'
+ORDINARY = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+
+
+def test_short_reads_of_very_many_events_have_their_part_in_the_slice() -> None:
+    link = asked()
+    clock = link.clock
+    streams = [Stream(link.pool, CHUNKED) for _ in range(300)]
+    for stream in streams:
+        stream.connection.data_received(TINY)
+    passed, turns = 0, 0
+    while True:
+        before, passed = passed, sum(bool(stream.body) for stream in streams)
+        assert passed - before <= UNSEEN_BYTES // len(TINY) + 2
+        if passed == len(streams):
+            break
+        assert clock.turn()
+        turns += 1
+    assert turns > 200
+    assert all(stream.body == TINY_BODY for stream in streams)
+    assert len(link.pool.rota) == 0
+
+
+def test_reads_of_an_event_never_wait() -> None:
+    """Not where hundreds come in one turn, nor while others of their backend wait."""
+    link = asked()
+    streams = [Stream(link.pool, CHUNKED) for _ in range(300)]
+    for stream in streams:
+        stream.connection.data_received(ORDINARY)
+    assert all(stream.body for stream in streams)
+    liars = [Stream(link.pool, CHUNKED, TINY) for _ in range(20)]
+    assert not liars[-1].body
+    for stream in streams:
+        stream.connection.data_received(ORDINARY)
+        assert stream.body == EVENT * 2
+
+
+def test_another_backends_answer_is_taken_at_once() -> None:
+    link = asked()
+    for _ in range(300):
+        Stream(link.pool, CHUNKED, EVENTS)
+    loop: Any = link.clock
+    another = ConnectionPool(loop, "http://10.0.0.2:8000", connect_timeout_s=1)
+    assert Stream(another, CHUNKED, EVENTS).body == EVENTS_BODY
+
+
+def test_answers_that_begin_with_a_long_read_wait_for_their_turn_too() -> None:
+    """What comes with a head was counted with it, and is taken with it."""
+    link = asked()
+    streams = [Stream(link.pool, CHUNKED + EVENTS + LAST) for _ in range(3)]
+    assert [len(stream.sink.seen) for stream in streams] == [3, 0, 0]
+    assert [stream.transport.reading for stream in streams] == [True, False, False]
+    while link.clock.turn():
+        pass
+    for stream in streams:
+        assert stream.sink.seen == [200, EVENTS_BODY, "end"]
+        assert stream.transport.reading
+        assert not stream.transport.aborted
+
+
+def test_several_moderate_reads_are_taken_at_once() -> None:
+    link = asked()
+    answer = CLOSED + b"x" * 15_000
+    streams = [Stream(link.pool, answer) for _ in range(5)]
+    assert [bool(stream.body) for stream in streams] == [True] * 4 + [False]
+
+
+def test_who_comes_while_others_wait_is_behind_them() -> None:
+    link = asked()
+    first, second = Stream(link.pool, CHUNKED, EVENTS * 2), Stream(link.pool, CHUNKED)
+    for callback in link.clock.soon:  # a turn of which the rota has had none yet
+        if callback != link.pool.rota._turn:
+            callback()
+    second.connection.data_received(EVENTS)
+    assert first.body
+    assert not second.body
+
+
+def test_a_connection_lost_while_all_of_its_read_waits_ends_after_it() -> None:
+    for answer, end in ((CHUNKED, AnswerCut), (CLOSED, "end")):
+        link = asked(CHUNKED, EVENTS)
+        lost = Stream(link.pool, answer, EVENTS)
+        assert not lost.body
+        lost.transport.close()
+        lost.connection.connection_lost(None)
+        assert lost.sink.seen == [200]
+        while link.clock.turn():
+            pass
+        assert lost.sink.seen == [200, EVENTS_BODY if answer is CHUNKED else EVENTS, end]
+
+
+def test_who_is_paused_while_all_of_its_read_waits_is_passed_over() -> None:
+    link = asked(CHUNKED, EVENTS)
+    slow = Stream(link.pool, CHUNKED, EVENTS)
+    slow.connection.pause()
+    while link.clock.turn():
+        pass
+    assert not slow.body
+    slow.connection.resume()
+    assert not slow.transport.reading
+    while link.clock.turn():
+        pass
+    assert slow.body == EVENTS_BODY
+    assert slow.transport.reading

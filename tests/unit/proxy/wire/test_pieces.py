@@ -1,0 +1,110 @@
+"""A large body goes to its backend by pieces: whole, one a turn, and none that it cannot take."""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from penstock.proxy.wire.edit import Edits, ending
+from penstock.proxy.wire.pieces import PIECE_BYTES, SMALL_BYTES, Pieces, write
+from tests.unit.proxy.wire.transport import Transport
+
+BODY = b'{"prompt":"' + bytes(range(97, 123)) * 40_000 + b'"} \n'
+EDITS = ((b"stream_options", b"{}"), (b"model", b'"m"'))
+EDITED = BODY[:-3] + b',"stream_options":{},"model":"m"}'
+
+
+class Handle:
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Loop:
+    """Keeps what is to be called in the next turn."""
+
+    def __init__(self) -> None:
+        self.next: list[Handle] = []
+
+    def call_soon(self, call: Callable[[], None]) -> Handle:
+        self.next.append(Handle(call))
+        return self.next[-1]
+
+    def turn(self) -> None:
+        handles, self.next = self.next, []
+        assert len(handles) <= 1
+        for handle in handles:
+            if handle.call is not None:
+                handle.call()
+
+
+def pieces(edits: Edits = ()) -> tuple[Pieces, Loop, Transport]:
+    loop, transport = Loop(), Transport()
+    end = ending(BODY, edits)
+    return Pieces(cast(asyncio.AbstractEventLoop, loop), transport, BODY, end), loop, transport
+
+
+@pytest.mark.parametrize("edits", [(), EDITS])
+def test_all_of_it_a_piece_a_turn(edits: Edits) -> None:
+    it, loop, transport = pieces(edits)
+    it.write_on()
+    turns = 0
+    while it.left:
+        before = len(transport.sent)
+        loop.turn()
+        assert 0 < len(transport.sent) - before <= PIECE_BYTES + 100
+        turns += 1
+    assert turns == len(BODY) // PIECE_BYTES
+    assert transport.sent == (EDITED if edits else BODY)
+    loop.turn()
+    assert not loop.next
+
+
+def test_a_slow_backend_is_waited_for_and_is_sent_nothing_twice() -> None:
+    it, loop, transport = pieces()
+    it.write_on()
+    it.pause()
+    loop.turn()  # it was on its way already
+    loop.turn()
+    sent = len(transport.sent)
+    loop.turn()
+    assert len(transport.sent) == sent
+    it.resume()
+    it.pause()
+    it.resume()
+    while it.left:
+        it.resume()
+        loop.turn()
+    assert transport.sent == BODY
+
+
+def test_nothing_after_it_was_dropped_or_the_backend_left() -> None:
+    it, loop, transport = pieces()
+    it.write_on()
+    it.drop()
+    loop.turn()
+    it.resume()
+    assert len(transport.sent) == PIECE_BYTES
+    assert not it.left
+    it, loop, transport = pieces()
+    it.write_on()
+    transport.abort()
+    loop.turn()
+    it.resume()
+    assert len(transport.sent) == PIECE_BYTES
+
+
+@pytest.mark.parametrize("size", [100, SMALL_BYTES, SMALL_BYTES + 1, PIECE_BYTES, PIECE_BYTES + 1])
+@pytest.mark.parametrize("edits", [(), EDITS])
+def test_a_body_of_any_size_has_its_edits_once(edits: Edits, size: int) -> None:
+    body = BODY[: size - 2] + b'"}'
+    for _ in range(2):  # each attempt applies them to the same bytes
+        loop, transport = Loop(), Transport()
+        end = ending(body, edits)
+        write(cast(asyncio.AbstractEventLoop, loop), transport, b"HEAD", body, end)
+        for _ in range(3):
+            loop.turn()
+        assert transport.sent == b"HEAD" + (body[:-1] + EDITED[len(BODY) - 3 :] if edits else body)

@@ -1,0 +1,241 @@
+"""Large bodies take turns: by whose they are, and each party's own among themselves."""
+
+from collections.abc import Callable
+
+from penstock.balancing.outline import LARGE_BYTES
+from penstock.proxy.wire.rota import MODERATE_BYTES, SMALL_BYTES, TURN_BYTES, Rota
+
+
+class Turns:
+    """The part of a loop that a rota needs: what is to be called in the next turn."""
+
+    def __init__(self) -> None:
+        self.next: list[Callable[[], None]] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.next.append(call)
+
+    def turn(self) -> bool:
+        """One turn; whether there was anything in it, which is one call at most."""
+        calls, self.next = self.next, []
+        assert len(calls) <= 1
+        for call in calls:
+            call()
+        return bool(calls)
+
+
+class Work:
+    """A body of so many steps."""
+
+    def __init__(self, log: list[str], name: str, steps: int) -> None:
+        self._log = log
+        self._name = name
+        self._left = steps
+
+    def step(self) -> bool:
+        self._log.append(self._name)
+        self._left -= 1
+        return self._left > 0
+
+
+def rota() -> tuple[Rota, Turns]:
+    turns = Turns()
+    return Rota(turns, now=lambda: 0.0), turns  # type: ignore[arg-type]
+
+
+def test_one_step_a_turn_and_then_nothing() -> None:
+    log: list[str] = []
+    it, turns = rota()
+    it.add("a", Work(log, "1", 2).step)
+    it.add("b", Work(log, "2", 1).step)
+    assert not log
+    for _ in range(3):
+        assert turns.turn()
+    assert log == ["1", "2", "1"]
+    assert not turns.turn()
+    assert len(it) == 0
+    it.add("a", Work(log, "3", 1).step)
+    assert turns.turn()
+    assert log[-1] == "3"
+
+
+def test_who_sends_many_delays_nobody_else() -> None:
+    """32 bodies of one and a single one of another: that has every second turn."""
+    log: list[str] = []
+    it, turns = rota()
+    for number in range(32):
+        it.add("many", Work(log, f"m{number}", 100).step)
+    it.add("one", Work(log, "one", 10).step)
+    for _ in range(20):
+        turns.turn()
+    assert log.count("one") == 10
+    assert [name for name in log if name != "one"] == [f"m{number}" for number in range(10)]
+    assert len(it) == 32
+
+
+def test_a_step_that_raises_ends_its_own_work_alone() -> None:
+    log: list[str] = []
+    it, turns = rota()
+
+    def step() -> bool:
+        raise ValueError
+
+    it.add("a", step)
+    it.add("a", Work(log, "1", 1).step)
+    it.add("b", Work(log, "2", 1).step)
+    while turns.turn():
+        pass
+    assert sorted(log) == ["1", "2"]
+    assert len(it) == 0
+
+
+def test_what_is_added_in_a_step_takes_its_turn() -> None:
+    log: list[str] = []
+    it, turns = rota()
+
+    def step() -> bool:
+        log.append("first")
+        it.add("a", Work(log, "same", 1).step)
+        it.add("b", Work(log, "other", 1).step)
+        return False
+
+    it.add("a", step)
+    while turns.turn():
+        pass
+    assert sorted(log[1:]) == ["other", "same"]
+
+
+def test_small_steps_go_on_for_their_time_in_a_turn() -> None:
+    log: list[str] = []
+    turns = Turns()
+    now_s = iter(range(1_000))  # a second passes with each look at the clock
+    it = Rota(turns, 4.0, lambda: float(next(now_s)))  # type: ignore[arg-type]
+    it.add("a", Work(log, "1", 6).step)
+    it.add("b", Work(log, "2", 2).step)
+    assert turns.turn()
+    assert log == ["1", "2", "1", "2"]
+    assert turns.turn()
+    assert log[4:] == ["1"] * 4
+    assert not turns.turn()
+
+
+def test_so_much_is_read_at_once_in_a_turn_and_the_rest_by_turns() -> None:
+    it, turns = rota()
+    assert it.spares("a", TURN_BYTES - 1)
+    assert it.spares("a", LARGE_BYTES)
+    assert not it.spares("a", SMALL_BYTES)
+    assert it.spares("a", SMALL_BYTES - 1)
+    assert turns.turn()
+    assert it.spares("a", LARGE_BYTES)
+    assert not it.spares("a", SMALL_BYTES)
+    assert turns.turn()
+    assert not turns.turn()
+
+
+def test_small_bodies_are_neither_counted_nor_put_off() -> None:
+    it, turns = rota()
+    for _ in range(100):
+        assert it.spares("a", SMALL_BYTES - 1)
+    assert not turns.turn()
+    assert it.spares("a", SMALL_BYTES)
+
+
+def test_large_bodies_are_never_read_at_once() -> None:
+    it, turns = rota()
+    assert not it.spares("a", LARGE_BYTES + 1)
+    assert not turns.turn()
+
+
+def test_what_is_read_in_a_step_is_counted_in_that_turn() -> None:
+    log: list[str] = []
+    it, turns = rota()
+
+    def step() -> bool:
+        log.append(str(it.spares("a", LARGE_BYTES)))
+        return False
+
+    assert it.spares("a", TURN_BYTES)
+    it.add("a", step)
+    it.add("a", Work(log, "1", 2).step)
+    assert turns.turn()
+    assert not it.spares("a", SMALL_BYTES)
+    assert turns.turn()
+    assert it.spares("a", SMALL_BYTES)
+    assert log == ["True", "1"]
+
+
+def test_while_another_party_waits_only_moderate_bodies_are_read_at_once() -> None:
+    it, turns = rota()
+    it.add("waits", Work([], "1", 2).step)
+    assert not it.spares("a", MODERATE_BYTES + 1)
+    assert it.spares("a", MODERATE_BYTES)
+    assert it.spares("waits", MODERATE_BYTES + 1)  # it delays its own
+    while turns.turn():
+        pass
+    assert it.spares("a", MODERATE_BYTES + 1)
+
+
+class Timed:
+    """Steps that take their time, by a clock of their own."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.turns = Turns()
+        self.rota = Rota(self.turns, 0.001, lambda: self.now_s)  # type: ignore[arg-type]
+        self.spent_s = {"dear": 0.0, "cheap": 0.0}
+
+    def add(self, name: str, step_s: float, steps: int, party: str = "") -> None:
+        def step() -> bool:
+            nonlocal steps
+            steps -= 1
+            self.now_s += step_s
+            self.spent_s[name] += step_s
+            return steps > 0
+
+        self.rota.add(party or name, step)
+
+
+def test_whose_steps_are_dear_has_fewer() -> None:
+    """A body that is just not read by slices is one step, of milliseconds."""
+    it = Timed()
+    for _ in range(60):
+        it.add("dear", 0.006, 1)
+    it.add("cheap", 0.0009, 60)
+    while it.spent_s["cheap"] < 0.05:
+        assert it.turns.turn()
+    assert 0.03 < it.spent_s["dear"] < 0.07
+
+
+def test_who_goes_and_comes_again_has_no_more_for_that() -> None:
+    it = Timed()
+    it.add("cheap", 0.0009, 60)
+    while it.spent_s["cheap"] < 0.05:
+        it.add("dear", 0.006, 1)
+        before_s = it.spent_s["dear"]
+        while it.spent_s["dear"] == before_s and it.spent_s["cheap"] < 0.05:
+            assert it.turns.turn()
+    assert 0.03 < it.spent_s["dear"] < 0.07
+    while it.turns.turn():
+        pass
+    assert len(it.rota) == 0
+    assert not it.rota._waiting
+
+
+def test_a_step_in_which_the_process_slept_counts_as_a_long_one() -> None:
+    it = Timed()
+    it.add("dear", 3_600.0, 2)
+    it.add("cheap", 0.0009, 10_000)
+    while it.spent_s["dear"] < 7_200.0:
+        assert it.turns.turn()
+    assert it.spent_s["cheap"] < 1.0
+
+
+def test_newcomers_without_end_come_after_who_waits() -> None:
+    it = Timed()
+    it.add("cheap", 0.0009, 10)
+    it.spent_s["newcomer"] = 0.0
+    for number in range(200):
+        for each in range(2):  # as many as there is room for in a turn
+            it.add("newcomer", 0.0009, 1, f"{number}.{each}")
+        it.turns.turn()
+    assert it.spent_s["cheap"] > 0.008
