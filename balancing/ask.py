@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from penstock.balancing.output_length import PRIOR_TOKENS
-from penstock.balancing.prompt_blocks import BLOCKS_MAX
+from penstock.balancing.prompt_blocks import BLOCKS_MAX, Blocks
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
 
 FIELDS: Final = (
@@ -107,6 +107,13 @@ class Ask:
         self.likely = likely  # probability that an engine computes the prompt, not refuses it
         self.output_tokens = output_tokens  # expected for each choice
         self.home = home  # the name of the backend that its session belongs to
+
+    def add_blocks(self, blocks: Blocks) -> None:
+        """Add the blocks of the text. They are cut after the tokens are estimated."""
+        self.blocks = blocks.hashes
+        self.block_tokens = blocks.tokens
+        self.text_blocks = blocks.text
+        self.media_block_tokens = blocks.media_tokens
 
     def changed(self, **fields: Any) -> "Ask":
         """A copy with these fields changed."""

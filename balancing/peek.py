@@ -1,12 +1,12 @@
 """Reads what a request wants from its path, head and body.
 
-`reading` is pure. It reads the few fields that routing needs and refuses only what no backend could
+`peek` is pure. It reads the few fields that routing needs and refuses only what no backend could
 route either: a body that is not a JSON object, or a `model` that is not a string.
 """
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -25,13 +25,12 @@ from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, Steps, count_in, finished, joined, strings_in
 from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
 from penstock.balancing.prompt_blocks import (
-    NO_BLOCKS,
     large_text_blocks,
     text_blocks,
 )
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
-from penstock.balancing.usage_options import usage_options
+from penstock.balancing.usage_options import reading_usage_options, usage_options
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -70,6 +69,76 @@ class MalformedAsk(ValueError):
     """The body cannot be routed. The text says what to change and never holds the body."""
 
 
+class _Prompt:
+    """The prompts of a body: their parts as JSON, and their text without inline data."""
+
+    __slots__ = ("batch", "media_parts", "parts", "text")
+
+    def __init__(self, batch: Batch, parts: list[bytes], text: bytes, media_parts: int) -> None:
+        self.batch = batch
+        self.parts = parts
+        self.text = text
+        self.media_parts = media_parts
+
+
+def peek(
+    path: str,
+    headers: Headers,
+    body: bytes,
+    estimator: TokenEstimator,
+    *,
+    generates: bool = True,
+    engine: bool = True,
+    streams: bool = True,
+    sessions: SessionKeys | None = None,
+    tenant: str = "",
+    client: str = "",
+    prefixes: bool = False,
+    outputs: OutputLength | None = None,
+) -> Ask:
+    """Read what a request wants. Raises MalformedAsk when the body is not a JSON object.
+
+    It takes one turn, so it is for bodies up to LARGE_BYTES. `streams`: whether answers of this
+    path can stream. `client`: the tenant, or else the address. `sessions`: where session keys are,
+    if a policy needs them. `prefixes`: whether a policy needs the blocks of the text. `outputs`
+    predicts the length of the answer.
+    """
+    boundary = boundary_of(headers) if path in _OF_FORMS else None
+    if not body or boundary is not None:
+        session = _session(sessions, headers, None, tenant)
+        form = _reading_form(path, body, boundary, session, tenant, client, generates, engine)
+        return finished(form)
+    fields = _fields_of(_fields if sessions is None else sessions.decoder, body)
+    parts = _parts_of(path, fields)
+    text = b"".join(parts) or body
+    if path in _OF_MESSAGES and not has_media(text):
+        prompt = _Prompt(_CONVERSATION, parts, text, 0)
+    else:
+        prompt = finished(_reading_prompt(path, fields, parts, body))
+    session = _session(sessions, headers, fields, tenant)
+    ask = _ask(
+        path,
+        fields,
+        prompt,
+        estimator,
+        generates,
+        engine,
+        streams,
+        session,
+        tenant,
+        client,
+        outputs,
+    )
+    if ask.stream:
+        ask.usage_options = usage_options(fields.stream_options)
+    if prefixes and generates and prompt.batch.prompts == 1:
+        if prompt.media_parts or len(text) > LARGE_BYTES:
+            finished(_adding_blocks(ask, fields, prompt, estimator))
+        else:
+            ask.add_blocks(text_blocks(_root_of(fields), parts, ask.prompt_tokens))
+    return ask
+
+
 def reading(
     path: str,
     headers: Headers,
@@ -85,108 +154,40 @@ def reading(
     prefixes: bool = False,
     outputs: OutputLength | None = None,
 ) -> Steps[Ask]:
-    """Read what a request wants. Raises MalformedAsk when the body is not a JSON object.
+    """`peek` for large bodies. Between its steps other work may run.
 
-    Usually it takes one step. Between the steps for a large body other work may run. Parts that can
-    be read at once have no steps of their own, because steps were the largest cost of most
-    requests. `streams`: whether answers of this path can stream. `client`: the tenant, or else the
-    address. `sessions`: where session keys are, if a policy needs them. `prefixes`: whether a
-    policy needs the blocks of the text. `outputs` predicts the length of the answer.
+    Most bodies are small. Steps would be the largest cost of their requests.
     """
     boundary = boundary_of(headers) if path in _OF_FORMS else None
     if not body or boundary is not None:
         session = _session(sessions, headers, None, tenant)
-        return _reading_form(path, body, boundary, session, tenant, client, generates, engine)
-    return _reading_json(
+        form = _reading_form(path, body, boundary, session, tenant, client, generates, engine)
+        return (yield from form)
+    fields = yield from _reading_fields(_fields if sessions is None else sessions.decoder, body)
+    prompt = yield from _reading_prompt(path, fields, _parts_of(path, fields), body)
+    session = _session(sessions, headers, fields, tenant)
+    ask = _ask(
         path,
-        headers,
-        body,
+        fields,
+        prompt,
         estimator,
         generates,
         engine,
         streams,
-        sessions,
+        session,
         tenant,
         client,
-        prefixes,
         outputs,
     )
+    if ask.stream:
+        ask.usage_options = yield from reading_usage_options(fields.stream_options)
+    if prefixes and generates and prompt.batch.prompts == 1:
+        yield from _adding_blocks(ask, fields, prompt, estimator)
+    return ask
 
 
-def _reading_json(
-    path: str,
-    headers: Headers,
-    body: bytes,
-    estimator: TokenEstimator,
-    generates: bool,
-    engine: bool,
-    streams: bool,
-    sessions: SessionKeys | None,
-    tenant: str,
-    client: str,
-    prefixes: bool,
-    outputs: OutputLength | None,
-) -> Steps[Ask]:
-    decoder = _fields if sessions is None else sessions.decoder
-    large = len(body) > LARGE_BYTES
-    fields = (yield from _fields_of_large(decoder, body)) if large else _fields_of(decoder, body)
-    model = _model_of(fields.model)
-    parts = _parts_of(path, fields)
-    batch = _CONVERSATION if path in _OF_MESSAGES else (yield from _batch(path, fields, body))
-    media_parts, text = batch.images, b""
-    if not media_parts:
-        text = ((yield from joined(parts)) if large else b"".join(parts)) or body
-    if has_media(text):
-        media_parts, text = yield from without_media(text)
-        media_parts = min(media_parts, MEDIA_PARTS_MAX * batch.prompts)
-    measured = whole = _measured(estimator, text, batch)
-    tokens = batch.token_ids or estimator.estimate(model, measured, media_parts, None, client)
-    response_id = _response_in(path) or _text(fields.previous_response_id)
-    cuts, cut_tokens = _cut(path, fields)
-    if cuts or response_id is not None or not batch.told:  # the backend will count other tokens
-        measured, tokens = NOTHING, min(tokens, (cut_tokens or tokens) * batch.prompts)
-    blocks = NO_BLOCKS
-    if prefixes and batch.prompts == 1 and generates:
-        root = _root_of(fields)
-        if media_parts:
-            blocks = yield from media_blocks(root, parts, text, model, whole, estimator, client)
-        elif len(text) <= LARGE_BYTES:
-            blocks = text_blocks(root, parts, tokens)
-        else:
-            blocks = yield from large_text_blocks(root, parts, tokens)
-    max_tokens = _max_tokens_of(fields)
-    expected = PRIOR_TOKENS if outputs is None else outputs.expect(client, model, path, max_tokens)
-    stream = fields.stream is not NO_FIELD and streams and truth(fields.stream) is True
-    return Ask(
-        path=path,
-        model=model,
-        prompt_tokens=tokens,
-        measured=measured,
-        media_parts=media_parts,
-        prompts=batch.prompts,
-        choices=min(_positive(fields.n) or 1, PROMPTS_MAX),
-        max_tokens=max_tokens,
-        stream=stream,
-        usage_options=(yield from usage_options(fields.stream_options)) if stream else b"",
-        generates=generates,
-        engine=engine,
-        session=_session(sessions, headers, fields, tenant),
-        tenant=tenant,
-        client=client,
-        response_id=response_id,
-        blocks=blocks.hashes,
-        block_tokens=blocks.tokens,
-        text_blocks=blocks.text,
-        media_block_tokens=blocks.media_tokens,
-        reads_cache=_reads_cache(path, fields),
-        uncut=path in _UNCUT and not media_parts and not cuts,
-        output_tokens=expected if generates else 0.0,
-    )
-
-
-def unread(path: str, body: bytes, tenant: str, client: str) -> Steps[Ask]:
+def unread(path: str, body: bytes, tenant: str, client: str) -> Ask:
     """A request that goes to the first pool unread."""
-    yield from ()
     return Ask(
         path,
         prompt_tokens=tokens_of_bytes(body),
@@ -198,13 +199,6 @@ def unread(path: str, body: bytes, tenant: str, client: str) -> Steps[Ask]:
     )
 
 
-def peek(
-    path: str, headers: Headers, body: bytes, estimator: TokenEstimator, **options: Any
-) -> Ask:
-    """Read a request in one turn, however large its body."""
-    return finished(reading(path, headers, body, estimator, **options))
-
-
 def _fields_of(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Fields:
     try:
         return decoder.decode(body)
@@ -212,11 +206,86 @@ def _fields_of(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Fields:
         raise MalformedAsk(NO_OBJECT) from None
 
 
-def _fields_of_large(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Steps[Fields]:
+def _reading_fields(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Steps[Fields]:
     try:
         return (yield from members(body, decoder))
     except (*UNREADABLE, RecursionError, NoObject):
         raise MalformedAsk(NO_OBJECT) from None
+
+
+def _reading_prompt(path: str, fields: Fields, parts: list[bytes], body: bytes) -> Steps[_Prompt]:
+    """The prompts of a body of any size, with media or without."""
+    batch = _CONVERSATION if path in _OF_MESSAGES else (yield from _batch(path, fields, body))
+    media_parts, text = batch.images, b""
+    if not media_parts:
+        text = (yield from joined(parts)) or body
+    if has_media(text):
+        media_parts, text = yield from without_media(text)
+        media_parts = min(media_parts, MEDIA_PARTS_MAX * batch.prompts)
+    return _Prompt(batch, parts, text, media_parts)
+
+
+def _adding_blocks(
+    ask: Ask, fields: Fields, prompt: _Prompt, estimator: TokenEstimator
+) -> Steps[None]:
+    """Give a prompt of any size its blocks, with media or without."""
+    root = _root_of(fields)
+    if prompt.media_parts:
+        measured = _measured(estimator, prompt.text, prompt.batch)
+        blocks = yield from media_blocks(
+            root, prompt.parts, prompt.text, ask.model, measured, estimator, ask.client
+        )
+    elif len(prompt.text) <= LARGE_BYTES:
+        blocks = text_blocks(root, prompt.parts, ask.prompt_tokens)
+    else:
+        blocks = yield from large_text_blocks(root, prompt.parts, ask.prompt_tokens)
+    ask.add_blocks(blocks)
+
+
+def _ask(
+    path: str,
+    fields: Fields,
+    prompt: _Prompt,
+    estimator: TokenEstimator,
+    generates: bool,
+    engine: bool,
+    streams: bool,
+    session: str | None,
+    tenant: str,
+    client: str,
+    outputs: OutputLength | None,
+) -> Ask:
+    """What is wanted, but for the blocks and the usage options."""
+    batch, media_parts = prompt.batch, prompt.media_parts
+    model = _model_of(fields.model)
+    measured = _measured(estimator, prompt.text, batch)
+    tokens = batch.token_ids or estimator.estimate(model, measured, media_parts, None, client)
+    response_id = _response_in(path) or _text(fields.previous_response_id)
+    cuts, cut_tokens = _cut(path, fields)
+    if cuts or response_id is not None or not batch.told:  # the backend will count other tokens
+        measured, tokens = NOTHING, min(tokens, (cut_tokens or tokens) * batch.prompts)
+    max_tokens = _max_tokens_of(fields)
+    expected = PRIOR_TOKENS if outputs is None else outputs.expect(client, model, path, max_tokens)
+    return Ask(
+        path=path,
+        model=model,
+        prompt_tokens=tokens,
+        measured=measured,
+        media_parts=media_parts,
+        prompts=batch.prompts,
+        choices=min(_positive(fields.n) or 1, PROMPTS_MAX),
+        max_tokens=max_tokens,
+        stream=fields.stream is not NO_FIELD and streams and truth(fields.stream) is True,
+        generates=generates,
+        engine=engine,
+        session=session,
+        tenant=tenant,
+        client=client,
+        response_id=response_id,
+        reads_cache=_reads_cache(path, fields),
+        uncut=path in _UNCUT and not media_parts and not cuts,
+        output_tokens=expected if generates else 0.0,
+    )
 
 
 def _reading_form(

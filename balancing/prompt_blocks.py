@@ -8,7 +8,7 @@ of it counts as shared: on average half a block, some 80 tokens.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import xxhash
@@ -26,16 +26,23 @@ LOOKED_BYTES_MAX: Final = 2 * TEXT_BYTES_MAX
 _BLANKS: Final = (b'": ', b'", "', b"{ ", b"[ ", b"\n")
 
 
-class Blocks(NamedTuple):
+class Blocks:
     """A prompt's blocks, and the tokens of each block before and after the first inline data."""
 
-    hashes: tuple[int, ...]
-    tokens: float
-    text: int = BLOCKS_MAX  # how many blocks come before the first inline data
-    media_tokens: float = 0.0
+    __slots__ = ("hashes", "media_tokens", "text", "tokens")
 
-
-NO_BLOCKS: Final = Blocks((), 0.0)
+    def __init__(
+        self,
+        hashes: tuple[int, ...],
+        tokens: float,
+        text: int = BLOCKS_MAX,
+        media_tokens: float = 0.0,
+    ) -> None:
+        """`text`: how many blocks come before the first inline data."""
+        self.hashes = hashes
+        self.tokens = tokens
+        self.text = text
+        self.media_tokens = media_tokens
 
 
 def compact(part: bytes) -> bytes:

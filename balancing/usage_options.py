@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.balancing.fields import NO_FIELD, UNREADABLE, StreamOptions, truth
 from penstock.balancing.members import NoObject, members
-from penstock.balancing.outline import Steps
+from penstock.balancing.outline import Steps, finished
 
 _ASKED: Final = b'{"include_usage":true}'
 _ASKED_ONCE: Final = b'{"include_usage":true,"continuous_usage_stats":false}'
@@ -24,35 +24,47 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _options = msgspec.json.Decoder(StreamOptions)
 
 
-def usage_options(raw: msgspec.Raw) -> Steps[bytes]:
+def usage_options(raw: msgspec.Raw) -> bytes:
     """The options to send in place of the client's. Empty: do not change them."""
     given = bytes(raw)
     if given in (b"", b"null"):
         return _ASKED
+    if len(given) > DECODED_BYTES_MAX:
+        return finished(reading_usage_options(raw))
     if not given.startswith(b"{"):
         return b""
     try:
-        if len(given) <= DECODED_BYTES_MAX:
-            options = _options.decode(given)
-        else:
-            options = yield from members(given, _options)
+        options, fields = _options.decode(given), _object.decode(given)
+    except (*UNREADABLE, RecursionError):
+        return b""
+    if _decided(options):
+        return b""
+    fields["include_usage"] = msgspec.Raw(b"true")
+    if options.continuous_usage_stats is not NO_FIELD:  # usage in every chunk could not be hidden
+        fields["continuous_usage_stats"] = msgspec.Raw(b"false")
+    return msgspec.json.encode(fields)
+
+
+def reading_usage_options(raw: msgspec.Raw) -> Steps[bytes]:
+    """`usage_options` for options of any size."""
+    given = bytes(raw)
+    if len(given) <= DECODED_BYTES_MAX:
+        return usage_options(raw)
+    if not given.startswith(b"{"):
+        return b""
+    try:
+        options = yield from members(given, _options)
     except (*UNREADABLE, RecursionError, NoObject):
         return b""
-    wanted = options.include_usage
-    if wanted is NO_FIELD or (bytes(wanted) != b"null" and truth(wanted) is not False):
+    if _decided(options):
         return b""
-    # Usage in every chunk could not be hidden.
-    continuous = options.continuous_usage_stats
-    every = continuous is not NO_FIELD
-    if every and bytes(continuous) != b"null" and truth(continuous) is None:
-        return b""  # no backend takes this as a boolean: the backend shall say so
-    if len(given) <= DECODED_BYTES_MAX:
-        try:
-            fields = _object.decode(given)
-        except UNREADABLE:
-            return b""
-        fields["include_usage"] = msgspec.Raw(b"true")
-        if every:
-            fields["continuous_usage_stats"] = msgspec.Raw(b"false")
-        return msgspec.json.encode(fields)
-    return _ASKED_ONCE if every else _ASKED
+    return _ASKED if options.continuous_usage_stats is NO_FIELD else _ASKED_ONCE
+
+
+def _decided(options: StreamOptions) -> bool:
+    """Whether the client's options stay: they decide about usage, or a backend will refuse them."""
+    wanted, continuous = options.include_usage, options.continuous_usage_stats
+    if wanted is NO_FIELD or (bytes(wanted) != b"null" and truth(wanted) is not False):
+        return True
+    given = continuous is not NO_FIELD and bytes(continuous) != b"null"
+    return given and truth(continuous) is None

@@ -32,7 +32,7 @@ from penstock.proxy.admin.listing import describe
 from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.invocations import INVOCATIONS, invoked_path
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.data.reading import ask_of
+from penstock.proxy.data.reading import reading_ask
 from penstock.proxy.errors.client import ModelNotFound
 from penstock.proxy.errors.own import Draining
 from penstock.proxy.reload.reload import Reload
@@ -233,7 +233,7 @@ class Admin:
             if name.lower() != b"origin"
         ]
         try:
-            ask = await _taken(ask_of(plane, path, endpoint, headers, body, tenant))
+            ask = await _taken(reading_ask(plane, path, endpoint, headers, body, tenant))
             choice = plane.gate.explain(ask, monotonic())
         except MalformedAsk as error:
             return _error(400, "invalid_request", str(error))

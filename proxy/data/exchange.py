@@ -25,7 +25,7 @@ from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.own_headers import headers_upstream, origin
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.data.reading import Wanted, wanted
+from penstock.proxy.data.reading import Wanted, reading_wanted, wanted
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.backend import BackendError, InternalFault
@@ -127,7 +127,7 @@ class Exchange(AttemptOwner):
 
     # What the attempts tell ----------------------------------------------------------------
 
-    def step(self, step: Callable[..., None], *arguments: object) -> None:
+    def step(self, step: Callable[..., object], *arguments: object) -> None:
         """Run one step. An exception ends the exchange: it is told to the client and logged."""
         try:
             step(*arguments)
@@ -165,30 +165,35 @@ class Exchange(AttemptOwner):
     # The steps ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        request, holder = self.request, self._asker.holder
-        self._reading = wanted(
-            self._plane, request.head, request.endpoint, request.body, self._asker.party
-        )
-        if self._plane.rota.spares(holder, len(request.body)):
-            self._read_on()
-        if self._reading is not None:
-            self._plane.rota.add(holder, self._read_more)
+        holder, rota = self._asker.holder, self._plane.rota
+        if not rota.spares(holder, len(self.request.body)) or self._reads_on():
+            rota.add(holder, self._read_more)
 
     def _read_more(self) -> bool:
         """Read a slice of a large body if its client still waits. True while more is left."""
         over = self.request.patience.over(self._plane.now(), started=False)
         if over is not None:
             self._end(over)
-        self.step(self._read_on)
+        if not self._ended:
+            self.step(self._reads_on)
         return self._reading is not None
 
-    def _read_on(self) -> None:
-        told = next(self._reading) if self._reading is not None else None
-        if told is not None:
-            self._reading = None
-            request = self.request
-            request.ask, request.endpoint, request.hides_usage, request.edits = told
-            self._read()
+    def _reads_on(self) -> bool:
+        """Take a step of reading the body. True while more is left."""
+        plane, request, told = self._plane, self.request, None
+        if self._reading is None:
+            party, head, endpoint = self._asker.party, request.head, request.endpoint
+            told = wanted(plane, head, endpoint, request.body, party)
+            if told is None:
+                self._reading = reading_wanted(plane, head, endpoint, request.body, party)
+        if self._reading is not None:
+            told = next(self._reading)
+        if told is None:
+            return True
+        self._reading = None
+        request.ask, request.endpoint, request.hides_usage, request.edits = told
+        self._read()
+        return False
 
     def _read(self) -> None:
         """Go on: it is known now what the request wants."""

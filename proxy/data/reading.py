@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.outline import Steps
-from penstock.balancing.peek import NO_OBJECT, MalformedAsk, reading, unread
+from penstock.balancing.outline import LARGE_BYTES, Steps
+from penstock.balancing.peek import NO_OBJECT, MalformedAsk, peek, reading, unread
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.invocations import INVOCATIONS, adapter_of, invoked_path
 from penstock.proxy.data.plane import DataPlane
@@ -19,10 +19,27 @@ Wanted = tuple[Ask, Endpoint, bool, Edits]
 
 def wanted(
     plane: DataPlane, head: RequestHead, endpoint: Endpoint, body: bytes, party: str
-) -> Iterator[Wanted | None]:
-    """Read a request, and ask for usage if it streams. Raises BadRequest.
+) -> Wanted | None:
+    """Read a request in one turn, and ask for usage if it streams. Raises BadRequest.
 
-    Yields None while there is more to read. (Returning the result by StopIteration costs more.)
+    None: it takes more than one turn, see `reading_wanted`.
+    """
+    path = head.path
+    if len(body) > LARGE_BYTES or path == INVOCATIONS:
+        return None
+    try:
+        ask = _ask_of(plane, path.decode("ascii"), endpoint, head.headers, body, head.tenant, party)
+    except MalformedAsk as error:
+        raise BadRequest(str(error)) from None
+    return _edited(ask, endpoint, head, body)
+
+
+def reading_wanted(
+    plane: DataPlane, head: RequestHead, endpoint: Endpoint, body: bytes, party: str
+) -> Iterator[Wanted | None]:
+    """`wanted` for any request. Yields None while there is more to read.
+
+    (Returning the result by StopIteration costs more.)
     """
     path, model = head.path, None
     if path == INVOCATIONS and not endpoint.first_pool:
@@ -30,25 +47,17 @@ def wanted(
         endpoint = plane.paths.find(b"POST", path) or endpoint
         model = adapter_of(head.headers)
     try:
-        ask = yield from ask_of(
+        ask = yield from reading_ask(
             plane, path.decode("ascii"), endpoint, head.headers, body, head.tenant, party
         )
     except MalformedAsk as error:
         raise BadRequest(str(error)) from None
     if model is not None:
         ask = ask.changed(model=model)
-    hides_usage = False
-    edits: Edits = ()
-    if not endpoint.first_pool:
-        if head.method == b"POST" and not body and not endpoint.anywhere:
-            raise BadRequest(NO_OBJECT)
-        if ask.usage_options and endpoint.dialect.asks_usage:
-            hides_usage = True
-            edits = ((b"stream_options", ask.usage_options),)
-    yield ask, endpoint, hides_usage, edits
+    yield _edited(ask, endpoint, head, body)
 
 
-def ask_of(
+def reading_ask(
     plane: DataPlane,
     path: str,
     endpoint: Endpoint,
@@ -58,9 +67,38 @@ def ask_of(
     party: str = "",
 ) -> Steps[Ask]:
     """Read what a request wants. Its client is a tenant or an address. Raises MalformedAsk."""
+    if endpoint.first_pool or len(body) <= LARGE_BYTES:
+        return _ask_of(plane, path, endpoint, headers, body, tenant, party)
+    return (
+        yield from reading(
+            path,
+            headers,
+            body,
+            plane.estimator,
+            generates=endpoint.generates,
+            engine=endpoint.engine,
+            streams=endpoint.streams,
+            sessions=plane.sessions,
+            tenant=tenant,
+            client=tenant or party,
+            prefixes=plane.prefixes,
+            outputs=plane.outputs,
+        )
+    )
+
+
+def _ask_of(
+    plane: DataPlane,
+    path: str,
+    endpoint: Endpoint,
+    headers: Headers,
+    body: bytes,
+    tenant: str,
+    party: str,
+) -> Ask:
     if endpoint.first_pool:
         return unread(path, body, tenant, tenant or party)
-    return reading(
+    return peek(
         path,
         headers,
         body,
@@ -74,3 +112,13 @@ def ask_of(
         prefixes=plane.prefixes,
         outputs=plane.outputs,
     )
+
+
+def _edited(ask: Ask, endpoint: Endpoint, head: RequestHead, body: bytes) -> Wanted:
+    if endpoint.first_pool:
+        return ask, endpoint, False, ()
+    if not body and head.method == b"POST" and not endpoint.anywhere:
+        raise BadRequest(NO_OBJECT)
+    if ask.usage_options and endpoint.dialect.asks_usage:
+        return ask, endpoint, True, ((b"stream_options", ask.usage_options),)
+    return ask, endpoint, False, ()

@@ -78,7 +78,8 @@ class Penstock:
                 while not holds(listing := await self.backends()):
                     await asyncio.sleep(0.02)
                 return
-        raise AssertionError(f"not within {within_s} s: {listing}")
+        seen = [(each["name"], each["state"], each["reason"]) for each in listing]
+        raise AssertionError(f"not within {within_s} s: {seen}")
 
     async def until_ready(self, count: int, within_s: float = 10.0) -> None:
         await self.until(

@@ -142,20 +142,29 @@ async def test_a_fleet_that_gives_up_what_it_queues_is_asked_for_little_of_it_tw
     backends = await raw(2)
     penstock = await serve([backend.url for backend in backends], health=FAR_PROBES)
     await penstock.until_ready(2)
-    begun, ended, all_asked, others_ended = 0, 0, asyncio.Event(), asyncio.Event()
+    begun, ended = 0, 0
+    # While only one backend has failed, all it fails may move on. So one of each fails first.
+    one_of_each, others = [asyncio.Event(), asyncio.Event()], asyncio.Event()
+    second_attempts = asyncio.Event()
 
     def counted() -> None:
-        if begun == 60:
-            all_asked.set()
+        for event in [*one_of_each, others][: max(0, begun - 59)]:
+            event.set()
         if begun - 60 + ended == 60:  # each request has ended or waits in its second attempt
-            others_ended.set()
+            second_attempts.set()
 
-    def give_up(request: bytes) -> Script:
-        """First attempts end together; second attempts end after the other requests."""
-        nonlocal begun
-        begun += 1
-        counted()
-        return (all_asked if begun <= 60 else others_ended, *BARE)
+    def giving_up(of_this: asyncio.Event) -> Callable[[bytes], Script]:
+        waits = [of_this]
+
+        def give_up(request: bytes) -> Script:
+            """The first answer of each backend ends before its others. Second attempts end last."""
+            nonlocal begun
+            begun += 1
+            counted()
+            until = second_attempts if begun > 60 else waits.pop() if waits else others
+            return (until, *BARE)
+
+        return give_up
 
     async def asked() -> Got:
         nonlocal ended
@@ -164,8 +173,8 @@ async def test_a_fleet_that_gives_up_what_it_queues_is_asked_for_little_of_it_tw
         counted()
         return got
 
-    for backend in backends:
-        backend.always = give_up
+    for backend, of_this in zip(backends, one_of_each, strict=True):
+        backend.always = giving_up(of_this)
     answers = await asyncio.gather(*[asked() for _ in range(60)])
     for got in answers:
         assert (got.status, got.ended) == (502, True)  # nothing that may be cut looks whole
