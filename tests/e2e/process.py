@@ -12,6 +12,7 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
+from penstock.bench.meter import resident_bytes
 from penstock.bench.sim.server import SimServer
 from tests.e2e.forked import ROOT as ROOT
 from tests.e2e.forked import Forked
@@ -41,6 +42,10 @@ class Penstock:
     @property
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self.admin_port}"
+
+    @property
+    def resident_bytes(self) -> int:
+        return resident_bytes(self.process.pid)
 
     async def read_log(self, listening: asyncio.Event) -> None:
         """Collect its log to the end; `listening` is set once its ports are known, or it ends."""

@@ -10,7 +10,6 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
@@ -317,15 +316,10 @@ async def slow(simulate: Simulate, serve: Serve) -> tuple[SimServer, Penstock]:
 MUCH: dict[str, Any] = {"stream": True, "n": 16, "max_tokens": 20_000}  # some 60 MB
 
 
-def resident_bytes(penstock: Penstock) -> int:
-    pages = Path(f"/proc/{penstock.process.pid}/statm").read_text().split()[1]
-    return int(pages) * 4096
-
-
 @pytest.mark.alone
 async def test_a_client_that_stops_reading(slow: tuple[SimServer, Penstock]) -> None:
     server, penstock = slow
-    before = resident_bytes(penstock)
+    before = penstock.resident_bytes
     began_s = time.monotonic()
     client = await Client.ask(penstock, receive_bytes=8_192, **MUCH)
     relayed = -1
@@ -342,7 +336,7 @@ async def test_a_client_that_stops_reading(slow: tuple[SimServer, Penstock]) -> 
     (backend,) = await penstock.backends()
     assert backend["active_decode_tokens"] == relayed
     assert server.engine.generation_tokens_total > generated
-    assert resident_bytes(penstock) - before < 8_388_608
+    assert penstock.resident_bytes - before < 8_388_608
     await until(lambda: server.engine.idle, 3.0)
     assert 0.5 < time.monotonic() - began_s < 3.0
     await penstock.until_at_rest()

@@ -3,19 +3,14 @@
 import asyncio
 import io
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 
 import aiohttp
 
-from tests.e2e.process import Penstock, Serve
+from tests.e2e.process import Serve
 from tests.e2e.raw_backend import RawBackend, answer
 
 MIB = 2**20
 SMALL = b'{"prompt":"x"}'
-
-
-def resident_bytes(penstock: Penstock) -> int:
-    return int(Path(f"/proc/{penstock.process.pid}/statm").read_text().split()[1]) * 4096
 
 
 async def test_one_clients_bodies_leave_room_for_others(serve: Serve) -> None:
@@ -25,7 +20,7 @@ async def test_one_clients_bodies_leave_room_for_others(serve: Serve) -> None:
     slow = asyncio.Event()
     whole = answer(b'{"choices":[]}')
     backend.always = lambda raw: (slow, whole) if len(raw) > MIB else (whole,)
-    idle_bytes = resident_bytes(await serve([backend.url]))
+    idle_bytes = (await serve([backend.url])).resident_bytes
     limits = {"memory_bytes": (idle_bytes + 90 * MIB) * 10 // 9}
     penstock = await serve([backend.url], limits=limits)
     url = f"{penstock.url}/v1/completions"

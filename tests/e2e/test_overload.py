@@ -53,11 +53,6 @@ async def asked(penstock: Penstock, raw: bytes | None = None) -> Answer:
         client.close()
 
 
-def resident_bytes(penstock: Penstock) -> int:
-    pages = Path(f"/proc/{penstock.process.pid}/statm").read_text().split()[1]
-    return int(pages) * 4096
-
-
 def cpu_s(penstock: Penstock) -> float:
     return time.clock_gettime((~penstock.process.pid << 3) | 2)
 
@@ -161,7 +156,7 @@ async def test_memory_that_is_given_back_opens_the_door_again(
 ) -> None:
     """Bodies on their way fill it; they are refused too, and once they are gone it is as before."""
     servers = await simulate()
-    idle_bytes = resident_bytes(await serve(servers))
+    idle_bytes = (await serve(servers)).resident_bytes
     limit_bytes = (idle_bytes + 60 * MIB) * 10 // 9
     limits = {"memory_bytes": limit_bytes, "body_bytes": 32 * MIB}
     penstock = await serve(servers, limits=limits)
@@ -177,7 +172,7 @@ async def test_memory_that_is_given_back_opens_the_door_again(
             break
     done, _ = await asyncio.wait(refused, timeout=10, return_when=asyncio.FIRST_COMPLETED)
     assert_shed(next(iter(done)).result())
-    assert resident_bytes(penstock) < limit_bytes
+    assert penstock.resident_bytes < limit_bytes
     for client in clients:
         client.close()
     for task in refused:

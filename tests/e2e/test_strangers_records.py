@@ -35,10 +35,6 @@ def settings(files: Files) -> dict[str, Any]:
     }
 
 
-def resident_bytes(penstock: Penstock) -> int:
-    return int(Path(f"/proc/{penstock.process.pid}/statm").read_text().split()[1]) * 4096
-
-
 async def ask(penstock: Penstock) -> int:
     """The status of the answer to a tenant's request, on a connection of its own."""
     client = await TlsClient.open(penstock, REQUEST)
@@ -69,7 +65,7 @@ async def test_strangers_that_hold_parts_of_records_cost_a_key_nothing(
     simulate: Simulate, serve: Serve, files: Files
 ) -> None:
     servers = await simulate()
-    idle_bytes = resident_bytes(await serve(servers, **settings(files)))
+    idle_bytes = (await serve(servers, **settings(files))).resident_bytes
     limits = {"memory_bytes": (idle_bytes + 12 * MB) * 10 // 9}
     penstock = await serve(servers, **settings(files), limits=limits)
     assert await ask(penstock) == 200
