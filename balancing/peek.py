@@ -4,46 +4,36 @@
 route either: a body that is not a JSON object, or a `model` that is not a string.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING, Batch, batch_of
+from penstock.balancing.batches import EMBED, PROMPTS_MAX, SCORING, Batch
 from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth
 from penstock.balancing.forms import boundary_of, model_in
 from penstock.balancing.media import (
-    MEDIA_PARTS_MAX,
-    has_media,
     media_blocks,
     tokens_of_bytes,
-    without_media,
 )
 from penstock.balancing.members import NoObject, members
-from penstock.balancing.outline import LARGE_BYTES, Steps, count_in, finished, joined, strings_in
+from penstock.balancing.outline import LARGE_BYTES, Steps, finished
 from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
 from penstock.balancing.prompt_blocks import (
     large_text_blocks,
     text_blocks,
 )
+from penstock.balancing.prompts import OF_MESSAGES, Prompt, prompt_of, reading_prompt
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
 from penstock.balancing.usage_options import reading_usage_options, usage_options
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-# Their prompt is one conversation, whatever other fields there are.
-_OF_MESSAGES: Final = frozenset(
-    {"/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"}
-)
 # Their bodies are multipart forms. All other paths take JSON only, whatever the content type says:
 # what a backend may read as JSON is read here, too.
 _OF_FORMS: Final = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
-# A list of prompts, of token ids, or of lists of token ids. The first byte inside tells which.
-_LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
-_CONVERSATION: Final = Batch(1, told=True)
 # More than any context holds. A client's number must not lengthen a timeout without limit.
 COUNT_MAX: Final = 131_072
 _NOT_GIVEN: Final = (b"", b"null")
@@ -55,9 +45,6 @@ _NEVER_CUT: Final = frozenset({"/v1/messages", EMBED, SCORING})  # by the fields
 NUMBER_BYTES_MAX: Final = 512
 # Longer than any name of a model or id of a response. A longer one is cut to this.
 NAME_BYTES_MAX: Final = 4_096
-# How much of a list is read to tell what it holds.
-_LOOKED_BYTES: Final = 4_096
-
 NO_OBJECT: Final = "The request body must be one valid JSON object."
 
 _fields = msgspec.json.Decoder(Fields)
@@ -67,18 +54,6 @@ _string = msgspec.json.Decoder(str)
 
 class MalformedAsk(ValueError):
     """The body cannot be routed. The text says what to change and never holds the body."""
-
-
-class _Prompt:
-    """The prompts of a body: their parts as JSON, and their text without inline data."""
-
-    __slots__ = ("batch", "media_parts", "parts", "text")
-
-    def __init__(self, batch: Batch, parts: list[bytes], text: bytes, media_parts: int) -> None:
-        self.batch = batch
-        self.parts = parts
-        self.text = text
-        self.media_parts = media_parts
 
 
 def peek(
@@ -109,12 +84,7 @@ def peek(
         form = _reading_form(path, body, boundary, session, tenant, client, generates, engine)
         return finished(form)
     fields = _fields_of(_fields if sessions is None else sessions.decoder, body)
-    parts = _parts_of(path, fields)
-    text = b"".join(parts) or body
-    if path in _OF_MESSAGES and not has_media(text):
-        prompt = _Prompt(_CONVERSATION, parts, text, 0)
-    else:
-        prompt = finished(_reading_prompt(path, fields, parts, body))
+    prompt = prompt_of(path, fields, body)
     session = _session(sessions, headers, fields, tenant)
     ask = _ask(
         path,
@@ -132,10 +102,10 @@ def peek(
     if ask.stream:
         ask.usage_options = usage_options(fields.stream_options)
     if prefixes and generates and prompt.batch.prompts == 1:
-        if prompt.media_parts or len(text) > LARGE_BYTES:
+        if prompt.media_parts or len(prompt.text) > LARGE_BYTES:
             finished(_adding_blocks(ask, fields, prompt, estimator))
         else:
-            ask.add_blocks(text_blocks(_root_of(fields), parts, ask.prompt_tokens))
+            ask.add_blocks(text_blocks(_root_of(fields), prompt.parts, ask.prompt_tokens))
     return ask
 
 
@@ -164,7 +134,7 @@ def reading(
         form = _reading_form(path, body, boundary, session, tenant, client, generates, engine)
         return (yield from form)
     fields = yield from _reading_fields(_fields if sessions is None else sessions.decoder, body)
-    prompt = yield from _reading_prompt(path, fields, _parts_of(path, fields), body)
+    prompt = yield from reading_prompt(path, fields, body)
     session = _session(sessions, headers, fields, tenant)
     ask = _ask(
         path,
@@ -213,20 +183,8 @@ def _reading_fields(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Ste
         raise MalformedAsk(NO_OBJECT) from None
 
 
-def _reading_prompt(path: str, fields: Fields, parts: list[bytes], body: bytes) -> Steps[_Prompt]:
-    """The prompts of a body of any size, with media or without."""
-    batch = _CONVERSATION if path in _OF_MESSAGES else (yield from _batch(path, fields, body))
-    media_parts, text = batch.images, b""
-    if not media_parts:
-        text = (yield from joined(parts)) or body
-    if has_media(text):
-        media_parts, text = yield from without_media(text)
-        media_parts = min(media_parts, MEDIA_PARTS_MAX * batch.prompts)
-    return _Prompt(batch, parts, text, media_parts)
-
-
 def _adding_blocks(
-    ask: Ask, fields: Fields, prompt: _Prompt, estimator: TokenEstimator
+    ask: Ask, fields: Fields, prompt: Prompt, estimator: TokenEstimator
 ) -> Steps[None]:
     """Give a prompt of any size its blocks, with media or without."""
     root = _root_of(fields)
@@ -245,7 +203,7 @@ def _adding_blocks(
 def _ask(
     path: str,
     fields: Fields,
-    prompt: _Prompt,
+    prompt: Prompt,
     estimator: TokenEstimator,
     generates: bool,
     engine: bool,
@@ -333,7 +291,7 @@ def _reads_cache(path: str, fields: Fields) -> bool:
         return False
     if fields.echo is NO_FIELD or truth(fields.echo) is not True:
         return True
-    wanted = fields.top_logprobs if path in _OF_MESSAGES else fields.logprobs
+    wanted = fields.top_logprobs if path in OF_MESSAGES else fields.logprobs
     return wanted is NO_FIELD or bytes(wanted) == b"null"
 
 
@@ -404,52 +362,6 @@ def _text(raw: msgspec.Raw) -> str | None:
         return _string.decode(raw)
     except UNREADABLE:
         return None
-
-
-def _parts_of(path: str, fields: Fields) -> list[bytes]:
-    """The parts of the prompt as JSON, in the order in which chat templates use them.
-
-    Fields that the API does not read are left out, or the estimator would learn wrong costs.
-    """
-    if path == "/v1/chat/completions":
-        parts = [fields.tools, fields.messages]
-    elif path == "/v1/completions":
-        parts = [fields.prompt]
-    elif path == "/v1/responses":
-        parts = [fields.tools, fields.instructions, fields.input]
-    elif path in _OF_MESSAGES:
-        parts = [fields.tools, fields.system, fields.messages]
-    else:
-        parts = [fields.tools, fields.system, fields.messages, fields.prompt, fields.input]
-    return [bytes(part) for part in parts if part is not NO_FIELD]
-
-
-def _batch(path: str, fields: Fields, body: bytes) -> Steps[Batch]:
-    """The prompts that the path's API finds, if they are not a conversation."""
-    if path in BATCHES:
-        return (yield from batch_of(path, body))
-    prompts, token_ids = yield from _prompts_of(fields)
-    return Batch(prompts, token_ids, 0, told=True)
-
-
-def _prompts_of(fields: Fields) -> Steps[tuple[int, int]]:
-    """(number of prompts, exact tokens if they are token ids, else 0) of `prompt` or `input`.
-
-    Token ids are counted by their commas, texts by their quotes: a list of millions must not
-    become millions of objects. Lists of lists have a comma between any two ids, too.
-    """
-    value = bytes(fields.input if fields.prompt is NO_FIELD else fields.prompt)
-    match = _LIST.match(value, 0, _LOOKED_BYTES)
-    if match is None:
-        return 1, 0
-    first = match.group(1)
-    if first == b'"':
-        return min((yield from strings_in(value)), PROMPTS_MAX), 0
-    tokens = (yield from count_in(value, b",")) + 1
-    if first == b"[":
-        lists = (yield from count_in(value, b"[")) - 1
-        return min(lists, PROMPTS_MAX), tokens
-    return 1, tokens
 
 
 def _positive(raw: msgspec.Raw) -> int | None:

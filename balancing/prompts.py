@@ -1,0 +1,100 @@
+"""Finds the prompts in a body: their parts as JSON, and their text without inline data."""
+
+import re
+from typing import Final
+
+from penstock.balancing.batches import BATCHES, PROMPTS_MAX, Batch, batch_of
+from penstock.balancing.fields import NO_FIELD, Fields
+from penstock.balancing.media import MEDIA_PARTS_MAX, has_media, without_media
+from penstock.balancing.outline import Steps, count_in, finished, joined, strings_in
+
+# Their prompt is one conversation, whatever other fields there are.
+OF_MESSAGES: Final = frozenset(
+    {"/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"}
+)
+# A list of prompts, of token ids, or of lists of token ids. The first byte inside tells which.
+_LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
+_CONVERSATION: Final = Batch(1, told=True)
+# How much of a list is read to tell what it holds.
+_LOOKED_BYTES: Final = 4_096
+
+
+class Prompt:
+    """The prompts of a body: their parts as JSON, and their text without inline data."""
+
+    __slots__ = ("batch", "media_parts", "parts", "text")
+
+    def __init__(self, batch: Batch, parts: list[bytes], text: bytes, media_parts: int) -> None:
+        self.batch = batch
+        self.parts = parts
+        self.text = text
+        self.media_parts = media_parts
+
+
+def prompt_of(path: str, fields: Fields, body: bytes) -> Prompt:
+    """The prompts of a body that is read in one turn."""
+    if path in OF_MESSAGES:
+        parts = _parts_of(path, fields)
+        text = b"".join(parts) or body
+        if not has_media(text):
+            return Prompt(_CONVERSATION, parts, text, 0)
+    return finished(reading_prompt(path, fields, body))
+
+
+def reading_prompt(path: str, fields: Fields, body: bytes) -> Steps[Prompt]:
+    """The prompts of a body of any size, with media or without."""
+    parts = _parts_of(path, fields)
+    batch = _CONVERSATION if path in OF_MESSAGES else (yield from _batch(path, fields, body))
+    media_parts, text = batch.images, b""
+    if not media_parts:
+        text = (yield from joined(parts)) or body
+    if has_media(text):
+        media_parts, text = yield from without_media(text)
+        media_parts = min(media_parts, MEDIA_PARTS_MAX * batch.prompts)
+    return Prompt(batch, parts, text, media_parts)
+
+
+def _parts_of(path: str, fields: Fields) -> list[bytes]:
+    """The parts of the prompt as JSON, in the order in which chat templates use them.
+
+    Fields that the API does not read are left out, or the estimator would learn wrong costs.
+    """
+    if path == "/v1/chat/completions":
+        parts = [fields.tools, fields.messages]
+    elif path == "/v1/completions":
+        parts = [fields.prompt]
+    elif path == "/v1/responses":
+        parts = [fields.tools, fields.instructions, fields.input]
+    elif path in OF_MESSAGES:
+        parts = [fields.tools, fields.system, fields.messages]
+    else:
+        parts = [fields.tools, fields.system, fields.messages, fields.prompt, fields.input]
+    return [bytes(part) for part in parts if part is not NO_FIELD]
+
+
+def _batch(path: str, fields: Fields, body: bytes) -> Steps[Batch]:
+    """The prompts that the path's API finds, if they are not a conversation."""
+    if path in BATCHES:
+        return (yield from batch_of(path, body))
+    prompts, token_ids = yield from _prompts_of(fields)
+    return Batch(prompts, token_ids, 0, told=True)
+
+
+def _prompts_of(fields: Fields) -> Steps[tuple[int, int]]:
+    """(number of prompts, exact tokens if they are token ids, else 0) of `prompt` or `input`.
+
+    Token ids are counted by their commas, texts by their quotes: a list of millions must not
+    become millions of objects. Lists of lists have a comma between any two ids, too.
+    """
+    value = bytes(fields.input if fields.prompt is NO_FIELD else fields.prompt)
+    match = _LIST.match(value, 0, _LOOKED_BYTES)
+    if match is None:
+        return 1, 0
+    first = match.group(1)
+    if first == b'"':
+        return min((yield from strings_in(value)), PROMPTS_MAX), 0
+    tokens = (yield from count_in(value, b",")) + 1
+    if first == b"[":
+        lists = (yield from count_in(value, b"[")) - 1
+        return min(lists, PROMPTS_MAX), tokens
+    return 1, tokens
