@@ -13,7 +13,7 @@ from typing import Final
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.wire.forwarded_head import end_to_end
 from penstock.proxy.wire.heads import Headers, RequestHead, ResponseHead
-from penstock.proxy.wire.sockets import WRITE_BYTES, reset, write
+from penstock.proxy.wire.sockets import reset, write
 
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _EVENT_STREAM: Final = [
@@ -123,10 +123,7 @@ class Answer:
         self.body_bytes += len(data)
         if self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)
-        if len(data) <= WRITE_BYTES:
-            self._transport.write(data)
-        else:
-            write(self._transport, data)
+        write(self._transport, data)
 
     def finish(self) -> None:
         """Mark the answer as complete, and send the last chunk if it is chunked."""

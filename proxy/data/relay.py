@@ -216,9 +216,9 @@ class JsonRelay(Relay):
             if failure is not None:
                 self._report(failure)
                 return
-            self.usage = self._dialect.usage(body)
-            if self.served and self._lease.ask.engine:
-                self.served = self._dialect.serves(body, self.usage)
+            usage = self.usage = self._dialect.usage(body)
+            if self.served and self._lease.ask.engine and not self._counts_work(usage):
+                self.served = self._dialect.serves(body)
             response_id = self._dialect.response_id(body)
             if response_id is not None:
                 self._made(response_id)
@@ -233,6 +233,13 @@ class JsonRelay(Relay):
             self.lost(AnswerCut())
             return
         super().end()
+
+    def _counts_work(self, usage: Usage | None) -> bool:
+        """Whether the engine reports tokens that it worked on, so the answer is no empty one."""
+        if usage is None:
+            return False
+        generates = self._lease.ask.generates
+        return (usage.completion_tokens if generates else usage.prompt_tokens) > 0
 
     def _failure(self, body: bytes) -> BackendError | None:
         """The failure of the backend, if the answer tells one and not one of the request."""

@@ -91,9 +91,7 @@ class Choices(Dialect):
             return False
         return any(bytes(choice.finish_reason) == _ABORT for choice in chunk.choices or ())
 
-    def serves(self, body: bytes, usage: Usage | None) -> bool:
-        if usage is not None and usage.completion_tokens:
-            return True
+    def serves(self, body: bytes) -> bool:
         try:
             if len(body) > LARGE_BYTES:
                 large = _large.decode(body)

@@ -130,10 +130,8 @@ class Dialect:
         except UNREADABLE:
             return None
 
-    def serves(self, body: bytes, usage: Usage | None) -> bool:
-        """Whether a whole JSON answer with this usage holds anything that was asked for."""
-        if usage is not None and usage.prompt_tokens:
-            return True
+    def serves(self, body: bytes) -> bool:
+        """Whether a whole JSON answer without token counts holds anything that was asked for."""
         try:
             if len(body) <= LARGE_BYTES and not _members.decode(body):
                 return False

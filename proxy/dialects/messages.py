@@ -20,7 +20,6 @@ from penstock.proxy.dialects.dialect import (
     Dialect,
     Event,
     Sign,
-    Usage,
     name_of,
     payload,
     says,
@@ -98,9 +97,7 @@ class Messages(Dialect):
             return Event(Sign.ERROR)
         return QUIET if name == b"message_start" else TOKEN
 
-    def serves(self, body: bytes, usage: Usage | None) -> bool:
-        if usage is not None and usage.completion_tokens:
-            return True
+    def serves(self, body: bytes) -> bool:
         try:
             if len(body) > LARGE_BYTES:
                 return bytes(_large.decode(body).content) not in NOTHING

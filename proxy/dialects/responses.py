@@ -18,7 +18,6 @@ from penstock.proxy.dialects.dialect import (
     Dialect,
     Event,
     Sign,
-    Usage,
     name_of,
     payload,
     usage_of,
@@ -97,9 +96,7 @@ class Responses(Dialect):
             return Event(Sign.DONE)
         return Event(Sign.ERROR) if kind in _FAILED else TOKEN
 
-    def serves(self, body: bytes, usage: Usage | None) -> bool:
-        if usage is not None and usage.completion_tokens:
-            return True
+    def serves(self, body: bytes) -> bool:
         try:
             whole = _response.decode(body)
         except UNREADABLE:

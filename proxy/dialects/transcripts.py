@@ -7,7 +7,7 @@ Only `data: [DONE]` ends the stream. The chunks between have no such member, so 
 from typing import ClassVar
 
 from penstock.proxy.dialects.choices import Choices
-from penstock.proxy.dialects.dialect import Dialect, Usage
+from penstock.proxy.dialects.dialect import Dialect
 
 
 class Transcripts(Choices):
@@ -16,5 +16,5 @@ class Transcripts(Choices):
     asks_usage: ClassVar[bool] = False
     ordinary: ClassVar[bytes] = b""
 
-    def serves(self, body: bytes, usage: Usage | None) -> bool:
-        return Dialect.serves(self, body, usage)  # an empty text is valid: nobody may speak
+    def serves(self, body: bytes) -> bool:
+        return Dialect.serves(self, body)  # an empty text is valid: nobody may speak

@@ -21,6 +21,9 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 
 def write(transport: asyncio.Transport, data: bytes) -> None:
     """Write large data in pieces, so that what was sent is freed."""
+    if len(data) <= WRITE_BYTES:
+        transport.write(data)
+        return
     for at in range(0, len(data), WRITE_BYTES):
         transport.write(data[at : at + WRITE_BYTES])
 

@@ -21,7 +21,7 @@ from penstock.proxy.dialects import (
     TRANSCRIPTS,
     Dialect,
 )
-from penstock.proxy.dialects.dialect import NO_USAGE, Sign
+from penstock.proxy.dialects.dialect import Sign
 from penstock.proxy.errors.backend import AnswerMute
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.json_end import JsonEnd
@@ -128,7 +128,7 @@ def test_a_great_many_members_are_not_taken_apart(dialect: Dialect, body: bytes)
         lambda: dialect.read(event),
         lambda: dialect.aborted(body),
         lambda: dialect.usage(body),
-        lambda: dialect.serves(body, NO_USAGE),
+        lambda: dialect.serves(body),
         lambda: dialect.response_id(body),
     ):
         assert held_bytes(read) < 3.5 * MIB  # copies, and no objects
@@ -157,8 +157,8 @@ def test_what_is_large_is_told_all_the_same() -> None:
         (POOLING, {"data": [large]}, {"error": large}),
         (POOLING, [large], {"object": "error", "message": large}),
     ):
-        assert dialect.serves(orjson.dumps(said), None)
-        assert not dialect.serves(orjson.dumps(nothing), None)
+        assert dialect.serves(orjson.dumps(said))
+        assert not dialect.serves(orjson.dumps(nothing))
 
 
 @pytest.mark.parametrize("piece", [b"[]", b'\\"', b"\\\\", b"{["])
