@@ -21,6 +21,8 @@ CONTEXT_TOKENS_MAX: Final = 10_485_760
 
 def believable(usage: Usage, ask: Ask, lease: Lease | None, body_bytes: int) -> Usage:
     """The backend's counts, cut to what is possible. An absurd count does no more harm."""
+    if max(usage.prompt_tokens, usage.completion_tokens) <= UNSEEN_TOKENS_MAX:
+        return usage
     seen = lease.generated_tokens if lease is not None else 0
     each = max(UNSEEN_TOKENS_MAX, ask.max_tokens or 0, TOKENS_AT_ONCE_MAX * seen)
     completion_most = max(each * ask.prompts * ask.choices, body_bytes)
