@@ -29,6 +29,7 @@ def doubts(settings: Settings) -> Iterator[Doubt]:
     yield from _probes(settings)
     yield from _secrets(settings)
     yield from _fleet(settings)
+    yield from _affinity(settings)
     for index, pool in enumerate(settings.pools):
         yield from _of_pool(pool, ("pools", index))
 
@@ -108,6 +109,12 @@ def _fleet(settings: Settings) -> Iterator[Doubt]:
                 yield path, f"is the same server as {twin}: list it once, or its load counts twice"
                 break
         others.append((index, path))
+
+
+def _affinity(settings: Settings) -> Iterator[Doubt]:
+    policies = {pool.policy for pool in settings.pools}
+    if settings.affinity.strict and "token_cost" not in policies:
+        yield ("affinity", "strict"), "does nothing: no pool has the policy token_cost"
 
 
 def _of_pool(pool: PoolSettings, at: KeyPath) -> Iterator[Doubt]:

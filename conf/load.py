@@ -168,7 +168,7 @@ def _validated(draft: Draft, files: Iterable[KeyPath]) -> Settings:
     except ValidationError as refusal:
         for path, problem in complaints(refusal, draft.get):
             needs_fleet = path == ("pools",) and problem == "is required"
-            hint = ": list them in a file, or give --backend URL" if needs_fleet else ""
+            hint = ": list them in the file, or start with --backend URL" if needs_fleet else ""
             draft.report(path, problem + hint)
     for path, problem in repeated_names(draft.tree):
         draft.report(path, problem)

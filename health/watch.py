@@ -439,7 +439,7 @@ class Watch:
         if health.state is before:
             if before is State.STARTING and backend.reason not in {told, *_PATIENT}:
                 logger.warning(
-                    "backend cannot start to serve name=%s reason=%s", backend.name, backend.reason
+                    "backend not ready yet name=%s reason=%s", backend.name, backend.reason
                 )
             return
         if {before, health.state} != {State.READY, State.SUSPECT}:  # a doubt does not end a run

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -317,4 +318,7 @@ def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socke
 def _named(error: OSError, section: str, host: str, port: int) -> OSError:
     """The error, with the name of the port that it is about."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    return OSError(error.errno, f"cannot listen on {host}:{port} ({section}.port): {reason}")
+    hint = (
+        "; end what listens there, or set another port" if error.errno == errno.EADDRINUSE else ""
+    )
+    return OSError(error.errno, f"cannot listen on {host}:{port} ({section}.port): {reason}{hint}")

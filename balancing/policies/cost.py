@@ -83,7 +83,7 @@ def part_of(
     if before and gap_s <= 0.0:
         return _winning(cost, before)
     if gap_s <= 0.0:
-        tie = f"fewer tokens given to it recently, by weight: it costs no more than {best.name}"
+        tie = f"fewer tokens given to it recently, by weight: now it costs the same as {best.name}"
         return _winning(cost, tie)
     ways = []
     if waits_s >= gap_s:

@@ -103,11 +103,15 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Example: penstock demo --once; exit status 0 only if the stream ended with [DONE].",
     )
     demo.add_argument("--backends", type=int, default=3, metavar="N", help="servers (default 3)")
-    demo.add_argument("--port", type=int, default=0, help="data port (default: a free one)")
-    demo.add_argument("--admin-port", type=int, help="admin port (default 9321, if it is free)")
+    demo.add_argument(
+        "--port", type=int, default=0, metavar="P", help="data port (default: a free one)"
+    )
+    demo.add_argument(
+        "--admin-port", type=int, metavar="P", help="admin port (default 9321, if it is free)"
+    )
     demo.add_argument("--once", action="store_true", help="stream one completion, then exit")
     demo.set_defaults(command=_demo)
-    commands.add_parser("sim", help="run one simulated vLLM server (penstock sim --help)")
+    commands.add_parser("sim", help="run simulated vLLM servers (penstock sim --help)")
     commands.add_parser("bench", help="run a benchmark (penstock bench --help)")
     return parser
 
@@ -125,7 +129,7 @@ def _add_config(commands: Any) -> None:
         epilog="Example: PENSTOCK_LISTEN__PORT=9000 penstock config show penstock.yaml; "
         "exit status 2 when the file is wrong.",
     )
-    show.add_argument("file", type=Path)
+    show.add_argument("file", type=Path, metavar="FILE", help="YAML configuration")
     show.set_defaults(command=_show)
     kinds.add_parser(
         "schema",
@@ -147,7 +151,10 @@ def _add_serve(commands: Any) -> None:
     )
     serve.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration")
     serve.add_argument(
-        "--backend", action="append", metavar="URL", help="a vLLM server; repeat it for more"
+        "--backend",
+        action="append",
+        metavar="URL",
+        help="a vLLM server; repeat it for more. They replace all pools of the file",
     )
     serve.add_argument("--host", metavar="H", help="address of the data port (default 0.0.0.0)")
     serve.add_argument("--port", type=int, metavar="P", help="data port (default 8080)")

@@ -30,7 +30,11 @@ def status(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(orjson.dumps(backends, option=orjson.OPT_INDENT_2).decode())
     else:
-        print("\n".join([table(backends), *ejected_of(backends), *told_of(proxy)]))
+        print(
+            "\n".join(
+                [table(backends), *ejected_of(backends), *set_aside(backends), *told_of(proxy)]
+            )
+        )
     if proxy["state"] == "draining":
         return 1
     return 0 if any(backend["can_serve"] for backend in backends) else 1
@@ -59,6 +63,14 @@ def ejected_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{backend['name']} answers its probes again. Before it returns: {', '.join(steps)}."
         )
     return lines
+
+
+def set_aside(backends: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How to go on when nothing can serve because of the operator's own commands."""
+    names = [each["name"] for each in backends if each["admin_state"] != "ready"]
+    if not names or any(each["can_serve"] for each in backends):
+        return []
+    return [f"In drain or maint: {', '.join(names)}. To go on, run: penstock ready {names[0]}"]
 
 
 def told_of(proxy: Mapping[str, Any]) -> list[str]:

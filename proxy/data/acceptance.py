@@ -35,7 +35,7 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
     if endpoint is None:
         if head.method == b"OPTIONS" and plane.listen.cors_origins:
             return None
-        raise UnknownPath
+        raise UnknownPath(plane.paths.hint(head.method, path))
     if client.excess:
         raise plane.refusals.crowded()
     if plane.overload.reason:

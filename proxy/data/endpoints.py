@@ -107,6 +107,18 @@ class Paths:
                 return _STATEFUL
         return endpoint
 
+    def hint(self, method: bytes, path: bytes) -> str:
+        """What to tell who asks for a path that is not served. Empty: it means nothing here."""
+        if path in LOCAL_PATHS:
+            return "This path takes GET."
+        for other in (b"POST", b"GET"):
+            if other != method and self.find(other, path) is not None:
+                return f"This path takes {other.decode()}."
+        if self.lists(b"/v1" + path):
+            meant = f"Did you mean /v1{path.decode('latin-1')}?"
+            return f"{meant} The base URL of OpenAI's SDKs ends with /v1."
+        return ""
+
 
 def dialect_of(path: bytes) -> Dialect:
     """The dialect whose error shape the clients of a path expect, even if it is not served."""

@@ -38,7 +38,7 @@ class Unauthorized(ClientError):
 class UnknownPath(ClientError):
     status = 404
     code = "unknown_path"
-    message = "This path is not served here; the operator can add it to `paths`."
+    message = "penstock does not serve this path. An operator can add it with the key `paths`."
 
 
 class ModelNotFound(ClientError):

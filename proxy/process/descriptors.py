@@ -79,9 +79,9 @@ def warn(connections: int, backends: int, fit: int, *, chosen: bool) -> None:
     if fit < connections:
         logger.log(
             logging.WARNING if chosen or 2 * fit < connections else logging.INFO,
-            "descriptors are too few: limits.connections=%d, taking %d clients; to take them all, "
-            "raise the limit to %d (ulimit -n, LimitNOFILE=, --ulimit nofile=)",
-            connections,
+            "descriptors are too few: %d clients can be served, limits.connections=%d allows more; "
+            "raise the limit on open files to %d (ulimit -n, LimitNOFILE=, --ulimit nofile=)",
             fit,
+            connections,
             needed(connections, backends),
         )

@@ -167,7 +167,7 @@ FAMILIES: Final = {
         "requests",
         "Requests in the engine's batch, as its own metrics say.",
         "When it is above `penstock_backend_requests_in_flight`: somebody uses the engine without"
-        " this proxy.",
+        " this proxy. It can be some seconds old, and says nothing about an ejected backend.",
     ),
     "backend_engine_waiting": Family(
         "gauge",

@@ -52,6 +52,10 @@ def fleet(*backends: str, pool: str = "") -> str:
             "conf.yaml:7: listen.host: 10.0.1 is neither an IP address nor a host name",
         ),
         (
+            fleet("http://a", pool="policy: session") + "affinity:\n  strict: true\n",
+            "conf.yaml:7: affinity.strict: does nothing: no pool has the policy token_cost",
+        ),
+        (
             fleet("http://a") + "health:\n  timeout_s: 3\n",
             "conf.yaml:7: health.timeout_s: 3 s is above interval_s (2 s): the next probe is due"
             " before this one has failed",

@@ -191,7 +191,7 @@ def test_hints_are_given_only_where_they_help(folder: Folder, text: str, problem
 
 
 def test_a_missing_fleet_says_what_to_do(folder: Folder) -> None:
-    hint = "pools: is required: list them in a file, or give --backend URL"
+    hint = "pools: is required: list them in the file, or start with --backend URL"
     assert folder.issues("# nothing\n") == [f"conf.yaml:1: {hint}"]
     assert folder.issues("\n\nlog: {}\n") == [f"conf.yaml:3: {hint}"]
     with pytest.raises(ConfigError, match=f"^{hint}$"):

@@ -29,7 +29,7 @@ async def test_after_maintenance_it_is_unknown(caplog: pytest.LogCaptureFixture)
     scene.backend.admin_state = AdminState.READY
     scene.watch.resume()
     assert (scene.backend.state, scene.backend.reason) == (State.STARTING, "unprobed")
-    assert "backend cannot start to serve name=b0 reason=unprobed" not in caplog.messages
+    assert "backend not ready yet name=b0 reason=unprobed" not in caplog.messages
     scene.ask.live_is = REFUSED
     assert await scene.turn(5, step_s=2.0) is State.STARTING
     scene.ask.live_is = Outcome()

@@ -164,7 +164,7 @@ async def test_a_reason_is_told_from_the_start(caplog: pytest.LogCaptureFixture)
         caplog.clear()
         await scene.turn(3)
         assert (scene.backend.state, scene.backend.reason) == (State.STARTING, reason)
-        lines = [f"backend cannot start to serve name=b0 reason={reason}"]  # once
+        lines = [f"backend not ready yet name=b0 reason={reason}"]  # once
         assert caplog.messages == ([] if reason == "loading" else lines)
     scene.ask.live_is = Outcome()
     scene.ask.ready_is = Outcome("no_models")

@@ -3,7 +3,7 @@
 from penstock.balancing.backend import AdminState, State
 from penstock.health.probes import Outcome
 from penstock.proxy.admin.listing import describe
-from penstock.proxy.commands.status import ejected_of
+from penstock.proxy.commands.status import ejected_of, set_aside
 from tests.unit.health.watched import HUNG, REFUSED, Scene
 
 
@@ -63,3 +63,15 @@ async def test_a_backend_that_is_ejected_on_suspicion_may_still_serve() -> None:
     assert any(line.startswith(begins) for line in told(scene))
     scene.watch.certain("unreachable")
     assert not any(line.startswith(begins) for line in told(scene))
+
+
+def test_a_fleet_that_the_operator_took_out_tells_how_to_go_on() -> None:
+    fleet = [
+        {"name": "gpu-0", "admin_state": "drain", "can_serve": False},
+        {"name": "gpu-1", "admin_state": "ready", "can_serve": False},
+        {"name": "gpu-2", "admin_state": "maint", "can_serve": False},
+    ]
+    said = "In drain or maint: gpu-0, gpu-2. To go on, run: penstock ready gpu-0"
+    assert set_aside(fleet) == [said]
+    fleet[1]["can_serve"] = True
+    assert set_aside(fleet) == []

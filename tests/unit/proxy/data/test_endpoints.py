@@ -65,3 +65,23 @@ def test_embed_tells_its_tokens_as_units() -> None:
     assert endpoint.dialect.usage(b'{"usage":{"prompt_tokens":4}}') is None
     # What only embed tells so is nothing elsewhere.
     assert POOLING.usage(units % b'{"input_tokens":9}') is CHAT.usage(b"{}") is None
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "hint"),
+    [
+        (b"GET", b"/v1/chat/completions", "This path takes POST."),
+        (b"PUT", b"/v1/responses/resp_1", "This path takes GET."),
+        (b"POST", b"/v1/models", "This path takes GET."),
+        (b"POST", b"/chat/completions", "Did you mean /v1/chat/completions?"),
+        (b"GET", b"/models", "Did you mean /v1/models?"),
+        (b"POST", b"/sleep", ""),
+        (b"POST", b"/v1/load_lora_adapter", ""),
+    ],
+)
+def test_a_path_that_is_not_served_tells_what_was_meant(
+    method: bytes, path: bytes, hint: str
+) -> None:
+    said = Paths().hint(method, path)
+    assert said.startswith(hint)
+    assert bool(said) is bool(hint)
