@@ -6,7 +6,7 @@ from typing import Final
 
 import xxhash
 
-from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, joined
+from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps
 from penstock.balancing.prompt_blocks import (
     BLOCK_BYTES,
     BLOCKS_MAX,
@@ -52,19 +52,20 @@ def has_media(text: bytes) -> bool:
     return len(text) > LARGE_BYTES or _MEDIA_PART.search(text) is not None
 
 
-def without_media(text: bytes) -> Steps[tuple[int, bytes]]:
-    """(number of parts that are not text, the JSON without their inline data)."""
+def without_media(text: bytes) -> Steps[tuple[int, list[bytes | memoryview]]]:
+    """(number of parts that are not text, the JSON without their inline data in pieces)."""
     inline = yield from _inline_media(text)
     parts = yield from _parts_beside(text, inline)
     if not parts:
-        return 0, text
+        return 0, [text]
     view = memoryview(text)
-    kept, at = [], 0
+    kept: list[bytes | memoryview] = []
+    at = 0
     for begin, end in inline:
         kept.append(view[at:begin])
         at = end
     kept.append(view[at:])
-    return parts, (yield from joined(kept))
+    return parts, kept
 
 
 def mark_media(parts: Sequence[bytes]) -> Steps[tuple[int, int, bytes]]:
@@ -98,7 +99,7 @@ def mark_media(parts: Sequence[bytes]) -> Steps[tuple[int, int, bytes]]:
 def media_blocks(
     root: bytes,
     parts: Sequence[bytes],
-    text: bytes,
+    size_bytes: int,
     model: str | None,
     measured: Measure,
     estimator: TokenEstimator,
@@ -106,12 +107,12 @@ def media_blocks(
 ) -> Steps[Blocks]:
     """Blocks before the first inline data have the text's density, the others share the rest.
 
-    `text`, `measured`: the prompt without its inline data. Media that are not inline have
+    `size_bytes`, `measured`: of the prompt without its inline data. Media that are not inline have
     no bytes here, so their tokens are in no block.
     """
     inline, before, marked = yield from mark_media(parts)
     text_tokens = estimator.estimate(model, measured, 0, None, client)
-    density = text_tokens * BLOCK_BYTES / max(len(text), BLOCK_BYTES)
+    density = text_tokens * BLOCK_BYTES / max(size_bytes, BLOCK_BYTES)
     hashes = prompt_blocks(root, marked)
     first = before // BLOCK_BYTES
     media_parts = min(inline, MEDIA_PARTS_MAX)

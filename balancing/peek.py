@@ -1,16 +1,16 @@
 """Reads what a request wants from its path, head and body.
 
-`peek` is pure. It reads the few fields that routing needs and refuses only what no backend could
-route either: a body that is not a JSON object, or a `model` that is not a string.
+Reading is pure. It looks at the few fields that routing needs and refuses only what no backend
+could route either: a body that is not a JSON object, or a `model` that is not a string.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.batches import EMBED, PROMPTS_MAX, SCORING, Batch
+from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
 from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth
 from penstock.balancing.forms import boundary_of, model_in
 from penstock.balancing.media import (
@@ -18,16 +18,16 @@ from penstock.balancing.media import (
     tokens_of_bytes,
 )
 from penstock.balancing.members import NoObject, members
-from penstock.balancing.outline import LARGE_BYTES, Steps, finished
+from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, finished
 from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
 from penstock.balancing.prompt_blocks import (
     large_text_blocks,
     text_blocks,
 )
-from penstock.balancing.prompts import OF_MESSAGES, Prompt, prompt_of, reading_prompt
+from penstock.balancing.prompts import OF_MESSAGES, Prompt, reading_prompt, text_prompt
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
-from penstock.balancing.usage_options import reading_usage_options, usage_options
+from penstock.balancing.usage_options import DECODED_BYTES_MAX, reading_usage_options, usage_options
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -56,7 +56,7 @@ class MalformedAsk(ValueError):
     """The body cannot be routed. The text says what to change and never holds the body."""
 
 
-def peek(
+def glance(
     path: str,
     headers: Headers,
     body: bytes,
@@ -70,21 +70,21 @@ def peek(
     client: str = "",
     prefixes: bool = False,
     outputs: OutputLength | None = None,
-) -> Ask:
-    """Read what a request wants. Raises MalformedAsk when the body is not a JSON object.
+) -> Ask | None:
+    """Read a usual request in one turn: a small JSON body with one text, or a list of them.
 
-    It takes one turn, so it is for bodies up to LARGE_BYTES. `streams`: whether answers of this
-    path can stream. `client`: the tenant, or else the address. `sessions`: where session keys are,
-    if a policy needs them. `prefixes`: whether a policy needs the blocks of the text. `outputs`
-    predicts the length of the answer.
+    None: `reading` must read it. Raises MalformedAsk when the body is not a JSON object.
+
+    `streams`: whether answers of this path can stream. `client`: the tenant, or else the address.
+    `sessions`: where session keys are, if a policy needs them. `prefixes`: whether a policy needs
+    the blocks of the text. `outputs` predicts the length of the answer.
     """
-    boundary = boundary_of(headers) if path in _OF_FORMS else None
-    if not body or boundary is not None:
-        session = _session(sessions, headers, None, tenant)
-        form = _reading_form(path, body, boundary, session, tenant, client, generates, engine)
-        return finished(form)
+    if not body or len(body) > LARGE_BYTES or path in _OF_FORMS or path in BATCHES:
+        return None
     fields = _fields_of(_fields if sessions is None else sessions.decoder, body)
-    prompt = prompt_of(path, fields, body)
+    prompt = text_prompt(path, fields, body)
+    if prompt is None or len(bytes(fields.stream_options)) > DECODED_BYTES_MAX:
+        return None
     session = _session(sessions, headers, fields, tenant)
     ask = _ask(
         path,
@@ -102,10 +102,7 @@ def peek(
     if ask.stream:
         ask.usage_options = usage_options(fields.stream_options)
     if prefixes and generates and prompt.batch.prompts == 1:
-        if prompt.media_parts or len(prompt.text) > LARGE_BYTES:
-            finished(_adding_blocks(ask, fields, prompt, estimator))
-        else:
-            ask.add_blocks(text_blocks(_root_of(fields), prompt.parts, ask.prompt_tokens))
+        ask.add_blocks(text_blocks(_root_of(fields), prompt.parts, ask.prompt_tokens))
     return ask
 
 
@@ -124,9 +121,9 @@ def reading(
     prefixes: bool = False,
     outputs: OutputLength | None = None,
 ) -> Steps[Ask]:
-    """`peek` for large bodies. Between its steps other work may run.
+    """Read any request. Between the steps other work may run.
 
-    Most bodies are small. Steps would be the largest cost of their requests.
+    Steps would be the largest cost of usual requests, so `glance` has none.
     """
     boundary = boundary_of(headers) if path in _OF_FORMS else None
     if not body or boundary is not None:
@@ -156,6 +153,14 @@ def reading(
     return ask
 
 
+def peek(
+    path: str, headers: Headers, body: bytes, estimator: TokenEstimator, **options: Any
+) -> Ask:
+    """Read any request in one turn, where nobody waits."""
+    asked = glance(path, headers, body, estimator, **options)
+    return asked or finished(reading(path, headers, body, estimator, **options))
+
+
 def unread(path: str, body: bytes, tenant: str, client: str) -> Ask:
     """A request that goes to the first pool unread."""
     return Ask(
@@ -177,6 +182,10 @@ def _fields_of(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Fields:
 
 
 def _reading_fields(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Steps[Fields]:
+    if len(body) <= LARGE_BYTES:
+        if len(body) > SLICE_BYTES:
+            yield
+        return _fields_of(decoder, body)
     try:
         return (yield from members(body, decoder))
     except (*UNREADABLE, RecursionError, NoObject):
@@ -189,11 +198,11 @@ def _adding_blocks(
     """Give a prompt of any size its blocks, with media or without."""
     root = _root_of(fields)
     if prompt.media_parts:
-        measured = _measured(estimator, prompt.text, prompt.batch)
+        measured = _measured(estimator, prompt)
         blocks = yield from media_blocks(
-            root, prompt.parts, prompt.text, ask.model, measured, estimator, ask.client
+            root, prompt.parts, prompt.size_bytes, ask.model, measured, estimator, ask.client
         )
-    elif len(prompt.text) <= LARGE_BYTES:
+    elif prompt.size_bytes <= LARGE_BYTES:
         blocks = text_blocks(root, prompt.parts, ask.prompt_tokens)
     else:
         blocks = yield from large_text_blocks(root, prompt.parts, ask.prompt_tokens)
@@ -216,7 +225,7 @@ def _ask(
     """What is wanted, but for the blocks and the usage options."""
     batch, media_parts = prompt.batch, prompt.media_parts
     model = _model_of(fields.model)
-    measured = _measured(estimator, prompt.text, batch)
+    measured = _measured(estimator, prompt)
     tokens = batch.token_ids or estimator.estimate(model, measured, media_parts, None, client)
     response_id = _response_in(path) or _text(fields.previous_response_id)
     cuts, cut_tokens = _cut(path, fields)
@@ -315,12 +324,13 @@ def _root_of(fields: Fields) -> bytes:
     return model[:NAME_BYTES_MAX] + b"\n" + salt[:NAME_BYTES_MAX]
 
 
-def _measured(estimator: TokenEstimator, text: bytes, batch: Batch) -> Measure:
+def _measured(estimator: TokenEstimator, prompt: Prompt) -> Measure:
+    batch = prompt.batch
     if batch.token_ids:
         return NOTHING
-    measured = estimator.measure(text)
+    measured = estimator.measure(prompt.texts)
     if batch.again:
-        pieces, wide = estimator.measure(batch.again)
+        pieces, wide = estimator.measure([batch.again])
         more = batch.prompts - 1
         measured = measured[0] + more * pieces, measured[1] + more * wide
     return measured

@@ -6,7 +6,7 @@ from typing import Final
 from penstock.balancing.batches import BATCHES, PROMPTS_MAX, Batch, batch_of
 from penstock.balancing.fields import NO_FIELD, Fields
 from penstock.balancing.media import MEDIA_PARTS_MAX, has_media, without_media
-from penstock.balancing.outline import Steps, count_in, finished, joined, strings_in
+from penstock.balancing.outline import Steps, count_in, finished, strings_in
 
 # Their prompt is one conversation, whatever other fields there are.
 OF_MESSAGES: Final = frozenset(
@@ -14,44 +14,53 @@ OF_MESSAGES: Final = frozenset(
 )
 # A list of prompts, of token ids, or of lists of token ids. The first byte inside tells which.
 _LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
-_CONVERSATION: Final = Batch(1, told=True)
+_ONE: Final = Batch(1, told=True)
 # How much of a list is read to tell what it holds.
 _LOOKED_BYTES: Final = 4_096
 
 
 class Prompt:
-    """The prompts of a body: their parts as JSON, and their text without inline data."""
+    """The prompts of a body: their parts as JSON, and their texts without inline data."""
 
-    __slots__ = ("batch", "media_parts", "parts", "text")
+    __slots__ = ("batch", "media_parts", "parts", "size_bytes", "texts")
 
-    def __init__(self, batch: Batch, parts: list[bytes], text: bytes, media_parts: int) -> None:
+    def __init__(
+        self, batch: Batch, parts: list[bytes], texts: list[bytes | memoryview], media_parts: int
+    ) -> None:
+        """`texts` are pieces in order. They are never joined: a copy of a large body is dear."""
         self.batch = batch
         self.parts = parts
-        self.text = text
+        self.texts = texts
         self.media_parts = media_parts
+        self.size_bytes = sum(map(len, texts))
 
 
-def prompt_of(path: str, fields: Fields, body: bytes) -> Prompt:
-    """The prompts of a body that is read in one turn."""
-    if path in OF_MESSAGES:
-        parts = _parts_of(path, fields)
-        text = b"".join(parts) or body
-        if not has_media(text):
-            return Prompt(_CONVERSATION, parts, text, 0)
-    return finished(reading_prompt(path, fields, body))
+def text_prompt(path: str, fields: Fields, body: bytes) -> Prompt | None:
+    """The prompts of a small body. None when there may be more in it than text."""
+    parts = _parts_of(path, fields)
+    text = b"".join(parts) or body
+    if has_media(text):
+        return None
+    batch = _ONE if path in OF_MESSAGES else finished(_prompts_of(fields))
+    return Prompt(batch, parts, [text], 0)
 
 
 def reading_prompt(path: str, fields: Fields, body: bytes) -> Steps[Prompt]:
     """The prompts of a body of any size, with media or without."""
     parts = _parts_of(path, fields)
-    batch = _CONVERSATION if path in OF_MESSAGES else (yield from _batch(path, fields, body))
-    media_parts, text = batch.images, b""
-    if not media_parts:
-        text = (yield from joined(parts)) or body
-    if has_media(text):
-        media_parts, text = yield from without_media(text)
-        media_parts = min(media_parts, MEDIA_PARTS_MAX * batch.prompts)
-    return Prompt(batch, parts, text, media_parts)
+    batch = _ONE if path in OF_MESSAGES else (yield from _batch(path, fields, body))
+    if batch.images:
+        return Prompt(batch, parts, [], batch.images)
+    texts: list[bytes | memoryview] = []
+    media_parts = 0
+    for part in parts or [body]:
+        if has_media(part):
+            named, kept = yield from without_media(part)
+            media_parts += named
+            texts += kept
+        else:
+            texts.append(part)
+    return Prompt(batch, parts, texts, min(media_parts, MEDIA_PARTS_MAX * batch.prompts))
 
 
 def _parts_of(path: str, fields: Fields) -> list[bytes]:
@@ -76,12 +85,11 @@ def _batch(path: str, fields: Fields, body: bytes) -> Steps[Batch]:
     """The prompts that the path's API finds, if they are not a conversation."""
     if path in BATCHES:
         return (yield from batch_of(path, body))
-    prompts, token_ids = yield from _prompts_of(fields)
-    return Batch(prompts, token_ids, 0, told=True)
+    return (yield from _prompts_of(fields))
 
 
-def _prompts_of(fields: Fields) -> Steps[tuple[int, int]]:
-    """(number of prompts, exact tokens if they are token ids, else 0) of `prompt` or `input`.
+def _prompts_of(fields: Fields) -> Steps[Batch]:
+    """The prompts of `prompt` or `input`.
 
     Token ids are counted by their commas, texts by their quotes: a list of millions must not
     become millions of objects. Lists of lists have a comma between any two ids, too.
@@ -89,12 +97,12 @@ def _prompts_of(fields: Fields) -> Steps[tuple[int, int]]:
     value = bytes(fields.input if fields.prompt is NO_FIELD else fields.prompt)
     match = _LIST.match(value, 0, _LOOKED_BYTES)
     if match is None:
-        return 1, 0
+        return _ONE
     first = match.group(1)
     if first == b'"':
-        return min((yield from strings_in(value)), PROMPTS_MAX), 0
+        return Batch(min((yield from strings_in(value)), PROMPTS_MAX), told=True)
     tokens = (yield from count_in(value, b",")) + 1
     if first == b"[":
         lists = (yield from count_in(value, b"[")) - 1
-        return min(lists, PROMPTS_MAX), tokens
-    return 1, tokens
+        return Batch(min(lists, PROMPTS_MAX), tokens, told=True)
+    return Batch(1, tokens, told=True)

@@ -115,7 +115,7 @@ def count_prompt(counter: TokenCounter, body: bytes) -> Measure | None:
 
 def prompt_of(body: bytes) -> tuple[list[str], int]:
     """The texts of a request's prompt and its number of turns, in any dialect."""
-    body = finished(without_media(body))[1]
+    body = b"".join(finished(without_media(body))[1])
     if body.count(b",") > COMMAS_MAX:
         return [], 0
     try:

@@ -18,6 +18,9 @@ what the first answers of all tenants taught.
 """
 
 import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 import xxhash
@@ -77,17 +80,18 @@ _KINDS: Final = bytes(48 * (code in _DIGITS) + 33 * (code in _SIGNS) for code in
 _ESCAPED: Final = re.compile(rb"\\u[0-9A-Fa-f]{4}")
 
 
-def measure(text: bytes, secret: int) -> Measure:
-    """Measure a prompt's raw JSON: (pieces of ASCII text, wide characters)."""
-    size = len(text)
+def measure(texts: Sequence[bytes | memoryview], secret: int) -> Measure:
+    """Measure a prompt's raw JSON, in pieces: (pieces of ASCII text, wide characters)."""
+    size = sum(map(len, texts))
     if size <= SAMPLE_BYTES:
-        return _measured(text)
+        return _measured(b"".join(texts))
+    ends = list(accumulate(map(len, texts)))
     step = size // SLICES
     free = step - SLICE_BYTES
-    seed = xxhash.xxh3_64_intdigest(text[:_SEED_BYTES], secret)
+    seed = xxhash.xxh3_64_intdigest(_slice(texts, ends, 0, _SEED_BYTES), secret)
     sample = b"".join(
         [
-            text[at : at + SLICE_BYTES]
+            _slice(texts, ends, at, SLICE_BYTES)
             for each in range(SLICES)
             for at in (each * step + (seed >> 7 * each & 127) * free // 127,)
         ]
@@ -95,6 +99,19 @@ def measure(text: bytes, secret: int) -> Measure:
     pieces, wide = _measured(sample)
     scale = size / len(sample)
     return pieces * scale, wide * scale
+
+
+def _slice(
+    texts: Sequence[bytes | memoryview], ends: Sequence[int], at: int, size_bytes: int
+) -> bytes:
+    """So many bytes of the whole text from there. `ends`: where each piece ends in it."""
+    number = bisect_right(ends, at)
+    cut = b""
+    while len(cut) < size_bytes and number < len(texts):
+        begin = at + len(cut) - (ends[number] - len(texts[number]))
+        cut += texts[number][begin : begin + size_bytes - len(cut)]
+        number += 1
+    return cut
 
 
 def _measured(sample: bytes) -> Measure:
@@ -177,9 +194,9 @@ class TokenEstimator:
         self._own: FairTable[_Calibration] = FairTable(CALIBRATIONS_MAX)
         self._models: dict[str | None, _Calibration] = {}  # for newcomers
 
-    def measure(self, text: bytes) -> Measure:
-        """Measure a prompt's raw JSON for an estimate."""
-        return measure(text, self._secret)
+    def measure(self, texts: Sequence[bytes | memoryview]) -> Measure:
+        """Measure a prompt's raw JSON, in pieces, for an estimate."""
+        return measure(texts, self._secret)
 
     def estimate(
         self,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.outline import LARGE_BYTES, Steps
-from penstock.balancing.peek import NO_OBJECT, MalformedAsk, peek, reading, unread
+from penstock.balancing.outline import Steps
+from penstock.balancing.peek import NO_OBJECT, MalformedAsk, glance, reading, unread
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.invocations import INVOCATIONS, adapter_of, invoked_path
 from penstock.proxy.data.plane import DataPlane
@@ -20,18 +20,31 @@ Wanted = tuple[Ask, Endpoint, bool, Edits]
 def wanted(
     plane: DataPlane, head: RequestHead, endpoint: Endpoint, body: bytes, party: str
 ) -> Wanted | None:
-    """Read a request in one turn, and ask for usage if it streams. Raises BadRequest.
+    """Read a usual request in one turn, and ask for usage if it streams. Raises BadRequest.
 
-    None: it takes more than one turn, see `reading_wanted`.
+    None: `reading_wanted` must read it.
     """
     path = head.path
-    if len(body) > LARGE_BYTES or path == INVOCATIONS:
+    if endpoint.first_pool or path == INVOCATIONS:
         return None
     try:
-        ask = _ask_of(plane, path.decode("ascii"), endpoint, head.headers, body, head.tenant, party)
+        ask = glance(
+            path.decode("ascii"),
+            head.headers,
+            body,
+            plane.estimator,
+            generates=endpoint.generates,
+            engine=endpoint.engine,
+            streams=endpoint.streams,
+            sessions=plane.sessions,
+            tenant=head.tenant,
+            client=head.tenant or party,
+            prefixes=plane.prefixes,
+            outputs=plane.outputs,
+        )
     except MalformedAsk as error:
         raise BadRequest(str(error)) from None
-    return _edited(ask, endpoint, head, body)
+    return _edited(ask, endpoint, head, body) if ask is not None else None
 
 
 def reading_wanted(
@@ -67,38 +80,9 @@ def reading_ask(
     party: str = "",
 ) -> Steps[Ask]:
     """Read what a request wants. Its client is a tenant or an address. Raises MalformedAsk."""
-    if endpoint.first_pool or len(body) <= LARGE_BYTES:
-        return _ask_of(plane, path, endpoint, headers, body, tenant, party)
-    return (
-        yield from reading(
-            path,
-            headers,
-            body,
-            plane.estimator,
-            generates=endpoint.generates,
-            engine=endpoint.engine,
-            streams=endpoint.streams,
-            sessions=plane.sessions,
-            tenant=tenant,
-            client=tenant or party,
-            prefixes=plane.prefixes,
-            outputs=plane.outputs,
-        )
-    )
-
-
-def _ask_of(
-    plane: DataPlane,
-    path: str,
-    endpoint: Endpoint,
-    headers: Headers,
-    body: bytes,
-    tenant: str,
-    party: str,
-) -> Ask:
     if endpoint.first_pool:
         return unread(path, body, tenant, tenant or party)
-    return peek(
+    steps = reading(
         path,
         headers,
         body,
@@ -112,6 +96,7 @@ def _ask_of(
         prefixes=plane.prefixes,
         outputs=plane.outputs,
     )
+    return (yield from steps)
 
 
 def _edited(ask: Ask, endpoint: Endpoint, head: RequestHead, body: bytes) -> Wanted:

@@ -24,7 +24,7 @@ SECRET = 7
 
 
 def measure(text: bytes) -> Measure:
-    return reader.measure(text, SECRET)
+    return reader.measure([text], SECRET)
 
 
 def test_a_long_text_is_measured_by_a_sample() -> None:
@@ -182,14 +182,14 @@ def test_odd_texts_of_one_tenant_teach_others_little() -> None:
 def test_odd_texts_of_many_tenants_teach_newcomers_nothing() -> None:
     """A run of one sign is a fortieth of what other text of its length is."""
     estimator = TokenEstimator()
-    text = estimator.measure(b"the model has words " * 200)
+    text = estimator.measure([b"the model has words " * 200])
     before = estimator.estimate("m", text, tenant="new")
     dashes = b"-" * 100_000
     for tenant in range(20):
         for _ in range(30):
-            estimator.observe("m", estimator.measure(dashes), 2_000, tenant=f"t{tenant}")
+            estimator.observe("m", estimator.measure([dashes]), 2_000, tenant=f"t{tenant}")
     assert estimator.estimate("m", text, tenant="new") == before
-    assert estimator.estimate("m", estimator.measure(dashes), tenant="t0") < 4_000
+    assert estimator.estimate("m", estimator.measure([dashes]), tenant="t0") < 4_000
 
 
 @pytest.mark.parametrize(("cost", "most"), [(3.5, 1.5), (5.0, 1.0)])
@@ -230,5 +230,5 @@ def test_where_a_prompt_is_looked_at_is_a_secret() -> None:
     """Not the interpreter's own, which may be set to be known (PYTHONHASHSEED)."""
     rng = Random(1)
     text = PROSE * 50 + bytes(rng.choice(b"ab 1.") for _ in range(60_000))
-    assert len({TokenEstimator(secret).measure(text) for secret in range(8)}) > 4
-    assert TokenEstimator(7).measure(text) == TokenEstimator(7).measure(text)
+    assert len({TokenEstimator(secret).measure([text]) for secret in range(8)}) > 4
+    assert TokenEstimator(7).measure([text]) == TokenEstimator(7).measure([text])
