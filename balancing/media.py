@@ -39,6 +39,8 @@ INLINE_MAX: Final = 1_024
 # thousand tokens. More parts than this are frames of a long film, with few tokens each.
 MEDIA_PARTS_MAX: Final = 256
 
+# Shorter data has no mark: it would become many times as long. It stays as it is in the text.
+MARKED_BYTES_MIN: Final = 256
 # A mark has 16 digits and is repeated until it is as long as text of an image's tokens.
 MARK_REPEATS: Final = round(MEDIA_PART_TOKENS * BYTES_PER_TOKEN / 16)
 MARKS_MAX: Final = BLOCKS_MAX * BLOCK_BYTES // (16 * MARK_REPEATS) + 1
@@ -81,6 +83,8 @@ def mark_media(parts: Sequence[bytes]) -> Steps[tuple[int, int, bytes]]:
         kept: list[bytes | memoryview] = []
         at = size = 0
         for begin, end in (yield from _inline_media(part)):
+            if end - begin < MARKED_BYTES_MIN:
+                continue
             if size < LOOKED_BYTES_MAX:
                 kept.append(view[at:begin][:LOOKED_BYTES_MAX])
                 size += begin - at

@@ -282,7 +282,7 @@ class LimitSettings(Section):
         le=2**40,
         validate_default=True,
         description="Largest sum of all request bodies held at the same time. At least"
-        " `body_bytes`. With a memory limit, it is a third of that at most.",
+        " `body_bytes`. With a memory limit, it is a quarter of that at most.",
     )
     connections: int = Field(
         default=10_000,

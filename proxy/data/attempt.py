@@ -152,6 +152,11 @@ class Attempt:
         if self._connection is not None:
             self._connection.pause()
 
+    @property
+    def unread_bytes(self) -> int:
+        """What was read of the answer and not yet taken."""
+        return self._connection.unread_bytes if self._connection is not None else 0
+
     def resume(self) -> None:
         if self._connection is not None:
             if self.relay is not None:

@@ -118,6 +118,11 @@ class Exchange(AttemptOwner):
         if self._attempt is not None:
             self._attempt.resume()
 
+    @property
+    def unread_bytes(self) -> int:
+        """What was read from the backend and waits, because the client takes less."""
+        return self._attempt.unread_bytes if self._attempt is not None else 0
+
     def slept(self, time_s: float) -> None:
         """The proxy did not run for this long: move all times in the future."""
         self.request.slept(time_s)

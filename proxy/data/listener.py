@@ -272,7 +272,8 @@ class ClientConnection(asyncio.Protocol):
     def _count_unread(self) -> None:
         if self._write_paused:  # a closed connection keeps its unsent bytes too
             self._watch_stall()
-            self._plane.unread.add(self, self._transport)
+            behind_bytes = self._exchange.unread_bytes if self._exchange is not None else 0
+            self._plane.unread.add(self, self._transport, behind_bytes)
 
     def resume_writing(self) -> None:
         self._write_paused = False

@@ -33,11 +33,9 @@ from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.rota import Rota
 from penstock.proxy.wire.waiting import NO_LIMIT, Waiting
 
-# The parts of the memory that bodies, waiting reads and unread answers may have. They can fill it
-# in less time than it takes to notice.
-BODIES_PART: Final = 3
-READS_PART: Final = 4
-ANSWERS_PART: Final = 4
+# Bodies, waiting reads and unread answers may have one of so many parts of the memory each. They
+# can fill it in less time than it takes to notice. While a body is read there is a copy of it.
+PARTS: Final = 4
 
 
 def _nothing(backend: Backend, error: BackendError, cause: Cause) -> None:
@@ -118,7 +116,6 @@ class DataPlane:
         limits = self.limits
         self.memory_bytes = limits.memory_bytes or self._group_memory_bytes  # 0: no limit
         memory_bytes = self.memory_bytes or NO_LIMIT
-        part_bytes = max(limits.body_bytes, memory_bytes // BODIES_PART)
-        self.bodies_bytes = min(limits.bodies_bytes, part_bytes)
-        self.waiting.limit_bytes = memory_bytes // READS_PART
-        self.unread.limit_bytes = memory_bytes // ANSWERS_PART
+        part_bytes = memory_bytes // PARTS
+        self.bodies_bytes = min(limits.bodies_bytes, max(limits.body_bytes, part_bytes))
+        self.waiting.limit_bytes = self.unread.limit_bytes = part_bytes

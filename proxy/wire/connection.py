@@ -176,6 +176,11 @@ class BackendConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     @property
+    def unread_bytes(self) -> int:
+        """The size of a long read that is not yet taken whole."""
+        return self._unread.size_bytes if self._unread is not None else 0
+
+    @property
     def quiet(self) -> bool:
         """Whether it is open and nothing has come, not even bytes that the loop has not read."""
         transport = self._transport

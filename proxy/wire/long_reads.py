@@ -40,6 +40,11 @@ class LongRead:
         self.queued = False  # whether it waits for its next turn
 
     @property
+    def size_bytes(self) -> int:
+        """Of the whole read: it is kept until its last byte is taken."""
+        return len(self._data)
+
+    @property
     def left(self) -> bool:
         return self._at < len(self._data)
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import fcntl
 import socket
 import struct
+import termios
 from typing import Final
 
 # How much of an answer the kernel may hold for a client that does not read.
-RECEIVE_BUFFER_BYTES: Final = 262_144
+RECEIVE_BUFFER_BYTES: Final = 131_072
 # A slow client pauses its backend's connection above HIGH; below LOW reading goes on.
 HIGH_BYTES: Final = 16_384
 LOW_BYTES: Final = 4_096
@@ -16,6 +18,7 @@ WRITE_BYTES: Final = 65_536
 # For a host that vanished: the first keepalive after 15 s, the end by 30 s.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 15, 5, 3
 USER_TIMEOUT_MS: Final = 30_000
+_INT: Final = bytes(4)
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 
 
@@ -26,6 +29,16 @@ def write(transport: asyncio.Transport, data: bytes) -> None:
         return
     for at in range(0, len(data), WRITE_BYTES):
         transport.write(data[at : at + WRITE_BYTES])
+
+
+def unacknowledged_bytes(transport: asyncio.Transport) -> int:
+    """What the kernel keeps because the peer has not acknowledged it. 0 if it does not tell."""
+    sock = transport.get_extra_info("socket")
+    try:
+        (size_bytes,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, _INT))
+    except (AttributeError, OSError, ValueError):  # no socket, or a closed one
+        return 0
+    return int(size_bytes)
 
 
 def tune(sock: socket.socket) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.balancing.ask import FIELDS, Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.media import INLINE_MAX, mark_media
+from penstock.balancing.media import INLINE_MAX, MARKED_BYTES_MIN, mark_media
 from penstock.balancing.outline import finished
 from penstock.balancing.peek import peek
 from penstock.balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, compact, prompt_blocks
@@ -164,9 +164,16 @@ def test_shared_text_is_worth_its_own_tokens_however_large_the_images(image_toke
     assert backend.cache.cached_tokens(again) == pytest.approx(again.prompt_tokens, rel=0.15)
 
 
+def test_tiny_images_stay_as_they_are() -> None:
+    """A mark of 3,200 bytes for each would make 8 KB of them 2 MB of text."""
+    part = orjson.dumps(with_images(*["data:;base64,AA=="] * 300))
+    assert finished(mark_media([part])) == (0, len(part), part)
+
+
 def test_many_small_images_are_no_flood() -> None:
     """A mark is 3,200 bytes; only the first megabyte is compared."""
-    parts = [orjson.dumps(with_images(*["data:;base64,AA=="] * 20_000))]
+    small = "data:;base64," + "A" * MARKED_BYTES_MIN
+    parts = [orjson.dumps(with_images(*[small] * 20_000))]
     number, before, joined = finished(mark_media(parts))
     assert number == INLINE_MAX
     assert before < len(joined) < len(parts[0]) + 2 * BLOCKS_MAX * BLOCK_BYTES

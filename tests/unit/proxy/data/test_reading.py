@@ -5,6 +5,7 @@ import json
 import tracemalloc
 
 import msgspec
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from penstock.balancing.ask import FIELDS, Ask
 from penstock.balancing.fields import Fields
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, finished, items_in, strings_in, without_blanks
-from penstock.balancing.peek import MalformedAsk, peek, reading
+from penstock.balancing.peek import MalformedAsk, glance, peek, reading
 from penstock.balancing.tokens import TokenEstimator
 from penstock.bench.reliability.shapes import HEAD, SHAPES
 from penstock.proxy.wire.edit import ending
@@ -109,6 +110,50 @@ def test_wanted_fields_are_found_wherever_they_stand() -> None:
 def test_what_is_no_object_is_refused_at_any_size(body: bytes) -> None:
     with pytest.raises(MalformedAsk):
         peek("/v1/responses", [], body % (b"x" * LARGE_BYTES), TokenEstimator())
+
+
+def test_a_prompt_in_two_parts_with_media_is_copied_once() -> None:
+    """Each copy of bodies of 32 MiB counts against the memory of the others."""
+    half = b'"%b",' % (b"hello world " * 100) * (16 * SIZE // 1_200)
+    image = b'{"type":"image_url","url":"data:image/png;base64,%b"}' % (b"A" * 300)
+    body = b'{"model":"m","tools":[%b""],"messages":[%b,%b""]}' % (half, image, half)
+    _, held = steps_of("/v1/chat/completions", body)
+    assert held < 1.1 * len(body) + 10_000_000  # the blocks have 2 MiB at most
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/rerank", b'{"query":"q","documents":[%b]}' % b",".join([b"[]"] * 100)),
+        ("/v2/embed", b'{"texts":["a","b"]}'),
+        ("/v1/audio/transcriptions", b"--x\r\n"),
+        ("/v1/chat/completions", b'{"messages":[{"type": "image_url"}]}'),
+        ("/v1/chat/completions", b'{"stream":true,"stream_options":{"a":"%b"}}' % (b"x" * 2_000)),
+        ("/v1/chat/completions", b'{"messages":["%b"]}' % (b"x" * LARGE_BYTES)),
+        ("/v1/responses/resp_1", b""),
+    ],
+)
+def test_what_is_dear_to_read_is_read_in_steps(path: str, body: bytes) -> None:
+    assert glance(path, [], body, TokenEstimator(), prefixes=True) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello " * 200}]}),
+        ("/v1/chat/completions", {"messages": [], "stream": True, "n": 2, "max_tokens": 9}),
+        ("/v1/completions", {"prompt": ["a", "b"], "stream": True, "stream_options": None}),
+        ("/v1/completions", {"prompt": [1, 2, 3], "truncate_prompt_tokens": 2}),
+        ("/v1/responses", {"input": "hi", "previous_response_id": "resp_1"}),
+        ("/v1/embeddings", {"input": "hi", "user": "u"}),
+    ],
+)
+def test_a_glance_finds_what_steps_find(path: str, fields: dict[str, object]) -> None:
+    body = orjson.dumps({"model": "m"} | fields)
+    seen = glance(path, [], body, TokenEstimator(), prefixes=True)
+    read = finished(reading(path, [], body, TokenEstimator(), prefixes=True))
+    assert seen is not None
+    assert all(getattr(seen, name) == getattr(read, name) for name in FIELDS)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ class Taker:
     def __init__(self, table: "Table", unsent_bytes: int) -> None:
         self._table = table
         self.unsent_bytes = unsent_bytes
+        self.kernel_bytes = 0
         self.gone = False
         table.unread.add(self.client, cast(asyncio.Transport, self))
 
@@ -33,7 +34,7 @@ class Taker:
 class Table:
     def __init__(self, limit_bytes: int) -> None:
         self.now_s = 1_000.0
-        self.unread = Unread(lambda: self.now_s)
+        self.unread = Unread(lambda: self.now_s, lambda each: cast(Taker, each).kernel_bytes)
         self.unread.limit_bytes = limit_bytes
 
     def add(self, count: int, unsent_bytes: int = MB) -> list[Taker]:
@@ -56,6 +57,20 @@ def test_whoever_reads_keeps_its_answer() -> None:
         stalled += table.add(1)
     assert gone(readers) == 0
     assert gone(stalled) == 8 + 30 + 20 - 32
+
+
+def test_what_the_kernel_holds_was_not_taken() -> None:
+    """It takes half a megabyte at once. Then nothing leaves the process for seconds."""
+    table = Table(32 * MB)
+    readers = table.add(4)
+    newcomers = []
+    for _ in range(40):
+        table.now_s += 0.05
+        for each in readers:
+            each.kernel_bytes -= 5_000  # 100 KB/s
+        newcomers += table.add(2)
+    assert gone(readers) == 0
+    assert gone(newcomers) >= 50
 
 
 def test_it_is_the_one_that_waits_longest_of_those_that_read_nothing() -> None:
@@ -87,6 +102,17 @@ def test_they_count_for_what_is_unsent() -> None:
     table.now_s += 1.0
     newcomer = table.add(1)
     assert not newcomer[0].gone
+
+
+def test_they_count_for_what_their_backends_sent_too() -> None:
+    table = Table(MB)
+    first, second = table.add(2, 16_500)
+    table.now_s += 1.0
+    table.unread.add(first.client, cast(asyncio.Transport, first), 400_000)
+    assert gone([first, second]) == 0
+    table.now_s += 1.0
+    table.unread.add(second.client, cast(asyncio.Transport, second), 600_000)
+    assert first.gone
 
 
 def test_it_gives_up_no_more_than_is_lacking_and_only_a_few_at_once() -> None:
