@@ -249,9 +249,9 @@ async def test_fewer_descriptors_than_needed_mean_fewer_clients(
     penstock = await serve(await simulate(), descriptors=300)
     warnings = [each for each in penstock.log if b"descriptors are too few" in each]
     (warning,) = warnings
-    assert b"limits.connections=10000, taking" in warning
+    assert b"limits.connections=10000 allows more" in warning
     assert b"ulimit -n" in warning
-    fit = int(warning.partition(b"taking ")[2].split()[0])
+    fit = int(warning.partition(b"too few: ")[2].split()[0])
     assert 20 < fit < 150
     clients = [await Client.open(penstock, request()) for _ in range(fit + EXCESS_MAX + 100)]
     answers = [client.answer(20) for client in clients]
