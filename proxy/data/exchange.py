@@ -132,7 +132,7 @@ class Exchange(AttemptOwner):
 
     # What the attempts tell ----------------------------------------------------------------
 
-    def step(self, step: Callable[..., object], *arguments: object) -> None:
+    def step(self, step: Callable[..., None], *arguments: object) -> None:
         """Run one step. An exception ends the exchange: it is told to the client and logged."""
         try:
             step(*arguments)
@@ -171,38 +171,44 @@ class Exchange(AttemptOwner):
 
     def _begin(self) -> None:
         holder, rota = self._asker.holder, self._plane.rota
-        if not rota.spares(holder, len(self.request.body)) or self._reads_on():
+        told = None
+        if rota.spares(holder, len(self.request.body)):
+            told = self._glance()
+        if told is not None:
+            self._read(told)
+        else:  # in turns, so that a client delays itself only
             rota.add(holder, self._read_more)
 
     def _read_more(self) -> bool:
-        """Read a slice of a large body if its client still waits. True while more is left."""
+        """Take a step of reading if the client still waits. True while more is left."""
         over = self.request.patience.over(self._plane.now(), started=False)
         if over is not None:
             self._end(over)
         if not self._ended:
-            self.step(self._reads_on)
+            self.step(self._read_on)
         return self._reading is not None
 
-    def _reads_on(self) -> bool:
-        """Take a step of reading the body. True while more is left."""
-        plane, request, told = self._plane, self.request, None
-        if self._reading is None:
-            party, head, endpoint = self._asker.party, request.head, request.endpoint
-            told = wanted(plane, head, endpoint, request.body, party)
-            if told is None:
-                self._reading = reading_wanted(plane, head, endpoint, request.body, party)
+    def _read_on(self) -> None:
+        told = self._glance() if self._reading is None else None
         if self._reading is not None:
             told = next(self._reading)
-        if told is None:
-            return True
-        self._reading = None
-        request.ask, request.endpoint, request.hides_usage, request.edits = told
-        self._read()
-        return False
+        if told is not None:
+            self._reading = None
+            self._read(told)
 
-    def _read(self) -> None:
+    def _glance(self) -> Wanted | None:
+        """What the request wants. None: reading it takes steps."""
+        plane, request, party = self._plane, self.request, self._asker.party
+        head, endpoint, body = request.head, request.endpoint, request.body
+        told = wanted(plane, head, endpoint, body, party)
+        if told is None:
+            self._reading = reading_wanted(plane, head, endpoint, body, party)
+        return told
+
+    def _read(self, told: Wanted) -> None:
         """Go on: it is known now what the request wants."""
         plane, request = self._plane, self.request
+        request.ask, request.endpoint, request.hides_usage, request.edits = told
         ask, body = request.ask, request.body
         if plane.poison.holds(ask.tenant, ask.path, body, request.record.received_s):
             plane.metrics.attempts.add("poison")
