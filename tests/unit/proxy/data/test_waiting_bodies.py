@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 import orjson
+import pytest
 
 from penstock.balancing.outline import LARGE_BYTES
 from penstock.conf.settings import Settings
@@ -116,6 +117,26 @@ async def test_of_bodies_that_are_whole_in_one_turn_few_are_read_in_it() -> None
     for sender in (*many, one, small):
         sender.connection.connection_lost(None)
     assert it.bodies.held_bytes == 0
+
+
+@pytest.mark.parametrize("text", [b'{"type": "image_url"}', b'"data:;base64,"'])
+async def test_many_small_bodies_with_media_delay_their_own_client(text: bytes) -> None:
+    """They may be a hundred times as dear as text. Another client's text does not wait."""
+    it = plane()
+    it.rota = Rota(it.loop)  # a step a turn
+    body = b'{"messages":[{"type": "file"},%b]}' % text
+    many = [Sender(it, "192.0.2.1", body=body) for _ in range(20)]
+    assert not any(sender.wire.sent for sender in many)
+    other = Sender(it, "192.0.2.2", body=b'{"prompt":"a"}')
+    assert other.wire.sent.startswith(b"HTTP/1.1 503 ")
+    media = Sender(it, "192.0.2.3", body=body)
+    for turn in range(1, 24):
+        await asyncio.sleep(0)
+        assert sum(bool(sender.wire.sent) for sender in many) <= turn
+        assert media.wire.sent or turn < 4  # every second step is its
+    for sender in (*many, other, media):
+        assert sender.wire.sent.startswith(b"HTTP/1.1 503 ")
+        sender.connection.connection_lost(None)
 
 
 async def test_a_large_body_is_not_begun_in_the_read_that_ends_it() -> None:
