@@ -12,6 +12,7 @@ class Client(Protocol):
     proven: bool  # a request of it that is not open to all was accepted
     excess: bool  # it has no seat
     tenant: str  # whose key it has shown last
+    pace: float  # how fast it took answers that were slow, in bytes per second; 0: none was
 
     @property
     def holder(self) -> str: ...

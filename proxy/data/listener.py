@@ -64,6 +64,7 @@ class ClientConnection(asyncio.Protocol):
         "body_bytes",
         "excess",
         "made_s",
+        "pace",
         "party",
         "peer",
         "proven",
@@ -90,6 +91,7 @@ class ClientConnection(asyncio.Protocol):
         self._write_paused = False  # the client takes less than it is sent
         self._lingered_bytes = self._stalled_bytes = 0
         self.made_s = self.began_s = self._accepted_s = 0.0
+        self.pace = 0.0
         self.peer = b""
         self.party = ""  # whom the address stands for
         self.proven = False  # a request that is not open to all was accepted

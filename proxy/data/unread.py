@@ -18,11 +18,60 @@ from penstock.proxy.wire.waiting import NO_LIMIT
 CLEARED: Final = 64
 # Of so many, the kernel is asked how much their clients have taken.
 ASKED: Final = 512
-# A client counts as if it had taken so much in the second before, so that nobody begins at zero.
-BEFORE_BYTES: Final = 65_536
-BEFORE_S: Final = 1.0
+# A new client counts as if it had taken so much in the second before: nobody begins at zero.
+NEW_BYTES: Final = 65_536
+NEW_S: Final = 1.0
+# Others count as if they had gone on as before for so long. TCP tells of what was read in steps of
+# half a receive buffer, so for seconds it seems that nothing is taken.
+PACE_S: Final = 8.0
+# A client that reads faster than this, in bytes per second, gains no more by it.
+PACE_MAX: Final = 131_072.0
 # The least time between two looks at all answers. One look at 10,000 takes some milliseconds.
 LOOK_S_PER_ANSWER: Final = 0.25 / 10_000
+
+
+class _Answer:
+    """What an answer held when its client began to take it too slowly."""
+
+    __slots__ = (
+        "_credit_bytes",
+        "_credit_s",
+        "_kernel_bytes",
+        "_since_s",
+        "_unsent_bytes",
+        "held_bytes",
+        "transport",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        kernel_bytes: int,
+        behind_bytes: int,
+        pace: float,
+        now_s: float,
+    ) -> None:
+        self.transport = transport
+        self._unsent_bytes = transport.get_write_buffer_size()
+        self._kernel_bytes = kernel_bytes
+        self.held_bytes = self._unsent_bytes + behind_bytes
+        self._since_s = now_s
+        self._credit_bytes, self._credit_s = float(NEW_BYTES), NEW_S
+        if pace:
+            self._credit_bytes, self._credit_s = PACE_S * pace, PACE_S
+
+    def sent_pace(self, now_s: float) -> float:
+        """How fast the kernel takes it. It takes more at once, and then nothing."""
+        return self._pace(self._unsent_bytes, 0, now_s)
+
+    def taken_pace(self, kernel_bytes: int, now_s: float) -> float:
+        """How fast the client takes it. `kernel_bytes`: what the kernel holds now."""
+        return self._pace(self._unsent_bytes + self._kernel_bytes, kernel_bytes, now_s)
+
+    def _pace(self, at_first_bytes: int, kernel_bytes: int, now_s: float) -> float:
+        left_bytes = self.transport.get_write_buffer_size() + kernel_bytes
+        taken_bytes = max(0, at_first_bytes - left_bytes)
+        return (taken_bytes + self._credit_bytes) / (now_s - self._since_s + self._credit_s)
 
 
 class Unread:
@@ -31,20 +80,18 @@ class Unread:
     When they exceed `limit_bytes` together, some are given up.
     """
 
-    __slots__ = ("_answers", "_clock", "_held_bytes", "_looked_s", "_unacknowledged", "limit_bytes")
+    __slots__ = ("_answers", "_clock", "_held_bytes", "_kernel", "_looked_s", "limit_bytes")
 
     def __init__(
         self,
         clock: Callable[[], float] = monotonic,
-        unacknowledged: Callable[[asyncio.Transport], int] = unacknowledged_bytes,
+        kernel: Callable[[asyncio.Transport], int] = unacknowledged_bytes,
     ) -> None:
-        """`unacknowledged`: bytes that the kernel keeps for a transport's peer."""
+        """`kernel`: what the kernel holds of what a transport has sent, in bytes."""
         self._clock = clock
-        self._unacknowledged = unacknowledged
+        self._kernel = kernel
         self.limit_bytes = NO_LIMIT
-        # The transport, how much was unsent and unacknowledged at first, since when, and how much
-        # the answer held then.
-        self._answers: dict[Client, tuple[asyncio.Transport, int, int, float, int]] = {}
+        self._answers: dict[Client, _Answer] = {}
         self._held_bytes = 0
         self._looked_s = float("-inf")
 
@@ -55,11 +102,9 @@ class Unread:
         """
         self.done(client)
         now_s = self._clock()
-        unsent_bytes = transport.get_write_buffer_size()
-        held_bytes = unsent_bytes + behind_bytes
-        kernel_bytes = self._unacknowledged(transport)
-        self._answers[client] = (transport, unsent_bytes, kernel_bytes, now_s, held_bytes)
-        self._held_bytes += held_bytes
+        answer = _Answer(transport, self._kernel(transport), behind_bytes, client.pace, now_s)
+        self._answers[client] = answer
+        self._held_bytes += answer.held_bytes
         over_bytes = self._held_bytes - self.limit_bytes
         rest_s = LOOK_S_PER_ANSWER * len(self._answers)
         if over_bytes > 0 and now_s - self._looked_s >= rest_s:
@@ -70,30 +115,20 @@ class Unread:
         """This client has taken nearly all, or is gone."""
         answer = self._answers.pop(client, None)
         if answer is not None:
-            self._held_bytes -= answer[4]
+            self._held_bytes -= answer.held_bytes
+            pace = answer.taken_pace(self._kernel(answer.transport), self._clock())
+            client.pace = min(PACE_MAX, pace)
 
     def clear(self, over_bytes: int) -> None:
         """Free so much, but give up CLEARED answers at most."""
-        now_s = self._clock()
-        slow = nsmallest(ASKED, self._answers, lambda each: self._sent_rate(each, now_s))
-        for client in nsmallest(CLEARED, slow, lambda each: self._taken_rate(each, now_s)):
+        now_s, answers, kernel = self._clock(), self._answers, self._kernel
+        slow = nsmallest(ASKED, answers, lambda each: answers[each].sent_pace(now_s))
+        paces = {
+            each: answers[each].taken_pace(kernel(answers[each].transport), now_s) for each in slow
+        }
+        for client in nsmallest(CLEARED, paces, lambda each: paces[each]):
             if over_bytes <= 0:
                 return
-            over_bytes -= self._answers[client][4]
+            over_bytes -= answers[client].held_bytes
             self.done(client)
             client.give_way()
-
-    def _sent_rate(self, client: Client, now_s: float) -> float:
-        """How fast the kernel takes its answer, in bytes per second."""
-        transport, unsent_bytes, _, since_s, _ = self._answers[client]
-        return _rate(unsent_bytes - transport.get_write_buffer_size(), now_s - since_s)
-
-    def _taken_rate(self, client: Client, now_s: float) -> float:
-        """How fast the client takes it. The kernel takes more at once, and then nothing."""
-        transport, unsent_bytes, kernel_bytes, since_s, _ = self._answers[client]
-        left_bytes = transport.get_write_buffer_size() + self._unacknowledged(transport)
-        return _rate(unsent_bytes + kernel_bytes - left_bytes, now_s - since_s)
-
-
-def _rate(taken_bytes: int, time_s: float) -> float:
-    return (max(0, taken_bytes) + BEFORE_BYTES) / (time_s + BEFORE_S)

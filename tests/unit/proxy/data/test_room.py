@@ -43,6 +43,7 @@ class Client:
     excess: bool = False
     bodies: Bodies | None = None
     tenant: str = ""
+    pace: float = 0.0
     unread: bool = False
     gone: bool = False
     looked_at: int = 0

@@ -16,6 +16,7 @@ class Taker:
         self._table = table
         self.unsent_bytes = unsent_bytes
         self.kernel_bytes = 0
+        self.pace = 0.0
         self.gone = False
         table.unread.add(self.client, cast(asyncio.Transport, self))
 
@@ -73,6 +74,43 @@ def test_what_the_kernel_holds_was_not_taken() -> None:
     assert gone(newcomers) >= 50
 
 
+def test_a_pause_of_seconds_does_not_undo_a_pace() -> None:
+    """100 KB/s, but TCP tells of it each 2.6 s."""
+    table = Table(64 * MB)
+    readers = table.add(4, 260_000)
+    newcomers = []
+    for tenth in range(1, 100):
+        table.now_s += 0.1
+        if tenth % 26 == 0:
+            for each in readers:
+                each.unsent_bytes = 0
+                table.unread.done(each.client)
+                each.unsent_bytes = 260_000
+                table.unread.add(each.client, cast(asyncio.Transport, each))
+        newcomers += table.add(1 if tenth < 26 else 4)
+    assert gone(readers) == 0
+    assert gone(newcomers) > 200
+
+
+def test_what_was_read_long_ago_saves_nobody() -> None:
+    """An attacker reads ten megabytes in a second, and then nothing more."""
+    table = Table(32 * MB)
+    fast = table.add(16)
+    table.now_s += 1.0
+    for each in fast:
+        each.unsent_bytes = 0
+        table.unread.done(each.client)
+        each.unsent_bytes = MB
+        table.unread.add(each.client, cast(asyncio.Transport, each))
+    readers = table.add(16)
+    for _ in range(100):
+        table.now_s += 0.1
+        for each in readers:
+            each.unsent_bytes -= 7_000  # 70 KB/s
+    table.unread.clear(16 * MB)
+    assert (gone(fast), gone(readers)) == (16, 0)
+
+
 def test_it_is_the_one_that_waits_longest_of_those_that_read_nothing() -> None:
     table = Table(4 * MB)
     takers = []
@@ -112,7 +150,7 @@ def test_they_count_for_what_their_backends_sent_too() -> None:
     assert gone([first, second]) == 0
     table.now_s += 1.0
     table.unread.add(second.client, cast(asyncio.Transport, second), 600_000)
-    assert first.gone
+    assert gone([first, second]) == 1
 
 
 def test_it_gives_up_no_more_than_is_lacking_and_only_a_few_at_once() -> None:
