@@ -2,8 +2,7 @@
 
 The head is checked before the body is read, and the body is counted as it comes. While a request
 is being answered the connection is still read, because only so a client that leaves is noticed
-(after `pause_reading` neither FIN nor RST is seen). Bytes that a pipelining client sends early are
-kept, up to a limit. A FIN in any phase counts as leaving: it is all that an exiting client sends.
+(after `pause_reading` neither FIN nor RST is seen). A FIN counts as leaving, in any phase.
 """
 
 import asyncio
@@ -79,7 +78,6 @@ class ClientConnection(asyncio.Protocol):
         self._head: RequestHead | None = None
         self._endpoint: Endpoint | None = None
         self._body: Body | None = None  # while it arrives
-        self.body_bytes = 0
         self._body_limit_bytes = 0  # as configured when the request's head came
         self._exchange: Exchange | None = None
         self._deadline = Deadline(plane.loop, self._expired, plane.now)
@@ -89,9 +87,8 @@ class ClientConnection(asyncio.Protocol):
         self._unread = False  # a request that came early waits in the buffer
         self._flooded = False  # more came early than is kept
         self._write_paused = False  # the client takes less than it is sent
-        self._lingered_bytes = self._stalled_bytes = 0
-        self.made_s = self.began_s = self._accepted_s = 0.0
-        self.pace = 0.0
+        self._lingered_bytes = self._stalled_bytes = self.body_bytes = 0
+        self.made_s = self.began_s = self._accepted_s = self.pace = 0.0
         self.peer = b""
         self.party = ""  # whom the address stands for
         self.proven = False  # a request that is not open to all was accepted

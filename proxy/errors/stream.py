@@ -7,7 +7,7 @@ class StreamBroken(BackendError):
     """The backend failed after its first token. The client has a part of the answer."""
 
     code = "stream_broken"
-    message = "The backend failed before its answer was complete; send the request again."
+    message = "The backend failed, so this answer is incomplete; send the request again."
     retryable = False
 
     def __init__(self, reason: str, cause: BackendError | None = None) -> None:
