@@ -66,7 +66,8 @@ async def test_what_fails_before_the_first_token_is_tried_elsewhere(
                 if attempts[-1] == b"2":
                     assert got.header(b"x-penstock-backend") == b"b1"
             assert attempts.count(b"2") == 1, fault
-    assert await states(penstock) == ["ready", "ready"]
+    await penstock.until_ready(2)  # a probe may have lost its connection, too
+    assert b"ejected" not in b"".join(penstock.log)
 
 
 @every_dialect
@@ -231,8 +232,8 @@ async def test_a_server_that_dies_under_load_and_comes_back(
     await servers[0].stop()
     # Refused, not only suspected for its broken streams: that would keep it out for ten seconds.
     await penstock.until(lambda listing: not listing[0]["can_serve"], 2)
+    await penstock.until(lambda listing: listing[0]["reason"] == "unreachable", 2)
     assert await states(penstock) == ["ejected", "ready"]
-    assert (await penstock.backends())[0]["reason"] == "unreachable"
     await penstock.until(lambda listing: listing[1]["streams"] >= 12, 5)
     await servers[0].start(port=port)
     await penstock.until(lambda listing: listing[0]["state"] == "ready", 5)
