@@ -12,7 +12,8 @@ from pydantic import SecretStr
 
 from penstock.conf.keypath import KeyPath, spell
 from penstock.conf.kinds import is_loopback
-from penstock.conf.settings import PoolSettings, Settings
+from penstock.conf.pools import PoolSettings
+from penstock.conf.settings import Settings
 
 Doubt = tuple[KeyPath, str]
 

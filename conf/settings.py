@@ -5,64 +5,30 @@ of the JSON Schema. This module does not know where values come from or how erro
 `load`.
 """
 
-from hashlib import sha256
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from penstock.conf.keypath import spell
 from penstock.conf.kinds import (
-    BackendUrl,
     BodyFields,
     Count,
-    Digest,
     DurationS,
     FilePath,
     Headers,
     Host,
-    Models,
-    Name,
     OptionalWaitS,
     Origins,
-    Policy,
     Port,
     ProxiedPaths,
     Secret,
-    Weight,
     is_loopback,
 )
+from penstock.conf.pools import PoolSettings
 from penstock.conf.repeated_names import repeated_names
-from penstock.conf.units import plain, unit_of
-
-# The limit for all tenants together: every key is compared for each request (docs/security.md).
-TENANT_KEYS_MAX: Final = 1_024
-RELATIVE: Final = " A relative path starts at the folder of the configuration file."
-
-
-class Section(BaseModel):
-    """A mapping of the configuration."""
-
-    # Strict: a converted value would be a mistake that shows up later as something else.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _without_unit(cls, value: object, info: ValidationInfo) -> object:
-        """Convert `2s` at a key in seconds to 2.0, and `32MiB` at one in bytes to 33554432."""
-        unit = unit_of(info.field_name or "")
-        if unit is None or not isinstance(value, str):
-            return value
-        number = plain(value, unit)
-        return value if number is None else number
+from penstock.conf.section import RELATIVE, Section
+from penstock.conf.tenants import TENANT_KEYS_MAX, Tenants
 
 
 class ListenTlsSettings(Section):
@@ -130,65 +96,6 @@ class AdminSettings(Section):
                 " only a loopback address needs none"
             )
         return token
-
-
-class BackendSettings(Section):
-    """One vLLM server."""
-
-    name: Name = Field(
-        description="Name in metrics, headers and commands. No two backends share one."
-    )
-    url: BackendUrl = Field(
-        description="Scheme, host and port, such as http://10.0.0.1:8000. No path."
-    )
-    weight: Weight = Field(
-        default=1.0,
-        description="Share of the work. Leave it at 1 with `token_cost`, which measures speeds.",
-    )
-
-
-class PoolTlsSettings(Section):
-    """Which certificates are accepted from the pool's https backends."""
-
-    ca_file: FilePath = Field(
-        description="PEM file with the certificate authorities that may sign the backends'"
-        " certificates. They replace those of the system." + RELATIVE
-    )
-
-
-class PoolSettings(Section):
-    """Backends that serve the same model and version."""
-
-    name: Name = Field(description="Name in metrics. No two pools share one.")
-    policy: Policy = Field(
-        default="token_cost", description="How a backend is chosen for a request."
-    )
-    models: Models = Field(
-        default=(),
-        description="Models that clients may ask for. An empty list means: the models that the"
-        " backends list in /v1/models, or any model while that list cannot be read.",
-    )
-    api_key_file: FilePath | None = Field(
-        default=None,
-        description="File with the backends' API key. Probes use it. Requests use it when the"
-        " client's key is not forwarded." + RELATIVE,
-    )
-    api_key: Secret | None = Field(
-        default=None, description="The backends' API key itself. Prefer `api_key_file` or `${VAR}`."
-    )
-    forward_authorization: Literal["client", "pool", "none"] | None = Field(
-        default=None,
-        description="Which key a request carries to a backend. `client`: the client's key, or"
-        " the pool's key if the client sent none. `pool`: the pool's key. `none`: no"
-        " key. null: `pool` if `tenants` are listed, otherwise `client`.",
-    )
-    tls: PoolTlsSettings | None = Field(
-        default=None,
-        description="Which certificates https backends may have. null: what the system accepts.",
-    )
-    backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
-        min_length=1, max_length=4096, description="The backends of the pool."
-    )
 
 
 class DeepProbeSettings(Section):
@@ -363,54 +270,6 @@ class TokensSettings(Section):
         return file
 
 
-class TenantKeySettings(Section):
-    """One key of a tenant. Give `key`, `key_file` or `key_sha256`."""
-
-    key: Secret | None = Field(default=None, description="The key itself. Write it as `${VAR}`.")
-    key_file: FilePath | None = Field(
-        default=None,
-        description="File with the key." + RELATIVE,
-    )
-    key_sha256: Digest | None = Field(
-        default=None, description="SHA-256 of the key. The key itself is then in no file."
-    )
-
-    @model_validator(mode="after")
-    def _is_given_once(self) -> Self:
-        given = self.key is not None or self.key_file is not None
-        if given == (self.key_sha256 is not None):
-            raise ValueError("give one of key, key_file and key_sha256")
-        return self
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the key."""
-        if self.key_sha256 is not None:
-            return bytes.fromhex(self.key_sha256.get_secret_value())
-        assert self.key is not None, "a key_file that could not be read is an error"
-        return sha256(self.key.get_secret_value().encode()).digest()
-
-
-class TenantSettings(Section):
-    """One tenant: a client or a group of clients with API keys of its own."""
-
-    name: Name = Field(description="Name in the access log. No two tenants share one.")
-    keys: Annotated[tuple[TenantKeySettings, ...], Field(strict=False)] = Field(
-        min_length=1,
-        max_length=64,
-        description="API keys of the tenant. Give two while one replaces the other.",
-    )
-
-
-def _within_the_limit_of_keys(
-    tenants: tuple[TenantSettings, ...],
-) -> tuple[TenantSettings, ...]:
-    keys = sum(len(tenant.keys) for tenant in tenants)
-    if keys > TENANT_KEYS_MAX:
-        raise ValueError(f"all tenants together may have {TENANT_KEYS_MAX} keys, not {keys}")
-    return tenants
-
-
 class DrainSettings(Section):
     """How penstock stops after SIGTERM."""
 
@@ -450,9 +309,7 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     affinity: AffinitySettings = AffinitySettings()
     tokens: TokensSettings = TokensSettings()
-    tenants: Annotated[
-        tuple[TenantSettings, ...], Field(strict=False), AfterValidator(_within_the_limit_of_keys)
-    ] = Field(
+    tenants: Tenants = Field(
         default=(),
         max_length=TENANT_KEYS_MAX,
         description="Clients that may send requests, each with keys of its own. An empty list:"
@@ -474,24 +331,3 @@ class Settings(Section):
                 "repeated_name", "{problem}", {"problem": f"{spell(path)}: {problem}"}
             )
         return self
-
-
-__all__ = [
-    "AdminSettings",
-    "AffinitySettings",
-    "BackendSettings",
-    "DeepProbeSettings",
-    "DrainSettings",
-    "HealthSettings",
-    "LimitSettings",
-    "ListenSettings",
-    "ListenTlsSettings",
-    "LogSettings",
-    "PoolSettings",
-    "PoolTlsSettings",
-    "Settings",
-    "TenantKeySettings",
-    "TenantSettings",
-    "TimeoutSettings",
-    "TokensSettings",
-]

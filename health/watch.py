@@ -11,21 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from time import monotonic, time
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import AdminState, Backend, State
-from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.slow_start import SlowStart
 from penstock.conf.settings import HealthSettings
-from penstock.health.late import Late
+from penstock.health.deep import PROBES_ROW, Asks, DeepProbe
 from penstock.health.machine import Health, ToReturn
 from penstock.health.pace import Pace
 from penstock.health.probes import KEY_REFUSED, Outcome
 from penstock.health.rest import Rest
 from penstock.health.shortage import Shortage
-from penstock.health.stall import STALL_S, UNPROBED_STALL_S, Stall
-from penstock.health.tasks import Task, task_of
+from penstock.health.stall import STALL_S, Stall
+from penstock.health.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +34,6 @@ JITTER: Final = 0.2
 # While a backend is in doubt, its probes come this much sooner. A fall of 3 at 2 s then takes
 # some 2.5 s instead of 6.
 DOUBT_PACE: Final = 0.25
-# This many failed requests in a row ask for a deep probe at once and shorten the pause after it.
-# The probe decides whether the backend is at fault, long before the run is long enough to eject.
-PROBES_ROW: Final = 2
 AT_ONCE_PACE: Final = 0.05
 # For how long several clients' refusals, which other backends do not give, are remembered.
 REFUSED_S: Final = 30.0
@@ -53,17 +49,6 @@ _PATIENT: Final = frozenset({"unprobed", "loading"})
 _NOT_ALLOWED: Final = frozenset(f"status_{status}" for status in KEY_REFUSED)
 
 
-class Asks(Protocol):
-    """How a backend is asked. `probes.Prober` does it over HTTP."""
-
-    async def live(self, timeout_s: float) -> Outcome: ...
-    async def ready(self, timeout_s: float) -> Outcome: ...
-    async def deep(
-        self, model: str, task: Task | None, timeout_s: float
-    ) -> tuple[Task | None, Outcome]: ...
-    async def report(self, timeout_s: float, now_s: float) -> EngineReport | None: ...
-
-
 @dataclass(slots=True)
 class LastProbe:
     """How the last probe of a level went, for the operator."""
@@ -71,15 +56,6 @@ class LastProbe:
     at_unix_s: float
     passed: bool
     reason: str
-
-
-class Looked(NamedTuple):
-    """The result of a deep probe: that of the usual work, and what else was seen."""
-
-    outcome: Outcome
-    progressed: bool
-    excused: bool = False
-    kind_fails: bool | None = None  # whether the kind of work that failed for requests fails again
 
 
 class Watch:
@@ -102,10 +78,9 @@ class Watch:
         self._rng = rng
         self._now = now
         self._health = self._unknown()
-        self._task: Task | None = None
-        self._late = Late(backend)
         self._rest = Rest(self._next_look_s, self.is_due)
         self._stall = Stall(backend, now())
+        self._deep = DeepProbe(backend, self._stall, now)
         self._deep_progress = backend.progress
         # The first deep probe comes in the second half of the first interval: not all at once.
         self._next_deep_s = now() + settings.deep.interval_s * (0.5 + 0.5 * rng.random())
@@ -174,7 +149,7 @@ class Watch:
     def resume(self) -> None:
         """Its maintenance is over. Forget all about it: it may be another server now."""
         self._health = self._unknown()
-        self._task = None
+        self._deep.task = None
         self._probe_agrees = self._unprobed = False
         self._refused_until_s = 0.0
         self.backend.pardon()
@@ -219,7 +194,7 @@ class Watch:
         self._note("live", outcome)
         if outcome.passed:
             outcome = await ask.ready(timeout_s)
-            if outcome.models and self._models and not self._named(outcome.models):
+            if outcome.models and self._models and not outcome.models.keys() & set(self._models):
                 outcome = Outcome("no_models")
             self._note("ready", outcome)
         if self._slept_s != slept_s:
@@ -314,7 +289,9 @@ class Watch:
     async def _look_deep(self, ask: Asks) -> None:
         backend, slept_s = self.backend, self._slept_s
         self._deep_asked = False
-        outcome, progressed, excused, kind_fails = await self._ask_deep(ask)
+        outcome, progressed, excused, kind_fails = await self._deep.look(
+            ask, self._peers, self._model(), self._settings
+        )
         if self._slept_s != slept_s:
             self._rest.call()
             return
@@ -323,12 +300,8 @@ class Watch:
             self.shortage.tell(outcome.reason, now_s)
             self._deep_asked = True
             return
-        if self._task is Task.NONE and self._stall.lasts_s(now_s) > UNPROBED_STALL_S:
-            outcome = Outcome("hung")
-        if kind_fails and (outcome.passed or outcome.busy):
-            outcome, progressed = Outcome("failing"), False
         self._note("deep", outcome)
-        told = self._task is not Task.NONE and outcome.reason not in _NOT_ALLOWED
+        told = self._deep.task is not Task.NONE and outcome.reason not in _NOT_ALLOWED
         self._unprobed = not told and kind_fails is not False
         slow = excused or (outcome.reason == "hung" and progressed)
         self._probe_agrees = not (outcome.passed or outcome.busy or slow)
@@ -350,51 +323,9 @@ class Watch:
             # or a probe between two of them would hide that many clients meet them.
             backend.accusers.acquit()
 
-    async def _ask_deep(self, ask: Asks) -> Looked:
-        """Ask for the kind of work that fails for requests, if any, and for the usual kind."""
-        backend, late = self.backend, self._late
-        began_s, timeout_s, progress = self._now(), self._settings.deep.timeout_s, backend.progress
-        report = None
-        if late.may_come(timeout_s):
-            report = await ask.report(self._settings.timeout_s, began_s)
-        late.read(report, began_s)
-        failing = await self._ask_failing(ask, timeout_s + self._stall.left_s(self._now()))
-        if failing is not None and failing.own:
-            return Looked(failing, progressed=False)
-        if failing is not None and failing.passed:
-            return Looked(failing, progressed=True, kind_fails=False)
-        self._task, outcome = await ask.deep(
-            self._model(), self._task, timeout_s + self._stall.left_s(self._now())
-        )
-        progressed, excused = backend.progress != progress, False
-        if outcome.reason == "hung" and not progressed:
-            if report is not None:
-                report = await ask.report(self._settings.timeout_s, self._now())
-                progressed = late.read(report, began_s) or backend.progress != progress
-            excused = late.excused(began_s, self._now(), timeout_s)
-        fails = failing is not None and not failing.busy
-        if failing is not None and failing.reason == "hung":  # other work may have delayed it
-            fails = outcome.passed and not progressed
-        return Looked(outcome, progressed, excused, True if fails else None)
-
-    async def _ask_failing(self, ask: Asks, timeout_s: float) -> Outcome | None:
-        """Ask for the kind of work that fails in a row, if the usual probe asks for another one.
-
-        None if no other backend serves that kind: what fails everywhere accuses no backend.
-        """
-        backend = self.backend
-        path = backend.accusers.path
-        task = task_of(path)
-        if backend.failures_in_row < PROBES_ROW or task is None or task is self._task:
-            return None
-        if not any(path in peer.served for peer in self._peers if peer is not backend):
-            return None
-        _, outcome = await ask.deep(self._model(), task, timeout_s)
-        return outcome
-
     def _deep_passed(self, now_s: float) -> None:
         self._health.deep_passed(now_s)
-        self._late.passed()
+        self._deep.late.passed()
         self._deep_progress = self.backend.progress
         self._next_deep_s = now_s + self._jittered(self._settings.deep.interval_s)
         self._set_state("")
@@ -407,9 +338,6 @@ class Watch:
     def _model(self) -> str:
         models = self.backend.models or {}
         return next((model for model in self._models if model in models), next(iter(models), ""))
-
-    def _named(self, models: dict[str, bytes]) -> bool:
-        return any(model in models for model in self._models)
 
     # State ------------------------------------------------------------------------------------
 
@@ -445,7 +373,7 @@ class Watch:
         if {before, health.state} != {State.READY, State.SUSPECT}:  # a doubt does not end a run
             backend.accusers.clear()
         if health.state is State.EJECTED:
-            self._task = None  # another server may come back in its place
+            self._deep.task = None  # another server may come back in its place
             if backend.reason == "unreachable":  # nobody listens: its cache is gone
                 backend.restarted()
         if health.state is State.WARMING:

@@ -18,7 +18,8 @@ from penstock.balancing.policies import POLICIES
 from penstock.balancing.policies.policy import Policy
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.token_counter import TokenCounter
-from penstock.conf.settings import PoolSettings, Settings
+from penstock.conf.pools import PoolSettings
+from penstock.conf.settings import Settings
 from penstock.proxy.data.counting import Counting
 from penstock.proxy.data.endpoints import Paths
 from penstock.proxy.data.tenants import Tenants

@@ -8,7 +8,14 @@ the next request: as a 500, or as the first event of a 200.
 import re
 from typing import Final
 
-from penstock.proxy.errors.backend import BackendDraining, BackendError, EngineDead
+from penstock.proxy.errors.backend import (
+    BackendBusy,
+    BackendDraining,
+    BackendError,
+    BackendRefused,
+    EngineDead,
+    InternalFault,
+)
 
 # How these messages of vLLM 0.32 begin: that of the executor behind its tokenizer, and that of
 # its EngineDeadError. Text quoted inside another message cannot match, because a quote inside JSON
@@ -24,3 +31,13 @@ def diagnosis(error: bytes) -> BackendError | None:
     if said is None:
         return None
     return BackendDraining() if said[1] else EngineDead()
+
+
+def of_event(event: bytes, status: int) -> BackendError:
+    """The failure of the backend that an error event of a stream means."""
+    said = diagnosis(event)
+    if said is not None:
+        return said
+    if status == 503:
+        return BackendBusy()
+    return InternalFault() if status == 500 else BackendRefused()

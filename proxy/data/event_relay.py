@@ -1,16 +1,15 @@
-"""Relays server-sent events to a client, always whole events.
+"""Relays server-sent events to a client. `whole_events.py` finds where events end.
 
 Events are held until the first token. Until then a failure can be hidden from the client. After
 it the relay costs one count, one comparison, one clock read and one write for each chunk. It
 awaits nothing and parses only events that are not ordinary.
-Events stay whole so that no part of a hidden usage chunk goes out, and so that a comment or an
-error can be put between any two writes.
 """
 
 from typing import Final
 
-from penstock.proxy.data.diagnosis import diagnosis
-from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay
+from penstock.proxy.data.diagnosis import of_event
+from penstock.proxy.data.relay import Passage
+from penstock.proxy.data.whole_events import HELD_BYTES_MAX, WholeEvents
 from penstock.proxy.dialects.dialect import Event, Sign
 from penstock.proxy.errors.backend import (
     AnswerAborted,
@@ -19,10 +18,7 @@ from penstock.proxy.errors.backend import (
     AnswerDropped,
     AnswerEmpty,
     AnswerMute,
-    BackendBusy,
     BackendError,
-    BackendRefused,
-    InternalFault,
 )
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.telemetry.metrics import Histogram
@@ -30,33 +26,19 @@ from penstock.proxy.wire.event_ends import (
     CR,
     LF,
     NEWLINE,
-    PART_BYTES,
-    after_first,
-    after_last,
-    has_data,
     split,
 )
 from penstock.proxy.wire.heads import ResponseHead
 
-# What a stream may send before its first token. (A responses preamble repeats the request.)
-HELD_BYTES_MAX: Final = 1_048_576
+# This many events may come before the first token.
 HELD_EVENTS_MAX: Final = 4_096
-# What a stream may send after that without an event. A ping every second for a day is half of it.
+# What a stream may send later without an event: twice what a ping every second is in a day.
 QUIET_BYTES_MAX: Final = 1_048_576
-# After the first token an event larger than PIECES_BYTES passes in pieces, and its beginning tells
-# what it is. The last event and errors do so only above EVENT_BYTES_MAX, because their ends matter
-# too: the last event of a responses stream repeats the preamble, holds the output and ends with
-# the usage.
-PIECES_BYTES: Final = 65_536
-EVENT_BYTES_MAX: Final = 2_097_152
-# The beginning of an event in pieces. It has the event's name, and the id as the first member.
-BEGINNING_BYTES: Final = 4_096
-
 # Its count never equals that of the events, and `rfind` finds it at the end. So no read matches.
 _NOTHING_ORDINARY: Final = b""
 
 
-class EventRelay(Relay):
+class EventRelay(WholeEvents):
     """Relays a stream. `itl_s` collects the times between its tokens.
 
     `bare_before`: another backend has answered without a token, so such an answer is final now.
@@ -64,25 +46,14 @@ class EventRelay(Relay):
 
     __slots__ = (
         "_bare_before",
-        "_dialect",
-        "_ended_itself",
         "_failure",
-        "_held",
-        "_held_bytes",
         "_hide_usage",
         "_itl_s",
-        "_keeps",
-        "_large",
-        "_made",
-        "_midway",
         "_ordinary",
-        "_put_by",
-        "_put_by_bytes",
         "_quiet_after",
         "_quiet_bytes",
         "_refused",
         "_several",
-        "_tail",
     )
 
     def __init__(
@@ -95,25 +66,14 @@ class EventRelay(Relay):
         bare_before: bool = False,
     ) -> None:
         super().__init__(head, passage)
-        self._dialect = passage.dialect
-        self._made = passage.made
         self._itl_s = itl_s
         self._hide_usage = hide_usage
         self._bare_before = bare_before
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        self._put_by: list[bytes] = []  # the unfinished event, without any end of an event
-        self._put_by_bytes = 0
-        self._tail = b""  # what follows `_put_by`
-        self._midway = False  # inside an event: its end is searched for
-        self._keeps = False  # inside a large event that is held until its end
         self._ordinary = _NOTHING_ORDINARY
         # With several choices one event may hold several of them, so its number says nothing.
         self._several = passage.lease.ask.prompts * passage.lease.ask.choices > 1
         self._quiet_bytes = 0  # bytes in a row that had no meaning,
         self._quiet_after = 0  # and the number of tokens before them
-        self._large: Sign | None = None  # the sign of the event that passes in pieces
-        self._ended_itself = False
         self._refused = False  # the stream says that the request failed
         self._failure: BackendError | None = None  # the backend says that it failed itself
 
@@ -186,113 +146,6 @@ class EventRelay(Relay):
         self._commit_with(b"")
         self._answer.finish()
 
-    # Where events end ---------------------------------------------------------------------
-
-    def _whole_events(self, data: bytes, now_s: float) -> bytes:
-        """All bytes up to the last end of an event. The rest is kept until more comes."""
-        searched_bytes = len(self._tail)
-        if searched_bytes:
-            data = self._tail + data
-        if self._large is not None:
-            searched_bytes = 0
-            data = self._rest_of_large(data)
-            if not data:
-                return b""
-        end = after_last(data, max(0, searched_bytes - PART_BYTES))
-        self._tail = data[end:]
-        self._midway = bool(self._tail)
-        if end:
-            return self._joined(data[:end]) if self._put_by else data[:end]
-        if len(data) > FREE_BYTES and not self._puts_by():
-            self._begin_large(self._joined(self._tail), now_s)
-        return b""
-
-    def _puts_by(self) -> bool:
-        """Put an unfinished event aside, so that it is not copied again. False when too large."""
-        data = self._tail
-        self._tail = data[-PART_BYTES:]
-        self._put_by.append(data[:-PART_BYTES])
-        before_bytes = self._put_by_bytes
-        size_bytes = self._put_by_bytes = before_bytes + len(data) - PART_BYTES
-        if not self.committed:
-            return size_bytes <= HELD_BYTES_MAX and self._may_hold()
-        if before_bytes <= PIECES_BYTES < size_bytes:
-            self._keeps = self._tells_more(b"".join(self._put_by))
-        most_bytes = EVENT_BYTES_MAX if self._keeps else PIECES_BYTES
-        return size_bytes <= most_bytes and self._may_hold()
-
-    def _may_hold(self) -> bool:
-        """Whether the bytes held now, in whole events and in an unfinished one, are allowed."""
-        events_bytes = self._held_bytes + OBJECT_BYTES * len(self._held)
-        size_bytes = events_bytes + self._put_by_bytes
-        return size_bytes <= FREE_BYTES or self._lease.keep(size_bytes)
-
-    def _tells_more(self, beginning: bytes) -> bool:
-        """Whether all of a large event is needed: a last event has the usage, an error its reason.
-
-        An event without data so far may become either.
-        """
-        sign = self._dialect.read_beginning(beginning[:BEGINNING_BYTES]).sign
-        return sign is Sign.DONE or sign is Sign.ERROR or not has_data(beginning)
-
-    def _joined(self, data: bytes) -> bytes:
-        """The unfinished event that was put aside, followed by `data`."""
-        if not self._put_by:
-            return data
-        self._put_by.append(data)
-        data = b"".join(self._put_by)
-        self._put_by.clear()
-        self._put_by_bytes = 0
-        self._lease.keep(self._held_bytes)
-        return data
-
-    def _begin_large(self, data: bytes, now_s: float) -> None:
-        """Begin to pass on an event that is too large to hold. Its beginning tells what it is.
-
-        An event without data so far consists of comments: more than may come without an event.
-        """
-        if not has_data(data):
-            if self._ended_itself:
-                self.end()
-            else:
-                self._report(StreamBroken("no_events") if self.committed else AnswerMute())
-            return
-        beginning = data[:BEGINNING_BYTES]
-        read = self._dialect.read_beginning(beginning)
-        if read.sign is Sign.ERROR:
-            failure = _told(beginning, read.status)
-            self._report(StreamBroken("error_event", failure) if self.committed else failure)
-            return
-        if read.response_id is not None:
-            self._made(read.response_id)
-        if read.sign is Sign.TOKEN and self._lease.prefilling:
-            self._lease.first_token(now_s)
-        self._large = read.sign
-        self._midway = True
-        self._tail = data[-PART_BYTES:]
-        self._pass_part(data[:-PART_BYTES])
-
-    def _rest_of_large(self, data: bytes) -> bytes:
-        """Pass on more of a large event. Returns what follows its end."""
-        end = after_first(data)
-        if not end:
-            self._tail = data[-PART_BYTES:]
-            self._pass_part(data[:-PART_BYTES])
-            return b""
-        self._ended_itself = self._ended_itself or self._large is Sign.DONE
-        self._lease.tokens(self._large is Sign.TOKEN)
-        self._large = None
-        self._tail = b""
-        self._midway = False
-        self._pass_part(data[:end])
-        return data[end:]
-
-    def _pass_part(self, part: bytes) -> None:
-        if self.committed:
-            self._answer.write(part)
-        else:
-            self._commit_with(part)
-
     # What events mean -------------------------------------------------------------------------
 
     def _hold(self, data: bytes, now_s: float) -> None:
@@ -304,7 +157,7 @@ class EventRelay(Relay):
             # A 4xx inside a 200 is the request's own fault: other backends would refuse it too.
             faulty = sign is Sign.ERROR and 400 <= read.status < 500
             if sign is Sign.ERROR and not faulty:
-                self._report(_told(event, read.status))
+                self._report(of_event(event, read.status))
                 return
             if sign is Sign.ABORT:
                 self._report(AnswerAborted())
@@ -346,16 +199,6 @@ class EventRelay(Relay):
             return
         self._lease.tokens(count)
         self._commit_with(data)
-
-    def _commit_with(self, data: bytes) -> None:
-        held = b"".join(self._held)
-        self._held.clear()
-        if self._held_bytes:
-            self._held_bytes = 0
-            self._lease.keep(0)
-        self.committed = True
-        self._on_begun()
-        self._answer.relay(self._head, None, held + data)
 
     def _look(self, data: bytes, gap_s: float, now_s: float) -> None:
         """Pass on a read that may hold other than ordinary events."""
@@ -406,7 +249,7 @@ class EventRelay(Relay):
             elif read.sign is Sign.USAGE and self._hide_usage:
                 continue
             elif read.sign is Sign.ERROR and read.status >= 500:
-                self._failure = _told(event, read.status)
+                self._failure = of_event(event, read.status)
                 break
             elif read.sign is Sign.DONE or read.sign is Sign.ERROR:
                 self._ended_itself = True
@@ -439,13 +282,3 @@ class EventRelay(Relay):
             # Nobody asks for usage beside a token. A server that sends it anyway
             # (vLLM's --enable-force-include-usage) would send the last chunk as well.
             self._hide_usage = False
-
-
-def _told(event: bytes, status: int) -> BackendError:
-    """The failure of the backend that an error event of a stream means."""
-    said = diagnosis(event)
-    if said is not None:
-        return said
-    if status == 503:
-        return BackendBusy()
-    return InternalFault() if status == 500 else BackendRefused()

@@ -10,7 +10,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
 
-from penstock.conf.settings import TenantSettings
+from penstock.conf.tenants import TenantSettings
 from penstock.proxy.errors.client import Unauthorized
 from penstock.proxy.wire.heads import Headers
 

@@ -11,7 +11,8 @@ from typing import Final, NoReturn
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.keypath import KeyPath, spell
 from penstock.conf.load import Loaded
-from penstock.conf.settings import ListenTlsSettings, PoolSettings
+from penstock.conf.pools import PoolSettings
+from penstock.conf.settings import ListenTlsSettings
 from penstock.proxy.wire.contexts import Certificates
 
 FILE_BYTES_MAX: Final = 4_194_304

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from penstock.conf.issues import ConfigError, shown
 from penstock.conf.kinds import POLICY_NAMES
 from penstock.conf.load import load
-from penstock.conf.settings import PoolSettings, Settings
+from penstock.conf.pools import PoolSettings
+from penstock.conf.settings import Settings
 
 BACKEND = {"name": "b", "url": "http://h:1"}
 

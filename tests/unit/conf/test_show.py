@@ -14,15 +14,11 @@ from penstock import conf
 from penstock.conf.document import read
 from penstock.conf.keypath import type_at
 from penstock.conf.load import load
+from penstock.conf.pools import BackendSettings, PoolSettings
 from penstock.conf.schema import schema
-from penstock.conf.settings import (
-    BackendSettings,
-    PoolSettings,
-    Settings,
-    TenantKeySettings,
-    TenantSettings,
-)
+from penstock.conf.settings import Settings
 from penstock.conf.show import render
+from penstock.conf.tenants import TenantKeySettings, TenantSettings
 
 EXAMPLES = Path(conf.__file__).parent / "examples"
 SCHEMA_LINE = "# yaml-language-server: $schema=./penstock.schema.json\n"

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from penstock.balancing.ask import Ask
-from penstock.proxy.data.event_relay import EVENT_BYTES_MAX, HELD_BYTES_MAX, EventRelay
+from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.relay import WHOLE_BYTES_MAX
+from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
 from penstock.proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
 from penstock.proxy.dialects.choices import Choices
 from penstock.proxy.dialects.dialect import Event

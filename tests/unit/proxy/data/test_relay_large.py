@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.proxy.data.event_relay import EVENT_BYTES_MAX, HELD_BYTES_MAX
+from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
 from penstock.proxy.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 from penstock.proxy.errors.backend import AnswerCut, InternalFault
 from penstock.proxy.errors.stream import StreamBroken

@@ -6,12 +6,8 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from penstock.proxy.data.event_relay import (
-    EVENT_BYTES_MAX,
-    HELD_BYTES_MAX,
-    HELD_EVENTS_MAX,
-    QUIET_BYTES_MAX,
-)
+from penstock.proxy.data.event_relay import HELD_EVENTS_MAX, QUIET_BYTES_MAX
+from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
 from penstock.proxy.dialects import (
     CHAT,
     COMPLETIONS,

@@ -9,7 +9,7 @@ from penstock.balancing.peek import peek
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import TokenEstimator
-from penstock.conf.settings import TENANT_KEYS_MAX, TenantSettings
+from penstock.conf.tenants import TENANT_KEYS_MAX, TenantSettings
 from penstock.proxy.data.tenants import Tenants
 from penstock.proxy.dialects import CHAT, MESSAGES
 from penstock.proxy.errors.client import Unauthorized

@@ -1,0 +1,67 @@
+"""The settings of pools and their backends."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from penstock.conf.kinds import BackendUrl, FilePath, Models, Name, Policy, Secret, Weight
+from penstock.conf.section import RELATIVE, Section
+
+
+class BackendSettings(Section):
+    """One vLLM server."""
+
+    name: Name = Field(
+        description="Name in metrics, headers and commands. No two backends share one."
+    )
+    url: BackendUrl = Field(
+        description="Scheme, host and port, such as http://10.0.0.1:8000. No path."
+    )
+    weight: Weight = Field(
+        default=1.0,
+        description="Share of the work. Leave it at 1 with `token_cost`, which measures speeds.",
+    )
+
+
+class PoolTlsSettings(Section):
+    """Which certificates are accepted from the pool's https backends."""
+
+    ca_file: FilePath = Field(
+        description="PEM file with the certificate authorities that may sign the backends'"
+        " certificates. They replace those of the system." + RELATIVE
+    )
+
+
+class PoolSettings(Section):
+    """Backends that serve the same model and version."""
+
+    name: Name = Field(description="Name in metrics. No two pools share one.")
+    policy: Policy = Field(
+        default="token_cost", description="How a backend is chosen for a request."
+    )
+    models: Models = Field(
+        default=(),
+        description="Models that clients may ask for. An empty list means: the models that the"
+        " backends list in /v1/models, or any model while that list cannot be read.",
+    )
+    api_key_file: FilePath | None = Field(
+        default=None,
+        description="File with the backends' API key. Probes use it. Requests use it when the"
+        " client's key is not forwarded." + RELATIVE,
+    )
+    api_key: Secret | None = Field(
+        default=None, description="The backends' API key itself. Prefer `api_key_file` or `${VAR}`."
+    )
+    forward_authorization: Literal["client", "pool", "none"] | None = Field(
+        default=None,
+        description="Which key a request carries to a backend. `client`: the client's key, or"
+        " the pool's key if the client sent none. `pool`: the pool's key. `none`: no"
+        " key. null: `pool` if `tenants` are listed, otherwise `client`.",
+    )
+    tls: PoolTlsSettings | None = Field(
+        default=None,
+        description="Which certificates https backends may have. null: what the system accepts.",
+    )
+    backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
+        min_length=1, max_length=4096, description="The backends of the pool."
+    )

@@ -1,0 +1,65 @@
+"""The settings of tenants and their keys."""
+
+from hashlib import sha256
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from penstock.conf.kinds import Digest, FilePath, Name, Secret
+from penstock.conf.section import RELATIVE, Section
+
+# The limit for all tenants together: every key is compared for each request (docs/security.md).
+TENANT_KEYS_MAX: Final = 1_024
+
+
+class TenantKeySettings(Section):
+    """One key of a tenant. Give `key`, `key_file` or `key_sha256`."""
+
+    key: Secret | None = Field(default=None, description="The key itself. Write it as `${VAR}`.")
+    key_file: FilePath | None = Field(
+        default=None,
+        description="File with the key." + RELATIVE,
+    )
+    key_sha256: Digest | None = Field(
+        default=None, description="SHA-256 of the key. The key itself is then in no file."
+    )
+
+    @model_validator(mode="after")
+    def _is_given_once(self) -> Self:
+        given = self.key is not None or self.key_file is not None
+        if given == (self.key_sha256 is not None):
+            raise ValueError("give one of key, key_file and key_sha256")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the key."""
+        if self.key_sha256 is not None:
+            return bytes.fromhex(self.key_sha256.get_secret_value())
+        assert self.key is not None, "a key_file that could not be read is an error"
+        return sha256(self.key.get_secret_value().encode()).digest()
+
+
+class TenantSettings(Section):
+    """One tenant: a client or a group of clients with API keys of its own."""
+
+    name: Name = Field(description="Name in the access log. No two tenants share one.")
+    keys: Annotated[tuple[TenantKeySettings, ...], Field(strict=False)] = Field(
+        min_length=1,
+        max_length=64,
+        description="API keys of the tenant. Give two while one replaces the other.",
+    )
+
+
+def _within_the_limit_of_keys(
+    tenants: tuple[TenantSettings, ...],
+) -> tuple[TenantSettings, ...]:
+    keys = sum(len(tenant.keys) for tenant in tenants)
+    if keys > TENANT_KEYS_MAX:
+        raise ValueError(f"all tenants together may have {TENANT_KEYS_MAX} keys, not {keys}")
+    return tenants
+
+
+Tenants = Annotated[
+    tuple[TenantSettings, ...], Field(strict=False), AfterValidator(_within_the_limit_of_keys)
+]
