@@ -14,6 +14,7 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.cache_shadow import CacheShadow
 from penstock.balancing.decode_speed import DecodeSpeed
 from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.kept_answers import KeptAnswers
 from penstock.balancing.latency import PeakEwma
 from penstock.balancing.load import Load
 from penstock.balancing.penalty import Penalty
@@ -72,8 +73,7 @@ class Backend:
         "engine_requests_peak",
         "failing_since_s",
         "failures_total",
-        "kept_bytes",
-        "kept_of",
+        "kept",
         "latency",
         "models",
         "name",
@@ -131,8 +131,7 @@ class Backend:
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
         self.prefilled_work = 0  # prefill work of all requests ever
-        self.kept_bytes = 0  # bytes of its answers that are held back
-        self.kept_of: dict[str, int] = {}  # `kept_bytes` by client
+        self.kept = KeptAnswers()
         self.latency = PeakEwma()
         self.cache = CacheShadow()
         self._measured_s = float("-inf")  # when its speed was measured last

@@ -26,11 +26,6 @@ OFF_TOKENS: Final = 512
 # No engine prefills this many times faster than was measured or assumed. Work that seems to be
 # done faster was in its cache, or is no text for it.
 TOO_FAST: Final = 4.0
-# For all held answers of one backend, which may begin a great many and finish none.
-KEPT_BYTES_MAX: Final = 33_554_432
-# A client may have more held only if a quarter of its new total stays free. Answers that it does
-# not read must not take the room of other clients' answers (the same rule as in `Bodies`).
-LEFT: Final = 4
 
 
 class Reason(StrEnum):
@@ -229,19 +224,11 @@ class Lease(QueuedPrompts):
     def keep(self, size_bytes: int) -> bool:
         """Hold back so many bytes of the answer. False when there is no room for them."""
         more_bytes = size_bytes - self._kept_bytes
-        if not more_bytes:
-            return True
-        backend, client = self.backend, self.ask.client
-        kept_bytes = backend.kept_bytes + more_bytes
-        own_bytes = backend.kept_of.get(client, 0) + more_bytes
-        if more_bytes > 0 and (self.ended or kept_bytes + own_bytes // LEFT > KEPT_BYTES_MAX):
+        if more_bytes > 0 and self.ended:
+            return False
+        if more_bytes and not self.backend.kept.change(self.ask.client, more_bytes):
             return False
         self._kept_bytes = size_bytes
-        backend.kept_bytes = kept_bytes
-        if own_bytes:
-            backend.kept_of[client] = own_bytes
-        else:
-            del backend.kept_of[client]
         return True
 
     def end(self, now_s: float) -> None:
@@ -268,8 +255,6 @@ class Lease(QueuedPrompts):
             own.streams -= 1
         self._proved(own)
         own.sequence += 1
-        assert self.backend.kept_bytes >= 0
-        assert self.backend.kept_bytes or not self.backend.kept_of
         assert own.queued_prefill_tokens >= 0
         assert own.queued_work >= 0
         assert own.active_decode_tokens >= 0

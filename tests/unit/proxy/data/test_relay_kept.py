@@ -6,7 +6,8 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.lease import KEPT_BYTES_MAX, Lease
+from penstock.balancing.kept_answers import KEPT_BYTES_MAX
+from penstock.balancing.lease import Lease
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.relay import FREE_BYTES
 from penstock.proxy.dialects import CHAT, RESPONSES, Dialect
@@ -72,18 +73,18 @@ def test_answers_that_do_not_end_take_a_bounded_share_of_memory(
     finally:
         tracemalloc.stop()
     assert held_bytes < mib << 20
-    assert wrong.kept_bytes <= KEPT_BYTES_MAX
+    assert wrong.kept.total_bytes <= KEPT_BYTES_MAX
     beside = Request(backend=Backend("sound", "http://127.0.0.1:1"))  # another's are held as ever
     feed(beside, b'data: {"x":"' + A)
     assert not beside.relay.committed
     for request in requests:
         request.lease.end(1.0)
-    assert wrong.kept_bytes == 0
+    assert wrong.kept.total_bytes == 0
 
 
 def test_where_there_is_no_room_a_first_event_passes_in_pieces() -> None:
     wrong = Backend("wrong", "http://127.0.0.1:1")
-    wrong.kept_bytes = KEPT_BYTES_MAX
+    wrong.kept.total_bytes = KEPT_BYTES_MAX
     event = TOKENS[0].replace(b'"content":""', b'"content":"%b"' % A)
     request = Request(backend=wrong)
     feed(request, event + TOKENS[1] + DONE)
@@ -94,7 +95,7 @@ def test_where_there_is_no_room_a_first_event_passes_in_pieces() -> None:
     feed(plain, b'{"x":"%b"}' % A)
     plain.relay.end()
     assert plain.body == b'{"x":"%b"}' % A
-    assert wrong.kept_bytes == KEPT_BYTES_MAX
+    assert wrong.kept.total_bytes == KEPT_BYTES_MAX
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -128,7 +129,7 @@ def test_the_last_event_of_a_responses_stream_tells_its_usage_though_it_is_large
     assert request.ends == [None]
     assert request.relay.usage is not None
     assert request.relay.usage.completion_tokens == 3
-    assert request.backend.kept_bytes == 0
+    assert request.backend.kept.total_bytes == 0
 
 
 def test_a_large_error_of_the_requests_own_after_tokens_ends_it_as_ever() -> None:
@@ -177,21 +178,21 @@ def test_who_holds_some_of_an_answer_is_forgotten_with_the_last_of_it() -> None:
     backend = Backend("b0", "http://127.0.0.1:1")
     leases = [Lease(backend, Ask("/", client=client), 0.0) for client in ("a", "a", "b")]
     assert all(lease.keep(100_000) for lease in leases)
-    assert backend.kept_of == {"a": 200_000, "b": 100_000}
+    assert backend.kept.by_client == {"a": 200_000, "b": 100_000}
     assert leases[0].keep(1_000)
     leases[2].end(1.0)
-    assert backend.kept_of == {"a": 101_000}
+    assert backend.kept.by_client == {"a": 101_000}
     assert not leases[0].keep(KEPT_BYTES_MAX * 4 // 5)
     assert leases[0].keep(KEPT_BYTES_MAX * 4 // 5 - 100_000)
     assert leases[0].keep(0)
     leases[1].end(1.0)
-    assert (backend.kept_bytes, backend.kept_of) == (0, {})
+    assert (backend.kept.total_bytes, backend.kept.by_client) == (0, {})
 
 
 @pytest.mark.parametrize("space", [b"", b" "])
 def test_a_stored_response_that_is_passed_before_it_is_whole_has_an_owner(space: bytes) -> None:
     backend = Backend("b0", "http://127.0.0.1:1")
-    backend.kept_bytes = KEPT_BYTES_MAX
+    backend.kept.total_bytes = KEPT_BYTES_MAX
     body = b'{"id":%b"resp_2","created_at":1,"instructions":"%b","object":"response"}'
     request = Request(RESPONSES, head=JSON, backend=backend)
     feed(request, body % (space, A))
@@ -212,7 +213,7 @@ def test_a_large_error_after_a_hold_never_enters_the_stream_raw(
     status: bytes, full: bool, dialect: Dialect
 ) -> None:
     backend = Backend("b0", "http://127.0.0.1:1")
-    backend.kept_bytes = KEPT_BYTES_MAX if full else 0
+    backend.kept.total_bytes = KEPT_BYTES_MAX if full else 0
     head = b"HTTP/1.1 %b\r\ncontent-type: application/json" % status
     request = Request(dialect, head=head, backend=backend)
     request.answer.hold()
@@ -254,4 +255,4 @@ def test_what_is_held_is_counted_but_for_a_little_of_each(
         held_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held_bytes - wrong.kept_bytes < 20 * (32_768 + 4_096)
+    assert held_bytes - wrong.kept.total_bytes < 20 * (32_768 + 4_096)
