@@ -161,7 +161,7 @@ def peek(
     return asked or finished(reading(path, headers, body, estimator, **options))
 
 
-def unread(path: str, body: bytes, tenant: str, client: str) -> Ask:
+def unseen_ask(path: str, body: bytes, tenant: str, client: str) -> Ask:
     """A request that goes to the first pool unread."""
     return Ask(
         path,

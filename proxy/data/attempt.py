@@ -153,9 +153,9 @@ class Attempt:
             self._connection.pause()
 
     @property
-    def unread_bytes(self) -> int:
+    def behind_bytes(self) -> int:
         """What was read of the answer and not yet taken."""
-        return self._connection.unread_bytes if self._connection is not None else 0
+        return self._connection.behind_bytes if self._connection is not None else 0
 
     def resume(self) -> None:
         if self._connection is not None:

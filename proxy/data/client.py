@@ -21,7 +21,7 @@ class Client(Protocol):
         """Whether it has no request under way."""
 
     @property
-    def unread(self) -> bool:
+    def stopped(self) -> bool:
         """Whether bytes that it has sent wait for their turn."""
 
     def kept_bytes(self, *, refusing: bool) -> int:

@@ -121,7 +121,7 @@ class Clients:
         `Waiting` decides about those whose bytes wait for their turn.
         """
         for client in strangers:
-            if client in self._all and not (client.proven or client.unread):
+            if client in self._all and not (client.proven or client.stopped):
                 client.give_way()
 
     def _takes_place(self, client: Client) -> bool:

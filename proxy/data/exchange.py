@@ -119,9 +119,9 @@ class Exchange(AttemptOwner):
             self._attempt.resume()
 
     @property
-    def unread_bytes(self) -> int:
+    def behind_bytes(self) -> int:
         """What was read from the backend and waits, because the client takes less."""
-        return self._attempt.unread_bytes if self._attempt is not None else 0
+        return self._attempt.behind_bytes if self._attempt is not None else 0
 
     def slept(self, time_s: float) -> None:
         """The proxy did not run for this long: move all times in the future."""

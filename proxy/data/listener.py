@@ -8,182 +8,52 @@ is being answered the connection is still read, because only so a client that le
 import asyncio
 from typing import Final, cast
 
-from penstock.proxy.data.acceptance import BODY_BYTES_PER_S_MIN, accept, release, take
+from penstock.proxy.data.acceptance import BODY_BYTES_PER_S_MIN, accept, take
 from penstock.proxy.data.account import left
-from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.body import Body
 from penstock.proxy.data.clients import EXCESS_S, LAST_REQUEST_S
+from penstock.proxy.data.ending import EARLY_BYTES_MAX, EndingConnection
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.exchange import Exchange
-from penstock.proxy.data.kept import HELD_S, connection_bytes
 from penstock.proxy.data.local_answers import answer_here, refuse_here
 from penstock.proxy.data.own_headers import answer_to
-from penstock.proxy.data.phase import LINGER_BYTES_MAX, LINGER_S, Phase
+from penstock.proxy.data.phase import LINGER_BYTES_MAX, Phase
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.errors.client import MalformedHttp, RequestTimeout
+from penstock.proxy.errors.client import MalformedHttp
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.errors.own import Draining
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.wire.deadline import Deadline, nothing
 from penstock.proxy.wire.dechunk import MalformedChunks
 from penstock.proxy.wire.heads import RequestHead, parse_request_head, unfit_beginning
 from penstock.proxy.wire.party import party_of
-from penstock.proxy.wire.sockets import HIGH_BYTES, LOW_BYTES, reset
-
-# What a pipelining client may send before its answer has ended. Each answer copies these bytes.
-EARLY_BYTES_MAX: Final = 16_384
+from penstock.proxy.wire.sockets import HIGH_BYTES, LOW_BYTES
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(EndingConnection):
     """One client's connection to the data port."""
 
     __slots__ = (
-        "_accepted_s",
-        "_body",
         "_body_limit_bytes",
-        "_buffer",
         "_clock",
-        "_deadline",
+        "_early",
         "_endpoint",
-        "_exchange",
         "_flooded",
-        "_head",
         "_line_skipped",
         "_lingered_bytes",
-        "_phase",
-        "_plane",
-        "_stalled_bytes",
-        "_transport",
-        "_unread",
-        "_write_paused",
-        "began_s",
-        "body_bytes",
-        "excess",
-        "made_s",
-        "pace",
-        "party",
-        "peer",
-        "proven",
-        "tenant",
     )
 
     def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
-        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self._phase = Phase.HEAD
-        self._buffer = b""
-        self._head: RequestHead | None = None
+        super().__init__(plane)
         self._endpoint: Endpoint | None = None
-        self._body: Body | None = None  # while it arrives
         self._body_limit_bytes = 0  # as configured when the request's head came
-        self._exchange: Exchange | None = None
-        self._deadline = Deadline(plane.loop, self._expired, plane.now)
         self._clock = Deadline(plane.loop, nothing, plane.now)  # one for all its exchanges
-        self.excess = True  # it has no seat: it gets an error, or the fleet's health
         self._line_skipped = False
-        self._unread = False  # a request that came early waits in the buffer
+        self._early = False  # a request that came early waits in the buffer
         self._flooded = False  # more came early than is kept
-        self._write_paused = False  # the client takes less than it is sent
-        self._lingered_bytes = self._stalled_bytes = self.body_bytes = 0
-        self.made_s = self.began_s = self._accepted_s = self.pace = 0.0
-        self.peer = b""
-        self.party = ""  # whom the address stands for
-        self.proven = False  # a request that is not open to all was accepted
-        self.tenant = ""  # the tenant whose key it has shown last
-
-    # What the exchange and the drain do ---------------------------------------------------
-
-    def answered(self, answer: Answer) -> None:
-        """The answer has ended: go on to the next request, or close."""
-        self._exchange = None
-        self.release_body()
-        self._head = None
-        if self._transport.is_closing():
-            self._phase = Phase.CLOSING
-            self._watch_stall()  # the client may never take what is unsent
-        elif not answer.keep_alive and self._buffer:
-            self._linger()  # unread bytes would turn the close into a reset
-        elif not answer.keep_alive:
-            self._close()
-        else:
-            self._phase = Phase.HEAD
-            self._line_skipped = False
-            if self._write_paused:  # the next request waits until the client took this answer
-                self._watch_stall()
-            else:
-                self._go_on()
-
-    def slept(self, time_s: float) -> None:
-        """The proxy did not run for this long: neither client nor backend could be heard."""
-        self.began_s += time_s
-        self._accepted_s += time_s
-        self._deadline.delay(time_s)
-        if self._exchange is not None:
-            self._exchange.slept(time_s)
-
-    def announce_close(self) -> None:
-        """The proxy drains: an answer that has not started will say `close`."""
-        if self._exchange is not None and not self._exchange.request.answer.started:
-            self._exchange.request.answer.keep_alive = False
-
-    def close_if_idle(self) -> None:
-        """The proxy accepts no new clients: close, unless a request is here or may be coming."""
-        if self._phase is Phase.HEAD and not self._buffer and not self._write_paused:
-            self._deadline.set(self.began_s + LAST_REQUEST_S)
-
-    @property
-    def holder(self) -> str:
-        """The tenant, or else the address, that is charged for what this client holds."""
-        return self.tenant or self.party
-
-    @property
-    def waits(self) -> bool:
-        if self._exchange is not None or self._phase is Phase.BODY:
-            return False
-        return not self.proven or not self._transport.get_write_buffer_size()  # the answer's end
-
-    @property
-    def unread(self) -> bool:
-        return not self._transport.is_reading()
-
-    def kept_bytes(self, *, refusing: bool) -> int:
-        """What it has kept for a second, beside a request that runs and what `unread` counts."""
-        unread_bytes = self._transport.get_write_buffer_size()
-        under_way = self._phase is Phase.ANSWER or self._write_paused
-        young = self._plane.now() - self.began_s < HELD_S
-        if under_way or young or (not refusing and (unread_bytes or self._phase is Phase.BODY)):
-            return 0
-        read_bytes = self.body_bytes + len(self._buffer)
-        return read_bytes + unread_bytes + connection_bytes(self._transport)
-
-    def give_way(self, *, asked: bool = False) -> None:
-        """Lose its room. `asked`: bytes that it has sent wait to be read."""
-        idle = not (self._buffer or self._transport.get_write_buffer_size())
-        if self._phase is Phase.BODY or (asked and self._phase is Phase.HEAD):
-            self._refuse(self._plane.refusals.no_room())
-        elif self._phase is Phase.HEAD and idle:
-            self._transport.close()  # as after client_idle_s
-        else:
-            self.release_body()
-            unread = self._transport.get_write_buffer_size() > 0
-            if unread or self._exchange is not None:
-                error = self._plane.refusals.overloaded("unread" if unread else "bodies")
-                if self._exchange is not None:
-                    self._exchange.give_up(error)
-            self._write_paused = False  # it is not the client that leaves
-            self._abort()
-
-    def break_off(self) -> None:
-        """The drain is over: end the running request."""
-        if self._exchange is not None:
-            self._exchange.give_up(Draining())
-        elif self._phase is Phase.BODY:
-            self._refuse(Draining())
-        else:
-            self._abort()
+        self._lingered_bytes = 0
 
     # What the loop calls ---------------------------------------------------------------------
 
@@ -214,7 +84,7 @@ class ClientConnection(asyncio.Protocol):
         if phase is Phase.HEAD:
             if not self._buffer:
                 self.began_s = self._plane.now()
-            if not self._unread and not self._write_paused:
+            if not self._early and not self._write_paused:
                 self._buffer += data
                 self._read_head()
             else:
@@ -271,7 +141,7 @@ class ClientConnection(asyncio.Protocol):
     def _count_unread(self) -> None:
         if self._write_paused:  # a closed connection keeps its unsent bytes too
             self._watch_stall()
-            behind_bytes = self._exchange.unread_bytes if self._exchange is not None else 0
+            behind_bytes = self._exchange.behind_bytes if self._exchange is not None else 0
             self._plane.unread.add(self, self._transport, behind_bytes)
 
     def resume_writing(self) -> None:
@@ -285,6 +155,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _await_request(self) -> None:
         """Wait for the next request, for a limited time."""
+        self._line_skipped = False
         idle_s = LAST_REQUEST_S if self._plane.closing else self._plane.timeouts.client_idle_s
         self.began_s = self._plane.now()
         self._deadline.set(self.began_s + (EXCESS_S if self.excess else idle_s))
@@ -292,8 +163,8 @@ class ClientConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Go on to the next request. If it came early, it is read when its turn comes."""
         self._await_request()
-        self._unread = bool(self._buffer)
-        if self._unread:
+        self._early = bool(self._buffer)
+        if self._early:
             self._plane.rota.add(self._plane.clients.name_of(self), self._read_early)
 
     def _read_early(self) -> bool:
@@ -303,7 +174,7 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def _read_head(self) -> None:
-        self._unread = False
+        self._early = False
         if self._phase is not Phase.HEAD or self._write_paused or self._transport.is_closing():
             return
         # RFC 9112 2.2: one empty line may precede a request. More would buy time byte by byte.
@@ -412,8 +283,8 @@ class ClientConnection(asyncio.Protocol):
         self._phase = Phase.ANSWER
         answer = answer_to(self._plane, self._transport, head)
         here_bytes = len(self._buffer)
-        unread = head.length is None or head.length > here_bytes or here_bytes > EARLY_BYTES_MAX
-        if unread:
+        lacks = head.length is None or head.length > here_bytes or here_bytes > EARLY_BYTES_MAX
+        if lacks:
             answer.keep_alive = False
         else:
             self._buffer = self._buffer[head.length :]
@@ -421,80 +292,7 @@ class ClientConnection(asyncio.Protocol):
             answer_here(self._plane, head, answer)
         except PenstockError as error:
             refuse_here(self._plane, head, answer, error, self.peer)
-        if unread:
+        if lacks:
             self._linger()
         else:
             self.answered(answer)
-
-    def release_body(self) -> None:
-        release(self._plane, self)
-        self._body = None
-
-    # Refusing, leaving, closing ------------------------------------------------------------------
-
-    def _refuse(self, error: PenstockError) -> None:
-        """Answer with an error before there is an exchange."""
-        head = self._head
-        answer = answer_to(self._plane, self._transport, head)
-        if not (head and head.length == 0 and len(self._buffer) <= EARLY_BYTES_MAX) or self.excess:
-            answer.keep_alive = False  # a body follows that nobody will read
-        refuse_here(self._plane, head, answer, error, self.peer)
-        self.release_body()
-        if answer.keep_alive:
-            self.answered(answer)
-        else:
-            self._linger()
-
-    def _linger(self) -> None:
-        """Close for writing. For a moment still read and drop what comes."""
-        self._phase = Phase.LINGER
-        self._buffer = b""
-        self._watch_stall()
-        if not self._stalled_bytes:
-            self._deadline.set(self._plane.now() + LINGER_S)
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-
-    def _leave(self) -> None:
-        """The client is gone, or counts as gone."""
-        if self._phase is Phase.BODY:
-            left(self._plane, self._head, self._transport, self.peer)
-        self._phase = Phase.CLOSING
-        self._abort()
-        if self._exchange is not None:
-            self._exchange.cancel()
-
-    def _abort(self) -> None:
-        """Close at once; with a reset if an answer is cut: it could look whole otherwise."""
-        begun = self._exchange is not None and self._exchange.request.answer.started
-        if begun or self._transport.get_write_buffer_size():
-            reset(self._transport)
-        else:
-            self._transport.abort()
-
-    def _close(self) -> None:
-        """Close after the client has taken everything, or has stalled."""
-        self._phase = Phase.CLOSING
-        self._watch_stall()
-        self._transport.close()
-
-    def _watch_stall(self) -> None:
-        self._stalled_bytes = self._transport.get_write_buffer_size()
-        self._deadline.set(self._plane.now() + self._plane.timeouts.client_stall_s)
-
-    def _expired(self) -> None:
-        phase, unsent_bytes = self._phase, self._transport.get_write_buffer_size()
-        lingers = phase is Phase.LINGER and unsent_bytes > 0
-        if self._write_paused or lingers or phase in (Phase.ANSWER, Phase.CLOSING):
-            if 0 < unsent_bytes < self._stalled_bytes:
-                self._watch_stall()  # slow, but reading
-            else:
-                self._leave()
-        elif phase is Phase.HEAD and self.excess:
-            self._refuse(self._plane.refusals.overloaded("connections"))
-        elif phase is Phase.HEAD and not self._buffer:
-            self._close()
-        elif phase in (Phase.HEAD, Phase.BODY):
-            self._refuse(RequestTimeout())
-        elif phase is Phase.LINGER:
-            self._transport.abort()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.outline import Steps
-from penstock.balancing.peek import NO_OBJECT, MalformedAsk, glance, reading, unread
+from penstock.balancing.peek import NO_OBJECT, MalformedAsk, glance, reading, unseen_ask
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.invocations import INVOCATIONS, adapter_of, invoked_path
 from penstock.proxy.data.plane import DataPlane
@@ -81,7 +81,7 @@ def reading_ask(
 ) -> Steps[Ask]:
     """Read what a request wants. Its client is a tenant or an address. Raises MalformedAsk."""
     if endpoint.first_pool:
-        return unread(path, body, tenant, tenant or party)
+        return unseen_ask(path, body, tenant, tenant or party)
     steps = reading(
         path,
         headers,

@@ -21,25 +21,27 @@ ASKED: Final = 512
 # A new client counts as if it had taken so much in the second before: nobody begins at zero.
 NEW_BYTES: Final = 65_536
 NEW_S: Final = 1.0
-# Others count as if they had gone on as before for so long. TCP tells of what was read in steps of
-# half a receive buffer, so for seconds it seems that nothing is taken.
+# Others count as if they had gone on as before for so long. A client's TCP acknowledges in steps of
+# half its receive buffer. Between two steps a slow reader looks as if it read nothing, for seconds.
 PACE_S: Final = 8.0
-# A client that reads faster than this, in bytes per second, gains no more by it.
-PACE_MAX: Final = 131_072.0
+# The pace, in bytes per second, that keeps an answer. What a client read faster than this does not
+# save it once it stops.
+PACE_MAX: Final = 65_536.0
 # The least time between two looks at all answers. One look at 10,000 takes some milliseconds.
 LOOK_S_PER_ANSWER: Final = 0.25 / 10_000
 
 
 class _Answer:
-    """What an answer held when its client began to take it too slowly."""
+    """What an answer held when its client began to take it too slowly, and what it holds now."""
 
     __slots__ = (
+        "_behind_bytes",
         "_credit_bytes",
         "_credit_s",
         "_kernel_bytes",
         "_since_s",
         "_unsent_bytes",
-        "held_bytes",
+        "counted_bytes",
         "transport",
     )
 
@@ -54,11 +56,17 @@ class _Answer:
         self.transport = transport
         self._unsent_bytes = transport.get_write_buffer_size()
         self._kernel_bytes = kernel_bytes
-        self.held_bytes = self._unsent_bytes + behind_bytes
+        self._behind_bytes = behind_bytes
+        self.counted_bytes = self._unsent_bytes + behind_bytes
         self._since_s = now_s
         self._credit_bytes, self._credit_s = float(NEW_BYTES), NEW_S
         if pace:
             self._credit_bytes, self._credit_s = PACE_S * pace, PACE_S
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds now. `counted_bytes` is what it held when that was asked last."""
+        return self.transport.get_write_buffer_size() + self._behind_bytes
 
     def sent_pace(self, now_s: float) -> float:
         """How fast the kernel takes it. It takes more at once, and then nothing."""
@@ -104,23 +112,32 @@ class Unread:
         now_s = self._clock()
         answer = _Answer(transport, self._kernel(transport), behind_bytes, client.pace, now_s)
         self._answers[client] = answer
-        self._held_bytes += answer.held_bytes
-        over_bytes = self._held_bytes - self.limit_bytes
+        self._held_bytes += answer.counted_bytes
         rest_s = LOOK_S_PER_ANSWER * len(self._answers)
-        if over_bytes > 0 and now_s - self._looked_s >= rest_s:
+        if self._held_bytes > self.limit_bytes and now_s - self._looked_s >= rest_s:
             self._looked_s = now_s
-            self.clear(over_bytes)
+            self._count()
+            self.clear(self._held_bytes - self.limit_bytes)
 
     def done(self, client: Client) -> None:
         """This client has taken nearly all, or is gone."""
         answer = self._answers.pop(client, None)
         if answer is not None:
-            self._held_bytes -= answer.held_bytes
+            self._held_bytes -= answer.counted_bytes
             pace = answer.taken_pace(self._kernel(answer.transport), self._clock())
             client.pace = min(PACE_MAX, pace)
 
+    def _count(self) -> None:
+        """Count again: clients have taken some of what their answers held."""
+        self._held_bytes = 0
+        for answer in self._answers.values():
+            answer.counted_bytes = answer.held_bytes
+            self._held_bytes += answer.counted_bytes
+
     def clear(self, over_bytes: int) -> None:
         """Free so much, but give up CLEARED answers at most."""
+        if over_bytes <= 0:
+            return
         now_s, answers, kernel = self._clock(), self._answers, self._kernel
         slow = nsmallest(ASKED, answers, lambda each: answers[each].sent_pace(now_s))
         paces = {

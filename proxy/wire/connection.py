@@ -88,9 +88,9 @@ class BackendConnection(asyncio.Protocol):
         "_pending",
         "_pieces",
         "_remaining",
+        "_rest",
         "_to_head_request",
         "_transport",
-        "_unread",
         "answer_began",
         "credentials",
         "epoch",
@@ -113,7 +113,7 @@ class BackendConnection(asyncio.Protocol):
         self._paused = False
         self._pending: Callable[[int], list[Any]] = _never
         self._pieces: Pieces | None = None  # the rest of a large request body
-        self._unread: LongRead | None = None  # the rest of a long read; no more is read meanwhile
+        self._rest: LongRead | None = None  # the rest of a long read; no more is read meanwhile
         self._counted = False  # the present slice has had its turn already
         self._lost: tuple[Exception | None] | None = None  # applied when the long read is taken
         self.sink: Sink | None = None
@@ -155,7 +155,7 @@ class BackendConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Give up the answer and the connection, so that the backend frees its engine at once."""
         self.sink = None
-        self._unread = None
+        self._rest = None
         if self._pieces is not None:
             self._pieces.drop()
         if self._transport is not None:
@@ -170,15 +170,15 @@ class BackendConnection(asyncio.Protocol):
     def resume(self) -> None:
         if self._paused and self._transport is not None:
             self._paused = False
-            if self._unread is not None:
-                self._queue(self._unread)
+            if self._rest is not None:
+                self._queue(self._rest)
             elif not self._transport.is_closing():
                 self._transport.resume_reading()
 
     @property
-    def unread_bytes(self) -> int:
+    def behind_bytes(self) -> int:
         """The size of a long read that is not yet taken whole."""
-        return self._unread.size_bytes if self._unread is not None else 0
+        return self._rest.size_bytes if self._rest is not None else 0
 
     @property
     def quiet(self) -> bool:
@@ -233,7 +233,7 @@ class BackendConnection(asyncio.Protocol):
             self._receive_head(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._unread is not None:
+        if self._rest is not None:
             self._lost = (exc,)
             return
         self._owner.forget(self)
@@ -259,26 +259,26 @@ class BackendConnection(asyncio.Protocol):
         now = len(owner.rota) == 0 and owner.turn_share.take(data, end)
         if now and end == len(data):
             return data
-        self._unread = unread = LongRead(data)
+        self._rest = rest = LongRead(data)
         transport.pause_reading()
-        self._queue(unread)
-        return unread.next() if now else b""
+        self._queue(rest)
+        return rest.next() if now else b""
 
-    def _queue(self, unread: LongRead) -> None:
-        if not unread.queued:
-            unread.queued = True
+    def _queue(self, rest: LongRead) -> None:
+        if not rest.queued:
+            rest.queued = True
             self._owner.rota.add("", self._take_on)
 
     def _take_on(self) -> bool:
         """Take the next slice. Returns whether more can be taken now."""
-        unread = self._unread
-        if unread is None or self._paused:
-            if unread is not None:
-                unread.queued = False
+        rest = self._rest
+        if rest is None or self._paused:
+            if rest is not None:
+                rest.queued = False
             return False
-        data = unread.next()
-        if not unread.left:
-            self._unread = None
+        data = rest.next()
+        if not rest.left:
+            self._rest = None
         self._counted = True
         try:
             self.data_received(data)
@@ -286,7 +286,7 @@ class BackendConnection(asyncio.Protocol):
             logger.exception("answer failed")
             self._fail(AnswerMalformed())
         self._counted = False
-        if self._unread is not None:
+        if self._rest is not None:
             return True
         transport = self._transport
         if self._lost is not None:
@@ -363,9 +363,9 @@ class BackendConnection(asyncio.Protocol):
         assert transport is not None
         unsent = self._pieces is not None and self._pieces.left
         self._dechunker = None
-        if self._unread is not None:
+        if self._rest is not None:
             surplus = True
-            self._unread = None
+            self._rest = None
         if surplus:
             self._owner.distrust()
         try:

@@ -3,9 +3,7 @@
 It is a transport for the protocol behind it and a protocol for the transport before it. asyncio's
 own TLS is not used, because it would break promises of the data plane. Its write buffer does not
 count encrypted bytes (a slow reader looks like a stalled one), a connection counts only after its
-handshake, one direction cannot be closed alone, and closing waits for the peer. Here every byte is
-on the socket's transport as soon as it is encrypted. So flow control, timeouts and closing are
-those of a plain connection.
+handshake, one direction cannot be closed alone, and closing waits for the peer.
 
 An answer is whole only if `close_notify` has told its end. For the protocol behind, a bare FIN is a
 lost connection.
@@ -19,19 +17,18 @@ without data is disconnected. One that does not take our replies to its key upda
 """
 
 import asyncio
-import contextlib
 import logging
 import ssl
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.handshakes import Handshakes
 from penstock.proxy.wire.party import STRANGERS, party_of
 from penstock.proxy.wire.records import BARREN_MAX, RecordReads, Records
 from penstock.proxy.wire.rota import Rota
-from penstock.proxy.wire.sockets import WRITE_BYTES
+from penstock.proxy.wire.tls_transport import TlsTransport
 from penstock.proxy.wire.waiting import Sender
 
 logger = logging.getLogger(__name__)
@@ -47,37 +44,26 @@ CHAIN_BYTES_MAX: Final = 24_576
 _NOBODY: Final = asyncio.Protocol()
 
 
-class TlsConnection(asyncio.Protocol):
+class TlsConnection(TlsTransport):
     """One TLS connection. `app` is the protocol that reads and writes the plain text."""
 
     __slots__ = (
-        "_aborted",
         "_app",
         "_choked",
         "_context",
         "_deadline",
-        "_early",
-        "_error",
         "_handshake_s",
         "_handshakes",
-        "_held",
         "_incoming",
         "_on_failure",
-        "_open",
-        "_outgoing",
         "_party",
         "_queued",
         "_reads",
         "_records",
         "_rota",
         "_sender",
-        "_server_name",
         "_shaken_bytes",
         "_shaking",
-        "_shut",
-        "_ssl",
-        "_stopped",
-        "_transport",
         "_unsent",
         "opened",
     )
@@ -103,34 +89,24 @@ class TlsConnection(asyncio.Protocol):
         client, on the server's side: it is refused if too many of its bytes wait. `opened` is done
         after the handshake, or holds the OSError of its failure.
         """
+        super().__init__(server_name)
         self._app = app
         self._context = context
-        self._server_name = server_name
         self._handshake_s = handshake_s
         self._on_failure = on_failure
         self._rota = rota
         self._handshakes = handshakes
-        self._reads = reads
         self._sender = sender
+        self._reads = reads
         self._records = Records(strange=sender is not None)
         self._queued = False  # it waits for its turn or has it
-        self._stopped = False  # reading is stopped, because bytes wait here
-        self._held = False  # reading is stopped by the protocol behind
         self._unsent = False  # the transport's write buffer is above its limit
         self._choked = False  # our replies to key updates are unsent: decipher nothing meanwhile
         self._deadline = Deadline(loop, self._expired)
         self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._ssl: ssl.SSLObject = cast(ssl.SSLObject, None)
-        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._party = ""  # the party of the peer's address
-        self._early: list[bytes] = []  # written before the end of the handshake
-        self._error: OSError | None = None
-        self._open = False
         self._shaking = False  # a step is in a thread or waits for it: only it may use `_ssl`
         self._shaken_bytes = 0  # of the handshake, to limit it
-        self._shut = False  # close_notify was sent: no more writes
-        self._aborted = False
         self.opened: asyncio.Future[None] = loop.create_future()
 
     # What the loop calls ---------------------------------------------------------------------
@@ -208,69 +184,12 @@ class TlsConnection(asyncio.Protocol):
         self._app.resume_writing()
         self._go_on()
 
-    # What the protocol behind calls, as of a transport ------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        if not data or self._shut or self.is_closing():
-            return
-        if not self._open:
-            self._early.append(data)
-            return
-        try:
-            written = self._ssl.write(data)
-            while written < len(data):  # a record is full
-                written += self._ssl.write(memoryview(data)[written:])
-        except ssl.SSLError as error:
-            self._fail(error)
-            return
-        self._flush()
-
-    def can_write_eof(self) -> bool:
-        return self._open
-
-    def write_eof(self) -> None:
-        """End our direction. Bytes that still come are passed on undeciphered."""
-        self._notify()
-        self._transport.write_eof()
-
-    def close(self) -> None:
-        if self._open and not self.is_closing():
-            self._notify()
-        self._transport.close()
-
     def abort(self) -> None:
         """Close it at once. After a cancelled dial, uvloop's transport still looks open."""
         self._aborted = True
         self._reads.waiting.done(self)
         if self._transport is not None:
             self._transport.abort()
-
-    def is_closing(self) -> bool:
-        return self._aborted or self._transport.is_closing()
-
-    def pause_reading(self) -> None:
-        self._held = True
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._held = False
-        if self._stopped:
-            self._go_on()
-        else:
-            self._transport.resume_reading()
-
-    def is_reading(self) -> bool:
-        """Whether everything that the loop has read was passed on, and it reads on."""
-        return self._transport.is_reading()
-
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._transport.set_write_buffer_limits(high=high, low=low)
-
-    def get_extra_info(self, name: str, default: object = None) -> Any:
-        return self._ssl if name == "ssl_object" else self._transport.get_extra_info(name, default)
 
     # Inside -----------------------------------------------------------------------------------
 
@@ -470,30 +389,6 @@ class TlsConnection(asyncio.Protocol):
         except ssl.SSLZeroReturnError:
             return True
         return False
-
-    def _flush(self) -> None:
-        while self._outgoing.pending and not self.is_closing():
-            self._transport.write(self._outgoing.read(WRITE_BYTES))
-
-    def _notify(self) -> None:
-        """Send close_notify once. Do not wait for the peer's."""
-        if not self._shut:
-            self._shut = True
-            with contextlib.suppress(ssl.SSLError):  # the peer's has not come
-                self._ssl.unwrap()
-            self._flush()
-
-    @property
-    def _side(self) -> str:
-        return "client" if self._server_name is None else "backend"
-
-    def _fail(self, error: ssl.SSLError) -> None:
-        """The peer's TLS is not acceptable: send the alert, then close."""
-        logger.debug("tls failed with=%s reason=%s", self._side, error.reason)
-        self._error = error
-        self._shut = True
-        self._flush()
-        self._transport.close()
 
     def _expired(self) -> None:
         self._error = TimeoutError("the handshake took too long")

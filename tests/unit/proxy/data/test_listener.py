@@ -5,7 +5,8 @@ import gc
 
 import pytest
 
-from penstock.proxy.data.listener import EARLY_BYTES_MAX, ClientConnection
+from penstock.proxy.data.ending import EARLY_BYTES_MAX
+from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.long_heads import LONG_HEADS_BYTES_MAX
 from penstock.proxy.data.phase import Phase
 from penstock.proxy.data.plane import DataPlane

@@ -44,7 +44,7 @@ class Client:
     bodies: Bodies | None = None
     tenant: str = ""
     pace: float = 0.0
-    unread: bool = False
+    stopped: bool = False
     gone: bool = False
     looked_at: int = 0
     began_s: float = field(init=False)

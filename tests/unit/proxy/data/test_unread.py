@@ -3,6 +3,8 @@
 import asyncio
 from typing import cast
 
+import pytest
+
 from penstock.proxy.data.client import Client
 from penstock.proxy.data.unread import CLEARED, Unread
 
@@ -12,10 +14,10 @@ MB = 1_000_000
 class Taker:
     """A client, and the transport that holds what it was not sent."""
 
-    def __init__(self, table: "Table", unsent_bytes: int) -> None:
+    def __init__(self, table: "Table", unsent_bytes: int, kernel_bytes: int) -> None:
         self._table = table
         self.unsent_bytes = unsent_bytes
-        self.kernel_bytes = 0
+        self.kernel_bytes = kernel_bytes
         self.pace = 0.0
         self.gone = False
         table.unread.add(self.client, cast(asyncio.Transport, self))
@@ -38,8 +40,8 @@ class Table:
         self.unread = Unread(lambda: self.now_s, lambda each: cast(Taker, each).kernel_bytes)
         self.unread.limit_bytes = limit_bytes
 
-    def add(self, count: int, unsent_bytes: int = MB) -> list[Taker]:
-        return [Taker(self, unsent_bytes) for _ in range(count)]
+    def add(self, count: int, unsent_bytes: int = MB, kernel_bytes: int = 0) -> list[Taker]:
+        return [Taker(self, unsent_bytes, kernel_bytes) for _ in range(count)]
 
 
 def gone(takers: list[Taker]) -> int:
@@ -57,21 +59,23 @@ def test_whoever_reads_keeps_its_answer() -> None:
             each.unsent_bytes = max(20_000, each.unsent_bytes - 15_000)  # 150 KB/s
         stalled += table.add(1)
     assert gone(readers) == 0
-    assert gone(stalled) == 8 + 30 + 20 - 32
+    assert gone(stalled) == 8 + 30 + 11 - 32  # the readers have 11 MB left
 
 
 def test_what_the_kernel_holds_was_not_taken() -> None:
     """It takes half a megabyte at once. Then nothing leaves the process for seconds."""
     table = Table(32 * MB)
-    readers = table.add(4)
+    readers = table.add(4, kernel_bytes=500_000)
     newcomers = []
     for _ in range(40):
         table.now_s += 0.05
         for each in readers:
             each.kernel_bytes -= 5_000  # 100 KB/s
         newcomers += table.add(2)
+        for each in newcomers[-2:]:
+            each.kernel_bytes, each.unsent_bytes = 500_000, MB // 2
     assert gone(readers) == 0
-    assert gone(newcomers) >= 50
+    assert gone(newcomers) >= 12
 
 
 def test_a_pause_of_seconds_does_not_undo_a_pace() -> None:
@@ -92,7 +96,8 @@ def test_a_pause_of_seconds_does_not_undo_a_pace() -> None:
     assert gone(newcomers) > 200
 
 
-def test_what_was_read_long_ago_saves_nobody() -> None:
+@pytest.mark.parametrize("stalled_s", [0.5, 1, 3, 5, 10])
+def test_what_was_read_before_saves_nobody_who_stops(stalled_s: float) -> None:
     """An attacker reads ten megabytes in a second, and then nothing more."""
     table = Table(32 * MB)
     fast = table.add(16)
@@ -103,12 +108,36 @@ def test_what_was_read_long_ago_saves_nobody() -> None:
         each.unsent_bytes = MB
         table.unread.add(each.client, cast(asyncio.Transport, each))
     readers = table.add(16)
-    for _ in range(100):
+    for _ in range(int(10 * stalled_s)):
         table.now_s += 0.1
         for each in readers:
             each.unsent_bytes -= 7_000  # 70 KB/s
-    table.unread.clear(16 * MB)
-    assert (gone(fast), gone(readers)) == (16, 0)
+    table.unread.clear(4 * MB)
+    assert (gone(fast), gone(readers)) == (4, 0)
+
+
+def test_what_was_taken_meanwhile_holds_no_room() -> None:
+    """Their connections still hold a tenth, so they are not through, but there is room."""
+    table = Table(20 * MB)
+    readers = table.add(20)
+    table.now_s += 9.0
+    for each in readers:
+        each.unsent_bytes = MB // 10
+    newcomers = table.add(3)
+    assert gone(readers + newcomers) == 0
+    table.now_s += 1.0
+    newcomers += table.add(16)
+    assert (gone(readers), gone(newcomers)) == (0, 1)
+
+
+def test_closing_frees_only_what_is_still_there() -> None:
+    table = Table(32 * MB)
+    takers = table.add(10)
+    table.now_s += 1.0
+    for each in takers:
+        each.unsent_bytes = MB // 10
+    table.unread.clear(MB // 2)
+    assert gone(takers) == 5
 
 
 def test_it_is_the_one_that_waits_longest_of_those_that_read_nothing() -> None:
