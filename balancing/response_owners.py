@@ -19,21 +19,23 @@ ID_CHARS_MAX: Final = 128
 class ResponseOwners:
     """Names of backends by response id: the last OWNERS_MAX of the last KEPT_S.
 
-    A response belongs to the tenant that created it ("" without tenants). A tenant with many
-    responses does not make those of others forgotten.
+    A response belongs to the tenant that created it ("" without tenants). A client, which is a
+    tenant or else an address, with many responses does not make those of others forgotten.
     """
 
     __slots__ = ("_owners", "_until_s")
 
     def __init__(self) -> None:
-        # id -> (backend, when to forget it, tenant). And the same times by tenant, oldest first.
-        self._owners: dict[str, tuple[str, float, str]] = {}
+        # id -> (backend, when to forget it, tenant, client). The times by client, oldest first.
+        self._owners: dict[str, tuple[str, float, str, str]] = {}
         self._until_s: FairTable[float] = FairTable(OWNERS_MAX)
 
     def __len__(self) -> int:
         return len(self._owners)
 
-    def put(self, response_id: str, backend: str, now_s: float, tenant: str = "") -> None:
+    def put(
+        self, response_id: str, backend: str, now_s: float, tenant: str = "", client: str = ""
+    ) -> None:
         """Remember which backend made a response. Ids that are too long are ignored.
 
         So are ids of another tenant: clients of vLLM may choose the ids of their responses.
@@ -41,22 +43,22 @@ class ResponseOwners:
         if len(response_id) > ID_CHARS_MAX or self.is_foreign(response_id, tenant, now_s):
             return
         known = self._owners.get(response_id)
-        if known is not None and known[2] != tenant:  # another tenant's, but expired
-            self._until_s.remove(known[2], response_id)
-        self._owners[response_id] = (backend, now_s + KEPT_S, tenant)
-        gone = self._until_s.put(tenant, response_id, now_s + KEPT_S)
+        if known is not None and known[3] != client:
+            self._until_s.remove(known[3], response_id)
+        self._owners[response_id] = (backend, now_s + KEPT_S, tenant, client)
+        gone = self._until_s.put(client, response_id, now_s + KEPT_S)
         if gone is not None:
             del self._owners[str(gone)]
-        while (oldest := next(iter(self._until_s.of(tenant).items())))[1] <= now_s:
-            self._until_s.remove(tenant, oldest[0])
+        while (oldest := next(iter(self._until_s.of(client).items())))[1] <= now_s:
+            self._until_s.remove(client, oldest[0])
             del self._owners[str(oldest[0])]
 
     def find(self, response_id: str, now_s: float) -> str | None:
         """The name of the backend that made it. None when that is forgotten."""
-        backend, until_s, _ = self._owners.get(response_id, ("", now_s, ""))
+        backend, until_s, _, _ = self._owners.get(response_id, ("", now_s, "", ""))
         return backend if until_s > now_s else None
 
     def is_foreign(self, response_id: str, tenant: str, now_s: float) -> bool:
         """Whether it is remembered as belonging to another tenant."""
-        _, until_s, of = self._owners.get(response_id, ("", now_s, ""))
+        _, until_s, of, _ = self._owners.get(response_id, ("", now_s, "", ""))
         return until_s > now_s and of != tenant

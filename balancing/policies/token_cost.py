@@ -86,11 +86,11 @@ class TokenCost:
         self._homes = SessionHomes()
 
     def home(self, ask: Ask) -> str | None:
-        return self._homes.find(_session_of(ask), ask.tenant) if ask.generates else None
+        return self._homes.find(_session_of(ask)) if ask.generates else None
 
     def remember(self, ask: Ask, chosen: Backend) -> None:
         if ask.generates:
-            self._homes.put(_session_of(ask), chosen.name, ask.tenant)
+            self._homes.put(_session_of(ask), chosen.name, ask.client)
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
         if self._choices % COMPARE == 1:

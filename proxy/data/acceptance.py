@@ -6,8 +6,7 @@ Every refusal that needs only the head belongs here, and the limits of bodies.
 from typing import Final
 
 from penstock.proxy.data.client import Client
-from penstock.proxy.data.endpoints import LOCAL_PATHS, WEBSOCKET_PATHS, Endpoint
-from penstock.proxy.data.model_list import is_of_models
+from penstock.proxy.data.endpoints import WEBSOCKET_PATHS, Endpoint, is_answered_here
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.client import BodyTooLarge, UnknownPath, UpgradeRequired
 from penstock.proxy.errors.error import PenstockError
@@ -29,7 +28,7 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
     limit_bytes = plane.limits.body_bytes
     if head.length is not None and head.length > limit_bytes:
         raise BodyTooLarge(limit_bytes)
-    if (path in LOCAL_PATHS or is_of_models(path)) and head.method in (b"GET", b"HEAD"):
+    if is_answered_here(head.method, path):
         return None
     endpoint = plane.paths.find(head.method, path)
     if endpoint is None:

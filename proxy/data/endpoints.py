@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.proxy.data.invocations import INVOCATIONS
+from penstock.proxy.data.model_list import is_of_models
 from penstock.proxy.dialects import (
     CHAT,
     COMPLETIONS,
@@ -109,15 +110,25 @@ class Paths:
 
     def hint(self, method: bytes, path: bytes) -> str:
         """What to tell who asks for a path that is not served. Empty: it means nothing here."""
-        if path in LOCAL_PATHS:
-            return "This path takes GET."
-        for other in (b"POST", b"GET"):
-            if other != method and self.find(other, path) is not None:
-                return f"This path takes {other.decode()}."
-        if self.lists(b"/v1" + path):
+        taken = self._method_of(path)
+        if taken and taken != method:
+            return f"This path takes {taken.decode()}."
+        if self._method_of(b"/v1" + path):
             meant = f"Did you mean /v1{path.decode('latin-1')}?"
             return f"{meant} The base URL of OpenAI's SDKs ends with /v1."
         return ""
+
+    def _method_of(self, path: bytes) -> bytes:
+        """A method with which the path is served. Empty when there is none."""
+        if is_answered_here(b"GET", path):
+            return b"GET"
+        methods = {b"POST": None, b"GET": None} | dict.fromkeys(each for each, _ in self._routes)
+        return next((each for each in methods if self.find(each, path) is not None), b"")
+
+
+def is_answered_here(method: bytes, path: bytes) -> bool:
+    """Whether penstock answers it without a backend: the fleet's health and its models."""
+    return method in (b"GET", b"HEAD") and (path in LOCAL_PATHS or is_of_models(path))
 
 
 def dialect_of(path: bytes) -> Dialect:

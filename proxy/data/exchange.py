@@ -157,9 +157,9 @@ class Exchange(AttemptOwner):
     def made(self, response_id: str) -> None:
         """Remember which backend stores the response: later requests for it go there."""
         assert self._lease is not None
-        self._plane.gate.owners.put(
-            response_id, self._lease.backend.name, self._plane.now(), self.request.ask.tenant
-        )
+        ask, backend = self.request.ask, self._lease.backend
+        now_s = self._plane.now()
+        self._plane.gate.owners.put(response_id, backend.name, now_s, ask.tenant, ask.client)
 
     def attempted(self, error: BackendError | None) -> None:
         self.step(self._attempted, error)

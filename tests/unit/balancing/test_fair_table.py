@@ -49,25 +49,41 @@ def test_what_is_removed_makes_room() -> None:
     assert (len(table), table.find("a", 1), table.find("b", 1)) == (1, None, 2)
 
 
-def test_sessions_of_one_tenant_make_no_other_s_forgotten() -> None:
+def test_sessions_of_one_client_make_no_other_s_forgotten() -> None:
     homes = SessionHomes()
     for number in range(100):
-        homes.put(str(number), "a", "victim")
+        homes.put(f"s{number}", "a", "victim")
     for number in range(2 * SESSIONS_MAX):
         homes.put(str(number), "b", "attacker")
-    assert {homes.find(str(number), "victim") for number in range(100)} == {"a"}
+    assert {homes.find(f"s{number}") for number in range(100)} == {"a"}
     assert len(homes) == SESSIONS_MAX
+
+
+def test_a_session_may_come_from_another_address() -> None:
+    homes = SessionHomes()
+    for client in ("x", "y", "x"):
+        homes.put("s", client, client)
+        assert (homes.find("s"), len(homes)) == (client, 1)
 
 
 def test_nor_do_responses() -> None:
     """Forgotten, a response would be another tenant's no more."""
     owners = ResponseOwners()
-    owners.put("resp_1", "a", 0.0, "victim")
+    owners.put("resp_1", "a", 0.0, "victim", "victim")
     for number in range(2 * OWNERS_MAX):
-        owners.put(f"other_{number}", "b", 1.0, "attacker")
+        owners.put(f"other_{number}", "b", 1.0, "attacker", "attacker")
     assert owners.find("resp_1", 2.0) == "a"
     assert owners.is_foreign("resp_1", "attacker", 2.0)
     assert len(owners) == OWNERS_MAX
+
+
+def test_nor_do_responses_of_another_address() -> None:
+    owners = ResponseOwners()
+    owners.put("resp_1", "a", 0.0, client="victim")
+    for number in range(2 * OWNERS_MAX):
+        owners.put(f"other_{number}", "b", 1.0, client="attacker")
+    owners.put("resp_1", "b", 2.0, client="attacker")  # a follow-up through another address
+    assert (owners.find("resp_1", 2.0), len(owners)) == ("b", OWNERS_MAX)
 
 
 def test_an_id_may_be_anothers_once_it_is_forgotten() -> None:
