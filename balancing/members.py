@@ -16,8 +16,8 @@ from penstock.balancing.outline import (
     SLICE_BYTES,
     Brackets,
     Steps,
+    copied,
     depth_after,
-    joined,
     outline,
     slice_end,
 )
@@ -34,8 +34,13 @@ class NoObject(ValueError):
     """The text is not a JSON object, as far as it was read."""
 
 
-def members(text: bytes, decoder: "msgspec.json.Decoder[S]") -> Steps[S]:
-    """What `decoder`, whose fields are all raw, would make of the object. Raises NoObject."""
+def members(
+    text: bytes, decoder: "msgspec.json.Decoder[S]", read_whole: frozenset[str] = READ_WHOLE
+) -> Steps[S]:
+    """What `decoder`, whose fields are all raw, would make of the object. Raises NoObject.
+
+    `read_whole`: the fields whose values are kept whole. Others are cut to CLIPPED_BYTES.
+    """
     found = _decoded(decoder, b"")
     at = yield from _past_blanks(text, 0)
     if text[at : at + 1] != b"{":
@@ -51,7 +56,7 @@ def members(text: bytes, decoder: "msgspec.json.Decoder[S]") -> Steps[S]:
             at += length
         elif not whole:
             yield
-            at = yield from _large_member(text, at, found)
+            at = yield from _large_member(text, at, found, read_whole)
             whole = text[at : at + 1] == b"}"
         if text[at : at + 1] != (b"}" if whole else b","):
             raise NoObject
@@ -69,17 +74,17 @@ def _merge(found: S, later: S) -> None:
             setattr(found, field.name, value)
 
 
-def _large_member(text: bytes, at: int, found: S) -> Steps[int]:
+def _large_member(text: bytes, at: int, found: S, read_whole: frozenset[str]) -> Steps[int]:
     """Read the one member that begins there. Returns where it ends."""
     key, at = yield from _key_of(text, at)
     end = yield from _value_end(text, at)
     for field in msgspec.structs.fields(found):
         if field.encode_name == key:
-            whole = field.encode_name in READ_WHOLE
+            whole = field.encode_name in read_whole
             until = end if whole else min(end, at + CLIPPED_BYTES)
             until = yield from _without_end(text, at, until)
             # Bytes in place of a Raw, because a Raw would be copied at every look.
-            value = yield from joined([memoryview(text)[at:until]])
+            value = yield from copied(memoryview(text)[at:until])
             setattr(found, field.name, value)
     return end
 

@@ -7,7 +7,7 @@ slices. Text that is not JSON gives some result and costs no more.
 """
 
 from array import array
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from io import BytesIO
 from itertools import accumulate
 from typing import Final, TypeVar
@@ -153,21 +153,14 @@ def count_in(text: bytes, byte: bytes) -> Steps[int]:
     return count
 
 
-def joined(parts: Sequence[bytes | memoryview]) -> Steps[bytes]:
-    """All parts as one, copied piece by piece: new memory is what makes a large copy slow."""
-    if sum(map(len, parts)) <= COUNTED_BYTES:
-        return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
-    if len(parts) == 1 and isinstance(parts[0], bytes):
-        return parts[0]
+def copied(view: memoryview) -> Steps[bytes]:
+    """A copy made piece by piece: new memory is what makes a large copy slow."""
+    if len(view) <= COUNTED_BYTES:
+        return bytes(view)
     copy = BytesIO()
-    written = 0
-    for part in parts:
-        view = memoryview(part)
-        for at in range(0, len(view), COUNTED_BYTES):
-            written += copy.write(view[at : at + COUNTED_BYTES])
-            if written >= COUNTED_BYTES:
-                written = 0
-                yield
+    for at in range(0, len(view), COUNTED_BYTES):
+        copy.write(view[at : at + COUNTED_BYTES])
+        yield
     return copy.getvalue()  # not a copy: the collected bytes become the value
 
 

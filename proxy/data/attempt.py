@@ -13,6 +13,7 @@ from math import inf
 from typing import Final
 
 from penstock.balancing.lease import Lease
+from penstock.balancing.outline import Steps
 from penstock.health.probes import KEY_REFUSED
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.patience import hint_of
@@ -98,6 +99,7 @@ class Attempt:
         "_lease",
         "_owner",
         "_request",
+        "_steps",
         "relay",
         "resent",
     )
@@ -126,6 +128,7 @@ class Attempt:
         self._dialing: asyncio.Task[BackendConnection] | None = None
         self._ended = False
         self._first_byte_by_s = 0.0
+        self._steps: Steps[None] | None = None  # what is left to do on the answer's end
         self.resent = False  # the request went out on a reused connection that was then reset
         self.relay: Relay | None = None
 
@@ -140,6 +143,7 @@ class Attempt:
     def abort(self) -> None:
         """Let go of the backend now. The exchange is told nothing more."""
         self._ended = True
+        self._steps = None
         if self._dialing is not None:
             self._dialing.cancel()
         connection, self._connection = self._connection, None
@@ -264,6 +268,7 @@ class Attempt:
             ended=self._end,
             begun=self._owner.begun,
             made=self._owner.made,
+            in_turns=self._take_turns,
         )
         streams = head.content_type == b"text/event-stream" and head.status == 200
         # Without an engine a stream is a stored one, which need not have a token.
@@ -300,6 +305,21 @@ class Attempt:
         request, connection = self._request, self._connection
         reused = connection is not None and connection.reused
         return reused and request.now() - request.record.tries[-1].sent_s <= IDLE_RESET_S
+
+    def _take_turns(self, steps: Steps[None]) -> None:
+        """Do the work on the end of a large answer in turns. Its connection is free again."""
+        self._connection = None
+        self._steps = steps
+        self._connections.rota.add("", self._take_step)
+
+    def _take_step(self) -> bool:
+        if not self._ended:
+            self._owner.step(self._go_on)
+        return not self._ended and self._steps is not None
+
+    def _go_on(self) -> None:
+        if self._steps is not None and next(self._steps, False) is False:
+            self._steps = None
 
     # Time and end --------------------------------------------------------------------------
 

@@ -10,11 +10,13 @@ from typing import Final
 import msgspec
 
 from penstock.balancing.lease import Lease
+from penstock.balancing.outline import Steps
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.diagnosis import diagnosis
 from penstock.proxy.data.patience import hint_of
 from penstock.proxy.dialects import Dialect
 from penstock.proxy.dialects.dialect import UNREADABLE, Usage
+from penstock.proxy.dialects.whole import SMALL_BYTES, Whole, reading_whole, whole_of
 from penstock.proxy.errors.backend import AnswerAborted, AnswerCut, BackendError, ErrorTooLarge
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.heads import ResponseHead
@@ -36,10 +38,11 @@ class Passage:
     `ended` is called once: with None when the whole answer was passed on, else with
     the error, which is retryable while nothing was committed. `begun` is called if
     the answer is committed before it is whole. `made` is called with the id of the
-    stored response, if the answer is one.
+    stored response, if the answer is one. `in_turns` takes the steps of work that is too long for
+    one turn of the loop. The backend's connection is not needed for it.
     """
 
-    __slots__ = ("answer", "begun", "dialect", "ended", "lease", "made", "now")
+    __slots__ = ("answer", "begun", "dialect", "ended", "in_turns", "lease", "made", "now")
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class Passage:
         ended: Callable[[BackendError | None], None],
         begun: Callable[[], None],
         made: Callable[[str], None],
+        in_turns: Callable[[Steps[None]], None],
     ) -> None:
         self.answer = answer
         self.lease = lease
@@ -59,6 +63,7 @@ class Passage:
         self.ended = ended
         self.begun = begun
         self.made = made
+        self.in_turns = in_turns
 
 
 def _nobody(error: BackendError | None) -> None:
@@ -156,12 +161,13 @@ class Relay:
 class JsonRelay(Relay):
     """Holds a JSON answer until it is whole, up to WHOLE_BYTES_MAX."""
 
-    __slots__ = ("_dialect", "_end", "_made", "_parts", "_size_bytes")
+    __slots__ = ("_dialect", "_end", "_in_turns", "_made", "_parts", "_size_bytes")
 
     def __init__(self, head: ResponseHead, passage: Passage) -> None:
         super().__init__(head, passage)
         self._dialect = passage.dialect
         self._made = passage.made
+        self._in_turns = passage.in_turns
         self._parts: list[bytes] = []
         self._size_bytes = 0
         # Without a length the answer ends with the connection, and an early close looks the same.
@@ -207,32 +213,47 @@ class JsonRelay(Relay):
 
     def end(self) -> None:
         cut = self._end is not None and not self._end.reached
-        if not self.committed:
-            body = b"".join(self._parts)
-            if cut or (self._end is not None and not _is_json(body)):
-                self._report(AnswerCut())
-                return
-            failure = self._failure(body)
-            if failure is not None:
-                self._report(failure)
-                return
-            usage = self.usage = self._dialect.usage(body)
-            if self.served and self._lease.ask.engine and not self._counts_work(usage):
-                self.served = self._dialect.serves(body)
-            response_id = self._dialect.response_id(body)
-            if response_id is not None:
-                self._made(response_id)
-            if self._answer.started:  # a hold has sent the 200: this can only be an error
-                self._answer.break_off(self._dialect.wrapped_error(body))
-                self._report(None)
-                return
-            if self._head.length is None:
-                self._head.length = len(body)
-            self._commit(body, self.last_byte_s)
-        elif cut:
+        if cut:
             self.lost(AnswerCut())
+        elif self.committed:
+            super().end()
+        elif self._size_bytes <= SMALL_BYTES:
+            body = b"".join(self._parts)
+            self._conclude(body, whole_of(body))
+        else:
+            self._in_turns(self._reading(b"".join(self._parts)))
+
+    def _reading(self, body: bytes) -> Steps[None]:
+        whole = yield from reading_whole(body)
+        self._conclude(body, whole)
+
+    def _conclude(self, body: bytes, whole: Whole | None) -> None:
+        """Pass on a whole answer, or report what it says of the backend."""
+        if self._end is not None and whole is None and not _is_json(body):
+            self._report(AnswerCut())
             return
+        failure = self._failure(body, whole)
+        if failure is not None:
+            self._report(failure)
+            return
+        self._learn(whole)
+        if self._answer.started:  # a hold has sent the 200: this can only be an error
+            self._answer.break_off(self._dialect.wrapped_error(body))
+            self._report(None)
+            return
+        if self._head.length is None:
+            self._head.length = len(body)
+        self._commit(body, self.last_byte_s)
         super().end()
+
+    def _learn(self, whole: Whole | None) -> None:
+        """Note the usage, whether it is what was asked for, and which response it stores."""
+        usage = self.usage = self._dialect.usage(whole) if whole is not None else None
+        if self.served and self._lease.ask.engine and not self._counts_work(usage):
+            self.served = whole is not None and self._dialect.serves(whole)
+        response_id = self._dialect.response_id(whole) if whole is not None else None
+        if response_id is not None:
+            self._made(response_id)
 
     def _counts_work(self, usage: Usage | None) -> bool:
         """Whether the engine reports tokens that it worked on, so the answer is no empty one."""
@@ -241,14 +262,14 @@ class JsonRelay(Relay):
         generates = self._lease.ask.generates
         return (usage.completion_tokens if generates else usage.prompt_tokens) > 0
 
-    def _failure(self, body: bytes) -> BackendError | None:
+    def _failure(self, body: bytes, whole: Whole | None) -> BackendError | None:
         """The failure of the backend, if the answer tells one and not one of the request."""
         if self._head.status == 500:
             return diagnosis(body)
         # A stored answer is older than the present state of its backend.
-        if self._head.status == 200 and self._lease.ask.engine and self._dialect.aborted(body):
-            return AnswerAborted()
-        return None
+        if self._head.status != 200 or not self._lease.ask.engine or whole is None:
+            return None
+        return AnswerAborted() if self._dialect.aborted(whole) else None
 
 
 def _may_serve(head: ResponseHead, *, generates: bool) -> bool:
@@ -259,6 +280,9 @@ def _may_serve(head: ResponseHead, *, generates: bool) -> bool:
 
 
 def _is_json(body: bytes) -> bool:
+    """Whether it is any small JSON value."""
+    if len(body) > SMALL_BYTES:
+        return False
     try:
         _any.decode(body)
     except UNREADABLE:

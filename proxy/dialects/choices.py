@@ -26,6 +26,7 @@ from penstock.proxy.dialects.dialect import (
     status_of,
     usage_of,
 )
+from penstock.proxy.dialects.whole import Whole
 
 
 class _Choice(msgspec.Struct):
@@ -52,11 +53,6 @@ class _Said(msgspec.Struct):
     text: msgspec.Raw = msgspec.Raw()
 
 
-class _Whole(msgspec.Struct):
-    choices: list[_Said] | None = None
-    error: msgspec.Raw = msgspec.Raw()
-
-
 class _Error(msgspec.Struct):
     code: int = 500
 
@@ -64,13 +60,13 @@ class _Error(msgspec.Struct):
 _error = msgspec.json.Decoder(_Error)
 _large = msgspec.json.Decoder(_Large)
 _choices = msgspec.json.Decoder(list[_Choice] | None)
-_whole = msgspec.json.Decoder(_Whole)
+_said = msgspec.json.Decoder(list[_Said] | None)
 _chunk = msgspec.json.Decoder(_Chunk)
 _delta = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _ABORT: Final = b'"abort"'
 _FAILED: Final = re.compile(rb'data: ?\{"error"')
-# The most objects in a large chunk or answer. With more of them it counts as output.
+# The most objects and lists in a large chunk or answer. With more of them it counts as output.
 _OBJECTS_MAX: Final = 512
 _NOTHING: Final = frozenset({b'""', b"null"})
 
@@ -82,24 +78,24 @@ class Choices(Dialect):
     ordinary: ClassVar[bytes] = b'"finish_reason":null'
     has_end: ClassVar[bool] = True
 
-    def aborted(self, body: bytes) -> bool:
-        if _ABORT not in body:
+    def aborted(self, whole: Whole) -> bool:
+        choices = bytes(whole.choices)
+        if _ABORT not in choices:
             return False
         try:
-            chunk = _chunk_of(body)
+            ended = _choices_in(choices)
         except UNREADABLE:
             return False
-        return any(bytes(choice.finish_reason) == _ABORT for choice in chunk.choices or ())
+        return any(bytes(choice.finish_reason) == _ABORT for choice in ended or ())
 
-    def serves(self, body: bytes) -> bool:
+    def serves(self, whole: Whole) -> bool:
+        choices = bytes(whole.choices)
+        if bytes(whole.error) not in NOTHING or choices in NOTHING:
+            return False
         try:
-            if len(body) > LARGE_BYTES:
-                large = _large.decode(body)
-                return bytes(large.error) in NOTHING and bytes(large.choices) not in NOTHING
-            whole = _whole.decode(body)
+            return len(choices) > LARGE_BYTES or any(map(_says, _said.decode(choices) or ()))
         except UNREADABLE:
             return False
-        return bytes(whole.error) in NOTHING and any(map(_says, whole.choices or ()))
 
     def read(self, event: bytes) -> Event:
         data = payload(event)
@@ -130,15 +126,18 @@ class Choices(Dialect):
 
 
 def _chunk_of(data: bytes) -> _Chunk:
-    """Decode a chunk. A whole answer looks the same as far as it matters."""
     if len(data) <= LARGE_BYTES:
         return _chunk.decode(data)
     large = _large.decode(data)
-    choices = bytes(large.choices)
-    known = choices.count(b"{") <= _OBJECTS_MAX
-    return _Chunk(
-        _choices.decode(choices or b"null") if known else [_Choice()], large.usage, large.error
-    )
+    return _Chunk(_choices_in(bytes(large.choices)), large.usage, large.error)
+
+
+def _choices_in(choices: bytes) -> list[_Choice] | None:
+    """Decode the choices of a chunk or of a whole answer. With too many objects they are output."""
+    if choices.count(b"{") + choices.count(b"[") > _OBJECTS_MAX:
+        return [_Choice()]
+    decoded: list[_Choice] | None = _choices.decode(choices or b"null")
+    return decoded
 
 
 def _event_of(choices: list[_Choice], usage: Usage | None) -> Event:

@@ -7,6 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 import orjson
 
+from penstock.proxy.dialects.whole import Whole
 from penstock.proxy.errors.error import PenstockError
 
 
@@ -80,16 +81,8 @@ class _Counts(msgspec.Struct):
     input_tokens_details: _Details | None = None
 
 
-class _Whole(msgspec.Struct):
-    usage: msgspec.Raw = msgspec.Raw()
-    error: msgspec.Raw = msgspec.Raw()
-    object: msgspec.Raw = msgspec.Raw()
-
-
 NOTHING: Final = frozenset({b"", b'""', b"null", b"[]", b"{}"})
 _counts = msgspec.json.Decoder(_Counts)
-_whole = msgspec.json.Decoder(_Whole)
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw])
 
 
 class Dialect:
@@ -123,26 +116,15 @@ class Dialect:
         """The meaning of an event of which only the beginning is known."""
         return TOKEN
 
-    def usage(self, body: bytes) -> Usage | None:
+    def usage(self, whole: Whole) -> Usage | None:
         """The token counts of a whole JSON answer. None when it has none."""
-        try:
-            return usage_of(_whole.decode(body).usage)
-        except UNREADABLE:
-            return None
+        return usage_of(whole.usage)
 
-    def serves(self, body: bytes) -> bool:
+    def serves(self, whole: Whole) -> bool:
         """Whether a whole JSON answer without token counts holds anything that was asked for."""
-        try:
-            if len(body) <= LARGE_BYTES and not _members.decode(body):
-                return False
-            if body.lstrip().startswith(b"["):
-                return True
-            whole = _whole.decode(body)
-        except UNREADABLE:
-            return False
         return bytes(whole.error) in NOTHING and bytes(whole.object) != b'"error"'
 
-    def response_id(self, body: bytes) -> str | None:
+    def response_id(self, whole: Whole) -> str | None:
         """The id of the stored response, if a whole JSON answer is one. Otherwise None."""
         return None
 
@@ -150,7 +132,7 @@ class Dialect:
         """The id of the stored response, if only the beginning of the answer is known."""
         return None
 
-    def aborted(self, body: bytes) -> bool:
+    def aborted(self, whole: Whole) -> bool:
         """Whether a whole JSON answer says that the backend gave the request up."""
         return False
 

@@ -3,6 +3,7 @@
 import msgspec
 
 from penstock.proxy.dialects.dialect import TOKENS_MAX, UNREADABLE, Dialect, Usage
+from penstock.proxy.dialects.whole import Whole
 
 
 class _Units(msgspec.Struct):
@@ -14,19 +15,15 @@ class _Meta(msgspec.Struct):
     billed_units: _Units | None = None
 
 
-class _Whole(msgspec.Struct):
-    meta: _Meta | None = None
-
-
-_whole = msgspec.json.Decoder(_Whole)
+_meta = msgspec.json.Decoder(_Meta | None)
 
 
 class Embed(Dialect):
     """The embed API."""
 
-    def usage(self, body: bytes) -> Usage | None:
+    def usage(self, whole: Whole) -> Usage | None:
         try:
-            meta = _whole.decode(body).meta
+            meta = _meta.decode(bytes(whole.meta) or b"null")
         except UNREADABLE:
             return None
         units = meta.billed_units if meta is not None else None

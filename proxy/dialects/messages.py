@@ -25,6 +25,7 @@ from penstock.proxy.dialects.dialect import (
     says,
     usage_of,
 )
+from penstock.proxy.dialects.whole import Whole
 from penstock.proxy.errors.error import PenstockError
 
 
@@ -36,19 +37,9 @@ class _Typed(msgspec.Struct):
     type: str = ""
     usage: msgspec.Raw = msgspec.Raw()
     delta: _Stop | None = None
-    stop_reason: msgspec.Raw = msgspec.Raw()
 
 
-class _Whole(msgspec.Struct):
-    content: list[dict[str, msgspec.Raw]] | None = None
-
-
-class _Large(msgspec.Struct):
-    content: msgspec.Raw = msgspec.Raw()
-
-
-_large = msgspec.json.Decoder(_Large)
-_whole = msgspec.json.Decoder(_Whole)
+_blocks = msgspec.json.Decoder(list[dict[str, msgspec.Raw]] | None)
 _typed = msgspec.json.Decoder(_Typed)
 
 _TYPE_OF_STATUS: Final = {
@@ -97,24 +88,18 @@ class Messages(Dialect):
             return Event(Sign.ERROR)
         return QUIET if name == b"message_start" else TOKEN
 
-    def serves(self, body: bytes) -> bool:
+    def serves(self, whole: Whole) -> bool:
+        content = bytes(whole.content)
+        if content in NOTHING or len(content) > LARGE_BYTES:
+            return content not in NOTHING
         try:
-            if len(body) > LARGE_BYTES:
-                return bytes(_large.decode(body).content) not in NOTHING
-            blocks = _whole.decode(body).content
+            return any(says(block, "type") for block in _blocks.decode(content) or ())
         except UNREADABLE:
             return False
-        return any(says(block, "type") for block in blocks or ())
 
-    def aborted(self, body: bytes) -> bool:
+    def aborted(self, whole: Whole) -> bool:
         """vLLM gives a stop reason, unless neither the model nor the client caused the stop."""
-        if b'"stop_reason":"' in body:
-            return False
-        try:
-            typed = _typed.decode(body)
-        except UNREADABLE:
-            return False
-        return typed.type == "message" and bytes(typed.stop_reason) in (b"", b"null")
+        return bytes(whole.type) == b'"message"' and bytes(whole.stop_reason) in (b"", b"null")
 
     def error_body(self, error: PenstockError) -> bytes:
         kind = _TYPE_OF_STATUS.get(error.status)

@@ -22,6 +22,7 @@ from penstock.proxy.dialects.dialect import (
     payload,
     usage_of,
 )
+from penstock.proxy.dialects.whole import Whole
 from penstock.proxy.errors.error import PenstockError
 
 _PREAMBLE: Final = frozenset({"response.created", "response.in_progress", "response.queued"})
@@ -33,11 +34,8 @@ _FAILED: Final = frozenset({"error", "response.failed"})
 
 class _Response(msgspec.Struct):
     id: msgspec.Raw = msgspec.Raw()
-    object: msgspec.Raw = msgspec.Raw()
     status: msgspec.Raw = msgspec.Raw()
     usage: msgspec.Raw = msgspec.Raw()
-    error: msgspec.Raw = msgspec.Raw()
-    output: msgspec.Raw = msgspec.Raw()
 
 
 class _Typed(msgspec.Struct):
@@ -51,7 +49,6 @@ _ID: Final = re.compile(rb'"response": ?\{"id": ?"([A-Za-z0-9_\-]{1,128})"')
 _FIRST_ID: Final = re.compile(rb'\s*\{"id": ?"([A-Za-z0-9_\-]{1,128})"')
 
 _typed = msgspec.json.Decoder(_Typed)
-_response = msgspec.json.Decoder(_Response)
 _string = msgspec.json.Decoder(str)
 
 
@@ -75,7 +72,7 @@ class Responses(Dialect):
         usage = usage_of(typed.response.usage) if typed.response else None
         if typed.type in _PREAMBLE:
             if typed.type == "response.created" and typed.response:
-                return Event(Sign.QUIET, response_id=_id_of(typed.response))
+                return Event(Sign.QUIET, response_id=_id_in(typed.response.id))
             return QUIET
         if typed.type in _LAST:
             # A client's cancellation and its own limit are not failures.
@@ -96,33 +93,19 @@ class Responses(Dialect):
             return Event(Sign.DONE)
         return Event(Sign.ERROR) if kind in _FAILED else TOKEN
 
-    def serves(self, body: bytes) -> bool:
-        try:
-            whole = _response.decode(body)
-        except UNREADABLE:
-            return False
+    def serves(self, whole: Whole) -> bool:
         has_any = bytes(whole.output) not in NOTHING or bytes(whole.status) in _LATER
         return has_any and bytes(whole.error) in NOTHING
 
-    def response_id(self, body: bytes) -> str | None:
-        try:
-            response = _response.decode(body)
-        except UNREADABLE:
-            return None
-        return _id_of(response) if bytes(response.object) == b'"response"' else None
+    def response_id(self, whole: Whole) -> str | None:
+        return _id_in(whole.id) if bytes(whole.object) == b'"response"' else None
 
     def id_at_beginning(self, beginning: bytes) -> str | None:
         match = _FIRST_ID.match(beginning)
         return match[1].decode("ascii") if match else None
 
-    def aborted(self, body: bytes) -> bool:
+    def aborted(self, whole: Whole) -> bool:
         """vLLM calls an answer that it gave up "completed". Only one without a token shows it."""
-        if b'"output_tokens":0' not in body:
-            return False
-        try:
-            whole = _response.decode(body)
-        except UNREADABLE:
-            return False
         usage = usage_of(whole.usage)
         return bytes(whole.status) == b'"completed"' and usage is not None and usage[1] == 0
 
@@ -147,8 +130,8 @@ def _named_within(beginning: bytes) -> bytes:
     return match[1] if match else b""
 
 
-def _id_of(response: _Response) -> str | None:
+def _id_in(raw: msgspec.Raw) -> str | None:
     try:
-        return _string.decode(response.id)
+        return _string.decode(raw)
     except UNREADABLE:
         return None  # of an odd type, or missing

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from penstock.proxy.dialects.choices import Choices
 from penstock.proxy.dialects.dialect import Dialect
+from penstock.proxy.dialects.whole import Whole
 
 
 class Transcripts(Choices):
@@ -16,5 +17,5 @@ class Transcripts(Choices):
     asks_usage: ClassVar[bool] = False
     ordinary: ClassVar[bytes] = b""
 
-    def serves(self, body: bytes) -> bool:
-        return Dialect.serves(self, body)  # an empty text is valid: nobody may speak
+    def serves(self, whole: Whole) -> bool:
+        return Dialect.serves(self, whole)  # an empty text is valid: nobody may speak

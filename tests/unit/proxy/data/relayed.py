@@ -5,6 +5,7 @@ from time import monotonic
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
+from penstock.balancing.outline import finished
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.relay import JsonRelay, Passage, Relay
@@ -76,6 +77,7 @@ class Request:
             ended=self.ends.append,
             begun=self._begun,
             made=self.made.append,
+            in_turns=finished,
         )
         if b"event-stream" in head:
             self.relay = EventRelay(

@@ -247,3 +247,45 @@ def test_time_in_which_the_process_did_not_run_counts_for_nobody() -> None:
         assert play.happened() == []
         play.passes(0.6)
         assert play.happened() == ["b1 dropped", "b1 failed: timeout", *ELSEWHERE]
+
+
+def sends_large(play: Play, choice: bytes) -> None:
+    """The first backend sends a plain answer in short reads, all in this turn."""
+    body = b'{"choices":[%b],"pad":[%b{}]}' % (choice, b"{}," * 40_000)
+    data = plain("200 OK", body)
+    for at in range(0, len(data), 2_000):
+        play["b1"].protocol.data_received(data[at : at + 2_000])
+
+
+def test_the_end_of_a_large_plain_answer_is_read_in_turns() -> None:
+    with contextlib.closing(Play(backends=1)) as play:
+        play.client.sends(chat(stream=False))
+        assert play.happened() == ["b1 dialed", "b1 got POST"]
+        sends_large(play, b'{"text":"a"}')
+        assert play.happened() == []
+        play.passes(1)
+        got = play.happened()
+        assert (got[0], got[-1]) == ("client got 200, a", "counted 200 b1")
+        play.client.sends(chat())
+        assert play.happened() == ["b1 got POST"]
+
+
+def test_a_client_that_leaves_meanwhile_leaves_the_connection() -> None:
+    with contextlib.closing(Play(backends=1)) as play:
+        play.client.sends(chat(stream=False))
+        assert play.happened() == ["b1 dialed", "b1 got POST"]
+        sends_large(play, b'{"text":"a"}')
+        play.client.closes()
+        assert play.happened() == ["client dropped", "counted 499 b1"]
+        play.passes(1)
+        play.client = play.connects()
+        play.client.sends(chat(stream=False))
+        assert play.happened() == ["b1 got POST"]
+
+
+def test_a_large_plain_answer_that_was_given_up_is_tried_elsewhere(play: Play) -> None:
+    play.client.sends(chat(stream=False))
+    assert play.happened() == ["b1 dialed", "b1 got POST"]
+    sends_large(play, b'{"text":"a","finish_reason":"abort"}')
+    play.turns()
+    assert play.happened() == ["b1 failed: aborted", *ELSEWHERE]

@@ -5,7 +5,9 @@ import pytest
 from penstock.balancing.outline import finished
 from penstock.proxy.data.endpoints import Paths
 from penstock.proxy.data.invocations import invoked_path
-from penstock.proxy.dialects import CHAT, POOLING
+from penstock.proxy.dialects import POOLING, Dialect
+from penstock.proxy.dialects.dialect import Usage
+from penstock.proxy.dialects.whole import whole_of
 
 
 @pytest.mark.parametrize(
@@ -58,13 +60,19 @@ def test_embed_tells_its_tokens_as_units() -> None:
     endpoint = Paths().find(b"POST", b"/v2/embed")
     assert endpoint is not None
     units = b'{"id":"embd-1","meta":{"api_version":{"version":"2"},"billed_units":%b}}'
-    told = endpoint.dialect.usage(units % b'{"input_tokens":9,"image_tokens":3}')
-    assert told == (12, 0, None)
+
+    def told(dialect: Dialect, body: bytes) -> Usage | None:
+        whole = whole_of(body)
+        assert whole is not None
+        return dialect.usage(whole)
+
+    embed = endpoint.dialect
+    assert told(embed, units % b'{"input_tokens":9,"image_tokens":3}') == (12, 0, None)
     for odd in (b"null", b"{}", b'{"input_tokens":-1}', b'{"input_tokens":"9"}', b"9"):
-        assert endpoint.dialect.usage(units % odd) is None
-    assert endpoint.dialect.usage(b'{"usage":{"prompt_tokens":4}}') is None
+        assert told(embed, units % odd) is None
+    assert told(embed, b'{"usage":{"prompt_tokens":4}}') is None
     # What only embed tells so is nothing elsewhere.
-    assert POOLING.usage(units % b'{"input_tokens":9}') is CHAT.usage(b"{}") is None
+    assert told(POOLING, units % b'{"input_tokens":9}') is None
 
 
 @pytest.mark.parametrize(

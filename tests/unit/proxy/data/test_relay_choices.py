@@ -5,6 +5,7 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from penstock.proxy.dialects.dialect import Usage
+from penstock.proxy.dialects.whole import whole_of
 from penstock.proxy.errors.stream import StreamBroken
 from tests.unit.proxy.data.relayed import DONE, ERROR, USAGE, Request, chat
 
@@ -73,7 +74,8 @@ def test_streams_of_several_choices_are_recognised_and_not_parsed() -> None:
     ],
 )
 def test_counts_that_no_request_has_are_none(counts: bytes) -> None:
-    whole = b'{"usage":{%b}}' % counts
+    whole = whole_of(b'{"usage":{%b}}' % counts)
+    assert whole is not None
     for dialect in (CHAT, COMPLETIONS, MESSAGES, RESPONSES):
         assert dialect.usage(whole) is None
     event = b'data: {"choices":[],"usage":{%b}}\n\n' % counts
@@ -84,7 +86,8 @@ def test_counts_that_no_request_has_are_none(counts: bytes) -> None:
 
 
 def test_counts_of_the_largest_request_are_read() -> None:
-    whole = b'{"usage":{"prompt_tokens":1073741824,"completion_tokens":0}}'
+    whole = whole_of(b'{"usage":{"prompt_tokens":1073741824,"completion_tokens":0}}')
+    assert whole is not None
     assert CHAT.usage(whole) == Usage(1_073_741_824, 0)
 
 

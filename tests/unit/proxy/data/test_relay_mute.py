@@ -6,6 +6,7 @@ from collections.abc import Callable
 import orjson
 import pytest
 
+from penstock.balancing.outline import finished
 from penstock.proxy.data.event_relay import HELD_EVENTS_MAX, QUIET_BYTES_MAX
 from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
 from penstock.proxy.dialects import (
@@ -18,6 +19,7 @@ from penstock.proxy.dialects import (
     Dialect,
 )
 from penstock.proxy.dialects.dialect import Sign
+from penstock.proxy.dialects.whole import Whole, reading_whole
 from penstock.proxy.errors.backend import AnswerMute
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.json_end import JsonEnd
@@ -120,14 +122,21 @@ def held_bytes(call: Callable[[], object]) -> int:
 )
 def test_a_great_many_members_are_not_taken_apart(dialect: Dialect, body: bytes) -> None:
     event = body + b"\n" if body.startswith(b"data:") else b"data: " + body + b"\n\n"
-    for read in (
-        lambda: dialect.read(event),
-        lambda: dialect.aborted(body),
-        lambda: dialect.usage(body),
-        lambda: dialect.serves(body),
-        lambda: dialect.response_id(body),
-    ):
-        assert held_bytes(read) < 3.5 * MIB  # copies, and no objects
+
+    def read_whole() -> None:
+        whole = finished(reading_whole(body))
+        if whole is not None:
+            for read in (dialect.aborted, dialect.usage, dialect.serves, dialect.response_id):
+                read(whole)
+
+    for call in (lambda: dialect.read(event), read_whole):
+        assert held_bytes(call) < 3.5 * MIB  # copies, and no objects
+
+
+def told(answer: object) -> Whole:
+    whole = finished(reading_whole(orjson.dumps(answer)))
+    assert whole is not None
+    return whole
 
 
 def test_what_is_large_is_told_all_the_same() -> None:
@@ -146,15 +155,15 @@ def test_what_is_large_is_told_all_the_same() -> None:
     assert (event.sign, event.status) == (Sign.ERROR, 503)
     assert CHAT.read(chat(large.encode(), b'"abort"')).sign is Sign.ABORT
     aborted = {"choices": [{"message": {"content": large}, "finish_reason": "abort"}]}
-    assert CHAT.aborted(orjson.dumps(aborted))
+    assert CHAT.aborted(told(aborted))
     for dialect, said, nothing in (
         (CHAT, {"choices": [{"message": {"content": large}}]}, {"choices": [], "pad": large}),
         (MESSAGES, {"content": [{"text": large}]}, {"content": [], "pad": large}),
         (POOLING, {"data": [large]}, {"error": large}),
         (POOLING, [large], {"object": "error", "message": large}),
     ):
-        assert dialect.serves(orjson.dumps(said))
-        assert not dialect.serves(orjson.dumps(nothing))
+        assert dialect.serves(told(said))
+        assert not dialect.serves(told(nothing))
 
 
 @pytest.mark.parametrize("piece", [b"[]", b'\\"', b"\\\\", b"{["])
