@@ -25,6 +25,7 @@ from penstock.proxy.admin.server import Admin
 from penstock.proxy.admin.visitors import BACKLOG as VISITORS_BACKLOG
 from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.configuration import Configuration, configure, draft
+from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.port import client_of
 from penstock.proxy.errors.backend import (
@@ -41,7 +42,7 @@ from penstock.proxy.process import descriptors, heap
 from penstock.proxy.process.drain import drain
 from penstock.proxy.process.inherited import inherited
 from penstock.proxy.process.notify import notify
-from penstock.proxy.process.pressure import Pressure, group_limit_bytes
+from penstock.proxy.process.pressure import Pressure, group_limit_bytes, resident_bytes
 from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import Source
@@ -112,7 +113,7 @@ class App:
             rng=rng,
             metrics=metrics,
             on_failure=self._failed,
-            group_memory_bytes=group_limit_bytes(),
+            memory=Memory(group_limit_bytes(), resident_bytes()),
         )
         self.monitor = Monitor(rng)
         self._pulse = Pulse(loop, self._slept, self._worked)
@@ -165,6 +166,7 @@ class App:
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain. A second one ends it. SIGHUP reloads."""
         self._tell_of_descriptors()
+        self.plane.memory.warn(self.plane.limits.body_bytes)
         await self._stop.wait()
         notify("STOPPING=1", "STATUS=draining")
         assert self._server is not None
@@ -250,6 +252,7 @@ class App:
             with contextlib.suppress(OSError):  # too few for one client: keep the old number
                 self._fit_clients()
             self._tell_of_descriptors()
+            self.plane.memory.warn(settings.limits.body_bytes)
         self.monitor.use(
             configuration.fleet,
             settings.health,

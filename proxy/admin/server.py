@@ -133,7 +133,8 @@ class Admin:
         return _json({"status": "ok"})
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        # Also ready when all backends are down: restarting the proxy would not help.
+        # Also ready when all backends are down: restarting the proxy would not help. Not ready
+        # when its memory limit is so small that it can never serve.
         state = self._state()
         return _json({"status": "ok"}) if state == "ready" else _json({"status": state}, 503)
 
@@ -150,6 +151,8 @@ class Admin:
     def _state(self) -> str:
         if self._plane.draining:
             return "draining"
+        if not self._plane.memory.suffices:
+            return "memory"
         return "ready" if self._monitor.started.is_set() else "starting"
 
     async def _metrics(self, request: web.Request) -> web.Response:

@@ -35,7 +35,7 @@ def status(parsed: argparse.Namespace) -> int:
                 [table(backends), *ejected_of(backends), *set_aside(backends), *told_of(proxy)]
             )
         )
-    if proxy["state"] == "draining":
+    if proxy["state"] in ("draining", "memory"):
         return 1
     return 0 if any(backend["can_serve"] for backend in backends) else 1
 
@@ -80,6 +80,8 @@ def told_of(proxy: Mapping[str, Any]) -> list[str]:
         lines.append("This proxy is draining: it is not ready, and will soon refuse new requests.")
     if proxy["state"] == "starting":
         lines.append("This proxy is starting: it has not probed every backend yet.")
+    if proxy["state"] == "memory":
+        lines.append("This proxy refuses every request: its memory limit is too small for it.")
     if proxy["reload_failed"]:
         lines.append("The last reload failed; the previous configuration is still in use:")
         lines += [f"  {line}" for line in proxy["reload_failed"]]

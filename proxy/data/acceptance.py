@@ -25,7 +25,7 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
     _identify(plane, head, client)
     if path in WEBSOCKET_PATHS:
         raise UpgradeRequired
-    limit_bytes = plane.limits.body_bytes
+    limit_bytes = plane.body_bytes_max
     if head.length is not None and head.length > limit_bytes:
         raise BodyTooLarge(limit_bytes)
     if is_answered_here(head.method, path):

@@ -20,6 +20,7 @@ from penstock.proxy.data.patience import hint_of
 from penstock.proxy.data.relay import JsonRelay, Passage, Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.backend import (
+    AnswerCut,
     BackendBusy,
     BackendError,
     BackendGone,
@@ -332,7 +333,7 @@ class Attempt:
         """When to look at it again, at the latest."""
         if self._connection is None:
             return inf  # dialing has its own time
-        if self.relay is not None and self.relay.committed:
+        if self.relay is not None and self.relay.flows:
             return self._silent_at_s(self.relay, now_s)
         # After idle_s there may be a first token, and then silence counts.
         return min(self._first_byte_by_s, now_s + self._request.timeouts.idle_s)
@@ -342,14 +343,14 @@ class Attempt:
         relay = self.relay
         if self._connection is None:
             return
-        if relay is None or not relay.committed:
+        if relay is None or not relay.flows:
             if now_s >= self._first_byte_by_s:
                 self._end(BackendTimeout())
         elif now_s >= self._silent_at_s(relay, now_s):
             if relay.over:
                 relay.end()
             else:
-                self._end(StreamBroken("idle"))
+                self._end(StreamBroken("idle") if relay.committed else AnswerCut())
 
     def give_up(self, error: BackendError) -> None:
         """The time of its request is over."""

@@ -215,7 +215,7 @@ class ClientConnection(EndingConnection):
         if head.length == 0:
             self._request_complete(b"")
             return
-        self._body_limit_bytes = self._plane.limits.body_bytes
+        self._body_limit_bytes = self._plane.body_bytes_max
         if head.length is not None and len(self._buffer) >= head.length:  # all of it is here
             body = self._buffer[: head.length]
             self._buffer = self._buffer[head.length :]

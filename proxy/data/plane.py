@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 from time import monotonic
-from typing import Final
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend
 from penstock.balancing.deaths import Deaths
 from penstock.balancing.gate import Gate
+from penstock.balancing.kept_answers import KeptRoom
 from penstock.balancing.output_length import OutputLength
 from penstock.balancing.poison import Poison
 from penstock.balancing.tokens import TokenEstimator
@@ -20,6 +20,7 @@ from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
 from penstock.proxy.data.long_heads import LongHeads
 from penstock.proxy.data.many_chunks import ChunkReads
+from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.overload import Overload
 from penstock.proxy.data.refusals import Refusals
 from penstock.proxy.data.room import Bodies
@@ -31,11 +32,7 @@ from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.wire.long_reads import TURN_S
 from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.rota import Rota
-from penstock.proxy.wire.waiting import NO_LIMIT, Waiting
-
-# Bodies, waiting reads and unread answers may have one of so many parts of the memory each. They
-# can fill it in less time than it takes to notice. While a body is read there is a copy of it.
-PARTS: Final = 4
+from penstock.proxy.wire.waiting import Waiting
 
 
 def _nothing(backend: Backend, error: BackendError, cause: Cause) -> None:
@@ -54,11 +51,11 @@ class DataPlane:
         metrics: Metrics,
         on_failure: Callable[[Backend, BackendError, Cause], None] = _nothing,
         now: Callable[[], float] = monotonic,
-        group_memory_bytes: int = 0,
+        memory: Memory | None = None,
     ) -> None:
-        """`group_memory_bytes`: the memory limit of the control group. 0 if there is none."""
+        """`memory`: what the process may have. None: no limit."""
         self.loop = loop
-        self._group_memory_bytes = group_memory_bytes
+        self.memory = memory or Memory()
         self.now = now
         self.rng = rng
         self.metrics = metrics
@@ -79,6 +76,7 @@ class DataPlane:
         self.clients = Clients(now)
         self.bodies = Bodies(now)
         self.unread = Unread(now)
+        self.kept = KeptRoom()
         self.long_heads = LongHeads(now)
         self.overload = Overload()
         self.refusals = Refusals(self.overload, metrics, rng, now)
@@ -112,10 +110,12 @@ class DataPlane:
         self.refusals.probe_interval_s = settings.health.interval_s
 
     def _share_memory(self) -> None:
-        """Set the limits that depend on the memory. One body of the allowed size always fits."""
-        limits = self.limits
-        self.memory_bytes = limits.memory_bytes or self._group_memory_bytes  # 0: no limit
-        memory_bytes = self.memory_bytes or NO_LIMIT
-        part_bytes = memory_bytes // PARTS
-        self.bodies_bytes = min(limits.bodies_bytes, max(limits.body_bytes, part_bytes))
-        self.waiting.limit_bytes = self.unread.limit_bytes = part_bytes
+        """Set the limits that depend on the memory."""
+        limits, memory = self.limits, self.memory
+        memory.use(limits.memory_bytes)
+        part_bytes = memory.part_bytes
+        self.bodies_bytes = min(limits.bodies_bytes, part_bytes)
+        self.body_bytes_max = min(limits.body_bytes, self.bodies_bytes)
+        self.waiting.limit_bytes = self.unread.limit_bytes = self.kept.limit_bytes = part_bytes
+        for backend in self.fleet.backends:
+            backend.kept.room = self.kept

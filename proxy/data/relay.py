@@ -126,6 +126,11 @@ class Relay:
         self._report(StreamBroken(error.reason, error) if self.committed else error)
 
     @property
+    def flows(self) -> bool:
+        """Whether more of the answer must come within `idle_s`."""
+        return self.committed
+
+    @property
     def over(self) -> bool:
         """Whether the answer has said that it is whole, though its framing has not ended."""
         return False
@@ -191,6 +196,10 @@ class JsonRelay(Relay):
             return
         if size_bytes > WHOLE_BYTES_MAX or not self._lease.keep(kept_bytes):
             self._begin_early()
+
+    @property
+    def flows(self) -> bool:
+        return self._size_bytes > 0
 
     def _begin_early(self) -> None:
         """Begin to pass on an answer that is too large to hold.

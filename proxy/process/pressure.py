@@ -66,7 +66,7 @@ class Pressure:
             trim()
 
     def _over_bytes(self) -> int:
-        limit_bytes = self._plane.memory_bytes
+        limit_bytes = self._plane.memory.limit_bytes
         held_bytes = self._resident() if limit_bytes else 0
         return self._plane.overload.over_bytes(held_bytes, limit_bytes)
 
@@ -80,7 +80,7 @@ class Pressure:
         if now_s - self._counted_s >= COUNT_TASKS_S:
             self._counted_s = now_s
             metrics.tasks = len(asyncio.all_tasks())
-        limit_bytes = plane.memory_bytes
+        limit_bytes = plane.memory.limit_bytes
         held_bytes = self._resident() if limit_bytes else 0
         lasted_s = overload.lasted_s(now_s)
         if overload.observe(now_s, PERIOD_S, late_s, worked_s, held_bytes, limit_bytes):

@@ -141,9 +141,11 @@ async def test_short_of_memory_new_requests_are_shed_by_their_head(
     models = request(method=b"GET", path=b"/v1/models", body=None)
     assert (await asked(penstock, models)).status == 200
     async with aiohttp.ClientSession() as session:
-        for path in ("/livez", "/readyz"):
-            async with session.get(penstock.admin_url + path) as answer:
-                assert answer.status == 200
+        async with session.get(penstock.admin_url + "/livez") as answer:
+            assert answer.status == 200
+        async with session.get(penstock.admin_url + "/readyz") as answer:  # it can never serve
+            assert (answer.status, await answer.json()) == (503, {"status": "memory"})
+    assert any(b"the memory limit is too small" in each for each in penstock.log)
     assert not any(each.method == "POST" and b"canary" in each.body for each in server.seen)
     metrics = await penstock.metrics()
     assert 'penstock_shed_total{priority="0",reason="memory"} 2.0' in metrics
@@ -157,7 +159,7 @@ async def test_memory_that_is_given_back_opens_the_door_again(
     """Bodies on their way fill it; they are refused too, and once they are gone it is as before."""
     servers = await simulate()
     idle_bytes = (await serve(servers)).resident_bytes
-    limit_bytes = (idle_bytes + 60 * MIB) * 10 // 9
+    limit_bytes = (idle_bytes + 170 * MIB) * 10 // 9
     limits = {"memory_bytes": limit_bytes, "body_bytes": 32 * MIB}
     penstock = await serve(servers, limits=limits)
     piece = b"x" * (64 * 1024)
@@ -173,6 +175,11 @@ async def test_memory_that_is_given_back_opens_the_door_again(
     done, _ = await asyncio.wait(refused, timeout=10, return_when=asyncio.FIRST_COMPLETED)
     assert_shed(next(iter(done)).result())
     assert penstock.resident_bytes < limit_bytes
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(penstock.admin_url + "/readyz") as readiness,
+    ):
+        assert readiness.status == 200
     for client in clients:
         client.close()
     for task in refused:

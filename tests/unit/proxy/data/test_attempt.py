@@ -289,3 +289,15 @@ def test_a_large_plain_answer_that_was_given_up_is_tried_elsewhere(play: Play) -
     sends_large(play, b'{"text":"a","finish_reason":"abort"}')
     play.turns()
     assert play.happened() == ["b1 failed: aborted", *ELSEWHERE]
+
+
+def test_a_plain_answer_that_falls_silent_amid_its_body() -> None:
+    with contextlib.closing(Play(timeouts={"idle_s": 10})) as play:
+        play.client.sends(chat(stream=False))
+        assert play.happened() == ["b1 dialed", "b1 got POST"]
+        play.passes(30)  # it may take its time until it begins
+        play["b1"].sends(plain("200 OK", b'{"choices":[{"text":"a"}]}')[:-5])
+        play.passes(9.9)
+        assert play.happened() == []
+        play.passes(0.2)
+        assert play.happened() == ["b1 dropped", "b1 failed: cut", *ELSEWHERE]

@@ -1,0 +1,68 @@
+"""How the memory of the process is shared by what can fill it quickly.
+
+The memory in use is measured four times a second. In less time clients and backends can fill it, so
+each kind of what they fill it with has a limit of its own. The limits follow from the memory that
+the process may have and what it takes without clients.
+"""
+
+import logging
+from typing import Final
+
+from penstock.proxy.data.overload import MEMORY_SHARE
+from penstock.proxy.wire.waiting import NO_LIMIT
+
+logger = logging.getLogger(__name__)
+
+# Two parts for bodies, because there is a copy of a body while it is read; one each for waiting
+# reads, unread answers and held answers.
+PARTS: Final = 5
+PART_BYTES_MIN: Final = 1_048_576
+_MIB: Final = 1_048_576
+
+
+class Memory:
+    """The memory that the process may have. `limit_bytes` is 0 when it has no limit."""
+
+    def __init__(self, group_bytes: int = 0, resting_bytes: int = 0) -> None:
+        """`group_bytes`: the limit of the control group, or 0. `resting_bytes`: in use at start."""
+        self._group_bytes = group_bytes
+        self._resting_bytes = resting_bytes
+        self.limit_bytes = group_bytes
+
+    def use(self, limit_bytes: int | None) -> None:
+        """Use the limit of the configuration, if it gives one."""
+        self.limit_bytes = limit_bytes or self._group_bytes
+
+    @property
+    def part_bytes(self) -> int:
+        """The most that one kind may take."""
+        if not self.limit_bytes:
+            return NO_LIMIT
+        free_bytes = int(MEMORY_SHARE * self.limit_bytes) - self._resting_bytes
+        return max(PART_BYTES_MIN, free_bytes // PARTS)
+
+    @property
+    def suffices(self) -> bool:
+        """Whether requests can be served at all."""
+        return not self.limit_bytes or self._resting_bytes <= MEMORY_SHARE * self.limit_bytes
+
+    def warn(self, body_bytes: int) -> None:
+        """Log what does not fit. `body_bytes`: the largest body that the configuration allows."""
+        resting_mib = self._resting_bytes / _MIB
+        limit_mib = self.limit_bytes / _MIB
+        if not self.suffices:
+            logger.error(
+                "the memory limit is too small, every request will be refused: it is %.0f MiB, and"
+                " penstock takes %.0f MiB without clients; give it %.0f MiB or more",
+                limit_mib,
+                resting_mib,
+                2 * resting_mib,
+            )
+        elif body_bytes > self.part_bytes:
+            logger.warning(
+                "bodies above %.0f MiB will be refused, though limits.body_bytes allows %.0f MiB:"
+                " the memory limit of %.0f MiB leaves no more; raise it or lower limits.body_bytes",
+                self.part_bytes / _MIB,
+                body_bytes / _MIB,
+                limit_mib,
+            )
