@@ -70,6 +70,10 @@ def _nobody(error: BackendError | None) -> None:
     """The receiver after a relay has reported: it reports once."""
 
 
+def _no_turns(steps: Steps[None]) -> None:
+    """Takes the place of a relay's turns after it has reported."""
+
+
 class Relay:
     """Passes an answer on as it comes. The base of the other relays."""
 
@@ -263,6 +267,10 @@ class JsonRelay(Relay):
         response_id = self._dialect.response_id(whole) if whole is not None else None
         if response_id is not None:
             self._made(response_id)
+
+    def _report(self, error: BackendError | None) -> None:
+        self._in_turns = _no_turns  # a reference to the attempt, too
+        super()._report(error)
 
     def _counts_work(self, usage: Usage | None) -> bool:
         """Whether the engine reports tokens that it worked on, so the answer is no empty one."""

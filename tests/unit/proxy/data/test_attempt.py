@@ -1,9 +1,12 @@
 """Transcripts of one attempt: when it dials, how long it waits for what, and when it ends."""
 
 import contextlib
+import gc
 
 import pytest
 
+from penstock.proxy.data.attempt import Attempt
+from penstock.proxy.data.relay import JsonRelay
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
 
 ELSEWHERE = ["b2 dialed", "b2 got POST"]
@@ -301,3 +304,21 @@ def test_a_plain_answer_that_falls_silent_amid_its_body() -> None:
         assert play.happened() == []
         play.passes(0.2)
         assert play.happened() == ["b1 dropped", "b1 failed: cut", *ELSEWHERE]
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_a_plain_answer_leaves_nothing_to_the_collector(large: bool) -> None:
+    with contextlib.closing(Play(backends=1)) as play:
+        gc.collect()
+        gc.disable()
+        try:
+            play.client.sends(chat(stream=False))
+            if large:
+                sends_large(play, b'{"text":"a"}')
+            else:
+                play["b1"].sends(plain("200 OK", b'{"choices":[{"text":"a"}]}'))
+            play.passes(1)
+            assert play.happened()[-1] == "counted 200 b1"
+            assert not [each for each in gc.get_objects() if isinstance(each, JsonRelay | Attempt)]
+        finally:
+            gc.enable()
