@@ -27,6 +27,10 @@ PACE_S: Final = 8.0
 # The pace, in bytes per second, that keeps an answer. What a client read faster than this does not
 # save it once it stops.
 PACE_MAX: Final = 65_536.0
+# Whoever did not take an answer, so that it was given up, has no credit for a new one for so long.
+# Otherwise somebody who asks again and again would always look better than a slow reader.
+SHUNNED_S: Final = 60.0
+SHUNNED_MAX: Final = 4_096
 # The least time between two looks at all answers. One look at 10,000 takes some milliseconds.
 LOOK_S_PER_ANSWER: Final = 0.25 / 10_000
 
@@ -50,9 +54,10 @@ class _Answer:
         transport: asyncio.Transport,
         kernel_bytes: int,
         behind_bytes: int,
-        pace: float,
+        pace: float | None,
         now_s: float,
     ) -> None:
+        """`pace`: its client's pace before, 0 if it had none, None if it gets no credit."""
         self.transport = transport
         self._unsent_bytes = transport.get_write_buffer_size()
         self._kernel_bytes = kernel_bytes
@@ -60,7 +65,9 @@ class _Answer:
         self.counted_bytes = self._unsent_bytes + behind_bytes
         self._since_s = now_s
         self._credit_bytes, self._credit_s = float(NEW_BYTES), NEW_S
-        if pace:
+        if pace is None:
+            self._credit_bytes = 0.0
+        elif pace:
             self._credit_bytes, self._credit_s = PACE_S * pace, PACE_S
 
     @property
@@ -88,7 +95,15 @@ class Unread:
     When they exceed `limit_bytes` together, some are given up.
     """
 
-    __slots__ = ("_answers", "_clock", "_held_bytes", "_kernel", "_looked_s", "limit_bytes")
+    __slots__ = (
+        "_answers",
+        "_clock",
+        "_held_bytes",
+        "_kernel",
+        "_looked_s",
+        "_shunned",
+        "limit_bytes",
+    )
 
     def __init__(
         self,
@@ -102,6 +117,7 @@ class Unread:
         self._answers: dict[Client, _Answer] = {}
         self._held_bytes = 0
         self._looked_s = float("-inf")
+        self._shunned: dict[str, float] = {}  # until when, by holder, oldest first
 
     def add(self, client: Client, transport: asyncio.Transport, behind_bytes: int = 0) -> None:
         """Count an answer that its client does not take as fast as it comes.
@@ -110,7 +126,8 @@ class Unread:
         """
         self.done(client)
         now_s = self._clock()
-        answer = _Answer(transport, self._kernel(transport), behind_bytes, client.pace, now_s)
+        pace = client.pace or (None if self._shunned.get(client.holder, 0.0) > now_s else 0.0)
+        answer = _Answer(transport, self._kernel(transport), behind_bytes, pace, now_s)
         self._answers[client] = answer
         self._held_bytes += answer.counted_bytes
         rest_s = LOOK_S_PER_ANSWER * len(self._answers)
@@ -148,4 +165,12 @@ class Unread:
                 return
             over_bytes -= answers[client].held_bytes
             self.done(client)
+            self._shun(client.holder, now_s)
             client.give_way()
+
+    def _shun(self, holder: str, now_s: float) -> None:
+        shunned = self._shunned
+        shunned.pop(holder, None)
+        shunned[holder] = now_s + SHUNNED_S
+        if len(shunned) > SHUNNED_MAX:
+            del shunned[next(iter(shunned))]

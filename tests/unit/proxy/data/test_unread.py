@@ -1,12 +1,13 @@
 """Whose unread answer is given up when they take too much memory, and whose is not."""
 
 import asyncio
+from itertools import count
 from typing import cast
 
 import pytest
 
 from penstock.proxy.data.client import Client
-from penstock.proxy.data.unread import CLEARED, Unread
+from penstock.proxy.data.unread import CLEARED, SHUNNED_S, Unread
 
 MB = 1_000_000
 
@@ -14,8 +15,11 @@ MB = 1_000_000
 class Taker:
     """A client, and the transport that holds what it was not sent."""
 
-    def __init__(self, table: "Table", unsent_bytes: int, kernel_bytes: int) -> None:
+    def __init__(
+        self, table: "Table", unsent_bytes: int, kernel_bytes: int, holder: str = ""
+    ) -> None:
         self._table = table
+        self.holder = holder or f"holder {next(table.numbers)}"
         self.unsent_bytes = unsent_bytes
         self.kernel_bytes = kernel_bytes
         self.pace = 0.0
@@ -37,11 +41,12 @@ class Taker:
 class Table:
     def __init__(self, limit_bytes: int) -> None:
         self.now_s = 1_000.0
+        self.numbers = count()
         self.unread = Unread(lambda: self.now_s, lambda each: cast(Taker, each).kernel_bytes)
         self.unread.limit_bytes = limit_bytes
 
-    def add(self, count: int, unsent_bytes: int = MB, kernel_bytes: int = 0) -> list[Taker]:
-        return [Taker(self, unsent_bytes, kernel_bytes) for _ in range(count)]
+    def add(self, number: int, unsent_bytes: int = MB, kernel_bytes: int = 0) -> list[Taker]:
+        return [Taker(self, unsent_bytes, kernel_bytes) for _ in range(number)]
 
 
 def gone(takers: list[Taker]) -> int:
@@ -128,6 +133,46 @@ def test_what_was_taken_meanwhile_holds_no_room() -> None:
     table.now_s += 1.0
     newcomers += table.add(16)
     assert (gone(readers), gone(newcomers)) == (0, 1)
+
+
+def test_whoever_asks_again_after_it_took_nothing_goes_before_a_newcomer() -> None:
+    """A hundred addresses ask ten times a second. TCP tells of readers in steps of 64 KB."""
+    table = Table(24 * MB)
+    flood = {number: Taker(table, MB, 0, f"10.0.0.{number}") for number in range(100)}
+    table.now_s += 1.0
+    readers: list[Taker] = []
+    for tenth in range(1, 100):
+        table.now_s += 0.1
+        for number, each in flood.items():
+            if each.gone:
+                flood[number] = Taker(table, MB, 0, each.holder)
+        if tenth in (20, 40):
+            readers += table.add(2)
+        if tenth % 8 == 0:
+            for each in readers:
+                each.unsent_bytes -= 65_536  # 80 KB/s
+    assert (gone(readers), len(readers)) == (0, 4)
+
+
+def test_it_is_forgiven_after_a_while() -> None:
+    table = Table(2 * MB)
+    for later_s, lost in ((SHUNNED_S - 1, "again"), (SHUNNED_S + 1, "new")):
+        stalled = [Taker(table, MB, 0, "again") for _ in range(3)]
+        table.unread.clear(2 * MB)
+        assert gone(stalled) == 3
+        table.now_s += later_s
+        new = Taker(table, MB, 0, "new")
+        table.now_s += 0.1
+        again = Taker(table, MB, 0, "again")
+        table.now_s += 0.1
+        table.unread.clear(MB)
+        assert {"again": again.gone, "new": new.gone} == {
+            "again": lost == "again",
+            "new": lost == "new",
+        }
+        table.unread.done(new.client)
+        table.unread.done(again.client)
+        table.now_s += 2 * SHUNNED_S
 
 
 def test_closing_frees_only_what_is_still_there() -> None:
