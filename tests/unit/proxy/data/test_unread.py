@@ -142,8 +142,8 @@ def test_whoever_asks_again_after_it_took_nothing_goes_before_a_newcomer() -> No
     table.now_s += 1.0
     readers: list[Taker] = []
     for tenth in range(1, 100):
-        table.now_s += 0.1
         for number, each in flood.items():
+            table.now_s += 0.001
             if each.gone:
                 flood[number] = Taker(table, MB, 0, each.holder)
         if tenth in (20, 40):
