@@ -39,7 +39,7 @@ INLINE_MAX: Final = 1_024
 # thousand tokens. More parts than this are frames of a long film, with few tokens each.
 MEDIA_PARTS_MAX: Final = 256
 
-# Shorter data has no mark: it would become many times as long. It stays as it is in the text.
+# Shorter data counts as text. A mark would make it many times as long.
 MARKED_BYTES_MIN: Final = 256
 # A mark has 16 digits and is repeated until it is as long as text of an image's tokens.
 MARK_REPEATS: Final = round(MEDIA_PART_TOKENS * BYTES_PER_TOKEN / 16)
@@ -83,8 +83,6 @@ def mark_media(parts: Sequence[bytes]) -> Steps[tuple[int, int, bytes]]:
         kept: list[bytes | memoryview] = []
         at = size = 0
         for begin, end in (yield from _inline_media(part)):
-            if end - begin < MARKED_BYTES_MIN:
-                continue
             if size < LOOKED_BYTES_MAX:
                 kept.append(view[at:begin][:LOOKED_BYTES_MAX])
                 size += begin - at
@@ -136,7 +134,8 @@ def _inline_media(text: bytes) -> Steps[list[tuple[int, int]]]:
             if begin > past and text[match.start() - 1 : match.start()] != b"\\":
                 past = text.find(b'"', begin)
                 past = past if past >= 0 else len(text)
-                found.append((begin, past))
+                if past - begin >= MARKED_BYTES_MIN:
+                    found.append((begin, past))
         if until == len(text):
             break
         at = max(until - _INLINE_BYTES_MAX, past)

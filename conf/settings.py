@@ -189,7 +189,7 @@ class LimitSettings(Section):
         le=2**40,
         validate_default=True,
         description="Largest sum of all request bodies held at the same time. At least"
-        " `body_bytes`. With a memory limit, it is a quarter of that at most.",
+        " `body_bytes`. A memory limit may allow less (docs/overload.md).",
     )
     connections: int = Field(
         default=10_000,
@@ -234,7 +234,7 @@ class AffinitySettings(Section):
         default=False,
         description="For the policy token_cost. true: a session stays at its backend while that"
         " backend can serve it and costs at most 10 s more than another one. false: a"
-        " session stays only where its cached prefix makes that cheaper.",
+        " session stays while its backend costs at most 2 % more than the cheapest.",
     )
 
 

@@ -36,7 +36,7 @@ ASKED_S: Final = 2.0
 
 
 # A holder may take more only if a quarter of what it would then hold stays free, so that others
-# find room. So n holders that take all they can get 4 / (4n + 1) of the limit each, and
+# find room. If n holders each take as much as they can, each has 4 / (4n + 1) of the limit, and
 # 1 / (4n + 1) stays free. A holder's only body needs no more than its own room.
 LEFT: Final = 4
 

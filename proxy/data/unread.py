@@ -27,9 +27,11 @@ PACE_S: Final = 8.0
 # The pace, in bytes per second, that keeps an answer. What a client read faster than this does not
 # save it once it stops.
 PACE_MAX: Final = 65_536.0
-# Whoever did not take an answer, so that it was given up, has no credit for a new one for so long.
-# Otherwise somebody who asks again and again would always look better than a slow reader.
+# Whoever did not take an answer, so that it was given up, has little credit for new ones for so
+# long: a part of its pace for a second, and none without a pace. Otherwise somebody who asks again
+# and again would always look better than a slow reader.
 SHUNNED_S: Final = 60.0
+SHUNNED_SHARE: Final = 0.25
 SHUNNED_MAX: Final = 4_096
 # The least time between two looks at all answers. One look at 10,000 takes some milliseconds.
 LOOK_S_PER_ANSWER: Final = 0.25 / 10_000
@@ -54,10 +56,12 @@ class _Answer:
         transport: asyncio.Transport,
         kernel_bytes: int,
         behind_bytes: int,
-        pace: float | None,
+        pace: float,
         now_s: float,
+        *,
+        shunned: bool,
     ) -> None:
-        """`pace`: its client's pace before, 0 if it had none, None if it gets no credit."""
+        """`pace`: how fast its client took answers before. 0: it is not known."""
         self.transport = transport
         self._unsent_bytes = transport.get_write_buffer_size()
         self._kernel_bytes = kernel_bytes
@@ -65,8 +69,8 @@ class _Answer:
         self.counted_bytes = self._unsent_bytes + behind_bytes
         self._since_s = now_s
         self._credit_bytes, self._credit_s = float(NEW_BYTES), NEW_S
-        if pace is None:
-            self._credit_bytes = 0.0
+        if shunned:
+            self._credit_bytes = SHUNNED_SHARE * pace
         elif pace:
             self._credit_bytes, self._credit_s = PACE_S * pace, PACE_S
 
@@ -126,8 +130,9 @@ class Unread:
         """
         self.done(client)
         now_s = self._clock()
-        pace = client.pace or (None if self._shunned.get(client.holder, 0.0) > now_s else 0.0)
-        answer = _Answer(transport, self._kernel(transport), behind_bytes, pace, now_s)
+        shunned = self._shunned.get(client.holder, 0.0) > now_s
+        kernel_bytes = self._kernel(transport)
+        answer = _Answer(transport, kernel_bytes, behind_bytes, client.pace, now_s, shunned=shunned)
         self._answers[client] = answer
         self._held_bytes += answer.counted_bytes
         rest_s = LOOK_S_PER_ANSWER * len(self._answers)

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from penstock.proxy.data.client import Client
-from penstock.proxy.data.unread import CLEARED, SHUNNED_S, Unread
+from penstock.proxy.data.unread import CLEARED, PACE_MAX, SHUNNED_S, Unread
 
 MB = 1_000_000
 
@@ -16,13 +16,18 @@ class Taker:
     """A client, and the transport that holds what it was not sent."""
 
     def __init__(
-        self, table: "Table", unsent_bytes: int, kernel_bytes: int, holder: str = ""
+        self,
+        table: "Table",
+        unsent_bytes: int,
+        kernel_bytes: int,
+        holder: str = "",
+        pace: float = 0.0,
     ) -> None:
         self._table = table
         self.holder = holder or f"holder {next(table.numbers)}"
         self.unsent_bytes = unsent_bytes
         self.kernel_bytes = kernel_bytes
-        self.pace = 0.0
+        self.pace = pace
         self.gone = False
         table.unread.add(self.client, cast(asyncio.Transport, self))
 
@@ -135,8 +140,12 @@ def test_what_was_taken_meanwhile_holds_no_room() -> None:
     assert (gone(readers), gone(newcomers)) == (0, 1)
 
 
-def test_whoever_asks_again_after_it_took_nothing_goes_before_a_newcomer() -> None:
-    """A hundred addresses ask ten times a second. TCP tells of readers in steps of 64 KB."""
+@pytest.mark.parametrize("pace", [0.0, PACE_MAX])
+def test_whoever_asks_again_after_it_took_nothing_goes_before_a_newcomer(pace: float) -> None:
+    """Also if it reads a whole answer before it stops.
+
+    A hundred addresses ask ten times a second. TCP tells of readers in steps of 64 KB.
+    """
     table = Table(24 * MB)
     flood = {number: Taker(table, MB, 0, f"10.0.0.{number}") for number in range(100)}
     table.now_s += 1.0
@@ -145,7 +154,7 @@ def test_whoever_asks_again_after_it_took_nothing_goes_before_a_newcomer() -> No
         for number, each in flood.items():
             table.now_s += 0.001
             if each.gone:
-                flood[number] = Taker(table, MB, 0, each.holder)
+                flood[number] = Taker(table, MB, 0, each.holder, pace)
         if tenth in (20, 40):
             readers += table.add(2)
         if tenth % 8 == 0:
