@@ -19,6 +19,8 @@ SMALL_BYTES: Final = 65_536
 _READ_WHOLE: Final = frozenset({"choices", "content"})
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _EMPTY: Final = re.compile(rb"\s*[\[{]\s*[\]}]\s*\Z")
+# An object of more bytes has a member: nobody writes so many blanks.
+_EMPTY_BYTES_MAX: Final = 16
 _LIST: Final = re.compile(rb"\s*\[")
 
 
@@ -44,9 +46,11 @@ _any = msgspec.json.Decoder(msgspec.Raw)
 
 def whole_of(body: bytes) -> Whole | None:
     """The members of a small answer. None if it is no JSON object or list, or an empty one."""
-    if _EMPTY.match(body):
-        return None
     try:
+        if body.startswith(b"{") and len(body) > _EMPTY_BYTES_MAX:  # the usual answer
+            return _whole.decode(body)
+        if _EMPTY.match(body):
+            return None
         if _LIST.match(body):
             _any.decode(body)
             return Whole()
