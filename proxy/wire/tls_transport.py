@@ -15,8 +15,11 @@ from penstock.proxy.wire.sockets import WRITE_BYTES
 logger = logging.getLogger(__name__)
 
 
-class TlsTransport(asyncio.Protocol):
-    """The sending half of a TLS connection. `TlsConnection` shakes hands and deciphers."""
+class TlsTransport:
+    """The sending half of a TLS connection. `TlsConnection` shakes hands and deciphers.
+
+    Neither inherits from `asyncio.Protocol`, for the reason that `EndingConnection` has.
+    """
 
     __slots__ = (
         "_aborted",
