@@ -50,13 +50,16 @@ def take(
 
     `limit_bytes`: as configured when the request's head came.
     """
-    if client.body_bytes + size_bytes > limit_bytes:
+    body_bytes = client.body_bytes + size_bytes
+    if body_bytes > limit_bytes:
         return BodyTooLarge(limit_bytes)
-    own_bytes = plane.bodies.of(client.holder) + size_bytes
-    short = plane.overload.reason == "memory" and own_bytes > SHORT_BYTES_MAX
-    if short or not plane.bodies.take(size_bytes, plane.bodies_bytes, client):
+    if plane.overload.reason == "memory":
+        own_bytes = plane.bodies.of(client.holder) + size_bytes
+        if own_bytes > SHORT_BYTES_MAX:
+            return plane.refusals.no_room()
+    if not plane.bodies.take(size_bytes, plane.bodies_bytes, client):
         return plane.refusals.no_room()
-    client.body_bytes += size_bytes
+    client.body_bytes = body_bytes
     return None
 
 

@@ -16,7 +16,8 @@ from penstock.proxy.data.diagnosis import diagnosis
 from penstock.proxy.data.patience import hint_of
 from penstock.proxy.dialects import Dialect
 from penstock.proxy.dialects.dialect import UNREADABLE, Usage
-from penstock.proxy.dialects.whole import SMALL_BYTES, Whole, reading_whole, whole_of
+from penstock.proxy.dialects.whole import SMALL_BYTES, reading_whole, whole_of
+from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.backend import AnswerAborted, AnswerCut, BackendError, ErrorTooLarge
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.heads import ResponseHead

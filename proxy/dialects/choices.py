@@ -26,7 +26,7 @@ from penstock.proxy.dialects.dialect import (
     status_of,
     usage_of,
 )
-from penstock.proxy.dialects.whole import Whole
+from penstock.proxy.dialects.whole_members import Whole
 
 
 class _Choice(msgspec.Struct):

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 import orjson
 
-from penstock.proxy.dialects.whole import Whole
+from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.error import PenstockError
 
 

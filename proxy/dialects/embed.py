@@ -3,7 +3,7 @@
 import msgspec
 
 from penstock.proxy.dialects.dialect import TOKENS_MAX, UNREADABLE, Dialect, Usage
-from penstock.proxy.dialects.whole import Whole
+from penstock.proxy.dialects.whole_members import Whole
 
 
 class _Units(msgspec.Struct):

@@ -25,7 +25,7 @@ from penstock.proxy.dialects.dialect import (
     says,
     usage_of,
 )
-from penstock.proxy.dialects.whole import Whole
+from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.error import PenstockError
 
 

@@ -22,7 +22,7 @@ from penstock.proxy.dialects.dialect import (
     payload,
     usage_of,
 )
-from penstock.proxy.dialects.whole import Whole
+from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.error import PenstockError
 
 _PREAMBLE: Final = frozenset({"response.created", "response.in_progress", "response.queued"})

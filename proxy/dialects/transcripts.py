@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from penstock.proxy.dialects.choices import Choices
 from penstock.proxy.dialects.dialect import Dialect
-from penstock.proxy.dialects.whole import Whole
+from penstock.proxy.dialects.whole_members import Whole
 
 
 class Transcripts(Choices):

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.fields import NO_FIELD
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import Steps
+from penstock.proxy.dialects.whole_members import Whole
 
 # Decoding this much takes 0.7 ms at most.
 SMALL_BYTES: Final = 65_536
@@ -22,22 +22,6 @@ _EMPTY: Final = re.compile(rb"\s*[\[{]\s*[\]}]\s*\Z")
 # An object of more bytes has a member: nobody writes so many blanks.
 _EMPTY_BYTES_MAX: Final = 16
 _LIST: Final = re.compile(rb"\s*\[")
-
-
-class Whole(msgspec.Struct):
-    """The members. NO_FIELD where the answer has none; a list has none of them."""
-
-    id: msgspec.Raw = NO_FIELD
-    object: msgspec.Raw = NO_FIELD
-    type: msgspec.Raw = NO_FIELD
-    status: msgspec.Raw = NO_FIELD
-    stop_reason: msgspec.Raw = NO_FIELD
-    usage: msgspec.Raw = NO_FIELD
-    meta: msgspec.Raw = NO_FIELD
-    error: msgspec.Raw = NO_FIELD
-    choices: msgspec.Raw = NO_FIELD
-    output: msgspec.Raw = NO_FIELD
-    content: msgspec.Raw = NO_FIELD
 
 
 _whole = msgspec.json.Decoder(Whole)
