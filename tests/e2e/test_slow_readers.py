@@ -5,9 +5,11 @@ import contextlib
 import signal
 import socket
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 
+from penstock.proxy.wire.sockets import unacknowledged_bytes
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.raw_backend import RawBackend, answer
 
@@ -193,3 +195,29 @@ async def test_whoever_reads_keeps_its_answer_while_others_do_not_read(serve: Se
             whole += sum(got >= 1_000_000 for got in await asyncio.gather(*map(read, socks)))
         assert whole == 45
         assert 'penstock_shed_total{priority="0",reason="unread"}' in await penstock.metrics()
+
+
+async def test_the_kernel_tells_what_a_client_has_not_taken() -> None:
+    """A client's pace is measured by it."""
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda _, writer: accepted.put_nowait(writer), "127.0.0.1")
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.connect(server.sockets[0].getsockname())
+        client.setblocking(False)
+        writer = await accepted.get()
+        transport = cast(asyncio.Transport, writer.transport)
+        transport.write(b"x" * 200_000)
+        waiting = unacknowledged_bytes(transport)
+        assert waiting > 50_000
+        got = 0
+        while got < 200_000:
+            got += len(await loop.sock_recv(client, 65_536))
+        async with asyncio.timeout(5):
+            while unacknowledged_bytes(transport):
+                await asyncio.sleep(0.01)
+        writer.close()
+        await writer.wait_closed()
+        assert unacknowledged_bytes(transport) == 0  # nobody knows any more
+    server.close()
