@@ -30,13 +30,8 @@ from penstock.proxy.wire.sockets import reset
 EARLY_BYTES_MAX: Final = 16_384
 
 
-class EndingConnection:
-    """A client's connection but for its requests, which `ClientConnection` finds.
-
-    `ClientConnection` has every method of `asyncio.Protocol` but does not inherit from it. CPython
-    does not cache attributes of a compiled class whose base class is compiled too and has an
-    interpreted one: 14 lookups a request, 4 % of its instructions.
-    """
+class EndingConnection(asyncio.Protocol):
+    """A client's connection but for its requests, which `ClientConnection` finds."""
 
     __slots__ = (
         "_accepted_s",

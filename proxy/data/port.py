@@ -1,7 +1,6 @@
 """The data port: makes the protocol of a new connection, with or without TLS."""
 
 import asyncio
-from typing import cast
 
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
@@ -11,18 +10,16 @@ from penstock.proxy.wire.tls import TlsConnection
 def client_of(plane: DataPlane) -> asyncio.Protocol:
     """The protocol of a new connection to the data port."""
     client = ClientConnection(plane)
-    protocol = cast(asyncio.Protocol, client)  # see `EndingConnection`
     context = plane.certificates.listener
     if context is None:
-        return protocol
-    secure = TlsConnection(
+        return client
+    return TlsConnection(
         plane.loop,
         context,
-        protocol,
+        client,
         handshake_s=plane.timeouts.client_head_s,
         on_failure=plane.metrics.handshake_failed,
         rota=plane.handshakes,
         reads=plane.record_reads,
         sender=client,
     )
-    return cast(asyncio.Protocol, secure)

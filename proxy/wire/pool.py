@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import Final, cast
+from typing import Final
 from urllib.parse import urlsplit
 
 from penstock.health.shortage import OWN_ERRORS, Lacking, explained, judge
@@ -149,7 +149,7 @@ class ConnectionPool(ConnectionOwner):
             server_name=self.host.name,
         )
         try:
-            await self._connect(address, cast(asyncio.Protocol, tls))
+            await self._connect(address, tls)
             await tls.opened
         except BaseException:  # also when cancelled: nobody else knows of it
             tls.abort()

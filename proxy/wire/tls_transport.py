@@ -15,11 +15,8 @@ from penstock.proxy.wire.sockets import WRITE_BYTES
 logger = logging.getLogger(__name__)
 
 
-class TlsTransport:
-    """The sending half of a TLS connection. `TlsConnection` shakes hands and deciphers.
-
-    Neither inherits from `asyncio.Protocol`, for the reason that `EndingConnection` has.
-    """
+class TlsTransport(asyncio.Protocol):
+    """The sending half of a TLS connection. `TlsConnection` shakes hands and deciphers."""
 
     __slots__ = (
         "_aborted",

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 from random import Random
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend, State
@@ -164,7 +164,7 @@ class Client(_Wire):
     """A client's end."""
 
     def __init__(self, play: "Play", connection: ClientConnection) -> None:
-        super().__init__(play, "client", cast(asyncio.Protocol, connection))
+        super().__init__(play, "client", connection)
         self.connection = connection
 
     def fills(self) -> None:
