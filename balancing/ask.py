@@ -1,4 +1,4 @@
-"""What a request wants, as far as choosing a backend needs it. `peek` reads it."""
+"""What a request wants, as far as choosing a backend needs it. `reader.py` reads it."""
 
 from typing import Any, Final
 

@@ -1,8 +1,8 @@
 """`penstock bench decision`: what one choice costs, from the body to the lease, and remembers.
 
 The worst case of its kind: every backend has work, and another part of the prompt in its cache.
-`read` is the peek: the body as JSON, its tokens estimated, its blocks hashed. `choose` is the gate:
-eligible backends, their costs, the lease. Medians of wall time on one core.
+`read`: the body as JSON, its tokens estimated, its blocks hashed. `choose`: eligible backends,
+their costs, the lease. Medians of wall time on one core.
 """
 
 import json
@@ -22,10 +22,10 @@ from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.output_length import OutputLength
-from penstock.balancing.peek import peek
 from penstock.balancing.policies import POLICIES
 from penstock.balancing.prefix_index import BLOCKS_PRIOR, PrefixIndex
 from penstock.balancing.prompt_blocks import prompt_blocks
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
 from penstock.bench.arguments import count, listed
 from penstock.bench.report import head, row
@@ -54,8 +54,10 @@ def run(options: Namespace) -> int:
 def _row(body: bytes, backends: int, rng: Random) -> str:
     estimator, outputs = TokenEstimator(), OutputLength()
 
+    reader = Reader(estimator, outputs=outputs, prefixes=True)
+
     def read() -> Ask:
-        return peek(PATH, [], body, estimator, prefixes=True, outputs=outputs)
+        return reader.read(PATH, [], body, GENERATION)
 
     ask = read()
     fleet = _fleet(ask, backends, rng)

@@ -20,7 +20,7 @@ from typing import Final
 import orjson
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.peek import peek
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.token_counter import HuggingFace, TokenCounter, count_prompt
 from penstock.balancing.tokens import TokenEstimator
 from penstock.bench.arguments import count
@@ -120,7 +120,7 @@ def samples(
 
 def _ask(body: bytes, estimator: TokenEstimator) -> Ask:
     headers = [(b"content-type", b"application/json")]
-    return peek("/v1/chat/completions", headers, body, estimator)
+    return Reader(estimator).read("/v1/chat/completions", headers, body, GENERATION)
 
 
 def _learn(estimator: TokenEstimator, ask: Ask, actual: int) -> None:

@@ -20,7 +20,7 @@ from penstock import proxy
 from penstock.balancing.backend import AdminState, Backend
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.outline import Steps, T
-from penstock.balancing.peek import NO_OBJECT, MalformedAsk
+from penstock.balancing.reader import NO_OBJECT, MalformedAsk
 from penstock.conf.issues import ConfigError
 from penstock.conf.kinds import is_loopback
 from penstock.conf.load import Loaded

@@ -273,7 +273,7 @@ class Attempt:
         )
         streams = head.content_type == b"text/event-stream" and head.status == 200
         # Without an engine a stream is a stored one, which need not have a token.
-        if streams and not head.encoded and request.endpoint.engine:
+        if streams and not head.encoded and request.endpoint.work.engine:
             return EventRelay(
                 head,
                 passage,

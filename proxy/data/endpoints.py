@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.balancing.reader import GENERATION, NO_ENGINE, PREFILL_ONLY, Work
 from penstock.proxy.data.invocations import INVOCATIONS
 from penstock.proxy.data.model_list import is_of_models
 from penstock.proxy.dialects import (
@@ -29,35 +30,30 @@ _RESPONSE_ID: Final = re.compile(rb"/v1/responses/[A-Za-z0-9_\-]{1,128}(/cancel)
 class Endpoint:
     """How one path is served.
 
-    `generates`: the answer has decode tokens, not only prefill. `engine`: an engine works
-    on it. Other paths are answered by the API server, even while its engine hangs.
     `anywhere`: only one backend holds the object, so after a 404 the next one is asked.
-    `first_pool`: the first pool serves it, whatever the model. `streams`: a request with
-    `stream` may get an event stream.
+    `first_pool`: the first pool serves it, whatever the model.
     """
 
     dialect: Dialect
-    generates: bool = False
-    engine: bool = True
+    work: Work = PREFILL_ONLY
     anywhere: bool = False
     first_pool: bool = False
-    streams: bool = False
 
 
 _PLAIN: Final = Endpoint(POOLING)
-_AUDIO: Final = Endpoint(TRANSCRIPTS, streams=True)
-_STATEFUL: Final = Endpoint(RESPONSES, engine=False, anywhere=True)
+_AUDIO: Final = Endpoint(TRANSCRIPTS, Work(streams=True))
+_STATEFUL: Final = Endpoint(RESPONSES, NO_ENGINE, anywhere=True)
 
 _POST: Final[dict[bytes, Endpoint]] = {
-    b"/v1/chat/completions": Endpoint(CHAT, generates=True, streams=True),
-    b"/v1/chat/completions/batch": Endpoint(CHAT, generates=True),
-    b"/v1/completions": Endpoint(COMPLETIONS, generates=True, streams=True),
-    b"/v1/responses": Endpoint(RESPONSES, generates=True, streams=True),
-    b"/v1/messages": Endpoint(MESSAGES, generates=True, streams=True),
-    b"/v1/messages/count_tokens": Endpoint(MESSAGES, engine=False),
+    b"/v1/chat/completions": Endpoint(CHAT, GENERATION),
+    b"/v1/chat/completions/batch": Endpoint(CHAT, Work(generates=True)),
+    b"/v1/completions": Endpoint(COMPLETIONS, GENERATION),
+    b"/v1/responses": Endpoint(RESPONSES, GENERATION),
+    b"/v1/messages": Endpoint(MESSAGES, GENERATION),
+    b"/v1/messages/count_tokens": Endpoint(MESSAGES, NO_ENGINE),
     b"/v2/embed": Endpoint(EMBED),
-    b"/tokenize": Endpoint(POOLING, engine=False),
-    b"/detokenize": Endpoint(POOLING, engine=False),
+    b"/tokenize": Endpoint(POOLING, NO_ENGINE),
+    b"/detokenize": Endpoint(POOLING, NO_ENGINE),
     **dict.fromkeys(
         (
             b"/v1/embeddings",
@@ -89,7 +85,7 @@ class Paths:
         for entry in extra:
             method, _, path = entry.partition(" ")
             self._routes[method.encode(), path.encode()] = Endpoint(
-                POOLING, engine=False, first_pool=True
+                POOLING, NO_ENGINE, first_pool=True
             )
         self._listed = frozenset(path for _, path in self._routes) | LOCAL_PATHS | WEBSOCKET_PATHS
 

@@ -234,7 +234,7 @@ class Exchange(AttemptOwner):
         ask, now_s = request.ask, self._plane.now()
         if not request.record.read_s:
             request.record.read_s = now_s
-        retry = failover.reached > 0 and request.endpoint.engine
+        retry = failover.reached > 0 and request.endpoint.work.engine
         try:
             self._lease = plane.gate.choose(ask, now_s, failover.tried, retry=retry)
         except UnknownModel:

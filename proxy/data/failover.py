@@ -79,7 +79,7 @@ class Failover:
             record = self._request.record
             record.attempts += 1
             self._request.answer.about = origin(self._plane, lease, record.attempts)
-        if error.fatal and self._request.endpoint.engine and died_of_it(lease, now_s):
+        if error.fatal and self._request.endpoint.work.engine and died_of_it(lease, now_s):
             self._died(lease, now_s, expected=expected)
         if not self._may_go_on(lease, error, relay, cause, now_s):
             raise self._by_all()
@@ -140,7 +140,7 @@ class Failover:
         over = request.patience.over(now_s, started=request.answer.started)
         if over is not None:
             raise over
-        works = error.reached and request.endpoint.engine
+        works = error.reached and request.endpoint.work.engine
         if works and not gate.may_retry(lease, cause, now_s):
             self._plane.metrics.attempts.add("over_budget")
             return False

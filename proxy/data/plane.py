@@ -15,6 +15,7 @@ from penstock.balancing.gate import Gate
 from penstock.balancing.kept_answers import KeptRoom
 from penstock.balancing.output_length import OutputLength
 from penstock.balancing.poison import Poison
+from penstock.balancing.reader import Reader
 from penstock.balancing.tokens import TokenEstimator
 from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
@@ -100,8 +101,12 @@ class DataPlane:
         self.certificates = configuration.certificates
         self.credentials = configuration.credentials
         self.tenants = configuration.tenants
-        self.sessions = configuration.sessions
-        self.prefixes = configuration.prefixes
+        self.reader = Reader(
+            self.estimator,
+            outputs=self.outputs,
+            sessions=configuration.sessions,
+            prefixes=configuration.prefixes,
+        )
         self.counting = configuration.counting
         self.session_pools = configuration.session_pools
         self.paths = configuration.paths

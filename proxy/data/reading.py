@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.outline import Steps
-from penstock.balancing.peek import NO_OBJECT, MalformedAsk, glance, reading, unseen_ask
+from penstock.balancing.reader import NO_OBJECT, MalformedAsk, unseen_ask
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.invocations import INVOCATIONS, adapter_of, invoked_path
 from penstock.proxy.data.plane import DataPlane
@@ -24,24 +24,14 @@ def wanted(
 
     None: `reading_wanted` must read it.
     """
-    path = head.path
-    if endpoint.first_pool or path == INVOCATIONS:
+    path, tenant = head.path.decode("ascii"), head.tenant
+    client = tenant or party
+    if endpoint.first_pool:
+        return unseen_ask(path, body, tenant, client), endpoint, False, ()
+    if head.path == INVOCATIONS:
         return None
     try:
-        ask = glance(
-            path.decode("ascii"),
-            head.headers,
-            body,
-            plane.estimator,
-            generates=endpoint.generates,
-            engine=endpoint.engine,
-            streams=endpoint.streams,
-            sessions=plane.sessions,
-            tenant=head.tenant,
-            client=head.tenant or party,
-            prefixes=plane.prefixes,
-            outputs=plane.outputs,
-        )
+        ask = plane.reader.glance(path, head.headers, body, endpoint.work, tenant, client)
     except MalformedAsk as error:
         raise BadRequest(str(error)) from None
     return _edited(ask, endpoint, head, body) if ask is not None else None
@@ -55,7 +45,7 @@ def reading_wanted(
     (Returning the result by StopIteration costs more.)
     """
     path, model = head.path, None
-    if path == INVOCATIONS and not endpoint.first_pool:
+    if path == INVOCATIONS:
         path = yield from invoked_path(body)
         endpoint = plane.paths.find(b"POST", path) or endpoint
         model = adapter_of(head.headers)
@@ -82,26 +72,12 @@ def reading_ask(
     """Read what a request wants. Its client is a tenant or an address. Raises MalformedAsk."""
     if endpoint.first_pool:
         return unseen_ask(path, body, tenant, tenant or party)
-    steps = reading(
-        path,
-        headers,
-        body,
-        plane.estimator,
-        generates=endpoint.generates,
-        engine=endpoint.engine,
-        streams=endpoint.streams,
-        sessions=plane.sessions,
-        tenant=tenant,
-        client=tenant or party,
-        prefixes=plane.prefixes,
-        outputs=plane.outputs,
+    return (
+        yield from plane.reader.reading(path, headers, body, endpoint.work, tenant, tenant or party)
     )
-    return (yield from steps)
 
 
 def _edited(ask: Ask, endpoint: Endpoint, head: RequestHead, body: bytes) -> Wanted:
-    if endpoint.first_pool:
-        return ask, endpoint, False, ()
     if not body and head.method == b"POST" and not endpoint.anywhere:
         raise BadRequest(NO_OBJECT)
     if ask.usage_options and endpoint.dialect.asks_usage:

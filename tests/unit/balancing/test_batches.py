@@ -5,7 +5,7 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.batches import PROMPTS_MAX
-from penstock.balancing.peek import peek
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import MEDIA_PART_TOKENS, NOTHING, TokenEstimator
 
 CHAT, EMBED, SCORING = "/v1/chat/completions/batch", "/v2/embed", "/generative_scoring"
@@ -14,7 +14,9 @@ TURN = {"role": "user", "content": "Tell me [of] rivers, and of bridges."}
 
 
 def ask(path: str, **fields: object) -> Ask:
-    return peek(path, JSON, orjson.dumps({"model": "m"} | fields), TokenEstimator(), prefixes=True)
+    return Reader(TokenEstimator(), prefixes=True).read(
+        path, JSON, orjson.dumps({"model": "m"} | fields), GENERATION
+    )
 
 
 def test_conversations_of_a_batch() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.balancing.outline import COUNTED_BYTES, copied, finished
-from penstock.balancing.peek import peek
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
 
 LARGE = bytes(range(256)) * (3 * COUNTED_BYTES // 256)
@@ -25,5 +25,5 @@ def test_long_options_are_not_copied_into_those_that_take_their_place() -> None:
         b'{"stream":true,"prompt":"x","stream_options":{%b,"continuous_usage_stats":true,'
         b'"include_usage":false}}'
     ) % junk
-    ask = peek("/v1/completions", [], body, TokenEstimator())
+    ask = Reader(TokenEstimator()).read("/v1/completions", [], body, GENERATION)
     assert ask.usage_options == b'{"include_usage":true,"continuous_usage_stats":false}'

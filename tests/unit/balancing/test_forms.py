@@ -4,7 +4,7 @@ import pytest
 
 from penstock.balancing.forms import CONTENT_TYPE_BYTES_MAX, PARTS_MAX, boundary_of, model_in
 from penstock.balancing.outline import finished
-from penstock.balancing.peek import peek
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
 
 FILE = b'name="file"; filename="a; name=model"\r\nContent-Type: audio/wav'
@@ -52,7 +52,7 @@ def test_the_model_of_a_form(body: bytes, model: str | None) -> None:
     assert finished(model_in(body, b"b")) == model
     headers = [(b"content-type", b"multipart/form-data; boundary=b")]
     for path in ("/v1/audio/transcriptions", "/v1/audio/translations"):
-        assert peek(path, headers, body, TokenEstimator()).model == model
+        assert Reader(TokenEstimator()).read(path, headers, body, GENERATION).model == model
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,9 @@ def test_a_form_of_more_parts_than_are_taken_is_not_read_on() -> None:
 )
 def test_no_content_type_hides_a_json_body(content_type: bytes) -> None:
     body = b'{"model":"m","stream":true,"previous_response_id":"resp_1","input":"x"}'
-    seen = peek("/v1/responses", [(b"content-type", content_type)], body, TokenEstimator())
+    seen = Reader(TokenEstimator()).read(
+        "/v1/responses", [(b"content-type", content_type)], body, GENERATION
+    )
     assert (seen.model, seen.stream, seen.response_id) == ("m", True, "resp_1")
 
 

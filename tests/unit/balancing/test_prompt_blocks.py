@@ -10,10 +10,11 @@ from penstock.balancing.ask import FIELDS, Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.media import INLINE_MAX, MARKED_BYTES_MIN, mark_media
 from penstock.balancing.outline import finished
-from penstock.balancing.peek import peek
 from penstock.balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, compact, prompt_blocks
+from penstock.balancing.reader import GENERATION, Reader, Work
 from penstock.balancing.tokens import TokenEstimator
 
+READER = Reader(TokenEstimator(), prefixes=True)
 TURN = {"role": "user", "content": "All work and no play makes Jack a dull boy. " * 20}
 ANSWER = {"role": "assistant", "content": "All play and no work makes him a mere toy. " * 20}
 
@@ -21,7 +22,7 @@ ANSWER = {"role": "assistant", "content": "All play and no work makes him a mere
 def blocks(**fields: Any) -> tuple[int, ...]:
     body = orjson.dumps({"model": "m", **fields})
     path = "/v1/completions" if "prompt" in fields else "/v1/chat/completions"
-    return peek(path, [], body, TokenEstimator(), prefixes=True).blocks
+    return READER.read(path, [], body, GENERATION).blocks
 
 
 def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
@@ -77,7 +78,7 @@ def test_how_a_client_writes_its_json_makes_no_difference(
         json.dumps(body, indent=2).encode(),
         json.dumps(body, indent="\t", separators=(" , ", " : ")).encode(),
     ]
-    seen = {peek(path, [], way, TokenEstimator(), prefixes=True).blocks for way in ways}
+    seen = {READER.read(path, [], way, GENERATION).blocks for way in ways}
     assert len(seen) == 1
     assert min(map(len, seen)) > 0
 
@@ -91,7 +92,7 @@ def test_what_the_api_does_not_read_counts_for_nothing() -> None:
     junk = {"input": "word " * 30_000, "prompt": ["x"] * 9, "system": "word " * 9_000}
     plain, stuffed = ({"messages": [TURN]} | more for more in ({}, junk))
     one, other = (
-        peek("/v1/chat/completions", [], orjson.dumps(body), TokenEstimator(), prefixes=True)
+        READER.read("/v1/chat/completions", [], orjson.dumps(body), GENERATION)
         for body in (plain, stuffed)
     )
     assert all(getattr(one, name) == getattr(other, name) for name in FIELDS)
@@ -100,7 +101,7 @@ def test_what_the_api_does_not_read_counts_for_nothing() -> None:
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/messages/count_tokens", "/v1/embeddings"])
 def test_what_generates_nothing_leaves_no_blocks(path: str) -> None:
     body = orjson.dumps({"messages": [TURN], "stream": True})
-    ask = peek(path, [], body, TokenEstimator(), generates=False, prefixes=True)
+    ask = READER.read(path, [], body, Work())
     assert (ask.blocks, ask.output_tokens) == ((), 0.0)
 
 
@@ -116,7 +117,7 @@ def inline(letter: str) -> str:
 
 def asked(messages: list[dict[str, Any]]) -> Ask:
     body = orjson.dumps({"model": "m", "messages": messages})
-    return peek("/v1/chat/completions", [], body, TokenEstimator(), prefixes=True)
+    return READER.read("/v1/chat/completions", [], body, GENERATION)
 
 
 def test_inline_media_are_compared_by_what_they_are() -> None:
@@ -145,15 +146,17 @@ def test_other_images_after_the_same_text_are_not_cached() -> None:
 def test_shared_text_is_worth_its_own_tokens_however_large_the_images(image_tokens: int) -> None:
     estimator = TokenEstimator()
     text = {"role": "system", "content": "Some words of a long introduction. " * 1_000}
-    tokens = peek(
-        "/v1/chat/completions", [], orjson.dumps({"messages": [text]}), estimator
-    ).prompt_tokens
+    tokens = (
+        Reader(estimator)
+        .read("/v1/chat/completions", [], orjson.dumps({"messages": [text]}), GENERATION)
+        .prompt_tokens
+    )
     for _ in range(200):
         estimator.observe("m", (100.0, 0.0), 100 + image_tokens, media_parts=1)
 
     def asks(*images: str) -> Ask:
         body = orjson.dumps({"model": "m", "messages": [text, *with_images(*images)]})
-        return peek("/v1/chat/completions", [], body, estimator, prefixes=True)
+        return Reader(estimator, prefixes=True).read("/v1/chat/completions", [], body, GENERATION)
 
     backend = Backend("a", "")
     backend.cache.index.use(asks(*map(inline, "ABCDE")).blocks)
@@ -189,7 +192,7 @@ def test_media_that_are_elsewhere_are_in_no_block() -> None:
 
 def test_nobody_asks_nothing_is_hashed() -> None:
     body = orjson.dumps({"prompt": "x" * 5_000})
-    assert peek("/v1/completions", [], body, TokenEstimator()).blocks == ()
+    assert Reader(TokenEstimator()).read("/v1/completions", [], body, GENERATION).blocks == ()
 
 
 def test_several_prompts_have_no_common_beginning() -> None:
@@ -203,7 +206,7 @@ def test_blocks_are_bounded() -> None:
 
 def test_tokens_of_blocks_never_reach_the_whole_prompt() -> None:
     body = orjson.dumps({"model": "m", "messages": [TURN, ANSWER] * 10})
-    ask = peek("/v1/chat/completions", [], body, TokenEstimator(), prefixes=True)
+    ask = READER.read("/v1/chat/completions", [], body, GENERATION)
     backend = Backend("a", "")
     assert backend.cache.cached_tokens(ask) == 0
     backend.cache.index.use(ask.blocks[: len(ask.blocks) // 2])

@@ -11,8 +11,8 @@ from penstock.balancing.backend import Backend, State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
-from penstock.balancing.peek import peek
 from penstock.balancing.policies.token_cost import TokenCost
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
 from penstock.health.models import read_models
 
@@ -180,7 +180,7 @@ def test_ordinary_clients_leave_nothing_behind() -> None:
 def test_what_may_be_cut_is_not_refused() -> None:
     def uncut(path: str = "/v1/completions", **fields: Any) -> bool:
         body = msgspec.json.encode({"model": "m", "prompt": "a", **fields})
-        return peek(path, (), body, TokenEstimator()).uncut
+        return Reader(TokenEstimator()).read(path, (), body, GENERATION).uncut
 
     assert uncut()
     assert uncut(truncation="disabled", truncate_prompt_tokens=None)

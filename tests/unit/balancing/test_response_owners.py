@@ -9,8 +9,8 @@ from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate, NoBackend, OwnerAway
 from penstock.balancing.lease import Reason
-from penstock.balancing.peek import peek
 from penstock.balancing.policies.least_tokens import LeastTokens
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.response_owners import ID_CHARS_MAX, KEPT_S, OWNERS_MAX, ResponseOwners
 from penstock.balancing.tokens import TokenEstimator
 
@@ -59,7 +59,7 @@ def test_ids_that_nobody_could_ask_for_are_not_kept() -> None:
     ],
 )
 def test_what_a_request_refers_to(path: str, body: bytes, response_id: str | None) -> None:
-    assert peek(path, JSON, body, TokenEstimator()).response_id == response_id
+    assert Reader(TokenEstimator()).read(path, JSON, body, GENERATION).response_id == response_id
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.peek import peek
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.session_key import HASHED_BYTES_MAX, KEY_BYTES_MAX, SessionKeys
 from penstock.balancing.tokens import TokenEstimator
 
@@ -13,7 +13,9 @@ KEYS = SessionKeys(["x-session-id", "X-Chat"], ["prompt_cache_key", "user"])
 
 
 def ask(body: bytes, *headers: tuple[bytes, bytes], keys: SessionKeys | None = KEYS) -> Ask:
-    return peek("/v1/chat/completions", [JSON, *headers], body, TokenEstimator(), sessions=keys)
+    return Reader(TokenEstimator(), sessions=keys).read(
+        "/v1/chat/completions", [JSON, *headers], body, GENERATION
+    )
 
 
 def session(
@@ -83,7 +85,7 @@ def test_only_the_beginning_of_a_long_key_is_hashed() -> None:
 
 
 def test_any_name_may_be_configured() -> None:
-    """Names that the peek reads anyway, Python's own words, repeated ones, none at all."""
+    """Names that the reader reads anyway, Python's own words, repeated ones, none at all."""
     for name in ("model", "class", "a-b", "session_0", "é", "previous_response_id", "max_tokens"):
         keys = SessionKeys([], [name, name])
         assert session(orjson.dumps({name: "k"}), keys=keys) == "k"
@@ -101,11 +103,7 @@ def test_nobody_reads_it_unasked_and_the_rest_of_the_ask_is_the_same() -> None:
 def test_other_bodies_have_only_headers() -> None:
     for headers in ([(b"content-type", b"multipart/form-data; boundary=x")], []):
         body = b'--x {"user":"u"}' if headers else b""
-        seen = peek(
-            "/v1/audio/transcriptions",
-            [*headers, (b"x-session-id", b"s")],
-            body,
-            TokenEstimator(),
-            sessions=KEYS,
+        seen = Reader(TokenEstimator(), sessions=KEYS).read(
+            "/v1/audio/transcriptions", [*headers, (b"x-session-id", b"s")], body, GENERATION
         )
         assert seen.session == "s"

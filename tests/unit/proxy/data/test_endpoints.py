@@ -22,7 +22,7 @@ from penstock.proxy.dialects.whole import whole_of
 def test_inference_paths(path: bytes, dialect: str, generates: bool) -> None:
     endpoint = Paths().find(b"POST", path)
     assert endpoint is not None
-    assert (endpoint.dialect.name, endpoint.generates, endpoint.engine) == (
+    assert (endpoint.dialect.name, endpoint.work.generates, endpoint.work.engine) == (
         dialect,
         generates,
         True,

@@ -16,19 +16,20 @@ from penstock.balancing.ask import FIELDS, Ask
 from penstock.balancing.fields import Fields
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, finished, items_in, strings_in, without_blanks
-from penstock.balancing.peek import MalformedAsk, glance, peek, reading
+from penstock.balancing.reader import GENERATION, MalformedAsk, Reader
 from penstock.balancing.tokens import TokenEstimator
 from penstock.bench.reliability.shapes import HEAD, SHAPES
 from penstock.proxy.wire.edit import ending
 
 SIZE = 524_288
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/generative_scoring")
+READER = Reader(TokenEstimator(), prefixes=True)
 DECODER = msgspec.json.Decoder(Fields)
 
 
 def steps_of(path: str, body: bytes) -> tuple[int, int]:
     """Steps that reading and editing take, and what they hold at most beyond the body."""
-    steps = reading(path, [], body, TokenEstimator(), prefixes=True)
+    steps = READER.reading(path, [], body, GENERATION, "", "")
     tracemalloc.start()
     try:
         count = 0
@@ -64,9 +65,7 @@ def test_a_large_body_says_what_a_small_one_says(path: str, shape: str) -> None:
     """The same object, read in one go and by slices."""
     body = SHAPES[shape](LARGE_BYTES // 2)
     padded = body + b" " * LARGE_BYTES
-    small, large = (
-        peek(path, [], each, TokenEstimator(), prefixes=True) for each in (body, padded)
-    )
+    small, large = (READER.read(path, [], each, GENERATION) for each in (body, padded))
     key = {"/v1/completions": b'"prompt"', "/v1/chat/completions": b'"messages"'}.get(path)
     if key is not None and key in body:
         # else all of the body is taken for its prompt
@@ -88,7 +87,7 @@ def test_wanted_fields_are_found_wherever_they_stand() -> None:
         % (filler, *[b" " * 50_000] * 3),
     ):
         assert len(body) > LARGE_BYTES
-        seen = peek("/v1/responses", [], body, TokenEstimator())
+        seen = READER.read("/v1/responses", [], body, GENERATION)
         assert (seen.model, seen.response_id, seen.stream) == ("a", "r", True)
 
 
@@ -109,7 +108,7 @@ def test_wanted_fields_are_found_wherever_they_stand() -> None:
 )
 def test_what_is_no_object_is_refused_at_any_size(body: bytes) -> None:
     with pytest.raises(MalformedAsk):
-        peek("/v1/responses", [], body % (b"x" * LARGE_BYTES), TokenEstimator())
+        READER.read("/v1/responses", [], body % (b"x" * LARGE_BYTES), GENERATION)
 
 
 def test_a_prompt_in_two_parts_with_media_is_copied_once() -> None:
@@ -130,11 +129,10 @@ def test_a_prompt_in_two_parts_with_media_is_copied_once() -> None:
         ("/v1/chat/completions", b'{"messages":[{"type": "image_url"}]}'),
         ("/v1/chat/completions", b'{"stream":true,"stream_options":{"a":"%b"}}' % (b"x" * 2_000)),
         ("/v1/chat/completions", b'{"messages":["%b"]}' % (b"x" * LARGE_BYTES)),
-        ("/v1/responses/resp_1", b""),
     ],
 )
 def test_what_is_dear_to_read_is_read_in_steps(path: str, body: bytes) -> None:
-    assert glance(path, [], body, TokenEstimator(), prefixes=True) is None
+    assert READER.glance(path, [], body, GENERATION, "", "") is None
 
 
 @pytest.mark.parametrize(
@@ -146,12 +144,14 @@ def test_what_is_dear_to_read_is_read_in_steps(path: str, body: bytes) -> None:
         ("/v1/completions", {"prompt": [1, 2, 3], "truncate_prompt_tokens": 2}),
         ("/v1/responses", {"input": "hi", "previous_response_id": "resp_1"}),
         ("/v1/embeddings", {"input": "hi", "user": "u"}),
+        ("/v1/responses/resp_1", None),
+        ("/v1/audio/transcriptions", None),
     ],
 )
-def test_a_glance_finds_what_steps_find(path: str, fields: dict[str, object]) -> None:
-    body = orjson.dumps({"model": "m"} | fields)
-    seen = glance(path, [], body, TokenEstimator(), prefixes=True)
-    read = finished(reading(path, [], body, TokenEstimator(), prefixes=True))
+def test_a_glance_finds_what_steps_find(path: str, fields: dict[str, object] | None) -> None:
+    body = orjson.dumps({"model": "m"} | fields) if fields is not None else b""
+    seen = READER.glance(path, [], body, GENERATION, "", "")
+    read = finished(READER.reading(path, [], body, GENERATION, "", ""))
     assert seen is not None
     assert all(getattr(seen, name) == getattr(read, name) for name in FIELDS)
 

@@ -64,7 +64,7 @@ def test_a_transcript_in_one_piece_has_no_token_counts() -> None:
 def test_what_may_be_a_stream_by_its_path() -> None:
     paths = Paths(["GET /extra"])
     streams = {
-        path: endpoint.streams
+        path: endpoint.work.streams
         for path in (
             "/v1/chat/completions",
             "/v1/completions",
@@ -88,4 +88,4 @@ def test_what_may_be_a_stream_by_its_path() -> None:
     for path in streams:
         endpoint = paths.find(b"POST", path.encode())
         assert endpoint is not None
-        assert endpoint.dialect.has_end or not endpoint.streams
+        assert endpoint.dialect.has_end or not endpoint.work.streams

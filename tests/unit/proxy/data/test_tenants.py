@@ -5,7 +5,7 @@ from hmac import compare_digest
 
 import pytest
 
-from penstock.balancing.peek import peek
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import TokenEstimator
@@ -115,9 +115,11 @@ def test_equal_sessions_of_two_tenants_are_two() -> None:
 
     def session(tenant: str, body: bytes = b'{"prompt":"x"}') -> str | None:
         headers = [(b"content-type", b"application/json"), (b"x-session-id", b"s")]
-        return peek(
-            "/v1/completions", headers, body, TokenEstimator(), sessions=keys, tenant=tenant
-        ).session
+        return (
+            Reader(TokenEstimator(), sessions=keys)
+            .read("/v1/completions", headers, body, GENERATION, tenant=tenant)
+            .session
+        )
 
     assert session("") == "s"
     assert session("one") not in (session("two"), session(""), None)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.balancing.peek import peek
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
 from penstock.proxy.wire.edit import Edit, ending
 
@@ -19,7 +19,7 @@ def with_keys(body: bytes, *edits: Edit) -> bytes:
 
 
 def edited(body: bytes) -> bytes:
-    options = peek("/v1/completions", [], body, TokenEstimator()).usage_options
+    options = Reader(TokenEstimator()).read("/v1/completions", [], body, GENERATION).usage_options
     return with_keys(body, (b"stream_options", options)) if options else body
 
 
@@ -102,4 +102,4 @@ def test_any_object_keeps_all_but_the_key(fields: dict[str, object]) -> None:
 def test_what_is_no_boolean_stays_for_the_backend_to_refuse(odd: object) -> None:
     options = {"include_usage": False, "continuous_usage_stats": odd}
     body = orjson.dumps({"stream": True, "prompt": "x", "stream_options": options})
-    assert not peek("/v1/completions", [], body, TokenEstimator()).usage_options
+    assert not Reader(TokenEstimator()).read("/v1/completions", [], body, GENERATION).usage_options

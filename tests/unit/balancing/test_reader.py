@@ -1,4 +1,4 @@
-"""The peek: what routing reads of a body, and what it leaves to the backend."""
+"""What routing reads of a body, and what it leaves to the backend."""
 
 import orjson
 import pytest
@@ -6,14 +6,14 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.media import MEDIA_PARTS_MAX
 from penstock.balancing.output_length import OutputLength
-from penstock.balancing.peek import COUNT_MAX, MalformedAsk, peek
+from penstock.balancing.reader import COUNT_MAX, GENERATION, MalformedAsk, Reader
 from penstock.balancing.tokens import MEDIA_PART_TOKENS, NOTHING, TokenEstimator
 
 JSON = [(b"content-type", b"application/json")]
 
 
 def ask(body: bytes, path: str = "/v1/chat/completions") -> Ask:
-    return peek(path, JSON, body, TokenEstimator())
+    return Reader(TokenEstimator()).read(path, JSON, body, GENERATION)
 
 
 def test_a_chat() -> None:
@@ -166,20 +166,24 @@ def test_what_an_api_does_not_know_cuts_no_prompt(path: str) -> None:
 def test_what_is_learnt_is_of_the_address_where_there_are_no_tenants() -> None:
     estimator, outputs = TokenEstimator(), OutputLength()
     body = b'{"prompt":%b}' % orjson.dumps("word " * 1_000)
-    first = peek("/v1/completions", (), body, estimator, client="a")
+    first = Reader(estimator).read("/v1/completions", (), body, GENERATION, client="a")
     for _ in range(40):
         estimator.observe(None, first.measured, first.prompt_tokens, tenant=first.client)
     for _ in range(200):
         estimator.observe(None, first.measured, 10, tenant="b")
         outputs.observe("b", None, "/v1/completions", None, 1.0)
-    seen = peek("/v1/completions", (), body, estimator, client="a", outputs=outputs)
+    seen = Reader(estimator, outputs=outputs).read(
+        "/v1/completions", (), body, GENERATION, client="a"
+    )
     assert seen.prompt_tokens == pytest.approx(first.prompt_tokens, rel=0.05)
     assert seen.client == "a"
 
 
 def test_multipart_is_not_read_as_json() -> None:
     form = [(b"content-type", b"multipart/form-data; boundary=x")]
-    seen = peek("/v1/audio/transcriptions", form, b"--x\r\n...", TokenEstimator())
+    seen = Reader(TokenEstimator()).read(
+        "/v1/audio/transcriptions", form, b"--x\r\n...", GENERATION
+    )
     assert seen.model is None
 
 
@@ -217,4 +221,6 @@ def test_probabilities_of_a_prompt_are_in_no_cache(
     path: str, fields: dict[str, object], reads: bool
 ) -> None:
     body = {"model": "m", "prompt": "x", "messages": []} | fields
-    assert peek(path, [], orjson.dumps(body), TokenEstimator()).reads_cache is reads
+    assert (
+        Reader(TokenEstimator()).read(path, [], orjson.dumps(body), GENERATION).reads_cache is reads
+    )

@@ -1,0 +1,365 @@
+"""Reads what a request wants from its path, head and body.
+
+Reading is pure. It looks at the few fields that routing needs and refuses only what no backend
+could route either: a body that is not a JSON object, or a `model` that is not a string.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
+from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth
+from penstock.balancing.forms import boundary_of, model_in
+from penstock.balancing.media import (
+    media_blocks,
+    tokens_of_bytes,
+)
+from penstock.balancing.members import NoObject, members
+from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, finished
+from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
+from penstock.balancing.prompt_blocks import (
+    large_text_blocks,
+    text_blocks,
+)
+from penstock.balancing.prompts import OF_MESSAGES, Prompt, reading_prompt, text_prompt
+from penstock.balancing.session_key import SessionKeys
+from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
+from penstock.balancing.usage_options import DECODED_BYTES_MAX, reading_usage_options, usage_options
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+# Their bodies are multipart forms. All other paths take JSON only, whatever the content type says:
+# what a backend may read as JSON is read here, too.
+_OF_FORMS: Final = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
+# More than any context holds. A client's number must not lengthen a timeout without limit.
+COUNT_MAX: Final = 131_072
+_NOT_GIVEN: Final = (b"", b"null")
+# On these paths a prompt longer than the model's context is refused, unless it may be cut.
+_UNCUT: Final = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+)
+_NEVER_CUT: Final = frozenset({"/v1/messages", EMBED, SCORING})  # by the fields read here
+NUMBER_BYTES_MAX: Final = 512
+# Longer than any name of a model or id of a response. A longer one is cut to this.
+NAME_BYTES_MAX: Final = 4_096
+NO_OBJECT: Final = "The request body must be one valid JSON object."
+
+_fields = msgspec.json.Decoder(Fields)
+_integer = msgspec.json.Decoder(int)
+_string = msgspec.json.Decoder(str)
+
+
+class MalformedAsk(ValueError):
+    """The body cannot be routed. The text says what to change and never holds the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the requests of a path ask of a backend.
+
+    `generates`: the answer has decode tokens, not only prefill. `engine`: an engine works
+    on it. Other paths are answered by the API server, even while its engine hangs.
+    `streams`: a request with `stream` may get an event stream.
+    """
+
+    generates: bool = False
+    engine: bool = True
+    streams: bool = False
+
+
+GENERATION: Final = Work(generates=True, streams=True)
+PREFILL_ONLY: Final = Work()
+NO_ENGINE: Final = Work(engine=False)
+
+
+class Reader:
+    """Reads requests, with what all of them share."""
+
+    __slots__ = ("_decoder", "_estimator", "_outputs", "_prefixes", "_sessions")
+
+    def __init__(
+        self,
+        estimator: TokenEstimator,
+        *,
+        outputs: OutputLength | None = None,
+        sessions: SessionKeys | None = None,
+        prefixes: bool = False,
+    ) -> None:
+        """`outputs` predicts the lengths of answers.
+
+        `sessions`: where session keys are, if a policy needs them. `prefixes`: whether a policy
+        needs the blocks of the text.
+        """
+        self._estimator = estimator
+        self._outputs = outputs
+        self._sessions = sessions
+        self._prefixes = prefixes
+        self._decoder = _fields if sessions is None else sessions.decoder
+
+    def glance(
+        self, path: str, headers: Headers, body: bytes, work: Work, tenant: str, client: str
+    ) -> Ask | None:
+        """Read a usual request in one turn: no body, or a small JSON body of one text or more.
+
+        `client`: the tenant, or else the address. None: `reading` must read it. Raises
+        MalformedAsk when the body is not a JSON object.
+        """
+        if not body:
+            return self._unparsed_ask(path, headers, body, work, tenant, client)
+        if len(body) > LARGE_BYTES or path in _OF_FORMS or path in BATCHES:
+            return None
+        fields = _fields_of(self._decoder, body)
+        prompt = text_prompt(path, fields, body)
+        if prompt is None or len(bytes(fields.stream_options)) > DECODED_BYTES_MAX:
+            return None
+        ask = self._ask(path, headers, fields, prompt, work, tenant, client)
+        if ask.stream:
+            ask.usage_options = usage_options(fields.stream_options)
+        if self._prefixes and work.generates and prompt.batch.prompts == 1:
+            ask.add_blocks(text_blocks(_root_of(fields), prompt.parts, ask.prompt_tokens))
+        return ask
+
+    def reading(
+        self, path: str, headers: Headers, body: bytes, work: Work, tenant: str, client: str
+    ) -> Steps[Ask]:
+        """Read any request. Between the steps other work may run.
+
+        Steps would be the largest cost of usual requests, so `glance` has none.
+        """
+        boundary = boundary_of(headers) if path in _OF_FORMS else None
+        if not body or boundary is not None:
+            ask = self._unparsed_ask(path, headers, body, work, tenant, client)
+            ask.model = (yield from model_in(body, boundary)) if boundary else None
+            return ask
+        fields = yield from _reading_fields(self._decoder, body)
+        prompt = yield from reading_prompt(path, fields, body)
+        ask = self._ask(path, headers, fields, prompt, work, tenant, client)
+        if ask.stream:
+            ask.usage_options = yield from reading_usage_options(fields.stream_options)
+        if self._prefixes and work.generates and prompt.batch.prompts == 1:
+            yield from self._adding_blocks(ask, fields, prompt)
+        return ask
+
+    def read(
+        self,
+        path: str,
+        headers: Headers,
+        body: bytes,
+        work: Work,
+        *,
+        tenant: str = "",
+        client: str = "",
+    ) -> Ask:
+        """Read any request in one turn, where nobody waits."""
+        asked = self.glance(path, headers, body, work, tenant, client)
+        return asked or finished(self.reading(path, headers, body, work, tenant, client))
+
+    def _ask(
+        self,
+        path: str,
+        headers: Headers,
+        fields: Fields,
+        prompt: Prompt,
+        work: Work,
+        tenant: str,
+        client: str,
+    ) -> Ask:
+        """What is wanted, but for the blocks and the usage options."""
+        batch, media_parts, estimator = prompt.batch, prompt.media_parts, self._estimator
+        model = _model_of(fields.model)
+        measured = _measured(estimator, prompt)
+        tokens = batch.token_ids or estimator.estimate(model, measured, media_parts, None, client)
+        response_id = _response_in(path) or _text(fields.previous_response_id)
+        cuts, cut_tokens = _cut(path, fields)
+        if cuts or response_id is not None or not batch.told:  # the backend counts other tokens
+            measured, tokens = NOTHING, min(tokens, (cut_tokens or tokens) * batch.prompts)
+        max_tokens = _max_tokens_of(fields)
+        expected, outputs = PRIOR_TOKENS, self._outputs
+        if outputs is not None:
+            expected = outputs.expect(client, model, path, max_tokens)
+        return Ask(
+            path=path,
+            model=model,
+            prompt_tokens=tokens,
+            measured=measured,
+            media_parts=media_parts,
+            prompts=batch.prompts,
+            choices=min(_positive(fields.n) or 1, PROMPTS_MAX),
+            max_tokens=max_tokens,
+            stream=fields.stream is not NO_FIELD and work.streams and truth(fields.stream) is True,
+            generates=work.generates,
+            engine=work.engine,
+            session=self._session(headers, fields, tenant),
+            tenant=tenant,
+            client=client,
+            response_id=response_id,
+            reads_cache=_reads_cache(path, fields),
+            uncut=path in _UNCUT and not media_parts and not cuts,
+            output_tokens=expected if work.generates else 0.0,
+        )
+
+    def _unparsed_ask(
+        self, path: str, headers: Headers, body: bytes, work: Work, tenant: str, client: str
+    ) -> Ask:
+        """What is wanted by a request whose body is a form or empty, but for the form's model."""
+        return Ask(
+            path,
+            prompt_tokens=tokens_of_bytes(body),
+            generates=work.generates,
+            engine=work.engine,
+            session=self._session(headers, None, tenant),
+            tenant=tenant,
+            client=client,
+            response_id=_response_in(path),
+            output_tokens=PRIOR_TOKENS if work.generates else 0.0,
+        )
+
+    def _session(self, headers: Headers, fields: Fields | None, tenant: str) -> str | None:
+        """The session key, distinct from equal keys of other tenants (names hold no blanks)."""
+        key = self._sessions.read(headers, fields) if self._sessions is not None else None
+        return f"{tenant} {key}" if tenant and key else key
+
+    def _adding_blocks(self, ask: Ask, fields: Fields, prompt: Prompt) -> Steps[None]:
+        """Give a prompt of any size its blocks, with media or without."""
+        root, estimator = _root_of(fields), self._estimator
+        if prompt.media_parts:
+            measured = _measured(estimator, prompt)
+            blocks = yield from media_blocks(
+                root, prompt.parts, prompt.size_bytes, ask.model, measured, estimator, ask.client
+            )
+        elif prompt.size_bytes <= LARGE_BYTES:
+            blocks = text_blocks(root, prompt.parts, ask.prompt_tokens)
+        else:
+            blocks = yield from large_text_blocks(root, prompt.parts, ask.prompt_tokens)
+        ask.add_blocks(blocks)
+
+
+def unseen_ask(path: str, body: bytes, tenant: str, client: str) -> Ask:
+    """A request that goes to the first pool unread."""
+    return Ask(
+        path,
+        prompt_tokens=tokens_of_bytes(body),
+        generates=False,
+        engine=False,
+        first_pool=True,
+        tenant=tenant,
+        client=client,
+    )
+
+
+def _fields_of(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Fields:
+    try:
+        return decoder.decode(body)
+    except (*UNREADABLE, RecursionError):
+        raise MalformedAsk(NO_OBJECT) from None
+
+
+def _reading_fields(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Steps[Fields]:
+    if len(body) <= LARGE_BYTES:
+        if len(body) > SLICE_BYTES:
+            yield
+        return _fields_of(decoder, body)
+    try:
+        return (yield from members(body, decoder))
+    except (*UNREADABLE, RecursionError, NoObject):
+        raise MalformedAsk(NO_OBJECT) from None
+
+
+def _max_tokens_of(fields: Fields) -> int | None:
+    """The client's own limit, under any of its names."""
+    return (
+        _positive(fields.max_completion_tokens)
+        or _positive(fields.max_tokens)
+        or _positive(fields.max_output_tokens)
+    )
+
+
+def _reads_cache(path: str, fields: Fields) -> bool:
+    """Whether the engine may take the beginning of the prompt from its cache.
+
+    It cannot if the client asks for the probabilities of the prompt's tokens, which a cache does
+    not hold (vLLM, `Request.get_skip_reading_prefix_cache`).
+    """
+    if fields.prompt_logprobs is not NO_FIELD and bytes(fields.prompt_logprobs) != b"null":
+        return False
+    if fields.echo is NO_FIELD or truth(fields.echo) is not True:
+        return True
+    wanted = fields.top_logprobs if path in OF_MESSAGES else fields.logprobs
+    return wanted is NO_FIELD or bytes(wanted) == b"null"
+
+
+def _cut(path: str, fields: Fields) -> tuple[bool, int | None]:
+    """Whether too long prompts may be shortened instead of refused, and to how many tokens each.
+
+    Each API reads only its own field (vLLM 0.32's request models).
+    """
+    if path in _NEVER_CUT:
+        return False, None
+    if path == "/v1/responses":
+        truncation = bytes(fields.truncation)
+        return truncation not in _NOT_GIVEN and truncation != b'"disabled"', None
+    tokens = fields.truncate_prompt_tokens
+    return bytes(tokens) not in _NOT_GIVEN, _positive(tokens)
+
+
+def _root_of(fields: Fields) -> bytes:
+    """What separates caches: models, adapters (models by name) and salts."""
+    model, salt = bytes(fields.model), bytes(fields.cache_salt)
+    return model[:NAME_BYTES_MAX] + b"\n" + salt[:NAME_BYTES_MAX]
+
+
+def _measured(estimator: TokenEstimator, prompt: Prompt) -> Measure:
+    batch = prompt.batch
+    if batch.token_ids:
+        return NOTHING
+    measured = estimator.measure(prompt.texts)
+    if batch.again:
+        pieces, wide = estimator.measure([batch.again])
+        more = batch.prompts - 1
+        measured = measured[0] + more * pieces, measured[1] + more * wide
+    return measured
+
+
+def _model_of(raw: msgspec.Raw) -> str | None:
+    """The model's name. None for an empty one: the backend then uses its own."""
+    if raw is NO_FIELD or bytes(raw) == b"null":
+        return None
+    if bytes(raw).startswith(b'"') and len(bytes(raw)) > NAME_BYTES_MAX:
+        return bytes(raw)[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # no pool serves it
+    try:
+        return _string.decode(raw) or None
+    except UNREADABLE:
+        raise MalformedAsk("`model` must be a string.") from None
+
+
+def _response_in(path: str) -> str | None:
+    """The id in `/v1/responses/{id}` and in paths below it."""
+    return path.split("/")[3] if path.startswith("/v1/responses/") else None
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    """A string, or None for anything else."""
+    value = bytes(raw)
+    if not value.startswith(b'"'):
+        return None
+    if len(value) > NAME_BYTES_MAX:
+        return value[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # no response has it
+    try:
+        return _string.decode(raw)
+    except UNREADABLE:
+        return None
+
+
+def _positive(raw: msgspec.Raw) -> int | None:
+    """An integer > 0, or None for anything else."""
+    if raw is NO_FIELD or len(bytes(raw)) > NUMBER_BYTES_MAX:
+        return None
+    try:
+        value = _integer.decode(raw)
+    except (msgspec.DecodeError, ValueError):
+        return None
+    return min(value, COUNT_MAX) if value > 0 else None
