@@ -173,6 +173,13 @@ def _add_serve(commands: Any) -> None:
 
 def _add_operations(commands: Any) -> None:
     """Add the commands that ask a running proxy."""
+    _add_status(commands)
+    _add_reload(commands)
+    _add_explain(commands)
+    _add_states(commands)
+
+
+def _add_status(commands: Any) -> None:
     fleet = commands.add_parser(
         "status",
         help="show the fleet as one table",
@@ -182,6 +189,9 @@ def _add_operations(commands: Any) -> None:
     fleet.add_argument("--json", action="store_true", help="print all fields, as JSON")
     admin_client.add_arguments(fleet)
     fleet.set_defaults(command=status)
+
+
+def _add_reload(commands: Any) -> None:
     again = commands.add_parser(
         "reload",
         help="read the configuration again, as SIGHUP does",
@@ -193,6 +203,9 @@ def _add_operations(commands: Any) -> None:
     again.add_argument("--json", action="store_true", help="print the change as JSON")
     admin_client.add_arguments(again)
     again.set_defaults(command=reload)
+
+
+def _add_explain(commands: Any) -> None:
     dry = commands.add_parser(
         "explain",
         help="show which backend would take a request, and each backend's cost",
@@ -210,6 +223,9 @@ def _add_operations(commands: Any) -> None:
     dry.add_argument("--json", action="store_true", help="print all fields, as JSON")
     admin_client.add_arguments(dry)
     dry.set_defaults(command=explain)
+
+
+def _add_states(commands: Any) -> None:
     for state, text in (
         ("drain", "send a backend no new requests; running ones finish"),
         ("ready", "send a backend requests again"),

@@ -124,37 +124,11 @@ def configure(
     nothing: `Configuration.apply` gives what is kept its new settings.
     """
     settings = new.settings
-    learnt = {pool.name: pool.policy for pool in running.pools} if running is not None else {}
-    known_by = {(each.pool, each.name, each.url): (each, pool) for each, pool in known}
-    members = {}
-    for each in new.fleet.backends:
-        members[each] = known_by.get((each.pool, each.name, each.url)) or (
-            each,
-            ConnectionPool(
-                loop,
-                each.url,
-                connect_timeout_s=settings.timeouts.connect_s,
-                name=each.name,
-                names=names,
-                threads=threads,
-                tls=new.certificates.pools.get(each.pool),
-                now=now,
-            ),
-        )
+    members = _members(new, loop, names, known, now, threads)
     return Configuration(
         settings=settings,
         origins=new.origins,
-        fleet=Fleet(
-            tuple(
-                Pool(
-                    pool.name,
-                    tuple(members[each][0] for each in pool.backends),
-                    _same(pool.policy, learnt.get(pool.name)),
-                    pool.models,
-                )
-                for pool in new.fleet.pools
-            )
-        ),
+        fleet=_fleet(new, members, running),
         policies=tuple(pool.policy for pool in new.fleet.pools),
         connections={each.name: pool for each, pool in members.values()},
         authorizations={
@@ -174,6 +148,50 @@ def configure(
         prefixes=any(pool.policy.needs_prefixes for pool in new.fleet.pools),
         paths=Paths(settings.paths),
         counting=Counting(loop, new.counter) if new.counter is not None else counting,
+    )
+
+
+def _members(
+    new: Draft,
+    loop: asyncio.AbstractEventLoop,
+    names: Names,
+    known: Iterable[Member],
+    now: Callable[[], float],
+    threads: HandshakeThreads | None,
+) -> dict[Backend, Member]:
+    """For each backend of the draft the known one that it names again, or itself."""
+    known_by = {(each.pool, each.name, each.url): (each, pool) for each, pool in known}
+    members = {}
+    for each in new.fleet.backends:
+        members[each] = known_by.get((each.pool, each.name, each.url)) or (
+            each,
+            ConnectionPool(
+                loop,
+                each.url,
+                connect_timeout_s=new.settings.timeouts.connect_s,
+                name=each.name,
+                names=names,
+                threads=threads,
+                tls=new.certificates.pools.get(each.pool),
+                now=now,
+            ),
+        )
+    return members
+
+
+def _fleet(new: Draft, members: Mapping[Backend, Member], running: Fleet | None) -> Fleet:
+    """The draft's pools, with their members and with the policies that they keep."""
+    learnt = {pool.name: pool.policy for pool in running.pools} if running is not None else {}
+    return Fleet(
+        tuple(
+            Pool(
+                pool.name,
+                tuple(members[each][0] for each in pool.backends),
+                _same(pool.policy, learnt.get(pool.name)),
+                pool.models,
+            )
+            for pool in new.fleet.pools
+        )
     )
 
 
