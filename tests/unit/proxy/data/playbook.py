@@ -317,6 +317,16 @@ class Play:
         """The youngest connection to a backend."""
         return self._upstream[name]
 
+    def leaves_once_open(self, name: str) -> None:
+        """The client leaves in the turn in which a connection to this backend opens."""
+        self.loop.run_until_complete(self._leaves(name))
+        self.turns()
+
+    async def _leaves(self, name: str) -> None:
+        while name not in self._upstream:
+            await asyncio.sleep(0)
+        self.client.connection.eof_received()
+
     async def dialed(self, address: str) -> None:
         name = "b" + address.rpartition(".")[2]
         self.happens(f"{name} dialed")

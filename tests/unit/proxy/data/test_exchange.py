@@ -126,6 +126,16 @@ def test_a_plain_answer_that_is_cut_is_asked_of_another(play: Play) -> None:
     assert play.happened() == ["client got 200, b", "counted 200 b2"]
 
 
+def test_a_stored_response_is_searched_for_at_one_after_the_other(play: Play) -> None:
+    play.client.sends(b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert play.happened() == ["b1 dialed", "b1 got GET"]
+    play["b1"].sends(plain("404 Not Found"))
+    assert play.happened() == ["b1 dropped", "b2 dialed", "b2 got GET"]
+    assert play.backends[0].own.idle
+    play["b2"].sends(text("a"))
+    assert play.happened() == ["client got 200, a", "counted 200 b2"]
+
+
 def test_all_refuse(play: Play) -> None:
     play.down = {"b1": REFUSED, "b2": REFUSED}
     play.client.sends(chat())
@@ -209,6 +219,12 @@ def test_a_client_leaves_while_its_backend_is_dialed(play: Play) -> None:
     assert play.happened() == ["b1 dialed"]
     play.client.closes()
     assert play.happened() == ["client dropped", "counted 499 b1"]
+
+
+def test_a_client_leaves_in_the_turn_in_which_its_backend_is_dialed(play: Play) -> None:
+    play.client.protocol.data_received(chat())
+    play.leaves_once_open("b1")
+    assert play.happened() == ["b1 dialed", "client dropped", "b1 dropped", "counted 499 b1"]
 
 
 def test_a_client_leaves_before_the_first_token(play: Play) -> None:
