@@ -143,25 +143,25 @@ async def test_a_fleet_that_gives_up_what_it_queues_is_asked_for_little_of_it_tw
     penstock = await serve([backend.url for backend in backends], health=FAR_PROBES)
     await penstock.until_ready(2)
     begun, ended = 0, 0
-    # While only one backend has failed, all it fails may move on. So one of each fails first.
-    one_of_each, others = [asyncio.Event(), asyncio.Event()], asyncio.Event()
+    # By turns: what fails at one backend only may all move on.
+    first_attempts: list[list[asyncio.Event]] = [[], []]
     second_attempts = asyncio.Event()
 
     def counted() -> None:
-        for event in [*one_of_each, others][: max(0, begun - 59)]:
-            event.set()
+        waiting = max(first_attempts, key=len)
+        if begun >= 60 and waiting:
+            waiting.pop().set()
         if begun - 60 + ended == 60:  # each request has ended or waits in its second attempt
             second_attempts.set()
 
-    def giving_up(of_this: asyncio.Event) -> Callable[[bytes], Script]:
-        waits = [of_this]
-
+    def giving_up(waiting: list[asyncio.Event]) -> Callable[[bytes], Script]:
         def give_up(request: bytes) -> Script:
-            """The first answer of each backend ends before its others. Second attempts end last."""
             nonlocal begun
             begun += 1
+            until = second_attempts
+            if begun <= 60:
+                waiting.append(until := asyncio.Event())
             counted()
-            until = second_attempts if begun > 60 else waits.pop() if waits else others
             return (until, *BARE)
 
         return give_up
@@ -173,8 +173,8 @@ async def test_a_fleet_that_gives_up_what_it_queues_is_asked_for_little_of_it_tw
         counted()
         return got
 
-    for backend, of_this in zip(backends, one_of_each, strict=True):
-        backend.always = giving_up(of_this)
+    for backend, waiting in zip(backends, first_attempts, strict=True):
+        backend.always = giving_up(waiting)
     answers = await asyncio.gather(*[asked() for _ in range(60)])
     for got in answers:
         assert (got.status, got.ended) == (502, True)  # nothing that may be cut looks whole
