@@ -11,14 +11,20 @@ V = TypeVar("V")
 
 
 class FairTable(Generic[V]):
-    """A table of at most `most` entries. Each owner's entries are in order, oldest first."""
+    """A table of at most `most` entries. Each owner's entries are in order, oldest first.
 
-    __slots__ = ("_most", "_size", "_tables")
+    Owners are also kept by the number of their entries: there may be as many owners as entries, and
+    to look at all of them for the largest one takes milliseconds.
+    """
+
+    __slots__ = ("_largest", "_most", "_owners", "_size", "_tables")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._size = 0
         self._tables: dict[str, dict[Hashable, V]] = {}
+        self._owners: dict[int, dict[str, None]] = {}  # by the number of their entries
+        self._largest = 0  # that number for the largest owner
 
     def __len__(self) -> int:
         return self._size
@@ -43,12 +49,14 @@ class FairTable(Generic[V]):
             table = self._tables[owner] = {}
         if key in table:
             del table[key]
-        elif self._size < self._most:
-            self._size += 1
-        else:
+        elif self._size >= self._most:
             gone = self._displace(owner)
             table[key] = value
+            self._count(owner, len(table) - 1, len(table))
             return gone
+        else:
+            self._size += 1
+            self._count(owner, len(table), len(table) + 1)
         table[key] = value
         return None
 
@@ -61,6 +69,7 @@ class FairTable(Generic[V]):
         table = self._tables[owner]
         del table[key]
         self._size -= 1
+        self._count(owner, len(table) + 1, len(table))
         if not table:
             del self._tables[owner]
 
@@ -68,10 +77,23 @@ class FairTable(Generic[V]):
         tables = self._tables
         payer = owner
         if len(tables[owner]) < max(1, self._most // len(tables)):
-            payer = max(tables, key=lambda each: len(tables[each]))
+            payer = next(iter(self._owners[self._largest]))
         table = tables[payer]
         oldest = next(iter(table))
         del table[oldest]
+        self._count(payer, len(table) + 1, len(table))
         if not table and payer != owner:
             del tables[payer]
         return oldest
+
+    def _count(self, owner: str, before: int, after: int) -> None:
+        """An owner that had `before` entries has `after`, one more or one less."""
+        owners = self._owners
+        if before:
+            del owners[before][owner]
+            if not owners[before]:
+                del owners[before]
+        if after:
+            owners.setdefault(after, {})[owner] = None
+        if after > self._largest or (before == self._largest and before not in owners):
+            self._largest = after

@@ -1,5 +1,8 @@
 """A bounded table: whoever fills it displaces its own."""
 
+from collections.abc import Hashable, Iterator
+from random import Random
+
 from penstock.balancing.fair_table import FairTable
 from penstock.balancing.response_owners import KEPT_S, OWNERS_MAX, ResponseOwners
 from penstock.balancing.session_homes import SESSIONS_MAX, SessionHomes
@@ -39,6 +42,38 @@ def test_more_owners_than_places() -> None:
         assert len(table) <= 4
         assert table.find(f"o{number}", 0) == number
     assert len(table._tables) <= 5
+
+
+def test_the_largest_owner_pays_whatever_was_put_and_removed() -> None:
+    rng, table = Random(1), FairTable[int](40)
+    for number in range(5_000):
+        owner = f"o{int(rng.expovariate(0.3))}"
+        before = {each: len(table.of(each)) for each in table._tables}
+        table.put(owner, number, number)
+        after = {each: len(table.of(each)) for each in before}
+        payers = [each for each in before if after[each] < before[each]]
+        assert all(before[each] == max(before.values()) for each in payers)
+        if rng.random() < 0.3:
+            table.remove(owner, number)
+    sizes = {size: [*owners] for size, owners in table._owners.items()}
+    assert {each: size for size, owners in sizes.items() for each in owners} == {
+        each: len(entries) for each, entries in table._tables.items()
+    }
+    assert table._largest == max(sizes)
+
+
+def test_no_put_looks_at_all_owners() -> None:
+    """With 65,536 owners that takes milliseconds, for each client that comes."""
+
+    class Tables(dict[str, dict[Hashable, int]]):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("looked at all")
+
+    table: FairTable[int] = FairTable(100)
+    table._tables = Tables()
+    for number in range(1_000):
+        table.put(f"o{number}", 0, number)
+    assert len(table) == 100
 
 
 def test_what_is_removed_makes_room() -> None:
