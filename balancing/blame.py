@@ -1,12 +1,12 @@
 """Whose fault a failure is. A request that fails everywhere is at fault itself.
 
 If a client's requests fail at more than half of a pool within a minute, the client is the cause.
-So is a kind of request that fails there for several clients, if none of them met more than half of
-these failures: one client must not hide what others meet. The limit is more than half of the pool,
-because no more backends may be ejected on suspicion. A failure at another backend counts only if
-failures there are at least a quarter as frequent: a rare failure elsewhere does not excuse a
-backend that fails every request. Failures that no request can cause, such as a refused connection,
-are not noted here.
+If one kind of request fails there for several clients, that kind is the cause. It is not if one
+client met more than half of the failures (the last at each backend counts): one client must not
+hide what others meet. The limit is more than half of the pool, because no more backends may be
+ejected on suspicion. A failure at another backend counts only if failures there are at least a
+quarter as frequent: a rare failure elsewhere does not excuse a backend that fails every request.
+Failures that no request can cause, such as a refused connection, are not noted here.
 """
 
 from math import exp

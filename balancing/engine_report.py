@@ -1,7 +1,7 @@
 """An engine's own report: a scrape of its metrics, and how fast it becomes worthless.
 
-A report comes seconds late, so own counts decide and it only adds what they cannot tell:
-the capacity, and requests that came by another way.
+Reports come seconds late, so our own counts decide. A report adds only what they lack: the
+capacity, and requests that came by another way.
 """
 
 from dataclasses import dataclass

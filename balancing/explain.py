@@ -1,6 +1,6 @@
-"""Every backend's part in a choice that is not made: why a request would go where it would go.
+"""A dry run of a choice: where a request would go, and why, with every backend's part in it.
 
-A dry run: nothing is reserved, sent or remembered.
+Nothing is reserved, sent or remembered.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The gate: through which every request is sent to its backend. Always open for now.
+"""The gate chooses the backend of every request and reserves on it. No request waits here yet.
 
 Choosing and reserving are one synchronous call, so that no other request can
 come between the reading of a load and the lease that changes it.
@@ -35,7 +35,7 @@ class UnknownResponse(LookupError):
 
 
 class Choice(NamedTuple):
-    """A choice that is not made: the pool, the backends of which one would be drawn, and why.
+    """A dry run of a choice: the pool, the backends of which one would be drawn, and why.
 
     `chosen` is empty if no backend can take the request, or if the policy draws at random.
     """

@@ -2,8 +2,8 @@
 
 Errors are relative to the geometric mean of the expected and the seen value. So small samples teach
 as much as large ones, and a sample too low by some factor as much as one too high by it. Relative
-to the seen values low samples would dominate, relative to the expected ones high samples
-(bench/RESULTS.md, estimates of tokens: a median error of 7.7 to 8.2 % instead of 6.4 to 6.5 %).
+to the seen value, low samples would dominate. Relative to the expected, high ones would. (The
+median error of estimates of tokens would be 7.7 to 8.2 % instead of 6.4 to 6.5 %.)
 """
 
 from math import sqrt

@@ -6,8 +6,8 @@ blocks of a prompt are held together or not at all, and a binary search finds th
 An engine forgets what was not used for longest. Here two generations do the same. Used blocks are
 put into the young one. When it holds as much as the engine, it becomes the old one, and the
 previous old one is forgotten. So the index remembers as much as the engine holds, up to twice that.
-Each use costs one `set.update`, and only the hash of a block is kept. (Holding half of it up to all
-of it instead loses a third of the hits of conversations that fill the caches: bench/RESULTS.md.)
+Each use costs one `set.update`, and only the hash of a block is kept. (An index of half to all of
+that loses a third of the hits when conversations fill the caches.)
 
 A block of text with few tokens fills as little of the index as of the engine's cache. A megabyte of
 blanks must not make us forget what the engine still has.

@@ -3,9 +3,9 @@
 A prompt token is computed once, and everything queued behind it waits for that. An open stream
 reads its KV cache in every step. That costs 1/64 of a prefill token for each token held. A stream
 also takes a place in the step. That costs 128 prefill tokens: some 200 steps to come, as in
-Azure's 2023 conversation trace, at about 0.6 of a prefill token each. Without the second term,
-long streams that are about to end repel more than fresh ones. On a decode-heavy mix that cost
-2-9 % of mean E2E latency against `least_requests`. With it the two tie (bench/RESULTS.md).
+Azure's 2023 conversation trace, at about 0.6 of a prefill token each. Without the 128,
+a long stream about to end would look many times as costly as a fresh one. On a decode-heavy mix
+that cost 2-9 % of mean E2E latency against `least_requests`. With the 128 the two tie.
 Weights scale: a backend of weight 2 may hold twice the tokens.
 """
 

@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """A choice that is not made. `parts` has one entry for each backend that could be chosen."""
+    """A dry run of a choice. `parts` has one entry for each backend that could be chosen."""
 
     best: list[Backend]  # one of them would be chosen; empty: the policy draws at random
     parts: list[Part]

@@ -5,11 +5,11 @@ M the requests there, K the tokens that they hold, p its prompt, o the tokens of
 t a decode step of a stream alone and k what each held token adds to a step, a place costs
 
     W + w                     its own first token
-    + LATER x W x w / w_mean  those who come after: work on top of work delays them the more
-    + g x M x w               those who are there: each of them stands still for w
+    + LATER x W x w / w_mean  the wait of later requests: work on top of work delays them the more
+    + g x M x w               the wait of the requests there: each of them stands still for w
     + STEP x o x t            its own decoding, however idle the place
-    + o x k x K               its own decoding, for what is held there
-    + BESIDE x o x k x M x p  theirs, for what it will hold
+    + o x k x K               its own decoding, slower by the tokens held there
+    + BESIDE x o x k x M x p  the decoding of the requests there, slower by this prompt
 
 LATER keeps long prompts off long queues. g says how far streams that stand still count. It is twice
 the share of requests that wait for their prefill, and at most 1. In a fleet bound by decoding it

@@ -1,8 +1,8 @@
 """How the memory of the process is shared by what can fill it quickly.
 
-The memory in use is measured four times a second. In less time clients and backends can fill it, so
-each kind of what they fill it with has a limit of its own. The limits follow from the memory that
-the process may have and what it takes without clients.
+The memory in use is measured four times a second. Clients and backends can fill it faster, so each
+kind of content has a limit of its own. The limits follow from the memory that the process may have
+and what it takes without clients.
 """
 
 import logging

@@ -55,7 +55,7 @@ class ModelNotFound(ClientError):
 class RequestTimeout(ClientError):
     status = 408
     code = "request_timeout"
-    message = "The request was not finished in time; send it at once, then wait for the answer."
+    message = "The request was not complete in time; send all of it without pauses."
     closes = True
 
 

@@ -1,9 +1,9 @@
 """Measures the lag of the event loop and the memory in use, four times a second.
 
 `overload` decides by these figures. While memory is short, clients without an accepted request
-are closed first, then what others only keep goes. Once requests are refused, half bodies, heads,
-waiting reads and unread answers give way too. Freed memory is given back to the kernel, or a heap
-that was full once would look full for ever.
+are closed first, then idle connections and unfinished heads of others. Once requests are refused,
+half bodies, waiting reads and unread answers go too. Freed memory is given back to the kernel, or a
+heap that was full once would look full for ever.
 """
 
 import asyncio

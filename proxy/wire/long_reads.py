@@ -3,8 +3,8 @@
 A chunk costs as much as a hundred bytes, and an event that is not ordinary ten times that. If a
 backend sends faster than its answer is processed, the loop would do nothing else. So only one slice
 of such a read is taken at a time, and nothing more is read meanwhile. All answers of one backend
-together use at most TURN_S of a turn. Of bytes that come for many of them at once, no more than a
-slice is taken at once, and the rest waits.
+together use at most TURN_S of a turn. When bytes come for many answers together, one slice is taken
+and the rest waits.
 
 Short reads have one event or a few. If a backend sends very many of them in one turn, those with
 more lines than that count against the slice, too: hundreds of reads of two kilobytes cost as much
