@@ -123,9 +123,8 @@ class HealthSettings(Section):
     )
     slow_start_s: OptionalWaitS = Field(
         default=30.0,
-        description="Time over which a backend that returns gets its full share of requests. It"
-        " starts with 10 % of the requests in flight of a ready backend, but always"
-        " at least one.",
+        description="Time until a returning backend gets its full share. It starts with 10 % of a"
+        " ready backend's requests in flight, and at least one.",
     )
     deep: DeepProbeSettings = DeepProbeSettings()
 
@@ -136,9 +135,9 @@ class TimeoutSettings(Section):
     connect_s: DurationS = Field(default=1.0, description="Time to connect to a backend.")
     first_byte_s: DurationS = Field(
         default=120.0,
-        description="Time until the first byte of an answer. It must cover queueing and prefill."
-        " An answer that is not streamed gets 0.1 s more for each token that it may"
-        " have.",
+        description="Time until the first token of a stream, or the first byte of another answer."
+        " It must cover queueing and prefill. An answer that is not streamed gets 0.1 s more for"
+        " each token that it may have.",
     )
     first_byte_s_per_1k_tokens: OptionalWaitS = Field(
         default=1.0, description="Time added to `first_byte_s` for each 1,000 prompt tokens."
@@ -147,7 +146,9 @@ class TimeoutSettings(Section):
         default=None, description="Time for a whole request. null: no limit."
     )
     idle_s: DurationS = Field(
-        default=60.0, description="Longest pause between two bytes of an answer."
+        default=60.0,
+        description="Longest pause between two bytes of an answer. In a stream it counts after the"
+        " first token only.",
     )
     hold_s: DurationS = Field(
         default=20.0,

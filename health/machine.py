@@ -38,7 +38,7 @@ class Event(StrEnum):
     """What happened to a backend."""
 
     PASSED = "passed"  # every probe was answered
-    FAILED = "failed"  # a probe or a request failed
+    FAILED = "failed"  # a probe or a row of requests failed, or it refuses
     OUT = "out"  # too many failures, or a certain one
     RECOVERED = "recovered"  # enough passes, the deep probe last, and the waiting time is over
     WARMED = "warmed"  # slow start is over

@@ -1,6 +1,6 @@
 """The command line: all commands, their arguments and their exit statuses.
 
-Exit 0 is success, 2 a configuration or usage error, 1 anything else that failed.
+Exit 0 is success, 2 a configuration or usage error, 130 Ctrl-C, 1 anything else that failed.
 """
 
 import argparse
@@ -32,7 +32,10 @@ from penstock.proxy.telemetry.log_lines import log_to_stderr
 
 T = TypeVar("T")
 YEAR_S: Final = 31_536_000.0
-_EXITS = "Exit status: 0 success, 2 a configuration or usage error, 1 anything else that failed"
+_EXITS = (
+    "Exit status: 0 success, 2 a configuration or usage error, 130 Ctrl-C, 1 anything else that "
+    "failed"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

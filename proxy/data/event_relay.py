@@ -1,8 +1,8 @@
 """Relays server-sent events to a client. `whole_events.py` finds where events end.
 
 Events are held until the first token. Until then a failure can be hidden from the client. After
-it the relay costs one count, one comparison, one clock read and one write for each chunk. It
-awaits nothing and parses only events that are not ordinary.
+it the usual read costs one clock read, three quick scans and one write. The relay awaits nothing
+and parses only events that are not ordinary. It drops the `usage` chunk that nobody asked for.
 """
 
 from typing import Final

@@ -27,6 +27,7 @@ class StreamBroken(BackendError):
 class StreamOutOfTime(StreamBroken):
     """The request's time is over, after its first token."""
 
+    message = "The time allowed for the request is over, so this answer is incomplete."
     suspicious = False
     penal = False
 

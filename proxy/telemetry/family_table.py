@@ -38,8 +38,9 @@ LABELS: Final = {
 REASONS: Final = {
     "attempts": "`ok`: the answer was passed on, whatever its status. `connect`, `refused`: no"
     " connection. `ports`: no local port was left. `reset`, `cut`, `dropped`: the connection ended"
-    " before or during the answer. `timeout`: no first byte in time. `status`: 502 or 504. `busy`:"
-    " 503. `internal`: 500. `draining`: the backend shuts down. `aborted`: it gave the request up."
+    " before or during the answer. `timeout`: `timeouts.first_byte_s` was over. `status`: 502 or"
+    " 504. `busy`: 503. `internal`: 500. `draining`: the backend shuts down. `aborted`: it gave the"
+    " request up."
     " `engine_dead`: its engine died. `malformed`: no valid HTTP. `empty`, `no_events`: a stream"
     " without a token. `refusing`: a 4xx that other backends do not give, or a refusal of the"
     " pool's key. `not_here`: it does not hold the stored response. `out_of_time`:"
@@ -122,7 +123,8 @@ FAMILIES: Final = {
         "gauge",
         ("backend",),
         "tokens",
-        "Prompt tokens of requests that were sent and have no first token yet.",
+        "Prompt tokens of requests without a first token yet, less what the backend's cache should"
+        " hold.",
         "When the time to first token grows. One backend far above the others is slow. All of them"
         " high: the fleet is too small.",
     ),
@@ -137,7 +139,7 @@ FAMILIES: Final = {
         "gauge",
         ("backend",),
         "requests",
-        "Requests that were sent and have not ended.",
+        "Requests for which the backend was chosen and that have not ended.",
         "While a backend drains: it is free at 0.",
     ),
     "backend_can_serve": Family(
@@ -222,7 +224,8 @@ FAMILIES: Final = {
         "counter",
         ("reason", "priority"),
         "requests",
-        "Requests that were refused because the proxy was at a limit of its own.",
+        "Requests that were refused, and answers given up midway, because the proxy was at a limit"
+        " of its own.",
         "When clients get 429 with the code `overloaded`: the reason names the limit.",
     ),
     "overhead_seconds": Family(
