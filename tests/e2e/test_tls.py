@@ -275,7 +275,7 @@ async def test_a_slow_reader_is_served_and_a_stalled_one_dropped(secure: Secure)
 
 async def test_silent_connections_are_counted_and_closed(secure: Secure) -> None:
     """A handshake that never comes costs a place, and no longer than a head may take."""
-    _, penstock = await secure(limits={"connections": 2}, timeouts={"client_head_s": 0.5})
+    _, penstock = await secure(limits={"connections": 2}, timeouts={"client_head_s": 2})
     silent = [socket.create_connection(("127.0.0.1", penstock.port)) for _ in range(2)]
     refused = await TlsClient.open(penstock)
     got, _ = await refused.rest()
