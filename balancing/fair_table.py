@@ -13,8 +13,8 @@ V = TypeVar("V")
 class FairTable(Generic[V]):
     """A table of at most `most` entries. Each owner's entries are in order, oldest first.
 
-    Owners are also kept by the number of their entries: there may be as many owners as entries, and
-    to look at all of them for the largest one takes milliseconds.
+    Owners are also listed by their number of entries. There may be as many owners as entries, and a
+    search among all of them for the largest takes milliseconds.
     """
 
     __slots__ = ("_largest", "_most", "_owners", "_size", "_tables")

@@ -2,7 +2,8 @@
 
 Events are held until the first token. Until then a failure can be hidden from the client. After
 it the usual read costs one clock read, three quick scans and one write. The relay awaits nothing
-and parses only events that are not ordinary. It drops the `usage` chunk that nobody asked for.
+and parses only events that are not ordinary. It drops a `usage` chunk that the client did not ask
+for.
 """
 
 from typing import Final

@@ -2,8 +2,8 @@
 
 `overload` decides by these figures. While memory is short, clients without an accepted request
 are closed first, then idle connections and unfinished heads of others. Once requests are refused,
-half bodies, waiting reads and unread answers go too. Freed memory is given back to the kernel, or a
-heap that was full once would look full for ever.
+half bodies, waiting reads and unread answers are given up too. Freed memory is given back to the
+kernel, or a heap that was full once would look full for ever.
 """
 
 import asyncio

@@ -201,6 +201,6 @@ async def test_another_policy_begins_anew(tmp_path: Path) -> None:
     async with running(tmp_path, "token_cost", a=1.0, b=1.0) as it:
         it.idle(TURN)
         await it.reload("least_tokens", {"a": 1.0, "b": 1.0})
-        assert not it.plane.configuration.sessions
+        assert it.plane.configuration.sessions is None
         await it.reload("token_cost", {"a": 1.0, "b": 1.0})
         assert it.choose(TURN).reason is Reason.COST
