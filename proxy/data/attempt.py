@@ -254,12 +254,12 @@ class Attempt:
         if head.status == 404 and request.anywhere:
             self._end(NotHere())
             return
-        relay = self.relay = self._relay_for(head)
+        relay = self.relay = self._relay_for(head, connection)
         request.record.tries[-1].first_byte_s = relay.last_byte_s
         connection.sink = relay
         relay.begin()
 
-    def _relay_for(self, head: ResponseHead) -> Relay:
+    def _relay_for(self, head: ResponseHead, connection: BackendConnection) -> Relay:
         request = self._request
         passage = Passage(
             request.answer,
@@ -270,6 +270,7 @@ class Attempt:
             begun=self._owner.begun,
             made=self._owner.made,
             in_turns=self._take_turns,
+            source=connection,
         )
         streams = head.content_type == b"text/event-stream" and head.status == 200
         # Without an engine a stream is a stored one, which need not have a token.
@@ -311,7 +312,7 @@ class Attempt:
         """Do the work on the end of a large answer in turns. Its connection is free again."""
         self._connection = None
         self._steps = steps
-        self._connections.rota.add("", self._take_step)
+        self._connections.reads.rota.add(self._lease.ask.client, self._take_step)
 
     def _take_step(self) -> bool:
         if not self._ended:

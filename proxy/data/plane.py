@@ -30,6 +30,7 @@ from penstock.proxy.data.unread import Unread
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.long_reads import TURN_S
 from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.rota import Rota
@@ -74,6 +75,7 @@ class DataPlane:
         # beside that of the requests, and each rota has its share of a turn.
         self.handshakes = Rota(loop, TURN_S, now)
         self.record_reads = RecordReads(loop, waiting=self.waiting)
+        self.answer_reads = AnswerReads(loop, now)
         self.clients = Clients(now)
         self.bodies = Bodies(now)
         self.unread = Unread(now)
@@ -98,6 +100,8 @@ class DataPlane:
         self.timeouts = settings.timeouts
         self.fleet = configuration.fleet
         self.connections = configuration.connections
+        for each in self.connections.values():
+            each.reads = self.answer_reads
         self.certificates = configuration.certificates
         self.credentials = configuration.credentials
         self.tenants = configuration.tenants

@@ -5,7 +5,7 @@ Anything else is committed at its head. Before the commit a failure can be hidde
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -33,6 +33,12 @@ OBJECT_BYTES: Final = 64
 _any: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
+class Source(Protocol):
+    """A backend's connection. `dear`: what comes next may take long to read."""
+
+    dear: bool
+
+
 class Passage:
     """Where an answer goes, and who is told about it: what every relay is made of.
 
@@ -43,7 +49,17 @@ class Passage:
     one turn of the loop. The backend's connection is not needed for it.
     """
 
-    __slots__ = ("answer", "begun", "dialect", "ended", "in_turns", "lease", "made", "now")
+    __slots__ = (
+        "answer",
+        "begun",
+        "dialect",
+        "ended",
+        "in_turns",
+        "lease",
+        "made",
+        "now",
+        "source",
+    )
 
     def __init__(
         self,
@@ -56,6 +72,7 @@ class Passage:
         begun: Callable[[], None],
         made: Callable[[str], None],
         in_turns: Callable[[Steps[None]], None],
+        source: Source,
     ) -> None:
         self.answer = answer
         self.lease = lease
@@ -65,6 +82,7 @@ class Passage:
         self.begun = begun
         self.made = made
         self.in_turns = in_turns
+        self.source = source
 
 
 def _nobody(error: BackendError | None) -> None:

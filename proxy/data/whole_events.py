@@ -42,6 +42,7 @@ class WholeEvents(Relay):
         "_midway",
         "_put_by",
         "_put_by_bytes",
+        "_source",
         "_tail",
     )
 
@@ -49,6 +50,7 @@ class WholeEvents(Relay):
         super().__init__(head, passage)
         self._dialect = passage.dialect
         self._made = passage.made
+        self._source = passage.source
         self._held: list[bytes] = []  # whole events that came before the first token
         self._held_bytes = 0
         self._put_by: list[bytes] = []  # the unfinished event, without any end of an event
@@ -85,6 +87,7 @@ class WholeEvents(Relay):
         self._put_by.append(data[:-PART_BYTES])
         before_bytes = self._put_by_bytes
         size_bytes = self._put_by_bytes = before_bytes + len(data) - PART_BYTES
+        self._source.dear = size_bytes > PIECES_BYTES  # its end takes up to 10 ms
         if not self.committed:
             return size_bytes <= HELD_BYTES_MAX and self._may_hold()
         if before_bytes <= PIECES_BYTES < size_bytes:
@@ -114,6 +117,7 @@ class WholeEvents(Relay):
         data = b"".join(self._put_by)
         self._put_by.clear()
         self._put_by_bytes = 0
+        self._source.dear = False
         self._lease.keep(self._held_bytes)
         return data
 

@@ -18,13 +18,13 @@ from penstock.proxy.errors.backend import (
     ConnectionReset,
 )
 from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.dechunk import Dechunker, MalformedChunks
 from penstock.proxy.wire.edit import Ending
 from penstock.proxy.wire.heads import ResponseHead, begins_answer, parse_response_head
 from penstock.proxy.wire.host import Host
-from penstock.proxy.wire.long_reads import SHORT_BYTES, TURN_S, LongRead, TurnShare, slice_end
+from penstock.proxy.wire.long_reads import SHORT_BYTES, LongRead, slice_end
 from penstock.proxy.wire.pieces import Pieces, write
-from penstock.proxy.wire.rota import Rota
 from penstock.proxy.wire.sockets import tune
 
 logger = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ class ConnectionOwner:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, host: Host, now: Callable[[], float]
+        self, loop: asyncio.AbstractEventLoop, name: str, host: Host, now: Callable[[], float]
     ) -> None:
         self.loop = loop
         self.now = now
+        self.name = name
         self.host = host
-        self.rota = Rota(loop, TURN_S, now)
-        self.turn_share = TurnShare(loop)
+        self.reads = AnswerReads(loop, now)  # the data plane puts that of all backends here
 
     def put(self, connection: "BackendConnection") -> None:
         """Take back a connection whose request and answer have both ended."""
@@ -93,6 +93,7 @@ class BackendConnection(asyncio.Protocol):
         "_transport",
         "answer_began",
         "credentials",
+        "dear",
         "epoch",
         "idle_since_s",
         "reused",
@@ -120,6 +121,7 @@ class BackendConnection(asyncio.Protocol):
         self.credentials = b""  # of the requests that it has served
         self.reused = False
         self.answer_began = False
+        self.dear = False  # what comes next may take long to read: it waits for its turn
         self.idle_since_s = 0.0
         self.epoch = owner.host.epoch  # the epoch of the addresses by which it was dialed
 
@@ -137,7 +139,7 @@ class BackendConnection(asyncio.Protocol):
         """Send one request. Its answer goes to `sink`. `ending` has the edits of the body."""
         assert self.sink is None
         self.sink = sink
-        self.answer_began = False
+        self.answer_began = self.dear = False
         self._in_body = False
         self._dechunker = None
         self._buffer = b""
@@ -208,7 +210,7 @@ class BackendConnection(asyncio.Protocol):
             self._pieces.resume()
 
     def data_received(self, data: bytes) -> None:
-        if len(data) > SHORT_BYTES or not self._owner.turn_share.spares(data):
+        if len(data) > SHORT_BYTES or self.dear or not self._owner.reads.share.spares(data):
             data = self._begin_of(data)
             if not data:
                 return
@@ -233,6 +235,9 @@ class BackendConnection(asyncio.Protocol):
             self._receive_head(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.dear and self._rest is None and self._lost is None and self.sink is not None:
+            self._rest = LongRead(b"")  # an end may take as long as a read
+            self._queue(self._rest)
         if self._rest is not None:
             self._lost = (exc,)
             return
@@ -254,9 +259,9 @@ class BackendConnection(asyncio.Protocol):
         transport = self._transport
         if self._counted or self.sink is None or transport is None:
             return data
-        owner = self._owner
+        name, reads = self._owner.name, self._owner.reads
         end = slice_end(data, 0)
-        now = len(owner.rota) == 0 and owner.turn_share.take(data, end)
+        now = not self.dear and not reads.rota.knows(name) and reads.share.take(data, end)
         if now and end == len(data):
             return data
         self._rest = rest = LongRead(data)
@@ -267,7 +272,7 @@ class BackendConnection(asyncio.Protocol):
     def _queue(self, rest: LongRead) -> None:
         if not rest.queued:
             rest.queued = True
-            self._owner.rota.add("", self._take_on)
+            self._owner.reads.rota.add(self._owner.name, self._take_on)
 
     def _take_on(self) -> bool:
         """Take the next slice. Returns whether more can be taken now."""

@@ -2,13 +2,13 @@
 
 A chunk costs as much as a hundred bytes, and an event that is not ordinary ten times that. If a
 backend sends faster than its answer is processed, the loop would do nothing else. So only one slice
-of such a read is taken at a time, and nothing more is read meanwhile. All answers of one backend
-together use at most TURN_S of a turn. When bytes come for many answers together, one slice is taken
-and the rest waits.
+of such a read is taken at a time, and nothing more is read meanwhile. All answers together use at
+most TURN_S of a turn (`answer_reads.py`). When bytes come for many answers together, one slice is
+taken and the rest waits.
 
-Short reads have one event or a few. If a backend sends very many of them in one turn, those with
-more lines than that count against the slice, too: hundreds of reads of two kilobytes cost as much
-as one long read.
+Short reads have one event or a few. If very many of them come in one turn, those with more lines
+than that count against the slice, too: hundreds of reads of two kilobytes cost as much as one long
+read.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class LongRead:
 
 
 class TurnShare:
-    """How much one backend's answers may still take at once in this turn."""
+    """How much all answers together may still take at once in this turn."""
 
     __slots__ = ("_called", "_left_bytes", "_loop", "_unseen_bytes")
 

@@ -27,7 +27,6 @@ from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.handshake_threads import HandshakeThreads
 from penstock.proxy.wire.handshakes import Handshakes
 from penstock.proxy.wire.host import Host, Names
-from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.sockets import reset_at_close
 from penstock.proxy.wire.tls import TlsConnection
 
@@ -60,9 +59,10 @@ class ConnectionPool(ConnectionOwner):
         tls: ssl.SSLContext | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
-        """`name` is the backend's name, for the log. All backends share `threads`."""
+        """`name` is the backend's name. All backends share `threads`."""
         parts = urlsplit(url)
-        super().__init__(loop, Host(loop, parts.hostname or "", name, names or Names(), now), now)
+        host = Host(loop, parts.hostname or "", name, names or Names(), now)
+        super().__init__(loop, name, host, now)
         self.connect_timeout_s = connect_timeout_s
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._secure = parts.scheme == "https"
@@ -72,7 +72,6 @@ class ConnectionPool(ConnectionOwner):
         self._resting: deque[BackendConnection] = deque()
         self._distrusted_until_s = 0.0
         self._deadline = Deadline(loop, self._expire, now)
-        self.record_reads = RecordReads(loop)
         self._handshakes = Handshakes(loop, threads or HandshakeThreads(loop))
         self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
 
@@ -144,7 +143,7 @@ class ConnectionPool(ConnectionOwner):
             self.tls,
             protocol,
             handshake_s=inf,
-            reads=self.record_reads,
+            reads=self.reads.records,
             handshakes=self._handshakes,
             server_name=self.host.name,
         )

@@ -75,6 +75,10 @@ class Rota:
     def __len__(self) -> int:
         return self._count
 
+    def knows(self, party: str) -> bool:
+        """Whether steps of this party wait, or it has just had more than others."""
+        return party in self._waiting
+
     def add(self, party: str, step: Step) -> None:
         """Call `step` in later turns for as long as it returns that there is more to do."""
         self._call()

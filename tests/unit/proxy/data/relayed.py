@@ -45,6 +45,12 @@ TOKENS = [
 ]
 
 
+class Source:
+    """Where an answer comes from."""
+
+    dear = False
+
+
 class Request:
     """An answer on its way through a relay."""
 
@@ -69,6 +75,7 @@ class Request:
         self.begun: list[bytes] = []  # what the client had when it was told
         self.head = parse_response_head(head)
         self.relay: Relay
+        self.source = Source()
         passage = Passage(
             self.answer,
             self.lease,
@@ -78,6 +85,7 @@ class Request:
             begun=self._begun,
             made=self.made.append,
             in_turns=finished,
+            source=self.source,
         )
         if b"event-stream" in head:
             self.relay = EventRelay(

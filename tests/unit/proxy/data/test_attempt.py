@@ -273,6 +273,15 @@ def test_the_end_of_a_large_plain_answer_is_read_in_turns() -> None:
         assert play.happened() == ["b1 got POST"]
 
 
+def test_clients_take_turns_with_the_ends_of_large_answers() -> None:
+    with contextlib.closing(Play(backends=1)) as play:
+        play.client.sends(chat(stream=False))
+        sends_large(play, b'{"text":"a"}')
+        rota = play.plane.answer_reads.rota
+        assert rota.knows(play.client.connection.holder)
+        assert not rota.knows("b1")
+
+
 def test_a_client_that_leaves_meanwhile_leaves_the_connection() -> None:
     with contextlib.closing(Play(backends=1)) as play:
         play.client.sends(chat(stream=False))

@@ -35,6 +35,20 @@ def test_a_large_end_of_a_responses_stream_is_its_end(line_end: bytes, size_byte
     assert request.body == MADE + last
 
 
+@pytest.mark.parametrize("begun", [MADE, b""], ids=["after tokens", "before"])
+def test_a_large_event_is_read_in_turns(begun: bytes) -> None:
+    """Decoding it takes milliseconds, and its last read may be a short one."""
+    request = Request(RESPONSES).feed(begun)
+    in_pieces(request, COMPLETED.replace(TEXT, TEXT[:60_000])[:-1], 20_000)
+    assert not request.source.dear
+    request.feed(b"\n")
+    last = COMPLETED.replace(TEXT, TEXT[:80_000])
+    request = in_pieces(Request(RESPONSES).feed(begun), last[:-1], 20_000)
+    assert request.source.dear
+    request.feed(b"\n")
+    assert not request.source.dear
+
+
 def test_a_large_end_in_one_read_with_what_stands_before_it() -> None:
     request = in_pieces(Request(RESPONSES), MADE + COMPLETED, len(MADE) + EVENT_BYTES_MAX // 2)
     request.relay.end()

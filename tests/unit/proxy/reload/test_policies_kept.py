@@ -86,6 +86,14 @@ async def running(folder: Path, policy: str, **weights: float) -> AsyncIterator[
     started.retirement.close()
 
 
+async def test_all_backends_share_one_part_of_a_turn_after_a_reload_too(tmp_path: Path) -> None:
+    async with running(tmp_path, "round_robin", a=1.0, b=1.0) as scene:
+        leaving = scene.plane.connections["b"]
+        await scene.reload("round_robin", {"a": 1.0, "c": 1.0})
+        pools = (leaving, *scene.plane.connections.values())
+        assert {id(each.reads) for each in pools} == {id(scene.plane.answer_reads)}
+
+
 ABC = {"a": 1.0, "b": 1.0, "c": 2.0}
 
 

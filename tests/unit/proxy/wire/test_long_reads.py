@@ -1,7 +1,5 @@
 """Reads of answers that would hold the loop are taken by turns, whole and in their order."""
 
-from typing import Any
-
 import pytest
 
 from penstock.proxy.errors.backend import AnswerCut, AnswerMalformed
@@ -37,7 +35,7 @@ HOSTILE = {
 def asked(*answer: bytes) -> Link:
     """A connection that was answered so, before the loop's next turn."""
     link = Link()
-    link.pool.rota._turn_s = 0.0  # a step a turn
+    link.pool.reads.rota._turn_s = 0.0  # a step a turn
     link.ask()
     for piece in answer:
         link.connection.data_received(piece)
@@ -77,7 +75,7 @@ def test_ordinary_reads_are_taken_at_once() -> None:
         head = CLOSED if sent[0] == 10 else CHUNKED
         link = asked(head, sent)
         assert link.transport.reading
-        assert len(link.pool.rota) == 0
+        assert len(link.pool.reads.rota) == 0
 
 
 def test_the_backends_other_answers_get_turns_too() -> None:
@@ -133,7 +131,7 @@ def test_nothing_is_taken_while_the_client_takes_nothing() -> None:
         link.connection.resume()
         link.connection.pause()
     link.connection.resume()
-    assert len(link.pool.rota) == 1
+    assert len(link.pool.reads.rota) == 1
     assert not link.transport.reading
     while link.clock.turn():
         pass
@@ -239,7 +237,7 @@ def test_all_answers_of_a_backend_together_take_no_more_than_a_slice_in_a_turn()
         turns += 1
     assert turns >= len(streams) - 1
     assert all(stream.body == EVENTS_BODY for stream in streams)
-    assert len(pool.rota) == 0
+    assert len(pool.reads.rota) == 0
     # In the next turn there is room again.
     clock.turn()
     streams[0].connection.data_received(EVENTS)
@@ -269,7 +267,7 @@ def test_short_reads_of_very_many_events_have_their_part_in_the_slice() -> None:
         turns += 1
     assert turns > 200
     assert all(stream.body == TINY_BODY for stream in streams)
-    assert len(link.pool.rota) == 0
+    assert len(link.pool.reads.rota) == 0
 
 
 def test_reads_of_an_event_never_wait() -> None:
@@ -284,15 +282,6 @@ def test_reads_of_an_event_never_wait() -> None:
     for stream in streams:
         stream.connection.data_received(ORDINARY)
         assert stream.body == EVENT * 2
-
-
-def test_another_backends_answer_is_taken_at_once() -> None:
-    link = asked()
-    for _ in range(300):
-        Stream(link.pool, CHUNKED, EVENTS)
-    loop: Any = link.clock
-    another = ConnectionPool(loop, "http://10.0.0.2:8000", connect_timeout_s=1)
-    assert Stream(another, CHUNKED, EVENTS).body == EVENTS_BODY
 
 
 def test_answers_that_begin_with_a_long_read_wait_for_their_turn_too() -> None:
@@ -320,7 +309,7 @@ def test_who_comes_while_others_wait_is_behind_them() -> None:
     link = asked()
     first, second = Stream(link.pool, CHUNKED, EVENTS * 2), Stream(link.pool, CHUNKED)
     for callback in link.clock.soon:  # a turn of which the rota has had none yet
-        if callback != link.pool.rota._turn:
+        if callback != link.pool.reads.rota._turn:
             callback()
     second.connection.data_received(EVENTS)
     assert first.body
