@@ -35,11 +35,16 @@ class NoObject(ValueError):
 
 
 def members(
-    text: bytes, decoder: "msgspec.json.Decoder[S]", read_whole: frozenset[str] = READ_WHOLE
+    text: bytes,
+    decoder: "msgspec.json.Decoder[S]",
+    read_whole: frozenset[str] = READ_WHOLE,
+    *,
+    copies: bool = True,
 ) -> Steps[S]:
     """What `decoder`, whose fields are all raw, would make of the object. Raises NoObject.
 
-    `read_whole`: the fields whose values are kept whole. Others are cut to CLIPPED_BYTES.
+    `read_whole`: the fields whose values are kept whole. Others are cut to CLIPPED_BYTES. Without
+    `copies` large values are views of the text, for callers with very many texts.
     """
     found = _decoded(decoder, b"")
     at = yield from _past_blanks(text, 0)
@@ -56,7 +61,7 @@ def members(
             at += length
         elif not whole:
             yield
-            at = yield from _large_member(text, at, found, read_whole)
+            at = yield from _large_member(text, at, found, read_whole, copies)
             whole = text[at : at + 1] == b"}"
         if text[at : at + 1] != (b"}" if whole else b","):
             raise NoObject
@@ -74,7 +79,9 @@ def _merge(found: S, later: S) -> None:
             setattr(found, field.name, value)
 
 
-def _large_member(text: bytes, at: int, found: S, read_whole: frozenset[str]) -> Steps[int]:
+def _large_member(
+    text: bytes, at: int, found: S, read_whole: frozenset[str], copies: bool
+) -> Steps[int]:
     """Read the one member that begins there. Returns where it ends."""
     key, at = yield from _key_of(text, at)
     end = yield from _value_end(text, at)
@@ -84,7 +91,8 @@ def _large_member(text: bytes, at: int, found: S, read_whole: frozenset[str]) ->
             until = end if whole else min(end, at + CLIPPED_BYTES)
             until = yield from _without_end(text, at, until)
             # Bytes in place of a Raw, because a Raw would be copied at every look.
-            value = yield from copied(memoryview(text)[at:until])
+            view = memoryview(text)[at:until]
+            value = (yield from copied(view)) if copies else view
             setattr(found, field.name, value)
     return end
 

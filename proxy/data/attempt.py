@@ -145,6 +145,8 @@ class Attempt:
         """Let go of the backend now. The exchange is told nothing more."""
         self._ended = True
         self._steps = None
+        if self.relay is not None:
+            self.relay.let_go()
         if self._dialing is not None:
             self._dialing.cancel()
         connection, self._connection = self._connection, None

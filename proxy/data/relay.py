@@ -38,6 +38,10 @@ class Source(Protocol):
 
     dear: bool
 
+    @property
+    def behind_bytes(self) -> int:
+        """The size of a read that is not yet taken whole."""
+
 
 class Passage:
     """Where an answer goes, and who is told about it: what every relay is made of.
@@ -173,6 +177,10 @@ class Relay:
         """The backend's Retry-After in seconds. 0.0 when it gave none."""
         return hint_of(self._head)
 
+    def let_go(self) -> None:
+        """Nobody wants the answer any more, or all of it was passed on."""
+        self._ended = _nobody  # it leads to the attempt, which leads here
+
     def _report(self, error: BackendError | None) -> None:
         # Report once, then forget the receiver. The attempt holds this relay, and a cycle for each
         # request would be left to the garbage collector.
@@ -189,13 +197,14 @@ class Relay:
 class JsonRelay(Relay):
     """Holds a JSON answer until it is whole, up to WHOLE_BYTES_MAX."""
 
-    __slots__ = ("_dialect", "_end", "_in_turns", "_made", "_parts", "_size_bytes")
+    __slots__ = ("_dialect", "_end", "_in_turns", "_made", "_parts", "_size_bytes", "_source")
 
     def __init__(self, head: ResponseHead, passage: Passage) -> None:
         super().__init__(head, passage)
         self._dialect = passage.dialect
         self._made = passage.made
         self._in_turns = passage.in_turns
+        self._source = passage.source
         self._parts: list[bytes] = []
         self._size_bytes = 0
         # Without a length the answer ends with the connection, and an early close looks the same.
@@ -217,6 +226,7 @@ class JsonRelay(Relay):
         kept_bytes = size_bytes + OBJECT_BYTES * len(self._parts)
         if kept_bytes <= FREE_BYTES:
             return
+        kept_bytes += self._source.behind_bytes  # it has a part of these, too
         if size_bytes > WHOLE_BYTES_MAX or not self._lease.keep(kept_bytes):
             self._begin_early()
 
@@ -234,8 +244,7 @@ class JsonRelay(Relay):
             self._answer.break_off(self._dialect.error_event(ErrorTooLarge()))
             self._report(None)
             return
-        body = b"".join(self._parts)
-        self._parts.clear()
+        body = self._joined()
         self._lease.keep(0)
         response_id = self._dialect.id_at_beginning(body) if self.served else None
         if response_id is not None:
@@ -250,10 +259,20 @@ class JsonRelay(Relay):
         elif self.committed:
             super().end()
         elif self._size_bytes <= SMALL_BYTES:
-            body = b"".join(self._parts)
+            body = self._joined()
             self._conclude(body, whole_of(body))
         else:
-            self._in_turns(self._reading(b"".join(self._parts)))
+            self._in_turns(self._reading(self._joined()))
+
+    def let_go(self) -> None:
+        super().let_go()
+        self._in_turns = _no_turns  # it leads to the attempt, too
+
+    def _joined(self) -> bytes:
+        """What is held. It waits for its turns once, not twice."""
+        body = b"".join(self._parts)
+        self._parts.clear()
+        return body
 
     def _reading(self, body: bytes) -> Steps[None]:
         whole = yield from reading_whole(body)
@@ -286,10 +305,6 @@ class JsonRelay(Relay):
         response_id = self._dialect.response_id(whole) if whole is not None else None
         if response_id is not None:
             self._made(response_id)
-
-    def _report(self, error: BackendError | None) -> None:
-        self._in_turns = _no_turns  # a reference to the attempt, too
-        super()._report(error)
 
     def _counts_work(self, usage: Usage | None) -> bool:
         """Whether the engine reports tokens that it worked on, so the answer is no empty one."""

@@ -99,7 +99,9 @@ class WholeEvents(Relay):
         """Whether the bytes held now, in whole events and in an unfinished one, are allowed."""
         events_bytes = self._held_bytes + OBJECT_BYTES * len(self._held)
         size_bytes = events_bytes + self._put_by_bytes
-        return size_bytes <= FREE_BYTES or self._lease.keep(size_bytes)
+        if size_bytes <= FREE_BYTES:
+            return True
+        return self._lease.keep(size_bytes + self._source.behind_bytes)
 
     def _tells_more(self, beginning: bytes) -> bool:
         """Whether all of a large event is needed: a last event has the usage, an error its reason.

@@ -50,6 +50,7 @@ def reading_whole(body: bytes) -> Steps[Whole | None]:
     if _LIST.match(body):
         return Whole()
     try:
-        return (yield from members(body, _whole, _READ_WHOLE))
+        # Many answers wait for their turns at once, and only one of each is counted: no copies.
+        return (yield from members(body, _whole, _READ_WHOLE, copies=False))
     except NoObject:
         return None

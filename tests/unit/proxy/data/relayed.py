@@ -1,11 +1,12 @@
 """An answer on its way through a relay, and what vLLM makes answers of."""
 
+from collections.abc import Callable
 from time import monotonic
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
-from penstock.balancing.outline import finished
+from penstock.balancing.outline import Steps, finished
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.relay import JsonRelay, Passage, Relay
@@ -49,6 +50,7 @@ class Source:
     """Where an answer comes from."""
 
     dear = False
+    behind_bytes = 0
 
 
 class Request:
@@ -65,6 +67,7 @@ class Request:
         bare_before: bool = False,
         backend: Backend | None = None,
         to: Transport | None = None,
+        in_turns: Callable[[Steps[None]], None] = finished,
     ) -> None:
         self.transport = to or Transport()
         self.answer = Answer(self.transport, parse_request_head(client), b"id-1", [])
@@ -84,7 +87,7 @@ class Request:
             ended=self.ends.append,
             begun=self._begun,
             made=self.made.append,
-            in_turns=finished,
+            in_turns=in_turns,
             source=self.source,
         )
         if b"event-stream" in head:
