@@ -1,7 +1,9 @@
 """Answers that their clients take too slowly, and who loses one when memory is short.
 
 The answer that is taken slowest goes first, whoever asked for it. So a client that reads keeps its
-answer, even if others of its tenant or address do not read theirs.
+answer, even if others of its tenant or address do not read theirs. A holder that has lost one gets
+little credit for new ones, but which of its own goes is judged without that: those who read at an
+address are not to blame for who does not.
 """
 
 import asyncio
@@ -27,6 +29,9 @@ PACE_S: Final = 8.0
 # The pace, in bytes per second, that keeps an answer. What a client read faster than this does not
 # save it once it stops.
 PACE_MAX: Final = 65_536.0
+# What is taken so early is taken by the client's kernel, also if nobody reads. Among the answers of
+# one holder it counts for nothing: whoever asks again and again always has new ones.
+AT_ONCE_S: Final = 0.03
 # Whoever did not take an answer, so that it was given up, has little credit for new ones for so
 # long: a part of its pace for a second, and none without a pace. Otherwise somebody who asks again
 # and again would always look better than a slow reader.
@@ -41,9 +46,12 @@ class _Answer:
     """What an answer held when its client began to take it too slowly, and what it holds now."""
 
     __slots__ = (
+        "_at_once_bytes",
         "_behind_bytes",
         "_credit_bytes",
         "_credit_s",
+        "_fair_bytes",
+        "_fair_s",
         "_kernel_bytes",
         "_since_s",
         "_unsent_bytes",
@@ -68,11 +76,13 @@ class _Answer:
         self._behind_bytes = behind_bytes
         self.counted_bytes = self._unsent_bytes + behind_bytes
         self._since_s = now_s
-        self._credit_bytes, self._credit_s = float(NEW_BYTES), NEW_S
+        self._at_once_bytes = 0
+        self._fair_bytes, self._fair_s = float(NEW_BYTES), NEW_S
+        if pace:
+            self._fair_bytes, self._fair_s = PACE_S * pace, PACE_S
+        self._credit_bytes, self._credit_s = self._fair_bytes, self._fair_s
         if shunned:
-            self._credit_bytes = SHUNNED_SHARE * pace
-        elif pace:
-            self._credit_bytes, self._credit_s = PACE_S * pace, PACE_S
+            self._credit_bytes, self._credit_s = SHUNNED_SHARE * pace, NEW_S
 
     @property
     def held_bytes(self) -> int:
@@ -81,16 +91,28 @@ class _Answer:
 
     def sent_pace(self, now_s: float) -> float:
         """How fast the kernel takes it. It takes more at once, and then nothing."""
-        return self._pace(self._unsent_bytes, 0, now_s)
+        return self.pace(self.taken_bytes(self._kernel_bytes), now_s)
 
-    def taken_pace(self, kernel_bytes: int, now_s: float) -> float:
-        """How fast the client takes it. `kernel_bytes`: what the kernel holds now."""
-        return self._pace(self._unsent_bytes + self._kernel_bytes, kernel_bytes, now_s)
-
-    def _pace(self, at_first_bytes: int, kernel_bytes: int, now_s: float) -> float:
+    def taken_bytes(self, kernel_bytes: int) -> int:
+        """What the client has taken since. `kernel_bytes`: what the kernel holds now."""
         left_bytes = self.transport.get_write_buffer_size() + kernel_bytes
-        taken_bytes = max(0, at_first_bytes - left_bytes)
+        return max(0, self._unsent_bytes + self._kernel_bytes - left_bytes)
+
+    def look(self, kernel_bytes: int, now_s: float) -> int:
+        """The same, and note it if that was the client's kernel."""
+        taken_bytes = self.taken_bytes(kernel_bytes)
+        if now_s - self._since_s < AT_ONCE_S:
+            self._at_once_bytes = taken_bytes
+        return taken_bytes
+
+    def pace(self, taken_bytes: int, now_s: float) -> float:
+        """How fast the client takes it, beside those of other holders."""
         return (taken_bytes + self._credit_bytes) / (now_s - self._since_s + self._credit_s)
+
+    def fair_pace(self, taken_bytes: int, now_s: float) -> float:
+        """How fast the client takes it, beside others of its holder, shunned or not."""
+        taken_bytes -= self._at_once_bytes
+        return (taken_bytes + self._fair_bytes) / (now_s - self._since_s + self._fair_s)
 
 
 class Unread:
@@ -146,8 +168,8 @@ class Unread:
         answer = self._answers.pop(client, None)
         if answer is not None:
             self._held_bytes -= answer.counted_bytes
-            pace = answer.taken_pace(self._kernel(answer.transport), self._clock())
-            client.pace = min(PACE_MAX, pace)
+            taken_bytes = answer.taken_bytes(self._kernel(answer.transport))
+            client.pace = min(PACE_MAX, answer.pace(taken_bytes, self._clock()))
 
     def _count(self) -> None:
         """Count again: clients have taken some of what their answers held."""
@@ -162,12 +184,16 @@ class Unread:
             return
         now_s, answers, kernel = self._clock(), self._answers, self._kernel
         slow = nsmallest(ASKED, answers, lambda each: answers[each].sent_pace(now_s))
-        paces = {
-            each: answers[each].taken_pace(kernel(answers[each].transport), now_s) for each in slow
-        }
-        for client in nsmallest(CLEARED, paces, lambda each: paces[each]):
+        taken = {each: answers[each].look(kernel(answers[each].transport), now_s) for each in slow}
+        # The slowest tell who loses answers, and their paces beside each other which ones.
+        slowest = nsmallest(CLEARED, taken, lambda each: answers[each].pace(taken[each], now_s))
+        of_holder: dict[str, list[Client]] = {}
+        for client in sorted(taken, key=lambda each: answers[each].fair_pace(taken[each], now_s)):
+            of_holder.setdefault(client.holder, []).append(client)
+        for holder in [each.holder for each in slowest]:
             if over_bytes <= 0:
                 return
+            client = of_holder[holder].pop(0)
             over_bytes -= answers[client].held_bytes
             self.done(client)
             self._shun(client.holder, now_s)

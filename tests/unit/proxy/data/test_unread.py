@@ -163,6 +163,36 @@ def test_whoever_asks_again_after_it_took_nothing_goes_before_a_newcomer(pace: f
     assert (gone(readers), len(readers)) == (0, 4)
 
 
+@pytest.mark.parametrize("rate", [128, 512], ids=lambda rate: f"{rate} KiB/s")
+@pytest.mark.parametrize("at_once_bytes", [8_192, 32_768])
+def test_who_reads_outlives_others_of_its_holder_who_do_not_and_ask_again(
+    rate: int, at_once_bytes: int
+) -> None:
+    """Behind one address. The kernel of whoever does not read takes a little nevertheless."""
+    table = Table(11 * MB)
+    stalled = [Taker(table, MB, 0, "10.0.0.1") for _ in range(24)]
+    honest: list[Taker] = []
+    lost = 0
+    for tick in range(1_000):
+        table.now_s += 0.01
+        for number, each in enumerate(stalled):
+            if each.unsent_bytes == MB:
+                each.unsent_bytes -= at_once_bytes
+            if each.gone and tick % 30 == number:
+                lost += 1
+                stalled[number] = Taker(table, MB, 0, "10.0.0.1")
+        for each in honest:
+            each.unsent_bytes = max(0, each.unsent_bytes - rate * 1024 // 100)
+            if not each.unsent_bytes and not each.gone:
+                table.unread.done(each.client)
+        if (
+            tick % (32_768 // rate) == 59
+        ):  # a new connection, and one that has read an answer before
+            honest += [Taker(table, MB, 0, "10.0.0.1", pace) for pace in (0.0, PACE_MAX)]
+    assert gone(honest) == 0
+    assert lost > 100
+
+
 def test_it_is_forgiven_after_a_while() -> None:
     table = Table(2 * MB)
     for later_s, lost in ((SHUNNED_S - 1, "again"), (SHUNNED_S + 1, "new")):
