@@ -2,8 +2,10 @@
 
 Every entry belongs to an owner, a tenant or a client. When the table is full, the oldest entry of
 the putting owner goes if that owner has its share already, otherwise that of the largest owner.
+Anybody may make many owners, so the largest is known without a look at the others.
 """
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -11,20 +13,18 @@ V = TypeVar("V")
 
 
 class FairTable(Generic[V]):
-    """A table of at most `most` entries. Each owner's entries are in order, oldest first.
+    """A table of at most `most` entries. Each owner's entries are in order, oldest first."""
 
-    Owners are also listed by their number of entries. There may be as many owners as entries, and a
-    search among all of them for the largest takes milliseconds.
-    """
-
-    __slots__ = ("_largest", "_most", "_owners", "_size", "_tables")
+    __slots__ = ("_largest", "_most", "_size", "_sizes", "_tables")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._size = 0
         self._tables: dict[str, dict[Hashable, V]] = {}
-        self._owners: dict[int, dict[str, None]] = {}  # by the number of their entries
-        self._largest = 0  # that number for the largest owner
+        # The owners by their number of entries, those first that have had so many for longest, and
+        # the largest number. Finding the first key of a plain dict after many deletions is slow.
+        self._sizes: dict[int, OrderedDict[str, None]] = {}
+        self._largest = 0
 
     def __len__(self) -> int:
         return self._size
@@ -47,18 +47,20 @@ class FairTable(Generic[V]):
         table = self._tables.get(owner)
         if table is None:
             table = self._tables[owner] = {}
+        gone = None
+        full = self._size >= self._most
         if key in table:
             del table[key]
-        elif self._size >= self._most:
-            gone = self._displace(owner)
-            table[key] = value
-            self._count(owner, len(table) - 1, len(table))
-            return gone
+        elif full and len(table) >= max(1, self._most // len(self._tables)):
+            gone = next(iter(table))
+            del table[gone]
         else:
+            if full:
+                gone = self._displace()
             self._size += 1
             self._count(owner, len(table), len(table) + 1)
         table[key] = value
-        return None
+        return gone
 
     def of(self, owner: str) -> dict[Hashable, V]:
         """All entries of an owner, oldest first. Do not change them."""
@@ -73,27 +75,23 @@ class FairTable(Generic[V]):
         if not table:
             del self._tables[owner]
 
-    def _displace(self, owner: str) -> Hashable:
-        tables = self._tables
-        payer = owner
-        if len(tables[owner]) < max(1, self._most // len(tables)):
-            payer = next(iter(self._owners[self._largest]))
-        table = tables[payer]
-        oldest = next(iter(table))
-        del table[oldest]
-        self._count(payer, len(table) + 1, len(table))
-        if not table and payer != owner:
-            del tables[payer]
+    def _displace(self) -> Hashable:
+        """Remove the oldest entry of the largest owner."""
+        largest = next(iter(self._sizes[self._largest]))
+        oldest = next(iter(self._tables[largest]))
+        self.remove(largest, oldest)
         return oldest
 
-    def _count(self, owner: str, before: int, after: int) -> None:
-        """An owner that had `before` entries has `after`, one more or one less."""
-        owners = self._owners
+    def _count(self, owner: str, before: int, now: int) -> None:
+        """Note that an owner has one entry more or less."""
         if before:
-            del owners[before][owner]
-            if not owners[before]:
-                del owners[before]
-        if after:
-            owners.setdefault(after, {})[owner] = None
-        if after > self._largest or (before == self._largest and before not in owners):
-            self._largest = after
+            equals = self._sizes[before]
+            del equals[owner]
+            if not equals:
+                del self._sizes[before]
+                if before == self._largest:
+                    self._largest = now
+        if now:
+            equals = self._sizes.setdefault(now, OrderedDict())
+            equals[owner] = None
+            self._largest = max(self._largest, now)
