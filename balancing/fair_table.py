@@ -7,6 +7,7 @@ Anybody may make many owners, so the largest is known without a look at the othe
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from itertools import islice
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -15,10 +16,10 @@ V = TypeVar("V")
 class FairTable(Generic[V]):
     """A table of at most `most` entries. Each owner's entries are in order, oldest first."""
 
-    __slots__ = ("_largest", "_most", "_size", "_sizes", "_tables")
+    __slots__ = ("_largest", "_size", "_sizes", "_tables", "most")
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._size = 0
         self._tables: dict[str, dict[Hashable, V]] = {}
         # The owners by their number of entries, those first that have had so many for longest, and
@@ -48,10 +49,10 @@ class FairTable(Generic[V]):
         if table is None:
             table = self._tables[owner] = {}
         gone = None
-        full = self._size >= self._most
+        full = self._size >= self.most
         if key in table:
             del table[key]
-        elif full and len(table) >= max(1, self._most // len(self._tables)):
+        elif full and len(table) >= max(1, self.most // len(self._tables)):
             gone = next(iter(table))
             del table[gone]
         else:
@@ -74,6 +75,27 @@ class FairTable(Generic[V]):
         self._count(owner, len(table) + 1, len(table))
         if not table:
             del self._tables[owner]
+
+    def shrink(self, size: int) -> list[Hashable]:
+        """Remove the oldest of the largest owners until `size` are left. Returns their keys.
+
+        A dict keeps its memory when keys are deleted, and its first key is ever slower to find. So
+        it is counted first how many each owner loses, and then what is left is copied.
+        """
+        lost: dict[str, int] = {}
+        for _ in range(self._size - size):
+            largest, most = next(iter(self._sizes[self._largest])), self._largest
+            self._count(largest, most, most - 1)
+            lost[largest] = lost.get(largest, 0) + 1
+        gone: list[Hashable] = []
+        for owner, number in lost.items():
+            table = self._tables.pop(owner)
+            gone += islice(table, number)
+            if number < len(table):
+                self._tables[owner] = dict(islice(table.items(), number, None))
+        self._tables = dict(self._tables)
+        self._size -= len(gone)
+        return gone
 
     def _displace(self) -> Hashable:
         """Remove the oldest entry of the largest owner."""

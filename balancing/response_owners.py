@@ -8,7 +8,6 @@ from typing import Final
 
 from penstock.balancing.fair_table import FairTable
 
-# About 350 bytes each.
 OWNERS_MAX: Final = 65_536
 # Few conversations rest for longer, and their backend may have restarted.
 KEPT_S: Final = 3_600.0
@@ -17,7 +16,7 @@ ID_CHARS_MAX: Final = 128
 
 
 class ResponseOwners:
-    """Names of backends by response id: the last OWNERS_MAX of the last KEPT_S.
+    """Names of backends by response id: the last of the last KEPT_S, OWNERS_MAX or fewer.
 
     A response belongs to the tenant that created it ("" without tenants). A client, which is a
     tenant or else an address, with many responses does not make those of others forgotten.
@@ -32,6 +31,15 @@ class ResponseOwners:
 
     def __len__(self) -> int:
         return len(self._owners)
+
+    def limit(self, most: int) -> None:
+        """Remember at most so many responses from now on, and never more than OWNERS_MAX."""
+        self._until_s.most = min(most, OWNERS_MAX)
+        self._shrink(self._until_s.most)
+
+    def halve(self) -> None:
+        """Forget half of the responses. As many as before may come."""
+        self._shrink(len(self) // 2)
 
     def put(
         self, response_id: str, backend: str, now_s: float, tenant: str = "", client: str = ""
@@ -62,3 +70,8 @@ class ResponseOwners:
         """Whether it is remembered as belonging to another tenant."""
         _, until_s, of, _ = self._owners.get(response_id, ("", now_s, "", ""))
         return until_s > now_s and of != tenant
+
+    def _shrink(self, size: int) -> None:
+        for gone in self._until_s.shrink(size):
+            del self._owners[str(gone)]
+        self._owners = dict(self._owners)  # without the room of what was deleted

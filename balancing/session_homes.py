@@ -12,7 +12,7 @@ SESSIONS_MAX: Final = 65_536
 
 
 class SessionHomes:
-    """The last SESSIONS_MAX sessions, at least each client's share of them.
+    """The last sessions, SESSIONS_MAX or fewer, at least each client's share of them.
 
     A session belongs to the client, a tenant or an address, that used it last.
     """
@@ -25,6 +25,15 @@ class SessionHomes:
 
     def __len__(self) -> int:
         return len(self._homes)
+
+    def limit(self, most: int) -> None:
+        """Remember at most so many sessions from now on, and never more than SESSIONS_MAX."""
+        self._of_clients.most = min(most, SESSIONS_MAX)
+        self._shrink(self._of_clients.most)
+
+    def halve(self) -> None:
+        """Forget half of the sessions. As many as before may come."""
+        self._shrink(len(self) // 2)
 
     def find(self, session: str | None) -> str | None:
         """The backend of the session's last turn, if it is remembered."""
@@ -40,3 +49,8 @@ class SessionHomes:
         gone = self._of_clients.put(client, session, None)
         if gone is not None:
             del self._homes[str(gone)]
+
+    def _shrink(self, size: int) -> None:
+        for gone in self._of_clients.shrink(size):
+            del self._homes[str(gone)]
+        self._homes = dict(self._homes)  # without the room of what was deleted

@@ -204,6 +204,7 @@ class LimitSettings(Section):
         ge=16_777_216,
         le=2**44,
         description="Memory of the whole process. From 90 % of it on, new requests are refused."
+        " It also bounds how many sessions and stored responses are remembered."
         " null: the limit of the control group (memory.max), if it has one.",
     )
 

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
+from penstock.balancing.session_homes import SessionHomes
 
 
 class Part(NamedTuple):
@@ -36,6 +37,11 @@ class Policy(Protocol):
     # Whether requests must be read for their session key, and prompts cut into blocks.
     needs_sessions: ClassVar[bool]
     needs_prefixes: ClassVar[bool]
+
+    @property
+    def homes(self) -> SessionHomes | None:
+        """Where sessions were, if it remembers that."""
+        ...
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
         """Choose one of `fit`."""
@@ -73,6 +79,10 @@ class SimplePolicy:
 
     needs_sessions: ClassVar[bool] = False
     needs_prefixes: ClassVar[bool] = False
+
+    @property
+    def homes(self) -> SessionHomes | None:
+        return None
 
     def home(self, ask: Ask) -> str | None:
         return None

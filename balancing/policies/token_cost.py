@@ -85,6 +85,10 @@ class TokenCost:
         self._waiting = 0.0
         self._homes = SessionHomes()
 
+    @property
+    def homes(self) -> SessionHomes:
+        return self._homes
+
     def home(self, ask: Ask) -> str | None:
         return self._homes.find(_session_of(ask)) if ask.generates else None
 

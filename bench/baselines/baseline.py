@@ -33,6 +33,10 @@ class Baseline(ABC):
         """Those that come into question, at least one."""
         return backends
 
+    @property
+    def homes(self) -> None:
+        return None
+
     def home(self, ask: Ask) -> str | None:
         return None
 

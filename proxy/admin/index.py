@@ -7,7 +7,11 @@ from typing import Final
 
 _PATHS: Final = (
     ("GET", "/livez", "whether the proxy runs"),
-    ("GET", "/readyz", "whether it should get traffic; 503 while it starts or drains"),
+    (
+        "GET",
+        "/readyz",
+        "whether it should get traffic; 503 while it starts, drains or lacks memory",
+    ),
     ("GET", "/metrics", "Prometheus metrics"),
     ("GET", "/api/v1/backends", "every backend: state, reason, load, speed, last probes"),
     ("GET", "/api/v1/proxy", "the proxy itself: version, state, its last reload"),

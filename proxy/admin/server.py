@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 # has this long to arrive.
 BODIES_MAX: Final = 2
 BODY_S: Final = 3.0
+# Requests may be refused for lack of memory this long before others shall get them instead.
+REFUSING_S: Final = 10.0
 _OPEN_PATHS: Final = frozenset({"/", "/livez", "/readyz", "/metrics"})
 _KINDS: Final = {
     401: "authentication_error",
@@ -134,7 +136,7 @@ class Admin:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         # Also ready when all backends are down: restarting the proxy would not help. Not ready
-        # when its memory limit is so small that it can never serve.
+        # while its memory is short, for another instance has its own.
         state = self._state()
         return _json({"status": "ok"}) if state == "ready" else _json({"status": state}, 503)
 
@@ -151,7 +153,8 @@ class Admin:
     def _state(self) -> str:
         if self._plane.draining:
             return "draining"
-        if not self._plane.memory.suffices:
+        short_s = self._plane.overload.short_s(self._plane.now())
+        if not self._plane.memory.suffices or short_s > REFUSING_S:
             return "memory"
         return "ready" if self._monitor.started.is_set() else "starting"
 

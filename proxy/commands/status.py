@@ -24,7 +24,7 @@ _HEADS: Final = (
 
 
 def status(parsed: argparse.Namespace) -> int:
-    """Print the table, or JSON. Returns 1 when no backend can serve or the proxy drains."""
+    """Print the table, or JSON. Returns 1 when no backend can serve or the proxy itself cannot."""
     client = client_of(parsed)
     backends, proxy = client.backends(), client.proxy()
     if parsed.json:
@@ -81,7 +81,7 @@ def told_of(proxy: Mapping[str, Any]) -> list[str]:
     if proxy["state"] == "starting":
         lines.append("This proxy is starting: it has not probed every backend yet.")
     if proxy["state"] == "memory":
-        lines.append("This proxy refuses every request: its memory limit is too small for it.")
+        lines.append("This proxy refuses every request: it lacks memory, see its log.")
     if proxy["reload_failed"]:
         lines.append("The last reload failed; the previous configuration is still in use:")
         lines += [f"  {line}" for line in proxy["reload_failed"]]

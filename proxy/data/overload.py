@@ -31,12 +31,12 @@ HINT_MAX_S: Final = 59.0
 class Overload:
     """Which limit is passed now: `reason` is `lag`, `memory` or empty."""
 
-    __slots__ = ("_late", "_short", "_since_s", "lag_s", "reason")
+    __slots__ = ("_late", "_short", "_short_since_s", "_since_s", "lag_s", "reason")
 
     def __init__(self) -> None:
         self._late = False
         self._short = False
-        self._since_s = 0.0
+        self._since_s = self._short_since_s = 0.0
         self.lag_s = 0.0
         self.reason = ""
 
@@ -59,7 +59,10 @@ class Overload:
         kept = exp(-(period_s + late_s) / LAG_TAU_S)
         self.lag_s = self.lag_s * kept + late_s * (1 - kept)
         self._late = self.lag_s > (LAG_OVER_S if self._late else LAG_S)
-        self._short = self.over_bytes(memory_bytes, limit_bytes) > 0
+        short = self.over_bytes(memory_bytes, limit_bytes) > 0
+        if short and not self._short:
+            self._short_since_s = now_s
+        self._short = short
         before, self.reason = self.reason, self._told()
         if self.reason and not before:
             self._since_s = now_s
@@ -75,6 +78,10 @@ class Overload:
     def lasted_s(self, now_s: float) -> float:
         """How long the overload has lasted. 0 when there is none."""
         return now_s - self._since_s if self.reason else 0.0
+
+    def short_s(self, now_s: float) -> float:
+        """How long memory has been short without a pause. 0 when it is not."""
+        return now_s - self._short_since_s if self._short else 0.0
 
     def hint_s(self, now_s: float) -> float:
         """The time until a retry: as long as the overload has lasted, so that clients back off."""

@@ -16,6 +16,8 @@ from penstock.balancing.kept_answers import KeptRoom
 from penstock.balancing.output_length import OutputLength
 from penstock.balancing.poison import Poison
 from penstock.balancing.reader import Reader
+from penstock.balancing.response_owners import ResponseOwners
+from penstock.balancing.session_homes import SessionHomes
 from penstock.balancing.tokens import TokenEstimator
 from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
@@ -128,3 +130,8 @@ class DataPlane:
         self.waiting.limit_bytes = self.unread.limit_bytes = self.kept.limit_bytes = part_bytes
         for backend in self.fleet.backends:
             backend.kept.room = self.kept
+        homes = [pool.policy.homes for pool in self.fleet.pools]
+        self.tables: list[SessionHomes | ResponseOwners] = [self.gate.owners]
+        self.tables += [each for each in homes if each is not None]
+        for table in self.tables:
+            table.limit(memory.entries(len(self.tables)))

@@ -2,8 +2,9 @@
 
 `overload` decides by these figures. While memory is short, clients without an accepted request
 are closed first, then idle connections and unfinished heads of others. Once requests are refused,
-half bodies, waiting reads and unread answers are given up too. Freed memory is given back to the
-kernel, or a heap that was full once would look full for ever.
+half bodies, waiting reads and unread answers are given up too. If that does not help, sessions and
+stored responses are forgotten. So nobody can have all requests refused for ever. Freed memory is
+given back to the kernel, or a heap that was full once would look full for ever.
 """
 
 import asyncio
@@ -103,6 +104,9 @@ class Pressure:
             plane.unread.clear(overload.over_bytes(held_bytes, limit_bytes))
         if overload.reason == "memory" and now_s - self._collected_s > COLLECT_S:
             self._collected_s = now_s
+            if overload.short_s(now_s) > COLLECT_S:  # nothing else has helped
+                for table in plane.tables:
+                    table.halve()
             gc.collect()
             trim()
 

@@ -47,6 +47,10 @@ class Sticky:
         home = self._ring.home(ask.session)
         return next(backend for backend in fit if backend.name == home)
 
+    @property
+    def homes(self) -> None:
+        return None
+
     def home(self, ask: Ask) -> str | None:
         return None
 

@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from penstock.balancing.fair_table import FairTable
 from penstock.balancing.response_owners import KEPT_S, OWNERS_MAX, ResponseOwners
 from penstock.balancing.session_homes import SESSIONS_MAX, SessionHomes
@@ -74,6 +76,9 @@ def test_the_largest_owner_pays_whatever_came_before() -> None:
         if rng.random() < 0.2 and table.find(owner, key) is not None:
             table.remove(owner, key)
             continue
+        if rng.random() < 0.02:
+            table.shrink(len(table) // 2)
+            continue
         table.put(owner, key, turn)
         payers = [each for each, size in before.items() if len(table.of(each)) < size]
         assert [before[each] for each in payers] in ([], [max(before.values(), default=0)])
@@ -132,3 +137,44 @@ def test_an_id_may_be_anothers_once_it_is_forgotten() -> None:
     assert owners.find("resp_1", 2 * KEPT_S) == "b"
     owners.put("resp_2", "c", 2 * KEPT_S, "x")
     assert (len(owners), owners.is_foreign("resp_1", "x", 2 * KEPT_S)) == (2, True)
+
+
+def test_a_smaller_table_keeps_the_youngest_of_each() -> None:
+    table: FairTable[int] = FairTable(20)
+    for number in range(15):
+        table.put("attacker", number, number)
+    for number in range(3):
+        table.put("victim", number, number)
+    assert table.shrink(8) == list(range(10))
+    assert (list(table.of("attacker")), list(table.of("victim"))) == ([*range(10, 15)], [0, 1, 2])
+    assert (table.shrink(20), len(table), table.put("victim", 3, 3)) == ([], 8, None)
+
+
+@pytest.mark.parametrize("remembered", [SessionHomes(), ResponseOwners()])
+def test_fewer_are_remembered_on_demand(remembered: SessionHomes | ResponseOwners) -> None:
+    def fill() -> list[str]:
+        keys = [f"k{number}" for number in range(100)]
+        for key in keys:
+            if isinstance(remembered, SessionHomes):
+                remembered.put(key, "a", "x")
+            else:
+                remembered.put(key, "a", 0.0, client="x")
+        return keys
+
+    def found(key: str) -> str | None:
+        if isinstance(remembered, SessionHomes):
+            return remembered.find(key)
+        return remembered.find(key, 1.0)
+
+    keys = fill()
+    remembered.limit(40)
+    assert [key for key in keys if found(key)] == keys[60:]
+    fill()
+    assert len(remembered) == 40
+    remembered.halve()
+    assert [key for key in keys if found(key)] == keys[80:]
+    fill()
+    assert len(remembered) == 40  # halving is for once
+    for _ in range(9):
+        remembered.halve()
+    assert len(remembered) == 0

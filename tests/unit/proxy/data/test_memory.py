@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from penstock.proxy.data.memory import PART_BYTES_MIN, PARTS, Memory
+from penstock.proxy.data.memory import ENTRY_BYTES, PART_BYTES_MIN, PARTS, Memory
 from penstock.proxy.wire.waiting import NO_LIMIT
 
 MIB = 2**20
@@ -15,7 +15,8 @@ RESTING_BYTES = 60 * MIB
 def test_all_parts_fit_beside_what_it_takes_without_clients(limit_mib: int) -> None:
     memory = Memory(limit_mib * MIB, RESTING_BYTES)
     if memory.part_bytes > PART_BYTES_MIN:
-        assert RESTING_BYTES + PARTS * memory.part_bytes <= 0.9 * limit_mib * MIB
+        tables_bytes = 4 * memory.entries(4) * ENTRY_BYTES
+        assert RESTING_BYTES + PARTS * memory.part_bytes + tables_bytes <= 0.9 * limit_mib * MIB
     else:
         assert limit_mib == 64
 
@@ -32,6 +33,17 @@ def test_without_a_limit_nothing_is_limited(caplog: pytest.LogCaptureFixture) ->
     memory = Memory(0, RESTING_BYTES)
     memory.warn(2**32)
     assert (memory.part_bytes, memory.suffices, caplog.messages) == (NO_LIMIT, True, [])
+
+
+def test_what_is_remembered_follows_the_memory() -> None:
+    memories = [Memory(mib * MIB, RESTING_BYTES) for mib in (64, 96, 256, 2_048)]
+    assert [memory.entries(2) for memory in memories] == [1, 563, 3_635, 38_041]
+    assert memories[2].entries(4) == 3_635 // 2
+    assert Memory(0, RESTING_BYTES).entries(2) == NO_LIMIT
+
+
+def test_bodies_of_the_default_size_fit_a_container_of_256_mib() -> None:
+    assert Memory(256 * MIB, RESTING_BYTES).part_bytes > 32 * MIB
 
 
 @pytest.mark.parametrize(

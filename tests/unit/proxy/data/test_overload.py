@@ -95,6 +95,19 @@ def test_memory_is_left_at_a_lower_mark_than_it_is_reached_at() -> None:
     assert seen == ["", "", "memory", "memory", "memory", "", "", "memory"]
 
 
+def test_a_lack_of_memory_lasts_from_its_own_beginning_to_its_end() -> None:
+    watched = Watched()
+    watched.until("lag", late_s=0.5)
+    assert watched.overload.short_s(watched.now_s + 60) == 0.0
+    for _ in range(5):
+        watched.look(memory_bytes=GIB, limit_bytes=GIB)
+    assert watched.overload.short_s(watched.now_s + 1.0) == pytest.approx(1.0 + 4 * PERIOD_S)
+    watched.look(memory_bytes=GIB // 2, limit_bytes=GIB)
+    assert watched.overload.short_s(watched.now_s) == 0.0
+    watched.look(memory_bytes=GIB, limit_bytes=GIB)
+    assert watched.overload.short_s(watched.now_s) == 0.0
+
+
 def test_without_a_limit_memory_is_nobodys_business() -> None:
     assert Watched().look(memory_bytes=2**50) == ""
 
