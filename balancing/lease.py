@@ -276,7 +276,9 @@ class Lease(QueuedPrompts):
                 self.backend.has_served(self.ask.path)
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
             if self._prefill_s and sure:
-                self.backend.prefill_speed.observe(self._ahead_work, self._prefill_s)
+                self.backend.prefill_speed.observe(
+                    self._ahead_work, self._prefill_s, self.ask.client
+                )
             if self.ask.prompts == self.ask.choices == 1 and not self._held_up:
                 if not self.ask.generates:
                     pass  # all of it was prefill, which has been learnt
@@ -334,7 +336,7 @@ class Lease(QueuedPrompts):
         recent.observe(slower, ask.client)
         if recent.is_odd(slower):
             return
-        prefill.observe_whole(self._ahead_work, seconds, decode_s + others_s)
+        prefill.observe_whole(self._ahead_work, seconds, decode_s + others_s, ask.client)
         decode.observe_whole(completion_tokens, seconds, prefill_s + others_s, held)
 
     def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:

@@ -80,10 +80,11 @@ class LeastSquares:
         """The cost of a thing with this measure."""
         return self.a * measure[0] + self.b * measure[1]
 
-    def observe(self, measure: Pair, cost: float, rest: float = 0.0) -> None:
+    def observe(self, measure: Pair, cost: float, rest: float = 0.0) -> float:
         """A thing with this measure was seen to cost `cost`.
 
         `rest` of the cost should come from elsewhere. The larger `rest`, the less it teaches.
+        Returns how much it taught, 0 to 1.
         """
         part = max(self._least, self.expect(measure))
         expected = part + rest
@@ -106,6 +107,7 @@ class LeastSquares:
         self.samples += 1
         self.weight = self.weight * fade + told
         self._solve()
+        return told
 
     def forget(self, share: float) -> None:
         """Take the share off the weight of all samples so far, so that new ones count more."""

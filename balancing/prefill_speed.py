@@ -9,7 +9,7 @@ fast engine look slow.
 
 from typing import Final
 
-from penstock.balancing.least_squares import LeastSquares
+from penstock.balancing.fair_fit import FairFit
 from penstock.balancing.recent_pace import RecentPace
 
 # Attention to this many tokens costs as much as all other work for a token: 40,700 for a 70B model
@@ -48,13 +48,12 @@ class PrefillSpeed:
         prior = (1.0 / PRIOR_WORK_PER_S, PRIOR_STEP_S)
         self.work_s = prior[0]
         self.recent = RecentPace()
-        self._fit = LeastSquares(
+        self._fit = FairFit(
             prior,
             (TRUST / prior[0] ** 2, TRUST / prior[1] ** 2),
             fade=FADE,
             surprise_max=SURPRISE_MAX,
             least=1e-6,
-            keep=FADE,
         )
 
     @property
@@ -86,16 +85,16 @@ class PrefillSpeed:
         work = ordinary_s * PRIOR_WORK_PER_S
         return self.recent.is_odd(self.expect_s(work) / prior_s(work))
 
-    def observe(self, work: float, seconds: float) -> None:
-        """`work` was done `seconds` after it was sent. `recent` knows this already."""
-        if self.recent.is_odd(seconds / prior_s(work)):
+    def observe(self, work: float, seconds: float, client: str = "") -> None:
+        """A client's `work` was done `seconds` after it was sent. `recent` knows this already."""
+        if self.recent.is_odd_to_all(seconds / prior_s(work)):
             return
-        self._fit.observe((work, 1.0), seconds)
+        self._fit.observe((work, 1.0), seconds, 0.0, client)
         self.work_s = max(1.0 / WORK_PER_S_MAX, self._fit.a)
 
-    def observe_whole(self, work: float, seconds: float, rest_s: float) -> None:
-        """Learn from an answer of which `rest_s` should have been other than prefill."""
-        self._fit.observe((work, 1.0), seconds, rest_s)
+    def observe_whole(self, work: float, seconds: float, rest_s: float, client: str = "") -> None:
+        """Learn from a client's answer of which `rest_s` should have been other than prefill."""
+        self._fit.observe((work, 1.0), seconds, rest_s, client)
         self.work_s = max(1.0 / WORK_PER_S_MAX, self._fit.a)
 
     def forget(self) -> None:

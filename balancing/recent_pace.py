@@ -75,6 +75,14 @@ class RecentPace:
             return False  # as nearly always
         return ratio > ODD * self.usual
 
+    def is_odd_to_all(self, ratio: float) -> bool:
+        """Whether it is odd also beside the slower half of the answers: one client may have the
+        quicker half."""
+        if ratio <= ODD * ODD_MIN or len(self._ratios) < ENOUGH:
+            return False
+        ratios = sorted(self._fair())
+        return ratio > ODD * ratios[len(ratios) // 2]
+
     @property
     def enough(self) -> bool:
         """Whether there are enough answers for a guess."""

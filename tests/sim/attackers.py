@@ -53,8 +53,9 @@ class Attacked(Experiment):
     `tokens`: of each prompt. `refused_s`: after so long the engine answers 400; None: it serves
     them. `real`: so many tokens there are for the engine, and the client gives up at the first
     token of the answer. `again`: the text is always the same, which a cache would find; `reads`:
-    the engine does. `late_s`: so long something keeps the engine from scheduling it (a grammar to
-    compile, an image to fetch).
+    the engine does. `spelt`: the same text for the engine, and another spelling of it each time.
+    `late_s`: so long something keeps the engine from scheduling it (a grammar to compile, an image
+    to fetch).
     """
 
     def attack(
@@ -65,6 +66,7 @@ class Attacked(Experiment):
         refused_s: float | None = None,
         again: bool = False,
         reads: bool = True,
+        spelt: bool = False,
         tenant: str = TENANT,
         real: int | None = None,
         late_s: float = 0.0,
@@ -74,6 +76,7 @@ class Attacked(Experiment):
         self._refused_s = refused_s
         self._again = again
         self._reads = reads
+        self._spelt = spelt
         self._tenant = tenant
         self._real = real
         self._late_s = late_s
@@ -108,7 +111,8 @@ class Attacked(Experiment):
         answer = _Answer(lease, ask)
         parts = BLOCK_TOKENS // self._profile.block_tokens
         salt = () if self._reads else (next(self._block),)
-        hashes = [(name, part, *salt) for name in blocks for part in range(parts)]
+        text = self._text if self._spelt else blocks
+        hashes = [(name, part, *salt) for name in text for part in range(parts)]
         real = self._real
         if real is not None:
             hashes = hashes[: real // self._profile.block_tokens]

@@ -50,6 +50,19 @@ def test_text_that_no_engine_reads_teaches_nothing(calm: dict[str, float], per_s
     assert max(steps_s) < 1.1 * min(steps_s)
 
 
+def test_spellings_of_one_text_do_not_decide_how_fast_a_backend_looks(
+    calm: dict[str, float],
+) -> None:
+    """The engine finds all of a long prompt in its cache, and nobody can know that it would."""
+    attacked = experiment()
+    attacked.attack(per_s=0.5, tokens=60_000, spelt=True)
+    figures = attacked.play(conversations(SECONDS, 0.8)).figures()
+    speeds = [backend.prefill_speed.work_per_s for backend in attacked.known]
+    assert max(speeds) < 1.5 * min(speeds)
+    assert figures["hit_rate"] > calm["hit_rate"] - 0.07
+    assert figures["ttft_mean_s"] < 1.6 * calm["ttft_mean_s"]
+
+
 @pytest.mark.parametrize("tenant", ["attacker", ""])
 def test_prompts_that_are_never_found_speak_for_themselves(
     calm: dict[str, float], tenant: str

@@ -1,0 +1,60 @@
+"""One client does not decide what is learnt of a backend's prefill speed, however much it sends."""
+
+from random import Random
+
+import pytest
+
+from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, PrefillSpeed, prior_s
+
+TRUE_WORK_PER_S = 5_600.0
+
+
+def answer(speed: PrefillSpeed, work: float, seconds: float, client: str) -> None:
+    """An answer of one client, as a lease tells it."""
+    speed.recent.observe(seconds / prior_s(work), client)
+    speed.observe(work, seconds, client)
+
+
+def honest(speed: PrefillSpeed, rng: Random, client: str) -> None:
+    work = rng.uniform(500.0, 8_000.0)
+    answer(speed, work, (0.020 + work / TRUE_WORK_PER_S) * rng.lognormvariate(0.0, 0.2), client)
+
+
+@pytest.mark.parametrize("victims", [1, 3, 40])
+def test_prompts_found_in_a_cache_that_we_cannot_see_teach_their_client_alone(victims: int) -> None:
+    """It asks before all others, and twenty times as often as they do."""
+    speed, rng = PrefillSpeed(), Random(1)
+    for _ in range(50):
+        answer(speed, 60_000.0, 0.05, "attacker")
+    assert speed.work_per_s > 10 * PRIOR_WORK_PER_S  # as of an engine with one client
+    for place in range(60 * victims):
+        honest(speed, rng, f"victim {place % victims}")
+        for _ in range(20 // victims):
+            answer(speed, 60_000.0, 0.05, "attacker")
+    assert speed.work_per_s == pytest.approx(TRUE_WORK_PER_S, rel=0.25)
+
+
+def test_prompts_that_are_slow_by_themselves_teach_their_client_alone() -> None:
+    speed, rng = PrefillSpeed(), Random(1)
+    for place in range(300):
+        honest(speed, rng, f"victim {place % 3}")
+        answer(speed, 500.0, 5.0, "attacker")
+    assert speed.work_per_s == pytest.approx(TRUE_WORK_PER_S, rel=0.25)
+    assert speed.step_s < 0.2
+
+
+@pytest.mark.parametrize("clients", [1, 7, 200])
+def test_honest_clients_teach_the_speed_however_many_they_are(clients: int) -> None:
+    speed, rng = PrefillSpeed(), Random(1)
+    for place in range(700):
+        honest(speed, rng, f"client {place % clients}")
+    assert speed.work_per_s == pytest.approx(TRUE_WORK_PER_S, rel=0.1)
+
+
+def test_what_is_kept_does_not_grow_with_the_clients() -> None:
+    speed, rng = PrefillSpeed(), Random(1)
+    for place in range(1_000):
+        honest(speed, rng, f"client {place}")
+    assert len(speed._fit._fits) == len(speed._fit._owners) == 7
+    assert speed.samples == 1_000
+    assert speed.weight < 201  # as with one client
