@@ -4,6 +4,10 @@ Its blocks wait beside the index until its first token shows that the engine has
 number of their tokens is an estimate until the answer reports it. A text of few tokens that looks
 like many must not displace other clients' blocks. So blocks that would fill much of the cache also
 wait for the report (`unconfirmed_blocks`).
+
+An engine may hold what we think is new: one text can be spelt in many ways, and other clients may
+have sent it past us. What was found there took no room from anything, so it fills as little as it
+can of the index.
 """
 
 from typing import Final
@@ -29,6 +33,7 @@ class CacheClaim:
         "_ask",
         "_cache",
         "_filled",
+        "_found",
         "_held",
         "_index_held",
         "_turn",
@@ -41,6 +46,7 @@ class CacheClaim:
         self._cache = cache
         self._ask = ask
         self._filled = 0.0
+        self._found = 0.0  # blocks that the engine had and the index had not
         self._turn = -1  # the index's turn when the blocks were put there
         blocks = ask.blocks
         self._index_held = held = cache.index.held(blocks)
@@ -65,6 +71,10 @@ class CacheClaim:
             self._put(ask.prompt_tokens)
             unconfirmed.add(ask.client, self._filled)
 
+    def found(self) -> None:
+        """The first token has come too soon: the engine had the prompt, in another spelling."""
+        self._found = float(len(self._ask.blocks) - self._index_held)
+
     def complete(self, prompt_tokens: int) -> None:
         """The answer is whole. `prompt_tokens`: the reported length of the prompt, 0 for none."""
         thought = self._ask.prompt_tokens
@@ -78,15 +88,21 @@ class CacheClaim:
             told_weight, told_kept = _filled(blocks, prompt_tokens)
             less = 1.0 - told_weight * told_kept / (weight * kept)
             self._cache.index.correct(blocks, told_kept, self._filled * less, self._turn)
+        elif self._found:
+            less = min(self._found, self._filled * (1.0 - WEIGHT_MIN))
+            self._cache.index.correct(self._ask.blocks, len(self._ask.blocks), less, self._turn)
 
     def _put(self, prompt_tokens: int) -> None:
         if self._waits:
             self._wait_no_more()
         blocks, index = self._ask.blocks, self._cache.index
-        if prompt_tokens >= len(blocks) * BLOCK_TOKENS:
+        if prompt_tokens >= len(blocks) * BLOCK_TOKENS and not self._found:
             self._filled = index.use(blocks)
         else:
             weight, kept = _filled(blocks, prompt_tokens)
+            if self._found:
+                found_share = self._found / max(1, len(blocks) - self._index_held)
+                weight = max(WEIGHT_MIN, weight * (1.0 - found_share))
             self._filled = index.use(blocks[:kept], weight)
         self._turn = index.turns
 
@@ -97,6 +113,8 @@ class CacheClaim:
         if expected:
             told = expected * prompt_tokens // self._ask.prompt_tokens
             expected = min(told, OFF_MAX * expected)
+        if cached_tokens is not None:
+            self._found = max(0, cached_tokens - expected) / BLOCK_TOKENS
         self._cache.settle(kind_of(self._ask, self._held), expected, cached_tokens)
 
     def end(self) -> None:

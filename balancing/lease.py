@@ -138,8 +138,11 @@ class Lease(QueuedPrompts):
             self.backend.progress += 1
         if self.first_token_s is None:
             self.first_token_s = now_s
-            if self._claim is not None and self._may_be_done(now_s) >= self.queued_work:
-                self._claim.computed()
+            if self._claim is not None:
+                if self._may_be_done(now_s) >= self.queued_work:
+                    self._claim.computed()
+                else:
+                    self._claim.found()
             if self.ask.engine and not self._held_up:
                 self.backend.latency.observe(now_s - self.began_s, now_s)
             self.backend.overtake(self, now_s)

@@ -132,3 +132,29 @@ def test_an_engine_that_does_not_look_is_not_expected_to_find(backend: Backend) 
         lease.settle(VICTIM.prompt_tokens, 0)
     assert backend.cache.hits.whole
     lease.end(2.0)
+
+
+@pytest.mark.parametrize("size", [900, 60])
+def test_what_the_engine_had_in_another_spelling_takes_little_room(
+    backend: Backend, size: int
+) -> None:
+    """Also if its blocks went in before the answer told that the engine had them."""
+    for number in range(5_400 // size):
+        ask = ask_of(blocks(2 + number, size))
+        lease = Lease(backend, ask, 0.0)
+        lease.first_token(2.0)
+        lease.settle(ask.prompt_tokens, ask.prompt_tokens)
+        lease.complete(3.0, 1, ask.prompt_tokens)
+    assert held(backend) == 50
+    assert len(backend.cache.index) < 2 * 4 * CAPACITY
+
+
+def test_a_first_token_that_comes_too_soon_shows_that_the_engine_had_the_prompt(
+    backend: Backend,
+) -> None:
+    for number in range(6):
+        ask = ask_of(blocks(2 + number, 900))
+        lease = Lease(backend, ask, 0.0)
+        lease.first_token(0.01)
+        lease.complete(0.1, 1, ask.prompt_tokens)
+    assert held(backend) == 50
