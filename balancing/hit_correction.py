@@ -120,21 +120,25 @@ class HitCorrections:
     def divide(self, expected: Mapping[Kind, int], found_tokens: float) -> None:
         """Prompts of several kinds were found in part. Divide the found tokens between the kinds.
 
-        Assume that each kind goes on as before, and divide a surplus or lack in proportion.
+        Assume that each kind goes on as before. Divide a surplus in proportion. A lack is first that
+        of the kinds of which the least was found so far: nobody else's must suffer for it.
         """
-        likely = {}
-        for kind, tokens in expected.items():
-            known = self._kinds.find(kind[0], kind[1])
-            likely[kind] = tokens * (known.share if known is not None else 1.0)
-        total = sum(likely.values())
+        shares = {kind: self._share(kind) for kind in expected}
+        total = sum(tokens * shares[kind] for kind, tokens in expected.items())
         lacking = sum(expected.values()) - total
-        for kind, tokens in expected.items():
-            if found_tokens <= total:
-                share = likely[kind] * found_tokens / total if total else 0.0
-            else:
-                more = (found_tokens - total) / lacking if lacking else 0.0
-                share = likely[kind] + (tokens - likely[kind]) * min(1.0, more)
-            self.observe(kind, tokens, share)
+        lack = max(0.0, total - found_tokens)
+        more = min(1.0, max(0.0, found_tokens - total) / lacking) if lacking else 0.0
+        for kind in sorted(expected, key=shares.__getitem__):
+            tokens = expected[kind]
+            likely = tokens * shares[kind]
+            missed = min(lack, likely)
+            lack -= missed
+            self.observe(kind, tokens, likely - missed + (tokens - likely) * more)
+
+    def _share(self, kind: Kind) -> float:
+        """The share of this kind that was found so far."""
+        known = self._kinds.find(kind[0], kind[1])
+        return known.share if known is not None else 1.0
 
 
 def _middle(ratios: list[float]) -> float:

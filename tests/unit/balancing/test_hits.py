@@ -350,3 +350,13 @@ def test_one_absurd_count_decides_nothing() -> None:
     for _ in range(5):
         turn(backend).settle(16_000, 15_999)
     assert backend.cache.hits.ratio == 1.0
+
+
+def test_a_lack_is_first_that_of_the_kind_of_which_the_least_was_found() -> None:
+    corrections = HitCorrections()
+    for _ in range(4):
+        corrections.divide({("never", 0): 8_000}, 0.0)
+    for _ in range(50):
+        corrections.divide({("never", 0): 8_000, ("always", 0): 8_000}, 8_000.0)
+    assert corrections.of(("always", 0)) == 1.0
+    assert corrections.of(("never", 0)) < 0.3
