@@ -120,8 +120,8 @@ class HitCorrections:
     def divide(self, expected: Mapping[Kind, int], found_tokens: float) -> None:
         """Prompts of several kinds were found in part. Divide the found tokens between the kinds.
 
-        Assume that each kind goes on as before. Divide a surplus in proportion. A lack is first that
-        of the kinds of which the least was found so far: nobody else's must suffer for it.
+        Assume that each kind goes on as before. Divide a surplus in proportion. A lack is first
+        that of the kinds of which the least was found so far: nobody else's must suffer for it.
         """
         shares = {kind: self._share(kind) for kind in expected}
         total = sum(tokens * shares[kind] for kind, tokens in expected.items())

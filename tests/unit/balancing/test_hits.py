@@ -5,7 +5,7 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.hit_correction import KINDS, KINDS_MAX, HitCorrection
+from penstock.balancing.hit_correction import KINDS, KINDS_MAX, HitCorrection, HitCorrections
 from penstock.balancing.lease import Lease
 from penstock.balancing.prefix_index import BLOCKS_MAX
 from penstock.balancing.session_homes import SESSIONS_MAX, SessionHomes
