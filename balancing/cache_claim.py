@@ -31,6 +31,7 @@ class CacheClaim:
 
     __slots__ = (
         "_ask",
+        "_awaits",
         "_cache",
         "_filled",
         "_found",
@@ -45,6 +46,7 @@ class CacheClaim:
     def __init__(self, cache: CacheShadow, ask: Ask) -> None:
         self._cache = cache
         self._ask = ask
+        self._awaits = True  # its first token
         self._filled = 0.0
         self._found = 0.0  # blocks that the engine had and the index had not
         self._turn = -1  # the index's turn when the blocks were put there
@@ -64,6 +66,7 @@ class CacheClaim:
 
     def computed(self) -> None:
         """The first token has come: the prompt is computed."""
+        self._begin()
         ask = self._ask
         new = ask.prompt_tokens - self._index_held * ask.block_tokens
         unconfirmed = self._cache.unconfirmed
@@ -73,6 +76,7 @@ class CacheClaim:
 
     def found(self) -> None:
         """The first token has come too soon: the engine had the prompt, in another spelling."""
+        self._begin()
         self._found = float(len(self._ask.blocks) - self._index_held)
 
     def complete(self, prompt_tokens: int) -> None:
@@ -115,11 +119,19 @@ class CacheClaim:
             expected = min(told, OFF_MAX * expected)
         if cached_tokens is not None:
             self._found = max(0, cached_tokens - expected) / BLOCK_TOKENS
-        self._cache.settle(kind_of(self._ask, self._held), expected, cached_tokens)
+        ask = self._ask
+        self._cache.settle(ask.path, kind_of(ask, self._held), expected, cached_tokens)
+
+    def _begin(self) -> None:
+        self._awaits = False
+        if self.expected_tokens:
+            ask = self._ask
+            self._cache.begun(ask.path, kind_of(ask, self._held), self.expected_tokens)
 
     def end(self) -> None:
         """The request is over: its blocks wait no more."""
-        self._cache.awaited_tokens -= self.expected_tokens
+        if self._awaits:
+            self._cache.awaited_tokens -= self.expected_tokens
         if self._waits:
             self._wait_no_more()
 

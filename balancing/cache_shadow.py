@@ -23,9 +23,10 @@ class CacheShadow:
     """The shadow of one backend's cache. Only the claims of leases change its content."""
 
     __slots__ = (
+        "_begun_tokens",
         "_found_tokens",
+        "_telling",
         "_told_tokens",
-        "_untold_tokens",
         "awaited_tokens",
         "hits",
         "index",
@@ -38,12 +39,13 @@ class CacheShadow:
         self.waiting = WaitingBlocks()
         self.unconfirmed = UnconfirmedBlocks(self.index)
         self.hits = HitCorrections()
-        # Expected cached tokens: of requests in flight; and since the last report, of answers that
-        # did not tell what was found, and the tokens found by answers that did.
+        # Expected cached tokens: of requests that wait for their first token; and of those whose
+        # first token came since the last report, by whether their answers will tell what was found.
         self.awaited_tokens = 0
-        self._untold_tokens: dict[Kind, int] = {}
-        self._told_tokens = 0
-        self._found_tokens = 0  # found by the engine's metrics, of requests without an answer yet
+        self._begun_tokens: dict[Kind, int] = {}
+        self._told_tokens = 0.0
+        self._telling: set[str] = set()  # paths whose answers tell
+        self._found_tokens = 0.0  # found by the engine's metrics, of requests without a token yet
 
     def held(self, ask: "Ask") -> int:
         """How many of the request's leading blocks are in the cache, or will be in time."""
@@ -60,19 +62,27 @@ class CacheShadow:
         expected = ask.leading_tokens(held)
         return expected if self.hits.whole else int(expected * self.hits.of(kind_of(ask, held)))
 
-    def settle(self, kind: Kind, expected_tokens: int, cached_tokens: int | None) -> None:
-        """Note an answer: what should have been found, and what was found, if it tells."""
-        if cached_tokens is None:
-            if expected_tokens:
-                self._untold_tokens[kind] = self._untold_tokens.get(kind, 0) + expected_tokens
-            return
-        self.told(cached_tokens)
-        if expected_tokens:
-            self.hits.observe(kind, expected_tokens, cached_tokens)
+    def begun(self, path: str, kind: Kind, expected_tokens: int) -> None:
+        """Note the first token of a prompt. By now the engine's metrics tell what was found."""
+        self.awaited_tokens -= expected_tokens
+        if path in self._telling:
+            self._told_tokens += expected_tokens * self.hits.of(kind)
+        else:
+            self._begun_tokens[kind] = self._begun_tokens.get(kind, 0) + expected_tokens
 
-    def told(self, cached_tokens: int) -> None:
-        """Note that an answer reported so many. The engine's metrics count them, too."""
-        self._told_tokens += cached_tokens
+    def settle(
+        self, path: str, kind: Kind, expected_tokens: int, cached_tokens: int | None
+    ) -> None:
+        """Note an answer: what should have been found, and what was found, if it tells.
+
+        Where answers tell it, one that does not has found nothing: older vLLMs leave out a zero.
+        """
+        if cached_tokens is not None:
+            self._telling.add(path)
+        elif path not in self._telling:
+            return
+        if expected_tokens:
+            self.hits.observe(kind, expected_tokens, cached_tokens or 0)
 
     def take(self, report: EngineReport, before: EngineReport | None) -> None:
         """Take the engine's present and previous metrics."""
@@ -82,22 +92,20 @@ class CacheShadow:
             self.forget()
         if before is not None and not report.restarted_since(before):
             self._correct(report.prefix_hits_tokens - before.prefix_hits_tokens)
-        self._untold_tokens = {}
-        self._told_tokens = 0
+        self._begun_tokens = {}
+        self._told_tokens = 0.0
 
     def _correct(self, found: int) -> None:
         """Compare the tokens that the metrics report as found with those that were expected.
 
-        An engine counts a hit when it begins with a prompt. We count when the answer is there, some
-        reports later. Found tokens without an answer belong to requests in flight, or to others.
+        An engine counts a hit when it begins with a prompt. We count at the first token, a report
+        or more later if the prompt is long. What is left belongs to requests that wait for their
+        first token, or to others.
         """
-        self._found_tokens = max(0, self._found_tokens + found - self._told_tokens)
-        untold = sum(self._untold_tokens.values())
-        if untold:
-            used = min(self._found_tokens, untold)
-            self.hits.divide(self._untold_tokens, used)
-            self._found_tokens -= used
-        self._found_tokens = min(self._found_tokens, AWAITED_OFF * self.awaited_tokens)
+        pool = max(0.0, self._found_tokens + found - self._told_tokens)
+        if self._begun_tokens:
+            pool -= self.hits.divide(self._begun_tokens, pool)
+        self._found_tokens = min(pool, AWAITED_OFF * self.awaited_tokens)
 
     def forget(self) -> None:
         """The engine's cache is empty."""
@@ -107,8 +115,9 @@ class CacheShadow:
         """The engine may be another one: forget what was learnt about the old one."""
         self.forget()
         self.hits = HitCorrections()
-        self._found_tokens = self._told_tokens = 0
-        self._untold_tokens = {}
+        self._found_tokens = self._told_tokens = 0.0
+        self._begun_tokens = {}
+        self._telling = set()
 
 
 def kind_of(ask: "Ask", held: int) -> Kind:

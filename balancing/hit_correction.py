@@ -2,7 +2,7 @@
 
 Our index of the cache does not know what other traffic displaced, nor whether prefix caching is on.
 The backend reports it: each answer tells how much of its prompt was found (`cached_tokens`) if vLLM
-runs with `--enable-prompt-tokens-details`. Otherwise its metrics tell the total.
+runs with `--enable-prompt-tokens-details`. Otherwise its metrics tell the total of all prompts.
 
 Some prompts are never found though they look as if they should be (the same text under another chat
 template). They must not affect the expectation for other clients. So each client's reports count
@@ -23,6 +23,9 @@ FADE: Final = 0.98
 # off all of them, it cost conversations that fill the caches 1.8 x the time to first token
 # (bench/RESULTS.md), because so little of a cached prompt is left to prefill.
 ENOUGH: Final = 0.8
+# A kind of which all was found so far bears this part of a new lack, per token, beside one of which
+# nothing was found.
+LACKS: Final = 0.05
 # The most that one report counts: the context length of today's models.
 REPORT_TOKENS_MAX: Final = 131_072.0
 # More kinds are steadier against texts that are never found. Fewer learn sooner from each other.
@@ -117,23 +120,29 @@ class HitCorrections:
                 each.ratio == 1.0 for of in self._usual for each in self._kinds.of(of).values()
             )
 
-    def divide(self, expected: Mapping[Kind, int], found_tokens: float) -> None:
+    def divide(self, expected: Mapping[Kind, int], found_tokens: float) -> float:
         """Prompts of several kinds were found in part. Divide the found tokens between the kinds.
 
-        Assume that each kind goes on as before. Divide a surplus in proportion. A lack is first
-        that of the kinds of which the least was found so far: nobody else's must suffer for it.
+        Assume that each kind goes on as before. Divide a surplus in proportion to what each lacked
+        so far, and a lack likewise: nobody else must suffer for kinds that are never found. Returns
+        how many tokens were divided. The rest belongs to other prompts.
         """
         shares = {kind: self._share(kind) for kind in expected}
-        total = sum(tokens * shares[kind] for kind, tokens in expected.items())
-        lacking = sum(expected.values()) - total
-        lack = max(0.0, total - found_tokens)
+        lacked = {kind: tokens * (1.0 - shares[kind]) for kind, tokens in expected.items()}
+        lacking = sum(lacked.values())
+        total = sum(expected.values()) - lacking
         more = min(1.0, max(0.0, found_tokens - total) / lacking) if lacking else 0.0
-        for kind in sorted(expected, key=shares.__getitem__):
+        lack = max(0.0, total - found_tokens)
+        left = lacking + LACKS * sum(expected.values())
+        for kind in sorted(expected, key=shares.__getitem__):  # what one cannot lack, the next do
             tokens = expected[kind]
-            likely = tokens * shares[kind]
-            missed = min(lack, likely)
+            likely = tokens - lacked[kind]
+            part = lacked[kind] + LACKS * tokens
+            missed = min(likely, lack * part / left)
             lack -= missed
-            self.observe(kind, tokens, likely - missed + (tokens - likely) * more)
+            left -= part
+            self.observe(kind, tokens, likely - missed + lacked[kind] * more)
+        return min(found_tokens, total + lacking * more)
 
     def _share(self, kind: Kind) -> float:
         """The share of this kind that was found so far."""

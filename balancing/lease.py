@@ -346,8 +346,6 @@ class Lease(QueuedPrompts):
         """Take the backend's counts: of the prompt, and of cached tokens if it reports them."""
         if self._claim is not None:
             self._claim.settle(prompt_tokens, cached_tokens)
-        elif cached_tokens:
-            self.backend.cache.told(cached_tokens)
 
     def held_up(self) -> None:
         """Its time says nothing about the backend: its client did not read, or the proxy slept."""

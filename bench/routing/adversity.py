@@ -22,6 +22,8 @@ class Adversity:
     trace is over; the other dies after a third, with all that it was doing, and is back after two.
     `out`: so many of the backends, the first ones, die when half of the trace is over and are back
     OUT_S later. `plain`: this share of the answers come whole, so that no first token is seen.
+    `untold`: answers do not tell how much of their prompt was cached, and only the engines' metrics
+    do, as without vLLM's `--enable-prompt-tokens-details`.
     """
 
     slow: int = 0
@@ -31,6 +33,7 @@ class Adversity:
     outage: bool = False
     out: int = 0
     plain: float = 0.0
+    untold: bool = False
 
     def __str__(self) -> str:
         """What differs from an ordinary day."""
@@ -49,6 +52,8 @@ class Adversity:
             told.append(f"{self.out} out for {OUT_S:g} s")
         if self.plain:
             told.append(f"{self.plain:.0%} not streamed")
+        if self.untold:
+            told.append("cached tokens told by metrics only")
         return ", ".join(told)
 
 

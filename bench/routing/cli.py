@@ -85,6 +85,7 @@ def _cells(options: Namespace) -> Iterator[Cell]:
                 options.outage,
                 options.out,
                 options.plain,
+                options.untold,
             ),
         )
 
@@ -163,6 +164,7 @@ def arguments(parser: ArgumentParser) -> None:
     add("--outage", action="store_true", help="one backend joins, one dies and comes back")
     add("--out", type=_whole, default=0, metavar="N", help="backends that die at once (default 0)")
     add("--plain", type=share, default=0.0, metavar="X", help="share of answers not streamed")
+    add("--untold", action="store_true", help="answers do not tell cached tokens; metrics do")
     add("--seeds", type=count, default=3, metavar="K", help="runs of each cell (default 3)")
     add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")

@@ -60,6 +60,7 @@ class Request:
         "_lengths",
         "_outcome",
         "_uncached_tokens",
+        "_untold",
         "_view",
         "arrival",
         "last_s",
@@ -76,8 +77,11 @@ class Request:
         router: Router,
         outcome: Outcome,
         block_tokens: int,
+        *,
+        untold: bool,
     ) -> None:
         view = router.view
+        self._untold = untold
         self.arrival = arrival
         self.lease = lease
         self._lengths = router.lengths
@@ -111,7 +115,8 @@ class Request:
         self.last_s = now_s
         if self.sequence.done:
             lease.complete(now_s, self.sequence.generated)
-            lease.settle(self.arrival.prompt_tokens, self.sequence.cached_tokens)
+            cached_tokens = None if self._untold else self.sequence.cached_tokens
+            lease.settle(self.arrival.prompt_tokens, cached_tokens)
             self._lengths.observe(self.arrival.tenant, None, PATH, None, self.sequence.generated)
             self._outcome.add(self.arrival, self.ttft_s, now_s, self.sequence.cached_tokens)
 
@@ -196,7 +201,7 @@ class Experiment:
             self._at(arrival.at_s, partial(self._arrive, arrival))
         if self._share_s and len(self._routers) > 1:
             self._at(0.0, partial(self._share, 0))
-        if self._adversity.hidden:
+        if self._adversity.hidden or self._adversity.untold:
             self._at(0.0, self._scrape)
         if self._adversity.outage:
             end_s = arrivals[-1].at_s
@@ -251,7 +256,14 @@ class Experiment:
             router.view.arrival = arrival
         lease = router.gate.choose(ask, now_s)
         index = int(lease.backend.name)
-        request = Request(arrival, lease, router, self.outcome, self._profile.block_tokens)
+        request = Request(
+            arrival,
+            lease,
+            router,
+            self.outcome,
+            self._profile.block_tokens,
+            untold=self._adversity.untold,
+        )
         if self._adversity.outage or self._adversity.out:
             self._live[index][request] = None
         self.outcome.sent(index, arrival.prompt_tokens + arrival.output_tokens)
@@ -321,6 +333,8 @@ class Experiment:
                     engine.running,
                     engine.waiting,
                     kv_tokens=self._profile.kv_tokens,
+                    prefix_queries_tokens=engine.cache_queries_total,
+                    prefix_hits_tokens=engine.cache_hits_total,
                     generated_tokens=engine.generation_tokens_total,
                     known_requests=backend.known_requests(now_s),
                 )

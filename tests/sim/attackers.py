@@ -11,6 +11,7 @@ from random import Random
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.lease import Lease
+from penstock.bench.routing.adversity import Adversity
 from penstock.bench.routing.cell import maker
 from penstock.bench.routing.experiment import PATH, Experiment, Router
 from penstock.bench.routing.generators import agentic
@@ -28,9 +29,9 @@ TENANT = "attacker"
 class _Answer:
     """What the attacker's engine request tells: only its lease hears of it."""
 
-    def __init__(self, lease: Lease, ask: Ask) -> None:
+    def __init__(self, lease: Lease, *, untold: bool) -> None:
         self.lease = lease
-        self.ask = ask
+        self.untold = untold
         self.now_s = 0.0
         self.sequence: EngineSequence | None = None
         self.gives_up = False
@@ -44,7 +45,8 @@ class _Answer:
             self.lease.end(self.now_s)
         elif sequence.done:
             self.lease.complete(self.now_s)
-            self.lease.settle(sequence.prompt_tokens, sequence.cached_tokens)
+            cached_tokens = None if self.untold else sequence.cached_tokens
+            self.lease.settle(sequence.prompt_tokens, cached_tokens)
 
 
 class Attacked(Experiment):
@@ -52,10 +54,10 @@ class Attacked(Experiment):
 
     `tokens`: of each prompt. `refused_s`: after so long the engine answers 400; None: it serves
     them. `real`: so many tokens there are for the engine, and the client gives up at the first
-    token of the answer. `again`: the text is always the same, which a cache would find; `reads`:
-    the engine does. `spelt`: the same text for the engine, and another spelling of it each time.
-    `late_s`: so long something keeps the engine from scheduling it (a grammar to compile, an image
-    to fetch).
+    token of the answer. `again`: there are only `texts` texts, which a cache would find;
+    `reads`: the engine does. `spelt`: the same text for the engine, and another spelling of it each
+    time. `late_s`: so long something keeps the engine from scheduling it (a grammar to compile, an
+    image to fetch).
     """
 
     def attack(
@@ -65,6 +67,7 @@ class Attacked(Experiment):
         tokens: int,
         refused_s: float | None = None,
         again: bool = False,
+        texts: int = 1,
         reads: bool = True,
         spelt: bool = False,
         tenant: str = TENANT,
@@ -81,7 +84,8 @@ class Attacked(Experiment):
         self._real = real
         self._late_s = late_s
         self._block = count(-1, -1)
-        self._text = self._fresh()
+        self._number = count()
+        self._texts = [self._fresh() for _ in range(texts)]
         self._at(0.0, self._ask_one)
 
     def _fresh(self) -> tuple[int, ...]:
@@ -92,7 +96,8 @@ class Attacked(Experiment):
             return
         self._at(now_s + 1.0 / self._per_s, self._ask_one)
         router: Router = self._routers[0]
-        blocks = self._text if self._again else self._fresh()
+        text = self._texts[next(self._number) % len(self._texts)]
+        blocks = text if self._again else self._fresh()
         ask = Ask(
             PATH,
             prompt_tokens=self._tokens,
@@ -108,11 +113,14 @@ class Attacked(Experiment):
         if self._refused_s is not None:
             self._at(now_s + self._refused_s, partial(self._refuse, router, lease))
             return
-        answer = _Answer(lease, ask)
+        answer = _Answer(lease, untold=self._adversity.untold)
         parts = BLOCK_TOKENS // self._profile.block_tokens
         salt = () if self._reads else (next(self._block),)
-        text = self._text if self._spelt else blocks
-        hashes = [(name, part, *salt) for name in text for part in range(parts)]
+        hashes = [
+            (name, part, *salt)
+            for name in (text if self._spelt else blocks)
+            for part in range(parts)
+        ]
         real = self._real
         if real is not None:
             hashes = hashes[: real // self._profile.block_tokens]
@@ -152,6 +160,9 @@ def conversations(seconds: float, load: float, seed: int = 1) -> list[Arrival]:
     return [each._replace(at_s=each.at_s / faster) for each in arrivals]
 
 
-def experiment(seed: int = 1) -> Attacked:
+def experiment(seed: int = 1, *, untold: bool = False) -> Attacked:
     """The default policy before eight engines."""
-    return Attacked(maker("token_cost"), GPU, backends=BACKENDS, routers=1, seed=seed)
+    adversity = Adversity(untold=untold)
+    return Attacked(
+        maker("token_cost"), GPU, backends=BACKENDS, routers=1, seed=seed, adversity=adversity
+    )

@@ -75,6 +75,19 @@ def test_prompts_that_are_never_found_speak_for_themselves(
     assert figures["ttft_mean_s"] < 2.0 * calm["ttft_mean_s"]
 
 
+@pytest.mark.parametrize("texts", [1, 60])
+def test_nor_where_only_the_metrics_tell_what_was_found(texts: int) -> None:
+    """Beside as much honest work."""
+    honest = experiment(untold=True)
+    honest.attack(per_s=4.0, tokens=8_192)
+    expected = honest.play(conversations(SECONDS, 0.8)).figures()
+    attacked = experiment(untold=True)
+    attacked.attack(per_s=4.0, tokens=8_192, again=True, reads=False, texts=texts)
+    figures = attacked.play(conversations(SECONDS, 0.8)).figures()
+    assert figures["hit_rate"] > expected["hit_rate"] - 0.03
+    assert figures["ttft_mean_s"] < 1.2 * expected["ttft_mean_s"]
+
+
 @pytest.mark.parametrize(("tokens", "again"), [(320, False), (8_192, True)])
 def test_requests_that_are_slow_by_themselves_make_no_backend_look_slow(
     calm: dict[str, float], tokens: int, again: bool

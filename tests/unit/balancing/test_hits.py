@@ -91,8 +91,8 @@ def test_one_answer_that_tells_does_not_silence_the_metrics() -> None:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
-def test_answers_that_take_longer_than_reports_are_far_apart(share: float) -> None:
-    """An engine counts hits as it begins, ten reports before the answer is there."""
+def test_prompts_that_take_longer_than_reports_are_far_apart(share: float) -> None:
+    """An engine counts hits as it begins, ten reports before the first token is there."""
     backend = Backend("a", "")
     backend.take(report(0.0, 0))
     turn(backend)
@@ -103,6 +103,7 @@ def test_answers_that_take_longer_than_reports_are_far_apart(share: float) -> No
             hits += round(share * (ASK.prompt_tokens - 1))
         while answering and answering[0][0] <= second - 10:
             lease = answering.pop(0)[1]
+            lease.first_token(float(second))
             lease.settle(16_000, None)
             lease.complete(float(second))
         backend.take(report(float(second), hits))
@@ -293,6 +294,43 @@ def test_nor_where_only_the_metrics_tell() -> None:
         backend.take(report(float(second), hits))
     assert backend.cache.cached_tokens(mine) == 15_999
     assert backend.cache.cached_tokens(other) < 4_000
+
+
+def test_nor_do_prompts_that_are_never_found_take_what_was_found_of_long_answers() -> None:
+    """An engine finds a prompt when it begins, and its answer may take twenty reports."""
+    backend = Backend("a", "")
+    mine, other = asked("mine", 1), asked("other", 2)
+    answered(backend, mine, None)
+    answered(backend, other, None)
+    backend.take(report(0.0, 0))
+    hits, answering = 0, []
+    for second in range(1, 400):
+        if second % 2:
+            lease = Lease(backend, mine, float(second))
+            lease.first_token(second + 0.1)
+            answering.append(lease)
+            hits += 15_999
+        answered(backend, other, None)
+        if len(answering) > 10:
+            lease = answering.pop(0)
+            lease.settle(16_000, None)
+            lease.complete(float(second))
+        backend.take(report(float(second), hits))
+    assert backend.cache.cached_tokens(mine) == 15_999
+    assert backend.cache.cached_tokens(other) < 4_000
+
+
+def test_where_answers_tell_what_was_found_one_that_does_not_found_nothing() -> None:
+    """Older vLLMs leave out a zero. The metrics are not asked: others' hits are there, too."""
+    backend = Backend("a", "")
+    mine, other = asked("mine", 1), asked("other", 2)
+    backend.take(report(0.0, 0))
+    for second in range(1, 50):
+        answered(backend, mine, 15_999)
+        answered(backend, other, None)
+        backend.take(report(float(second), 10**6 * second))
+    assert backend.cache.cached_tokens(mine) == 15_999
+    assert backend.cache.cached_tokens(other) < 1_000
 
 
 def test_clients_of_many_kinds_displace_nobody_elses() -> None:
