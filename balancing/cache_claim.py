@@ -6,8 +6,8 @@ like many must not displace other clients' blocks. So blocks that would fill muc
 wait for the report (`unconfirmed_blocks`).
 
 An engine may hold what we think is new: one text can be spelt in many ways, and other clients may
-have sent it past us. What was found there took no room from anything, so it fills as little as it
-can of the index.
+have sent it past us. Such text displaces nothing in the engine. So its blocks count as little as
+possible in the index.
 """
 
 from typing import Final
@@ -37,6 +37,7 @@ class CacheClaim:
         "_found",
         "_held",
         "_index_held",
+        "_likely_tokens",
         "_turn",
         "_waits",
         "cached_tokens",
@@ -48,6 +49,7 @@ class CacheClaim:
         self._ask = ask
         self._awaits = True  # its first token
         self._filled = 0.0
+        self._likely_tokens = 0  # that its answer is expected to tell
         self._found = 0.0  # blocks that the engine had and the index had not
         self._turn = -1  # the index's turn when the blocks were put there
         blocks = ask.blocks
@@ -118,6 +120,7 @@ class CacheClaim:
             told = expected * prompt_tokens // self._ask.prompt_tokens
             expected = min(told, OFF_MAX * expected)
         if cached_tokens is not None:
+            self._cache.told(max(0, cached_tokens - self._likely_tokens))
             self._found = max(0, cached_tokens - expected) / BLOCK_TOKENS
         ask = self._ask
         self._cache.settle(ask.path, kind_of(ask, self._held), expected, cached_tokens)
@@ -126,7 +129,8 @@ class CacheClaim:
         self._awaits = False
         if self.expected_tokens:
             ask = self._ask
-            self._cache.begun(ask.path, kind_of(ask, self._held), self.expected_tokens)
+            kind = kind_of(ask, self._held)
+            self._likely_tokens = self._cache.begun(ask.path, kind, self.expected_tokens)
 
     def end(self) -> None:
         """The request is over: its blocks wait no more."""

@@ -7,7 +7,7 @@ computed yet. The corrections tell how much of what both promise was really foun
 from typing import TYPE_CHECKING, Final
 
 from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.hit_correction import KINDS, HitCorrections, Kind
+from penstock.balancing.hit_correction import KINDS, KINDS_MAX, HitCorrections, Kind
 from penstock.balancing.prefix_index import BLOCK_TOKENS, PrefixIndex
 from penstock.balancing.unconfirmed_blocks import UnconfirmedBlocks
 from penstock.balancing.waiting_blocks import WaitingBlocks
@@ -39,13 +39,15 @@ class CacheShadow:
         self.waiting = WaitingBlocks()
         self.unconfirmed = UnconfirmedBlocks(self.index)
         self.hits = HitCorrections()
-        # Expected cached tokens: of requests that wait for their first token; and of those whose
-        # first token came since the last report, by whether their answers will tell what was found.
+        # Expected cached tokens of requests without a first token.
         self.awaited_tokens = 0
+        # The same of requests whose first token came since the last report. Answers on the paths
+        # that are telling report what was found, so what they told does not count for others.
         self._begun_tokens: dict[Kind, int] = {}
         self._told_tokens = 0.0
-        self._telling: set[str] = set()  # paths whose answers tell
-        self._found_tokens = 0.0  # found by the engine's metrics, of requests without a token yet
+        self._telling: set[str] = set()
+        # Found by the engine's metrics, of requests without a first token.
+        self._found_tokens = 0.0
 
     def held(self, ask: "Ask") -> int:
         """How many of the request's leading blocks are in the cache, or will be in time."""
@@ -62,13 +64,24 @@ class CacheShadow:
         expected = ask.leading_tokens(held)
         return expected if self.hits.whole else int(expected * self.hits.of(kind_of(ask, held)))
 
-    def begun(self, path: str, kind: Kind, expected_tokens: int) -> None:
-        """Note the first token of a prompt. By now the engine's metrics tell what was found."""
+    def begun(self, path: str, kind: Kind, expected_tokens: int) -> int:
+        """Note the first token of a prompt. By now the engine's metrics tell what was found.
+
+        Returns how many tokens its answer is expected to tell, 0 if it will not.
+        """
         self.awaited_tokens -= expected_tokens
         if path in self._telling:
-            self._told_tokens += expected_tokens * self.hits.of(kind)
-        else:
-            self._begun_tokens[kind] = self._begun_tokens.get(kind, 0) + expected_tokens
+            likely = int(expected_tokens * self.hits.of(kind))
+            self._told_tokens += likely
+            return likely
+        begun = self._begun_tokens
+        if kind in begun or len(begun) < KINDS_MAX:
+            begun[kind] = begun.get(kind, 0) + expected_tokens
+        return 0
+
+    def told(self, more_tokens: int) -> None:
+        """Note that an answer told so many more than was expected. The metrics count them, too."""
+        self._told_tokens += more_tokens
 
     def settle(
         self, path: str, kind: Kind, expected_tokens: int, cached_tokens: int | None

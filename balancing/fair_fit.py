@@ -15,10 +15,26 @@ from penstock.balancing.least_squares import LeastSquares, Pair
 
 # So many clients have a fit of their own. All others share these, by their hash.
 FITS: Final = 7
+# A fit votes for so long after its last sample. Then the next new client may have its place.
+VOTE_S: Final = 300.0
 # A fit of fewer samples votes only where no fit has more.
 SAMPLES_MIN: Final = 4
+# Nor does a fit vote on `a` if that is a smaller part of its samples' costs (the mean square of the
+# part): a fit of short prompts says how long a step takes, and next to nothing of a token.
+PART_MIN: Final = 0.05
 # For comparing costs with their prior: below this share of it they are alike.
 SHARE_MIN: Final = 1e-3
+
+
+class _Voter:
+    """The fit of one client, and of those that share it."""
+
+    __slots__ = ("client", "fit", "taught_s")
+
+    def __init__(self, client: str, fit: LeastSquares) -> None:
+        self.client = client
+        self.fit = fit
+        self.taught_s = float("-inf")
 
 
 class FairFit:
@@ -29,12 +45,12 @@ class FairFit:
 
     __slots__ = (
         "_fade",
-        "_fits",
         "_least",
-        "_owners",
+        "_owned",
         "_prior",
         "_surprise_max",
         "_trust",
+        "_voters",
         "a",
         "b",
         "samples",
@@ -49,33 +65,47 @@ class FairFit:
         self._fade = fade
         self._surprise_max = surprise_max
         self._least = least
-        self._fits: list[LeastSquares] = []
-        self._owners: dict[str, LeastSquares] = {}
+        self._voters: list[_Voter] = []
+        self._owned: dict[str, _Voter] = {}
         self.a, self.b = prior
         self.samples = 0
         self.weight = 0.0
 
-    def observe(self, measure: Pair, cost: float, rest: float = 0.0, client: str = "") -> None:
+    def observe(
+        self, measure: Pair, cost: float, rest: float = 0.0, client: str = "", now_s: float = 0.0
+    ) -> None:
         """A client's thing with this measure was seen to cost `cost`, as in `LeastSquares`."""
-        told = self._fit_of(client).observe(measure, cost, rest)
+        voter = self._voter_of(client, now_s)
+        voter.taught_s = now_s
+        told = voter.fit.observe(measure, cost, rest)
         self.samples += 1
         self.weight = self.weight * (1.0 - (1.0 - self._fade) * told) + told
-        fits = [each for each in self._fits if each.samples >= SAMPLES_MIN] or self._fits
-        self.a = _median([each.a for each in fits], self._prior[0])
+        fits = [each.fit for each in self._voters if now_s - each.taught_s <= VOTE_S]
+        fits = [each for each in fits if each.samples >= SAMPLES_MIN] or fits
         self.b = _median([each.b for each in fits], self._prior[1])
+        fits = [each for each in fits if each.part_a >= PART_MIN] or fits
+        self.a = _median([each.a for each in fits], self._prior[0])
 
     def forget(self, share: float) -> None:
-        """Take the share off the weight of all samples so far, so that new ones count more."""
-        self.weight *= 1.0 - share
-        for each in self._fits:
-            each.forget(share)
+        """Take the share off the weight of all samples so far, so that new ones count more.
 
-    def _fit_of(self, client: str) -> LeastSquares:
-        fit = self._owners.get(client)
-        if fit is not None:
-            return fit
-        if len(self._fits) == FITS:
-            return self._fits[xxhash.xxh3_64_intdigest(client.encode()) % FITS]
+        A fit votes again from its next sample on.
+        """
+        self.weight *= 1.0 - share
+        for voter in self._voters:
+            voter.fit.forget(share)
+            voter.taught_s = float("-inf")
+
+    def _voter_of(self, client: str, now_s: float) -> _Voter:
+        voter = self._owned.get(client)
+        if voter is not None:
+            return voter
+        if len(self._voters) == FITS:
+            silent = min(self._voters, key=_taught_s)
+            if now_s - silent.taught_s <= VOTE_S:
+                return self._voters[xxhash.xxh3_64_intdigest(client.encode()) % FITS]
+            self._voters.remove(silent)
+            del self._owned[silent.client]
         fit = LeastSquares(
             self._prior,
             self._trust,
@@ -84,9 +114,13 @@ class FairFit:
             least=self._least,
             keep=self._fade,
         )
-        self._fits.append(fit)
-        self._owners[client] = fit
-        return fit
+        voter = self._owned[client] = _Voter(client, fit)
+        self._voters.append(voter)
+        return voter
+
+
+def _taught_s(voter: _Voter) -> float:
+    return voter.taught_s
 
 
 def _median(costs: list[float], prior: float) -> float:

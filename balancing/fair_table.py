@@ -22,8 +22,9 @@ class FairTable(Generic[V]):
         self.most = most
         self._size = 0
         self._tables: dict[str, dict[Hashable, V]] = {}
-        # The owners by their number of entries, those first that have had so many for longest, and
-        # the largest number. Finding the first key of a plain dict after many deletions is slow.
+        # `_sizes`: for each number of entries, the owners that have so many, longest first.
+        # `_largest`: the largest of these numbers. A plain dict finds its first key slowly after
+        # many deletions.
         self._sizes: dict[int, OrderedDict[str, None]] = {}
         self._largest = 0
 
@@ -79,8 +80,8 @@ class FairTable(Generic[V]):
     def shrink(self, size: int) -> list[Hashable]:
         """Remove the oldest of the largest owners until `size` are left. Returns their keys.
 
-        A dict keeps its memory when keys are deleted, and its first key is ever slower to find. So
-        it is counted first how many each owner loses, and then what is left is copied.
+        Deleting keys one by one frees no memory and makes a dict's first key slow to find. So this
+        counts first how many entries each owner loses, then copies those that stay.
         """
         lost: dict[str, int] = {}
         for _ in range(self._size - size):

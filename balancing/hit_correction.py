@@ -23,8 +23,8 @@ FADE: Final = 0.98
 # off all of them, it cost conversations that fill the caches 1.8 x the time to first token
 # (bench/RESULTS.md), because so little of a cached prompt is left to prefill.
 ENOUGH: Final = 0.8
-# A kind of which all was found so far bears this part of a new lack, per token, beside one of which
-# nothing was found.
+# When tokens are missing, a kind that was always found bears this share, per token, of what a kind
+# that was never found bears.
 LACKS: Final = 0.05
 # The most that one report counts: the context length of today's models.
 REPORT_TOKENS_MAX: Final = 131_072.0
@@ -123,9 +123,9 @@ class HitCorrections:
     def divide(self, expected: Mapping[Kind, int], found_tokens: float) -> float:
         """Prompts of several kinds were found in part. Divide the found tokens between the kinds.
 
-        Assume that each kind goes on as before. Divide a surplus in proportion to what each lacked
-        so far, and a lack likewise: nobody else must suffer for kinds that are never found. Returns
-        how many tokens were divided. The rest belongs to other prompts.
+        Assume that each kind goes on as before. Kinds that lacked more so far get more of a
+        surplus. They also bear more of a lack, so that kinds that are never found cost the others
+        nothing. Returns how many tokens were divided. The rest belongs to other prompts.
         """
         shares = {kind: self._share(kind) for kind in expected}
         lacked = {kind: tokens * (1.0 - shares[kind]) for kind, tokens in expected.items()}

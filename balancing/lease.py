@@ -280,7 +280,7 @@ class Lease(QueuedPrompts):
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
             if self._prefill_s and sure:
                 self.backend.prefill_speed.observe(
-                    self._ahead_work, self._prefill_s, self.ask.client
+                    self._ahead_work, self._prefill_s, self.ask.client, now_s
                 )
             if self.ask.prompts == self.ask.choices == 1 and not self._held_up:
                 if not self.ask.generates:
@@ -289,7 +289,7 @@ class Lease(QueuedPrompts):
                     self._decoded(now_s - self.first_token_s, completion_tokens)
                 elif completion_tokens and sure:
                     self.backend.refresh(now_s)
-                    self._answered(now_s - self.began_s, completion_tokens)
+                    self._answered(now_s, completion_tokens)
         if not self.ended:
             self._give_back(now_s)
 
@@ -315,13 +315,13 @@ class Lease(QueuedPrompts):
             backend.refresh(now_s)
             speed.recent.observe(slower, ask.client)
 
-    def _answered(self, seconds: float, completion_tokens: int) -> None:
+    def _answered(self, now_s: float, completion_tokens: int) -> None:
         """Learn from a plain answer, which shows only its total time.
 
         What is known of one part tells the other one, better if that part is larger. An answer
         that is nearly all decoding teaches nothing about prefill.
         """
-        backend, ask = self.backend, self.ask
+        backend, ask, seconds = self.backend, self.ask, now_s - self.began_s
         prefill, decode = backend.prefill_speed, backend.decode_speed
         # These tokens were not seen: believe no more than were allowed or than is plausible.
         most = round(TOKENS_AT_ONCE_MAX * ask.output_tokens)
@@ -339,13 +339,15 @@ class Lease(QueuedPrompts):
         recent.observe(slower, ask.client)
         if recent.is_odd(slower):
             return
-        prefill.observe_whole(self._ahead_work, seconds, decode_s + others_s, ask.client)
+        prefill.observe_whole(self._ahead_work, seconds, decode_s + others_s, ask.client, now_s)
         decode.observe_whole(completion_tokens, seconds, prefill_s + others_s, held)
 
     def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Take the backend's counts: of the prompt, and of cached tokens if it reports them."""
         if self._claim is not None:
             self._claim.settle(prompt_tokens, cached_tokens)
+        elif cached_tokens:
+            self.backend.cache.told(cached_tokens)
 
     def held_up(self) -> None:
         """Its time says nothing about the backend: its client did not read, or the proxy slept."""

@@ -76,6 +76,11 @@ class LeastSquares:
         """The mean second measure of samples whose first measure is one."""
         return self._ab / self._aa if self._aa else 0.0
 
+    @property
+    def part_a(self) -> float:
+        """The part of the first cost in the samples' costs: the mean square, 0 to 1."""
+        return min(1.0, _square(self.a) * self._aa / self.weight) if self.weight else 0.0
+
     def expect(self, measure: Pair) -> float:
         """The cost of a thing with this measure."""
         return self.a * measure[0] + self.b * measure[1]

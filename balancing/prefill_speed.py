@@ -85,16 +85,18 @@ class PrefillSpeed:
         work = ordinary_s * PRIOR_WORK_PER_S
         return self.recent.is_odd(self.expect_s(work) / prior_s(work))
 
-    def observe(self, work: float, seconds: float, client: str = "") -> None:
+    def observe(self, work: float, seconds: float, client: str = "", now_s: float = 0.0) -> None:
         """A client's `work` was done `seconds` after it was sent. `recent` knows this already."""
         if self.recent.is_odd_to_all(seconds / prior_s(work)):
             return
-        self._fit.observe((work, 1.0), seconds, 0.0, client)
+        self._fit.observe((work, 1.0), seconds, 0.0, client, now_s)
         self.work_s = max(1.0 / WORK_PER_S_MAX, self._fit.a)
 
-    def observe_whole(self, work: float, seconds: float, rest_s: float, client: str = "") -> None:
+    def observe_whole(
+        self, work: float, seconds: float, rest_s: float, client: str = "", now_s: float = 0.0
+    ) -> None:
         """Learn from a client's answer of which `rest_s` should have been other than prefill."""
-        self._fit.observe((work, 1.0), seconds, rest_s, client)
+        self._fit.observe((work, 1.0), seconds, rest_s, client, now_s)
         self.work_s = max(1.0 / WORK_PER_S_MAX, self._fit.a)
 
     def forget(self) -> None:

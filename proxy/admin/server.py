@@ -13,27 +13,21 @@ from hashlib import sha256
 from time import monotonic
 from typing import Final
 
-import orjson
 from aiohttp import web
 
 from penstock import proxy
 from penstock.balancing.backend import AdminState, Backend
-from penstock.balancing.fleet import UnknownModel
-from penstock.balancing.outline import Steps, T
-from penstock.balancing.reader import NO_OBJECT, MalformedAsk
 from penstock.conf.issues import ConfigError
 from penstock.conf.kinds import is_loopback
 from penstock.conf.load import Loaded
 from penstock.conf.show import as_json
 from penstock.health.monitor import Monitor
-from penstock.proxy.admin.explanation import path_of, render
+from penstock.proxy.admin.explanation import Explanation
 from penstock.proxy.admin.index import INDEX
+from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer
 from penstock.proxy.admin.listing import describe
 from penstock.proxy.admin.visitors import Visitors
-from penstock.proxy.data.invocations import INVOCATIONS, invoked_path
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.data.reading import reading_ask
-from penstock.proxy.errors.client import ModelNotFound
 from penstock.proxy.errors.own import Draining
 from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
@@ -42,21 +36,9 @@ from penstock.proxy.telemetry.families import PenstockCollector
 
 logger = logging.getLogger(__name__)
 
-# A request to be explained may be as large as any. This many are in memory at once, and each body
-# has this long to arrive.
-BODIES_MAX: Final = 2
-BODY_S: Final = 3.0
 # Requests may be refused for lack of memory this long before others shall get them instead.
 REFUSING_S: Final = 10.0
 _OPEN_PATHS: Final = frozenset({"/", "/livez", "/readyz", "/metrics"})
-_KINDS: Final = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-    500: "internal_server_error",
-    503: "service_unavailable_error",
-}
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -78,7 +60,7 @@ class Admin:
         self._visitors = visitors
         # The address of the open port: a reload does not change it.
         self._local = is_loopback(plane.settings.admin.host)
-        self._bodies = asyncio.Semaphore(BODIES_MAX)
+        self._explanation = Explanation(plane)
         self._exposition = Exposition(PenstockCollector(plane.metrics, lambda: retirement.known))
 
     def application(self) -> web.Application:
@@ -96,7 +78,7 @@ class Admin:
                 web.get("/api/v1/proxy", self._proxy),
                 web.get("/api/v1/config", self._config),
                 web.post("/api/v1/reload", self._reload_now),
-                web.post("/api/v1/explain", self._explain),
+                web.post("/api/v1/explain", self._explanation.answer),
                 web.post("/api/v1/backends/{name}/{state:drain|ready|maint}", self._set_state),
             ]
         )
@@ -123,25 +105,29 @@ class Admin:
                 message = "The admin token is missing or wrong: Authorization: Bearer TOKEN."
                 if token is None:
                     message = "On this address admin.token_file must be configured."
-                return _error(401, "unauthorized", message)
+                return error_answer(401, "unauthorized", message)
         elif "Origin" in request.headers or not is_loopback(_host_of(request)):
             message = "Not for web pages: configure admin.token_file, or ask localhost directly."
-            return _error(403, "forbidden", message)
+            return error_answer(403, "forbidden", message)
         return await handler(request)
 
     # What is asked --------------------------------------------------------------------------
 
     async def _livez(self, request: web.Request) -> web.Response:
-        return _json({"status": "ok"})
+        return json_answer({"status": "ok"})
 
     async def _readyz(self, request: web.Request) -> web.Response:
         # Also ready when all backends are down: restarting the proxy would not help. Not ready
         # while its memory is short, for another instance has its own.
         state = self._state()
-        return _json({"status": "ok"}) if state == "ready" else _json({"status": state}, 503)
+        return (
+            json_answer({"status": "ok"})
+            if state == "ready"
+            else json_answer({"status": state}, 503)
+        )
 
     async def _proxy(self, request: web.Request) -> web.Response:
-        return _json(
+        return json_answer(
             {
                 "version": proxy.__version__,
                 "state": self._state(),
@@ -169,7 +155,7 @@ class Admin:
         listing += [
             describe(backend, {}, now_s, removed=True) for backend, _ in self._retirement.members
         ]
-        return _json(listing)
+        return json_answer(listing)
 
     def _after_change(self, backend: Backend, before: AdminState) -> dict[str, object]:
         """The backend, and whether its pool can still serve. If not any more, that is logged."""
@@ -186,67 +172,19 @@ class Admin:
 
     async def _config(self, request: web.Request) -> web.Response:
         running = self._plane.configuration
-        return _json(as_json(Loaded(running.settings, running.origins)))
+        return json_answer(as_json(Loaded(running.settings, running.origins)))
 
     async def _reload_now(self, request: web.Request) -> web.Response:
         try:
             change = await self._reload()
         except Draining as error:
-            return _error(error.status, error.code, "Too late: this proxy is shutting down.")
+            return error_answer(error.status, error.code, "Too late: this proxy is shutting down.")
         except ConfigError as error:
             message = "The configuration cannot be used; the previous one stays in use."
-            answer = _error_of(422, "invalid_configuration", message)
+            answer = error_of(422, "invalid_configuration", message)
             answer["issues"] = [str(issue) for issue in error.issues]
-            return _json({"error": answer}, 422)
-        return _json(change)
-
-    async def _explain(self, request: web.Request) -> web.Response:
-        """Tell where the request in the body would go. `path` and `tenant` say whose it is."""
-        if self._bodies.locked():  # waiting would occupy one of the port's few connections
-            return _error(429, "overloaded", "Other requests are being explained; retry.")
-        try:
-            async with self._bodies:
-                async with asyncio.timeout(BODY_S):
-                    body = await request.read()
-                return await self._explained(request, body)
-        except (TimeoutError, ConnectionError):  # or the client has left
-            return _error(408, "request_timeout", "The body did not come in time.")
-
-    async def _explained(self, request: web.Request, body: bytes) -> web.Response:
-        plane = self._plane
-        if not body:
-            return _error(400, "invalid_request", NO_OBJECT)
-        tenant = request.query.get("tenant", "")
-        if tenant and all(tenant != each.name for each in plane.settings.tenants):
-            return _error(
-                404, "unknown_tenant", "No tenant of this name is configured; see `tenants`."
-            )
-        path = request.query.get("path", "")
-        if not path:
-            path = await _taken(path_of(body))
-        if path.encode() == INVOCATIONS:
-            path = (await _taken(invoked_path(body))).decode()
-        endpoint = plane.paths.find(b"POST", path.encode())
-        if endpoint is None:
-            return _error(
-                404,
-                "not_proxied",
-                "`path` must be a path that this proxy serves, such as ?path=/v1/completions.",
-            )
-        headers = [
-            (name.lower(), value)
-            for name, value in request.raw_headers
-            if name.lower() != b"origin"
-        ]
-        try:
-            ask = await _taken(reading_ask(plane, path, endpoint, headers, body, tenant))
-            choice = plane.gate.explain(ask, monotonic())
-        except MalformedAsk as error:
-            return _error(400, "invalid_request", str(error))
-        except UnknownModel:
-            return _error(404, "model_not_found", str(ModelNotFound(ask.model)))
-        policies = {pool.name: pool.policy for pool in plane.settings.pools}
-        return _json(render(ask, choice, policies.get(choice.pool or "")))
+            return json_answer({"error": answer}, 422)
+        return json_answer(change)
 
     async def _set_state(self, request: web.Request) -> web.Response:
         name, state = request.match_info["name"], AdminState(request.match_info["state"])
@@ -257,9 +195,9 @@ class Admin:
                     logger.info("backend set to %s name=%s was=%s", state, name, before)
                     if before is AdminState.MAINT:
                         self._monitor.resume(backend)
-                return _json(self._after_change(backend, before))
+                return json_answer(self._after_change(backend, before))
         names = ", ".join(backend.name for backend in self._plane.fleet.backends[:20])
-        return _error(404, "unknown_backend", f"No backend has this name; backends: {names}.")
+        return error_answer(404, "unknown_backend", f"No backend has this name; backends: {names}.")
 
 
 @web.middleware
@@ -268,48 +206,21 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     try:
         return await handler(request)
     except web.HTTPNotFound:
-        return _error(404, "unknown_path", "The admin port has no such path.")
+        return error_answer(404, "unknown_path", "The admin port has no such path.")
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        answer = _error(405, "method_not_allowed", f"This path takes {allowed}.")
+        answer = error_answer(405, "method_not_allowed", f"This path takes {allowed}.")
         answer.headers["Allow"] = allowed
         return answer
     except (web.HTTPException, asyncio.CancelledError):
         raise
     except Exception:
         logger.exception("admin request failed method=%s", request.method)
-        return _error(500, "internal_error", "An internal error of penstock; see its log.")
+        return error_answer(500, "internal_error", "An internal error of penstock; see its log.")
 
 
 async def _index(request: web.Request) -> web.Response:
     return web.Response(text=INDEX)
-
-
-async def _taken(steps: Steps[T]) -> T:
-    """Take all steps and return their result. Other work runs between them."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        await asyncio.sleep(0)
-
-
-def _json(content: object, status: int = 200) -> web.Response:
-    return web.Response(
-        body=orjson.dumps(content) + b"\n", status=status, content_type="application/json"
-    )
-
-
-def _error(status: int, code: str, message: str) -> web.Response:
-    return _json({"error": _error_of(status, code, message)}, status)
-
-
-def _error_of(status: int, code: str, message: str) -> dict[str, object]:
-    """An error in the shape of the data port's (OpenAI's)."""
-    kind = _KINDS.get(status, "invalid_request_error")
-    return {"message": message, "type": kind, "param": None, "code": code}
 
 
 def _bears(request: web.Request, token: str) -> bool:

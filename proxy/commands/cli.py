@@ -4,17 +4,15 @@ Exit 0 is success, 2 a configuration or usage error, 130 Ctrl-C, 1 anything else
 """
 
 import argparse
-import asyncio
 import contextlib
-import logging
 import os
 import platform
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from penstock import proxy
 from penstock.conf.issues import ConfigError, Issue
@@ -27,10 +25,10 @@ from penstock.proxy.commands.admin_state import set_admin_state
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.reload import reload
 from penstock.proxy.commands.status import status
+from penstock.proxy.process.loop import run_loop
 from penstock.proxy.reload.source import Source
 from penstock.proxy.telemetry.log_lines import log_to_stderr
 
-T = TypeVar("T")
 YEAR_S: Final = 31_536_000.0
 _EXITS = (
     "Exit status: 0 success, 2 a configuration or usage error, 130 Ctrl-C, 1 anything else that "
@@ -360,15 +358,3 @@ def _demo(parsed: argparse.Namespace) -> int:
             once=parsed.once,
         )
     )
-
-
-def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop. Without it on plain asyncio, which is slower."""
-    try:
-        import uvloop
-    except ImportError:
-        logging.getLogger(__name__).warning(
-            "uvloop is missing: running on plain asyncio, at about twice the CPU per token"
-        )
-        return asyncio.run(main)
-    return uvloop.run(main)

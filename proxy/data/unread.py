@@ -1,9 +1,9 @@
 """Answers that their clients take too slowly, and who loses one when memory is short.
 
 The answer that is taken slowest goes first, whoever asked for it. So a client that reads keeps its
-answer, even if others of its tenant or address do not read theirs. A holder that has lost one gets
-little credit for new ones, but which of its own goes is judged without that: those who read at an
-address are not to blame for who does not.
+answer, even if others of its tenant or address do not read theirs. A holder that has lost an answer
+because nobody read it gets little credit for new ones. This does not count between its own answers:
+clients that read are not to blame for others at their address.
 """
 
 import asyncio
@@ -32,6 +32,9 @@ PACE_MAX: Final = 65_536.0
 # What is taken so early is taken by the client's kernel, also if nobody reads. Among the answers of
 # one holder it counts for nothing: whoever asks again and again always has new ones.
 AT_ONCE_S: Final = 0.03
+# Sooner than this nothing can be said of a client. One that takes this share of PACE_MAX does read.
+SEEN_S: Final = 0.25
+READ_SHARE: Final = 0.75
 # Whoever did not take an answer, so that it was given up, has little credit for new ones for so
 # long: a part of its pace for a second, and none without a pace. Otherwise somebody who asks again
 # and again would always look better than a slow reader.
@@ -114,6 +117,11 @@ class _Answer:
         taken_bytes -= self._at_once_bytes
         return (taken_bytes + self._fair_bytes) / (now_s - self._since_s + self._fair_s)
 
+    def is_unread(self, taken_bytes: int, now_s: float) -> bool:
+        """Whether its client had time to read and did so too slowly, or not at all."""
+        age_s = now_s - self._since_s
+        return age_s >= SEEN_S and taken_bytes - self._at_once_bytes < READ_SHARE * PACE_MAX * age_s
+
 
 class Unread:
     """All answers of which more is unsent than a client may have (`sockets.HIGH_BYTES`).
@@ -185,7 +193,7 @@ class Unread:
         now_s, answers, kernel = self._clock(), self._answers, self._kernel
         slow = nsmallest(ASKED, answers, lambda each: answers[each].sent_pace(now_s))
         taken = {each: answers[each].look(kernel(answers[each].transport), now_s) for each in slow}
-        # The slowest tell who loses answers, and their paces beside each other which ones.
+        # The slowest answers decide which holders lose some. `fair_pace` decides which answers go.
         slowest = nsmallest(CLEARED, taken, lambda each: answers[each].pace(taken[each], now_s))
         of_holder: dict[str, list[Client]] = {}
         for client in sorted(taken, key=lambda each: answers[each].fair_pace(taken[each], now_s)):
@@ -195,8 +203,9 @@ class Unread:
                 return
             client = of_holder[holder].pop(0)
             over_bytes -= answers[client].held_bytes
+            if answers[client].is_unread(taken[client], now_s):
+                self._shun(client.holder, now_s)
             self.done(client)
-            self._shun(client.holder, now_s)
             client.give_way()
 
     def _shun(self, holder: str, now_s: float) -> None:

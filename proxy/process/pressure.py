@@ -18,6 +18,8 @@ from pathlib import Path
 from time import monotonic, thread_time
 from typing import Final
 
+from penstock.balancing.response_owners import ResponseOwners
+from penstock.balancing.session_homes import SessionHomes
 from penstock.proxy.data.plane import DataPlane
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Pressure:
         self._resident = resident or resident_bytes
         self._trimmed_s = self._collected_s = 0.0
         self._counted_s = 0.0
+        self._to_halve: list[SessionHomes | ResponseOwners] = []
 
     async def watch(self) -> None:
         """Measure until cancelled."""
@@ -105,10 +108,18 @@ class Pressure:
         if overload.reason == "memory" and now_s - self._collected_s > COLLECT_S:
             self._collected_s = now_s
             if overload.short_s(now_s) > COLLECT_S:  # nothing else has helped
-                for table in plane.tables:
-                    table.halve()
-            gc.collect()
-            trim()
+                self._to_halve = list(plane.tables)
+            collect()
+        elif self._to_halve:  # one in each period: it takes tens of milliseconds
+            self._to_halve.pop().halve()
+            if not self._to_halve:
+                collect()
+
+
+def collect() -> None:
+    """Free what only the garbage collector finds, and give it back."""
+    gc.collect()
+    trim()
 
 
 def resident_bytes() -> int:

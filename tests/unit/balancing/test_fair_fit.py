@@ -4,15 +4,28 @@ from random import Random
 
 import pytest
 
+from penstock.balancing.fair_fit import VOTE_S
 from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, PrefillSpeed, prior_s
 
 TRUE_WORK_PER_S = 5_600.0
 
 
-def answer(speed: PrefillSpeed, work: float, seconds: float, client: str) -> None:
+def answer(
+    speed: PrefillSpeed, work: float, seconds: float, client: str, now_s: float = 0.0
+) -> None:
     """An answer of one client, as a lease tells it."""
     speed.recent.observe(seconds / prior_s(work), client)
-    speed.observe(work, seconds, client)
+    speed.observe(work, seconds, client, now_s)
+
+
+def taught(
+    speed: PrefillSpeed, clients: str, answers: int, work_per_s: float, now_s: float
+) -> None:
+    """Each client gets so many answers of an engine with that speed, one each second."""
+    for place in range(answers):
+        for client in clients:
+            seconds = 0.020 + 8_000.0 / work_per_s
+            answer(speed, 8_000.0, seconds, client, now_s + place)
 
 
 def honest(speed: PrefillSpeed, rng: Random, client: str) -> None:
@@ -55,6 +68,39 @@ def test_what_is_kept_does_not_grow_with_the_clients() -> None:
     speed, rng = PrefillSpeed(), Random(1)
     for place in range(1_000):
         honest(speed, rng, f"client {place}")
-    assert len(speed._fit._fits) == len(speed._fit._owners) == 7
+    assert len(speed._fit._voters) == len(speed._fit._owned) == 7
     assert speed.samples == 1_000
     assert speed.weight < 201  # as with one client
+
+
+def test_clients_that_left_have_no_say_for_ever() -> None:
+    speed = PrefillSpeed()
+    taught(speed, "abcdefg", 10, 15_000.0, 0.0)
+    taught(speed, "a", 300, 5_000.0, VOTE_S + 20.0)
+    assert speed.work_per_s == pytest.approx(5_000.0, rel=0.2)
+
+
+def test_nor_do_they_keep_their_places_from_new_ones() -> None:
+    speed = PrefillSpeed()
+    taught(speed, "abcdefg", 10, 5_000.0, 0.0)
+    taught(speed, "h", 20, 15_000.0, VOTE_S + 20.0)
+    assert speed.work_per_s == pytest.approx(15_000.0, rel=0.1)
+    assert len(speed._fit._voters) == len(speed._fit._owned) == 7
+
+
+def test_what_was_forgotten_has_no_say_until_it_is_taught_again() -> None:
+    speed = PrefillSpeed()
+    taught(speed, "abcdefg", 10, 15_000.0, 0.0)
+    speed.forget()
+    taught(speed, "a", 20, 5_000.0, 20.0)
+    assert speed.work_per_s == pytest.approx(5_000.0, rel=0.2)
+
+
+def test_clients_with_short_prompts_have_no_say_in_what_a_token_costs() -> None:
+    """Their answers take as long as a step, on any engine."""
+    speed, rng = PrefillSpeed(), Random(1)
+    for _ in range(200):
+        for client, work in (("long", rng.uniform(500.0, 20_000.0)), ("short", 60.0)):
+            seconds = (0.020 + work / 46_000.0) * rng.lognormvariate(0.0, 0.2)
+            answer(speed, work, seconds, client)
+    assert speed.work_per_s == pytest.approx(46_000.0, rel=0.1)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.proxy.admin import server as admin
+from penstock.proxy.admin import explanation, json_answers, server
 from penstock.proxy.admin.index import INDEX
 from penstock.proxy.admin.server import Admin
 from penstock.proxy.errors.own import Draining
@@ -44,8 +44,8 @@ def test_every_path_is_in_the_page() -> None:
 
 def test_every_error_is_in_the_page() -> None:
     """With its status, as the source answers it."""
-    source = inspect.getsource(admin)
-    given = set(re.findall(r"_error(?:_of)?\(\s*(\d+),\s*\"(\w+)\"", source))
+    source = "".join(inspect.getsource(each) for each in (server, explanation, json_answers))
+    given = set(re.findall(r"error_(?:answer|of)\(\s*(\d+),\s*\"(\w+)\"", source))
     given.add((str(Draining.status), Draining.code))
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE, re.MULTILINE)
     assert {(status, code) for code, status in rows} == given

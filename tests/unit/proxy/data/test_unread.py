@@ -196,7 +196,10 @@ def test_who_reads_outlives_others_of_its_holder_who_do_not_and_ask_again(
 def test_it_is_forgiven_after_a_while() -> None:
     table = Table(2 * MB)
     for later_s, lost in ((SHUNNED_S - 1, "again"), (SHUNNED_S + 1, "new")):
-        stalled = [Taker(table, MB, 0, "again") for _ in range(3)]
+        stalled = [Taker(table, MB, 0, "again") for _ in range(2)]
+        table.now_s += 1.0
+        stalled.append(Taker(table, MB, 0, "again"))
+        assert gone(stalled) == 1
         table.unread.clear(2 * MB)
         assert gone(stalled) == 3
         table.now_s += later_s
@@ -212,6 +215,28 @@ def test_it_is_forgiven_after_a_while() -> None:
         table.unread.done(new.client)
         table.unread.done(again.client)
         table.now_s += 2 * SHUNNED_S
+
+
+@pytest.mark.parametrize("kib_per_s", [64, 256])
+def test_nor_do_readers_at_its_address_pay_for_ever_while_others_flood(kib_per_s: int) -> None:
+    """One answer there was not read, once. Then fresh addresses ask all the time."""
+    table = Table(11 * MB)
+    unread = Taker(table, MB, 0, "address")
+    table.now_s += 1.0
+    table.unread.clear(MB)
+    assert unread.gone
+    flood = table.add(11)
+    readers: list[Taker] = []
+    for tick in range(7_500):
+        table.now_s += 0.01
+        flood = [table.add(1)[0] if each.gone else each for each in flood]
+        for reader in readers:
+            reader.unsent_bytes = max(0, reader.unsent_bytes - kib_per_s * 1024 // 100)
+            if not reader.unsent_bytes and not reader.gone:
+                table.unread.done(reader.client)
+        if tick % 100 == 59:
+            readers.append(Taker(table, MB, 0, "address", PACE_MAX))
+    assert gone(readers[int(SHUNNED_S) + 1 :]) <= 1
 
 
 def test_closing_frees_only_what_is_still_there() -> None:

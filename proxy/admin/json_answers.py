@@ -1,0 +1,30 @@
+"""The admin port's answers as JSON, errors in the shape of the data port's."""
+
+from typing import Final
+
+import orjson
+from aiohttp import web
+
+_KINDS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    500: "internal_server_error",
+    503: "service_unavailable_error",
+}
+
+
+def json_answer(content: object, status: int = 200) -> web.Response:
+    return web.Response(
+        body=orjson.dumps(content) + b"\n", status=status, content_type="application/json"
+    )
+
+
+def error_answer(status: int, code: str, message: str) -> web.Response:
+    return json_answer({"error": error_of(status, code, message)}, status)
+
+
+def error_of(status: int, code: str, message: str) -> dict[str, object]:
+    """An error in the shape of the data port's (OpenAI's)."""
+    kind = _KINDS.get(status, "invalid_request_error")
+    return {"message": message, "type": kind, "param": None, "code": code}

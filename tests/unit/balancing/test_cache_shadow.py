@@ -1,0 +1,54 @@
+"""What answers and metrics tell of a cache together, where only some answers tell it."""
+
+import pytest
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.hit_correction import KINDS_MAX
+from penstock.balancing.lease import Lease
+
+CHAT = Ask(
+    "/v1/chat/completions",
+    prompt_tokens=16_000,
+    stream=True,
+    blocks=tuple(range(100)),
+    block_tokens=160.0,
+    client="chat",
+)
+# It goes on from a stored response: next to nothing of its prompt is seen here.
+RESPONSE = Ask("/v1/responses", prompt_tokens=50, stream=True, client="responses")
+GROWING = CHAT.changed(path="/v1/responses", client="responses", blocks=tuple(range(500, 600)))
+
+
+def report(at_s: float, hits: int) -> EngineReport:
+    return EngineReport(at_s, prefix_queries_tokens=10**9, prefix_hits_tokens=hits)
+
+
+def answered(backend: Backend, ask: Ask, prompt_tokens: int, found: int | None) -> None:
+    lease = Lease(backend, ask, 0.0)
+    lease.first_token(1.0)
+    lease.settle(prompt_tokens, found)
+    lease.complete(2.0, 1, prompt_tokens)
+
+
+@pytest.mark.parametrize("ask", [RESPONSE, GROWING])
+def test_what_answers_told_was_found_was_not_found_of_others(ask: Ask) -> None:
+    """A chat's prompts are never found, and more was cached of the other's than is known here."""
+    backend = Backend("a", "")
+    hits = 0
+    backend.take(report(0.0, hits))
+    for number in range(1, 200):
+        answered(backend, CHAT, 16_000, None)
+        answered(backend, ask, 40_000, 36_000)
+        hits += 36_000
+        backend.take(report(2.0 * number, hits))
+    assert backend.cache.cached_tokens(CHAT) < 4_000
+
+
+def test_what_waits_for_a_report_is_bounded_where_none_comes() -> None:
+    backend = Backend("a", "")
+    answered(backend, CHAT, 16_000, None)
+    for number in range(2 * KINDS_MAX):
+        answered(backend, CHAT.changed(client=f"address {number}"), 16_000, None)
+    assert len(backend.cache._begun_tokens) == KINDS_MAX
