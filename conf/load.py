@@ -18,6 +18,7 @@ from penstock.conf.draft import Draft, Origin
 from penstock.conf.issues import ConfigError, Issue, shown
 from penstock.conf.keypath import KeyPath, spell
 from penstock.conf.overlay import put_environment, put_flags
+from penstock.conf.regular_files import read_regular
 from penstock.conf.repeated_names import repeated_names
 from penstock.conf.secret_files import doubt_open_file, mode_for_all, put_secrets
 from penstock.conf.settings import Settings
@@ -153,8 +154,8 @@ def _report_unreadable(draft: Draft, at: KeyPath) -> None:
     name = draft.get(at)
     if isinstance(name, str) and name:
         try:
-            with Path(name).open("rb"):
-                return
+            read_regular(Path(name), 0)
+            return
         except OSError as error:
             draft.report(at, f"{shown(Path(name).name)} cannot be read: {error.strerror}")
         except ValueError:

@@ -15,6 +15,7 @@ from penstock.conf.draft import Draft
 from penstock.conf.issues import shown
 from penstock.conf.keypath import KeyPath
 from penstock.conf.kinds import SECRET_CHARS_MAX, check_secret
+from penstock.conf.regular_files import read_regular
 
 
 def put_secrets(draft: Draft, folder: Path) -> None:
@@ -70,8 +71,7 @@ def mode_for_all(path: Path) -> int | None:
 def _read_secret(path: Path) -> str:
     """The one line of the file. A ValueError says why there is none."""
     try:
-        with path.open("rb") as file:
-            content = file.read(SECRET_CHARS_MAX + 3)
+        content = read_regular(path, SECRET_CHARS_MAX + 3)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except ValueError:

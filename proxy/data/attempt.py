@@ -269,7 +269,7 @@ class Attempt:
             request.endpoint.dialect,
             request.now,
             ended=self._end,
-            begun=self._owner.begun,
+            begun=self._begun,
             made=self._owner.made,
             in_turns=self._take_turns,
             source=connection,
@@ -288,6 +288,11 @@ class Attempt:
         if json or request.answer.started:
             return JsonRelay(head, passage)
         return Relay(head, passage)
+
+    def _begun(self) -> None:
+        """The answer has begun. A body that is not yet sent whole still counts as its client's."""
+        if self._connection is None or not self._connection.unsent:
+            self._owner.begun()
 
     def body(self, data: bytes) -> None:
         raise AssertionError("a body comes after its head")

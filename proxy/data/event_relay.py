@@ -260,7 +260,7 @@ class EventRelay(WholeEvents):
                 self._failure = AnswerAborted()
                 break
             kept.append(event)
-        self._count_quiet(len(data) if quiet else 0)
+        self._count_quiet(0 if kept and not quiet else len(data))
         if not lease.prefilling and not self._several:
             self._ordinary = self._dialect.ordinary
         return b"".join(kept), tokens

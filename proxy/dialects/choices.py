@@ -68,6 +68,7 @@ _ABORT: Final = b'"abort"'
 _FAILED: Final = re.compile(rb'data: ?\{"error"')
 # The most objects and lists in a large chunk or answer. With more of them it counts as output.
 _OBJECTS_MAX: Final = 512
+_MANY: Final = [_Choice()]
 _NOTHING: Final = frozenset({b'""', b"null"})
 
 
@@ -116,17 +117,19 @@ class Choices(Dialect):
 
     def says_nothing(self, event: bytes) -> bool:
         try:
-            choices = _chunk.decode(payload(event)).choices or ()
+            choices = _chunk_of(payload(event)).choices or ()
         except UNREADABLE:
             return False
-        return all(bytes(each.text) in NOTHING and _is_empty(each.delta) for each in choices)
+        return choices is not _MANY and all(
+            bytes(each.text) in NOTHING and _is_empty(each.delta) for each in choices
+        )
 
     def read_beginning(self, beginning: bytes) -> Event:
         return Event(Sign.ERROR) if _FAILED.search(beginning) else TOKEN
 
 
 def _chunk_of(data: bytes) -> _Chunk:
-    if len(data) <= LARGE_BYTES:
+    if len(data) <= LARGE_BYTES and data.count(b"{") <= _OBJECTS_MAX:
         return _chunk.decode(data)
     large = _large.decode(data)
     return _Chunk(_choices_in(bytes(large.choices)), large.usage, large.error)
@@ -135,7 +138,7 @@ def _chunk_of(data: bytes) -> _Chunk:
 def _choices_in(choices: bytes) -> list[_Choice] | None:
     """Decode the choices of a chunk or of a whole answer. With too many objects they are output."""
     if choices.count(b"{") + choices.count(b"[") > _OBJECTS_MAX:
-        return [_Choice()]
+        return _MANY
     decoded: list[_Choice] | None = _choices.decode(choices or b"null")
     return decoded
 
@@ -175,6 +178,8 @@ def _only_role(delta: msgspec.Raw) -> bool:
 def _is_empty(delta: msgspec.Raw) -> bool:
     if bytes(delta) in NOTHING:
         return True
+    if len(bytes(delta)) > LARGE_BYTES:
+        return False
     try:
         return not says(_delta.decode(delta), "role")
     except UNREADABLE:

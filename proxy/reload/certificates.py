@@ -12,6 +12,7 @@ from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.keypath import KeyPath, spell
 from penstock.conf.load import Loaded
 from penstock.conf.pools import PoolSettings
+from penstock.conf.regular_files import read_regular
 from penstock.conf.settings import ListenTlsSettings
 from penstock.proxy.wire.contexts import Certificates
 
@@ -157,8 +158,7 @@ def _restrict(context: ssl.SSLContext) -> None:
 
 def _read(key: str, name: str) -> bytes:
     try:
-        with Path(name).open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
+        content = read_regular(Path(name), FILE_BYTES_MAX + 1)
     except OSError as error:
         raise _Unusable(key, f"{_named(name)} cannot be read: {error.strerror}") from None
     except ValueError:

@@ -6,9 +6,12 @@ the next one, which reads the file after they asked.
 """
 
 import asyncio
+import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.conf.fixed import keep_fixed
 from penstock.conf.issues import ConfigError, Issue
@@ -23,6 +26,12 @@ from penstock.proxy.wire.handshake_threads import HandshakeThreads
 from penstock.proxy.wire.host import Names
 
 logger = logging.getLogger(__name__)
+
+# Reading all files takes seconds at most: a tokenizer of 20 MB takes one.
+READ_S: Final = 60.0
+
+# The new configuration, keys that need a restart, and warnings.
+Read = tuple[Draft, tuple[str, ...], tuple[Issue, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,7 @@ class Reload:
         apply: Callable[[Configuration], None],
         names: Names,
         threads: HandshakeThreads,
+        read_s: float = READ_S,
     ) -> None:
         self._source = source
         self._plane = plane
@@ -53,6 +63,7 @@ class Reload:
         self._apply = apply
         self._names = names
         self._threads = threads
+        self._read_s = read_s
         self._running = asyncio.Lock()
         self._next: asyncio.Task[Change] | None = None
         # Why the last reload failed, for people. Empty if it did not fail.
@@ -120,7 +131,7 @@ class Reload:
 
     async def _reload(self) -> Change:
         running = self._plane.configuration
-        new, needs_restart, warnings = await asyncio.to_thread(self._read, running)
+        new, needs_restart, warnings = await self._read_beside(running)
         if self._plane.draining:
             raise Draining
         change = self.swap(new, needs_restart)
@@ -154,7 +165,41 @@ class Reload:
             needs_restart=needs_restart,
         )
 
-    def _read(self, running: Configuration) -> tuple[Draft, tuple[str, ...], tuple[Issue, ...]]:
+    async def _read_beside(self, running: Configuration) -> Read:
+        """Read in a thread for which neither a later reload nor the end of the process waits.
+
+        Raises ConfigError. A file of a dead file server can keep the thread for ever.
+        """
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[Read] = loop.create_future()
+
+        def tell(read: Read | None, error: Exception | None) -> None:
+            if told.done():
+                return
+            if read is not None:
+                told.set_result(read)
+            elif error is not None:
+                told.set_exception(error)
+
+        def run() -> None:
+            read: Read | None = None
+            failed: Exception | None = None
+            try:
+                read = self._read(running)
+            except Exception as error:  # noqa: BLE001 - whoever waits handles it
+                failed = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(tell, read, failed)
+
+        threading.Thread(target=run, name="reload", daemon=True).start()
+        try:
+            async with asyncio.timeout(self._read_s):
+                return await told
+        except TimeoutError:
+            problem = f"reading the files took more than {self._read_s:g} s; does one not open?"
+            raise ConfigError([Issue(str(self._source.path or ""), (), problem)]) from None
+
+    def _read(self, running: Configuration) -> Read:
         """Do everything that takes time. Runs in a thread."""
         loaded = self._source.load()
         renewed = loaded.settings.tokens != running.settings.tokens

@@ -6,6 +6,7 @@ from typing import Final
 from penstock.balancing.token_counter import HuggingFace, Tiktoken, TokenCounter, TokenizerUnusable
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.load import Loaded
+from penstock.conf.regular_files import read_regular
 
 # The largest files in use have 20 MB.
 FILE_BYTES_MAX: Final = 268_435_456
@@ -30,8 +31,7 @@ def counter_of(loaded: Loaded, config: Path | None) -> TokenCounter | None:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
+        content = read_regular(path, FILE_BYTES_MAX + 1)
     except OSError as error:
         raise TokenizerUnusable(f"{path.name} cannot be read: {error.strerror}") from None
     if len(content) > FILE_BYTES_MAX:

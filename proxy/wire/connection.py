@@ -106,10 +106,8 @@ class BackendConnection(asyncio.Protocol):
         self._buffer = b""
         self._dechunker: Dechunker | None = None
         self._remaining: int | None = 0
-        self._in_body = False
+        self._in_body = self._keep_alive = self._one_shot = False
         self._interim = 0
-        self._keep_alive = False
-        self._one_shot = False
         self._to_head_request = False
         self._paused = False
         self._pending: Callable[[int], list[Any]] = _never
@@ -139,8 +137,7 @@ class BackendConnection(asyncio.Protocol):
         """Send one request. Its answer goes to `sink`. `ending` has the edits of the body."""
         assert self.sink is None
         self.sink = sink
-        self.answer_began = self.dear = False
-        self._in_body = False
+        self.answer_began = self.dear = self._in_body = False
         self._dechunker = None
         self._buffer = b""
         self._interim = 0
@@ -181,6 +178,13 @@ class BackendConnection(asyncio.Protocol):
     def behind_bytes(self) -> int:
         """The size of a long read that is not yet taken whole."""
         return self._rest.size_bytes if self._rest is not None else 0
+
+    @property
+    def unsent(self) -> bool:
+        """Whether the backend has not taken all of its request yet."""
+        pieces, transport = self._pieces, self._transport
+        left = pieces is not None and pieces.left
+        return left or (transport is not None and transport.get_write_buffer_size() > 0)
 
     @property
     def quiet(self) -> bool:
@@ -291,9 +295,9 @@ class BackendConnection(asyncio.Protocol):
             logger.exception("answer failed")
             self._fail(AnswerMalformed())
         self._counted = False
+        transport = self._transport
         if self._rest is not None:
             return True
-        transport = self._transport
         if self._lost is not None:
             self.connection_lost(self._lost[0])
         elif transport is not None and not self._paused and not transport.is_closing():
@@ -332,7 +336,6 @@ class BackendConnection(asyncio.Protocol):
     def _begin_body(self, head: ResponseHead, data: bytes) -> None:
         self._in_body = True
         self._keep_alive = head.keep_alive and not self._one_shot
-        self._dechunker = None
         if self._to_head_request:
             self._remaining = 0
         elif head.status in (204, 304):
@@ -366,11 +369,9 @@ class BackendConnection(asyncio.Protocol):
             return  # the sink aborted while it took the last bytes
         transport = self._transport
         assert transport is not None
-        unsent = self._pieces is not None and self._pieces.left
         self._dechunker = None
-        if self._rest is not None:
-            surplus = True
-            self._rest = None
+        surplus = surplus or self._rest is not None
+        self._rest = None
         if surplus:
             self._owner.distrust()
         try:
@@ -381,7 +382,7 @@ class BackendConnection(asyncio.Protocol):
             sink.lost(AnswerMalformed())
             return
         # Only now, when the sink has finished: its last write may still have paused the connection.
-        if surplus or not self._keep_alive or unsent or transport.get_write_buffer_size():
+        if surplus or not self._keep_alive or self.unsent:
             transport.abort()
         else:
             self.resume()

@@ -1,5 +1,6 @@
 """Secrets come from files, references or the environment, and no message shows one."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from penstock.conf.issues import ConfigError
 from penstock.conf.load import Loaded, load
+from penstock.proxy.reload.certificates import certificates_of
 
 FLEET = """\
 pools:
@@ -116,3 +118,17 @@ def test_no_error_shows_a_secret(folder: Path, admin: str) -> None:
     assert "admin" in text
     assert "hunter2" not in text
     assert "271828" not in text
+
+
+@pytest.mark.parametrize("file", ["key_file", "cert_file"])
+def test_a_pipe_that_nobody_writes_to_is_refused_at_once(folder: Path, file: str) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "key").write_text("k" * 20)
+    if file == "cert_file":
+        text = FLEET + "listen: {tls: {cert_file: pipe, key_file: key}}\n"
+        with pytest.raises(ConfigError) as refused:
+            certificates_of(loaded_from(folder, text), folder / "conf.yaml")
+        told = [str(issue) for issue in refused.value.issues]
+    else:
+        told = issues_of(folder, FLEET.replace("chat", "chat\n    api_key_file: pipe"))
+    assert "cannot be read: it is not a regular file" in told[0]

@@ -156,3 +156,18 @@ def test_an_old_client_gets_a_reset_where_its_answer_breaks(play: Play) -> None:
     play["b1"].resets()
     told = ["client got 200, a", "b1 failed: cut", "client dropped", "counted 200 b1"]
     assert play.happened() == [*SENT, *told]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_body_that_its_backend_has_not_taken_is_counted_until_the_end(taken: bool) -> None:
+    """A backend that answers at once and reads nothing must not free what is still held."""
+    with contextlib.closing(Play()) as play:
+        request = chat(f'"pad":"{"x" * 100_000}"')
+        play.client.sends(request)
+        assert play.plane.bodies.held_bytes > 100_000
+        play["b1"].unsent_bytes = 0 if taken else 50_000
+        play["b1"].sends(STREAM, token("a"))
+        assert (play.plane.bodies.held_bytes == 0) is taken
+        play["b1"].sends(token("b"), DONE, END)
+        assert play.plane.bodies.held_bytes == 0
+        assert "client got end" in play.happened()
