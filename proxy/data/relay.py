@@ -20,6 +20,7 @@ from penstock.proxy.dialects.whole import SMALL_BYTES, reading_whole, whole_of
 from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.backend import AnswerAborted, AnswerCut, BackendError, ErrorTooLarge
 from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.wire.deadline import nothing
 from penstock.proxy.wire.heads import ResponseHead
 from penstock.proxy.wire.json_end import JsonEnd
 
@@ -179,12 +180,12 @@ class Relay:
 
     def let_go(self) -> None:
         """Nobody wants the answer any more, or all of it was passed on."""
-        self._ended = _nobody  # it leads to the attempt, which leads here
+        self._ended, self._on_begun = _nobody, nothing  # they lead to the attempt, which leads here
 
     def _report(self, error: BackendError | None) -> None:
         # Report once, then forget the receiver. The attempt holds this relay, and a cycle for each
         # request would be left to the garbage collector.
-        ended, self._ended = self._ended, _nobody
+        ended, self._ended, self._on_begun = self._ended, _nobody, nothing
         ended(error)
 
     def _commit(self, body: bytes, now_s: float) -> None:
