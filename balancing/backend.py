@@ -70,6 +70,7 @@ class Backend:
         "contexts",
         "decode_speed",
         "doubted",
+        "dropped_work",
         "engine_requests_peak",
         "failing_since_s",
         "failures_total",
@@ -83,6 +84,7 @@ class Backend:
         "prefill_speed",
         "prefilled_work",
         "progress",
+        "progress_before_run",
         "reason",
         "refusals",
         "remote",
@@ -121,6 +123,7 @@ class Backend:
         self.bare_since_s = float("-inf")  # the first of these answers
         self.served: set[str] = set()  # paths for which its engine gave a whole answer
         self.failing_since_s = float("-inf")  # the first failure of the present run
+        self.progress_before_run = 0  # `progress` at that time
         self.penalty = Penalty()
         self.refusals = Refusals()
         self.progress = 0  # grows whenever the engine was seen to generate
@@ -131,6 +134,8 @@ class Backend:
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
         self.prefilled_work = 0  # prefill work of all requests ever
+        # Work ever that left the queue undone, before all requests that were in the queue then.
+        self.dropped_work = 0
         self.kept = KeptAnswers()
         self.latency = PeakEwma()
         self.cache = CacheShadow()
@@ -265,6 +270,15 @@ class Backend:
         elapsed_s = now_s - self._head_since_s
         return min(1.0, max(0.0, elapsed_s / whole_s)) if whole_s else 1.0
 
+    def drop_head(self, prompts: QueuedPrompts, now_s: float) -> None:
+        """A lease ends before its first token. What is left of its work is done for nobody.
+
+        Only that of the oldest one is noted: all others in the queue are behind it.
+        """
+        if next(iter(self._prefilling), None) is prompts:
+            left = 1.0 - self._head_done(prompts, now_s)
+            self.dropped_work += round(prompts.queued_work * left)
+
     @property
     def head_prefill_s(self) -> float:
         """The longest time that the prompt in prefill can take, at the measured speed.
@@ -345,8 +359,12 @@ class Backend:
         self._prefilling[prompts] = None
 
     def overtake(self, prompts: QueuedPrompts, now_s: float) -> None:
-        """A lease has its first token. So earlier leases whose answers show no first token are
-        prefilled, too, because engines prefill first come, first served."""
+        """A lease has its first token, and engines prefill first come, first served.
+
+        So earlier leases whose answers show no first token are prefilled, too. Other earlier ones
+        are not in the queue: something keeps them from it (an image to fetch, a grammar to
+        compile), or their first tokens are not shown.
+        """
         if len(self._prefilling) < 2 or prompts not in self._prefilling:
             return
         if next(iter(self._prefilling)) is prompts:
@@ -355,10 +373,12 @@ class Backend:
         for each in self._prefilling:
             if each is prompts:
                 break
-            if each.silent:
-                before.append(each)
+            before.append(each)
         for each in before:
-            each.assume_prefilled(now_s)
+            if each.silent:
+                each.assume_prefilled(now_s)
+            else:
+                each.set_aside(now_s)
 
     def end_prefill(self, prompts: QueuedPrompts, now_s: float) -> None:
         """A lease's prompts are prefilled or given up. The next in the queue is worked on."""

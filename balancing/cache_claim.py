@@ -81,6 +81,12 @@ class CacheClaim:
         self._begin()
         self._found = float(len(self._ask.blocks) - self._index_held)
 
+    @property
+    def computed_share(self) -> float:
+        """How much of what was thought new the engine computed, 0 to 1. The rest it had."""
+        new = len(self._ask.blocks) - self._held
+        return max(0.0, 1.0 - self._found / new) if self._found and new else 1.0
+
     def complete(self, prompt_tokens: int) -> None:
         """The answer is whole. `prompt_tokens`: the reported length of the prompt, 0 for none."""
         thought = self._ask.prompt_tokens

@@ -27,6 +27,7 @@ def add_to_run(backend: Backend, ask: Ask, now_s: float, cause: Cause, *, fatal:
         return
     if not backend.failures_in_row:
         backend.failing_since_s = now_s
+        backend.progress_before_run = backend.progress
     backend.accusers.add(None if cause is Cause.NO_REQUEST else ask.client, ask.path)
 
 

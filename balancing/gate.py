@@ -13,10 +13,10 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.blame import Blame
 from penstock.balancing.charges import charge_bare, charge_refusal
+from penstock.balancing.computed_prompts import LARGE_TOKENS, ComputedPrompts
 from penstock.balancing.explain import Candidate, candidates
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.lease import Lease, Reason
-from penstock.balancing.refused_prompts import LARGE_TOKENS, RefusedPrompts
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.retry_budget import RetryBudget
 from penstock.balancing.searches import Searches
@@ -55,7 +55,7 @@ class Gate:
         self._budgets: dict[str, RetryBudget] = {}  # by pool
         self._blame = Blame()
         self._bares = Blame()  # apart: an answer without a token excuses no failure
-        self._refused_prompts = RefusedPrompts()
+        self._computed_prompts = ComputedPrompts()
         self._searches = Searches()
         self.owners = ResponseOwners()
 
@@ -129,7 +129,7 @@ class Gate:
         small = ask.generates and ask.prompt_tokens < LARGE_TOKENS  # to embed, 512 may be many
         if small or not ask.engine or pool is None:
             return ask
-        return self._refused_prompts.weigh(ask, pool)
+        return self._computed_prompts.weigh(ask, pool)
 
     def cause(self, lease: Lease, now_s: float) -> Cause:
         """What explains a failure that its request may have caused, by where such failed of late.
@@ -147,7 +147,7 @@ class Gate:
         backend, client = lease.backend, lease.ask.client
         alone = not lease.bound and charge_refusal(backend, client, peers, now_s)
         if not alone and 400 <= status < 500:
-            self._refused_prompts.note(lease.ask, lease.backend.pool, refused=True)
+            self._computed_prompts.note(lease.ask, lease.backend.pool, 0.0)
         return alone
 
     def bare(self, lease: Lease, now_s: float) -> Cause:
@@ -161,7 +161,11 @@ class Gate:
 
     def computed(self, lease: Lease) -> None:
         """A request has ended whose prompt was computed, or may have been."""
-        self._refused_prompts.note(lease.ask, lease.backend.pool, refused=False)
+        self._computed_prompts.note(lease.ask, lease.backend.pool, lease.computed_share)
+
+    def left(self, lease: Lease) -> None:
+        """Its client left before its prompt was computed, as far as is known."""
+        self._computed_prompts.note(lease.ask, lease.backend.pool, 0.0)
 
     def may_retry(self, lease: Lease, cause: Cause, now_s: float) -> bool:
         """Whether the budget of its pool lets a request that has just failed go on."""
@@ -175,6 +179,7 @@ class Gate:
             now_s,
             lease.ask.client,
             explained=cause in (Cause.CLIENT, Cause.KIND),
+            sure=cause is Cause.NO_REQUEST,
         )
 
     def _pool_of(self, backend: Backend) -> Pool | None:

@@ -1,8 +1,7 @@
-"""One request's claim on one backend: nothing else changes a load.
+"""One request's claim on one backend, from the choice to the end, which may happen twice.
 
-A new lease reserves the prompt as queued prefill. Each first token turns its prompt's share into
-held decode tokens. The end gives everything back, on every path, and may happen twice. Invariant:
-the leases of a backend add up to its load, so without leases all counters are zero.
+What it takes of the backend's load is its `Reservation`. Its times teach the backend's speeds, by
+whole answers and by those cut short, and its failures are counted against the backend.
 """
 
 from enum import StrEnum
@@ -11,21 +10,16 @@ from typing import Final
 from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.cache_claim import CacheClaim
 from penstock.balancing.charges import add_to_run, charge
 from penstock.balancing.decode_speed import prior_s as decode_prior_s
-from penstock.balancing.load import Load
 from penstock.balancing.prefill_speed import prior_s as prefill_prior_s
-from penstock.balancing.queued_prompts import QueuedPrompts
+from penstock.balancing.reservation import Reservation
 
 # Speculative decoding gives up to eight tokens a step. An engine may send only every tenth event.
 TOKENS_AT_ONCE_MAX: Final = 16
 # If the reported prompt is more than twice or less than half the estimate, and differs by more than
 # a chat template, the engine has done other work than was thought.
 OFF_TOKENS: Final = 512
-# No engine prefills this many times faster than was measured or assumed. Work that seems to be
-# done faster was in its cache, or is no text for it.
-TOO_FAST: Final = 4.0
 
 
 class Reason(StrEnum):
@@ -37,31 +31,10 @@ class Reason(StrEnum):
     SPILL = "spill"  # the session's own backend was not fit, over its bound or tried already
 
 
-class Lease(QueuedPrompts):
-    """Tokens held at `backend` for `ask`, from the choice to the end."""
+class Lease(Reservation):
+    """A reservation from the choice to the end, and what its times and answer teach."""
 
-    __slots__ = (
-        "_ahead_work",
-        "_beside_tokens",
-        "_claim",
-        "_held_at_first",
-        "_held_tokens",
-        "_held_up",
-        "_kept_bytes",
-        "_prefill_s",
-        "_retry",
-        "_streaming",
-        "_unseen",
-        "_work_at_first",
-        "backend",
-        "began_s",
-        "bound",
-        "ended",
-        "first_token_s",
-        "generated_tokens",
-        "reason",
-        "sound",
-    )
+    __slots__ = ("_prefill_s", "bound", "first_token_s", "reason", "sound")
 
     def __init__(
         self,
@@ -76,55 +49,20 @@ class Lease(QueuedPrompts):
     ) -> None:
         """`bound`: only this backend holds what is asked for. `aimed`: but another could have
         served such a request. `retry`: another backend's engine failed the request before."""
-        claim = CacheClaim(backend.cache, ask) if ask.blocks else None
-        super().__init__(ask, claim.cached_tokens if claim is not None else 0)
-        self._claim = claim
-        self.backend = backend
+        super().__init__(backend, ask, now_s, retry=retry)
         self.bound = bound
         self.sound = backend.fit  # healthy, not a last resort
-        self._retry = retry
-        self.began_s = now_s
+        self.held_up = self.held_up or aimed
         self.reason = reason
         self.first_token_s: float | None = None
-        self.generated_tokens = 0
-        self.ended = False
-        # Tokens of the prompt that will be held but were not queued.
-        self._beside_tokens = self.cached_tokens
-        if ask.likely < 1.0:
-            self._beside_tokens = ask.prompt_tokens - self.queued_tokens
-        self._held_tokens = 0
-        self._kept_bytes = 0
-        # True if its time says nothing about the backend alone: its work is unknown, or its client
-        # may have aimed it. A client that chose where slow requests go could make a backend slow.
-        self._held_up = aimed or ask.likely < 1.0
-        self._streaming = False
         # The work of a prompt that nobody has counted is a guess, which a client may mislead. So
         # the speed is learnt only when the whole answer reports the count.
         self._prefill_s = 0.0
-        # Values of the backend when the first token came.
-        self._held_at_first = 0
-        self._work_at_first = 0
-        # Indexes of the prompts whose first token has not been seen.
-        self._unseen = set(range(ask.prompts)) if ask.prompts > 1 else {0}
-        self._ahead_work = backend.wait_work(now_s) + self.queued_work
-        own = backend.own
-        own.queued_work += self.queued_work
-        own.queued_prefill_tokens += self.queued_tokens
-        own.requests += 1
-        own.engine_requests += ask.prompts * ask.choices
-        if retry:
-            own.retries += 1
-            backend.retrying[ask.client] = backend.retrying.get(ask.client, 0) + 1
-        own.sequence += 1
-        backend.requests_total += 1
-        backend.taken_tokens += ask.prompt_tokens
-        if ask.engine:
-            backend.begin_prefill(self, now_s)
 
     @property
-    def prefilling(self) -> bool:
-        """Whether some prompt still waits for its first token."""
-        return bool(self._unseen)
+    def computed_share(self) -> float:
+        """How much of what was thought new the engine computed, 0 to 1. The rest it had."""
+        return self._claim.computed_share if self._claim is not None else 1.0
 
     def first_token(self, now_s: float, index: int = 0) -> None:
         """The choice `index` has begun, so its prompt is prefilled.
@@ -137,15 +75,7 @@ class Lease(QueuedPrompts):
         if self.ask.engine:
             self.backend.progress += 1
         if self.first_token_s is None:
-            self.first_token_s = now_s
-            if self._claim is not None:
-                if self._may_be_done(now_s) >= self.queued_work:
-                    self._claim.computed()
-                else:
-                    self._claim.found()
-            if self.ask.engine and not self._held_up:
-                self.backend.latency.observe(now_s - self.began_s, now_s)
-            self.backend.overtake(self, now_s)
+            self._first_of_all(now_s)
         prompt = index // self.ask.choices
         several = self.ask.prompts > 1
         if several and self._unseen and not (self.ask.stream and self.ask.generates):
@@ -161,110 +91,33 @@ class Lease(QueuedPrompts):
                 slower = seconds / prefill_prior_s(self._ahead_work)
                 self.backend.prefill_speed.recent.observe(slower, self.ask.client)
 
+    def _first_of_all(self, now_s: float) -> None:
+        """The first token of the first prompt has come."""
+        backend = self.backend
+        self.first_token_s = now_s
+        if self._claim is not None:
+            if self._may_be_done(now_s) >= self.queued_work:
+                self._claim.computed()
+            else:
+                self._claim.found()
+        if self.ask.engine and not self.held_up:
+            backend.latency.observe(now_s - self.began_s, now_s)
+        backend.overtake(self, now_s)
+        dropped = backend.dropped_work - self._dropped_before
+        if dropped:  # it did not wait for that
+            self._ahead_work = max(float(self.queued_work), self._ahead_work - dropped)
+
     @property
     def _shows_prefill(self) -> bool:
         """Whether the first token of each prompt is seen when the prompt is prefilled."""
         ask = self.ask
-        return ask.engine and (ask.stream or not ask.generates) and not self._held_up
-
-    def assume_prefilled(self, now_s: float) -> None:
-        """End the prefill by the clock: a plain JSON answer shows no first token."""
-        if not self.ended and self._unseen:
-            self._unseen.clear()
-            self._prefilled(self.queued_tokens, now_s)
-
-    def _prefilled(self, tokens: int, now_s: float) -> None:
-        own = self.backend.own
-        held = tokens if self._unseen else tokens + self._beside_tokens
-        work = self.queued_work
-        if self._unseen and self.queued_tokens:
-            work = work * tokens // self.queued_tokens
-        self.queued_tokens -= tokens
-        self.queued_work -= work
-        self._held_tokens += held
-        own.queued_work -= work
-        own.queued_prefill_tokens -= tokens
-        own.active_decode_tokens += held
-        self.backend.prefilled_work += min(work, self._may_be_done(now_s))
-        if not self._streaming:
-            self._streaming = True
-            own.streams += 1
-            self._proved(own)
-        own.sequence += 1
-        assert own.queued_prefill_tokens >= 0
-        if not self._unseen:
-            self._held_at_first = self.backend.active_decode_tokens
-            self._work_at_first = self.backend.prefilled_work
-            self.backend.end_prefill(self, now_s)
-
-    def _may_be_done(self, now_s: float) -> int:
-        """The work that an engine can have prefilled since the request was sent."""
-        elapsed_s = max(0.0, now_s - self.began_s)
-        return 1 + int(TOO_FAST * elapsed_s / self.backend.prefill_speed.work_s)
-
-    def _proved(self, own: Load) -> None:
-        """End the retry: the request has its first token, or has ended."""
-        if not self._retry:
-            return
-        self._retry = False
-        own.retries -= 1
-        retrying, client = self.backend.retrying, self.ask.client
-        retrying[client] -= 1
-        if not retrying[client]:
-            del retrying[client]
-
-    def tokens(self, count: int) -> None:
-        """`count` more tokens were generated. The KV cache holds them."""
-        if self.ended or not count:
-            return
-        self.generated_tokens += count
-        self._held_tokens += count
-        self.backend.progress += 1
-        own = self.backend.own
-        own.active_decode_tokens += count
-        own.sequence += 1
-
-    def keep(self, size_bytes: int) -> bool:
-        """Hold back so many bytes of the answer. False when there is no room for them."""
-        more_bytes = size_bytes - self._kept_bytes
-        if more_bytes > 0 and self.ended:
-            return False
-        if more_bytes and not self.backend.kept.change(self.ask.client, more_bytes):
-            return False
-        self._kept_bytes = size_bytes
-        return True
+        return ask.engine and (ask.stream or not ask.generates) and not self.held_up
 
     def end(self, now_s: float) -> None:
         """Give everything back: the client has left, or nothing was sent. Idempotent."""
         if not self.ended:
             self.cut_short(now_s)
             self._give_back(now_s)
-
-    def _give_back(self, now_s: float) -> None:
-        """Give everything back. The lease counts no more after this."""
-        if self._kept_bytes:
-            self.keep(0)
-        self.ended = True
-        self.backend.end_prefill(self, now_s)
-        if self._claim is not None:
-            self._claim.end()
-        own = self.backend.own
-        own.queued_prefill_tokens -= self.queued_tokens
-        own.queued_work -= self.queued_work
-        own.active_decode_tokens -= self._held_tokens
-        own.requests -= 1
-        own.engine_requests -= self.ask.prompts * self.ask.choices
-        if self._streaming:
-            own.streams -= 1
-        self._proved(own)
-        own.sequence += 1
-        assert own.queued_prefill_tokens >= 0
-        assert own.queued_work >= 0
-        assert own.active_decode_tokens >= 0
-        assert own.streams >= 0
-        assert own.requests >= 0
-        assert own.engine_requests >= 0
-        assert own.retries >= 0
 
     def complete(self, now_s: float, completion_tokens: int = 0, prompt_tokens: int = 0) -> None:
         """End with a whole answer. An answer of an engine ends the backend's run of failures.
@@ -282,7 +135,7 @@ class Lease(QueuedPrompts):
                 self.backend.prefill_speed.observe(
                     self._ahead_work, self._prefill_s, self.ask.client, now_s
                 )
-            if self.ask.prompts == self.ask.choices == 1 and not self._held_up:
+            if self.ask.prompts == self.ask.choices == 1 and not self.held_up:
                 if not self.ask.generates:
                     pass  # all of it was prefill, which has been learnt
                 elif self.ask.stream:
@@ -299,7 +152,7 @@ class Lease(QueuedPrompts):
         Otherwise a backend so slow that clients give up would never be seen to be slow.
         """
         ask, backend = self.ask, self.backend
-        if not ask.engine or self._held_up or ask.prompts * ask.choices > 1:
+        if not ask.engine or self.held_up or ask.prompts * ask.choices > 1:
             return
         if self.first_token_s is not None:
             if ask.stream and ask.generates:
@@ -348,10 +201,6 @@ class Lease(QueuedPrompts):
             self._claim.settle(prompt_tokens, cached_tokens)
         elif cached_tokens:
             self.backend.cache.told(cached_tokens)
-
-    def held_up(self) -> None:
-        """Its time says nothing about the backend: its client did not read, or the proxy slept."""
-        self._held_up = True
 
     def _decoded(self, seconds: float, completion_tokens: int) -> None:
         """Learn from a stream how fast the backend decodes."""

@@ -38,3 +38,7 @@ class QueuedPrompts:
     def assume_prefilled(self, now_s: float) -> None:
         """End the prefill by the clock: a plain JSON answer shows no first token."""
         raise NotImplementedError
+
+    def set_aside(self, now_s: float) -> None:
+        """A later request was served first, so this one is not in the engine's queue."""
+        raise NotImplementedError

@@ -6,8 +6,8 @@ failing fleet gets no extra load.
 
 One backend of four holds more than a fifth of the requests, and its death must stay invisible. So
 requests that one backend fails move on beyond the budget, as long as no other backend of its pool
-failed lately. They can leave it only once, and the other backends are healthy. They still occupy
-the budget, in case a second backend fails.
+failed lately, for this client or for several. They can leave it only once, and the other backends
+are healthy. They still occupy the budget, in case a second backend fails.
 
 No client may use up the budget. A client with less than a quarter of the retries may retry until
 twice the budget is in use. A failure that a request causes everywhere is no backend's fault: such a
@@ -29,15 +29,17 @@ CALM_S: Final = 10.0
 
 
 class RetryBudget:
-    """The budget of one pool. It remembers which backends failed lately."""
+    """The budget of one pool. It remembers which backends failed lately, and for whom."""
 
-    __slots__ = ("_failed_s",)
+    __slots__ = ("_failed",)
 
     def __init__(self) -> None:
-        self._failed_s: dict[str, float] = {}
+        # By backend: when it failed last, and for which client; None: for several, or for a reason
+        # that no client can cause.
+        self._failed: dict[str, tuple[float, str | None]] = {}
 
     def __len__(self) -> int:
-        return len(self._failed_s)
+        return len(self._failed)
 
     def allows(
         self,
@@ -47,13 +49,14 @@ class RetryBudget:
         client: str = "",
         *,
         explained: bool = False,
+        sure: bool = False,
     ) -> bool:
         """Whether a request that failed at `failed` may be retried on another of `backends`.
 
         It counts as in flight, though its lease has ended. `explained`: such requests fail
-        everywhere.
+        everywhere. `sure`: no client can cause this failure.
         """
-        if not explained and self._alone(backends, failed, now_s):
+        if not explained and self._alone(backends, failed, now_s, None if sure else client):
             return True
         retries = mine = 0
         in_flight = 1
@@ -64,10 +67,15 @@ class RetryBudget:
         budget = max(FLOOR, int(SHARE * in_flight))
         return retries < budget or (retries < 2 * budget and mine < max(1, budget // RESERVED))
 
-    def _alone(self, backends: Sequence[Backend], failed: Backend, now_s: float) -> bool:
-        """Whether `failed` is the only backend of the pool that failed lately."""
-        lately = {name: at_s for name, at_s in self._failed_s.items() if now_s - at_s < CALM_S}
-        lately[failed.name] = now_s
-        self._failed_s = lately
+    def _alone(
+        self, backends: Sequence[Backend], failed: Backend, now_s: float, client: str | None
+    ) -> bool:
+        """Whether no other backend of the pool failed lately, for this client or for several."""
+        lately = {name: seen for name, seen in self._failed.items() if now_s - seen[0] < CALM_S}
+        before = lately.get(failed.name)
+        for_whom = client if before is None or before[1] == client else None
+        lately[failed.name] = now_s, for_whom
+        self._failed = lately
         # After a reload `failed` may be another object with the same name.
-        return not any(each.name in lately for each in backends if each.name != failed.name)
+        others = [each.name for each in backends if each.name != failed.name]
+        return not any(lately[name][1] in (None, client) for name in others if name in lately)

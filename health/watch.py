@@ -41,6 +41,10 @@ REFUSED_S: Final = 30.0
 # of them. While the backend warms up one is enough.
 OTHERS_AGREE: Final = 2
 
+# So long a run of one client's failures lasts before it is believed beside streams of others, where
+# no probe can tell. Streams have many tokens meanwhile.
+ALONE_S: Final = 1.0
+
 # What a server shows that was just started and accepts connections.
 _LOADING: Final = frozenset({"loading", "timeout", "status_503"})
 # Reasons of a backend that is starting as it should.
@@ -140,7 +144,11 @@ class Watch:
         if not backend.failures_in_row:
             return
         needed = 1 if backend.state is State.WARMING else OTHERS_AGREE
-        believed = backend.accusers.others >= needed or self._probe_agrees or self._unprobed
+        # Where no probe can tell, one client is believed unless streams go on meanwhile.
+        works = backend.own.streams > 0 and backend.progress != backend.progress_before_run
+        long = not backend.own.streams or self._now() - backend.failing_since_s >= ALONE_S
+        alone = self._unprobed and long and not works
+        believed = backend.accusers.others >= needed or self._probe_agrees or alone
         health.requests_failed(
             self._now(), backend.failures_in_row, may_eject=believed and self._may_eject()
         )

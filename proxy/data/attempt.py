@@ -155,7 +155,7 @@ class Attempt:
 
     def pause(self) -> None:
         """Stop reading the answer: the client cannot take more."""
-        self._lease.held_up()
+        self._lease.held_up = True
         if self._connection is not None:
             self._connection.pause()
 
@@ -173,7 +173,7 @@ class Attempt:
     def slept(self, time_s: float) -> None:
         """The proxy did not run for this long. Bytes that came meanwhile are not read yet."""
         self._first_byte_by_s += time_s
-        self._lease.held_up()
+        self._lease.held_up = True
         if self.relay is not None:
             self.relay.last_byte_s += time_s
 
@@ -363,7 +363,7 @@ class Attempt:
     def give_up(self, error: BackendError) -> None:
         """The time of its request is over."""
         if self._connection is None:
-            self._lease.held_up()  # it was not sent: its time says nothing of the engine
+            self._lease.held_up = True  # it was not sent: its time says nothing of the engine
         self._end(error)
 
     def _silent_at_s(self, relay: Relay, now_s: float) -> float:

@@ -3,8 +3,8 @@
 from typing import Final
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.computed_prompts import LARGE_TOKENS
 from penstock.balancing.lease import TOKENS_AT_ONCE_MAX, Lease
-from penstock.balancing.refused_prompts import LARGE_TOKENS
 from penstock.balancing.tokens import NOTHING
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
@@ -56,14 +56,13 @@ def _prompt_most(ask: Ask, lease: Lease | None) -> int:
 def learn(plane: DataPlane, request: Request, lease: Lease, relay: Relay) -> None:
     """Learn from an answer, before its lease ends, and keep its counts in the record."""
     ask, told = request.ask, relay.usage
+    if told is not None:
+        usage = believable(told, ask, lease, request.answer.body_bytes)
+        request.record.usage = usage
+        if relay.served and usage is told:
+            calibrate(plane, ask, lease, usage, whole=request.answer.finished)
     if ask.prompt_tokens >= LARGE_TOKENS and lease.first_token_s is not None:
         plane.gate.computed(lease)
-    if told is None:
-        return
-    usage = believable(told, ask, lease, request.answer.body_bytes)
-    request.record.usage = usage
-    if relay.served and usage is told:
-        calibrate(plane, ask, lease, usage, whole=request.answer.finished)
 
 
 def calibrate(plane: DataPlane, ask: Ask, lease: Lease, usage: Usage, *, whole: bool) -> None:

@@ -276,7 +276,7 @@ class EventRelay(WholeEvents):
         """Note the first token of each choice that the event holds."""
         dialect = self._dialect
         if event.find(dialect.ordinary) < 0 and dialect.says_nothing(event):
-            self._lease.held_up()  # an end at once: its time says nothing about the backend
+            self._lease.held_up = True  # an end at once: its time says nothing about the backend
         for choice in (read.choice, *read.choices):
             self._lease.first_token(now_s, choice)
         if read.usage is not None:

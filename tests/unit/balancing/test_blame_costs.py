@@ -52,7 +52,7 @@ def test_one_clients_retries_leave_room_for_others() -> None:
     pool, gate = fleet()
     for backend in pool.backends:  # nobody is alone any more
         failed(gate, backend, ask_of(VICTIM), 0.0)
-        gate.may_retry(Lease(backend, ask_of(VICTIM), 0.0), Cause.BACKEND, 0.0)
+        gate.may_retry(Lease(backend, ask_of(VICTIM), 0.0), Cause.NO_REQUEST, 0.0)
     for _ in range(50):
         lease = Lease(pool.backends[0], ask_of(ATTACKER), 0.0)
         if gate.may_retry(lease, Cause.BACKEND, 0.0):

@@ -232,7 +232,7 @@ def test_a_client_that_reads_slowly_does_not_make_its_backend_slow() -> None:
         lease = lease_on(backend, prompt_tokens=10, stream=True)
         lease.first_token(0.02)
         lease.tokens(101)
-        lease.held_up()
+        lease.held_up = True
         lease.complete(60.0)
     assert backend.decode_speed.step_s == before
 

@@ -65,6 +65,28 @@ def test_what_a_single_backend_fails_moves_on() -> None:
     assert budget.allows(backends, backends[2], 0.2 + CALM_S)
 
 
+def test_what_one_client_met_elsewhere_takes_nobody_elses_free_pass() -> None:
+    """An answer without a token, say, from which its client leaves before the next one."""
+    backends = fleet()
+    budget = RetryBudget()
+    begin(backends, 200, retry=False)
+    begin(backends[1:], 140, retry=True)  # twice the budget
+    assert budget.allows(backends, backends[1], 0.0, "attacker")
+    assert budget.allows(backends, backends[0], 0.1, "victim")
+    assert not budget.allows(backends, backends[2], 0.1, "attacker")
+    assert budget.allows(backends, backends[0], 0.1, "another")
+    budget.allows(backends, backends[1], 0.2, "victim")  # a second client met that
+    assert not budget.allows(backends, backends[0], 0.3, "another")
+
+
+def test_nor_does_a_sure_failure_need_a_second_client() -> None:
+    backends = fleet()
+    budget = RetryBudget()
+    begin(backends[1:], 6, retry=True)
+    assert budget.allows(backends, backends[1], 0.0, "a", sure=True)
+    assert not budget.allows(backends, backends[0], 0.1, "b")
+
+
 def test_names_that_discovery_no_longer_finds_are_forgotten() -> None:
     budget = RetryBudget()
     for number in range(1_000):

@@ -159,6 +159,25 @@ async def test_failing_requests_ask_for_a_deep_probe() -> None:
     assert scene.backend.state is State.READY  # it passed
 
 
+@pytest.mark.parametrize("works", [True, False])
+async def test_where_no_probe_can_tell_one_client_ejects_nobody_who_works(works: bool) -> None:
+    """The pool's key is missing, so probes are refused."""
+    scene = Scene(client="10.0.0.1")
+    await scene.turn()
+    scene.ask.deep_is = Outcome("status_401", busy=True)
+    stream = Lease(scene.backend, Ask("/v1/completions", client="victim"), scene.now_s)
+    if works:
+        stream.first_token(scene.now_s)
+    for _ in range(2 * REQUESTS_FALL):
+        scene.lease().fail(scene.now_s)
+        scene.watch.requests_failed()
+    for _ in range(4):  # they came all at once
+        if works:
+            stream.tokens(1)
+        await scene.turn(step_s=0.5)
+    assert (scene.backend.state is State.EJECTED) is not works
+
+
 async def test_peers_that_left_the_pool_cannot_stand_in() -> None:
     scene = Scene()
     await scene.turn()

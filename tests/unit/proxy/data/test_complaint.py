@@ -25,7 +25,7 @@ def stream(backend: Backend, began_s: float, client: str) -> Lease:
 def whole(lease: Lease, slept_s: float = 0.0) -> None:
     """200 tokens of 20 ms each; the proxy may stop meanwhile."""
     if slept_s:
-        lease.held_up()
+        lease.held_up = True
     lease.first_token(lease.began_s + 0.03 + slept_s)
     lease.tokens(199)
     lease.complete(lease.began_s + 0.03 + slept_s + 199 * 0.02 + slept_s, 199)

@@ -1,4 +1,4 @@
-"""Prompts that are refused: no work, as soon as that is likely; and who may say so."""
+"""Long prompts that no engine computes: little work once that is likely; and who may say so."""
 
 from random import Random
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
+from penstock.balancing.computed_prompts import FITS_MIN
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
@@ -146,17 +147,44 @@ def test_where_no_context_is_told_only_what_is_longer_than_any_computed_counts_f
         refused(gate, gate.choose(ask(), 0.0))
     assert gate.choose(ask(), 0.0).queued_tokens < LONG / 50
     served(gate, gate.choose(ask(LONG + 1, client="b"), 0.0))
-    assert gate.choose(ask(), 0.0).queued_tokens == LONG
+    assert gate.choose(ask(), 0.0).queued_tokens == LONG * FITS_MIN
 
 
 @pytest.mark.parametrize("context", [0, CONTEXT, 10 * CONTEXT])
-def test_refusals_make_no_prompt_that_fits_count_for_less(context: int) -> None:
+def test_refusals_make_no_prompt_that_fits_count_for_next_to_nothing(context: int) -> None:
     """A client may have as many as it likes, for other reasons than their length."""
     gate, _ = fleet(context, context)
     served(gate, gate.choose(ask(100_000, client="b"), 0.0))
     for _ in range(40):
         refused(gate, gate.choose(ask(100_000), 0.0))
-    assert [gate.choose(ask(100_000), 0.0).queued_tokens for _ in range(12)] == [100_000] * 12
+    assert [gate.choose(ask(100_000), 0.0).queued_tokens for _ in range(12)] == [25_000] * 12
+    assert gate.choose(ask(100_000, client="c"), 0.0).queued_tokens == 100_000
+
+
+def test_prompts_that_are_left_drive_nobody_away_for_long() -> None:
+    """Their images never come, and their client leaves before the engine has heard of them."""
+    gate, _ = fleet(CONTEXT, CONTEXT)
+    for _ in range(8):
+        lease = gate.choose(ask(100_000), 0.0)
+        gate.left(lease)
+        lease.end(1.0)
+    assert gate.choose(ask(100_000), 0.0).queued_tokens == 25_000
+    assert gate.choose(ask(100_000, client="b"), 0.0).queued_tokens == 100_000
+    for _ in range(8):
+        served(gate, gate.choose(ask(100_000), 0.0))
+    assert gate.choose(ask(100_000), 0.0).queued_tokens == 100_000
+
+
+def test_nor_do_prompts_that_the_engine_has_in_another_spelling() -> None:
+    gate, _ = fleet(CONTEXT)
+    for number in range(8):
+        blocks = tuple(range(1_000 * number, 1_000 * number + 600))
+        lease = gate.choose(ask(96_000, blocks=blocks, block_tokens=160.0), 0.0)
+        lease.first_token(0.1)
+        lease.settle(96_000, 95_000)
+        gate.computed(lease)
+        lease.complete(1.0, 1, 96_000)
+    assert gate.choose(ask(96_000), 0.0).queued_tokens < 30_000
 
 
 def test_most_that_are_served_count_in_full() -> None:
@@ -174,7 +202,7 @@ def test_ordinary_clients_leave_nothing_behind() -> None:
     gate, _ = fleet(131_072)
     for number in range(50):
         served(gate, gate.choose(ask(9_000, client=str(number)), 0.0))
-    assert not len(gate._refused_prompts._computed)
+    assert not len(gate._computed_prompts._computed)
 
 
 def test_what_may_be_cut_is_not_refused() -> None:

@@ -1,12 +1,15 @@
-"""How likely it is that an engine computes a long prompt rather than refuses it.
+"""How much of a long prompt an engine is likely to compute.
 
 A prompt longer than the model's context is refused. That may take as long as counting its tokens.
 Until then it must not look like a minute of work, or it would drive other requests away from an
-idle engine. A prompt counts for less only if it is over the context that all backends of the pool
-report, or, if one reports none, longer than any prompt that the pool has computed. Because
-estimates can be wrong, the fate of the last such prompts of this client, model and size decides. A
-prompt that fits counts in full, whatever happened to others: requests are refused for many reasons,
-and a client that wants its long prompts to count for nothing could choose one of them.
+idle engine. Nor must a prompt whose client leaves before it is computed (its image never comes),
+nor one that the engine has in its cache in another spelling.
+
+So the fate of the last long prompts of this client, model and size decides. A prompt over the
+context that all backends of the pool report counts for as much as that says. If one reports none,
+that is one longer than any prompt that the pool has computed. A prompt that fits counts for a
+quarter at least: a client that wants its long prompts to count for nothing could have others
+refused, or leave. Each then costs others more than an honest one, but no more than twice.
 """
 
 from typing import Final
@@ -28,13 +31,16 @@ CONTEXT_MAX: Final = 1_048_576
 FADE: Final = 0.8
 # If most of a client's long prompts are computed, its prompts count in full.
 MOSTLY: Final = 0.5
+# What a prompt that fits counts at least. With less, others wait for what was not expected. With
+# more, prompts that cost an engine nothing drive them away.
+FITS_MIN: Final = 0.25
 # The limit for all clients, models and sizes together.
 CLASSES_MAX: Final = 1_024
 
 
-class RefusedPrompts:
+class ComputedPrompts:
     """The share of long prompts that was computed, by client, model and size. Only for those of
-    which one was refused or expected to be refused."""
+    which one was not, or was not expected to be."""
 
     __slots__ = ("_computed", "_longest_tokens")
 
@@ -57,24 +63,30 @@ class RefusedPrompts:
                     likely = 0.0
             elif share < MOSTLY:
                 likely = share
+        else:
+            share = self._computed.find(ask.client, _class(ask, tokens))
+            if share is not None and share < MOSTLY:
+                likely = max(FITS_MIN, share)
         if likely == 1.0 and ask.prompt_tokens == tokens:
             return ask
         return ask.sized(tokens, likely=likely)
 
-    def note(self, ask: Ask, pool: str, *, refused: bool) -> None:
-        """Note what became of a request in a pool. `ask` as it was when placed."""
+    def note(self, ask: Ask, pool: str, computed: float) -> None:
+        """Note what became of a request in a pool. `ask` as it was when placed.
+
+        `computed`: how much of its new text was computed, 0 to 1.
+        """
         if ask.prompt_tokens < LARGE_TOKENS:
             return
-        if not refused:
+        if computed:
             each = ask.prompt_tokens // ask.prompts
             self._longest_tokens[pool] = max(each, self._longest_tokens.get(pool, 0))
         size = _class(ask, ask.prompt_tokens)
         share = self._computed.find(ask.client, size)
         if share is None:
-            if not refused and ask.likely == 1.0:
+            if computed == 1.0 and ask.likely == 1.0:
                 return  # the usual case
             share = 1.0 if ask.likely == 1.0 else 0.0
-        computed = 0.0 if refused else 1.0
         self._computed.put(ask.client, size, share * FADE + computed * (1.0 - FADE))
 
 
