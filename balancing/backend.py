@@ -18,8 +18,8 @@ from penstock.balancing.kept_answers import KeptAnswers
 from penstock.balancing.latency import PeakEwma
 from penstock.balancing.load import Load
 from penstock.balancing.penalty import Penalty
+from penstock.balancing.prefill_queue import PrefillQueue
 from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, PrefillSpeed
-from penstock.balancing.queued_prompts import QueuedPrompts
 from penstock.balancing.refusals import Refusals
 from penstock.balancing.remote_load import RemoteLoad
 from penstock.balancing.slow_start import SlowStart
@@ -30,8 +30,6 @@ STALE_S: Final = 300.0
 # The first such age. It doubles with each new trial, up to STALE_S, because the first few samples
 # may all come from one bad moment.
 STALE_FIRST_S: Final = 30.0
-# More than there are paths in the APIs.
-PATHS_MAX: Final = 64
 
 
 class State(StrEnum):
@@ -57,20 +55,19 @@ class Backend:
 
     __slots__ = (
         "_bares_in_row",
-        "_head_since_s",
         "_measured_s",
-        "_prefilling",
         "_progress_at_bare",
         "_stale_s",
         "accusers",
         "admin_state",
+        "answer_tokens",
         "back_since_s",
         "bare_since_s",
+        "brief_answers",
         "cache",
         "contexts",
         "decode_speed",
         "doubted",
-        "dropped_work",
         "engine_requests_peak",
         "failing_since_s",
         "failures_total",
@@ -85,6 +82,7 @@ class Backend:
         "prefilled_work",
         "progress",
         "progress_before_run",
+        "queue",
         "reason",
         "refusals",
         "remote",
@@ -126,6 +124,8 @@ class Backend:
         self.progress_before_run = 0  # `progress` at that time
         self.penalty = Penalty()
         self.refusals = Refusals()
+        self.brief_answers = Refusals()
+        self.answer_tokens = 0.0  # the mean of its last answers
         self.progress = 0  # grows whenever the engine was seen to generate
         self.doubted = False  # ejected on suspicion: it serves when no other can
         self.slow_start: SlowStart | None = None  # while warming
@@ -134,17 +134,13 @@ class Backend:
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
         self.prefilled_work = 0  # prefill work of all requests ever
-        # Work ever that left the queue undone, before all requests that were in the queue then.
-        self.dropped_work = 0
         self.kept = KeptAnswers()
         self.latency = PeakEwma()
         self.cache = CacheShadow()
         self._measured_s = float("-inf")  # when its speed was measured last
         self._stale_s = STALE_FIRST_S
         self.engine_requests_peak = 0  # the most of our own since the last scrape began
-        # Leases whose prompts are not prefilled yet, oldest first (a dict as an ordered set).
-        self._prefilling: dict[QueuedPrompts, None] = {}
-        self._head_since_s = 0.0
+        self.queue = PrefillQueue()
 
     def __repr__(self) -> str:
         return (
@@ -242,42 +238,26 @@ class Backend:
     def waiting_tokens(self, now_s: float) -> float:
         """Prefill tokens that a new request would wait for, less those of the head already done.
 
-        Engines prefill first come, first served, so only the oldest request is being worked
-        on, and the measured rate tells how far it is. Without this a 20,000-token prompt that
-        is about to finish would look like one that has just begun.
+        Without that a 20,000-token prompt that is about to finish would look like one that has just
+        begun.
         """
         queued = self.queued_prefill_tokens
-        head = next(iter(self._prefilling), None)
+        head = self.queue.head
         if head is None:
             return queued
-        return queued - head.queued_tokens * self._head_done(head, now_s)
+        return queued - head.queued_tokens * self.queue.head_done(self.prefill_speed.work_s, now_s)
 
     def wait_work(self, now_s: float) -> float:
         """`waiting_tokens` in units of prefill work."""
         work = float(self.queued_work)
-        head = next(iter(self._prefilling), None)
+        head = self.queue.head
         if head is not None:
-            work -= head.queued_work * self._head_done(head, now_s)
+            work -= head.queued_work * self.queue.head_done(self.prefill_speed.work_s, now_s)
         return work
 
     def wait_s(self, now_s: float) -> float:
         """The wait before a new request's prefill in seconds, at the measured speed."""
         return self.wait_work(now_s) * self.prefill_speed.work_s
-
-    def _head_done(self, head: QueuedPrompts, now_s: float) -> float:
-        """The part of the oldest prompt that is prefilled, 0 to 1."""
-        whole_s = head.queued_work * self.prefill_speed.work_s
-        elapsed_s = now_s - self._head_since_s
-        return min(1.0, max(0.0, elapsed_s / whole_s)) if whole_s else 1.0
-
-    def drop_head(self, prompts: QueuedPrompts, now_s: float) -> None:
-        """A lease ends before its first token. What is left of its work is done for nobody.
-
-        Only that of the oldest one is noted: all others in the queue are behind it.
-        """
-        if next(iter(self._prefilling), None) is prompts:
-            left = 1.0 - self._head_done(prompts, now_s)
-            self.dropped_work += round(prompts.queued_work * left)
 
     @property
     def head_prefill_s(self) -> float:
@@ -285,7 +265,7 @@ class Backend:
 
         As if nothing of it were cached or refused, because both are only guesses.
         """
-        head = next(iter(self._prefilling), None)
+        head = self.queue.head
         return head.whole_work * self.prefill_speed.work_s if head is not None else 0.0
 
     def take(self, report: EngineReport) -> None:
@@ -324,13 +304,8 @@ class Backend:
         """Forget what requests showed of it: it may be another server now."""
         self.accusers.clear()
         self._bares_in_row = 0
-        self.refusals = Refusals()
+        self.refusals, self.brief_answers = Refusals(), Refusals()
         self.penalty.forgive()
-
-    def has_served(self, path: str) -> None:
-        """Note that its engine gave a whole answer to a request for this path."""
-        if len(self.served) < PATHS_MAX:
-            self.served.add(path)
 
     def measured(self, now_s: float) -> bool:
         """Whether its speed was measured lately. An old measurement says nothing.
@@ -351,53 +326,11 @@ class Backend:
             self._stale_s = min(STALE_S, 2.0 * self._stale_s)
         self._measured_s = now_s
 
-    def begin_prefill(self, prompts: QueuedPrompts, now_s: float) -> None:
-        """Add a lease's prompts to the prefill queue."""
-        self.engine_requests_peak = max(self.engine_requests_peak, self.own.engine_requests)
-        if not self._prefilling:
-            self._head_since_s = now_s
-        self._prefilling[prompts] = None
-
-    def overtake(self, prompts: QueuedPrompts, now_s: float) -> None:
-        """A lease has its first token, and engines prefill first come, first served.
-
-        So earlier leases whose answers show no first token are prefilled, too. Other earlier ones
-        are not in the queue: something keeps them from it (an image to fetch, a grammar to
-        compile), or their first tokens are not shown.
-        """
-        if len(self._prefilling) < 2 or prompts not in self._prefilling:
-            return
-        if next(iter(self._prefilling)) is prompts:
-            return
-        before = []
-        for each in self._prefilling:
-            if each is prompts:
-                break
-            before.append(each)
-        for each in before:
-            if each.silent:
-                each.assume_prefilled(now_s)
-            else:
-                each.set_aside(now_s)
-
-    def end_prefill(self, prompts: QueuedPrompts, now_s: float) -> None:
-        """A lease's prompts are prefilled or given up. The next in the queue is worked on."""
-        if prompts not in self._prefilling:
-            return
-        if next(iter(self._prefilling)) is prompts:
-            self._head_since_s = now_s
-        del self._prefilling[prompts]
-
     def advance(self, now_s: float) -> None:
         """Drop old reports of other replicas, and end prefills that must be over by now.
 
-        Call it before reading the load. A plain answer shows no first token. So its prefill ends
-        by the measured rate, once it is at the head of the queue.
+        Call it before reading the load.
         """
         if now_s > self.remote.until_s:
             self.remote.expire(now_s)
-        while (head := next(iter(self._prefilling), None)) is not None and head.silent:
-            due_s = self._head_since_s + head.queued_work * self.prefill_speed.work_s
-            if due_s > now_s:
-                return
-            head.assume_prefilled(due_s)
+        self.queue.advance(self.prefill_speed.work_s, now_s)

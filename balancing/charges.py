@@ -47,14 +47,20 @@ def charge(backend: Backend, client: str, now_s: float, cause: Cause, hint_s: fl
         penalty.charge(now_s, in_row=in_row if others > 1 else others, hint_s=hint_s)
 
 
-def charge_refusal(backend: Backend, client: str, peers: Sequence[Backend], now_s: float) -> bool:
-    """Count a refusal. Returns whether several clients are refused by this backend alone."""
-    backend.refusals.add(client, backend.requests_total, now_s)
-    beyond = refuses_all(backend, peers, now_s)
+def charge_refusal(
+    backend: Backend, client: str, peers: Sequence[Backend], now_s: float, *, brief: bool = False
+) -> bool:
+    """Count a refusal. Returns whether several clients are refused by this backend alone.
+
+    `brief`: it is an answer that ended much sooner than usual.
+    """
+    given = backend.brief_answers if brief else backend.refusals
+    given.add(client, backend.requests_total, now_s)
+    beyond = refuses_all(backend, peers, now_s, brief=brief)
     if beyond:
         backend.penalty.charge(now_s, in_row=beyond)
         return True
-    beyond = refuses_alone(backend, peers, client, now_s)
+    beyond = refuses_alone(backend, peers, client, now_s, brief=brief)
     if beyond:
         backend.penalty.charge_for(client, now_s, in_row=beyond)
     return False

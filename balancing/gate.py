@@ -12,6 +12,7 @@ from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.blame import Blame
+from penstock.balancing.brief_answers import is_brief, is_placed
 from penstock.balancing.charges import charge_bare, charge_refusal
 from penstock.balancing.computed_prompts import LARGE_TOKENS, ComputedPrompts
 from penstock.balancing.explain import Candidate, candidates
@@ -149,6 +150,19 @@ class Gate:
         if not alone and 400 <= status < 500:
             self._computed_prompts.note(lease.ask, lease.backend.pool, 0.0)
         return alone
+
+    def brief(self, lease: Lease, tokens: int, now_s: float) -> bool:
+        """Its whole answer has so many tokens.
+
+        Returns whether several clients say that only its backend ends answers much too soon.
+        """
+        ask, backend = lease.ask, lease.backend
+        if not tokens or ask.prompts * ask.choices > 1 or is_placed(lease):
+            return False
+        peers = self._peers(backend, ask.model)
+        if not is_brief(backend, peers, tokens, ask.max_tokens):
+            return False
+        return charge_refusal(backend, ask.client, peers, now_s, brief=True)
 
     def bare(self, lease: Lease, now_s: float) -> Cause:
         """Its answer had no token; what explains that."""

@@ -20,6 +20,8 @@ TOKENS_AT_ONCE_MAX: Final = 16
 # If the reported prompt is more than twice or less than half the estimate, and differs by more than
 # a chat template, the engine has done other work than was thought.
 OFF_TOKENS: Final = 512
+# More than there are paths in the APIs.
+PATHS_MAX: Final = 64
 
 
 class Reason(StrEnum):
@@ -102,8 +104,8 @@ class Lease(Reservation):
                 self._claim.found()
         if self.ask.engine and not self.held_up:
             backend.latency.observe(now_s - self.began_s, now_s)
-        backend.overtake(self, now_s)
-        dropped = backend.dropped_work - self._dropped_before
+        backend.queue.overtake(self, now_s)
+        dropped = backend.queue.dropped_work - self._dropped_before
         if dropped:  # it did not wait for that
             self._ahead_work = max(float(self.queued_work), self._ahead_work - dropped)
 
@@ -128,8 +130,9 @@ class Lease(Reservation):
             if self._claim is not None:
                 self._claim.complete(prompt_tokens)
             self.backend.accusers.clear()
-            if self.ask.path not in self.backend.served:
-                self.backend.has_served(self.ask.path)
+            served = self.backend.served
+            if self.ask.path not in served and len(served) < PATHS_MAX:
+                served.add(self.ask.path)
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
             if self._prefill_s and sure:
                 self.backend.prefill_speed.observe(

@@ -3,6 +3,8 @@
 Not an abstract class: with one, mypyc would check each attribute of a lease at each read.
 """
 
+from math import inf
+
 from penstock.balancing.ask import Ask
 from penstock.balancing.prefill_speed import work_of
 
@@ -10,12 +12,13 @@ from penstock.balancing.prefill_speed import work_of
 class QueuedPrompts:
     """What a backend still has to prefill for one request, in tokens and as work."""
 
-    __slots__ = ("ask", "cached_tokens", "queued_tokens", "queued_work")
+    __slots__ = ("ask", "cached_tokens", "overtaken_s", "queued_tokens", "queued_work")
 
     def __init__(self, ask: Ask, cached_tokens: int) -> None:
         """`cached_tokens`: prompt tokens that the backend's cache should hold."""
         self.ask = ask
         self.cached_tokens = cached_tokens
+        self.overtaken_s = inf  # since when a later request has its first token
         self.queued_tokens = self.queued_work = 0  # without an engine there is no prefill
         if ask.engine:
             self.queued_tokens = ask.prompt_tokens - cached_tokens
@@ -40,5 +43,5 @@ class QueuedPrompts:
         raise NotImplementedError
 
     def set_aside(self, now_s: float) -> None:
-        """A later request was served first, so this one is not in the engine's queue."""
+        """Later requests were served first, so this one is not in the engine's queue."""
         raise NotImplementedError

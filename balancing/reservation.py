@@ -66,7 +66,7 @@ class Reservation(QueuedPrompts):
         # Indexes of the prompts whose first token has not been seen.
         self._unseen = set(range(ask.prompts)) if ask.prompts > 1 else {0}
         self._ahead_work = backend.wait_work(now_s) + self.queued_work
-        self._dropped_before = backend.dropped_work
+        self._dropped_before = backend.queue.dropped_work
         own = backend.own
         own.queued_work += self.queued_work
         own.queued_prefill_tokens += self.queued_tokens
@@ -79,7 +79,8 @@ class Reservation(QueuedPrompts):
         backend.requests_total += 1
         backend.taken_tokens += ask.prompt_tokens
         if ask.engine:
-            backend.begin_prefill(self, now_s)
+            backend.engine_requests_peak = max(backend.engine_requests_peak, own.engine_requests)
+            backend.queue.begin(self, now_s)
 
     @property
     def prefilling(self) -> bool:
@@ -97,19 +98,17 @@ class Reservation(QueuedPrompts):
 
         It counts as held: its tokens may have come without being shown.
         """
-        if self.ended or not self.queued_work:
-            return
         self.held_up = True
         own = self.backend.own
         held = self.queued_tokens + self._beside_tokens
-        self.backend.dropped_work += self.queued_work
+        self.backend.queue.dropped_work += self.queued_work
         own.queued_work -= self.queued_work
         own.queued_prefill_tokens -= self.queued_tokens
         own.active_decode_tokens += held
         self._held_tokens += held
         self.queued_tokens = self.queued_work = self._beside_tokens = 0
         self._stream(own)
-        self.backend.end_prefill(self, now_s)
+        self.backend.queue.end(self, now_s)
 
     def _stream(self, own: Load) -> None:
         """Count it among the streams, once."""
@@ -137,7 +136,7 @@ class Reservation(QueuedPrompts):
         if not self._unseen:
             self._held_at_first = self.backend.active_decode_tokens
             self._work_at_first = self.backend.prefilled_work
-            self.backend.end_prefill(self, now_s)
+            self.backend.queue.end(self, now_s)
 
     def _may_be_done(self, now_s: float) -> int:
         """The work that an engine can have prefilled since the request was sent."""
@@ -182,8 +181,8 @@ class Reservation(QueuedPrompts):
             self.keep(0)
         self.ended = True
         if self.queued_work:
-            self.backend.drop_head(self, now_s)
-        self.backend.end_prefill(self, now_s)
+            self.backend.queue.drop(self, self.backend.prefill_speed.work_s, now_s)
+        self.backend.queue.end(self, now_s)
         if self._claim is not None:
             self._claim.end()
         own = self.backend.own

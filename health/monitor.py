@@ -20,11 +20,11 @@ from penstock.health.line import Overlong
 from penstock.health.machine import ToReturn
 from penstock.health.pace import Pace
 from penstock.health.places import Places
-from penstock.health.probes import Prober
+from penstock.health.probes import LastProbe, Prober
 from penstock.health.questions import Connections, Questions
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
 from penstock.health.shortage import Lacking, Shortage
-from penstock.health.watch import LastProbe, Watch
+from penstock.health.watch import Watch
 
 logger = logging.getLogger(__name__)
 

@@ -38,6 +38,15 @@ _NOT_TOLD: Final = KEY_REFUSED | {404, 405}
 _FIRST: Final = b"x-vllm-priority: -1000000\r\n"
 
 
+@dataclass(slots=True)
+class LastProbe:
+    """How the last probe of a level went, for the operator."""
+
+    at_unix_s: float
+    passed: bool
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a probe ended. `reason` is empty when it passed.

@@ -8,7 +8,6 @@ often while the backend is in doubt.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 from time import monotonic, time
 from typing import Final
@@ -20,7 +19,7 @@ from penstock.conf.settings import HealthSettings
 from penstock.health.deep import PROBES_ROW, Asks, DeepProbe
 from penstock.health.machine import Health, ToReturn
 from penstock.health.pace import Pace
-from penstock.health.probes import KEY_REFUSED, Outcome
+from penstock.health.probes import KEY_REFUSED, LastProbe, Outcome
 from penstock.health.rest import Rest
 from penstock.health.shortage import Shortage
 from penstock.health.stall import STALL_S, Stall
@@ -51,15 +50,6 @@ _LOADING: Final = frozenset({"loading", "timeout", "status_503"})
 _PATIENT: Final = frozenset({"unprobed", "loading"})
 # The pool's key is missing: the probe was refused, which says nothing.
 _NOT_ALLOWED: Final = frozenset(f"status_{status}" for status in KEY_REFUSED)
-
-
-@dataclass(slots=True)
-class LastProbe:
-    """How the last probe of a level went, for the operator."""
-
-    at_unix_s: float
-    passed: bool
-    reason: str
 
 
 class Watch:

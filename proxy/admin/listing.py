@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from penstock.balancing.backend import Backend
 from penstock.health.machine import ToReturn
-from penstock.health.watch import LastProbe
+from penstock.health.probes import LastProbe
 
 
 def describe(

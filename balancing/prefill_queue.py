@@ -1,0 +1,102 @@
+"""The prompts that one engine has still to prefill, oldest first.
+
+Engines prefill first come, first served, so only the oldest prompt is being worked on, and the
+measured speed tells how far it is. A request that something keeps from the engine (an image to
+fetch, a grammar to compile) is not in its queue, nor is one whose first tokens are not shown. Both
+are noticed when later requests are served first.
+"""
+
+from typing import Final
+
+from penstock.balancing.queued_prompts import QueuedPrompts
+
+# So long after it was overtaken a request is set aside. First tokens of one step, which may have
+# 8,192 tokens to prefill, come in any order.
+ASIDE_S: Final = 0.5
+
+
+class PrefillQueue:
+    """The queue of one backend. `work_s`, where it is asked for: seconds for a unit of work."""
+
+    __slots__ = ("_head_since_s", "_prompts", "dropped_work")
+
+    def __init__(self) -> None:
+        self._prompts: dict[QueuedPrompts, None] = {}  # a dict as an ordered set
+        self._head_since_s = 0.0
+        # Work ever that left the queue undone, before all requests that were in the queue then.
+        self.dropped_work = 0
+
+    @property
+    def head(self) -> QueuedPrompts | None:
+        """The oldest, on which the engine works."""
+        return next(iter(self._prompts), None)
+
+    def head_done(self, work_s: float, now_s: float) -> float:
+        """The part of the oldest prompt that is prefilled, 0 to 1."""
+        head = next(iter(self._prompts), None)
+        whole_s = head.queued_work * work_s if head is not None else 0.0
+        elapsed_s = now_s - self._head_since_s
+        return min(1.0, max(0.0, elapsed_s / whole_s)) if whole_s else 1.0
+
+    def begin(self, prompts: QueuedPrompts, now_s: float) -> None:
+        """Add a lease's prompts."""
+        if not self._prompts:
+            self._head_since_s = now_s
+        self._prompts[prompts] = None
+
+    def overtake(self, prompts: QueuedPrompts, now_s: float) -> None:
+        """A lease has its first token.
+
+        So earlier leases whose answers show no first token are prefilled, too. Other earlier ones
+        are set aside if this lasts.
+        """
+        if len(self._prompts) < 2 or prompts not in self._prompts:
+            return
+        if next(iter(self._prompts)) is prompts:
+            return
+        before = []
+        for each in self._prompts:
+            if each is prompts:
+                break
+            if each.silent or now_s - each.overtaken_s >= ASIDE_S:
+                before.append(each)
+            each.overtaken_s = min(each.overtaken_s, now_s)
+        for each in before:
+            if each.silent:
+                each.assume_prefilled(now_s)
+            else:
+                each.set_aside(now_s)
+
+    def end(self, prompts: QueuedPrompts, now_s: float) -> None:
+        """A lease's prompts are prefilled or given up. The next ones are worked on."""
+        if prompts not in self._prompts:
+            return
+        if next(iter(self._prompts)) is prompts:
+            self._head_since_s = now_s
+        del self._prompts[prompts]
+
+    def drop(self, prompts: QueuedPrompts, work_s: float, now_s: float) -> None:
+        """A lease ends before its first token. What is left of its work is done for nobody.
+
+        Only that of the oldest one is noted: all others in the queue are behind it.
+        """
+        if next(iter(self._prompts), None) is prompts:
+            left = 1.0 - self.head_done(work_s, now_s)
+            self.dropped_work += round(prompts.queued_work * left)
+
+    def advance(self, work_s: float, now_s: float) -> None:
+        """End prefills that must be over by now, and set aside what was overtaken.
+
+        A plain answer shows no first token. So its prefill ends by the measured speed, once it is
+        at the head of the queue.
+        """
+        while (head := next(iter(self._prompts), None)) is not None:
+            if now_s - head.overtaken_s >= ASIDE_S:
+                head.set_aside(now_s)
+                continue
+            if not head.silent:
+                return
+            due_s = self._head_since_s + head.queued_work * work_s
+            if due_s > now_s:
+                return
+            head.assume_prefilled(due_s)
