@@ -71,14 +71,14 @@ class ComputedPrompts:
             return ask
         return ask.sized(tokens, likely=likely)
 
-    def note(self, ask: Ask, pool: str, computed: float) -> None:
+    def note(self, ask: Ask, pool: str, computed: float | None) -> None:
         """Note what became of a request in a pool. `ask` as it was when placed.
 
-        `computed`: how much of its new text was computed, 0 to 1.
+        `computed`: how much of its new text was computed, 0 to 1; None: it was not served.
         """
         if ask.prompt_tokens < LARGE_TOKENS:
             return
-        if computed:
+        if computed is not None:
             each = ask.prompt_tokens // ask.prompts
             self._longest_tokens[pool] = max(each, self._longest_tokens.get(pool, 0))
         size = _class(ask, ask.prompt_tokens)
@@ -87,7 +87,7 @@ class ComputedPrompts:
             if computed == 1.0 and ask.likely == 1.0:
                 return  # the usual case
             share = 1.0 if ask.likely == 1.0 else 0.0
-        self._computed.put(ask.client, size, share * FADE + computed * (1.0 - FADE))
+        self._computed.put(ask.client, size, share * FADE + (computed or 0.0) * (1.0 - FADE))
 
 
 def _context_below(ask: Ask, pool: Pool) -> int | None:

@@ -3,12 +3,13 @@
 Every decode step reads the weights and the KV cache of all its streams. So it takes t0 + k K for K
 held tokens, and longer when it also prefills prompts. A finished stream shows the sum: it took n
 steps and the prefill that was done meanwhile. The measured prefill speed tells the time for
-prefill. The rest, divided by n, is fitted to (1, K).
+prefill. The rest, divided by n, is fitted to (1, K), for each client apart (`fair_fit`): a stream
+of which only the last tokens are shown would make every step look short.
 """
 
 from typing import Final
 
-from penstock.balancing.least_squares import LeastSquares
+from penstock.balancing.fair_fit import FairFit
 from penstock.balancing.prefill_speed import LONG_AGO
 from penstock.balancing.recent_pace import RecentPace
 
@@ -39,13 +40,12 @@ class DecodeSpeed:
 
     def __init__(self) -> None:
         self.recent = RecentPace()
-        self._fit = LeastSquares(
+        self._fit = FairFit(
             (PRIOR_STEP_S, PRIOR_HELD_TOKEN_S),
             (TRUST / PRIOR_STEP_S**2, TRUST / PRIOR_HELD_TOKEN_S**2),
             fade=FADE,
             surprise_max=SURPRISE_MAX,
             least=1e-6,
-            keep=FADE,
         )
 
     @property
@@ -79,7 +79,13 @@ class DecodeSpeed:
         return self._fit.mean_b
 
     def observe(
-        self, steps: int, seconds: float, prefill_s: float, held_tokens: float, client: str = ""
+        self,
+        steps: int,
+        seconds: float,
+        prefill_s: float,
+        held_tokens: float,
+        client: str = "",
+        now_s: float = 0.0,
     ) -> None:
         """Learn from a client's stream. `prefill_s` of its time was other prompts' prefill."""
         if steps >= STEPS_MIN:
@@ -89,12 +95,22 @@ class DecodeSpeed:
             if prefill_s <= OTHERS_MAX * seconds:
                 self.recent.observe(slower, client)
             if not self.recent.is_odd(slower):
-                self._fit.observe((1.0, held_tokens), seconds / steps, prefill_s / steps)
+                step_s, rest_s = seconds / steps, prefill_s / steps
+                self._fit.observe((1.0, held_tokens), step_s, rest_s, client, now_s)
 
-    def observe_whole(self, steps: int, seconds: float, rest_s: float, held_tokens: float) -> None:
+    def observe_whole(
+        self,
+        steps: int,
+        seconds: float,
+        rest_s: float,
+        held_tokens: float,
+        client: str = "",
+        now_s: float = 0.0,
+    ) -> None:
         """Learn from an answer without a stream. `rest_s` of its time was not decoding."""
         if steps >= STEPS_MIN:
-            self._fit.observe((1.0, held_tokens), seconds / steps, rest_s / steps)
+            step_s, rest_s = seconds / steps, rest_s / steps
+            self._fit.observe((1.0, held_tokens), step_s, rest_s, client, now_s)
 
     def forget(self) -> None:
         """The measurement is old: let the next few samples outweigh it."""

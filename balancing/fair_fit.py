@@ -86,6 +86,13 @@ class FairFit:
         fits = [each for each in fits if each.part_a >= PART_MIN] or fits
         self.a = _median([each.a for each in fits], self._prior[0])
 
+    @property
+    def mean_b(self) -> float:
+        """The mean second measure of samples whose first measure is one."""
+        weight = sum([each.fit.weight for each in self._voters])
+        total = sum([each.fit.weight * each.fit.mean_b for each in self._voters])
+        return total / weight if weight else 0.0
+
     def forget(self, share: float) -> None:
         """Take the share off the weight of all samples so far, so that new ones count more.
 

@@ -148,7 +148,7 @@ class Gate:
         backend, client = lease.backend, lease.ask.client
         alone = not lease.bound and charge_refusal(backend, client, peers, now_s)
         if not alone and 400 <= status < 500:
-            self._computed_prompts.note(lease.ask, lease.backend.pool, 0.0)
+            self._computed_prompts.note(lease.ask, lease.backend.pool, None)
         return alone
 
     def brief(self, lease: Lease, tokens: int, now_s: float) -> bool:
@@ -179,7 +179,7 @@ class Gate:
 
     def left(self, lease: Lease) -> None:
         """Its client left before its prompt was computed, as far as is known."""
-        self._computed_prompts.note(lease.ask, lease.backend.pool, 0.0)
+        self._computed_prompts.note(lease.ask, lease.backend.pool, None)
 
     def may_retry(self, lease: Lease, cause: Cause, now_s: float) -> bool:
         """Whether the budget of its pool lets a request that has just failed go on."""

@@ -142,7 +142,7 @@ class Lease(Reservation):
                 if not self.ask.generates:
                     pass  # all of it was prefill, which has been learnt
                 elif self.ask.stream:
-                    self._decoded(now_s - self.first_token_s, completion_tokens)
+                    self._decoded(now_s, completion_tokens)
                 elif completion_tokens and sure:
                     self.backend.refresh(now_s)
                     self._answered(now_s, completion_tokens)
@@ -159,7 +159,7 @@ class Lease(Reservation):
             return
         if self.first_token_s is not None:
             if ask.stream and ask.generates:
-                self._decoded(now_s - self.first_token_s, 0)
+                self._decoded(now_s, 0)
             return
         prefill_s, decode_s = prefill_prior_s(self._ahead_work), 0.0
         if self.silent:
@@ -196,7 +196,8 @@ class Lease(Reservation):
         if recent.is_odd(slower):
             return
         prefill.observe_whole(self._ahead_work, seconds, decode_s + others_s, ask.client, now_s)
-        decode.observe_whole(completion_tokens, seconds, prefill_s + others_s, held)
+        rest_s = prefill_s + others_s
+        decode.observe_whole(completion_tokens, seconds, rest_s, held, ask.client, now_s)
 
     def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Take the backend's counts: of the prompt, and of cached tokens if it reports them."""
@@ -205,16 +206,17 @@ class Lease(Reservation):
         elif cached_tokens:
             self.backend.cache.told(cached_tokens)
 
-    def _decoded(self, seconds: float, completion_tokens: int) -> None:
+    def _decoded(self, now_s: float, completion_tokens: int) -> None:
         """Learn from a stream how fast the backend decodes."""
-        backend = self.backend
+        assert self.first_token_s is not None
+        backend, client, seconds = self.backend, self.ask.client, now_s - self.first_token_s
         work = backend.prefilled_work - self._work_at_first
         held = (self._held_at_first + backend.active_decode_tokens) / 2
         # One event may hold several tokens. The backend's own count is believed up to a factor.
         seen = self.generated_tokens
         steps = max(seen, min(completion_tokens, TOKENS_AT_ONCE_MAX * seen)) - 1
         others_s = work * backend.prefill_speed.work_s
-        backend.decode_speed.observe(steps, seconds, others_s, held, self.ask.client)
+        backend.decode_speed.observe(steps, seconds, others_s, held, client, now_s)
 
     def fail(
         self,

@@ -183,7 +183,7 @@ class Experiment:
         return Engine(profile, Random(f"{self._seed} {index}"))
 
     def _router(self, make: MakePolicy, backends: int) -> Router:
-        known = tuple(Backend(str(i), f"http://gpu-{i}") for i in range(backends))
+        known = tuple(Backend(str(i), f"http://gpu-{i}", "gpus") for i in range(backends))
         for backend in known:
             backend.state = State.READY
             backend.cache.index.capacity = self._profile.kv_tokens // BLOCK_TOKENS

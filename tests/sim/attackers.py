@@ -10,6 +10,7 @@ from itertools import count
 from random import Random
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.computed_prompts import LARGE_TOKENS
 from penstock.balancing.lease import Lease
 from penstock.bench.routing.adversity import Adversity
 from penstock.bench.routing.cell import maker
@@ -29,9 +30,11 @@ TENANT = "attacker"
 class _Answer:
     """What the attacker's engine request tells: only its lease hears of it."""
 
-    def __init__(self, lease: Lease, *, untold: bool) -> None:
+    def __init__(self, lease: Lease, router: Router, *, untold: bool, shown_from: int) -> None:
         self.lease = lease
+        self.router = router
         self.untold = untold
+        self.shown_from = shown_from
         self.now_s = 0.0
         self.sequence: EngineSequence | None = None
         self.gives_up = False
@@ -39,14 +42,18 @@ class _Answer:
     def token(self) -> None:
         sequence = self.sequence
         assert sequence is not None
-        self.lease.first_token(self.now_s)
-        self.lease.tokens(1)
+        if self.lease.first_token_s is None and sequence.generated >= self.shown_from:
+            self.lease.first_token(self.now_s)
+        if self.lease.first_token_s is not None:
+            self.lease.tokens(1)
         if self.gives_up:
             self.lease.end(self.now_s)
         elif sequence.done:
-            self.lease.complete(self.now_s)
+            self.lease.complete(self.now_s, sequence.generated)
             cached_tokens = None if self.untold else sequence.cached_tokens
             self.lease.settle(sequence.prompt_tokens, cached_tokens)
+            if self.lease.ask.prompt_tokens >= LARGE_TOKENS:
+                self.router.gate.computed(self.lease)
 
 
 class Attacked(Experiment):
@@ -57,7 +64,8 @@ class Attacked(Experiment):
     token of the answer. `again`: there are only `texts` texts, which a cache would find;
     `reads`: the engine does. `spelt`: the same text for the engine, and another spelling of it each
     time. `late_s`: so long something keeps the engine from scheduling it (a grammar to compile, an
-    image to fetch).
+    image to fetch); `leaves_s`: for ever, and its client leaves after that time. Its answers have
+    `output_tokens`, of which the first are not shown before `shown_from`.
     """
 
     def attack(
@@ -73,6 +81,9 @@ class Attacked(Experiment):
         tenant: str = TENANT,
         real: int | None = None,
         late_s: float = 0.0,
+        leaves_s: float | None = None,
+        output_tokens: int = 1,
+        shown_from: int = 1,
     ) -> None:
         self._tokens = tokens
         self._per_s = per_s
@@ -83,6 +94,9 @@ class Attacked(Experiment):
         self._tenant = tenant
         self._real = real
         self._late_s = late_s
+        self._leaves_s = leaves_s
+        self._output_tokens = output_tokens
+        self._shown_from = shown_from
         self._block = count(-1, -1)
         self._number = count()
         self._texts = [self._fresh() for _ in range(texts)]
@@ -113,7 +127,10 @@ class Attacked(Experiment):
         if self._refused_s is not None:
             self._at(now_s + self._refused_s, partial(self._refuse, router, lease))
             return
-        answer = _Answer(lease, untold=self._adversity.untold)
+        if self._leaves_s is not None:
+            self._at(now_s + self._leaves_s, partial(self._leave, router, lease))
+            return
+        answer = _Answer(lease, router, untold=self._adversity.untold, shown_from=self._shown_from)
         parts = BLOCK_TOKENS // self._profile.block_tokens
         salt = () if self._reads else (next(self._block),)
         hashes = [
@@ -125,7 +142,9 @@ class Attacked(Experiment):
         if real is not None:
             hashes = hashes[: real // self._profile.block_tokens]
         answer.gives_up = real is not None
-        answer.sequence = EngineSequence(real or self._tokens, 1, answer, None, hashes)
+        answer.sequence = EngineSequence(
+            real or self._tokens, self._output_tokens, answer, None, hashes
+        )
         place = partial(self._submit, int(lease.backend.name), answer.sequence)
         if self._late_s:
             self._at(now_s + self._late_s, place)
@@ -135,6 +154,10 @@ class Attacked(Experiment):
     def _refuse(self, router: Router, lease: Lease, now_s: float) -> None:
         router.gate.refused(lease, now_s)
         lease.complete(now_s)
+
+    def _leave(self, router: Router, lease: Lease, now_s: float) -> None:
+        router.gate.left(lease)
+        lease.end(now_s)
 
     def _deliver(
         self, index: int, life: int, emissions: list[EngineSequence], now_s: float

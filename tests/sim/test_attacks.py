@@ -75,6 +75,37 @@ def test_prompts_that_are_never_found_speak_for_themselves(
     assert figures["ttft_mean_s"] < 2.0 * calm["ttft_mean_s"]
 
 
+@pytest.mark.parametrize(("tokens", "per_s"), [(4_096, 10.0), (16_384, 16.0)])
+def test_many_spellings_of_one_text_are_little_work(
+    calm: dict[str, float], tokens: int, per_s: float
+) -> None:
+    attacked = experiment()
+    attacked.attack(per_s=per_s, tokens=tokens, spelt=True)
+    figures = attacked.play(conversations(SECONDS, 0.8)).figures()
+    assert figures["ttft_mean_s"] < 1.6 * calm["ttft_mean_s"]
+
+
+def test_prompts_that_never_reach_an_engine_drive_few_away(calm: dict[str, float]) -> None:
+    """Their images never come, and their client leaves."""
+    attacked = experiment()
+    attacked.attack(per_s=1.0, tokens=100_000, leaves_s=4.9)
+    figures = attacked.play(conversations(SECONDS, 0.8)).figures()
+    assert figures["ttft_mean_s"] < 1.8 * calm["ttft_mean_s"]
+
+
+def test_answers_that_begin_to_be_shown_late_are_not_queued_prompts() -> None:
+    """The engine's reasoning is hidden, say. Beside as much work that is shown."""
+    shown = experiment()
+    shown.attack(per_s=2.0, tokens=2_048, output_tokens=750)
+    expected = shown.play(conversations(SECONDS, 0.8)).figures()
+    hidden = experiment()
+    hidden.attack(per_s=2.0, tokens=2_048, output_tokens=750, shown_from=700)
+    figures = hidden.play(conversations(SECONDS, 0.8)).figures()
+    assert figures["ttft_mean_s"] < 1.3 * expected["ttft_mean_s"]
+    steps_s = [backend.decode_speed.step_s for backend in hidden.known]
+    assert max(steps_s) < 1.5 * min(steps_s)
+
+
 @pytest.mark.parametrize("texts", [1, 60])
 def test_nor_where_only_the_metrics_tell_what_was_found(texts: int) -> None:
     """Beside as much honest work."""
