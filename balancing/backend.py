@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.balancing.accusers import Accusers
 from penstock.balancing.ask import Ask
+from penstock.balancing.brief_answers import BriefAnswers
 from penstock.balancing.cache_shadow import CacheShadow
 from penstock.balancing.decode_speed import DecodeSpeed
 from penstock.balancing.engine_report import EngineReport
@@ -60,10 +61,9 @@ class Backend:
         "_stale_s",
         "accusers",
         "admin_state",
-        "answer_tokens",
         "back_since_s",
         "bare_since_s",
-        "brief_answers",
+        "brief",
         "cache",
         "contexts",
         "decode_speed",
@@ -124,8 +124,7 @@ class Backend:
         self.progress_before_run = 0  # `progress` at that time
         self.penalty = Penalty()
         self.refusals = Refusals()
-        self.brief_answers = Refusals()
-        self.answer_tokens = 0.0  # the mean of its last answers
+        self.brief = BriefAnswers()
         self.progress = 0  # grows whenever the engine was seen to generate
         self.doubted = False  # ejected on suspicion: it serves when no other can
         self.slow_start: SlowStart | None = None  # while warming
@@ -304,7 +303,7 @@ class Backend:
         """Forget what requests showed of it: it may be another server now."""
         self.accusers.clear()
         self._bares_in_row = 0
-        self.refusals, self.brief_answers = Refusals(), Refusals()
+        self.refusals, self.brief = Refusals(), BriefAnswers()
         self.penalty.forgive()
 
     def measured(self, now_s: float) -> bool:

@@ -54,7 +54,7 @@ def charge_refusal(
 
     `brief`: it is an answer that ended much sooner than usual.
     """
-    given = backend.brief_answers if brief else backend.refusals
+    given = backend.brief.given if brief else backend.refusals
     given.add(client, backend.requests_total, now_s)
     beyond = refuses_all(backend, peers, now_s, brief=brief)
     if beyond:

@@ -80,6 +80,9 @@ class FairFit:
         told = voter.fit.observe(measure, cost, rest)
         self.samples += 1
         self.weight = self.weight * (1.0 - (1.0 - self._fade) * told) + told
+        if len(self._voters) == 1:
+            self.a, self.b = voter.fit.a, voter.fit.b
+            return
         fits = [each.fit for each in self._voters if now_s - each.taught_s <= VOTE_S]
         fits = [each for each in fits if each.samples >= SAMPLES_MIN] or fits
         self.b = _median([each.b for each in fits], self._prior[1])

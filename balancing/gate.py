@@ -12,7 +12,6 @@ from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.blame import Blame
-from penstock.balancing.brief_answers import is_brief, is_placed
 from penstock.balancing.charges import charge_bare, charge_refusal
 from penstock.balancing.computed_prompts import LARGE_TOKENS, ComputedPrompts
 from penstock.balancing.explain import Candidate, candidates
@@ -157,11 +156,14 @@ class Gate:
         Returns whether several clients say that only its backend ends answers much too soon.
         """
         ask, backend = lease.ask, lease.backend
-        if not tokens or ask.prompts * ask.choices > 1 or is_placed(lease):
+        if not tokens or ask.prompts * ask.choices > 1 or _is_placed(lease):
+            return False
+        answers = backend.brief
+        if answers.note(tokens):
+            answers.look([peer.brief for peer in self._peers(backend, ask.model)])
+        if not answers.is_brief(tokens, ask.max_tokens):
             return False
         peers = self._peers(backend, ask.model)
-        if not is_brief(backend, peers, tokens, ask.max_tokens):
-            return False
         return charge_refusal(backend, ask.client, peers, now_s, brief=True)
 
     def bare(self, lease: Lease, now_s: float) -> Cause:
@@ -259,6 +261,16 @@ class Gate:
                     if backend.name == name:
                         return backend
         return None
+
+
+def _is_placed(lease: Lease) -> bool:
+    """Whether it went to where its session, its response or its cached text is.
+
+    The length of its answer says nothing: others like it went there, too.
+    """
+    ask = lease.ask
+    at_home = lease.backend.name == ask.home
+    return lease.bound or at_home or 2 * lease.cached_tokens > ask.prompt_tokens
 
 
 def _fit(pools: Sequence[Pool], ask: Ask, tried: Collection[Backend]) -> tuple[Pool, list[Backend]]:

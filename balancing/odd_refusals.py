@@ -41,7 +41,7 @@ def refuses_all(
 
 
 def _given(backend: Backend, brief: bool) -> Refusals:
-    return backend.brief_answers if brief else backend.refusals
+    return backend.brief.given if brief else backend.refusals
 
 
 def _beyond(
