@@ -11,7 +11,6 @@ from typing import Final
 
 from penstock.balancing.accusers import Accusers
 from penstock.balancing.ask import Ask
-from penstock.balancing.brief_answers import BriefAnswers
 from penstock.balancing.cache_shadow import CacheShadow
 from penstock.balancing.decode_speed import DecodeSpeed
 from penstock.balancing.engine_report import EngineReport
@@ -63,7 +62,6 @@ class Backend:
         "admin_state",
         "back_since_s",
         "bare_since_s",
-        "brief",
         "cache",
         "contexts",
         "decode_speed",
@@ -81,7 +79,7 @@ class Backend:
         "prefill_speed",
         "prefilled_work",
         "progress",
-        "progress_before_run",
+        "progress_at_failure",
         "queue",
         "reason",
         "refusals",
@@ -121,10 +119,9 @@ class Backend:
         self.bare_since_s = float("-inf")  # the first of these answers
         self.served: set[str] = set()  # paths for which its engine gave a whole answer
         self.failing_since_s = float("-inf")  # the first failure of the present run
-        self.progress_before_run = 0  # `progress` at that time
+        self.progress_at_failure = 0  # `progress` at the last one
         self.penalty = Penalty()
         self.refusals = Refusals()
-        self.brief = BriefAnswers()
         self.progress = 0  # grows whenever the engine was seen to generate
         self.doubted = False  # ejected on suspicion: it serves when no other can
         self.slow_start: SlowStart | None = None  # while warming
@@ -303,7 +300,7 @@ class Backend:
         """Forget what requests showed of it: it may be another server now."""
         self.accusers.clear()
         self._bares_in_row = 0
-        self.refusals, self.brief = Refusals(), BriefAnswers()
+        self.refusals = Refusals()
         self.penalty.forgive()
 
     def measured(self, now_s: float) -> bool:

@@ -27,7 +27,7 @@ def add_to_run(backend: Backend, ask: Ask, now_s: float, cause: Cause, *, fatal:
         return
     if not backend.failures_in_row:
         backend.failing_since_s = now_s
-        backend.progress_before_run = backend.progress
+    backend.progress_at_failure = backend.progress
     backend.accusers.add(None if cause is Cause.NO_REQUEST else ask.client, ask.path)
 
 
@@ -47,20 +47,14 @@ def charge(backend: Backend, client: str, now_s: float, cause: Cause, hint_s: fl
         penalty.charge(now_s, in_row=in_row if others > 1 else others, hint_s=hint_s)
 
 
-def charge_refusal(
-    backend: Backend, client: str, peers: Sequence[Backend], now_s: float, *, brief: bool = False
-) -> bool:
-    """Count a refusal. Returns whether several clients are refused by this backend alone.
-
-    `brief`: it is an answer that ended much sooner than usual.
-    """
-    given = backend.brief.given if brief else backend.refusals
-    given.add(client, backend.requests_total, now_s)
-    beyond = refuses_all(backend, peers, now_s, brief=brief)
+def charge_refusal(backend: Backend, client: str, peers: Sequence[Backend], now_s: float) -> bool:
+    """Count a refusal. Returns whether several clients are refused by this backend alone."""
+    backend.refusals.add(client, backend.requests_total, now_s)
+    beyond = refuses_all(backend, peers, now_s)
     if beyond:
         backend.penalty.charge(now_s, in_row=beyond)
         return True
-    beyond = refuses_alone(backend, peers, client, now_s, brief=brief)
+    beyond = refuses_alone(backend, peers, client, now_s)
     if beyond:
         backend.penalty.charge_for(client, now_s, in_row=beyond)
     return False

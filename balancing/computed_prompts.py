@@ -39,8 +39,8 @@ CLASSES_MAX: Final = 1_024
 
 
 class ComputedPrompts:
-    """The share of long prompts that was computed, by client, model and size. Only for those of
-    which one was not, or was not expected to be."""
+    """The share of long prompts that was computed, by client, model and size. Kept only for classes
+    in which some prompt was not computed, or was not expected to be."""
 
     __slots__ = ("_computed", "_longest_tokens")
 

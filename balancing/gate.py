@@ -150,22 +150,6 @@ class Gate:
             self._computed_prompts.note(lease.ask, lease.backend.pool, None)
         return alone
 
-    def brief(self, lease: Lease, tokens: int, now_s: float) -> bool:
-        """Its whole answer has so many tokens.
-
-        Returns whether several clients say that only its backend ends answers much too soon.
-        """
-        ask, backend = lease.ask, lease.backend
-        if not tokens or ask.prompts * ask.choices > 1 or _is_placed(lease):
-            return False
-        answers = backend.brief
-        if answers.note(tokens):
-            answers.look([peer.brief for peer in self._peers(backend, ask.model)])
-        if not answers.is_brief(tokens, ask.max_tokens):
-            return False
-        peers = self._peers(backend, ask.model)
-        return charge_refusal(backend, ask.client, peers, now_s, brief=True)
-
     def bare(self, lease: Lease, now_s: float) -> Cause:
         """Its answer had no token; what explains that."""
         if lease.bound:
@@ -179,8 +163,11 @@ class Gate:
         """A request has ended whose prompt was computed, or may have been."""
         self._computed_prompts.note(lease.ask, lease.backend.pool, lease.computed_share)
 
-    def left(self, lease: Lease) -> None:
-        """Its client left before its prompt was computed, as far as is known."""
+    def left(self, lease: Lease, now_s: float) -> None:
+        """Its client left. Note its prompt if that was not computed, as far as is known."""
+        lease.backend.advance(now_s)
+        if not lease.prefilling:
+            return
         self._computed_prompts.note(lease.ask, lease.backend.pool, None)
 
     def may_retry(self, lease: Lease, cause: Cause, now_s: float) -> bool:
@@ -261,16 +248,6 @@ class Gate:
                     if backend.name == name:
                         return backend
         return None
-
-
-def _is_placed(lease: Lease) -> bool:
-    """Whether it went to where its session, its response or its cached text is.
-
-    The length of its answer says nothing: others like it went there, too.
-    """
-    ask = lease.ask
-    at_home = lease.backend.name == ask.home
-    return lease.bound or at_home or 2 * lease.cached_tokens > ask.prompt_tokens
 
 
 def _fit(pools: Sequence[Pool], ask: Ask, tried: Collection[Backend]) -> tuple[Pool, list[Backend]]:

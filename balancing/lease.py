@@ -90,7 +90,7 @@ class Lease(Reservation):
             if not self._unseen and self._shows_prefill:
                 self.backend.refresh(now_s)
                 self._prefill_s = seconds = now_s - self.began_s
-                slower = seconds / prefill_prior_s(self._ahead_work)
+                slower = seconds / prefill_prior_s(self.ahead_work)
                 self.backend.prefill_speed.recent.observe(slower, self.ask.client)
 
     def _first_of_all(self, now_s: float) -> None:
@@ -105,9 +105,8 @@ class Lease(Reservation):
         if self.ask.engine and not self.held_up:
             backend.latency.observe(now_s - self.began_s, now_s)
         backend.queue.overtake(self, now_s)
-        dropped = backend.queue.dropped_work - self._dropped_before
-        if dropped:  # it did not wait for that
-            self._ahead_work = max(float(self.queued_work), self._ahead_work - dropped)
+        if backend.queue.uncorrected != self._uncorrected:
+            self.held_up = True  # the work before it is unknown
 
     @property
     def _shows_prefill(self) -> bool:
@@ -136,7 +135,7 @@ class Lease(Reservation):
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
             if self._prefill_s and sure:
                 self.backend.prefill_speed.observe(
-                    self._ahead_work, self._prefill_s, self.ask.client, now_s
+                    self.ahead_work, self._prefill_s, self.ask.client, now_s
                 )
             if self.ask.prompts == self.ask.choices == 1 and not self.held_up:
                 if not self.ask.generates:
@@ -161,7 +160,7 @@ class Lease(Reservation):
             if ask.stream and ask.generates:
                 self._decoded(now_s, 0)
             return
-        prefill_s, decode_s = prefill_prior_s(self._ahead_work), 0.0
+        prefill_s, decode_s = prefill_prior_s(self.ahead_work), 0.0
         if self.silent:
             held = backend.active_decode_tokens
             decode_s = (ask.max_tokens or ask.output_tokens) * decode_prior_s(held)
@@ -186,16 +185,16 @@ class Lease(Reservation):
             completion_tokens = min(completion_tokens, ask.max_tokens)
         held = (self._held_at_first + backend.active_decode_tokens) / 2
         others_s = (backend.prefilled_work - self._work_at_first) * prefill.work_s
-        prefill_s = prefill.expect_s(self._ahead_work)
+        prefill_s = prefill.expect_s(self.ahead_work)
         decode_s = completion_tokens * decode.itl_s(held)
-        prefill_usual_s = prefill_prior_s(self._ahead_work)
+        prefill_usual_s = prefill_prior_s(self.ahead_work)
         decode_usual_s = completion_tokens * decode_prior_s(held)
         slower = max(0.1 * seconds, seconds - others_s) / (prefill_usual_s + decode_usual_s)
         recent = prefill.recent if prefill_usual_s > decode_usual_s else decode.recent
         recent.observe(slower, ask.client)
         if recent.is_odd(slower):
             return
-        prefill.observe_whole(self._ahead_work, seconds, decode_s + others_s, ask.client, now_s)
+        prefill.observe_whole(self.ahead_work, seconds, decode_s + others_s, ask.client, now_s)
         rest_s = prefill_s + others_s
         decode.observe_whole(completion_tokens, seconds, rest_s, held, ask.client, now_s)
 

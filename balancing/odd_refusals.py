@@ -1,7 +1,5 @@
 """Whether a backend refuses what other backends of its pool serve, to one client or to all.
 
-The same is asked of answers that end much sooner than usual (`brief`).
-
 A server with another key, a shorter context or a missing flag refuses within a millisecond. So it
 holds the least load and would get every request. But usually refusals are the client's own fault.
 The backend is at fault only if its share of refusals is several times that of its peers. One client
@@ -13,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.balancing.backend import Backend
-from penstock.balancing.refusals import Refusals
 
 # This many more than the peers' share explains are no accident: eight of eight at one of two
 # backends have a chance of one in 128.
@@ -22,36 +19,24 @@ REFUSALS_MIN: Final = 8
 TIMES: Final = 4.0
 
 
-def refuses_alone(
-    backend: Backend, peers: Sequence[Backend], client: str, now_s: float, *, brief: bool = False
-) -> int:
+def refuses_alone(backend: Backend, peers: Sequence[Backend], client: str, now_s: float) -> int:
     """By how many refusals of `client` it exceeds its peers, beyond the least that counts."""
-    given = _given(backend, brief).of(client, now_s)
-    at_peers = [_given(peer, brief).of(client, now_s) for peer in peers]
-    return _beyond(backend, peers, given, at_peers, brief)
+    given = backend.refusals.of(client, now_s)
+    return _beyond(backend, peers, given, [p.refusals.of(client, now_s) for p in peers])
 
 
-def refuses_all(
-    backend: Backend, peers: Sequence[Backend], now_s: float, *, brief: bool = False
-) -> int:
+def refuses_all(backend: Backend, peers: Sequence[Backend], now_s: float) -> int:
     """By how many refusals of all clients but the loudest it exceeds its peers. 0: not."""
-    others = _given(backend, brief).others(now_s)
-    at_peers = [_given(peer, brief).others(now_s) for peer in peers]
-    return _beyond(backend, peers, others, at_peers, brief)
+    others = backend.refusals.others(now_s)
+    return _beyond(backend, peers, others, [p.refusals.others(now_s) for p in peers])
 
 
-def _given(backend: Backend, brief: bool) -> Refusals:
-    return backend.brief.given if brief else backend.refusals
-
-
-def _beyond(
-    backend: Backend, peers: Sequence[Backend], given: int, at_peers: Sequence[int], brief: bool
-) -> int:
+def _beyond(backend: Backend, peers: Sequence[Backend], given: int, at_peers: Sequence[int]) -> int:
     if given < REFUSALS_MIN or not peers:
         return 0
-    requests = _given(backend, brief).requests(backend.requests_total)
+    requests = backend.refusals.requests(backend.requests_total)
     sent = sum(
-        _given(peer, brief).requests(peer.requests_total)
+        peer.refusals.requests(peer.requests_total)
         for peer, count in zip(peers, at_peers, strict=True)
         if count
     )

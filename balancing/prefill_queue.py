@@ -10,21 +10,24 @@ from typing import Final
 
 from penstock.balancing.queued_prompts import QueuedPrompts
 
-# So long after it was overtaken a request is set aside. First tokens of one step, which may have
-# 8,192 tokens to prefill, come in any order.
+# A request that was overtaken is set aside when it has waited this much longer than twice its work
+# and the work before it take. One of several engines behind an address may be slow with a long
+# prompt, and first tokens of one step come in any order.
 ASIDE_S: Final = 0.5
+ASIDE_TIMES: Final = 2.0
+# If more prompts are queued, the work before each is not corrected one by one.
+CORRECTED_MAX: Final = 128
 
 
 class PrefillQueue:
     """The queue of one backend. `work_s`, where it is asked for: seconds for a unit of work."""
 
-    __slots__ = ("_head_since_s", "_prompts", "dropped_work")
+    __slots__ = ("_head_since_s", "_prompts", "uncorrected")
 
     def __init__(self) -> None:
         self._prompts: dict[QueuedPrompts, None] = {}  # a dict as an ordered set
         self._head_since_s = 0.0
-        # Work ever that left the queue undone, before all requests that were in the queue then.
-        self.dropped_work = 0
+        self.uncorrected = 0  # how often work left the queue undone and was not corrected
 
     @property
     def head(self) -> QueuedPrompts | None:
@@ -38,17 +41,18 @@ class PrefillQueue:
         elapsed_s = now_s - self._head_since_s
         return min(1.0, max(0.0, elapsed_s / whole_s)) if whole_s else 1.0
 
-    def begin(self, prompts: QueuedPrompts, now_s: float) -> None:
+    def begin(self, prompts: QueuedPrompts, work_s: float, now_s: float) -> None:
         """Add a lease's prompts."""
         if not self._prompts:
             self._head_since_s = now_s
+        prompts.aside_s = now_s + ASIDE_S + ASIDE_TIMES * prompts.ahead_work * work_s
         self._prompts[prompts] = None
 
     def overtake(self, prompts: QueuedPrompts, now_s: float) -> None:
         """A lease has its first token.
 
         So earlier leases whose answers show no first token are prefilled, too. Other earlier ones
-        are set aside if this lasts.
+        are set aside if they have waited too long.
         """
         if len(self._prompts) < 2 or prompts not in self._prompts:
             return
@@ -58,9 +62,9 @@ class PrefillQueue:
         for each in self._prompts:
             if each is prompts:
                 break
-            if each.silent or now_s - each.overtaken_s >= ASIDE_S:
+            each.overtaken = True
+            if each.silent or now_s >= each.aside_s:
                 before.append(each)
-            each.overtaken_s = min(each.overtaken_s, now_s)
         for each in before:
             if each.silent:
                 each.assume_prefilled(now_s)
@@ -76,13 +80,20 @@ class PrefillQueue:
         del self._prompts[prompts]
 
     def drop(self, prompts: QueuedPrompts, work_s: float, now_s: float) -> None:
-        """A lease ends before its first token. What is left of its work is done for nobody.
-
-        Only that of the oldest one is noted: all others in the queue are behind it.
-        """
-        if next(iter(self._prompts), None) is prompts:
-            left = 1.0 - self.head_done(work_s, now_s)
-            self.dropped_work += round(prompts.queued_work * left)
+        """Prompts leave before they are done. Those behind them did not wait for what is left."""
+        if prompts not in self._prompts:
+            return
+        if len(self._prompts) > CORRECTED_MAX:
+            self.uncorrected += 1
+            return
+        left = prompts.queued_work
+        if next(iter(self._prompts)) is prompts and not prompts.overtaken:
+            left = round(left * (1.0 - self.head_done(work_s, now_s)))
+        behind = False
+        for each in self._prompts:
+            if behind:
+                each.ahead_work = max(float(each.queued_work), each.ahead_work - left)
+            behind = behind or each is prompts
 
     def advance(self, work_s: float, now_s: float) -> None:
         """End prefills that must be over by now, and set aside what was overtaken.
@@ -91,7 +102,7 @@ class PrefillQueue:
         at the head of the queue.
         """
         while (head := next(iter(self._prompts), None)) is not None:
-            if now_s - head.overtaken_s >= ASIDE_S:
+            if head.overtaken and now_s >= head.aside_s:
                 head.set_aside(now_s)
                 continue
             if not head.silent:

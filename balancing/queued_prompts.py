@@ -12,13 +12,23 @@ from penstock.balancing.prefill_speed import work_of
 class QueuedPrompts:
     """What a backend still has to prefill for one request, in tokens and as work."""
 
-    __slots__ = ("ask", "cached_tokens", "overtaken_s", "queued_tokens", "queued_work")
+    __slots__ = (
+        "ahead_work",
+        "aside_s",
+        "ask",
+        "cached_tokens",
+        "overtaken",
+        "queued_tokens",
+        "queued_work",
+    )
 
     def __init__(self, ask: Ask, cached_tokens: int) -> None:
         """`cached_tokens`: prompt tokens that the backend's cache should hold."""
         self.ask = ask
         self.cached_tokens = cached_tokens
-        self.overtaken_s = inf  # since when a later request has its first token
+        self.overtaken = False  # a later request has its first token
+        self.aside_s = inf  # when it is set aside if it was overtaken
+        self.ahead_work = 0.0  # the work before it when it began, with its own
         self.queued_tokens = self.queued_work = 0  # without an engine there is no prefill
         if ask.engine:
             self.queued_tokens = ask.prompt_tokens - cached_tokens

@@ -22,15 +22,14 @@ class Reservation(QueuedPrompts):
     """Tokens reserved at `backend` for `ask`. A `Lease` is one with times and an end."""
 
     __slots__ = (
-        "_ahead_work",
         "_beside_tokens",
         "_claim",
-        "_dropped_before",
         "_held_at_first",
         "_held_tokens",
         "_kept_bytes",
         "_retry",
         "_streaming",
+        "_uncorrected",
         "_unseen",
         "_work_at_first",
         "backend",
@@ -65,8 +64,8 @@ class Reservation(QueuedPrompts):
         self._work_at_first = 0
         # Indexes of the prompts whose first token has not been seen.
         self._unseen = set(range(ask.prompts)) if ask.prompts > 1 else {0}
-        self._ahead_work = backend.wait_work(now_s) + self.queued_work
-        self._dropped_before = backend.queue.dropped_work
+        self.ahead_work = backend.wait_work(now_s) + self.queued_work
+        self._uncorrected = backend.queue.uncorrected
         own = backend.own
         own.queued_work += self.queued_work
         own.queued_prefill_tokens += self.queued_tokens
@@ -80,7 +79,7 @@ class Reservation(QueuedPrompts):
         backend.taken_tokens += ask.prompt_tokens
         if ask.engine:
             backend.engine_requests_peak = max(backend.engine_requests_peak, own.engine_requests)
-            backend.queue.begin(self, now_s)
+            backend.queue.begin(self, backend.prefill_speed.work_s, now_s)
 
     @property
     def prefilling(self) -> bool:
@@ -101,7 +100,7 @@ class Reservation(QueuedPrompts):
         self.held_up = True
         own = self.backend.own
         held = self.queued_tokens + self._beside_tokens
-        self.backend.queue.dropped_work += self.queued_work
+        self.backend.queue.drop(self, self.backend.prefill_speed.work_s, now_s)
         own.queued_work -= self.queued_work
         own.queued_prefill_tokens -= self.queued_tokens
         own.active_decode_tokens += held

@@ -40,8 +40,8 @@ REFUSED_S: Final = 30.0
 # of them. While the backend warms up one is enough.
 OTHERS_AGREE: Final = 2
 
-# So long a run of one client's failures lasts before it is believed beside streams of others, where
-# no probe can tell. Streams have many tokens meanwhile.
+# Where no probe can tell and streams are open, one client's failures are believed only after this
+# time, and only if no stream had a token since the last of them.
 ALONE_S: Final = 1.0
 
 # What a server shows that was just started and accepts connections.
@@ -135,7 +135,7 @@ class Watch:
             return
         needed = 1 if backend.state is State.WARMING else OTHERS_AGREE
         # Where no probe can tell, one client is believed unless streams go on meanwhile.
-        works = backend.own.streams > 0 and backend.progress != backend.progress_before_run
+        works = backend.own.streams > 0 and backend.progress != backend.progress_at_failure
         long = not backend.own.streams or self._now() - backend.failing_since_s >= ALONE_S
         alone = self._unprobed and long and not works
         believed = backend.accusers.others >= needed or self._probe_agrees or alone

@@ -84,10 +84,6 @@ def conclude(
         usage = relay.usage or NO_USAGE
         if bare is not None and lease.first_token_s is None and not usage.completion_tokens:
             came_bare(gate, lease, now_s, told)
-        if lease.ask.generates and gate.brief(
-            lease, usage.completion_tokens or lease.generated_tokens, now_s
-        ):
-            told(lease.backend, BackendRefusing(), Cause.BACKEND)
         lease.complete(now_s, usage.completion_tokens, usage.prompt_tokens)
         return
     if lease.ask.engine:

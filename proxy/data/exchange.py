@@ -360,8 +360,8 @@ class Exchange(AttemptOwner):
         relay = self._relay
         if not lease.ended and relay is not None and relay.committed:
             learn(self._plane, self.request, lease, relay)
-        elif lease.prefilling and not lease.ended:
-            self._plane.gate.left(lease)
+        elif not lease.ended:
+            self._plane.gate.left(lease, self._plane.now())
         lease.end(self._plane.now())
 
     def _fail(self, error: PenstockError) -> None:

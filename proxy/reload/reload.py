@@ -196,6 +196,8 @@ class Reload:
             async with asyncio.timeout(self._read_s):
                 return await told
         except TimeoutError:
+            if not told.cancelled():  # a file server told of one
+                raise
             problem = f"reading the files took more than {self._read_s:g} s; does one not open?"
             raise ConfigError([Issue(str(self._source.path or ""), (), problem)]) from None
 

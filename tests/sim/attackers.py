@@ -156,7 +156,7 @@ class Attacked(Experiment):
         lease.complete(now_s)
 
     def _leave(self, router: Router, lease: Lease, now_s: float) -> None:
-        router.gate.left(lease)
+        router.gate.left(lease, now_s)
         lease.end(now_s)
 
     def _deliver(

@@ -166,7 +166,7 @@ def test_prompts_that_are_left_drive_nobody_away_for_long() -> None:
     gate, _ = fleet(CONTEXT, CONTEXT)
     for _ in range(8):
         lease = gate.choose(ask(100_000), 0.0)
-        gate.left(lease)
+        gate.left(lease, 1.0)
         lease.end(1.0)
     assert gate.choose(ask(100_000), 0.0).queued_tokens == 25_000
     assert gate.choose(ask(100_000, client="b"), 0.0).queued_tokens == 100_000

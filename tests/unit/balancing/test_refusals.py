@@ -13,6 +13,7 @@ from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.odd_refusals import REFUSALS_MIN
 from penstock.balancing.policies import POLICIES
+from penstock.balancing.refusals import WINDOW_S
 from penstock.health.probes import Outcome
 from tests.unit.health.watched import Scene
 
@@ -197,8 +198,22 @@ def test_what_was_long_ago_is_forgotten() -> None:
     pool, gate = fleet()
     for number in range(REFUSALS_MIN - 1):
         gate.refused(Lease(pool.backends[0], Ask("/", client="a"), 0.0), float(number))
-    gate.refused(Lease(pool.backends[0], Ask("/", client="a"), 100.0), 100.0)
-    assert pool.backends[0].penalty.read(100.0, "a") == 0.0
+    later_s = 2 * WINDOW_S + 10.0
+    gate.refused(Lease(pool.backends[0], Ask("/", client="a"), later_s), later_s)
+    assert pool.backends[0].penalty.read(later_s, "a") == 0.0
+
+
+def test_a_backend_whose_minute_has_just_begun_makes_no_peer_look_alone() -> None:
+    """Two of a kind refuse one request of twenty, for half an hour."""
+    pool, gate = fleet(count=2)
+    rng = Random(1)
+    for number in range(18_000):
+        now_s = number / 10
+        client = f"10.0.0.{rng.randrange(20)}"
+        lease = Lease(pool.backends[rng.randrange(2)], Ask("/", client=client), now_s)
+        if rng.random() < 0.05:
+            assert not gate.refused(lease, now_s)
+        lease.complete(now_s)
 
 
 async def test_what_several_clients_tell_is_a_doubt_with_its_reason() -> None:
