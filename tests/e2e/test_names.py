@@ -59,11 +59,23 @@ class Place:
             return str((await answer.json())["model"])
 
 
+async def on_one_port() -> tuple[SimServer, SimServer]:
+    """Two servers. A port that is free at one address may be taken at the other: try another."""
+    for _ in range(20):
+        first, second = (SimServer(model=f"sim-{i}", profile="instant") for i in (1, 2))
+        await first.start("127.0.0.1")
+        try:
+            await second.start("127.0.0.2", first.port)
+        except OSError:
+            await first.stop()
+        else:
+            return first, second
+    raise AssertionError("no port was free at both addresses")
+
+
 @pytest.fixture
 async def place(names: Service) -> AsyncIterator[Place]:
-    first, second = (SimServer(model=f"sim-{i}", profile="instant") for i in (1, 2))
-    await first.start("127.0.0.1")
-    await second.start("127.0.0.2", first.port)
+    first, second = await on_one_port()
     names.addresses = ["127.0.0.1"]
     flags = {
         "backends": [f"http://{NAME}:{first.port}"],
