@@ -5,11 +5,12 @@ Until then it must not look like a minute of work, or it would drive other reque
 idle engine. Nor must a prompt whose client leaves before it is computed (its image never comes),
 nor one that the engine has in its cache in another spelling.
 
-So the fate of the last long prompts of this client, model and size decides. A prompt over the
-context that all backends of the pool report counts for as much as that says. If one reports none,
-that is one longer than any prompt that the pool has computed. A prompt that fits counts for a
-quarter at least: a client that wants its long prompts to count for nothing could have others
-refused, or leave. Each then costs others more than an honest one, but no more than twice.
+So a prompt counts for the share that was computed of the last long prompts of this client, model
+and size. A prompt that fits the context counts for a quarter at least, because a client can make
+that share small on purpose: it has some refused, or leaves. Its other prompts then cost the others
+up to 1.8 times as much time to first token as honest ones (virtual time, eight engines). A prompt
+is over the context if all backends of the pool report a shorter one. If one reports none, it is
+over if it is longer than any prompt that the pool has computed.
 """
 
 from typing import Final
