@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -17,4 +18,14 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
             "uvloop is missing: running on plain asyncio, at about twice the CPU per token"
         )
         return asyncio.run(main)
-    return uvloop.run(main)
+
+    class Loop(uvloop.Loop):
+        async def getaddrinfo(self, *where: Any, **options: Any) -> Any:
+            """Start no thread for a numeric address, which is all that we connect to.
+
+            `sock_connect` names no type of socket, and uvloop 0.23 then starts one. That is 2 % of
+            the CPU of small requests, where each seventh opens a connection.
+            """
+            return await super().getaddrinfo(*where, **{"type": socket.SOCK_STREAM, **options})
+
+    return uvloop.run(main, loop_factory=Loop)

@@ -32,6 +32,14 @@ def waiting(port: int) -> int:
     return sum(row[3] == TIME_WAIT and row[2].endswith(f":{port:04X}") for row in rows)
 
 
+def pool_turns(penstock: Penstock) -> int:
+    """How often a thread of uvloop's pool began to wait."""
+    tasks = Path(f"/proc/{penstock.process.pid}/task").iterdir()
+    pool = [task for task in tasks if (task / "comm").read_text() == "libuv-worker\n"]
+    lines = [line for task in pool for line in (task / "status").read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
+
+
 async def begin(penstock: Penstock, leave: Callable[[socket.socket], None], *, late: bool) -> None:
     """Ask for a long stream and leave, at once or after what came first."""
     loop = asyncio.get_running_loop()
@@ -85,6 +93,17 @@ async def test_connections_that_nobody_uses_again_use_up_no_ports(
     await asyncio.sleep(IDLE_S + 0.5)
     assert server.connections_total >= CLIENTS
     assert waiting(server.port) - before <= 1
+
+
+async def test_connecting_to_an_address_takes_no_thread(simulate: Simulate, serve: Serve) -> None:
+    """uvloop would look the address up in one, which costs more than the connection itself."""
+    (server,) = await simulate()
+    penstock = await serve([server], health=QUIET)
+    before = pool_turns(penstock)
+    for number in range(CLIENTS):
+        key = b"authorization: Bearer key-%d\r\n" % number
+        assert (await ask(penstock, headers=key, max_tokens=1)).status == 200
+    assert pool_turns(penstock) - before < CLIENTS / 2
 
 
 def test_the_kernel_is_asked_for_a_way_to_an_address() -> None:
