@@ -21,10 +21,10 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
 
     class Loop(uvloop.Loop):
         async def getaddrinfo(self, *where: Any, **options: Any) -> Any:
-            """Start no thread for a numeric address, which is all that we connect to.
+            """Use no thread for a numeric address. We connect to no others.
 
-            `sock_connect` names no type of socket, and uvloop 0.23 then starts one. That is 2 % of
-            the CPU of small requests, where each seventh opens a connection.
+            `sock_connect` names no type of socket. uvloop 0.23 then asks a thread, for each
+            connection.
             """
             return await super().getaddrinfo(*where, **{"type": socket.SOCK_STREAM, **options})
 
