@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from penstock.balancing.accusers import Accusers
+from penstock.balancing.answer_lengths import AnswerLengths
 from penstock.balancing.ask import Ask
 from penstock.balancing.cache_shadow import CacheShadow
 from penstock.balancing.decode_speed import DecodeSpeed
@@ -71,6 +72,7 @@ class Backend:
         "failures_total",
         "kept",
         "latency",
+        "lengths",
         "models",
         "name",
         "own",
@@ -122,6 +124,7 @@ class Backend:
         self.progress_at_failure = 0  # `progress` at the last one
         self.penalty = Penalty()
         self.refusals = Refusals()
+        self.lengths = AnswerLengths()
         self.progress = 0  # grows whenever the engine was seen to generate
         self.doubted = False  # ejected on suspicion: it serves when no other can
         self.slow_start: SlowStart | None = None  # while warming
@@ -280,6 +283,7 @@ class Backend:
         self.cache.restarted()
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
+        self.lengths = AnswerLengths()
         self._stale_s = STALE_FIRST_S
 
     @property
@@ -301,6 +305,7 @@ class Backend:
         self.accusers.clear()
         self._bares_in_row = 0
         self.refusals = Refusals()
+        self.lengths = AnswerLengths()
         self.penalty.forgive()
 
     def measured(self, now_s: float) -> bool:

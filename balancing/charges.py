@@ -1,4 +1,4 @@
-"""What a failure or a refusal costs a backend: a place in its run of failures, or a penalty."""
+"""What a failure, a refusal or short answers cost a backend: a place in a run, or a penalty."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
+from penstock.balancing.brief_answers import is_brief_for, is_brief_for_all
 from penstock.balancing.odd_refusals import refuses_all, refuses_alone
 
 # Failures that something else explains set `failing_since_s` at most this often.
@@ -58,6 +59,22 @@ def charge_refusal(backend: Backend, client: str, peers: Sequence[Backend], now_
     if beyond:
         backend.penalty.charge_for(client, now_s, in_row=beyond)
     return False
+
+
+def charge_brief(backend: Backend, client: str, peers: Sequence[Backend], now_s: float) -> bool:
+    """Compare its answers with those of its peers. Charge a penalty if they end far too early.
+
+    Returns whether they do, and did not at the last comparison.
+    """
+    lengths = backend.lengths
+    lengths.brief_in_row += 1
+    if is_brief_for_all(backend, peers):
+        backend.penalty.charge(now_s, in_row=lengths.brief_in_row)
+    elif is_brief_for(backend, peers, client):
+        backend.penalty.charge_for(client, now_s, in_row=lengths.brief_in_row)
+    else:
+        lengths.brief_in_row = 0
+    return lengths.brief_in_row == 1
 
 
 def charge_bare(backend: Backend, client: str, now_s: float, cause: Cause) -> None:

@@ -6,13 +6,13 @@ come between the reading of a load and the lease that changes it.
 
 from collections.abc import Callable, Collection, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.blame import Blame
-from penstock.balancing.charges import charge_bare, charge_refusal
+from penstock.balancing.charges import charge_bare, charge_brief, charge_refusal
 from penstock.balancing.computed_prompts import LARGE_TOKENS, ComputedPrompts
 from penstock.balancing.explain import Candidate, candidates
 from penstock.balancing.fleet import Fleet, Pool
@@ -20,6 +20,10 @@ from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.retry_budget import RetryBudget
 from penstock.balancing.searches import Searches
+
+# If it holds so much more of a prompt than others do, the cache may have decided where it went.
+CACHE_DECIDES: Final = 1 / 8
+PEERS_LOOKED_AT: Final = 8
 
 
 class NoBackend(LookupError):
@@ -158,6 +162,28 @@ class Gate:
         cause = self._bares.note(pool, lease, now_s) if pool is not None else Cause.BACKEND
         charge_bare(lease.backend, lease.ask.client, now_s, cause)
         return cause
+
+    def answered(self, lease: Lease, times: float, now_s: float) -> bool:
+        """Its answer was whole, and `times` as long as is usual for its kind.
+
+        Returns whether this shows, for the first time, that its backend ends answers early.
+        """
+        if lease.reason is not Reason.COST:
+            return False
+        ask, backend = lease.ask, lease.backend
+        peers: list[Backend] = []
+        if lease.cached_tokens > CACHE_DECIDES * ask.prompt_tokens:
+            peers = self._peers(backend, ask.model)
+            least_tokens = lease.cached_tokens - CACHE_DECIDES * ask.prompt_tokens
+            some = peers[:: len(peers) // PEERS_LOOKED_AT + 1]
+            if any(peer.cache.cached_tokens(ask) < least_tokens for peer in some):
+                return False
+        lengths = backend.lengths
+        lengths.add(ask.client, times, now_s)
+        if not lengths.is_due():
+            return False
+        peers = peers or self._peers(backend, ask.model)
+        return charge_brief(backend, ask.client, peers, now_s)
 
     def computed(self, lease: Lease) -> None:
         """A request has ended whose prompt was computed, or may have been."""

@@ -56,6 +56,7 @@ class Request:
     """One request on its way: told of its tokens by the engine."""
 
     __slots__ = (
+        "_gate",
         "_index",
         "_lengths",
         "_outcome",
@@ -84,6 +85,7 @@ class Request:
         self._untold = untold
         self.arrival = arrival
         self.lease = lease
+        self._gate = router.gate
         self._lengths = router.lengths
         self._index = int(lease.backend.name)
         self._view = view
@@ -117,7 +119,11 @@ class Request:
             lease.complete(now_s, self.sequence.generated)
             cached_tokens = None if self._untold else self.sequence.cached_tokens
             lease.settle(self.arrival.prompt_tokens, cached_tokens)
-            self._lengths.observe(self.arrival.tenant, None, PATH, None, self.sequence.generated)
+            times = self._lengths.observe(
+                self.arrival.tenant, None, PATH, None, self.sequence.generated
+            )
+            if times is not None:
+                self._gate.answered(lease, times, now_s)
             self._outcome.add(self.arrival, self.ttft_s, now_s, self.sequence.cached_tokens)
 
     def broken(self, now_s: float) -> None:
@@ -250,12 +256,15 @@ class Experiment:
             stream=not plain,
             session=arrival.session,
             tenant=arrival.tenant,
+            client=arrival.tenant,
             output_tokens=router.lengths.expect(arrival.tenant, None, PATH, None),
         )
         if router.view is not None:
             router.view.arrival = arrival
         lease = router.gate.choose(ask, now_s)
         index = int(lease.backend.name)
+        if index >= len(self._engines) - self._adversity.brief:
+            arrival = arrival._replace(output_tokens=1)
         request = Request(
             arrival,
             lease,

@@ -1,5 +1,6 @@
 """Teaches the estimators from the token counts that an answer reports."""
 
+import logging
 from typing import Final
 
 from penstock.balancing.ask import Ask
@@ -10,6 +11,8 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.dialects.dialect import Usage
+
+logger = logging.getLogger(__name__)
 
 # More tokens than penstock saw itself are believed up to this many, for the prompt and for each
 # choice.
@@ -53,19 +56,21 @@ def _prompt_most(ask: Ask, lease: Lease | None) -> int:
     return min(context, CONTEXT_TOKENS_MAX) * ask.prompts
 
 
-def learn(plane: DataPlane, request: Request, lease: Lease, relay: Relay) -> None:
+def learn(plane: DataPlane, request: Request, lease: Lease, relay: Relay, now_s: float) -> None:
     """Learn from an answer, before its lease ends, and keep its counts in the record."""
     ask, told = request.ask, relay.usage
     if told is not None:
         usage = believable(told, ask, lease, request.answer.body_bytes)
         request.record.usage = usage
         if relay.served and usage is told:
-            calibrate(plane, ask, lease, usage, whole=request.answer.finished)
+            calibrate(plane, ask, lease, usage, now_s, whole=request.answer.finished)
     if ask.prompt_tokens >= LARGE_TOKENS and lease.first_token_s is not None:
         plane.gate.computed(lease)
 
 
-def calibrate(plane: DataPlane, ask: Ask, lease: Lease, usage: Usage, *, whole: bool) -> None:
+def calibrate(
+    plane: DataPlane, ask: Ask, lease: Lease, usage: Usage, now_s: float, *, whole: bool
+) -> None:
     """Compare the estimates with the backend's own counts and calibrate them.
 
     Nothing is learnt when the text seen here does not explain the length of the prompt.
@@ -76,7 +81,9 @@ def calibrate(plane: DataPlane, ask: Ask, lease: Lease, usage: Usage, *, whole: 
     lease.settle(prompt_tokens, usage.cached_tokens)
     if ask.generates and usage.completion_tokens and whole:
         tokens = usage.completion_tokens / (ask.prompts * ask.choices)
-        plane.outputs.observe(ask.client, ask.model, ask.path, ask.max_tokens, tokens)
+        times = plane.outputs.observe(ask.client, ask.model, ask.path, ask.max_tokens, tokens)
+        if times is not None and plane.gate.answered(lease, times, now_s):
+            logger.warning("answers end earlier than elsewhere name=%s", lease.backend.name)
     if not prompt_tokens or ask.measured == NOTHING:
         return
     plane.metrics.estimate_ratio.observe(ask.prompt_tokens / prompt_tokens)

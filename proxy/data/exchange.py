@@ -275,7 +275,7 @@ class Exchange(AttemptOwner):
             self._answered(lease, now_s)
             return
         if attempt.relay is not None and attempt.relay.committed:
-            learn(self._plane, self.request, lease, attempt.relay)
+            learn(self._plane, self.request, lease, attempt.relay, now_s)
         self._failover.failed(lease, error, attempt.relay, now_s, resent=attempt.resent)
         lease.end(now_s)
         self._next()
@@ -284,7 +284,7 @@ class Exchange(AttemptOwner):
         """End: the answer was passed on. Its status still counts for or against the backend."""
         plane, relay = self._plane, self._relay
         assert relay is not None
-        learn(plane, self.request, lease, relay)
+        learn(plane, self.request, lease, relay, now_s)
         if relay.status == 500:
             self._failover.complain(lease, InternalFault(), now_s)
         else:
@@ -357,12 +357,12 @@ class Exchange(AttemptOwner):
 
     def _let_go(self, lease: Lease) -> None:
         """End the last lease: the client has left, or its time is over. Idempotent."""
-        relay = self._relay
+        relay, now_s = self._relay, self._plane.now()
         if not lease.ended and relay is not None and relay.committed:
-            learn(self._plane, self.request, lease, relay)
+            learn(self._plane, self.request, lease, relay, now_s)
         elif not lease.ended:
-            self._plane.gate.left(lease, self._plane.now())
-        lease.end(self._plane.now())
+            self._plane.gate.left(lease, now_s)
+        lease.end(now_s)
 
     def _fail(self, error: PenstockError) -> None:
         """Tell the client of an error, in the way that is still possible."""

@@ -1,0 +1,103 @@
+"""How long a backend's answers are beside what is usual for their kind, for each client.
+
+One sample is one whole answer: its tokens as a share of the mean of its class (`output_length`), so
+that short classes and long ones may be mixed. `brief_answers` compares backends by these.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+# Older answers count half after so long, and half again. A backend that was mended is soon known.
+HALF_S: Final = 120.0
+# Clients with samples of their own. All others share the last.
+NAMES_MAX: Final = 8
+REST: Final = ""
+# Comparing takes a look at every peer.
+COMPARED_EACH: Final = 16
+
+
+class Lengths:
+    """The number of samples, their sum, and the sum of their squares."""
+
+    __slots__ = ("samples", "squares", "total")
+
+    def __init__(self) -> None:
+        self.samples = self.total = self.squares = 0.0
+
+    def note(self, share: float) -> None:
+        """One more sample."""
+        self.samples += 1.0
+        self.total += share
+        self.squares += share * share
+
+    def add(self, other: "Lengths", times: float = 1.0) -> None:
+        """The samples of `other`, each counted so many times."""
+        self.samples += times * other.samples
+        self.total += times * other.total
+        self.squares += times * other.squares
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.samples if self.samples else 0.0
+
+
+class AnswerLengths:
+    """The samples of one backend."""
+
+    __slots__ = ("_all", "_by_client", "_halved_s", "_since", "brief_in_row")
+
+    def __init__(self) -> None:
+        self._all = Lengths()
+        self._by_client: dict[str, Lengths] = {}
+        self._halved_s = 0.0
+        self._since = 0  # samples since the last comparison
+        self.brief_in_row = 0  # how many comparisons in a row found its answers brief
+
+    def add(self, client: str, share: float, now_s: float) -> None:
+        """A whole answer had `share` times the tokens that are usual for its class."""
+        if now_s - self._halved_s > HALF_S:
+            self._halve(now_s)
+        mine = self._by_client.get(client)
+        if mine is None:
+            named = client if len(self._by_client) < NAMES_MAX else REST
+            mine = self._by_client.setdefault(named, Lengths())
+        mine.note(share)
+        self._all.note(share)
+        self._since += 1
+
+    def is_due(self) -> bool:
+        """Whether to compare it with its peers now: the next time after so many samples.
+
+        While its answers are brief there are few, so each is compared.
+        """
+        if self._since < COMPARED_EACH and not self.brief_in_row:
+            return False
+        self._since = 0
+        return True
+
+    def of(self, client: str) -> Lengths:
+        """The samples of this client, none if it shares them with others."""
+        return self._by_client.get(client, Lengths())
+
+    @property
+    def all(self) -> Lengths:
+        """The samples of all clients."""
+        return self._all
+
+    @property
+    def clients(self) -> Iterable[str]:
+        """The clients with samples of their own, and the name that the rest shares."""
+        return self._by_client
+
+    def without(self, client: str) -> Lengths:
+        """The samples of all clients but this one."""
+        others = Lengths()
+        others.add(self._all)
+        others.add(self.of(client), -1.0)
+        return others
+
+    def _halve(self, now_s: float) -> None:
+        for each in (self._all, *self._by_client.values()):
+            each.add(each, -0.5)
+        self._by_client = {c: each for c, each in self._by_client.items() if each.samples >= 1.0}
+        self._halved_s = now_s

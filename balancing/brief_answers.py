@@ -1,0 +1,72 @@
+"""Whether a backend ends answers earlier than its peers do, for one client or for all.
+
+Broken weights or a small `max_new_tokens` make answers that look whole and are short. Such a
+backend holds the least load, so it would get nearly every request. Its fault shows in the mean of
+many answers, and only where nothing but load decided which backend gave them.
+
+Equal backends must not accuse each other, however much the lengths differ. For n samples with the
+true mean m and variance v, the chance that their mean is d too low is at most
+exp(-n d^2 / 2(v + m d / 3)) (Bernstein's inequality, for values of at least 0). It holds for any
+distribution, also where nearly all answers have one token and a few have thousands.
+"""
+
+from collections.abc import Sequence
+from math import log
+from typing import Final
+
+from penstock.balancing.answer_lengths import Lengths
+from penstock.balancing.backend import Backend
+
+# Brief are answers of less than this part of the peers' mean. Versions of a model differ less.
+BRIEF: Final = 1 / 3
+# How improbable it must be that chance explains it. In 16 million answers it may happen once.
+CHANCE: Final = 1e-6
+PEERS_MAX: Final = 16
+# A peer with fewer samples says nothing.
+SAMPLES_MIN: Final = 4.0
+
+
+def is_brief_for(backend: Backend, peers: Sequence[Backend], client: str) -> bool:
+    """Whether this client's answers end early there."""
+    at_peers = [each.lengths.of(client) for each in _some(peers)]
+    return _is_brief(backend.lengths.of(client), at_peers)
+
+
+def is_brief_for_all(backend: Backend, peers: Sequence[Backend]) -> bool:
+    """Whether answers end early there, also if any one client is left out."""
+    lengths = backend.lengths
+    at_peers = [each.lengths for each in _some(peers)]
+    if not _is_brief(lengths.all, [each.all for each in at_peers]):
+        return False
+    clients = {client for each in (lengths, *at_peers) for client in each.clients}
+    return all(
+        _is_brief(lengths.without(client), [each.without(client) for each in at_peers])
+        for client in clients
+    )
+
+
+def _some(peers: Sequence[Backend]) -> Sequence[Backend]:
+    """Enough of many peers, so that a large fleet costs no more."""
+    return peers[:: len(peers) // PEERS_MAX + 1]
+
+
+def _is_brief(own: Lengths, at_peers: Sequence[Lengths]) -> bool:
+    """Whether the mean is far below that of the half of the peers with the longer answers.
+
+    The other half may be broken too, and has more answers.
+    """
+    known = sorted([each for each in at_peers if each.samples >= SAMPLES_MIN], key=_mean)
+    usual = Lengths()
+    for each in known[len(known) // 2 :]:
+        usual.add(each)
+    if not usual.total or own.mean >= BRIEF * usual.mean:
+        return False
+    mean, below = usual.mean, usual.mean - own.mean
+    variance = max(0.0, usual.squares / usual.samples - mean * mean)
+    # The peers' mean is uncertain, too.
+    samples = own.samples * usual.samples / (own.samples + usual.samples)
+    return samples * below * below > -2.0 * log(CHANCE) * (variance + mean * below / 3.0)
+
+
+def _mean(lengths: Lengths) -> float:
+    return lengths.mean
