@@ -5,6 +5,7 @@ one failure from each name, and a name without failures left is dropped (Misra a
 a run of any length needs few names, and a flood of one client never looks like many clients.
 """
 
+from collections.abc import Set
 from enum import Enum
 from typing import Final
 
@@ -61,6 +62,11 @@ class Accusers:
         Up to an eighth too many, if there were more clients than names.
         """
         return self.count - max(self._met.values(), default=0)
+
+    @property
+    def clients(self) -> Set[str]:
+        """The clients that are counted by name."""
+        return self._met.keys()
 
     def of(self, client: str) -> int:
         """Failures that this client met. Too few, if there were more clients than names."""

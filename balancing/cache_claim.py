@@ -130,6 +130,7 @@ class CacheClaim:
             self._found = max(0, cached_tokens - expected) / BLOCK_TOKENS
         ask = self._ask
         self._cache.settle(ask.path, kind_of(ask, self._held), expected, cached_tokens)
+        self._likely_tokens = 0
 
     def _begin(self) -> None:
         self._awaits = False
@@ -142,6 +143,10 @@ class CacheClaim:
         """The request is over: its blocks wait no more."""
         if self._awaits:
             self._cache.awaited_tokens -= self.expected_tokens
+        if self._likely_tokens:
+            kind = kind_of(self._ask, self._held)
+            self._cache.untold(kind, self.expected_tokens, self._likely_tokens)
+            self._likely_tokens = 0
         if self._waits:
             self._wait_no_more()
 

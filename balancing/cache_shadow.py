@@ -74,10 +74,21 @@ class CacheShadow:
             likely = int(expected_tokens * self.hits.of(kind))
             self._told_tokens += likely
             return likely
+        self._await_metrics(kind, expected_tokens)
+        return 0
+
+    def untold(self, kind: Kind, expected_tokens: int, likely_tokens: int) -> None:
+        """Note that an answer ended before it told: its client left. Now only the metrics do.
+
+        `likely_tokens`: what it was expected to tell.
+        """
+        self._told_tokens -= likely_tokens
+        self._await_metrics(kind, expected_tokens)
+
+    def _await_metrics(self, kind: Kind, expected_tokens: int) -> None:
         begun = self._begun_tokens
         if kind in begun or len(begun) < KINDS_MAX:
             begun[kind] = begun.get(kind, 0) + expected_tokens
-        return 0
 
     def told(self, more_tokens: int) -> None:
         """Note that an answer told so many more than was expected. The metrics count them, too."""

@@ -17,8 +17,10 @@ from penstock.balancing.least_squares import LeastSquares, Pair
 FITS: Final = 7
 # A fit votes for so long after its last sample. Then the next new client may have its place.
 VOTE_S: Final = 300.0
-# A fit of fewer samples votes only where no fit has more.
+# A fit of fewer samples votes only where less than three fits have more: of two or one, a single
+# client decides.
 SAMPLES_MIN: Final = 4
+VOTERS_MIN: Final = 3
 # Nor does a fit vote on `a` if that is a smaller part of its samples' costs (the mean square of the
 # part): a fit of short prompts says how long a step takes, and next to nothing of a token.
 PART_MIN: Final = 0.05
@@ -84,7 +86,8 @@ class FairFit:
             self.a, self.b = voter.fit.a, voter.fit.b
             return
         fits = [each.fit for each in self._voters if now_s - each.taught_s <= VOTE_S]
-        fits = [each for each in fits if each.samples >= SAMPLES_MIN] or fits
+        sure = [each for each in fits if each.samples >= SAMPLES_MIN]
+        fits = sure if len(sure) >= VOTERS_MIN else fits
         self.b = _median([each.b for each in fits], self._prior[1])
         fits = [each for each in fits if each.part_a >= PART_MIN] or fits
         self.a = _median([each.a for each in fits], self._prior[0])

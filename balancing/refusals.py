@@ -6,6 +6,7 @@ before the present one counts too: a backend whose window has just begun would l
 nothing, and its peers as if they alone did.
 """
 
+from collections.abc import Set
 from typing import Final
 
 from penstock.balancing.accusers import Accusers
@@ -39,9 +40,13 @@ class Refusals:
         """The refusals that this client got, if it is among the loudest."""
         return self._given.of(client) + self._before.of(client) if self._recent(now_s) else 0
 
-    def others(self, now_s: float) -> int:
-        """The refusals that all clients but the loudest got."""
-        return self._given.others + self._before.others if self._recent(now_s) else 0
+    def clients(self, now_s: float) -> Set[str]:
+        """The clients whose refusals are counted by name."""
+        return self._given.clients | self._before.clients if self._recent(now_s) else set()
+
+    def count(self, now_s: float) -> int:
+        """The refusals that all clients got."""
+        return self._given.count + self._before.count if self._recent(now_s) else 0
 
     def requests(self, requests_total: int) -> int:
         """The number of requests that it was sent in both windows."""

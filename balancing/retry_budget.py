@@ -15,7 +15,7 @@ request may use the budget as any other, but may not go beyond it.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.balancing.backend import Backend
 
@@ -28,15 +28,24 @@ RESERVED: Final = 4
 CALM_S: Final = 10.0
 
 
+class _Failed(NamedTuple):
+    """The last failure at a backend: when, and for which client; None if no client can cause it.
+
+    `several_s`: the last failure of another client before it, or one that no client can cause.
+    """
+
+    at_s: float
+    client: str | None
+    several_s: float
+
+
 class RetryBudget:
     """The budget of one pool. It remembers which backends failed lately, and for whom."""
 
     __slots__ = ("_failed",)
 
     def __init__(self) -> None:
-        # By backend: when it failed last, and for which client; None: for several, or for a reason
-        # that no client can cause.
-        self._failed: dict[str, tuple[float, str | None]] = {}
+        self._failed: dict[str, _Failed] = {}  # by backend
 
     def __len__(self) -> int:
         return len(self._failed)
@@ -71,11 +80,18 @@ class RetryBudget:
         self, backends: Sequence[Backend], failed: Backend, now_s: float, client: str | None
     ) -> bool:
         """Whether no other backend of the pool failed lately, for this client or for several."""
-        lately = {name: seen for name, seen in self._failed.items() if now_s - seen[0] < CALM_S}
+        lately = {name: seen for name, seen in self._failed.items() if now_s - seen.at_s < CALM_S}
         before = lately.get(failed.name)
-        for_whom = client if before is None or before[1] == client else None
-        lately[failed.name] = now_s, for_whom
+        several_s = before.several_s if before is not None else float("-inf")
+        if client is None:
+            several_s = now_s
+        elif before is not None and before.client != client:
+            several_s = max(several_s, before.at_s)
+        lately[failed.name] = _Failed(now_s, client, several_s)
         self._failed = lately
         # After a reload `failed` may be another object with the same name.
-        others = [each.name for each in backends if each.name != failed.name]
-        return not any(lately[name][1] in (None, client) for name in others if name in lately)
+        others = [lately.get(each.name) for each in backends if each.name != failed.name]
+        return not any(
+            seen is not None and (seen.client in (None, client) or now_s - seen.several_s < CALM_S)
+            for seen in others
+        )

@@ -116,9 +116,9 @@ class Request:
             self._tell(self._view)
         self.last_s = now_s
         if self.sequence.done:
-            lease.complete(now_s, self.sequence.generated)
             cached_tokens = None if self._untold else self.sequence.cached_tokens
             lease.settle(self.arrival.prompt_tokens, cached_tokens)
+            lease.complete(now_s, self.sequence.generated)
             times = self._lengths.observe(
                 self.arrival.tenant, None, PATH, None, self.sequence.generated
             )

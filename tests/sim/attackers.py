@@ -49,9 +49,9 @@ class _Answer:
         if self.gives_up:
             self.lease.end(self.now_s)
         elif sequence.done:
-            self.lease.complete(self.now_s, sequence.generated)
             cached_tokens = None if self.untold else sequence.cached_tokens
             self.lease.settle(sequence.prompt_tokens, cached_tokens)
+            self.lease.complete(self.now_s, sequence.generated)
             if self.lease.ask.prompt_tokens >= LARGE_TOKENS:
                 self.router.gate.computed(self.lease)
 

@@ -52,3 +52,21 @@ def test_what_waits_for_a_report_is_bounded_where_none_comes() -> None:
     for number in range(2 * KINDS_MAX):
         answered(backend, CHAT.changed(client=f"address {number}"), 16_000, None)
     assert len(backend.cache._begun_tokens) == KINDS_MAX
+
+
+def test_a_client_that_leaves_before_its_answer_tells_takes_no_hits_of_others() -> None:
+    """Its prompt is expected to be found, and the engine has it not. All of a chat's are found."""
+    backend = Backend("a", "")
+    hits = 0
+    backend.take(report(0.0, hits))
+    answered(backend, CHAT, 16_000, None)
+    answered(backend, GROWING, 16_000, 15_999)
+    for number in range(1, 200):
+        answered(backend, CHAT, 16_000, None)
+        lease = Lease(backend, GROWING, 0.0)
+        lease.first_token(1.0)
+        lease.end(1.1)
+        hits += 15_999
+        backend.take(report(2.0 * number, hits))
+    assert backend.cache.cached_tokens(CHAT) > 6_000  # the metrics do not say whose hits they are
+    assert backend.cache.cached_tokens(GROWING) < 12_000

@@ -56,6 +56,13 @@ def test_prompts_that_are_slow_by_themselves_teach_their_client_alone() -> None:
     assert speed.step_s < 0.2
 
 
+def test_one_busy_client_does_not_decide_because_the_others_are_new() -> None:
+    speed = PrefillSpeed()
+    taught(speed, "a", 40, 1_000_000.0, 0.0)
+    taught(speed, "bcd", 3, 15_000.0, 0.0)
+    assert speed.work_per_s == pytest.approx(15_000.0, rel=0.3)
+
+
 @pytest.mark.parametrize("clients", [1, 7, 200])
 def test_honest_clients_teach_the_speed_however_many_they_are(clients: int) -> None:
     speed, rng = PrefillSpeed(), Random(1)

@@ -20,11 +20,12 @@ def report(at_s: float, hits: int, queries: int = 10**9, generated: int = 0) -> 
     )
 
 
-def turn(backend: Backend) -> Lease:
+def turn(backend: Backend, told: tuple[int, int | None] | None = None) -> None:
     lease = Lease(backend, ASK, 0.0)
     lease.first_token(1.0)
+    if told is not None:  # the tokens of the prompt, and those that were found
+        lease.settle(*told)
     lease.complete(2.0)
-    return lease
 
 
 def test_all_that_was_sent_is_expected_at_first() -> None:
@@ -37,23 +38,22 @@ def test_all_that_was_sent_is_expected_at_first() -> None:
 def test_a_backend_that_finds_half_is_believed_within_a_hundred_answers() -> None:
     backend = Backend("a", "")
     for _ in range(100):
-        turn(backend).settle(16_000, 8_000)
+        turn(backend, (16_000, 8_000))
     assert backend.cache.hits.ratio == pytest.approx(0.5, abs=0.02)
     assert backend.cache.cached_tokens(ASK) == pytest.approx(8_000, rel=0.05)
 
 
 def test_an_estimate_that_was_off_is_not_the_caches_fault() -> None:
-    """All was found, of a prompt half as long as was thought."""
     backend = Backend("a", "")
     for _ in range(200):
-        turn(backend).settle(8_000, 7_999)
+        turn(backend, (8_000, 7_999))
     assert backend.cache.hits.ratio == 1.0
 
 
 def test_a_small_shortfall_is_that_of_prompts_wholly_gone() -> None:
     backend = Backend("a", "")
     for number in range(200):
-        turn(backend).settle(16_000, 0 if number % 10 == 0 else 15_999)
+        turn(backend, (16_000, 0 if number % 10 == 0 else 15_999))
     assert backend.cache.cached_tokens(ASK) == 15_999
 
 
@@ -62,7 +62,7 @@ def test_where_answers_tell_nothing_the_metrics_do() -> None:
     backend = Backend("a", "")
     backend.take(report(0.0, 0))
     for second in range(1, 200):
-        turn(backend).settle(16_000, None)
+        turn(backend, (16_000, None))
         backend.take(report(float(second), 0))
     assert backend.cache.cached_tokens(ASK) < 0.1 * ASK.prompt_tokens
 
@@ -73,8 +73,8 @@ def test_what_answers_tell_is_not_asked_of_the_metrics_again() -> None:
     hits = 0
     backend.take(report(0.0, hits))
     for second in range(1, 200):
-        turn(backend).settle(16_000, 15_999)
-        turn(backend).settle(16_000, None)
+        turn(backend, (16_000, 15_999))
+        turn(backend, (16_000, None))
         hits += 15_999
         backend.take(report(float(second), hits))
     assert backend.cache.hits.ratio == pytest.approx(0.5, abs=0.05)
@@ -83,9 +83,9 @@ def test_what_answers_tell_is_not_asked_of_the_metrics_again() -> None:
 def test_one_answer_that_tells_does_not_silence_the_metrics() -> None:
     backend = Backend("a", "")
     backend.take(report(0.0, 0))
-    turn(backend).settle(16_000, 0)
+    turn(backend, (16_000, 0))
     for second in range(1, 200):
-        turn(backend).settle(16_000, None)
+        turn(backend, (16_000, None))
         backend.take(report(float(second), 0))
     assert backend.cache.hits.ratio < 0.1
 
@@ -116,11 +116,11 @@ def test_prompts_that_take_longer_than_reports_are_far_apart(share: float) -> No
 def test_what_came_before_the_first_report_is_held_against_nobody() -> None:
     backend = Backend("a", "")
     for _ in range(1_000):
-        turn(backend).settle(16_000, None)
+        turn(backend, (16_000, None))
     hits = 10**7
     backend.take(report(0.0, hits))
     for second in range(1, 10):
-        turn(backend).settle(16_000, None)
+        turn(backend, (16_000, None))
         hits += 15_999
         backend.take(report(float(second), hits))
     assert backend.cache.hits.ratio == 1.0
@@ -149,7 +149,7 @@ def test_hits_of_others_make_up_for_no_more_than_is_in_flight() -> None:
     hits = 10**9  # before anything of ours
     backend.take(report(1.0, hits))
     for second in range(2, 200):
-        turn(backend).settle(16_000, None)
+        turn(backend, (16_000, None))
         backend.take(report(float(second), hits))
     assert backend.cache.hits.ratio < 0.2
 
@@ -250,8 +250,8 @@ def asked(client: str, text: int) -> Ask:
 def answered(backend: Backend, ask: Ask, found: int | None) -> None:
     lease = Lease(backend, ask, 0.0)
     lease.first_token(1.0)
-    lease.complete(2.0, 1, ask.prompt_tokens)
     lease.settle(ask.prompt_tokens, found)
+    lease.complete(2.0, 1, ask.prompt_tokens)
 
 
 def test_a_client_whose_prompts_are_never_found_speaks_for_itself() -> None:
@@ -382,11 +382,11 @@ def test_one_absurd_count_decides_nothing() -> None:
     backend = Backend("a", "")
     turn(backend)
     for _ in range(50):
-        turn(backend).settle(16_000, 15_999)
-    turn(backend).settle(10**18, 0)
-    turn(backend).settle(0, 10**18)
+        turn(backend, (16_000, 15_999))
+    turn(backend, (10**18, 0))
+    turn(backend, (0, 10**18))
     for _ in range(5):
-        turn(backend).settle(16_000, 15_999)
+        turn(backend, (16_000, 15_999))
     assert backend.cache.hits.ratio == 1.0
 
 

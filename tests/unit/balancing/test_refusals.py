@@ -235,3 +235,21 @@ async def test_a_key_that_is_refused_fails_the_probe() -> None:
     scene.ask.ready_is = Outcome("refusing")
     assert await scene.turn(3) is State.EJECTED
     assert (scene.backend.reason, scene.backend.doubted) == ("refusing", False)
+
+
+@pytest.mark.parametrize("others", [3, 30])
+def test_who_is_refused_everywhere_does_not_make_another_look_like_several(others: int) -> None:
+    """One client aims bad requests at a backend. Another's are bad, wherever they go."""
+    pool, gate = fleet()
+    rng = Random(1)
+    for number in range(6_000):
+        now_s = number / 50
+        backend = rng.choice(pool.backends)
+        client = "7.7.7.7" if number % 10 == 0 else f"10.0.0.{rng.randrange(others)}"
+        if number % 20 == 5:
+            client, backend = "6.6.6.6", pool.backends[0]
+        lease = Lease(backend, Ask("/", client=client), now_s)
+        if client in ("6.6.6.6", "7.7.7.7"):
+            assert not gate.refused(lease, now_s)
+        lease.complete(now_s)
+    assert pool.backends[0].penalty.read(120.0, "10.0.0.1") == 0.0

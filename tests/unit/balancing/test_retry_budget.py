@@ -87,6 +87,20 @@ def test_nor_does_a_sure_failure_need_a_second_client() -> None:
     assert not budget.allows(backends, backends[0], 0.1, "b")
 
 
+def test_failures_of_several_clients_are_those_of_one_again_after_a_while() -> None:
+    """It goes on failing there, and another backend dies with its requests."""
+    backends = fleet()
+    budget = RetryBudget()
+    begin(backends[1:], 6, retry=True)
+    budget.allows(backends, backends[1], 0.0, "another")
+    for number in range(1, 10):
+        budget.allows(backends, backends[1], number * 0.9 * CALM_S, "one")
+    assert budget.allows(backends, backends[0], 9 * 0.9 * CALM_S, "innocent")
+    budget.allows(backends, backends[1], 9.1 * CALM_S, "another")
+    budget.allows(backends, backends[1], 9.2 * CALM_S, "one")
+    assert not budget.allows(backends, backends[2], 9.3 * CALM_S, "innocent")
+
+
 def test_names_that_discovery_no_longer_finds_are_forgotten() -> None:
     budget = RetryBudget()
     for number in range(1_000):
