@@ -43,6 +43,7 @@ class ClientConnection(EndingConnection):
         "_flooded",
         "_line_skipped",
         "_lingered_bytes",
+        "_searched_bytes",
     )
 
     def __init__(self, plane: DataPlane) -> None:
@@ -54,6 +55,7 @@ class ClientConnection(EndingConnection):
         self._early = False  # a request that came early waits in the buffer
         self._flooded = False  # more came early than is kept
         self._lingered_bytes = 0
+        self._searched_bytes = 0  # of the present head, without finding its end
 
     # What the loop calls ---------------------------------------------------------------------
 
@@ -86,7 +88,12 @@ class ClientConnection(EndingConnection):
                 self.began_s = self._plane.now()
             if not self._early and not self._write_paused:
                 self._buffer += data
-                self._read_head()
+                if self._plane.head_reads.full:
+                    self._early = True
+                    name, size_bytes = self._plane.clients.name_of(self), len(self._buffer)
+                    self._plane.head_reads.wait(self, name, self._transport, size_bytes)
+                else:
+                    self._read_head()
             else:
                 self._keep(data)
         elif phase is Phase.BODY:
@@ -124,6 +131,7 @@ class ClientConnection(EndingConnection):
         self._deadline.close()
         self._clock.close()
         self._plane.unread.done(self)
+        self._plane.waiting.done(self)
         self._plane.clients.leave(self, seated=not self.excess)
         self._buffer = b""
         if self._exchange is not None:
@@ -156,6 +164,7 @@ class ClientConnection(EndingConnection):
     def _await_request(self) -> None:
         """Wait for the next request, for a limited time."""
         self._line_skipped = False
+        self._searched_bytes = 0
         idle_s = LAST_REQUEST_S if self._plane.closing else self._plane.timeouts.client_idle_s
         self.began_s = self._plane.now()
         self._deadline.set(self.began_s + (EXCESS_S if self.excess else idle_s))
@@ -166,6 +175,11 @@ class ClientConnection(EndingConnection):
         self._early = bool(self._buffer)
         if self._early:
             self._plane.rota.add(self._plane.clients.name_of(self), self._read_early)
+
+    def read_later(self) -> bool:
+        """Read the head that waited for its turn."""
+        self._plane.head_reads.go_on(self, self._transport)
+        return self._read_early()
 
     def _read_early(self) -> bool:
         if self._flooded and self._buffer and self._phase is Phase.HEAD:
@@ -181,11 +195,14 @@ class ClientConnection(EndingConnection):
         if not self._line_skipped and self._buffer.startswith(b"\r\n"):
             self._line_skipped = True
             self._buffer = self._buffer[2:]
-        data = self._buffer
+            self._searched_bytes = 0
+        data, searched = self._buffer, self._searched_bytes
         limit_bytes = self._plane.limits.head_bytes
-        end = data.find(b"\r\n\r\n", 0, limit_bytes + 4)
+        end = data.find(b"\r\n\r\n", max(0, searched - 3), limit_bytes + 4)
+        self._plane.head_reads.count((end if end >= 0 else len(data)) - searched)
         if end < 0:
-            error: PenstockError | None = unfit_beginning(data, limit_bytes)
+            error: PenstockError | None = unfit_beginning(data, limit_bytes, searched)
+            self._searched_bytes = len(data)
             if error is None and not self._plane.long_heads.hold(len(data), self):
                 error = self._plane.refusals.overloaded("bodies")
             if error is not None:

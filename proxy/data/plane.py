@@ -21,6 +21,7 @@ from penstock.balancing.session_homes import SessionHomes
 from penstock.balancing.tokens import TokenEstimator
 from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
+from penstock.proxy.data.head_reads import HeadReads
 from penstock.proxy.data.long_heads import LongHeads
 from penstock.proxy.data.many_chunks import ChunkReads
 from penstock.proxy.data.memory import Memory
@@ -73,6 +74,7 @@ class DataPlane:
         self.rota = Rota(loop, TURN_S, now)
         self.waiting = Waiting()
         self.chunk_reads = ChunkReads(loop, self.rota, self.waiting)
+        self.head_reads = HeadReads(loop, self.rota, self.waiting)
         # Anybody may open connections, from many addresses. So handshakes have a rota of their own
         # beside that of the requests, and each rota has its share of a turn.
         self.handshakes = Rota(loop, TURN_S, now)

@@ -203,13 +203,17 @@ def bare_line_end(part: bytes) -> bool:
     return part.count(b"\n") != pairs or part.count(b"\r") - part.endswith(b"\r") != pairs
 
 
-def unfit_beginning(part: bytes, limit_bytes: int) -> ClientError | None:
-    """Why an unfinished request head is refused already. None if it is not."""
+def unfit_beginning(part: bytes, limit_bytes: int, fit_bytes: int = 0) -> ClientError | None:
+    """Why an unfinished request head is refused already. None if it is not.
+
+    `fit_bytes`: so many of its first bytes were found fit before.
+    """
     if len(part) >= limit_bytes:
         return HeadersTooLarge()
     if part and part != b"\r" and not part[:1].isalpha():  # TLS, for example
         return MalformedHttp("Use HTTP/1.1 without TLS on this port.")
-    if bare_line_end(part):  # its end might never come
+    begin = fit_bytes - 1 if part[fit_bytes - 1 : fit_bytes] == b"\r" else fit_bytes
+    if bare_line_end(part[begin:]):  # its end might never come
         return MalformedHttp("Lines must end in CR LF.")
     return None
 

@@ -6,17 +6,20 @@ import asyncio
 class TurnBudget:
     """The work that is `left` for this turn. It may be overdrawn. The next turn begins anew."""
 
-    __slots__ = ("_called", "_loop", "_most", "left")
+    __slots__ = ("_called", "_loop", "_most", "_watched", "left")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int, unwatched: int = 0) -> None:
+        """`unwatched`: so much may be spent over several turns before the budget is renewed. That
+        saves a call of the loop in most turns."""
         self._loop = loop
         self._most = most
+        self._watched = most - unwatched
         self._called = False  # the loop will renew it
         self.left = most
 
     def spend(self, cost: int) -> None:
         self.left -= cost
-        if not self._called:
+        if self.left < self._watched and not self._called:
             self._called = True
             self._loop.call_soon(self._renew)
 

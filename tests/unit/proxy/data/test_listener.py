@@ -6,6 +6,7 @@ import gc
 import pytest
 
 from penstock.proxy.data.ending import EARLY_BYTES_MAX
+from penstock.proxy.data.head_reads import HEADS_MAX
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.long_heads import LONG_HEADS_BYTES_MAX
 from penstock.proxy.data.phase import Phase
@@ -18,11 +19,6 @@ HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class Wire(test_waiting_bodies.Wire):
-    reading = True
-
-    def is_reading(self) -> bool:
-        return self.reading
-
     def can_write_eof(self) -> bool:
         return False
 
@@ -171,13 +167,21 @@ class Stranger:
         return len(self.connection._buffer) * (not self.wire.closed)
 
 
+async def turns(it: DataPlane) -> None:
+    """Let the heads be read that wait for their turn."""
+    while len(it.rota):
+        await asyncio.sleep(0)
+
+
 async def test_long_heads_that_do_not_end_take_little_memory_and_no_room_from_others() -> None:
     it = plane()
     many = [Stranger(it, "192.0.2.1", 65_000) for _ in range(1_000)]
     few = [Stranger(it, "192.0.2.3", 3_000) for _ in range(100)]
+    await turns(it)
     assert sum(one.held_bytes for one in many) <= LONG_HEADS_BYTES_MAX
     assert not any(one.wire.sent or one.wire.closed for one in few)  # ordinary ones are not counted
     other = Stranger(it, "192.0.2.2", 60_000)
+    await turns(it)
     assert not other.wire.sent
     other.connection.data_received(b"\r\nhost: x\r\n\r\n")
     assert other.wire.sent.startswith(b"HTTP/1.1 404 ")
@@ -231,4 +235,56 @@ async def test_whose_waiting_bytes_find_no_room_is_told_when_to_retry(sent: byte
     assert wire.sent.startswith(b"HTTP/1.1 429 ")
     assert b"retry-after: " in wire.sent.lower()
     assert it.bodies.held_bytes == 0
+    connection.connection_lost(None)
+
+
+UNKNOWN = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+async def test_of_many_heads_in_a_turn_some_wait_and_are_not_read_meanwhile() -> None:
+    it = plane()
+    wires = [Wire("192.0.2.1") for _ in range(4 * HEADS_MAX)]
+    connections = [ClientConnection(it) for _ in wires]
+    for connection, wire in zip(connections, wires, strict=True):
+        connection.connection_made(wire)
+        connection.data_received(UNKNOWN)
+    assert answers(*wires) == HEADS_MAX
+    late = [wire for wire in wires if not wire.sent]
+    assert not any(wire.reading for wire in late)
+    assert it.waiting.of("192.0.2.1") == len(late) * len(UNKNOWN)
+    connections[-1].eof_received()
+    connections[-1].connection_lost(None)
+    other = Wire("192.0.2.2")
+    connections.append(ClientConnection(it))
+    connections[-1].connection_made(other)
+    connections[-1].data_received(UNKNOWN)
+    while not other.sent:
+        await asyncio.sleep(0)
+    assert answers(*wires) < len(wires) - 1  # it did not wait for all of them
+    await turns(it)
+    assert answers(*wires) == len(wires) - 1
+    assert all(wire.reading for wire in wires[:-1])
+    assert not it.waiting.of("192.0.2.1")
+    for connection in connections[:-2] + connections[-1:]:
+        connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("part", [b"x: a\r", b"\rx: a", b"\nx: a"])
+async def test_a_long_head_is_searched_once_however_small_its_parts(part: bytes) -> None:
+    """A line end may be cut, and a bare one is found where it comes."""
+    it = plane()
+    connection, wire = ClientConnection(it), Wire("192.0.2.1")
+    connection.connection_made(wire)
+    connection.data_received(b"GET / HTTP/1.1\r\n")
+    for byte in b"host: x\r\nx: " + b"a" * 5_000 + b"\r\n":
+        connection.data_received(bytes([byte]))
+        await turns(it)
+    assert connection._searched_bytes == len(connection._buffer)
+    assert not wire.sent
+    connection.data_received(part)
+    await turns(it)
+    if part.endswith(b"\r"):
+        connection.data_received(b"\n\r\n")
+        await turns(it)
+    assert wire.sent.startswith(b"HTTP/1.1 404" if part.endswith(b"\r") else b"HTTP/1.1 400")
     connection.connection_lost(None)

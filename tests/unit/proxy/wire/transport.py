@@ -12,6 +12,7 @@ class Transport(asyncio.Transport):
         self.sent = b""
         self.closed = False
         self.aborted = False
+        self.reading = True
 
     def write(self, data: Any) -> None:
         assert not self.closed
@@ -25,6 +26,15 @@ class Transport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.closed
+
+    def is_reading(self) -> bool:
+        return self.reading
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
 
 def dechunked(sent: bytes) -> tuple[bytes, bytes, bool]:
