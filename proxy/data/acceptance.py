@@ -63,12 +63,21 @@ def take(
     return None
 
 
-def release(plane: DataPlane, client: Client) -> None:
-    """Give back what was counted for a client's body or for its long head."""
+def take_head(plane: DataPlane, head: RequestHead, client: Client) -> PenstockError | None:
+    """Count a long head, which is kept while its request runs. An error if there is no room."""
+    if not plane.bodies.take(head.size_bytes, plane.bodies_bytes, client):
+        return plane.refusals.no_room()
+    client.body_bytes += head.size_bytes
+    return None
+
+
+def release(plane: DataPlane, client: Client, kept_bytes: int = 0) -> None:
+    """Give back what was counted for a client's body or for its long head, but for `kept_bytes`."""
     held = plane.long_heads if client in plane.long_heads.receiving else plane.bodies
     held.receiving.pop(client, None)
-    held.release(client.body_bytes, client)
-    client.body_bytes = 0
+    kept_bytes = min(kept_bytes, client.body_bytes)
+    held.release(client.body_bytes - kept_bytes, client)
+    client.body_bytes = kept_bytes
 
 
 def _identify(plane: DataPlane, head: RequestHead, client: Client) -> None:

@@ -167,8 +167,9 @@ class EndingConnection(asyncio.Protocol):
         else:
             self._abort()
 
-    def release_body(self) -> None:
-        release(self._plane, self)
+    def release_body(self, kept_bytes: int = 0) -> None:
+        """Give back the room of the body, but for so many bytes that the request still holds."""
+        release(self._plane, self, kept_bytes)
         self._body = None
 
     # The ends -----------------------------------------------------------------------------------

@@ -49,8 +49,8 @@ class Asker(Protocol):
     @property
     def holder(self) -> str: ...
 
-    def release_body(self) -> None:
-        """The request's body is not needed any more."""
+    def release_body(self, kept_bytes: int) -> None:
+        """The request's body is not needed any more. It still holds so many bytes."""
 
     def answered(self, answer: Answer) -> None:
         """The exchange is over. Nothing more will be added to the answer."""
@@ -152,7 +152,7 @@ class Exchange(AttemptOwner):
 
     def begun(self) -> None:
         self.request.forget_body()
-        self._asker.release_body()
+        self._asker.release_body(self.request.kept_bytes)
 
     def made(self, response_id: str) -> None:
         """Remember which backend stores the response: later requests for it go there."""

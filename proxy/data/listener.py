@@ -8,7 +8,7 @@ is being answered the connection is still read, because only so a client that le
 import asyncio
 from typing import Final, cast
 
-from penstock.proxy.data.acceptance import BODY_BYTES_PER_S_MIN, accept, take
+from penstock.proxy.data.acceptance import BODY_BYTES_PER_S_MIN, accept, take, take_head
 from penstock.proxy.data.account import left
 from penstock.proxy.data.body import Body
 from penstock.proxy.data.clients import EXCESS_S, LAST_REQUEST_S
@@ -16,6 +16,7 @@ from penstock.proxy.data.ending import EARLY_BYTES_MAX, EndingConnection
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.exchange import Exchange
 from penstock.proxy.data.local_answers import answer_here, refuse_here
+from penstock.proxy.data.long_heads import LONG_BYTES
 from penstock.proxy.data.own_headers import answer_to
 from penstock.proxy.data.phase import LINGER_BYTES_MAX, Phase
 from penstock.proxy.data.plane import DataPlane
@@ -216,6 +217,7 @@ class ClientConnection(EndingConnection):
             self.release_body()
         try:
             self._head = parse_request_head(data[:end])
+            self._head.size_bytes = end if end > LONG_BYTES else 0
             self._endpoint = accept(self._plane, self._head, self)
         except PenstockError as refusal:
             self._refuse(refusal)
@@ -280,6 +282,10 @@ class ClientConnection(EndingConnection):
     def _request_complete(self, body: bytes) -> None:
         head = self._head
         assert head is not None
+        error = take_head(self._plane, head, self) if head.size_bytes else None
+        if error is not None:
+            self._refuse(error)
+            return
         self._deadline.clear()
         self._phase = Phase.ANSWER
         answer = answer_to(self._plane, self._transport, head)
@@ -292,6 +298,8 @@ class ClientConnection(EndingConnection):
             head, self._endpoint, answer, body, self.peer, record, plane.timeouts, plane.now
         )
         self._exchange = Exchange(plane, self, request, self._clock)
+        if len(self._buffer) > EARLY_BYTES_MAX:  # the rest of a read, kept as long as the answer
+            self._keep(b"")
         self._exchange.begin()
 
     def _answer_here(self, head: RequestHead) -> None:

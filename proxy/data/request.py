@@ -1,6 +1,7 @@
 """One request as its attempts see it: what to send, how to answer, how long it may take."""
 
 from collections.abc import Callable
+from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.poison import Mark, mark_of
@@ -12,6 +13,9 @@ from penstock.proxy.data.relay import Relay
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.wire.edit import Edits
 from penstock.proxy.wire.heads import RequestHead
+
+# An int of 64 bits and its place in a tuple.
+HASH_BYTES: Final = 40
 
 
 class Request:
@@ -73,6 +77,11 @@ class Request:
         """Drop the body: no other backend will try, so nobody needs it."""
         self._mark = self.mark
         self.body, self.edits = b"", ()
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it holds without its body: a long head, and the hashes of its prompt."""
+        return self.head.size_bytes + HASH_BYTES * len(self.ask.blocks)
 
     @property
     def anywhere(self) -> bool:

@@ -85,6 +85,7 @@ class RequestHead:
         "method",
         "nominated",
         "path",
+        "size_bytes",
         "target",
         "tenant",
     )
@@ -112,6 +113,7 @@ class RequestHead:
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
         self.credentials = credentials
+        self.size_bytes = 0  # counted while the request runs; 0 for an ordinary head
         self.tenant = ""  # the tenant whose key it has, set when it is accepted
 
     def get(self, name: bytes) -> bytes | None:
