@@ -37,8 +37,9 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
         raise UnknownPath(plane.paths.hint(head.method, path))
     if client.excess:
         raise plane.refusals.crowded()
-    if plane.overload.reason:
-        raise plane.refusals.overloaded(plane.overload.reason)
+    reason = plane.overload.reason
+    if reason and not (reason == "lag" and plane.running.spares(client.holder)):
+        raise plane.refusals.overloaded(reason)
     _check_room(plane, head, client)
     return endpoint
 

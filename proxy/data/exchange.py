@@ -94,6 +94,7 @@ class Exchange(AttemptOwner):
     def begin(self) -> None:
         """Read what the request wants and send it."""
         self._clock.call(self._tick)
+        self._plane.running.begin(self._asker.holder)
         self.step(self._begin)
 
     def cancel(self) -> None:
@@ -351,6 +352,7 @@ class Exchange(AttemptOwner):
                 self._fail(error)
             ended(self._plane, request, lease, self._relay, self._error)
         finally:
+            self._plane.running.end(self._asker.holder)
             self._attempt = None  # a reference cycle: only the collector would free it
             request.body = b""  # the rota may still hold this exchange
             self._asker.answered(request.answer)

@@ -28,6 +28,7 @@ from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.overload import Overload
 from penstock.proxy.data.refusals import Refusals
 from penstock.proxy.data.room import Bodies
+from penstock.proxy.data.running import Running
 from penstock.proxy.data.sleep import Sleep
 from penstock.proxy.data.unread import Unread
 from penstock.proxy.errors.backend import BackendError
@@ -82,6 +83,7 @@ class DataPlane:
         self.answer_reads = AnswerReads(loop, now)
         self.clients = Clients(now)
         self.bodies = Bodies(now)
+        self.running = Running()
         self.unread = Unread(now)
         self.kept = KeptRoom()
         self.long_heads = LongHeads(now)

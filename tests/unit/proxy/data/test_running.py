@@ -1,0 +1,56 @@
+"""While the loop is late, who has few requests under way is still served."""
+
+import contextlib
+
+import pytest
+
+from penstock.proxy.data.running import Running
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, token
+
+
+@pytest.mark.parametrize(
+    ("held", "holder", "spared"),
+    [
+        ({}, "a", False),
+        ({"a": 1_000}, "a", False),  # nobody else can be the cause
+        ({"a": 1_000}, "b", True),
+        ({"a": 1_000, "b": 100}, "b", True),
+        ({"a": 1_000, "b": 600}, "b", False),
+        ({"a": 3}, "b", False),
+        ({str(number): 10 for number in range(50)}, "7", False),  # all alike
+        ({str(number): 10 for number in range(50)}, "new", True),
+        ({str(number): 1 for number in range(500)}, "new", False),  # many addresses
+    ],
+)
+def test_who_is_spared(held: dict[str, int], holder: str, spared: bool) -> None:
+    running = Running()
+    for name, requests in held.items():
+        for _ in range(requests):
+            running.begin(name)
+    assert running.spares(holder) is spared
+    for name, requests in held.items():
+        for _ in range(requests):
+            running.end(name)
+    assert not running.spares(holder)
+
+
+def test_requests_count_from_their_beginning_to_their_end() -> None:
+    with contextlib.closing(Play()) as play:
+        for _ in range(8):
+            play.plane.running.begin("192.0.2.99")
+        play.client.sends(chat())
+        play.plane.overload.reason = "lag"
+        other = play.connects()
+        other.sends(chat())
+        assert play.happened()[-1] == "b2 got POST"
+        for _ in range(7):
+            play.plane.running.end("192.0.2.99")
+        third = play.connects()
+        third.sends(chat())
+        assert "client got 429, overloaded" in " ".join(play.happened())
+        for name in ("b1", "b2"):
+            play[name].sends(STREAM, token("a"), DONE, END)
+        play.plane.running.end("192.0.2.99")
+        assert not play.plane.running._by_holder
+        for client in (other, third):
+            client.closes()
