@@ -1,6 +1,11 @@
-"""`POST /api/v1/explain`: a choice as JSON. It holds nothing of the prompt itself."""
+"""`POST /api/v1/explain`: a choice as JSON. It holds nothing of the prompt itself.
+
+A request to be explained may be as large as a request, so its bytes count with the bodies of the
+data port while they are here. They never take the last of that room, and nobody gives way to them.
+"""
 
 import asyncio
+from io import BytesIO
 from time import monotonic
 from typing import Final
 
@@ -15,11 +20,15 @@ from penstock.balancing.gate import Choice
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import Steps, T
 from penstock.balancing.reader import NO_OBJECT, MalformedAsk
-from penstock.proxy.admin.json_answers import error_answer, json_answer
+from penstock.proxy.admin.json_answers import answer_of, error_answer, json_answer
 from penstock.proxy.data.invocations import INVOCATIONS, invoked_path
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import reading_ask
-from penstock.proxy.errors.client import ModelNotFound
+from penstock.proxy.data.refusals import ROOM_S
+from penstock.proxy.data.room import LEFT
+from penstock.proxy.errors.client import BodyTooLarge, ModelNotFound
+from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.errors.own import Overloaded
 
 
 class _Given(msgspec.Struct):
@@ -30,30 +39,61 @@ class _Given(msgspec.Struct):
 
 _given = msgspec.json.Decoder(_Given)
 
-# A request to be explained may be as large as any. This many are in memory at once, and each body
-# has this long to arrive.
-BODIES_MAX: Final = 2
+# The time that a body has to arrive.
 BODY_S: Final = 3.0
 
 
 class Explanation:
-    """The handler. It reserves and sends nothing."""
+    """The handler. It reserves and sends nothing. One body is held at a time."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._bodies = asyncio.Semaphore(BODIES_MAX)
+        self._reading = asyncio.Lock()
+        self._held_bytes = 0
 
     async def answer(self, request: web.Request) -> web.Response:
         """Tell where the request in the body would go. `path` and `tenant` say whose it is."""
-        if self._bodies.locked():  # waiting would occupy one of the port's few connections
-            return error_answer(429, "overloaded", "Other requests are being explained; retry.")
-        try:
-            async with self._bodies:
+        if self._reading.locked():  # waiting would occupy one of the port's few connections
+            message = "Another request is being explained; retry."
+            return answer_of(Overloaded("bodies", message, retry_after_s=ROOM_S))
+        async with self._reading:
+            try:
                 async with asyncio.timeout(BODY_S):
-                    body = await request.read()
+                    body = await self._body(request)
                 return await self._explained(request, body)
-        except (TimeoutError, ConnectionError):  # or the client has left
-            return error_answer(408, "request_timeout", "The body did not come in time.")
+            except PenstockError as error:
+                return answer_of(error)
+            except (TimeoutError, ConnectionError):  # or the client has left
+                return error_answer(408, "request_timeout", "The body did not come in time.")
+            finally:
+                self._plane.bodies.held_bytes -= self._held_bytes
+                self._held_bytes = 0
+
+    async def _body(self, request: web.Request) -> bytes:
+        """The whole body, counted as it comes. Raises a PenstockError when there is no room."""
+        self._check(request.content_length or 0)
+        body = BytesIO()
+        async for data in request.content.iter_any():
+            self._check(len(data))
+            self._held_bytes += len(data)
+            self._plane.bodies.held_bytes += len(data)
+            body.write(data)
+        return body.getvalue()
+
+    def _check(self, size_bytes: int) -> None:
+        """Raise a PenstockError if so many more bytes are too many, or memory is short."""
+        plane = self._plane
+        own_bytes = self._held_bytes + size_bytes
+        limit_bytes = min(plane.body_bytes_max, plane.bodies_bytes * LEFT // (LEFT + 1))
+        if own_bytes > limit_bytes:
+            raise BodyTooLarge(limit_bytes)
+        if plane.overload.reason == "memory":
+            message = "Memory is short, so nothing is explained now; retry."
+            hint_s = plane.overload.hint_s(plane.now())
+            raise Overloaded("memory", message, retry_after_s=hint_s)
+        if plane.bodies.held_bytes + size_bytes + own_bytes // LEFT > plane.bodies_bytes:
+            message = "The bodies of requests leave no room for this one; retry."
+            raise Overloaded("bodies", message, retry_after_s=ROOM_S)
 
     async def _explained(self, request: web.Request, body: bytes) -> web.Response:
         plane = self._plane

@@ -5,6 +5,8 @@ from typing import Final
 import orjson
 from aiohttp import web
 
+from penstock.proxy.errors.error import PenstockError
+
 _KINDS: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -22,6 +24,13 @@ def json_answer(content: object, status: int = 200) -> web.Response:
 
 def error_answer(status: int, code: str, message: str) -> web.Response:
     return json_answer({"error": error_of(status, code, message)}, status)
+
+
+def answer_of(error: PenstockError) -> web.Response:
+    """An error of the data port, with its hints."""
+    answer = error_answer(error.status, error.code, str(error))
+    answer.headers.update((name.decode(), value.decode()) for name, value in error.headers)
+    return answer
 
 
 def error_of(status: int, code: str, message: str) -> dict[str, object]:

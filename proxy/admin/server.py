@@ -64,10 +64,7 @@ class Admin:
         self._exposition = Exposition(PenstockCollector(plane.metrics, lambda: retirement.known))
 
     def application(self) -> web.Application:
-        application = web.Application(
-            middlewares=[self._visit, _errors_as_json, self._authorize],
-            client_max_size=self._plane.settings.limits.body_bytes,
-        )
+        application = web.Application(middlewares=[self._visit, _errors_as_json, self._authorize])
         application.add_routes(
             [
                 web.get("/", _index),

@@ -8,7 +8,8 @@ from typing import Any, cast
 from penstock.proxy.admin import explanation, json_answers, server
 from penstock.proxy.admin.index import INDEX
 from penstock.proxy.admin.server import Admin
-from penstock.proxy.errors.own import Draining
+from penstock.proxy.errors.client import BodyTooLarge
+from penstock.proxy.errors.own import Draining, Overloaded
 
 ROOT = Path(__file__).resolve().parents[4]
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -18,7 +19,7 @@ class _Any:
     """Stands for whatever is not asked before a request comes."""
 
     def __getattr__(self, name: str) -> Any:
-        return "localhost" if name == "host" else 1 if name == "body_bytes" else _Any()
+        return "localhost" if name == "host" else _Any()
 
 
 def told() -> set[tuple[str, str]]:
@@ -46,6 +47,6 @@ def test_every_error_is_in_the_page() -> None:
     """With its status, as the source answers it."""
     source = "".join(inspect.getsource(each) for each in (server, explanation, json_answers))
     given = set(re.findall(r"error_(?:answer|of)\(\s*(\d+),\s*\"(\w+)\"", source))
-    given.add((str(Draining.status), Draining.code))
+    given |= {(str(each.status), each.code) for each in (Draining, BodyTooLarge, Overloaded)}
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE, re.MULTILINE)
     assert {(status, code) for code, status in rows} == given
