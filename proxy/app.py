@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-from functools import partial
 from random import Random, SystemRandom
 from time import monotonic
 from typing import Final
@@ -27,7 +26,7 @@ from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.configuration import Configuration, configure, draft
 from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.data.port import client_of
+from penstock.proxy.data.port import Port
 from penstock.proxy.errors.backend import (
     AnswerBare,
     BackendDraining,
@@ -57,7 +56,6 @@ from penstock.proxy.wire.sockets import keep_alive
 
 logger = logging.getLogger(__name__)
 
-BACKLOG: Final = 4_096
 # How much of an answer the kernel may hold for a client that does not read.
 SEND_BUFFER_BYTES: Final = 262_144
 # The longest wait of an inherited socket for the first probes: more than two probes take.
@@ -92,7 +90,6 @@ class App:
         `counter` counts prompts exactly, if one is configured. `names` resolves the host names
         of backends.
         """
-        self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
         self._admin_server: asyncio.Server | None = None
         self._pressure: asyncio.Task[None] | None = None
@@ -115,6 +112,7 @@ class App:
             on_failure=self._failed,
             memory=Memory(group_limit_bytes(), resident_bytes()),
         )
+        self._port = Port(self.plane)
         self.monitor = Monitor(rng)
         self._pulse = Pulse(loop, self._slept, self._worked)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
@@ -169,14 +167,12 @@ class App:
         self.plane.memory.warn(self.plane.limits.body_bytes)
         await self._stop.wait()
         notify("STOPPING=1", "STATUS=draining")
-        assert self._server is not None
-        await drain(self.plane, self._server, self.plane.settings.drain, self._hurry)
+        await drain(self.plane, self._port, self.plane.settings.drain, self._hurry)
         await self.close()
 
     async def close(self) -> None:
         """Close both ports and everything behind them."""
-        if self._server is not None:
-            self._server.close()
+        await self._port.close()
         for client in list(self.plane.clients):
             client.break_off()
         await self.monitor.stop()
@@ -213,10 +209,7 @@ class App:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)
-        sock.setblocking(False)
-        self._server = await self.plane.loop.create_server(
-            partial(client_of, self.plane), sock=sock, backlog=BACKLOG
-        )
+        await self._port.open(sock)
 
     async def _start_admin(self) -> None:
         admin = self.plane.settings.admin

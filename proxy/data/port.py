@@ -1,10 +1,72 @@
-"""The data port: makes the protocol of a new connection, with or without TLS."""
+"""The data port: accepts connections and makes their protocols, with or without TLS.
+
+uvloop accepts one connection in a turn of its loop. While turns are long, new clients would wait
+for seconds behind whoever only connects. So those that wait behind it are accepted with it.
+"""
 
 import asyncio
+import socket
+from typing import Final
 
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.wire.tls import TlsConnection
+
+BACKLOG: Final = 4_096
+# How many may be accepted and not known to their protocols yet, which takes some turns.
+ACCEPTED_MAX: Final = 64
+# The same when no seats are left. They are refused, and their descriptors are in nobody's count.
+SEATLESS_MAX: Final = 16
+
+
+class Port:
+    """Accepts the connections of a listening socket."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
+        self._accepted: set[asyncio.Task[object]] = set()  # and not known to their protocols yet
+
+    async def open(self, sock: socket.socket) -> None:
+        """Listen and accept. The socket belongs to the port from now on."""
+        sock.setblocking(False)
+        self._listening = sock
+        self._server = await self._plane.loop.create_server(
+            self._client, sock=sock, backlog=BACKLOG
+        )
+
+    async def close(self) -> None:
+        """Accept no more. Who was accepted here becomes known first."""
+        self._listening = None
+        if self._server is not None:
+            self._server.close()
+        if self._accepted:
+            await asyncio.wait(self._accepted)
+
+    def _client(self) -> asyncio.Protocol:
+        """The protocol of a connection that the loop has accepted."""
+        self._accept_others()
+        return client_of(self._plane)
+
+    def _accept_others(self) -> None:
+        plane, listening = self._plane, self._listening
+        if listening is None:
+            return
+        seats = plane.clients.seats - len(plane.clients)
+        most = min(ACCEPTED_MAX, max(SEATLESS_MAX, seats))
+        for _ in range(most - len(self._accepted)):
+            try:
+                sock, _ = listening.accept()
+            except OSError:  # nobody waits, or there are no descriptors: the loop sees to that
+                return
+            sock.setblocking(False)
+            task = plane.loop.create_task(self._connect(sock))
+            self._accepted.add(task)
+            task.add_done_callback(self._accepted.discard)
+
+    async def _connect(self, sock: socket.socket) -> None:
+        await self._plane.loop.connect_accepted_socket(lambda: client_of(self._plane), sock)
 
 
 def client_of(plane: DataPlane) -> asyncio.Protocol:

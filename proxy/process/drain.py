@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.conf.settings import DrainSettings
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.port import Port
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ LAST_WORDS_S: Final = 0.5
 
 
 async def drain(
-    plane: DataPlane, server: asyncio.Server, settings: DrainSettings, hurry: asyncio.Event
+    plane: DataPlane, port: Port, settings: DrainSettings, hurry: asyncio.Event
 ) -> None:
     """Return when every answer has ended or `timeout_s` is over. `hurry` ends it at once."""
     plane.draining = True
@@ -31,7 +32,7 @@ async def drain(
     logger.info("draining grace_s=%g clients=%d", settings.grace_s, len(plane.clients))
     await _wait(hurry, settings.grace_s)
     plane.closing = True
-    server.close()
+    await port.close()
     for client in list(plane.clients):
         client.close_if_idle()
     await _wait(hurry, POLL_S)  # connections just accepted appear in the next turn of the loop

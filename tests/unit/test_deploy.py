@@ -18,8 +18,8 @@ from penstock.balancing.policies import POLICIES
 from penstock.bench.sim.endpoints import VERSION
 from penstock.conf.load import load
 from penstock.conf.settings import Settings
-from penstock.proxy.app import BACKLOG
 from penstock.proxy.commands.admin_client import DEFAULT_PORT, token_of
+from penstock.proxy.data.port import BACKLOG
 from penstock.proxy.process.descriptors import needed
 from penstock.proxy.telemetry.families import PenstockCollector
 from penstock.proxy.telemetry.metrics import Metrics
