@@ -54,7 +54,7 @@ def _metered(path: Path, run: Callable[..., Any]) -> Callable[..., Any]:
         turn()
         return await work
 
-    return lambda work: run(beside(work))
+    return lambda work, **options: run(beside(work), **options)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,10 @@ class Port:
             task.add_done_callback(self._accepted.discard)
 
     async def _connect(self, sock: socket.socket) -> None:
-        await self._plane.loop.connect_accepted_socket(lambda: client_of(self._plane), sock)
+        try:
+            await self._plane.loop.connect_accepted_socket(lambda: client_of(self._plane), sock)
+        except OSError:  # its client has left already
+            sock.close()
 
 
 def client_of(plane: DataPlane) -> asyncio.Protocol:
