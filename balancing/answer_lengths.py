@@ -9,7 +9,7 @@ from typing import Final
 
 # Older answers count half after so long, and half again. A backend that was mended is soon known.
 HALF_S: Final = 120.0
-# Clients with samples of their own. All others share the last.
+# Clients with samples of their own. All others share one more entry, REST.
 NAMES_MAX: Final = 8
 REST: Final = ""
 # Comparing takes a look at every peer.
@@ -44,19 +44,33 @@ class Lengths:
 class AnswerLengths:
     """The samples of one backend."""
 
-    __slots__ = ("_all", "_by_client", "_halved_s", "_since", "brief_in_row")
+    __slots__ = (
+        "_all",
+        "_by_client",
+        "_halved_s",
+        "_since",
+        "began_s",
+        "brief_for",
+        "brief_in_row",
+        "told_s",
+    )
 
     def __init__(self) -> None:
         self._all = Lengths()
         self._by_client: dict[str, Lengths] = {}
         self._halved_s = 0.0
         self._since = 0  # samples since the last comparison
+        self.began_s: float | None = None  # the first sample
         self.brief_in_row = 0  # how many comparisons in a row found its answers brief
+        self.brief_for: str | None = None  # for this client alone; None: for all
+        self.told_s = float("-inf")  # when an operator was told of it
 
     def add(self, client: str, share: float, now_s: float) -> None:
         """A whole answer had `share` times the tokens that are usual for its class."""
         if now_s - self._halved_s > HALF_S:
             self._halve(now_s)
+        if self.began_s is None:
+            self.began_s = now_s
         mine = self._by_client.get(client)
         if mine is None:
             named = client if len(self._by_client) < NAMES_MAX else REST
@@ -65,12 +79,13 @@ class AnswerLengths:
         self._all.note(share)
         self._since += 1
 
-    def is_due(self) -> bool:
+    def is_due(self, client: str) -> bool:
         """Whether to compare it with its peers now: the next time after so many samples.
 
-        While its answers are brief there are few, so each is compared.
+        While it was found brief it gets few requests, so each answer is compared.
         """
-        if self._since < COMPARED_EACH and not self.brief_in_row:
+        brief = self.brief_in_row > 0 and self.brief_for in (None, client)
+        if self._since < COMPARED_EACH and not brief:
             return False
         self._since = 0
         return True

@@ -7,35 +7,42 @@ many answers, and only where nothing but load decided which backend gave them.
 Equal backends must not accuse each other, however much the lengths differ. For n samples with the
 true mean m and variance v, the chance that their mean is d too low is at most
 exp(-n d^2 / 2(v + m d / 3)) (Bernstein's inequality, for values of at least 0). It holds for any
-distribution, also where nearly all answers have one token and a few have thousands.
+distribution, also where nearly all answers have one token and a few have thousands. The variance is
+only estimated, and there are many comparisons, so the limit is far below what one would need.
+
+Samples of different times cannot be compared: what is usual changes. So a backend that has just
+restarted is compared with those that began with it, or when the peers' older samples have faded.
 """
 
 from collections.abc import Sequence
 from math import log
 from typing import Final
 
-from penstock.balancing.answer_lengths import Lengths
+from penstock.balancing.answer_lengths import HALF_S, AnswerLengths, Lengths
 from penstock.balancing.backend import Backend
 
 # Brief are answers of less than this part of the peers' mean. Versions of a model differ less.
 BRIEF: Final = 1 / 3
-# How improbable it must be that chance explains it. In 16 million answers it may happen once.
+# How improbable it must be that chance explains it.
 CHANCE: Final = 1e-6
 PEERS_MAX: Final = 16
+# What began within so many seconds began together. After FADED_S older samples weigh an eighth.
+TOGETHER_S: Final = 10.0
+FADED_S: Final = 3.0 * HALF_S
 # A peer with fewer samples says nothing.
 SAMPLES_MIN: Final = 4.0
 
 
-def is_brief_for(backend: Backend, peers: Sequence[Backend], client: str) -> bool:
+def is_brief_for(backend: Backend, peers: Sequence[Backend], client: str, now_s: float) -> bool:
     """Whether this client's answers end early there."""
-    at_peers = [each.lengths.of(client) for each in _some(peers)]
+    at_peers = [each.of(client) for each in _comparable(backend, peers, now_s)]
     return _is_brief(backend.lengths.of(client), at_peers)
 
 
-def is_brief_for_all(backend: Backend, peers: Sequence[Backend]) -> bool:
+def is_brief_for_all(backend: Backend, peers: Sequence[Backend], now_s: float) -> bool:
     """Whether answers end early there, also if any one client is left out."""
     lengths = backend.lengths
-    at_peers = [each.lengths for each in _some(peers)]
+    at_peers = _comparable(backend, peers, now_s)
     if not _is_brief(lengths.all, [each.all for each in at_peers]):
         return False
     clients = {client for each in (lengths, *at_peers) for client in each.clients}
@@ -45,9 +52,17 @@ def is_brief_for_all(backend: Backend, peers: Sequence[Backend]) -> bool:
     )
 
 
-def _some(peers: Sequence[Backend]) -> Sequence[Backend]:
-    """Enough of many peers, so that a large fleet costs no more."""
-    return peers[:: len(peers) // PEERS_MAX + 1]
+def _comparable(backend: Backend, peers: Sequence[Backend], now_s: float) -> list[AnswerLengths]:
+    """Peers whose samples are of the same time: enough of many, so that many cost no more."""
+    own_s = backend.lengths.began_s
+    some = [each.lengths for each in peers[:: len(peers) // PEERS_MAX + 1]]
+    return [each for each in some if _of_one_time(own_s, each.began_s, now_s)]
+
+
+def _of_one_time(own_s: float | None, peers_s: float | None, now_s: float) -> bool:
+    if own_s is None or peers_s is None:
+        return False
+    return abs(own_s - peers_s) <= TOGETHER_S or now_s - max(own_s, peers_s) >= FADED_S
 
 
 def _is_brief(own: Lengths, at_peers: Sequence[Lengths]) -> bool:

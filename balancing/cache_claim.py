@@ -38,6 +38,7 @@ class CacheClaim:
         "_held",
         "_index_held",
         "_likely_tokens",
+        "_reports",
         "_turn",
         "_waits",
         "cached_tokens",
@@ -50,6 +51,7 @@ class CacheClaim:
         self._awaits = True  # its first token
         self._filled = 0.0
         self._likely_tokens = 0  # that its answer is expected to tell
+        self._reports = 0  # of the engine, at its first token
         self._found = 0.0  # blocks that the engine had and the index had not
         self._turn = -1  # the index's turn when the blocks were put there
         blocks = ask.blocks
@@ -130,6 +132,7 @@ class CacheClaim:
             self._found = max(0, cached_tokens - expected) / BLOCK_TOKENS
         ask = self._ask
         self._cache.settle(ask.path, kind_of(ask, self._held), expected, cached_tokens)
+        self._cache.answered(self._likely_tokens)
         self._likely_tokens = 0
 
     def _begin(self) -> None:
@@ -138,6 +141,7 @@ class CacheClaim:
             ask = self._ask
             kind = kind_of(ask, self._held)
             self._likely_tokens = self._cache.begun(ask.path, kind, self.expected_tokens)
+            self._reports = self._cache.reports
 
     def end(self) -> None:
         """The request is over: its blocks wait no more."""
@@ -145,7 +149,7 @@ class CacheClaim:
             self._cache.awaited_tokens -= self.expected_tokens
         if self._likely_tokens:
             kind = kind_of(self._ask, self._held)
-            self._cache.untold(kind, self.expected_tokens, self._likely_tokens)
+            self._cache.untold(kind, self.expected_tokens, self._likely_tokens, self._reports)
             self._likely_tokens = 0
         if self._waits:
             self._wait_no_more()

@@ -25,6 +25,9 @@ class CacheShadow:
     __slots__ = (
         "_begun_tokens",
         "_found_tokens",
+        "_missing_tokens",
+        "_pending_tokens",
+        "_reports",
         "_telling",
         "_told_tokens",
         "awaited_tokens",
@@ -48,6 +51,10 @@ class CacheShadow:
         self._telling: set[str] = set()
         # Found by the engine's metrics, of requests without a first token.
         self._found_tokens = 0.0
+        # What answers under way are expected to tell, and how much of that the metrics do not show.
+        self._pending_tokens = 0
+        self._missing_tokens = 0.0
+        self._reports = 0
 
     def held(self, ask: "Ask") -> int:
         """How many of the request's leading blocks are in the cache, or will be in time."""
@@ -73,16 +80,33 @@ class CacheShadow:
         if path in self._telling:
             likely = int(expected_tokens * self.hits.of(kind))
             self._told_tokens += likely
+            self._pending_tokens += likely
             return likely
         self._await_metrics(kind, expected_tokens)
         return 0
 
-    def untold(self, kind: Kind, expected_tokens: int, likely_tokens: int) -> None:
-        """Note that an answer ended before it told: its client left. Now only the metrics do.
+    @property
+    def reports(self) -> int:
+        """How many reports of the engine's metrics were taken."""
+        return self._reports
 
-        `likely_tokens`: what it was expected to tell.
+    def answered(self, likely_tokens: int) -> None:
+        """Note that an answer told what was cached. `likely_tokens`: what it was expected to."""
+        self._pending_tokens -= likely_tokens
+
+    def untold(self, kind: Kind, expected_tokens: int, likely_tokens: int, since: int) -> None:
+        """Note that an answer ended before it told. From now on only the metrics tell.
+
+        `likely_tokens`: what it was expected to tell, `since`: the number of reports at its first
+        token. If one came since, that has counted these tokens as told, and others may have lost
+        them. They get back what the metrics showed.
         """
-        self._told_tokens -= likely_tokens
+        self._pending_tokens -= likely_tokens
+        back = float(likely_tokens)
+        if since != self._reports:
+            back = max(0.0, back - self._missing_tokens)
+            self._missing_tokens -= likely_tokens - back
+        self._told_tokens -= back
         self._await_metrics(kind, expected_tokens)
 
     def _await_metrics(self, kind: Kind, expected_tokens: int) -> None:
@@ -118,6 +142,7 @@ class CacheShadow:
             self._correct(report.prefix_hits_tokens - before.prefix_hits_tokens)
         self._begun_tokens = {}
         self._told_tokens = 0.0
+        self._reports += 1
 
     def _correct(self, found: int) -> None:
         """Compare the tokens that the metrics report as found with those that were expected.
@@ -126,7 +151,10 @@ class CacheShadow:
         or more later if the prompt is long. What is left belongs to requests that wait for their
         first token, or to others.
         """
-        pool = max(0.0, self._found_tokens + found - self._told_tokens)
+        pool = self._found_tokens + found - self._told_tokens
+        missing = self._missing_tokens + max(0.0, -pool)
+        self._missing_tokens = min(missing, float(self._pending_tokens))
+        pool = max(0.0, pool)
         if self._begun_tokens:
             pool -= self.hits.divide(self._begun_tokens, pool)
         self._found_tokens = min(pool, AWAITED_OFF * self.awaited_tokens)
@@ -139,7 +167,7 @@ class CacheShadow:
         """The engine may be another one: forget what was learnt about the old one."""
         self.forget()
         self.hits = HitCorrections()
-        self._found_tokens = self._told_tokens = 0.0
+        self._found_tokens = self._told_tokens = self._missing_tokens = 0.0
         self._begun_tokens = {}
         self._telling = set()
 

@@ -14,6 +14,8 @@ EXPLAINED_S: Final = 60.0
 # A client that gets empty answers elsewhere too charges a backend for all only if the backend's
 # engine has generated nothing for this long.
 BARE_S: Final = 1.0
+# An operator is told at most this often that a backend ends answers early.
+TOLD_S: Final = 600.0
 
 
 def add_to_run(backend: Backend, ask: Ask, now_s: float, cause: Cause, *, fatal: bool) -> None:
@@ -64,17 +66,26 @@ def charge_refusal(backend: Backend, client: str, peers: Sequence[Backend], now_
 def charge_brief(backend: Backend, client: str, peers: Sequence[Backend], now_s: float) -> bool:
     """Compare its answers with those of its peers. Charge a penalty if they end far too early.
 
-    Returns whether they do, and did not at the last comparison.
+    Returns whether to tell an operator: they do, and nobody was told lately.
     """
-    lengths = backend.lengths
-    lengths.brief_in_row += 1
-    if is_brief_for_all(backend, peers):
-        backend.penalty.charge(now_s, in_row=lengths.brief_in_row)
-    elif is_brief_for(backend, peers, client):
-        backend.penalty.charge_for(client, now_s, in_row=lengths.brief_in_row)
+    lengths, penalty = backend.lengths, backend.penalty
+    brief_for: str | None = None
+    if not is_brief_for_all(backend, peers, now_s):
+        brief_for = client
+        if not is_brief_for(backend, peers, client, now_s):
+            if lengths.brief_for in (None, client):
+                lengths.brief_in_row = 0
+            return False
+    lengths.brief_in_row = lengths.brief_in_row + 1 if brief_for == lengths.brief_for else 1
+    lengths.brief_for = brief_for
+    if brief_for is None:
+        penalty.charge(now_s, in_row=lengths.brief_in_row)
     else:
-        lengths.brief_in_row = 0
-    return lengths.brief_in_row == 1
+        penalty.charge_for(client, now_s, in_row=lengths.brief_in_row)
+    if now_s - lengths.told_s < TOLD_S:
+        return False
+    lengths.told_s = now_s
+    return True
 
 
 def charge_bare(backend: Backend, client: str, now_s: float, cause: Cause) -> None:

@@ -17,10 +17,11 @@ from penstock.balancing.least_squares import LeastSquares, Pair
 FITS: Final = 7
 # A fit votes for so long after its last sample. Then the next new client may have its place.
 VOTE_S: Final = 300.0
-# A fit of fewer samples votes only where less than three fits have more: of two or one, a single
-# client decides.
+# A fit of fewer samples votes only where no fit has more; or where less than three have, and its
+# last sample is this many times off what they say: one client may have chosen what they say.
 SAMPLES_MIN: Final = 4
 VOTERS_MIN: Final = 3
+OFF: Final = 3.0
 # Nor does a fit vote on `a` if that is a smaller part of its samples' costs (the mean square of the
 # part): a fit of short prompts says how long a step takes, and next to nothing of a token.
 PART_MIN: Final = 0.05
@@ -31,12 +32,23 @@ SHARE_MIN: Final = 1e-3
 class _Voter:
     """The fit of one client, and of those that share it."""
 
-    __slots__ = ("client", "fit", "taught_s")
+    __slots__ = ("client", "fit", "sample", "taught_s")
 
     def __init__(self, client: str, fit: LeastSquares) -> None:
         self.client = client
         self.fit = fit
+        self.sample: tuple[Pair, float] = ((0.0, 0.0), 0.0)  # the last one: measure, cost
         self.taught_s = float("-inf")
+
+    def doubts(self, a: float, b: float) -> bool:
+        """Whether its last sample is far off what these costs say."""
+        (first, second), cost = self.sample
+        expected = a * first + b * second
+        return not expected / OFF <= cost <= expected * OFF
+
+    def heard(self, now_s: float) -> bool:
+        """Whether its samples are new enough."""
+        return now_s - self.taught_s <= VOTE_S
 
 
 class FairFit:
@@ -79,15 +91,14 @@ class FairFit:
         """A client's thing with this measure was seen to cost `cost`, as in `LeastSquares`."""
         voter = self._voter_of(client, now_s)
         voter.taught_s = now_s
+        voter.sample = measure, cost - rest
         told = voter.fit.observe(measure, cost, rest)
         self.samples += 1
         self.weight = self.weight * (1.0 - (1.0 - self._fade) * told) + told
         if len(self._voters) == 1:
             self.a, self.b = voter.fit.a, voter.fit.b
             return
-        fits = [each.fit for each in self._voters if now_s - each.taught_s <= VOTE_S]
-        sure = [each for each in fits if each.samples >= SAMPLES_MIN]
-        fits = sure if len(sure) >= VOTERS_MIN else fits
+        fits = self._voting(now_s)
         self.b = _median([each.b for each in fits], self._prior[1])
         fits = [each for each in fits if each.part_a >= PART_MIN] or fits
         self.a = _median([each.a for each in fits], self._prior[0])
@@ -108,6 +119,19 @@ class FairFit:
         for voter in self._voters:
             voter.fit.forget(share)
             voter.taught_s = float("-inf")
+
+    def _voting(self, now_s: float) -> list[LeastSquares]:
+        """The fits that count now."""
+        voters = [each for each in self._voters if each.heard(now_s)]
+        sure = [each.fit for each in voters if each.fit.samples >= SAMPLES_MIN]
+        if not sure:
+            return [each.fit for each in voters]
+        if len(sure) < VOTERS_MIN:
+            a = _median([each.a for each in sure], self._prior[0])
+            b = _median([each.b for each in sure], self._prior[1])
+            new = [each for each in voters if each.fit.samples < SAMPLES_MIN]
+            sure += [each.fit for each in new if each.doubts(a, b)]
+        return sure
 
     def _voter_of(self, client: str, now_s: float) -> _Voter:
         voter = self._owned.get(client)

@@ -166,7 +166,7 @@ class Gate:
     def answered(self, lease: Lease, times: float, now_s: float) -> bool:
         """Its answer was whole, and `times` as long as is usual for its kind.
 
-        Returns whether this shows, for the first time, that its backend ends answers early.
+        Returns whether to tell an operator that its backend ends answers early.
         """
         if lease.reason is not Reason.COST:
             return False
@@ -180,7 +180,7 @@ class Gate:
                 return False
         lengths = backend.lengths
         lengths.add(ask.client, times, now_s)
-        if not lengths.is_due():
+        if not lengths.is_due(ask.client):
             return False
         peers = peers or self._peers(backend, ask.model)
         return charge_brief(backend, ask.client, peers, now_s)

@@ -29,8 +29,8 @@ def refuses_alone(backend: Backend, peers: Sequence[Backend], client: str, now_s
 def refuses_all(backend: Backend, peers: Sequence[Backend], now_s: float) -> int:
     """By how many refusals of several clients it exceeds its peers. 0: not.
 
-    Left out are the client with the largest excess, and those that are refused everywhere: they
-    would hide what the others meet here, or look like them.
+    Left out are the client with the largest excess, which would look like several, and those that
+    are refused everywhere, which would hide what the others meet here.
     """
     refusals = backend.refusals
     clients = refusals.clients(now_s)

@@ -67,6 +67,7 @@ class Exchange(AttemptOwner):
         "_ended",
         "_error",
         "_failover",
+        "_holder",
         "_lease",
         "_phase",
         "_plane",
@@ -79,6 +80,7 @@ class Exchange(AttemptOwner):
         self._plane = plane
         self._clock = clock
         self._asker = asker
+        self._holder = asker.holder  # who is charged for it
         self.request = request
         self._failover = Failover(plane, request)
         self._attempt: Attempt | None = None
@@ -94,7 +96,7 @@ class Exchange(AttemptOwner):
     def begin(self) -> None:
         """Read what the request wants and send it."""
         self._clock.call(self._tick)
-        self._plane.running.begin(self._asker.holder)
+        self._plane.running.begin(self._holder, self._plane.now())
         self.step(self._begin)
 
     def cancel(self) -> None:
@@ -171,7 +173,7 @@ class Exchange(AttemptOwner):
     # The steps ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        holder, rota = self._asker.holder, self._plane.rota
+        holder, rota = self._holder, self._plane.rota
         told = None
         if rota.spares(holder, len(self.request.body)):
             told = self._glance()
@@ -352,7 +354,7 @@ class Exchange(AttemptOwner):
                 self._fail(error)
             ended(self._plane, request, lease, self._relay, self._error)
         finally:
-            self._plane.running.end(self._asker.holder)
+            self._plane.running.end(self._holder)
             self._attempt = None  # a reference cycle: only the collector would free it
             request.body = b""  # the rota may still hold this exchange
             self._asker.answered(request.answer)

@@ -48,7 +48,10 @@ class HeadReads:
     def wait(
         self, reader: HeadReader, name: str, transport: asyncio.Transport, size_bytes: int
     ) -> None:
-        """Read it when its turn comes. `name`: its party. `size_bytes`: what it holds meanwhile."""
+        """Read it when its turn comes: that of `name`, a tenant, an address, or all without a key.
+
+        `size_bytes`: what it holds meanwhile.
+        """
         self._waiting.add(reader, name, size_bytes)
         transport.pause_reading()
         self._rota.add(name, reader.read_later)

@@ -53,7 +53,7 @@ class ClientConnection(EndingConnection):
         self._body_limit_bytes = 0  # as configured when the request's head came
         self._clock = Deadline(plane.loop, nothing, plane.now)  # one for all its exchanges
         self._line_skipped = False
-        self._early = False  # a request that came early waits in the buffer
+        self._early = False  # the buffer waits for its turn: it came early, or too much came
         self._flooded = False  # more came early than is kept
         self._lingered_bytes = 0
         self._searched_bytes = 0  # of the present head, without finding its end
@@ -200,7 +200,7 @@ class ClientConnection(EndingConnection):
         data, searched = self._buffer, self._searched_bytes
         limit_bytes = self._plane.limits.head_bytes
         end = data.find(b"\r\n\r\n", max(0, searched - 3), limit_bytes + 4)
-        self._plane.head_reads.count((end if end >= 0 else len(data)) - searched)
+        self._plane.head_reads.count(max(0, (end if end >= 0 else len(data)) - searched))
         if end < 0:
             error: PenstockError | None = unfit_beginning(data, limit_bytes, searched)
             self._searched_bytes = len(data)
@@ -229,12 +229,16 @@ class ClientConnection(EndingConnection):
         if self._endpoint is None:
             self._answer_here(head)
             return
+        error = take_head(self._plane, head, self) if head.size_bytes else None
+        if error is not None:
+            self._refuse(error)
+            return
         self.proven = True
         self._accepted_s = self._plane.now()
         if head.length == 0:
             self._request_complete(b"")
             return
-        self._body_limit_bytes = self._plane.body_bytes_max
+        self._body_limit_bytes = self._plane.body_bytes_max + head.size_bytes  # counted with it
         if head.length is not None and len(self._buffer) >= head.length:  # all of it is here
             body = self._buffer[: head.length]
             self._buffer = self._buffer[head.length :]
@@ -282,10 +286,6 @@ class ClientConnection(EndingConnection):
     def _request_complete(self, body: bytes) -> None:
         head = self._head
         assert head is not None
-        error = take_head(self._plane, head, self) if head.size_bytes else None
-        if error is not None:
-            self._refuse(error)
-            return
         self._deadline.clear()
         self._phase = Phase.ANSWER
         answer = answer_to(self._plane, self._transport, head)

@@ -16,6 +16,7 @@ from penstock.proxy.wire.heads import RequestHead
 
 # An int of 64 bits and its place in a tuple.
 HASH_BYTES: Final = 40
+KEPT_BYTES_MIN: Final = 8_192
 
 
 class Request:
@@ -80,8 +81,12 @@ class Request:
 
     @property
     def kept_bytes(self) -> int:
-        """What it holds without its body: a long head, and the hashes of its prompt."""
-        return self.head.size_bytes + HASH_BYTES * len(self.ask.blocks)
+        """What it holds without its body: a long head, and the hashes of a long prompt.
+
+        Less than the least that counts is 0: whoever holds nothing may send a larger body.
+        """
+        kept_bytes = self.head.size_bytes + HASH_BYTES * len(self.ask.blocks)
+        return kept_bytes if kept_bytes >= KEPT_BYTES_MIN else 0
 
     @property
     def anywhere(self) -> bool:

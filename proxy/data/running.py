@@ -1,38 +1,53 @@
 """How many requests each holder has under way: who makes the loop late, and who does not.
 
-While the loop is late, new requests are refused. The requests of a few may be the cause, so a
-holder with far fewer than most is still served.
+While the loop is late, new requests are refused. The requests of a few holders may be the cause. So
+a holder with less than half of an even share is still served. Requests that began a moment ago
+count, too: a flood of requests that end at once makes the loop as late.
 """
 
 from typing import Final
 
 # A holder is spared if it has less than this part of an even share.
 SPARED: Final = 0.5
+# A request counts once more for as long as this after its beginning, up to twice as long.
+LATELY_S: Final = 1.0
 
 
 class Running:
-    """The requests under way, by tenant or address."""
+    """The requests under way and those begun lately, by tenant or address."""
 
-    __slots__ = ("_by_holder", "_total")
+    __slots__ = ("_before", "_lately", "_running", "_since_s", "_totals")
 
     def __init__(self) -> None:
-        self._by_holder: dict[str, int] = {}
-        self._total = 0
+        self._running: dict[str, int] = {}
+        self._lately: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+        self._totals = [0, 0, 0]  # of these tables
+        self._since_s = 0.0
 
-    def begin(self, holder: str) -> None:
-        self._total += 1
-        self._by_holder[holder] = self._by_holder.get(holder, 0) + 1
+    def begin(self, holder: str, now_s: float) -> None:
+        if now_s - self._since_s >= LATELY_S:
+            recent = now_s - self._since_s < 2 * LATELY_S
+            self._before = self._lately if recent else {}
+            self._totals = [self._totals[0], 0, self._totals[1] if recent else 0]
+            self._lately = {}
+            self._since_s = now_s
+        self._running[holder] = self._running.get(holder, 0) + 1
+        self._lately[holder] = self._lately.get(holder, 0) + 1
+        self._totals[0] += 1
+        self._totals[1] += 1
 
     def end(self, holder: str) -> None:
-        self._total -= 1
-        left = self._by_holder[holder] - 1
+        self._totals[0] -= 1
+        left = self._running[holder] - 1
         if left:
-            self._by_holder[holder] = left
+            self._running[holder] = left
         else:
-            del self._by_holder[holder]
+            del self._running[holder]
 
     def spares(self, holder: str) -> bool:
         """Whether it has so few that others must be the cause."""
-        own = self._by_holder.get(holder, 0)
-        holders = len(self._by_holder) + (holder not in self._by_holder)
-        return holders > 1 and (own + 1) * holders < SPARED * (self._total + 1)
+        tables = (self._running, self._lately, self._before)
+        own = sum([table.get(holder, 0) for table in tables])
+        holders = max([len(table) + (holder not in table) for table in tables])
+        return holders > 1 and (own + 1) * holders < SPARED * (sum(self._totals) + 1)

@@ -4,7 +4,8 @@ import asyncio
 
 
 class TurnBudget:
-    """The work that is `left` for this turn. It may be overdrawn. The next turn begins anew."""
+    """The work that is `left` for this turn. It may be overdrawn. The next turn begins anew, or the
+    next after more than `unwatched` was spent."""
 
     __slots__ = ("_called", "_loop", "_most", "_watched", "left")
 

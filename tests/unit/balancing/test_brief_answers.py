@@ -141,6 +141,32 @@ def test_short_answers_to_a_prompt_that_one_cache_holds_accuse_nobody() -> None:
     assert not +played.found
 
 
+@pytest.mark.parametrize("kind", [plain, of_five])
+def test_a_restart_while_the_work_changes_accuses_nobody(kind: Callable[[int], Kind]) -> None:
+    """Only its samples begin anew. Those of its peers are of another time."""
+    played = Played()
+    played.run(2_000, kind, lambda ask, backend: 1_000)
+    played.backends[3].restarted()
+    played.run(6_000, kind, lambda ask, backend: 20)
+    assert not +played.found
+
+
+def test_what_one_client_meets_is_told_once() -> None:
+    played, rng = Played(), Random(7)
+    told = 0
+    for number in range(6_000):
+        backend = rng.choice(played.backends)
+        client = f"client-{rng.randrange(5)}"
+        times = 0.01 if client == "client-1" and backend.name == WRONG else 1.0
+        lease = Lease(backend, Ask("/", client=client), 0.05 * number)
+        told += played.gate.answered(lease, times, 0.05 * number)
+        lease.complete(0.05 * number)
+    assert told == 1
+    wrong = played.backends[3]
+    assert wrong.penalty.read(300.0, "client-1") > 0.0
+    assert wrong.penalty.read(300.0, "client-2") == 0.0
+
+
 def test_one_client_decides_for_itself_alone() -> None:
     """Its own answers are short only at one backend, however it does that."""
     played = Played()
@@ -154,8 +180,8 @@ def test_one_client_decides_for_itself_alone() -> None:
     played.run(2_000, kind, tokens)
     wrong = played.backends[3]
     wrong.penalty.forgive()
-    assert is_brief_for(wrong, played.backends[:3], "client")
-    assert not is_brief_for_all(wrong, played.backends[:3])
+    assert is_brief_for(wrong, played.backends[:3], "client", played.now_s)
+    assert not is_brief_for_all(wrong, played.backends[:3], played.now_s)
     assert played.run(600, lambda number: ("other", "m", ()), tokens)[WRONG] > 600 / 6
 
 
@@ -184,7 +210,9 @@ def test_peers_are_looked_at_once_in_many_answers() -> None:
     due = []
     for _ in range(2 * COMPARED_EACH):
         lengths.add("client", 1.0, 0.0)
-        due.append(lengths.is_due())
+        due.append(lengths.is_due("client"))
     assert sum(due) == 2
     lengths.brief_in_row = 1
-    assert lengths.is_due()
+    assert lengths.is_due("client")
+    lengths.brief_for = "client"
+    assert not lengths.is_due("another")

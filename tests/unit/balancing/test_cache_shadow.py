@@ -54,7 +54,8 @@ def test_what_waits_for_a_report_is_bounded_where_none_comes() -> None:
     assert len(backend.cache._begun_tokens) == KINDS_MAX
 
 
-def test_a_client_that_leaves_before_its_answer_tells_takes_no_hits_of_others() -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_client_that_leaves_before_its_answer_tells_takes_no_hits_of_others(late: bool) -> None:
     """Its prompt is expected to be found, and the engine has it not. All of a chat's are found."""
     backend = Backend("a", "")
     hits = 0
@@ -65,8 +66,28 @@ def test_a_client_that_leaves_before_its_answer_tells_takes_no_hits_of_others() 
         answered(backend, CHAT, 16_000, None)
         lease = Lease(backend, GROWING, 0.0)
         lease.first_token(1.0)
-        lease.end(1.1)
         hits += 15_999
+        if late:
+            backend.take(report(2.0 * number - 1.0, hits))
+        lease.end(1.1)
         backend.take(report(2.0 * number, hits))
     assert backend.cache.cached_tokens(CHAT) > 6_000  # the metrics do not say whose hits they are
     assert backend.cache.cached_tokens(GROWING) < 12_000
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_is_never_found_is_not_believed_of_a_client_that_leaves(late: bool) -> None:
+    """At once, or after the next report of the metrics."""
+    backend = Backend("a", "")
+    backend.take(report(0.0, 0))
+    answered(backend, GROWING, 16_000, 15_999)
+    backend.take(report(1.0, 15_999))
+    for number in range(1, 100):
+        lease = Lease(backend, GROWING, 0.0)
+        lease.first_token(1.0)
+        if late:
+            backend.take(report(2.0 * number, 15_999))
+        lease.end(1.1)
+        backend.take(report(2.0 * number + 1.0, 15_999))
+    assert backend.cache.cached_tokens(GROWING) < 4_000
+    assert backend.cache._pending_tokens == 0

@@ -63,6 +63,13 @@ def test_one_busy_client_does_not_decide_because_the_others_are_new() -> None:
     assert speed.work_per_s == pytest.approx(15_000.0, rel=0.3)
 
 
+def test_nor_do_a_few_requests_of_new_ones_wipe_out_what_a_busy_one_taught() -> None:
+    speed = PrefillSpeed()
+    taught(speed, "a", 40, 2_000.0, 0.0)
+    taught(speed, "bc", 2, 2_000.0, 40.0)
+    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.1)
+
+
 @pytest.mark.parametrize("clients", [1, 7, 200])
 def test_honest_clients_teach_the_speed_however_many_they_are(clients: int) -> None:
     speed, rng = PrefillSpeed(), Random(1)

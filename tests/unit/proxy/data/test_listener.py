@@ -204,7 +204,9 @@ async def test_the_body_after_a_long_head_is_counted_as_one() -> None:
     )
     assert it.long_heads.held_bytes == 60_000
     sender.connection.data_received(b"\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc")
-    assert (it.long_heads.held_bytes, it.bodies.held_bytes) == (0, 3)
+    head = sender.connection._head
+    assert head is not None
+    assert (it.long_heads.held_bytes, it.bodies.held_bytes) == (0, head.size_bytes + 3)
     sender.connection.connection_lost(None)
     assert it.bodies.held_bytes == 0
 
@@ -239,6 +241,25 @@ async def test_whose_waiting_bytes_find_no_room_is_told_when_to_retry(sent: byte
 
 
 UNKNOWN = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+async def test_nor_are_more_ends_of_heads_read_in_a_turn(cut: int) -> None:
+    it = plane()
+    wires = [Wire("192.0.2.1") for _ in range(2 * HEADS_MAX)]
+    connections = [ClientConnection(it) for _ in wires]
+    for connection, wire in zip(connections, wires, strict=True):
+        connection.connection_made(wire)
+        connection.data_received(UNKNOWN[:-cut])
+        await turns(it)
+    await asyncio.sleep(0)
+    for connection in connections:
+        connection.data_received(UNKNOWN[-cut:])
+    assert answers(*wires) <= HEADS_MAX
+    await turns(it)
+    assert answers(*wires) == len(wires)
+    for connection in connections:
+        connection.connection_lost(None)
 
 
 async def test_of_many_heads_in_a_turn_some_wait_and_are_not_read_meanwhile() -> None:
