@@ -4,8 +4,9 @@ One sample is one whole answer: its tokens as a share of the mean of its class (
 that short classes and long ones may be mixed. `brief_answers` compares backends by these.
 """
 
-from collections.abc import Iterable
 from typing import Final
+
+import xxhash
 
 # Older answers count half after so long, and half again. A backend that was mended is soon known.
 HALF_S: Final = 120.0
@@ -14,6 +15,8 @@ NAMES_MAX: Final = 8
 REST: Final = ""
 # Comparing takes a look at every peer.
 COMPARED_EACH: Final = 16
+# One client is in one of these, and two are in no more than two: less than half.
+GROUPS: Final = 5
 
 
 class Lengths:
@@ -45,19 +48,19 @@ class AnswerLengths:
     """The samples of one backend."""
 
     __slots__ = (
-        "_all",
         "_by_client",
         "_halved_s",
         "_since",
         "began_s",
         "brief_for",
         "brief_in_row",
+        "groups",
         "told_s",
     )
 
     def __init__(self) -> None:
-        self._all = Lengths()
         self._by_client: dict[str, Lengths] = {}
+        self.groups = [Lengths() for _ in range(GROUPS)]  # of all clients, by their hash
         self._halved_s = 0.0
         self._since = 0  # samples since the last comparison
         self.began_s: float | None = None  # the first sample
@@ -76,7 +79,7 @@ class AnswerLengths:
             named = client if len(self._by_client) < NAMES_MAX else REST
             mine = self._by_client.setdefault(named, Lengths())
         mine.note(share)
-        self._all.note(share)
+        self.groups[xxhash.xxh3_64_intdigest(client.encode()) % GROUPS].note(share)
         self._since += 1
 
     def is_due(self, client: str) -> bool:
@@ -94,25 +97,8 @@ class AnswerLengths:
         """The samples of this client, none if it shares them with others."""
         return self._by_client.get(client, Lengths())
 
-    @property
-    def all(self) -> Lengths:
-        """The samples of all clients."""
-        return self._all
-
-    @property
-    def clients(self) -> Iterable[str]:
-        """The clients with samples of their own, and the name that the rest shares."""
-        return self._by_client
-
-    def without(self, client: str) -> Lengths:
-        """The samples of all clients but this one."""
-        others = Lengths()
-        others.add(self._all)
-        others.add(self.of(client), -1.0)
-        return others
-
     def _halve(self, now_s: float) -> None:
-        for each in (self._all, *self._by_client.values()):
+        for each in (*self.groups, *self._by_client.values()):
             each.add(each, -0.5)
         self._by_client = {c: each for c, each in self._by_client.items() if each.samples >= 1.0}
         self._halved_s = now_s

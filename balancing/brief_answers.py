@@ -29,7 +29,7 @@ PEERS_MAX: Final = 16
 # What began within so many seconds began together. After FADED_S older samples weigh an eighth.
 TOGETHER_S: Final = 10.0
 FADED_S: Final = 3.0 * HALF_S
-# A peer with fewer samples says nothing.
+# Fewer samples say nothing.
 SAMPLES_MIN: Final = 4.0
 
 
@@ -40,16 +40,17 @@ def is_brief_for(backend: Backend, peers: Sequence[Backend], client: str, now_s:
 
 
 def is_brief_for_all(backend: Backend, peers: Sequence[Backend], now_s: float) -> bool:
-    """Whether answers end early there, also if any one client is left out."""
-    lengths = backend.lengths
+    """Whether answers end early there for two groups of clients, and for more than half of them.
+
+    Each group has one vote, so that no client decides by sending much.
+    """
     at_peers = _comparable(backend, peers, now_s)
-    if not _is_brief(lengths.all, [each.all for each in at_peers]):
-        return False
-    clients = {client for each in (lengths, *at_peers) for client in each.clients}
-    return all(
-        _is_brief(lengths.without(client), [each.without(client) for each in at_peers])
-        for client in clients
-    )
+    votes = [
+        _is_brief(own, [each.groups[group] for each in at_peers])
+        for group, own in enumerate(backend.lengths.groups)
+        if own.samples >= SAMPLES_MIN
+    ]
+    return sum(votes) > max(1, len(votes) / 2)
 
 
 def _comparable(backend: Backend, peers: Sequence[Backend], now_s: float) -> list[AnswerLengths]:

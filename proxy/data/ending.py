@@ -156,6 +156,7 @@ class EndingConnection(asyncio.Protocol):
                 if self._exchange is not None:
                     self._exchange.give_up(error)
             self._write_paused = False  # it is not the client that leaves
+            self._buffer = b""
             self._abort()
 
     def break_off(self) -> None:

@@ -9,6 +9,7 @@ waits is not read, so the loop finds nothing there.
 import asyncio
 from typing import Final, Protocol
 
+from penstock.proxy.data.long_heads import LONG_BYTES
 from penstock.proxy.wire.rota import Rota
 from penstock.proxy.wire.turn_budget import TurnBudget
 from penstock.proxy.wire.waiting import Reader, Waiting
@@ -52,7 +53,8 @@ class HeadReads:
 
         `size_bytes`: what it holds meanwhile.
         """
-        self._waiting.add(reader, name, size_bytes)
+        if size_bytes > LONG_BYTES:  # shorter ones are not counted while they come, either
+            self._waiting.add(reader, name, size_bytes)
         transport.pause_reading()
         self._rota.add(name, reader.read_later)
 

@@ -200,7 +200,7 @@ class ClientConnection(EndingConnection):
         data, searched = self._buffer, self._searched_bytes
         limit_bytes = self._plane.limits.head_bytes
         end = data.find(b"\r\n\r\n", max(0, searched - 3), limit_bytes + 4)
-        self._plane.head_reads.count(max(0, (end if end >= 0 else len(data)) - searched))
+        self._plane.head_reads.count(end if end >= 0 else len(data) - searched)
         if end < 0:
             error: PenstockError | None = unfit_beginning(data, limit_bytes, searched)
             self._searched_bytes = len(data)

@@ -13,6 +13,8 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.wire.tls import TlsConnection
 
 BACKLOG: Final = 4_096
+# Where the loop accepts one connection so soon after the other, its turns are short.
+LONG_TURN_S: Final = 0.005
 # How many may be accepted and not known to their protocols yet, which takes some turns.
 ACCEPTED_MAX: Final = 64
 # The same when no seats are left. They are refused, and their descriptors are in nobody's count.
@@ -26,6 +28,7 @@ class Port:
         self._plane = plane
         self._server: asyncio.Server | None = None
         self._listening: socket.socket | None = None
+        self._accepted_s = 0.0  # when the loop accepted one
         self._accepted: set[asyncio.Task[object]] = set()  # and not known to their protocols yet
 
     async def open(self, sock: socket.socket) -> None:
@@ -51,7 +54,8 @@ class Port:
 
     def _accept_others(self) -> None:
         plane, listening = self._plane, self._listening
-        if listening is None:
+        before_s, self._accepted_s = self._accepted_s, plane.now()
+        if listening is None or self._accepted_s - before_s < LONG_TURN_S:
             return
         seats = plane.clients.seats - len(plane.clients)
         most = min(ACCEPTED_MAX, max(SEATLESS_MAX, seats))

@@ -214,7 +214,9 @@ def unfit_beginning(part: bytes, limit_bytes: int, fit_bytes: int = 0) -> Client
         return HeadersTooLarge()
     if part and part != b"\r" and not part[:1].isalpha():  # TLS, for example
         return MalformedHttp("Use HTTP/1.1 without TLS on this port.")
-    begin = fit_bytes - 1 if part[fit_bytes - 1 : fit_bytes] == b"\r" else fit_bytes
+    begin = fit_bytes
+    if fit_bytes and part[fit_bytes - 1 : fit_bytes] == b"\r":  # half of a pair
+        begin -= 1
     if bare_line_end(part[begin:]):  # its end might never come
         return MalformedHttp("Lines must end in CR LF.")
     return None

@@ -18,7 +18,7 @@ BACKENDS = 4
 @pytest.mark.parametrize("clients", [1, 20])
 def test_it_does_not_get_most_requests(clients: int) -> None:
     rng = Random(1)
-    arrivals = fitting(uniform(600.0, rng), GPU)
+    arrivals = fitting(uniform(1_800.0, rng), GPU)
     faster = speedup(arrivals, GPU, BACKENDS, 0.6)
     experiment = Experiment(
         maker("token_cost"),
@@ -34,6 +34,4 @@ def test_it_does_not_get_most_requests(clients: int) -> None:
             for each in arrivals
         ]
     )
-    assert experiment.known[-1].requests_total < 0.2 * len(
-        arrivals
-    )  # without a look at lengths 0.4
+    assert experiment.known[-1].requests_total < 0.2 * len(arrivals)  # otherwise 0.38

@@ -116,6 +116,23 @@ def test_equal_backends_do_not_accuse_each_other(share: float) -> None:
     assert not +played.found
 
 
+def test_who_has_short_answers_everywhere_hides_nothing() -> None:
+    """Half of all requests are one client's, and ask for one token."""
+    played, rng = Played(), Random(7)
+
+    def kind(number: int) -> Kind:
+        return ("classifier" if number % 2 else f"client-{rng.randrange(4)}"), "m", ()
+
+    def tokens(ask: Ask, backend: Backend) -> int:
+        return 1 if ask.client == "classifier" or backend.name == WRONG else 150
+
+    played.run(2_000, kind, tokens)
+    assert set(+played.found) == {WRONG}
+    wrong = played.backends[3]
+    wrong.penalty.forgive()
+    assert is_brief_for_all(wrong, played.backends[:3], played.now_s)
+
+
 def test_a_model_with_short_answers_that_few_serve_accuses_nobody() -> None:
     played = Played()
     for backend in played.backends[:3]:
@@ -127,6 +144,20 @@ def test_a_model_with_short_answers_that_few_serve_accuses_nobody() -> None:
         lambda ask, backend: 2 if ask.model == "adapter" else 150,
     )
     assert not +played.found
+
+
+def test_shares_of_one_model_are_not_those_of_another() -> None:
+    """Two clients of an adapter send little at first, then ever more: at the two that serve it."""
+    played, rng = Played(), Random(7)
+    for number in range(8_000):
+        now_s = 0.05 * number
+        backend = rng.choice(played.backends)
+        client, times = f"client-{rng.randrange(4)}", 1.0
+        if number % 2 and backend.name in ("b0", "b1"):
+            client, times = f"attacker-{rng.randrange(2)}", 5.0
+        lease = Lease(backend, Ask("/", client=client), now_s)
+        assert not played.gate.answered(lease, times, now_s)
+        lease.complete(now_s)
 
 
 def test_short_answers_to_a_prompt_that_one_cache_holds_accuse_nobody() -> None:
@@ -199,10 +230,9 @@ def test_samples_fade_and_few_clients_are_known_by_name() -> None:
     assert lengths.of("client-0").samples == 1.0
     assert lengths.of(f"client-{NAMES_MAX}").samples == 0.0
     assert lengths.of(REST).samples == 3 * NAMES_MAX
-    assert lengths.without("client-0").samples == 4 * NAMES_MAX - 1
     lengths.add("client-0", 1.0, HALF_S + 1.0)
     assert lengths.of("client-0").samples == 1.0
-    assert lengths.all.samples == 2 * NAMES_MAX + 1
+    assert lengths.of(REST).samples == 1.5 * NAMES_MAX
 
 
 def test_peers_are_looked_at_once_in_many_answers() -> None:
