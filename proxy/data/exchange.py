@@ -96,7 +96,7 @@ class Exchange(AttemptOwner):
     def begin(self) -> None:
         """Read what the request wants and send it."""
         self._clock.call(self._tick)
-        self._plane.running.begin(self._holder, self._plane.now())
+        self._plane.running.begin(self._holder, self.request.record.received_s)
         self.step(self._begin)
 
     def cancel(self) -> None:

@@ -16,29 +16,24 @@ LATELY_S: Final = 1.0
 class Running:
     """The requests under way and those begun lately, by tenant or address."""
 
-    __slots__ = ("_before", "_lately", "_running", "_since_s", "_totals")
+    __slots__ = ("_before", "_lately", "_running", "_since_s")
 
     def __init__(self) -> None:
         self._running: dict[str, int] = {}
         self._lately: dict[str, int] = {}
         self._before: dict[str, int] = {}
-        self._totals = [0, 0, 0]  # of these tables
         self._since_s = 0.0
 
     def begin(self, holder: str, now_s: float) -> None:
         if now_s - self._since_s >= LATELY_S:
             recent = now_s - self._since_s < 2 * LATELY_S
             self._before = self._lately if recent else {}
-            self._totals = [self._totals[0], 0, self._totals[1] if recent else 0]
             self._lately = {}
             self._since_s = now_s
         self._running[holder] = self._running.get(holder, 0) + 1
         self._lately[holder] = self._lately.get(holder, 0) + 1
-        self._totals[0] += 1
-        self._totals[1] += 1
 
     def end(self, holder: str) -> None:
-        self._totals[0] -= 1
         left = self._running[holder] - 1
         if left:
             self._running[holder] = left
@@ -49,5 +44,6 @@ class Running:
         """Whether it has so few that others must be the cause."""
         tables = (self._running, self._lately, self._before)
         own = sum([table.get(holder, 0) for table in tables])
+        total = sum([sum(table.values()) for table in tables])
         holders = max([len(table) + (holder not in table) for table in tables])
-        return holders > 1 and (own + 1) * holders < SPARED * (sum(self._totals) + 1)
+        return holders > 1 and (own + 1) * holders < SPARED * (total + 1)
