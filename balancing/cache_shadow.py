@@ -27,12 +27,12 @@ class CacheShadow:
         "_found_tokens",
         "_missing_tokens",
         "_pending_tokens",
-        "_reports",
         "_telling",
         "_told_tokens",
         "awaited_tokens",
         "hits",
         "index",
+        "reports",
         "unconfirmed",
         "waiting",
     )
@@ -54,7 +54,7 @@ class CacheShadow:
         # What answers under way are expected to tell, and how much of that the metrics do not show.
         self._pending_tokens = 0
         self._missing_tokens = 0.0
-        self._reports = 0
+        self.reports = 0  # of the engine's metrics, so far
 
     def held(self, ask: "Ask") -> int:
         """How many of the request's leading blocks are in the cache, or will be in time."""
@@ -85,11 +85,6 @@ class CacheShadow:
         self._await_metrics(kind, expected_tokens)
         return 0
 
-    @property
-    def reports(self) -> int:
-        """How many reports of the engine's metrics were taken."""
-        return self._reports
-
     def answered(self, likely_tokens: int) -> None:
         """Note that an answer told what was cached. `likely_tokens`: what it was expected to."""
         self._pending_tokens -= likely_tokens
@@ -103,7 +98,7 @@ class CacheShadow:
         """
         self._pending_tokens -= likely_tokens
         back = float(likely_tokens)
-        if since != self._reports:
+        if since != self.reports:
             back = max(0.0, back - self._missing_tokens)
             self._missing_tokens -= likely_tokens - back
         self._told_tokens -= back
@@ -142,7 +137,7 @@ class CacheShadow:
             self._correct(report.prefix_hits_tokens - before.prefix_hits_tokens)
         self._begun_tokens = {}
         self._told_tokens = 0.0
-        self._reports += 1
+        self.reports += 1
 
     def _correct(self, found: int) -> None:
         """Compare the tokens that the metrics report as found with those that were expected.

@@ -9,7 +9,7 @@ from typing import Final
 
 # A holder is spared if it has less than this part of an even share.
 SPARED: Final = 0.5
-# A request counts once more for as long as this after its beginning, up to twice as long.
+# After its beginning a request counts once more, for one to two of these times.
 LATELY_S: Final = 1.0
 
 

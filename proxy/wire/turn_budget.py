@@ -4,14 +4,14 @@ import asyncio
 
 
 class TurnBudget:
-    """The work that is `left` for this turn. It may be overdrawn. The next turn begins anew, or the
-    next after more than `unwatched` was spent."""
+    """The work that is `left`. It may be overdrawn. It is renewed in the turn after more than
+    `unwatched` was spent."""
 
     __slots__ = ("_called", "_loop", "_most", "_watched", "left")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int, unwatched: int = 0) -> None:
-        """`unwatched`: so much may be spent over several turns before the budget is renewed. That
-        saves a call of the loop in most turns."""
+        """`unwatched`: with 0 each turn begins anew. With more, most turns are spared a call of the
+        loop."""
         self._loop = loop
         self._most = most
         self._watched = most - unwatched

@@ -1,7 +1,6 @@
 """The bodies that are explained: as large as requests may be, and counted with their bodies."""
 
 import asyncio
-from random import Random
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,13 +10,9 @@ from aiohttp.streams import StreamReader
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
 
-from penstock.conf.settings import Settings
 from penstock.proxy.admin.explanation import Explanation
-from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.memory import Memory
-from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.telemetry.metrics import Metrics
-from penstock.proxy.wire.host import Names
+from tests.unit.proxy.data.test_waiting_bodies import plane
 
 MIB = 2**20
 BODY = b'{"prompt": "x"}'
@@ -28,22 +23,8 @@ class Play:
     """A port that explains, and a data plane whose bodies have `room_bytes` together."""
 
     def __init__(self, room_bytes: int, memory: Memory | None = None) -> None:
-        settings = Settings.model_validate(
-            {
-                "pools": [{"name": "p", "backends": [{"name": "b", "url": "http://10.0.0.1:1"}]}],
-                "limits": {"body_bytes": min(32 * MIB, room_bytes), "bodies_bytes": room_bytes},
-                "log": {"access": False},
-            }
-        )
-        loop = asyncio.get_running_loop()
-        self.plane = DataPlane(
-            configure(draft(settings, {}, None), loop, Names()),
-            loop=loop,
-            rng=Random(1),
-            metrics=Metrics(["p"]),
-            now=lambda: 1_000.0,
-            memory=memory,
-        )
+        limits = {"body_bytes": min(32 * MIB, room_bytes), "bodies_bytes": room_bytes}
+        self.plane = plane(lambda: 1_000.0, memory, limits=limits)
         self.explanation = Explanation(self.plane)
 
     def asks(self, length: int | None = None) -> tuple[StreamReader, asyncio.Task[Response]]:

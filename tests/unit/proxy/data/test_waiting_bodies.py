@@ -1,7 +1,9 @@
 """A large body that waits until it is read: for how many turns, and for how long."""
 
 import asyncio
+from collections.abc import Callable
 from random import Random
+from time import monotonic
 from typing import Any
 
 import orjson
@@ -11,6 +13,7 @@ from penstock.balancing.outline import LARGE_BYTES
 from penstock.conf.settings import Settings
 from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.listener import ClientConnection
+from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.wire.host import Names
@@ -55,14 +58,23 @@ class Sender:
         self.connection.data_received(b"\r\n".join(lines) + body)
 
 
-def plane() -> DataPlane:
+def plane(
+    now: Callable[[], float] = monotonic, memory: Memory | None = None, **settings: Any
+) -> DataPlane:
+    """The data plane before one backend, which nobody dials. `settings`: more sections."""
     loop = asyncio.get_running_loop()
     backend = {"name": "b", "url": "http://10.0.0.1:1"}
-    settings = Settings.model_validate(
-        {"pools": [{"name": "p", "backends": [backend]}], "log": {"access": False}}
+    asked = Settings.model_validate(
+        {"pools": [{"name": "p", "backends": [backend]}], "log": {"access": False}, **settings}
     )
-    configuration = configure(draft(settings, {}, None), loop, Names())
-    return DataPlane(configuration, loop=loop, rng=Random(1), metrics=Metrics(["p"]))
+    return DataPlane(
+        configure(draft(asked, {}, None), loop, Names()),
+        loop=loop,
+        rng=Random(1),
+        metrics=Metrics(["p"]),
+        now=now,
+        memory=memory,
+    )
 
 
 async def test_a_body_waits_for_a_few_turns_however_many_there_are() -> None:

@@ -1,21 +1,16 @@
 """Memory is short: strangers' connections are closed before a request with a key is refused."""
 
 import asyncio
-from random import Random
 
 import pytest
 
-from penstock.conf.settings import Settings
 from penstock.proxy.data.clients import STRANGER_BYTES
-from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.kept import HELD_S
 from penstock.proxy.data.listener import ClientConnection
-from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.room import GRACE_S
 from penstock.proxy.process.pressure import Pressure
-from penstock.proxy.telemetry.metrics import Metrics
-from penstock.proxy.wire.host import Names
 from tests.unit.proxy.data.test_listener import Wire
+from tests.unit.proxy.data.test_waiting_bodies import plane
 
 LIMIT_BYTES = 100_000_000
 BASE_BYTES = 40_000_000
@@ -32,25 +27,14 @@ class Process:
     """A process whose memory is held by its clients' connections."""
 
     def __init__(self) -> None:
-        settings = Settings.model_validate(
-            {
-                "pools": [{"name": "p", "backends": [{"name": "b", "url": "http://10.0.0.1:1"}]}],
-                "tenants": [
-                    {"name": "t", "keys": [{"key": KEY}]},
-                    {"name": "other", "keys": [{"key": OTHER_KEY}]},
-                ],
-                "limits": {"memory_bytes": LIMIT_BYTES},
-                "log": {"access": False},
-            }
-        )
         self.now_s = 1_000.0
-        loop = asyncio.get_running_loop()
-        self.plane = DataPlane(
-            configure(draft(settings, {}, None), loop, Names()),
-            loop=loop,
-            rng=Random(1),
-            metrics=Metrics(["p"]),
-            now=lambda: self.now_s,
+        self.plane = plane(
+            lambda: self.now_s,
+            limits={"memory_bytes": LIMIT_BYTES},
+            tenants=[
+                {"name": "t", "keys": [{"key": KEY}]},
+                {"name": "other", "keys": [{"key": OTHER_KEY}]},
+            ],
         )
         self.wires: list[Wire] = []
         self.connections: list[ClientConnection] = []

@@ -70,22 +70,12 @@ class BackendTransport(Transport):
         super().__init__()
         self.socket = Socket()
         self.unsent_bytes = 0
-        self.reading = True
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self.socket
 
     def get_write_buffer_size(self) -> int:
         return self.unsent_bytes
-
-    def is_reading(self) -> bool:
-        return self.reading
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
 
 
 class Sink:
