@@ -1,6 +1,6 @@
 """`POST /api/v1/explain`: a choice as JSON. It holds nothing of the prompt itself.
 
-A request to be explained may be as large as a request, so its bytes count with the bodies of the
+A body to be explained may be as large as any request's. So its bytes count with the bodies of the
 data port while they are here. They never take the last of that room, and nobody gives way to them.
 """
 
