@@ -130,7 +130,9 @@ class FairFit:
             a = _median([each.a for each in sure], self._prior[0])
             b = _median([each.b for each in sure], self._prior[1])
             new = [each for each in voters if each.fit.samples < SAMPLES_MIN]
-            sure += [each.fit for each in new if each.doubts(a, b)]
+            doubting = [each.fit for each in new if each.doubts(a, b)]
+            if len(doubting) > len(sure):  # one sample of one client outvotes nobody
+                sure += doubting
         return sure
 
     def _voter_of(self, client: str, now_s: float) -> _Voter:
