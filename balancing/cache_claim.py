@@ -33,6 +33,7 @@ class CacheClaim:
         "_ask",
         "_awaits",
         "_cache",
+        "_counted",
         "_filled",
         "_found",
         "_held",
@@ -51,7 +52,8 @@ class CacheClaim:
         self._awaits = True  # its first token
         self._filled = 0.0
         self._likely_tokens = 0  # that its answer is expected to tell
-        self._reports = 0  # of the engine, at its first token
+        self._counted = cache.counted  # at its first token: a restarted engine counts anew
+        self._reports = self._counted.reports
         self._found = 0.0  # blocks that the engine had and the index had not
         self._turn = -1  # the index's turn when the blocks were put there
         blocks = ask.blocks
@@ -128,20 +130,21 @@ class CacheClaim:
             told = expected * prompt_tokens // self._ask.prompt_tokens
             expected = min(told, OFF_MAX * expected)
         if cached_tokens is not None:
-            self._cache.told(max(0, cached_tokens - self._likely_tokens))
             self._found = max(0, cached_tokens - expected) / BLOCK_TOKENS
         ask = self._ask
         self._cache.settle(ask.path, kind_of(ask, self._held), expected, cached_tokens)
-        self._cache.answered(self._likely_tokens)
-        self._likely_tokens = 0
+        if self._likely_tokens or cached_tokens:
+            self._counted.told(cached_tokens or 0, self._likely_tokens, self._reports)
+            self._likely_tokens = 0
 
     def _begin(self) -> None:
         self._awaits = False
+        self._counted = self._cache.counted
+        self._reports = self._counted.reports
         if self.expected_tokens:
             ask = self._ask
             kind = kind_of(ask, self._held)
             self._likely_tokens = self._cache.begun(ask.path, kind, self.expected_tokens)
-            self._reports = self._cache.reports
 
     def end(self) -> None:
         """The request is over: its blocks wait no more."""
@@ -149,7 +152,7 @@ class CacheClaim:
             self._cache.awaited_tokens -= self.expected_tokens
         if self._likely_tokens:
             kind = kind_of(self._ask, self._held)
-            self._cache.untold(kind, self.expected_tokens, self._likely_tokens, self._reports)
+            self._counted.untold(kind, self.expected_tokens, self._likely_tokens, self._reports)
             self._likely_tokens = 0
         if self._waits:
             self._wait_no_more()

@@ -4,10 +4,11 @@ The index has the prompts that were computed there, and `waiting` those that wer
 computed yet. The corrections tell how much of what both promise was really found.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from penstock.balancing.counted_hits import CountedHits
 from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.hit_correction import KINDS, KINDS_MAX, HitCorrections, Kind
+from penstock.balancing.hit_correction import KINDS, HitCorrections, Kind
 from penstock.balancing.prefix_index import BLOCK_TOKENS, PrefixIndex
 from penstock.balancing.unconfirmed_blocks import UnconfirmedBlocks
 from penstock.balancing.waiting_blocks import WaitingBlocks
@@ -15,27 +16,11 @@ from penstock.balancing.waiting_blocks import WaitingBlocks
 if TYPE_CHECKING:
     from penstock.balancing.ask import Ask
 
-# Awaited tokens are estimates, found ones are the engine's count. They may differ by this factor.
-AWAITED_OFF: Final = 2
-
 
 class CacheShadow:
     """The shadow of one backend's cache. Only the claims of leases change its content."""
 
-    __slots__ = (
-        "_begun_tokens",
-        "_found_tokens",
-        "_missing_tokens",
-        "_pending_tokens",
-        "_telling",
-        "_told_tokens",
-        "awaited_tokens",
-        "hits",
-        "index",
-        "reports",
-        "unconfirmed",
-        "waiting",
-    )
+    __slots__ = ("_telling", "awaited_tokens", "counted", "hits", "index", "unconfirmed", "waiting")
 
     def __init__(self) -> None:
         self.index = PrefixIndex()
@@ -44,17 +29,8 @@ class CacheShadow:
         self.hits = HitCorrections()
         # Expected cached tokens of requests without a first token.
         self.awaited_tokens = 0
-        # The same of requests whose first token came since the last report. Answers on the paths
-        # that are telling report what was found, so what they told does not count for others.
-        self._begun_tokens: dict[Kind, int] = {}
-        self._told_tokens = 0.0
-        self._telling: set[str] = set()
-        # Found by the engine's metrics, of requests without a first token.
-        self._found_tokens = 0.0
-        # What answers under way are expected to tell, and how much of that the metrics do not show.
-        self._pending_tokens = 0
-        self._missing_tokens = 0.0
-        self.reports = 0  # of the engine's metrics, so far
+        self.counted = CountedHits(self.hits)
+        self._telling: set[str] = set()  # the paths whose answers tell what was found
 
     def held(self, ask: "Ask") -> int:
         """How many of the request's leading blocks are in the cache, or will be in time."""
@@ -74,44 +50,13 @@ class CacheShadow:
     def begun(self, path: str, kind: Kind, expected_tokens: int) -> int:
         """Note the first token of a prompt. By now the engine's metrics tell what was found.
 
-        Returns how many tokens its answer is expected to tell, 0 if it will not.
+        Returns how many tokens its answer is likely to tell, 0 if it will not.
         """
         self.awaited_tokens -= expected_tokens
-        if path in self._telling:
-            likely = int(expected_tokens * self.hits.of(kind))
-            self._told_tokens += likely
-            self._pending_tokens += likely
-            return likely
-        self._await_metrics(kind, expected_tokens)
-        return 0
-
-    def answered(self, likely_tokens: int) -> None:
-        """Note that an answer told what was cached. `likely_tokens`: what it was expected to."""
-        self._pending_tokens -= likely_tokens
-
-    def untold(self, kind: Kind, expected_tokens: int, likely_tokens: int, since: int) -> None:
-        """Note that an answer ended before it told. From now on only the metrics tell.
-
-        `likely_tokens`: what it was expected to tell, `since`: the number of reports at its first
-        token. If one came since, that has counted these tokens as told, and others may have lost
-        them. They get back what the metrics showed.
-        """
-        self._pending_tokens -= likely_tokens
-        back = float(likely_tokens)
-        if since != self.reports:
-            back = max(0.0, back - self._missing_tokens)
-            self._missing_tokens -= likely_tokens - back
-        self._told_tokens -= back
-        self._await_metrics(kind, expected_tokens)
-
-    def _await_metrics(self, kind: Kind, expected_tokens: int) -> None:
-        begun = self._begun_tokens
-        if kind in begun or len(begun) < KINDS_MAX:
-            begun[kind] = begun.get(kind, 0) + expected_tokens
-
-    def told(self, more_tokens: int) -> None:
-        """Note that an answer told so many more than was expected. The metrics count them, too."""
-        self._told_tokens += more_tokens
+        if path not in self._telling:
+            self.counted.begun(kind, expected_tokens)
+            return 0
+        return self.counted.begun_telling(kind, expected_tokens)
 
     def settle(
         self, path: str, kind: Kind, expected_tokens: int, cached_tokens: int | None
@@ -134,25 +79,10 @@ class CacheShadow:
         if not report.awake:
             self.forget()
         if before is not None and not report.restarted_since(before):
-            self._correct(report.prefix_hits_tokens - before.prefix_hits_tokens)
-        self._begun_tokens = {}
-        self._told_tokens = 0.0
-        self.reports += 1
-
-    def _correct(self, found: int) -> None:
-        """Compare the tokens that the metrics report as found with those that were expected.
-
-        An engine counts a hit when it begins with a prompt. We count at the first token, a report
-        or more later if the prompt is long. What is left belongs to requests that wait for their
-        first token, or to others.
-        """
-        pool = self._found_tokens + found - self._told_tokens
-        missing = self._missing_tokens + max(0.0, -pool)
-        self._missing_tokens = min(missing, float(self._pending_tokens))
-        pool = max(0.0, pool)
-        if self._begun_tokens:
-            pool -= self.hits.divide(self._begun_tokens, pool)
-        self._found_tokens = min(pool, AWAITED_OFF * self.awaited_tokens)
+            found_tokens = report.prefix_hits_tokens - before.prefix_hits_tokens
+            self.counted.take(found_tokens, self.awaited_tokens)
+        else:
+            self.counted.skip()
 
     def forget(self) -> None:
         """The engine's cache is empty."""
@@ -162,8 +92,7 @@ class CacheShadow:
         """The engine may be another one: forget what was learnt about the old one."""
         self.forget()
         self.hits = HitCorrections()
-        self._found_tokens = self._told_tokens = self._missing_tokens = 0.0
-        self._begun_tokens = {}
+        self.counted = CountedHits(self.hits)
         self._telling = set()
 
 

@@ -120,6 +120,10 @@ class HitCorrections:
                 each.ratio == 1.0 for of in self._usual for each in self._kinds.of(of).values()
             )
 
+    def likely(self, expected: Mapping[Kind, int]) -> float:
+        """How many of the expected tokens are found if each kind goes on as before."""
+        return sum(tokens * self._share(kind) for kind, tokens in expected.items())
+
     def divide(self, expected: Mapping[Kind, int], found_tokens: float) -> float:
         """Prompts of several kinds were found in part. Divide the found tokens between the kinds.
 

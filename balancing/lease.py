@@ -203,7 +203,8 @@ class Lease(Reservation):
         if self._claim is not None:
             self._claim.settle(prompt_tokens, cached_tokens)
         elif cached_tokens:
-            self.backend.cache.told(cached_tokens)
+            counted = self.backend.cache.counted
+            counted.told(cached_tokens, 0, counted.reports)
 
     def _decoded(self, now_s: float, completion_tokens: int) -> None:
         """Learn from a stream how fast the backend decodes."""

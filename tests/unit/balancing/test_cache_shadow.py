@@ -51,26 +51,28 @@ def test_what_waits_for_a_report_is_bounded_where_none_comes() -> None:
     answered(backend, CHAT, 16_000, None)
     for number in range(2 * KINDS_MAX):
         answered(backend, CHAT.changed(client=f"address {number}"), 16_000, None)
-    assert len(backend.cache._begun_tokens) == KINDS_MAX
+    assert len(backend.cache.counted._begun) == KINDS_MAX
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_client_that_leaves_before_its_answer_tells_takes_no_hits_of_others(late: bool) -> None:
     """Its prompt is expected to be found, and the engine has it not. All of a chat's are found."""
     backend = Backend("a", "")
-    hits = 0
-    backend.take(report(0.0, hits))
+    hits = 15_999
+    backend.take(report(0.0, 0))
     answered(backend, CHAT, 16_000, None)
     answered(backend, GROWING, 16_000, 15_999)
+    backend.take(report(1.0, hits))
     for number in range(1, 200):
         answered(backend, CHAT, 16_000, None)
         lease = Lease(backend, GROWING, 0.0)
         lease.first_token(1.0)
         hits += 15_999
-        if late:
-            backend.take(report(2.0 * number - 1.0, hits))
-        lease.end(1.1)
+        if not late:
+            lease.end(1.1)
         backend.take(report(2.0 * number, hits))
+        if late:
+            lease.end(1.1)
     assert backend.cache.cached_tokens(CHAT) > 6_000  # the metrics do not say whose hits they are
     assert backend.cache.cached_tokens(GROWING) < 12_000
 
@@ -90,4 +92,56 @@ def test_what_is_never_found_is_not_believed_of_a_client_that_leaves(late: bool)
         lease.end(1.1)
         backend.take(report(2.0 * number + 1.0, 15_999))
     assert backend.cache.cached_tokens(GROWING) < 4_000
-    assert backend.cache._pending_tokens == 0
+    assert backend.cache.counted._lent == 0
+
+
+def test_hits_that_nobody_expected_take_none_of_a_client_that_stops_half_its_streams() -> None:
+    """Twice as much is found as is known here, and its answers tell so a report later."""
+    backend = Backend("a", "")
+    hits = 15_000
+    backend.take(report(0.0, 0))
+    answered(backend, GROWING, 40_000, 15_000)
+    backend.take(report(1.0, hits))
+    for number in range(1, 100):
+        whole, stopped = Lease(backend, GROWING, 0.0), Lease(backend, GROWING, 0.0)
+        whole.first_token(1.0)
+        stopped.first_token(1.0)
+        hits += 60_000
+        backend.take(report(3.0 * number, hits))
+        whole.settle(40_000, 30_000)
+        whole.end(2.0)
+        backend.take(report(3.0 * number + 1.0, hits))
+        stopped.end(2.1)
+        backend.take(report(3.0 * number + 2.0, hits))
+    assert backend.cache.cached_tokens(GROWING) == 15_999
+
+
+def test_what_is_found_again_is_believed_of_a_client_that_never_lets_its_answers_tell() -> None:
+    """Its prompts were gone from the cache for a time."""
+    backend = Backend("a", "")
+    hits = 15_999
+    backend.take(report(0.0, 0))
+    answered(backend, GROWING, 16_000, 15_999)
+    backend.take(report(1.0, hits))
+    for number in range(1, 300):
+        lease = Lease(backend, GROWING, 0.0)
+        lease.first_token(1.0)
+        hits += 15_999 if number > 50 else 0
+        backend.take(report(2.0 * number, hits))
+        lease.end(1.1)
+        if number == 50:
+            assert backend.cache.cached_tokens(GROWING) < 8_000
+    assert backend.cache.cached_tokens(GROWING) > 12_000
+
+
+def test_the_first_report_takes_nothing_of_answers_under_way() -> None:
+    """There is none before it to compare with."""
+    backend = Backend("a", "")
+    answered(backend, GROWING, 16_000, 15_999)
+    leases = [Lease(backend, GROWING, 0.0) for _ in range(20)]
+    for lease in leases:
+        lease.first_token(1.0)
+    backend.take(report(2.0, 0))
+    for lease in leases:
+        lease.end(2.1)
+    assert backend.cache.cached_tokens(GROWING) == 15_999
