@@ -257,8 +257,10 @@ async def test_an_sdks_own_timeout_is_a_timeout(
     assert [each["failures_total"] for each in await penstock.backends()] == [0, 0]
     counted = await penstock.metrics()
     codes = {line.split('code="')[1][:3] for line in counted.split("\n") if 'code="' in line}
-    assert codes == {"499"}
-    assert {line["status"] for line in penstock.access_lines} == {499}
+    # A client whose process is late to leave is told 408. Nobody is told 504, a backend's fault.
+    assert "499" in codes
+    assert codes <= {"408", "499"}
+    assert {line["status"] for line in penstock.access_lines} <= {408, 499}
 
 
 # Anthropic's -----------------------------------------------------------------------------------
