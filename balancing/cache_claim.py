@@ -52,7 +52,8 @@ class CacheClaim:
         self._awaits = True  # its first token
         self._filled = 0.0
         self._likely_tokens = 0  # that its answer is expected to tell
-        self._counted = cache.counted  # at its first token: a restarted engine counts anew
+        # At its first token: a restarted engine counts anew.
+        self._counted = cache.counted
         self._reports = self._counted.reports
         self._found = 0.0  # blocks that the engine had and the index had not
         self._turn = -1  # the index's turn when the blocks were put there
@@ -139,9 +140,9 @@ class CacheClaim:
 
     def _begin(self) -> None:
         self._awaits = False
-        self._counted = self._cache.counted
-        self._reports = self._counted.reports
         if self.expected_tokens:
+            self._counted = self._cache.counted
+            self._reports = self._counted.reports
             ask = self._ask
             kind = kind_of(ask, self._held)
             self._likely_tokens = self._cache.begun(ask.path, kind, self.expected_tokens)

@@ -14,6 +14,9 @@ from penstock.balancing.hit_correction import KINDS_MAX, HitCorrections, Kind
 AWAITED_OFF: Final = 2
 # A prompt is credited with at least this share of what is expected: it may be found again.
 LIKELY_MIN: Final = 0.05
+# What nobody has taken fades by so much with each report. With one in 2 s, answers of a minute and
+# less mostly find theirs.
+SPARE_FADE: Final = 0.97
 
 
 class CountedHits:
@@ -27,6 +30,7 @@ class CountedHits:
         "_hits",
         "_left",
         "_lent",
+        "_spare",
         "_told",
         "reports",
     )
@@ -47,6 +51,8 @@ class CountedHits:
         # Counted, but nobody's yet: an engine counts a hit when it begins with a prompt, a report
         # or more before the first token if the prompt is long.
         self._left = 0.0
+        # Counted in earlier reports, and taken by nobody: answers may tell them yet.
+        self._spare = 0.0
 
     def begun(self, kind: Kind, expected_tokens: int) -> None:
         """A prompt has its first token, and its answer will tell nothing."""
@@ -61,12 +67,19 @@ class CountedHits:
         return likely
 
     def told(self, found_tokens: int, likely_tokens: int, since: int) -> None:
-        """An answer tells what was found. `since`: the number of reports at its first token."""
+        """An answer tells what was found.
+
+        `since`: the number of reports at its first token; if nothing was likely, at its choice.
+        """
         if since == self.reports:
             self._fresh -= likely_tokens
             self._told += found_tokens
         else:
             self._beyond += found_tokens - self._take_credit(likely_tokens)
+
+    def told_unexpected(self, found_tokens: int) -> None:
+        """An answer tells hits of a prompt of which next to nothing is known here."""
+        self._beyond += found_tokens
 
     def untold(self, kind: Kind, expected_tokens: int, likely_tokens: int, since: int) -> None:
         """An answer ended before it told. All that is known of its prompt is its credit, if any."""
@@ -88,12 +101,18 @@ class CountedHits:
         if self._fresh:
             likely = self._fresh + self._hits.likely(self._begun)
             credited = self._fresh * min(1.0, pool / likely)
-        # These hits went to others when they were counted. It is they who have too many.
-        pool = max(0.0, pool - credited - max(0.0, self._beyond))
+        # What was told beyond the credit was counted before. If others took it then, they have too
+        # much.
+        beyond = max(0.0, self._beyond)
+        spare = min(self._spare, beyond)
+        pool = max(0.0, pool - credited - (beyond - spare))
         if self._begun:
             pool -= self._hits.divide(self._begun, pool)
         self._left = min(pool, AWAITED_OFF * awaited_tokens)
-        self._begin_anew(credited + min(pool - self._left, self._fresh))
+        pool -= self._left
+        more = min(pool, self._fresh)
+        self._spare = SPARE_FADE * (self._spare - spare) + pool - more
+        self._begin_anew(credited + more)
 
     def skip(self) -> None:
         """A report came that does not tell what was found since the last one."""

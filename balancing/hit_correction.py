@@ -60,7 +60,9 @@ class HitCorrection:
 
         More than expected does not make up for other shortfalls: it is other text.
         """
-        expected_tokens = min(expected_tokens, REPORT_TOKENS_MAX)
+        if expected_tokens > REPORT_TOKENS_MAX:
+            found_tokens *= REPORT_TOKENS_MAX / expected_tokens
+            expected_tokens = REPORT_TOKENS_MAX
         self._expected = self._expected * FADE + expected_tokens
         self._found = self._found * FADE + max(0.0, min(found_tokens, expected_tokens))
         share = self.share

@@ -203,8 +203,7 @@ class Lease(Reservation):
         if self._claim is not None:
             self._claim.settle(prompt_tokens, cached_tokens)
         elif cached_tokens:
-            counted = self.backend.cache.counted
-            counted.told(cached_tokens, 0, counted.reports)
+            self.backend.cache.counted.told_unexpected(cached_tokens)
 
     def _decoded(self, now_s: float, completion_tokens: int) -> None:
         """Learn from a stream how fast the backend decodes."""

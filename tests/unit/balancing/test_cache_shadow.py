@@ -145,3 +145,23 @@ def test_the_first_report_takes_nothing_of_answers_under_way() -> None:
     for lease in leases:
         lease.end(2.1)
     assert backend.cache.cached_tokens(GROWING) == 15_999
+
+
+def test_hits_that_nobody_took_are_not_taken_from_others_when_an_answer_tells_them() -> None:
+    """All of a chat's prompts are found. A response tells a report later what was found."""
+    backend = Backend("a", "")
+    hits = 0
+    backend.take(report(0.0, hits))
+    answered(backend, CHAT, 16_000, None)
+    for number in range(1, 100):
+        answered(backend, CHAT, 16_000, None)
+        lease = Lease(backend, RESPONSE, 0.0)
+        lease.first_token(1.0)
+        hits += 15_999 + 36_000
+        backend.take(report(4.0 * number, hits))
+        answered(backend, CHAT, 16_000, None)
+        lease.settle(40_000, 36_000)
+        lease.complete(2.0, 1, 40_000)
+        hits += 15_999
+        backend.take(report(4.0 * number + 2.0, hits))
+    assert backend.cache.cached_tokens(CHAT) == 15_999
