@@ -56,6 +56,8 @@ def has_media(text: bytes) -> bool:
 
 def without_media(text: bytes) -> Steps[tuple[int, list[bytes | memoryview]]]:
     """(number of parts that are not text, the JSON without their inline data in pieces)."""
+    if not (yield from _parts_beside(text, ())):  # usually: then its data is not looked for
+        return 0, [text]
     inline = yield from _inline_media(text)
     parts = yield from _parts_beside(text, inline)
     if not parts:

@@ -12,12 +12,12 @@ import msgspec
 from penstock.balancing.fields import CLIPPED_BYTES, NO_FIELD, READ_WHOLE, UNREADABLE
 from penstock.balancing.outline import (
     BLANKS,
-    COUNTED_BYTES,
     SLICE_BYTES,
     Brackets,
     Steps,
     copied,
     depth_after,
+    long_run_end,
     outline,
     slice_end,
 )
@@ -187,14 +187,10 @@ def _value_end(text: bytes, at: int) -> Steps[int]:
     depth, inside = 0, False
     while at < len(text):
         end = slice_end(text, at)
-        if inside and b"\\" not in text[at:end]:  # usually data: a search finds its end
-            until = min(at + COUNTED_BYTES, len(text))
-            quote = text.find(b'"', at, until)
-            until = until if quote < 0 else quote
-            if until > end and text.find(b"\\", at, until) < 0:
-                at = until
-                yield
-                continue
+        if inside and (until := long_run_end(text, at)) > end:  # usually a long text or data
+            at = until
+            yield
+            continue
         outlined, inside = outline(text[at:end], inside)
         deeper = depth_after(outlined, depth)
         if deeper is None:

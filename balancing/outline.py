@@ -50,6 +50,13 @@ def slice_end(text: bytes, at: int) -> int:
     return end
 
 
+def long_run_end(text: bytes, at: int) -> int:
+    """How far a search finds no quote from there, inside a string. `at` if that is not certain."""
+    quote = text.find(b'"', at, at + COUNTED_BYTES)
+    until = quote if quote >= 0 else min(at + COUNTED_BYTES, len(text))
+    return until if text[until - 1] != 92 else at
+
+
 def outline(piece: bytes, inside: bool) -> tuple[bytes, bool]:
     """The piece with the content of its strings blanked, and whether it ends inside a string.
 
@@ -170,6 +177,12 @@ def without_blanks(text: bytes) -> Steps[bytes]:
     at, inside = 0, False
     while at < len(text):
         end = slice_end(text, at)
+        if inside and (until := long_run_end(text, at)) > end:
+            kept.append(text[at:until])
+            at = until
+            if at < len(text):
+                yield
+            continue
         piece = text[at:end]
         escaped = b"\\" in piece
         if escaped:  # by bytes that JSON text never holds

@@ -160,12 +160,19 @@ def test_a_glance_finds_what_steps_find(path: str, fields: dict[str, object] | N
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (members_module, outline_module):
         monkeypatch.setattr(module, "SLICE_BYTES", 32)
-        monkeypatch.setattr(module, "COUNTED_BYTES", 48)
+    monkeypatch.setattr(outline_module, "COUNTED_BYTES", 48)
 
 
 text = st.text(alphabet=st.sampled_from('ab\\"[]{},: \u00e9\n'), max_size=12)
+
+
+def long(end: str) -> str:
+    """A text of more than one slice, with hard ends."""
+    return end + "ab " * 30 + end
+
+
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-99, 99) | text,
+    st.none() | st.booleans() | st.integers(-99, 99) | text | text.map(long),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
     max_leaves=12,
 )
