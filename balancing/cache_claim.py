@@ -38,9 +38,9 @@ class CacheClaim:
         "_found",
         "_held",
         "_index_held",
-        "_likely_tokens",
         "_reports",
         "_turn",
+        "_usual_tokens",
         "_waits",
         "cached_tokens",
         "expected_tokens",
@@ -51,10 +51,10 @@ class CacheClaim:
         self._ask = ask
         self._awaits = True  # its first token
         self._filled = 0.0
-        self._likely_tokens = 0  # that its answer is expected to tell
-        # At its first token: a restarted engine counts anew.
+        self._usual_tokens = 0  # of what is expected, if its answer will tell
+        # At its first token. A restarted engine has new counts, which are not of this prompt.
         self._counted = cache.counted
-        self._reports = self._counted.reports
+        self._reports = 0
         self._found = 0.0  # blocks that the engine had and the index had not
         self._turn = -1  # the index's turn when the blocks were put there
         blocks = ask.blocks
@@ -132,11 +132,14 @@ class CacheClaim:
             expected = min(told, OFF_MAX * expected)
         if cached_tokens is not None:
             self._found = max(0, cached_tokens - expected) / BLOCK_TOKENS
-        ask = self._ask
-        self._cache.settle(ask.path, kind_of(ask, self._held), expected, cached_tokens)
-        if self._likely_tokens or cached_tokens:
-            self._counted.told(cached_tokens or 0, self._likely_tokens, self._reports)
-            self._likely_tokens = 0
+        kind = kind_of(self._ask, self._held)
+        self._cache.settle(self._ask.path, kind, expected, cached_tokens)
+        found = cached_tokens or 0
+        if self._awaits or not self.expected_tokens:
+            self._counted.told_unexpected(found)
+        elif cached_tokens is not None or self._usual_tokens:
+            usual, self._usual_tokens = self._usual_tokens, 0
+            self._counted.told(kind, self.expected_tokens, usual, self._reports, found)
 
     def _begin(self) -> None:
         self._awaits = False
@@ -145,16 +148,16 @@ class CacheClaim:
             self._reports = self._counted.reports
             ask = self._ask
             kind = kind_of(ask, self._held)
-            self._likely_tokens = self._cache.begun(ask.path, kind, self.expected_tokens)
+            self._usual_tokens = self._cache.begun(ask.path, kind, self.expected_tokens)
 
     def end(self) -> None:
         """The request is over: its blocks wait no more."""
         if self._awaits:
             self._cache.awaited_tokens -= self.expected_tokens
-        if self._likely_tokens:
+        if self._usual_tokens:
             kind = kind_of(self._ask, self._held)
-            self._counted.untold(kind, self.expected_tokens, self._likely_tokens, self._reports)
-            self._likely_tokens = 0
+            self._counted.untold(kind, self.expected_tokens, self._usual_tokens, self._reports)
+            self._usual_tokens = 0
         if self._waits:
             self._wait_no_more()
 

@@ -50,7 +50,7 @@ class CacheShadow:
     def begun(self, path: str, kind: Kind, expected_tokens: int) -> int:
         """Note the first token of a prompt. By now the engine's metrics tell what was found.
 
-        Returns how many tokens its answer is likely to tell, 0 if it will not.
+        Returns how many tokens its answer will usually tell, 0 if none.
         """
         self.awaited_tokens -= expected_tokens
         if path not in self._telling:

@@ -56,7 +56,7 @@ def has_media(text: bytes) -> bool:
 
 def without_media(text: bytes) -> Steps[tuple[int, list[bytes | memoryview]]]:
     """(number of parts that are not text, the JSON without their inline data in pieces)."""
-    if not (yield from _parts_beside(text, ())):  # usually: then its data is not looked for
+    if not (yield from _may_name_parts(text)):
         return 0, [text]
     inline = yield from _inline_media(text)
     parts = yield from _parts_beside(text, inline)
@@ -143,6 +143,21 @@ def _inline_media(text: bytes) -> Steps[list[tuple[int, int]]]:
         at = max(until - _INLINE_BYTES_MAX, past)
         yield
     return found[:INLINE_MAX]
+
+
+def _may_name_parts(text: bytes) -> Steps[bool]:
+    """Whether any part that is not text is named, even if only inside inline data."""
+    at = 0
+    while True:
+        until = min(at + SLICE_BYTES, len(text))
+        if _MEDIA_PART.search(text, at, until) is not None:
+            return True
+        if until == len(text):
+            return False
+        # The name of a part has no comma, and rarely so many blanks.
+        comma = text.rfind(b",", at + SLICE_BYTES // 2, until)
+        at = comma if comma >= 0 else until - _INLINE_BYTES_MAX
+        yield
 
 
 def _parts_beside(text: bytes, inline: Sequence[tuple[int, int]]) -> Steps[int]:

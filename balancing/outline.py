@@ -21,6 +21,7 @@ SLICE_BYTES: Final = 16_384
 # Counting bytes is a hundred times cheaper than finding structure.
 COUNTED_BYTES: Final = 524_288
 BLANKS: Final = b" \t\r\n"
+BACKSLASH: Final = 92
 
 _BRACKETS: Final = b"[]{}"
 _NO_BRACKETS: Final = bytes(code for code in range(256) if code not in _BRACKETS)
@@ -42,7 +43,7 @@ def finished(steps: Steps[T]) -> T:
 def slice_end(text: bytes, at: int) -> int:
     """Where the slice that begins at `at` ends: never between a backslash and its character."""
     end = min(at + SLICE_BYTES, len(text))
-    if end < len(text) and text[end - 1] == 92:
+    if end < len(text) and text[end - 1] == BACKSLASH:
         piece = text[at:end]
         run = len(piece) - len(piece.rstrip(b"\\"))
         if run % 2 and run < len(piece):
@@ -51,10 +52,13 @@ def slice_end(text: bytes, at: int) -> int:
 
 
 def long_run_end(text: bytes, at: int) -> int:
-    """How far a search finds no quote from there, inside a string. `at` if that is not certain."""
+    """A later position in the string around `at`, or `at`. One search finds it.
+
+    It is before the next quote, or COUNTED_BYTES further. After a backslash that is not certain.
+    """
     quote = text.find(b'"', at, at + COUNTED_BYTES)
     until = quote if quote >= 0 else min(at + COUNTED_BYTES, len(text))
-    return until if text[until - 1] != 92 else at
+    return until if text[until - 1] != BACKSLASH else at
 
 
 def outline(piece: bytes, inside: bool) -> tuple[bytes, bool]:

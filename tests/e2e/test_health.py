@@ -127,7 +127,8 @@ async def test_a_zombie_is_out_within_15_s(simulate: Simulate, serve: Serve) -> 
         began_s = monotonic()
         await penstock.until(lambda listing: listing[0]["state"] == "ejected", 30)
         out_s = monotonic() - began_s
-        # Where the machine paused penstock, as its log tells, a probe of 4 s begins again.
+        # Where the machine paused penstock, as its log tells, a probe of 4 s begins again, after a
+        # pause of at most 2 s.
         pauses = sum(b"slept_s=" in line or b"delayed_s=" in line for line in penstock.log)
         assert out_s < 15 + 6 * pauses
         assert (await penstock.backends())[0]["reason"] == "hung"

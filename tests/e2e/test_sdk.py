@@ -258,9 +258,8 @@ async def test_an_sdks_own_timeout_is_a_timeout(
     counted = await penstock.metrics()
     codes = {line.split('code="')[1][:3] for line in counted.split("\n") if 'code="' in line}
     # A client whose process is late to leave is told 408. Nobody is told 504, a backend's fault.
-    assert "499" in codes
-    assert codes <= {"408", "499"}
-    assert {line["status"] for line in penstock.access_lines} <= {408, 499}
+    assert "499" in codes <= {"408", "499"}
+    assert 499 in {line["status"] for line in penstock.access_lines} <= {408, 499}
 
 
 # Anthropic's -----------------------------------------------------------------------------------

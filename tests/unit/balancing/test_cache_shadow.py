@@ -1,5 +1,7 @@
 """What answers and metrics tell of a cache together, where only some answers tell it."""
 
+from random import Random
+
 import pytest
 
 from penstock.balancing.ask import Ask
@@ -51,7 +53,7 @@ def test_what_waits_for_a_report_is_bounded_where_none_comes() -> None:
     answered(backend, CHAT, 16_000, None)
     for number in range(2 * KINDS_MAX):
         answered(backend, CHAT.changed(client=f"address {number}"), 16_000, None)
-    assert len(backend.cache.counted._begun) == KINDS_MAX
+    assert len(backend.cache.counted._silent_tokens) == KINDS_MAX
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -92,7 +94,7 @@ def test_what_is_never_found_is_not_believed_of_a_client_that_leaves(late: bool)
         lease.end(1.1)
         backend.take(report(2.0 * number + 1.0, 15_999))
     assert backend.cache.cached_tokens(GROWING) < 4_000
-    assert backend.cache.counted._lent == 0
+    assert backend.cache.counted._running_tokens == 0
 
 
 def test_hits_that_nobody_expected_take_none_of_a_client_that_stops_half_its_streams() -> None:
@@ -165,3 +167,51 @@ def test_hits_that_nobody_took_are_not_taken_from_others_when_an_answer_tells_th
         hits += 15_999
         backend.take(report(4.0 * number + 2.0, hits))
     assert backend.cache.cached_tokens(CHAT) == 15_999
+
+
+def test_the_first_answers_that_tell_are_not_counted_twice() -> None:
+    """Nobody knew that they would. All prompts are found."""
+    backend = Backend("a", "")
+    answered(backend, CHAT, 16_000, None)
+    answered(backend, GROWING, 16_000, None)
+    backend.take(report(1.0, 0))
+    leases = [Lease(backend, GROWING, 0.0) for _ in range(10)]
+    for lease in leases:
+        lease.first_token(1.0)
+    for lease in leases:
+        lease.settle(16_000, 15_999)
+        lease.end(2.0)
+    answered(backend, CHAT, 16_000, None)
+    backend.take(report(2.0, 11 * 15_999))
+    assert backend.cache.cached_tokens(CHAT) == 15_999
+    assert backend.cache.cached_tokens(GROWING) == 15_999
+
+
+def test_half_found_is_half_of_those_that_tell_and_of_the_others() -> None:
+    """Of the responses all are stopped. Some hits are counted before the prompt's first token."""
+    rng = Random(1)
+    backend = Backend("a", "")
+    answered(backend, CHAT, 16_000, None)
+    answered(backend, GROWING, 16_000, 0)
+    backend.take(report(0.0, 0))
+    hits = 0
+    waiting: list[Lease] = []
+    running: list[Lease] = []
+    for number in range(1, 600):
+        for ask in (CHAT, GROWING):
+            chosen = rng.choice([0, 1, 2])
+            waiting += [Lease(backend, ask, 0.0) for _ in range(chosen)]
+            hits += 8_000 * chosen
+        rng.shuffle(waiting)
+        for _ in range(len(waiting) // 2):
+            lease = waiting.pop()
+            lease.first_token(1.0)
+            if lease.ask is GROWING:
+                running.append(lease)
+            else:
+                lease.complete(2.0, 1, 16_000)
+        while len(running) > 15:
+            running.pop(rng.randrange(15)).end(2.0)
+        backend.take(report(2.0 * number, hits))
+    assert 6_800 < backend.cache.cached_tokens(CHAT) < 9_200
+    assert 6_800 < backend.cache.cached_tokens(GROWING) < 9_200

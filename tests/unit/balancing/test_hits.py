@@ -5,13 +5,7 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.hit_correction import (
-    KINDS,
-    KINDS_MAX,
-    REPORT_TOKENS_MAX,
-    HitCorrection,
-    HitCorrections,
-)
+from penstock.balancing.hit_correction import KINDS, KINDS_MAX, HitCorrection, HitCorrections
 from penstock.balancing.lease import Lease
 from penstock.balancing.prefix_index import BLOCKS_MAX
 from penstock.balancing.session_homes import SESSIONS_MAX, SessionHomes
@@ -404,10 +398,3 @@ def test_a_lack_is_first_that_of_the_kind_of_which_the_least_was_found() -> None
         corrections.divide({("never", 0): 8_000, ("always", 0): 8_000}, 8_000.0)
     assert corrections.of(("always", 0)) == 1.0
     assert corrections.of(("never", 0)) < 0.3
-
-
-def test_half_of_more_than_one_report_counts_is_half() -> None:
-    hits = HitCorrections()
-    for _ in range(20):
-        hits.observe(("a", 0), 4 * REPORT_TOKENS_MAX, 2 * REPORT_TOKENS_MAX)
-    assert hits.of(("a", 0)) == pytest.approx(0.5, abs=0.05)
