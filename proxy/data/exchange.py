@@ -1,10 +1,9 @@
 """The life of one request: read, choose, attempt, fail over, account.
 
-The exchange decides; the relay moves the bytes. An exchange has no task. Each step runs
-in the turn of the loop that caused it, so a request is sent before the loop looks at the
-next one (a task cost two more turns for each request, 7 % of its CPU). In every case the
-lease ends, the request is counted and logged once, and the client has a whole answer or
-one that is visibly broken.
+The exchange decides; the relay moves the bytes. An exchange has no task. Each step runs in the turn
+of the loop that caused it, so a request is sent before the loop looks at the next one (a task cost
+two more turns for each request, 7 % of its CPU). In every case the lease ends, the request is
+counted and logged once, and the client has a whole answer or one that is visibly broken.
 """
 
 import logging

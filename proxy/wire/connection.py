@@ -369,9 +369,8 @@ class BackendConnection(asyncio.Protocol):
             return  # the sink aborted while it took the last bytes
         transport = self._transport
         assert transport is not None
-        self._dechunker = None
         surplus = surplus or self._rest is not None
-        self._rest = None
+        self._dechunker = self._rest = None
         if surplus:
             self._owner.distrust()
         try:

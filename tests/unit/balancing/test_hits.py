@@ -5,7 +5,7 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.hit_correction import KINDS, KINDS_MAX, HitCorrection, HitCorrections
+from penstock.balancing.hit_correction import KINDS, KINDS_MAX, HitCorrection
 from penstock.balancing.lease import Lease
 from penstock.balancing.prefix_index import BLOCKS_MAX
 from penstock.balancing.session_homes import SESSIONS_MAX, SessionHomes
@@ -388,13 +388,3 @@ def test_one_absurd_count_decides_nothing() -> None:
     for _ in range(5):
         turn(backend, (16_000, 15_999))
     assert backend.cache.hits.ratio == 1.0
-
-
-def test_a_lack_is_first_that_of_the_kind_of_which_the_least_was_found() -> None:
-    corrections = HitCorrections()
-    for _ in range(4):
-        corrections.divide({("never", 0): 8_000}, 0.0)
-    for _ in range(50):
-        corrections.divide({("never", 0): 8_000, ("always", 0): 8_000}, 8_000.0)
-    assert corrections.of(("always", 0)) == 1.0
-    assert corrections.of(("never", 0)) < 0.3
