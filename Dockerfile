@@ -12,7 +12,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 # .dockerignore lets through what the wheel is made of and nothing else.
 COPY . .
-RUN HATCH_BUILD_HOOK_ENABLE_MYPYC=1 pip wheel --no-cache-dir --wheel-dir /wheels .
+RUN PENSTOCK_COMPILE=1 pip wheel --no-cache-dir --wheel-dir /wheels .
 # Its own environment, without pip. A build that fell back to the interpreted files is an error
 # here, not a surprise in production. With -I Python looks at what is installed, not at /src.
 RUN python -m venv --without-pip /app \

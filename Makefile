@@ -159,5 +159,5 @@ clean:  ## remove what these targets made, except .vllm
 	git ls-files | tar --create --files-from=- | tar --extract --directory=.compiled
 	$(PYTHON) -m venv .compiled/.venv
 	realpath .venv/lib/python*/site-packages >$$(echo .compiled/.venv/lib/python*/site-packages)/packages.pth
-	cd .compiled && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	cd .compiled && PENSTOCK_COMPILE=1 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@

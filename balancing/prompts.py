@@ -1,12 +1,12 @@
 """Finds the prompts in a body: their parts as JSON, and their text without inline data."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from penstock.balancing.batches import BATCHES, PROMPTS_MAX, Batch, batch_of
 from penstock.balancing.fields import NO_FIELD, Fields
 from penstock.balancing.media import MEDIA_PARTS_MAX, has_media, without_media
-from penstock.balancing.outline import Steps, count_in, finished, strings_in
+from penstock.balancing.outline import Steps, copied, count_in, finished, strings_in
 
 # Their prompt is one conversation, whatever other fields there are.
 OF_MESSAGES: Final = frozenset(
@@ -25,7 +25,11 @@ class Prompt:
     __slots__ = ("batch", "media_parts", "parts", "size_bytes", "texts")
 
     def __init__(
-        self, batch: Batch, parts: list[bytes], texts: list[bytes | memoryview], media_parts: int
+        self,
+        batch: Batch,
+        parts: list[bytes | memoryview],
+        texts: list[bytes | memoryview],
+        media_parts: int,
     ) -> None:
         """`texts` are pieces in order. They are never joined: a copy of a large body is dear."""
         self.batch = batch
@@ -35,35 +39,43 @@ class Prompt:
         self.size_bytes = sum(map(len, texts))
 
 
-def text_prompt(path: str, fields: Fields, body: bytes) -> Prompt | None:
-    """The prompts of a small body. None when there may be more in it than text."""
+def text_prompt(path: str, fields: Fields, body: bytes, *, may_name: bool) -> Prompt | None:
+    """The prompts of a small body. None when there may be more in it than text.
+
+    `may_name`: whether media may be named in the body.
+    """
     parts = _parts_of(path, fields)
-    text = b"".join(parts) or body
-    if has_media(text):
+    texts = parts or [body]
+    if may_name and any(has_media(bytes(text)) for text in texts):
         return None
     batch = _ONE if path in OF_MESSAGES else finished(_prompts_of(fields))
-    return Prompt(batch, parts, [text], 0)
+    return Prompt(batch, parts, texts, 0)
 
 
-def reading_prompt(path: str, fields: Fields, body: bytes) -> Steps[Prompt]:
+def reading_prompt(path: str, fields: Fields, body: bytes, *, may_name: bool) -> Steps[Prompt]:
     """The prompts of a body of any size, with media or without."""
     parts = _parts_of(path, fields)
     batch = _ONE if path in OF_MESSAGES else (yield from _batch(path, fields, body))
     if batch.images:
         return Prompt(batch, parts, [], batch.images)
+    if not may_name:
+        return Prompt(batch, parts, parts or [body], 0)
     texts: list[bytes | memoryview] = []
     media_parts = 0
-    for part in parts or [body]:
-        if has_media(part):
-            named, kept = yield from without_media(part)
+    for number, part in enumerate(parts or [body]):
+        text = part if isinstance(part, bytes) else (yield from copied(part))
+        if parts:
+            parts[number] = text
+        if has_media(text):
+            named, kept = yield from without_media(text)
             media_parts += named
             texts += kept
         else:
-            texts.append(part)
+            texts.append(text)
     return Prompt(batch, parts, texts, min(media_parts, MEDIA_PARTS_MAX * batch.prompts))
 
 
-def _parts_of(path: str, fields: Fields) -> list[bytes]:
+def _parts_of(path: str, fields: Fields) -> list[bytes | memoryview]:
     """The parts of the prompt as JSON, in the order in which chat templates use them.
 
     Fields that the API does not read are left out, or the estimator would learn wrong costs.
@@ -78,7 +90,11 @@ def _parts_of(path: str, fields: Fields) -> list[bytes]:
         parts = [fields.tools, fields.system, fields.messages]
     else:
         parts = [fields.tools, fields.system, fields.messages, fields.prompt, fields.input]
-    return [bytes(part) for part in parts if part is not NO_FIELD]
+    return [_part(part) for part in parts if part is not NO_FIELD]
+
+
+def _part(value: Any) -> bytes | memoryview:
+    return value if isinstance(value, memoryview) else bytes(value)
 
 
 def _batch(path: str, fields: Fields, body: bytes) -> Steps[Batch]:

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
+from penstock.balancing.field_scan import FieldScan, Found
 from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth
 from penstock.balancing.forms import boundary_of, model_in
 from penstock.balancing.media import (
@@ -79,7 +80,7 @@ NO_ENGINE: Final = Work(engine=False)
 class Reader:
     """Reads requests, with what all of them share."""
 
-    __slots__ = ("_decoder", "_estimator", "_outputs", "_prefixes", "_sessions")
+    __slots__ = ("_decoder", "_estimator", "_outputs", "_prefixes", "_scan", "_sessions")
 
     def __init__(
         self,
@@ -99,6 +100,7 @@ class Reader:
         self._sessions = sessions
         self._prefixes = prefixes
         self._decoder = _fields if sessions is None else sessions.decoder
+        self._scan = FieldScan(self._decoder.type)
 
     def glance(
         self, path: str, headers: Headers, body: bytes, work: Work, tenant: str, client: str
@@ -112,8 +114,14 @@ class Reader:
             return self._unparsed_ask(path, headers, body, work, tenant, client)
         if len(body) > LARGE_BYTES or path in _OF_FORMS or path in BATCHES:
             return None
-        fields = _fields_of(self._decoder, body)
-        prompt = text_prompt(path, fields, body)
+        if self._scan.takes(body):
+            found = self._scan.glance(body, views=path in OF_MESSAGES)
+            if found is None:
+                return None
+            fields, may_name = found
+        else:
+            fields, may_name = _fields_of(self._decoder, body), True
+        prompt = text_prompt(path, fields, body, may_name=may_name)
         if prompt is None or len(bytes(fields.stream_options)) > DECODED_BYTES_MAX:
             return None
         ask = self._ask(path, headers, fields, prompt, work, tenant, client)
@@ -135,8 +143,8 @@ class Reader:
             ask = self._unparsed_ask(path, headers, body, work, tenant, client)
             ask.model = (yield from model_in(body, boundary)) if boundary else None
             return ask
-        fields = yield from _reading_fields(self._decoder, body)
-        prompt = yield from reading_prompt(path, fields, body)
+        fields, may_name = yield from self._reading_fields(path, body)
+        prompt = yield from reading_prompt(path, fields, body, may_name=may_name)
         ask = self._ask(path, headers, fields, prompt, work, tenant, client)
         if ask.stream:
             ask.usage_options = yield from reading_usage_options(fields.stream_options)
@@ -157,6 +165,13 @@ class Reader:
         """Read any request in one turn, where nobody waits."""
         asked = self.glance(path, headers, body, work, tenant, client)
         return asked or finished(self.reading(path, headers, body, work, tenant, client))
+
+    def _reading_fields(self, path: str, body: bytes) -> Steps[Found]:
+        if self._scan.takes(body):
+            found = yield from self._scan.steps(body, views=path in OF_MESSAGES)
+            if found is not None:
+                return found
+        return (yield from _decoding_fields(self._decoder, body)), True
 
     def _ask(
         self,
@@ -228,8 +243,9 @@ class Reader:
         root, estimator = _root_of(fields), self._estimator
         if prompt.media_parts:
             measured = _measured(estimator, prompt)
+            parts = [bytes(part) for part in prompt.parts]
             blocks = yield from media_blocks(
-                root, prompt.parts, prompt.size_bytes, ask.model, measured, estimator, ask.client
+                root, parts, prompt.size_bytes, ask.model, measured, estimator, ask.client
             )
         elif prompt.size_bytes <= LARGE_BYTES:
             blocks = text_blocks(root, prompt.parts, ask.prompt_tokens)
@@ -258,7 +274,7 @@ def _fields_of(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Fields:
         raise MalformedAsk(NO_OBJECT) from None
 
 
-def _reading_fields(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Steps[Fields]:
+def _decoding_fields(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Steps[Fields]:
     if len(body) <= LARGE_BYTES:
         if len(body) > SLICE_BYTES:
             yield

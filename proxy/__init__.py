@@ -13,3 +13,8 @@ def compiled() -> bool:
     """Whether the data path runs as C extensions (ARCHITECTURE.md, "Compiled")."""
     spec = find_spec("penstock.proxy.data.relay")
     return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")
+
+
+def build() -> str:
+    """Which of the two builds this is."""
+    return "compiled" if compiled() else "interpreted"

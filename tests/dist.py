@@ -18,7 +18,7 @@ from penstock import proxy
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
-MYPYC = "HATCH_BUILD_HOOK_ENABLE_MYPYC"
+COMPILE = "PENSTOCK_COMPILE"
 # Run by the new environment's interpreter: what the installed distribution brought.
 INSTALLED = """
 import importlib.metadata, json
@@ -38,10 +38,10 @@ def main() -> None:
             archive.extractall(unpacked, filter="data")
         source = unpacked / sdist.name.removesuffix(".tar.gz")
 
-        pure = build(source, "--wheel", DIST)
-        directly = build(export, "--wheel", Path(folder) / "direct")
+        pure = build(source, "--wheel", DIST, compiled=False)
+        directly = build(export, "--wheel", Path(folder) / "direct", compiled=False)
         assert directly.read_bytes() == pure.read_bytes(), "the sdist's wheel is another"
-        compiled = retagged(build(source, "--wheel", Path(folder) / "linux", {MYPYC: "1"}))
+        compiled = retagged(build(source, "--wheel", Path(folder) / "linux"))
 
         for wheel, kind in ((pure, "interpreted"), (compiled, "compiled")):
             try_out(wheel, kind, Path(folder) / kind)
@@ -60,13 +60,13 @@ def export_commit(folder: Path) -> None:
     assert (folder / "penstock" / "proxy").is_symlink()
 
 
-def build(source: Path, kind: str, folder: Path, environ: dict[str, str] | None = None) -> Path:
-    """Build one file in an environment of its own; returns it."""
-    environment = {name: value for name, value in os.environ.items() if name != MYPYC}
+def build(source: Path, kind: str, folder: Path, *, compiled: bool = True) -> Path:
+    """Build one file in an environment of its own; returns it. Raises if it cannot be compiled."""
+    environment = os.environ | {COMPILE: "1" if compiled else "0"}
     before = set(folder.glob("*"))
     run(
         sys.executable, "-m", "build", kind, "--outdir", folder, source,
-        environ=environment | (environ or {}),
+        environ=environment,
     )  # fmt: skip
     (built,) = set(folder.glob("*")) - before
     return built

@@ -80,8 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         description="A token-aware proxy in front of a fleet of vLLM servers.",
         epilog=f"Try it without a GPU: penstock demo. {_EXITS}.",
     )
-    build = "compiled" if proxy.compiled() else "interpreted"
-    version = f"penstock {proxy.__version__} ({build}, CPython {platform.python_version()})"
+    version = f"penstock {proxy.__version__} ({proxy.build()}, CPython {platform.python_version()})"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Command)
     _add_serve(commands)
@@ -303,7 +302,7 @@ async def _serve_until_signal(source: Source, loaded: Loaded) -> None:
     # Written like a log line, but at every log level: it tells which free ports were taken.
     print(
         f"{time.time():.3f} INFO {__name__.removeprefix('penstock.')} penstock {proxy.__version__} "
-        f"listening on {app.host}:{app.port}, "
+        f"({proxy.build()}) listening on {app.host}:{app.port}, "
         f"admin on {loaded.settings.admin.host}:{app.admin_port}",
         file=sys.stderr,
         flush=True,

@@ -51,7 +51,7 @@ class Configuration:
     # None: no pool's policy needs session keys, so none are read.
     sessions: SessionKeys | None
     session_pools: frozenset[str]
-    prefixes: bool  # whether a pool's policy needs prompts cut into blocks
+    prefixes: bool  # whether a choice between backends needs prompts cut into blocks
     paths: Paths
     # None: prompts are estimated.
     counting: Counting | None
@@ -145,7 +145,9 @@ def configure(
         session_pools=frozenset(
             pool.name for pool in new.fleet.pools if pool.policy.needs_sessions
         ),
-        prefixes=any(pool.policy.needs_prefixes for pool in new.fleet.pools),
+        prefixes=any(
+            pool.policy.needs_prefixes and len(pool.backends) > 1 for pool in new.fleet.pools
+        ),
         paths=Paths(settings.paths),
         counting=Counting(loop, new.counter) if new.counter is not None else counting,
     )

@@ -28,7 +28,7 @@ class PenstockCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         build = InfoMetricFamily("penstock_build", FAMILIES["build"].text)
-        build.add_metric((), {"version": proxy.__version__})
+        build.add_metric((), {"version": proxy.__version__, "build": proxy.build()})
         yield build
         yield from self._pools()
         yield from self._backends()

@@ -33,6 +33,7 @@ LABELS: Final = {
     " whole answer was written to the connection, but the client did not read it all.",
     "priority": "Always `0` for now.",
     "version": "The version of penstock.",
+    "build": "`compiled`, or `interpreted`, which costs up to twice the CPU.",
 }
 # The values of the label `reason`. Each family has a list of its own.
 REASONS: Final = {
@@ -61,10 +62,10 @@ REASONS: Final = {
 FAMILIES: Final = {
     "build": Family(
         "info",
-        ("version",),
+        ("version", "build"),
         "always 1",
-        "The running version.",
-        "After a rollout: do all instances run the same version?",
+        "The running version and build.",
+        "After a rollout: do all instances run the same version? Is each compiled?",
     ),
     "requests": Family(
         "counter",

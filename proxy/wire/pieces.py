@@ -1,7 +1,8 @@
 """Sends a large body to a backend: one piece in a turn of the loop, none while it takes no more.
 
 A single write would block the loop for as long as the backend reads: the kernel takes what fits,
-and the other side makes room meanwhile. Also, edits need no copy of the whole body.
+and the other side makes room meanwhile. Nothing is copied, not even for edits: slices of the body
+are written together with what is before and after them.
 """
 
 import asyncio
@@ -11,23 +12,36 @@ from penstock.proxy.wire.edit import Ending
 
 SMALL_BYTES: Final = 65_536
 PIECE_BYTES: Final = 262_144
+_EMPTY: Final = memoryview(b"")
 
 
 class Pieces:
-    """The rest of one body. `ending` has its edits."""
+    """The rest of one request. `ending` has the edits of its body."""
 
-    __slots__ = ("_added", "_at", "_body", "_end", "_loop", "_paused", "_transport", "_turn")
+    __slots__ = (
+        "_added",
+        "_at",
+        "_end",
+        "_head",
+        "_loop",
+        "_paused",
+        "_transport",
+        "_turn",
+        "_view",
+    )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         transport: asyncio.Transport,
+        head: bytes,
         body: bytes,
         ending: Ending | None,
     ) -> None:
         self._loop = loop
         self._transport = transport
-        self._body = body
+        self._head = head  # empty when it is written
+        self._view = memoryview(body)  # a slice of it is no copy
         self._at = 0
         self._end, self._added = ending or (len(body), b"")
         self._paused = False
@@ -44,12 +58,12 @@ class Pieces:
         if not self.left or self._transport.is_closing():
             return
         at, self._at = self._at, min(self._at + PIECE_BYTES, self._end)
-        piece = self._body[at : self._at]
+        head, piece, self._head = self._head, self._view[at : self._at], b""
         if self._at == self._end:
-            self._transport.write(piece + self._added)
-            self._body = b""
+            self._view = _EMPTY
+            self._transport.writelines((head, piece, self._added))
             return
-        self._transport.write(piece)
+        self._transport.writelines((head, piece))
         if not self._paused:
             self._turn = self._loop.call_soon(self.write_on)
 
@@ -65,7 +79,7 @@ class Pieces:
     def drop(self) -> None:
         """Write nothing more."""
         self._at = self._end
-        self._body = b""
+        self._view = _EMPTY
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
@@ -85,10 +99,6 @@ def write(
         else:
             transport.write(b"".join((head, body[: ending[0]], ending[1])))
         return None
-    transport.write(head)
-    if len(body) <= PIECE_BYTES and ending is None:
-        transport.write(body)  # no copy
-        return None
-    pieces = Pieces(loop, transport, body, ending)
+    pieces = Pieces(loop, transport, head, body, ending)
     pieces.write_on()
     return pieces

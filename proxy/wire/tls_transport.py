@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+from collections.abc import Iterable
 from typing import Any, cast
 
 from penstock.proxy.wire.sockets import WRITE_BYTES
@@ -62,6 +63,9 @@ class TlsTransport(asyncio.Protocol):
             self._fail(error)
             return
         self._flush()
+
+    def writelines(self, pieces: Iterable[bytes | memoryview]) -> None:
+        self.write(b"".join(pieces))
 
     def can_write_eof(self) -> bool:
         return self._open

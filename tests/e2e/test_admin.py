@@ -84,7 +84,7 @@ NAMES = {
     "penstock_attempts_total": {"reason"},
     "penstock_client_aborts_total": {"phase"},
     "penstock_stream_failures_total": {"reason"},
-    "penstock_build_info": {"version"},
+    "penstock_build_info": {"version", "build"},
 }
 
 

@@ -20,7 +20,7 @@ DIST_INFO = f"penstock-{proxy.__version__}.dist-info"
 def wheel(source: Path, folder: Path) -> Path:
     """The wheel without extensions that hatchling builds from a folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("HATCH_BUILD_HOOK_ENABLE_MYPYC", raising=False)
+        patch.setenv("PENSTOCK_COMPILE", "0")
         (built,) = WheelBuilder(str(source)).build(directory=str(folder), versions=["standard"])
     return Path(built)
 
@@ -66,6 +66,7 @@ def test_beside_modules_the_wheel_has_what_users_need(names: set[str]) -> None:
     others = {name for name in names if not name.endswith(".py")}
     assert {name for name in others if name.startswith("penstock/")} == {
         "penstock/py.typed",
+        "penstock/balancing/_native.pyi",
         *examples,
     }
     assert f"{DIST_INFO}/licenses/LICENSE" in others
@@ -87,5 +88,5 @@ def test_every_file_to_compile_exists() -> None:
     targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
         "targets"
     ]
-    for pattern in targets["wheel"]["hooks"]["mypyc"]["include"]:
+    for pattern in targets["wheel"]["hooks"]["custom"]["include"]:
         assert list(ROOT.glob(pattern.removeprefix("/"))), pattern

@@ -57,13 +57,18 @@ async def test_backends_named_alike_are_the_same_objects() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "sessions", "prefixes"),
-    [("round_robin", False, False), ("session", True, False), ("token_cost", True, True)],
+    ("policy", "urls", "sessions", "prefixes"),
+    [
+        ("round_robin", (A, B), False, False),
+        ("session", (A, B), True, False),
+        ("token_cost", (A, B), True, True),
+        ("token_cost", (A,), True, False),  # one backend: its cache decides nothing
+    ],
 )
-async def test_only_what_a_policy_needs_is_read(
-    policy: str, sessions: bool, prefixes: bool
+async def test_only_what_a_choice_needs_is_read(
+    policy: str, urls: tuple[str, ...], sessions: bool, prefixes: bool
 ) -> None:
-    found = first(A, policy=policy)
+    found = first(*urls, policy=policy)
     assert (found.sessions is not None, found.prefixes) == (sessions, prefixes)
     assert found.session_pools == ({"default"} if sessions else set())
 

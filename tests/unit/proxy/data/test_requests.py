@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 
+from penstock.balancing.backend import State
 from penstock.balancing.prompt_blocks import BLOCK_BYTES
 from penstock.proxy.data.phase import LINGER_S
 from penstock.proxy.data.request import HASH_BYTES
@@ -52,8 +53,9 @@ def test_what_a_running_request_holds_counts_until_its_end() -> None:
     long_head = REQUEST.replace(b"\r\n\r\n", b"\r\nx: " + b"a" * 9_000 + b"\r\n\r\n", 1)
     head_bytes = long_head.index(b"\r\n\r\n")
     policy = {"policy": "token_cost", "name": "p"}
-    backends = [{"name": "b1", "url": "http://10.0.0.1:1"}]
+    backends = [{"name": f"b{n}", "url": f"http://10.0.0.{n}:1"} for n in (1, 2)]
     with contextlib.closing(Play(pools=[policy | {"backends": backends}])) as play:
+        play.backends[1].state = State.EJECTED
         play.client.sends(long_head)
         held_bytes = play.plane.bodies.held_bytes
         assert held_bytes == len(long_head) - 4

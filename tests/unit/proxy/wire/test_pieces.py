@@ -44,7 +44,8 @@ class Loop:
 def pieces(edits: Edits = ()) -> tuple[Pieces, Loop, Transport]:
     loop, transport = Loop(), Transport()
     end = ending(BODY, edits)
-    return Pieces(cast(asyncio.AbstractEventLoop, loop), transport, BODY, end), loop, transport
+    it = Pieces(cast(asyncio.AbstractEventLoop, loop), transport, b"HEAD", BODY, end)
+    return it, loop, transport
 
 
 @pytest.mark.parametrize("edits", [(), EDITS])
@@ -58,7 +59,7 @@ def test_all_of_it_a_piece_a_turn(edits: Edits) -> None:
         assert 0 < len(transport.sent) - before <= PIECE_BYTES + 100
         turns += 1
     assert turns == len(BODY) // PIECE_BYTES
-    assert transport.sent == (EDITED if edits else BODY)
+    assert transport.sent == b"HEAD" + (EDITED if edits else BODY)
     loop.turn()
     assert not loop.next
 
@@ -78,7 +79,7 @@ def test_a_slow_backend_is_waited_for_and_is_sent_nothing_twice() -> None:
     while it.left:
         it.resume()
         loop.turn()
-    assert transport.sent == BODY
+    assert transport.sent == b"HEAD" + BODY
 
 
 def test_nothing_after_it_was_dropped_or_the_backend_left() -> None:
@@ -87,14 +88,14 @@ def test_nothing_after_it_was_dropped_or_the_backend_left() -> None:
     it.drop()
     loop.turn()
     it.resume()
-    assert len(transport.sent) == PIECE_BYTES
+    assert len(transport.sent) == len(b"HEAD") + PIECE_BYTES
     assert not it.left
     it, loop, transport = pieces()
     it.write_on()
     transport.abort()
     loop.turn()
     it.resume()
-    assert len(transport.sent) == PIECE_BYTES
+    assert len(transport.sent) == len(b"HEAD") + PIECE_BYTES
 
 
 @pytest.mark.parametrize("size", [100, SMALL_BYTES, SMALL_BYTES + 1, PIECE_BYTES, PIECE_BYTES + 1])
