@@ -18,7 +18,7 @@ BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 TRACES ?= $(wildcard $(addprefix ../shared/traces/, azure-llm-2023-conv.*.csv.gz \
   mooncake-fast25-*.jsonl.gz servegen-language-m-large.*.jsonl.gz))
 
-.PHONY: help demo test test-compiled test-vllm test-vllm-own validate-engine judge faults splits fuzz reloads lint lint-deploy format references docs bench bench-overhead bench-peers bench-routing soak aborts slow stalls dist clean
+.PHONY: help demo test test-compiled test-vllm test-vllm-own validate-engine judge faults splits fuzz reloads lint lint-deploy format references docs bench bench-overhead bench-history bench-peers bench-routing soak aborts slow stalls dist clean
 
 # A target is in the list if `## what it does` follows its name; `##@` begins a group.
 help:  ## this list
@@ -116,6 +116,10 @@ bench: bench-overhead bench-peers  ## bench-overhead and bench-peers: penstock a
 
 bench-overhead: $(BENCH_IN).venv/installed  ## CPU, latency and memory of each proxy; ARGS=--quick
 	$(BENCH_IN).venv/bin/penstock bench overhead $(ARGS)
+
+bench-history: $(BENCH_IN).venv/installed  ## what a request and an event cost beside the commits before; a line in bench/history/overhead.csv
+	$(BENCH_IN).venv/bin/penstock bench overhead --rounds 5 --peers penstock,nginx,aiohttp \
+	  --history $(abspath bench/history/overhead.csv) $(ARGS)
 
 bench-peers: $(BENCH_IN).venv/installed  ## latency, goodput and balance of each proxy on a simulated fleet; ARGS="--rounds 3"
 	$(BENCH_IN).venv/bin/penstock bench peers --workloads skewed shared_prefix \

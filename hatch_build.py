@@ -1,7 +1,7 @@
 """Compiles the data path when a wheel is built, if there is a C compiler.
 
-mypyc compiles the Python files that pyproject.toml lists, and `penstock/balancing/c/` becomes the
-module `penstock.balancing._native`. PENSTOCK_COMPILE=0 builds the pure wheel, PENSTOCK_COMPILE=1
+mypyc compiles the Python files that pyproject.toml lists, and each folder `c/` becomes the module
+`_native` beside it. PENSTOCK_COMPILE=0 builds the pure wheel, PENSTOCK_COMPILE=1
 makes it an error when nothing can be compiled. Extensions are built beside their sources and would
 hide later edits of them. So they are removed when the wheel is made, and an editable installation,
 which needs them there, is compiled only with PENSTOCK_COMPILE=1.
@@ -16,8 +16,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VARIABLE = "PENSTOCK_COMPILE"
-NATIVE = "penstock.balancing._native"
-SOURCE = "penstock/balancing/c/module.c"
+PACKAGES = ("penstock/balancing", "penstock/proxy/wire")
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -74,7 +73,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
             self.root, self.config, self.build_config, self.metadata, self.directory, "wheel"
         )
         mypyc.initialize(version, build_data)
-        build_data["artifacts"].append(f"/{NATIVE.replace('.', '/')}.*.so")
+        build_data["artifacts"] += [f"/{package}/_native.*.so" for package in PACKAGES]
 
     def _clean(self) -> None:
         for folder, _, files in os.walk(Path(self.root, "penstock"), followlinks=True):
@@ -84,13 +83,20 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def compile_native(root: Path) -> None:
-    """Compile the C module beside its sources' folder. Raises what setuptools raises."""
+    """Compile each C module beside the folder of its sources. Raises what setuptools raises."""
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
     options = ["-O3", "-std=c11"]
-    module = Extension(NATIVE, [str(root / SOURCE)], extra_compile_args=options)
-    command = build_ext(Distribution({"name": "penstock", "ext_modules": [module]}))
+    modules = [
+        Extension(
+            f"{package.replace('/', '.')}._native",
+            [str(root / package / "c" / "module.c")],
+            extra_compile_args=options,
+        )
+        for package in PACKAGES
+    ]
+    command = build_ext(Distribution({"name": "penstock", "ext_modules": modules}))
     command.build_lib = str(root)
     command.build_temp = str(root / ".build")
     command.ensure_finalized()

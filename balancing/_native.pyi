@@ -31,3 +31,6 @@ class BlockHashes:
 
     def size_bytes(self) -> int:
         """The size of what was taken, without the blanks that were left out."""
+
+def kinds_of(text: bytes | memoryview) -> tuple[int, int, int, int, int, int, int]:
+    """Words, letters, digits, signs, backslashes, bytes of wide characters, and escapes of such."""

@@ -51,6 +51,8 @@ MEDIA_BYTES_PER_TOKEN: Final = 320
 
 def has_media(text: bytes) -> bool:
     """Whether a text may hold parts that are not text. Texts above LARGE_BYTES always may."""
+    if len(text) <= SLICE_BYTES and text.find(b'"type"') < 0:  # a pattern costs more
+        return False
     return len(text) > LARGE_BYTES or _MEDIA_PART.search(text) is not None
 
 

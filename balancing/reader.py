@@ -342,10 +342,13 @@ def _measured(estimator: TokenEstimator, prompt: Prompt) -> Measure:
 
 def _model_of(raw: msgspec.Raw) -> str | None:
     """The model's name. None for an empty one: the backend then uses its own."""
-    if raw is NO_FIELD or bytes(raw) == b"null":
+    if raw is NO_FIELD:
         return None
-    if bytes(raw).startswith(b'"') and len(bytes(raw)) > NAME_BYTES_MAX:
-        return bytes(raw)[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # no pool serves it
+    value = bytes(raw)
+    if value == b"null":
+        return None
+    if len(value) > NAME_BYTES_MAX and value.startswith(b'"'):
+        return value[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # no pool serves it
     try:
         return _string.decode(raw) or None
     except UNREADABLE:

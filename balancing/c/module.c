@@ -1,12 +1,13 @@
 /* The parts of reading a request that look at every byte of it, as a module for Python.
 
-   Each has a twin in Python, which an interpreted installation uses: `members.py` and
-   `prompt_blocks.py`. The tests hold both against each other. */
+   Each has a twin in Python, which an interpreted installation uses: in `members.py`,
+   `prompt_blocks.py` and `tokens.py`. The tests hold both against each other. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "blocks.h"
+#include "kinds.h"
 #include "scan.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -179,6 +180,23 @@ static PyTypeObject BlockHashesType = {
     .tp_methods = BLOCKS_METHODS,
 };
 
+/* Kinds of bytes --------------------------------------------------------------------------- */
+
+static PyObject *kinds_of(PyObject *Py_UNUSED(module), PyObject *text)
+{
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(text, &buffer, PyBUF_SIMPLE))
+        return NULL;
+    struct kinds kinds = {0};
+    Place at = buffer.buf;
+    count_kinds(&kinds, at, at + buffer.len);
+    PyBuffer_Release(&buffer);
+    return Py_BuildValue("(nnnnnnn)", kinds.words, kinds.letters, kinds.digits, kinds.signs,
+                         kinds.backslashes, kinds.wide_bytes, kinds.escapes);
+}
+
+static PyMethodDef FUNCTIONS[] = {{"kinds_of", kinds_of, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+
 /* The module ------------------------------------------------------------------------------ */
 
 static int fill(PyObject *module)
@@ -192,7 +210,7 @@ static int fill(PyObject *module)
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, fill}, {0, NULL}};
 static struct PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_slots = SLOTS};
+    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_methods = FUNCTIONS, .m_slots = SLOTS};
 
 PyMODINIT_FUNC PyInit__native(void)
 {

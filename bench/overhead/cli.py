@@ -2,8 +2,8 @@
 
 Starts a backend that is only its bytes, the peers before it, and a load client;
 prints one table and its own command line. Loopback only. Exit 0 when every
-stream and request through penstock was whole, 1 when some was not or no peer
-could start, 2 on a usage error.
+stream and request through penstock was whole, 1 when some was not, no peer
+could start, or it costs more than its history says, 2 on a usage error.
 """
 
 import sys
@@ -11,11 +11,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from penstock.bench.arguments import count, nonnegative
+from penstock.bench.overhead import history
 from penstock.bench.overhead.plan import DEFAULT, QUICK, Plan
 from penstock.bench.overhead.results import DIRECT, Results
 from penstock.bench.overhead.rounds import Rounds
@@ -46,8 +48,11 @@ def run(options: Namespace) -> int:
         results = Rounds(plan, backend, running).run()
     print(report(plan, results, running, missing))
     save(options.json, _content(options.command, results, running))
+    crept = _remember(options.history, plan, results, running) if options.history else []
+    for what in crept:
+        print(f"Dearer than before: {what}.")
     ours = {subject for subject in results.faulty if subject.split()[0] in (MEASURED, DIRECT)}
-    return 1 if ours else 0
+    return 1 if ours or crept else 0
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -67,6 +72,13 @@ def arguments(parser: ArgumentParser) -> None:
         help="seconds for measurements to be repeated that others disturbed (default 30)",
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write every round's values")
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="add a line of ratios to nginx and aiohttp to this file of CSV; exit 1 if one is "
+        f"{history.BOUND:g} times what it was before",
+    )
 
 
 def _plan(options: Namespace) -> Plan:
@@ -76,6 +88,23 @@ def _plan(options: Namespace) -> Plan:
     if options.patience is not None:
         plan = replace(plan, repeats_s=options.patience)
     return plan
+
+
+def _remember(
+    path: Path, plan: Plan, results: Results, running: Mapping[str, Running]
+) -> list[str]:
+    """Add this run to a history; what became dearer."""
+    before = history.read(path)
+    versions = "".join([each.version for each in running.values()])
+    about = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": history.commit_at(path),
+        "build": "interpreted" if "(interpreted" in versions else "compiled",
+        "rounds": str(plan.rounds),
+    }
+    line = history.line_of(results, list(running), about)
+    history.add(path, line)
+    return history.dearer(line, before)
 
 
 def start_backend() -> Running:

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.wire.forwarded_head import end_to_end
+from penstock.proxy.wire.forwarded_head import forwarded_answer_headers
 from penstock.proxy.wire.heads import Headers, RequestHead, ResponseHead
 from penstock.proxy.wire.sockets import reset, write
 
@@ -20,8 +20,6 @@ _EVENT_STREAM: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
 ]
-# Only penstock sets these headers. Those of a backend are dropped.
-_OWN: Final = (b"access-control-", b"x-penstock-", b"x-request-id", b"request-id", b"location")
 PING: Final = b": ping\n\n"
 
 
@@ -102,11 +100,7 @@ class Answer:
             if body:
                 self.write(body)
             return
-        headers = [
-            field
-            for field in end_to_end(head.headers, head.nominated)
-            if not field[0].startswith(_OWN)
-        ]
+        headers = forwarded_answer_headers(head.headers, head.nominated)
         self.start(head.status, head.reason, headers, length, body)
 
     def hold(self) -> None:

@@ -81,7 +81,7 @@ class Choices(Dialect):
 
     def aborted(self, whole: Whole) -> bool:
         choices = bytes(whole.choices)
-        if _ABORT not in choices:
+        if choices.find(_ABORT) < 0:  # `in` takes ten times longer
             return False
         try:
             ended = _choices_in(choices)

@@ -4,11 +4,16 @@ One class serves both legs, because requests and answers use the same coding. ll
 head first, so it sees only the body. No lenient flag is set. Two things that it does not limit are
 limited here: extensions and trailers (it takes an extension of 1 MB), and bytes after the end (it
 cannot stop there and would parse them as the next message).
+
+A usual read has whole chunks and nothing else. C takes such reads as long as there was no other:
+llhttp does not miss what lies between two chunks.
 """
 
 from typing import Final
 
 import httptools
+
+from penstock.proxy.wire import native
 
 _HEAD: Final = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 # The framing of one chunk: up to 16 hex digits and two line ends.
@@ -24,10 +29,11 @@ class MalformedChunks(ValueError):
 class Dechunker:
     """Takes bytes as they arrive and returns the bytes of the body. Trailers are dropped."""
 
-    __slots__ = ("_extra_bytes", "_parser", "_parts", "complete", "surplus")
+    __slots__ = ("_extra_bytes", "_parser", "_parts", "_plain", "complete", "surplus")
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
+        self._plain = native.AVAILABLE  # all reads so far had whole chunks only
         self._extra_bytes = 0
         self.complete = False
         self.surplus = False  # bytes came after the end, in the same read
@@ -36,6 +42,11 @@ class Dechunker:
 
     def feed(self, data: bytes) -> bytes:
         """The body bytes in `data`, in order. Raises MalformedChunks."""
+        if self._plain:
+            chunks = native.whole_chunks(data)
+            if chunks is not None:
+                return chunks
+            self._plain = False
         parts = self._parts
         try:
             self._parser.feed_data(data)

@@ -1,12 +1,13 @@
 """Writes the head for a backend, and selects the headers of an answer for the client.
 
 Only a head that penstock wrote is sent on. Headers of one connection are dropped, and so are those
-that a client must not set.
+that a client must not set. What becomes of a header is decided by its name, once for each name.
 """
 
+from collections.abc import Callable
 from typing import Final
 
-from penstock.proxy.wire.heads import Headers, RequestHead
+from penstock.proxy.wire.heads import NAME_BYTES_MAX, NAMES_MAX, Headers, RequestHead
 
 # Never forwarded in either direction: they belong to one connection (RFC 9110 7.6.1), or to framing
 # and coding, which penstock does itself on each leg.
@@ -48,14 +49,70 @@ UNDERSCORE: Final = 95
 DOT: Final = 46
 _DASHES: Final = bytes.maketrans(b"_.", b"--")
 _KEYS: Final = frozenset({b"authorization", b"x-api-key"})
+# Only penstock sets these headers of an answer. Those of a backend are dropped.
+_OF_ANSWERS: Final = (
+    *(b"access-control-", b"x-penstock-", b"x-request-id", b"request-id", b"location"),
+)
 
 
-def end_to_end(headers: Headers, nominated: frozenset[bytes]) -> Headers:
-    """The headers that may pass: not hop-by-hop, and not named by `Connection`."""
-    if nominated:
-        dropped = HOP_BY_HOP | nominated
-        return [field for field in headers if field[0] not in dropped]
-    return [field for field in headers if field[0] not in HOP_BY_HOP]
+# What becomes of a header. As numbers: members of an enumeration are searched for at each look.
+DROPPED: Final = 0
+PASSED: Final = 1
+KEY: Final = 2  # passed if keys are forwarded
+VIA: Final = 3  # ours is added to it
+
+
+class Fates:
+    """Remembers what a rule says of names: most messages have the same dozen.
+
+    A full table is cleared. The usual names soon return, invented ones do not.
+    """
+
+    __slots__ = ("_known", "_rule")
+
+    def __init__(self, rule: Callable[[bytes], int]) -> None:
+        self._rule = rule
+        self._known: dict[bytes, int] = {}
+
+    def of(self, name: bytes) -> int:
+        """The fate of a header with this name, in lower case."""
+        fate = self._known.get(name)
+        if fate is None:
+            fate = self._rule(name)
+            if len(self._known) >= NAMES_MAX:
+                self._known.clear()
+            if len(name) <= NAME_BYTES_MAX:
+                self._known[name] = fate
+        return fate
+
+
+def _to_backend(name: bytes) -> int:
+    if name == b"via":
+        return VIA
+    if name in HOP_BY_HOP or name in _OWN or name.startswith(_OWN_PREFIXES):
+        return DROPPED
+    if (UNDERSCORE in name or DOT in name) and _looks_owned(name.translate(_DASHES)):
+        return DROPPED
+    return KEY if name in _KEYS else PASSED
+
+
+def _to_client(name: bytes) -> int:
+    dropped = name in HOP_BY_HOP or name.startswith(_OF_ANSWERS)
+    return DROPPED if dropped else PASSED
+
+
+_backend_fates: Final = Fates(_to_backend)
+_client_fates: Final = Fates(_to_client)
+
+
+def forwarded_answer_headers(headers: Headers, nominated: frozenset[bytes]) -> Headers:
+    """The headers of an answer that may pass: not ours, and not named by `Connection`."""
+    fates = _client_fates
+    return [
+        field
+        for field in headers
+        if fates.of(field[0]) == PASSED and not (nominated and field[0] in nominated)
+    ]
 
 
 def forwarded_request_head(
@@ -76,14 +133,15 @@ def forwarded_request_head(
     parts = [head.method, b" ", head.target, b" HTTP/1.1\r\nhost: ", authority, b"\r\n"]
     authorized = False
     via = b""
-    for name, value in end_to_end(head.headers, head.nominated):
-        if name in _OWN or name.startswith(_OWN_PREFIXES):
-            if name == b"via":
-                via += value + b", "
+    fates, nominated = _backend_fates, head.nominated
+    for name, value in head.headers:
+        fate = fates.of(name)
+        if fate == DROPPED or (nominated and name in nominated):
             continue
-        if (UNDERSCORE in name or DOT in name) and _looks_owned(name.translate(_DASHES)):
+        if fate == VIA:
+            via += value + b", "
             continue
-        if name in _KEYS:
+        if fate == KEY:
             if not forwards_key:
                 continue
             authorized = True

@@ -16,6 +16,7 @@ from penstock.proxy.errors.client import (
     UnsupportedCoding,
     UnsupportedVersion,
 )
+from penstock.proxy.wire import native
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -65,6 +66,18 @@ _DECISIVE: Final = frozenset(
         b"x-api-key",
     }
 )
+# The names of usual headers: bytes that are made once, and hashed once.
+_USUAL: Final = (
+    *_DECISIVE,
+    *(b"accept", b"accept-encoding", b"accept-language", b"cache-control", b"cookie", b"date"),
+    *(b"keep-alive", b"openai-organization", b"openai-project", b"origin", b"pragma", b"referer"),
+    *(b"server", b"traceparent", b"tracestate", b"user-agent", b"vary", b"x-forwarded-for"),
+    *(b"x-forwarded-proto", b"x-real-ip", b"x-request-id", b"x-request-timeout", b"x-session-id"),
+    *(b"x-stainless-arch", b"x-stainless-async", b"x-stainless-lang", b"x-stainless-os"),
+    *(b"x-stainless-package-version", b"x-stainless-raw-response", b"x-stainless-read-timeout"),
+    *(b"x-stainless-retry-count", b"x-stainless-runtime", b"x-stainless-runtime-version"),
+)
+_usual = native.FieldParser(_USUAL, _DECISIVE) if native.AVAILABLE else None
 _PROTOCOL: Final = b"HTTP/1."
 _NONE: Final[frozenset[bytes]] = frozenset()
 
@@ -255,9 +268,16 @@ def parse_response_head(block: bytes) -> ResponseHead:
 
 
 def _parse_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
+    if _usual is not None and (found := _usual.parse(fields)) is not None:
+        return found
+    return any_fields(fields)
+
+
+def any_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
     """Header lines as (lower-case name, value) pairs, and the decisive ones by name.
 
     A decisive header may come only once. Several `Connection` headers are joined to one list.
+    Raises a ClientError.
     """
     headers: Headers = []
     decisive: dict[bytes, bytes] = {}

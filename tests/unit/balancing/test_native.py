@@ -2,13 +2,6 @@
 
 import json
 import random
-import shutil
-import subprocess
-import sysconfig
-from importlib.machinery import ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -19,9 +12,9 @@ from penstock.balancing.fields import Fields
 from penstock.balancing.media import _MEDIA_PART
 from penstock.balancing.outline import finished, without_blanks
 from penstock.balancing.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, prompt_blocks
+from penstock.balancing.tokens import kinds_of
+from tests.unit.c_module import COMPILER, c_module
 
-SOURCE = Path(__file__).resolve().parents[3] / "balancing" / "c" / "module.c"
-COMPILER = shutil.which("cc")
 NAMES = [field.name for field in msgspec.structs.fields(Fields)]
 KEYS = tuple(name.encode() for name in NAMES)
 DECODER = msgspec.json.Decoder(Fields)
@@ -30,26 +23,10 @@ ENOUGH = 10**9
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 
 
-@pytest.fixture(scope="module", params=["", "-DPENSTOCK_PORTABLE"], ids=["usual", "portable"])
+@pytest.fixture(scope="module", params=[(), ("-DPENSTOCK_PORTABLE",)], ids=["usual", "portable"])
 def native(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The module as any machine builds it, and as machines without SSE2 do."""
-    target = tmp_path_factory.mktemp("native") / "_native.so"
-    include = sysconfig.get_path("include")
-    options = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    options += [request.param] if request.param else []
-    subprocess.run(
-        [str(COMPILER), *options, f"-I{include}", str(SOURCE), "-o", str(target)], check=True
-    )
-    return loaded(target)
-
-
-def loaded(path: Path) -> ModuleType:
-    loader = ExtensionFileLoader("penstock.balancing._native", str(path))
-    spec = spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return c_module("balancing", tmp_path_factory.mktemp("native"), *request.param)
 
 
 def scanned(
@@ -245,6 +222,14 @@ def test_squeezed_text_is_what_msgspec_writes(native: Any) -> None:
             chained = xxhash.xxh3_64_intdigest(wanted[end - BLOCK_BYTES : end], chained)
             hashes.append(chained)
         assert hasher.hashes() == tuple(hashes)
+
+
+def test_kinds_of_bytes_are_counted_as_in_python(native: Any) -> None:
+    rng = random.Random(7)
+    for _ in range(3_000):
+        body = document(rng)
+        for text in (body, mutated(rng, body), rng.randbytes(40), b"\\u00e9a\\u12g4\\ud83d" * 3):
+            assert native.kinds_of(memoryview(text)) == kinds_of(text)
 
 
 def test_wrong_arguments_are_errors(native: Any) -> None:

@@ -3,11 +3,12 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
 from penstock.bench import meter
-from penstock.bench.overhead import answers
+from penstock.bench.overhead import answers, history
 from penstock.bench.overhead.cli import report
 from penstock.bench.overhead.histogram import Histogram
 from penstock.bench.overhead.loads import LoadReport, StreamLoad
@@ -18,6 +19,7 @@ from penstock.bench.overhead.streams import fault_of
 from penstock.bench.overhead.table import Row, cell, ratio_cell, table
 from penstock.bench.overhead.wheel import Wheel
 from penstock.bench.peers.field import Peer
+from penstock.bench.report import BenchError
 
 
 def stream_of(events: int, *, usage: bool = False) -> bytes:
@@ -290,3 +292,38 @@ def test_the_report_names_who_is_missing() -> None:
     text = report(DEFAULT, found, {}, {Peer.parsed("haproxy"): "not installed"})
     assert "Not measured: HAProxy leastconn (not installed)." in text
     assert "Fault: wide through nginx: 3 x cut." in text
+
+
+# The history --------------------------------------------------------------------------------
+
+
+def line(small_us: float, build: str = "compiled") -> dict[str, str]:
+    results = Results()
+    results.add("request_us", "penstock token_cost", small_us)
+    results.add("request_us", "nginx least_conn", 40.0)
+    about = {"date": "2026-11-25", "commit": "abc", "build": build, "rounds": "5"}
+    return history.line_of(results, ["penstock token_cost", "nginx least_conn"], about)
+
+
+def test_a_line_of_the_history_has_ratios_of_what_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "overhead.csv"
+    assert history.read(path) == []
+    for small_us in (100.0, 110.0):
+        history.add(path, line(small_us))
+    first, second = history.read(path)
+    assert (first["request/nginx"], second["request/nginx"]) == ("2.500", "2.750")
+    assert (first["request/aiohttp"], first["commit"]) == ("", "abc")
+
+
+def test_what_became_dearer_is_told() -> None:
+    before = [line(300.0), line(100.0), line(104.0), line(96.0), line(10.0, "interpreted")]
+    assert history.dearer(line(109.0), before) == []
+    assert history.dearer(line(112.0), before) == ["request/nginx: 2.800, before 2.500"]
+    assert history.dearer(line(900.0), []) == []
+
+
+def test_another_file_is_not_added_to(tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(BenchError, match="other columns"):
+        history.read(path)

@@ -1,0 +1,17 @@
+"""What `c/module.c` offers. Interpreted installations do not have it."""
+
+class FieldParser:
+    """Reads usual header lines. `names`: those of usual headers, in lower case, 64 at most.
+
+    `decisive`: those that may come only once.
+    """
+
+    def __new__(cls, names: tuple[bytes, ...], decisive: frozenset[bytes]) -> FieldParser: ...
+    def parse(self, lines: bytes) -> tuple[list[tuple[bytes, bytes]], dict[bytes, bytes]] | None:
+        """(lower-case name, value) of each line, and the decisive ones by name.
+
+        None: something is not plainly right.
+        """
+
+def whole_chunks(read: bytes) -> bytes | None:
+    """The bytes in whole chunks. None: there is anything else, or an end inside a chunk."""

@@ -1,0 +1,271 @@
+/* The header lines of usual heads and the chunks of usual bodies, as a module for Python.
+
+   What is not plainly right is left to others, which say what is wrong: of header lines to the twin
+   in `heads.py` (names and values that no ordinary client sends, a decisive header that comes
+   twice), of chunks to llhttp (extensions, the last chunk, a read that ends inside one). */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <string.h>
+
+#define SLOTS 256 /* of the table of known names, four times as many as there may be */
+#define KNOWN_MAX 64
+#define NAME_BYTES_MAX 64
+#define FIELDS_MAX 128
+
+typedef const unsigned char *Place;
+
+struct known {
+    PyObject *name; /* in lower case, or NULL */
+    int decisive;
+};
+
+typedef struct {
+    PyObject_HEAD
+    unsigned char lower[256]; /* of the characters of a name; 0 for all others */
+    struct known known[SLOTS];
+} FieldParser;
+
+static size_t slot_of(Place name, size_t size)
+{
+    return (size * 31 + name[0] * 7 + name[size - 1] * 3 + name[size / 2]) % SLOTS;
+}
+
+/* The slot of a name in lower case, or the empty one where it would be. */
+static struct known *known_of(FieldParser *self, Place name, size_t size)
+{
+    size_t slot = slot_of(name, size);
+    for (;; slot = (slot + 1) % SLOTS) {
+        PyObject *known = self->known[slot].name;
+        if (!known || ((size_t)PyBytes_GET_SIZE(known) == size
+                       && !memcmp(PyBytes_AS_STRING(known), name, size)))
+            return &self->known[slot];
+    }
+}
+
+/* The end of the name that begins there: its colon, or NULL. Writes it in lower case. */
+static Place name_end(FieldParser *self, Place at, Place end, unsigned char *lowered)
+{
+    Place begin = at;
+    for (; at < end && at - begin <= NAME_BYTES_MAX; at++) {
+        unsigned char lower = self->lower[*at];
+        if (!lower)
+            return *at == ':' && at > begin ? at : NULL;
+        if (at - begin == NAME_BYTES_MAX)
+            return NULL;
+        lowered[at - begin] = lower;
+    }
+    return NULL;
+}
+
+/* The end of the text that begins there: a CR or the end of all. */
+static Place text_end(Place at, Place end)
+{
+    while (at < end && (*at >= ' ' ? *at != 0x7F : *at == '\t'))
+        at++;
+    return at;
+}
+
+static inline int is_blank(unsigned char byte)
+{
+    return byte == ' ' || byte == '\t';
+}
+
+/* Add one field to the headers, and to the decisive ones. -1: an error; 0: not plainly right. */
+static int add_field(FieldParser *self, Place lowered, size_t size, Place value, Place end,
+                     PyObject *headers, PyObject *decisive)
+{
+    struct known *known = known_of(self, lowered, size);
+    while (value < end && is_blank(*value))
+        value++;
+    while (value < end && is_blank(end[-1]))
+        end--;
+    PyObject *text = PyBytes_FromStringAndSize((const char *)value, end - value);
+    PyObject *name = known->name ? Py_NewRef(known->name)
+                                 : PyBytes_FromStringAndSize((const char *)lowered, (Py_ssize_t)size);
+    PyObject *field = text && name ? PyTuple_Pack(2, name, text) : NULL;
+    int outcome = field && !PyList_Append(headers, field) ? 1 : -1;
+    if (outcome > 0 && known->name && known->decisive) {
+        int seen = PyDict_Contains(decisive, name);
+        outcome = seen ? (seen < 0 ? -1 : 0) : PyDict_SetItem(decisive, name, text) ? -1 : 1;
+    }
+    Py_XDECREF(field);
+    Py_XDECREF(name);
+    Py_XDECREF(text);
+    return outcome;
+}
+
+static int add_fields(FieldParser *self, Place at, Place end, PyObject *headers, PyObject *decisive)
+{
+    unsigned char lowered[NAME_BYTES_MAX];
+    for (int number = 0; number < FIELDS_MAX; number++) {
+        Place colon = name_end(self, at, end, lowered);
+        if (!colon)
+            return 0;
+        Place until = text_end(colon + 1, end);
+        int outcome = add_field(self, lowered, (size_t)(colon - at), colon + 1, until, headers,
+                                decisive);
+        if (outcome < 1 || until == end)
+            return outcome;
+        if (end - until < 2 || until[0] != '\r' || until[1] != '\n')
+            return 0;
+        at = until + 2;
+    }
+    return 0;
+}
+
+static PyObject *parse(FieldParser *self, PyObject *lines)
+{
+    if (!PyBytes_Check(lines))
+        return PyErr_Format(PyExc_TypeError, "lines are bytes");
+    PyObject *headers = PyList_New(0), *decisive = PyDict_New(), *result = NULL;
+    Place at = (Place)PyBytes_AS_STRING(lines);
+    int outcome = -1;
+    if (headers && decisive)
+        outcome = add_fields(self, at, at + PyBytes_GET_SIZE(lines), headers, decisive);
+    if (outcome > 0)
+        result = PyTuple_Pack(2, headers, decisive);
+    else if (!outcome)
+        result = Py_NewRef(Py_None);
+    Py_XDECREF(headers);
+    Py_XDECREF(decisive);
+    return result;
+}
+
+/* Chunks ----------------------------------------------------------------------------------- */
+
+#define SIZE_DIGITS_MAX 7 /* 256 MiB: more than a read holds */
+
+/* The bytes of the chunk that begins at `*at`, which moves behind it. NULL: not plainly right. */
+static Place chunk_at(Place *at, Place end, size_t *size)
+{
+    Place digit = *at;
+    size_t bytes = 0;
+    for (; digit < end && *digit != '\r'; digit++) {
+        unsigned char letter = *digit | 0x20;
+        int value = *digit >= '0' && *digit <= '9' ? *digit - '0'
+                    : letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
+        if (value < 0 || digit - *at == SIZE_DIGITS_MAX)
+            return NULL;
+        bytes = bytes * 16 + (size_t)value;
+    }
+    if (!bytes || (size_t)(end - digit) < bytes + 4 || digit[1] != '\n')
+        return NULL;
+    Place data = digit + 2;
+    if (data[bytes] != '\r' || data[bytes + 1] != '\n')
+        return NULL;
+    *at = data + bytes + 2;
+    *size = bytes;
+    return data;
+}
+
+static PyObject *whole_chunks(PyObject *Py_UNUSED(module), PyObject *read)
+{
+    if (!PyBytes_Check(read))
+        return PyErr_Format(PyExc_TypeError, "a read is bytes");
+    Place begin = (Place)PyBytes_AS_STRING(read), end = begin + PyBytes_GET_SIZE(read), at = begin;
+    size_t size = 0;
+    Place data = chunk_at(&at, end, &size);
+    if (data && at == end) /* the usual read */
+        return PyBytes_FromStringAndSize((const char *)data, (Py_ssize_t)size);
+    while (data && at < end)
+        data = chunk_at(&at, end, &size);
+    if (!data)
+        Py_RETURN_NONE;
+    PyObject *body = PyBytes_FromStringAndSize(NULL, end - begin);
+    if (!body)
+        return NULL;
+    char *to = PyBytes_AS_STRING(body);
+    for (at = begin; at < end; to += size) {
+        data = chunk_at(&at, end, &size);
+        memcpy(to, data, size);
+    }
+    _PyBytes_Resize(&body, to - PyBytes_AS_STRING(body));
+    return body;
+}
+
+static PyMethodDef FUNCTIONS[] = {
+    {"whole_chunks", whole_chunks, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* The parser ------------------------------------------------------------------------------- */
+
+static int know(FieldParser *self, PyObject *names, PyObject *decisive)
+{
+    if (PyTuple_GET_SIZE(names) > KNOWN_MAX) {
+        PyErr_Format(PyExc_ValueError, "a parser knows at most %d names", KNOWN_MAX);
+        return -1;
+    }
+    for (Py_ssize_t number = 0; number < PyTuple_GET_SIZE(names); number++) {
+        PyObject *name = PyTuple_GET_ITEM(names, number);
+        if (!PyBytes_Check(name) || !PyBytes_GET_SIZE(name)) {
+            PyErr_SetString(PyExc_TypeError, "names are bytes, and not empty");
+            return -1;
+        }
+        int is_decisive = PySet_Contains(decisive, name);
+        if (is_decisive < 0)
+            return -1;
+        struct known *known = known_of(self, (Place)PyBytes_AS_STRING(name),
+                                       (size_t)PyBytes_GET_SIZE(name));
+        if (!known->name)
+            *known = (struct known){Py_NewRef(name), is_decisive};
+    }
+    return 0;
+}
+
+static PyObject *new_parser(PyTypeObject *type, PyObject *arguments, PyObject *named)
+{
+    PyObject *names, *decisive;
+    if (named && PyDict_GET_SIZE(named))
+        return PyErr_Format(PyExc_TypeError, "FieldParser takes no named arguments");
+    if (!PyArg_ParseTuple(arguments, "O!O!", &PyTuple_Type, &names, &PyFrozenSet_Type, &decisive))
+        return NULL;
+    FieldParser *self = (FieldParser *)type->tp_alloc(type, 0);
+    if (!self)
+        return NULL;
+    for (const char *at = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"; *at; at++)
+        self->lower[(unsigned char)*at] = (unsigned char)*at;
+    for (int letter = 'A'; letter <= 'Z'; letter++)
+        self->lower[letter] = (unsigned char)(letter | 0x20);
+    if (know(self, names, decisive)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void end_parser(FieldParser *self)
+{
+    for (int slot = 0; slot < SLOTS; slot++)
+        Py_XDECREF(self->known[slot].name);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMethodDef METHODS[] = {
+    {"parse", (PyCFunction)parse, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject FieldParserType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "penstock.proxy.wire._native.FieldParser",
+    .tp_basicsize = sizeof(FieldParser),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = new_parser,
+    .tp_dealloc = (destructor)end_parser,
+    .tp_methods = METHODS,
+};
+
+static int fill(PyObject *module)
+{
+    return PyModule_AddType(module, &FieldParserType);
+}
+
+static PyModuleDef_Slot SLOTS_OF_MODULE[] = {{Py_mod_exec, fill}, {0, NULL}};
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_methods = FUNCTIONS, .m_slots = SLOTS_OF_MODULE};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&MODULE);
+}

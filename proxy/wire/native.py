@@ -1,0 +1,13 @@
+"""What reads usual heads and chunks in C, where a C compiler built it (`c/`).
+
+Everything else is read by the twins in `heads.py` and `dechunk.py`.
+"""
+
+try:
+    from penstock.proxy.wire._native import FieldParser, whole_chunks
+
+    AVAILABLE = True
+except ImportError:  # an interpreted installation
+    AVAILABLE = False
+
+__all__ = ["AVAILABLE", "FieldParser", "whole_chunks"]

@@ -1,0 +1,196 @@
+"""What is written in C reads as its twin in Python and llhttp do, or leaves it to them."""
+
+import random
+from typing import Any
+
+import httptools
+import pytest
+
+from penstock.proxy.errors.client import ClientError
+from penstock.proxy.wire import heads
+from tests.unit.c_module import COMPILER, c_module
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+
+NAMES = [
+    *(b"Host", b"content-type", b"Content-Length", b"AUTHORIZATION", b"Connection", b"x-api-key"),
+    *(
+        b"x",
+        b"X-Y_Z.9",
+        b"!#$%&'*+-.^_`|~",
+        b"n" * 64,
+        b"n" * 65,
+        b"Date",
+        b"user-agent",
+        b"",
+        b"a b",
+    ),
+]
+VALUES = [
+    b"",
+    b"a",
+    b"close",
+    b" a \t b ",
+    b"\xe9\xff",
+    b"a:b: c",
+    b"\x7f",
+    b"\x00",
+    b"\r",
+    b"\n",
+    b"12",
+]
+COLONS = [b": ", b": ", b": ", b":", b" : ", b":\t", b"  ", b""]
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return c_module("proxy/wire", tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="module")
+def parser(native: Any) -> Any:
+    return native.FieldParser(heads._USUAL, heads._DECISIVE)
+
+
+def lines(rng: random.Random, odd: float) -> bytes:
+    """Header lines, some of them with a name, a colon, a value or an end that is odd."""
+
+    def one(usual: bytes, all_: list[bytes]) -> bytes:
+        return rng.choice(all_) if rng.random() < odd else usual
+
+    found = [
+        one(rng.choice(NAMES[:9]), NAMES) + one(b": ", COLONS) + one(b"some value", VALUES)
+        for _ in range(rng.randrange(8))
+    ]
+    return one(b"\r\n", [b"\r\n", b"\n", b"\r", b"\r\n\r\n"]).join(found)
+
+
+def said(block: bytes) -> object:
+    try:
+        return heads.any_fields(block)
+    except ClientError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("odd", [0.0, 0.1, 0.5])
+def test_what_it_reads_is_what_python_reads(parser: Any, odd: float) -> None:
+    rng = random.Random(1)
+    read = left = 0
+    for _ in range(20_000):
+        block = lines(rng, odd)
+        found = parser.parse(block)
+        assert found is None or found == said(block), block
+        read += found is not None
+        left += found is None and isinstance(said(block), tuple)
+    assert read > 500
+    assert left < 12_000
+
+
+def test_usual_lines_are_never_left_to_python(parser: Any) -> None:
+    usual = [b"%s: value-%d" % (name.title(), at) for at, name in enumerate(heads._USUAL)]
+    assert parser.parse(b"\r\n".join(usual)) == said(b"\r\n".join(usual))
+    assert parser.parse(b"a:b") == ([(b"a", b"b")], {})
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        *(b"", b"a", b"a b: c", b": c", b"a: b\r\n", b"a: b\nc: d", b"a: b\r\n c", b"a: \x00"),
+        *(b"host: a\r\nHost: b", b"connection: a\r\nconnection: b", b"n" * 65 + b": v"),
+        b"\r\n".join([b"a: b"] * 129),
+    ],
+)
+def test_what_is_not_plainly_right_is_left_to_python(parser: Any, block: bytes) -> None:
+    assert parser.parse(block) is None
+
+
+def chunk(data: bytes, size: bytes = b"%x") -> bytes:
+    return size % len(data) + b"\r\n" + data + b"\r\n"
+
+
+class Body:
+    """What llhttp makes of a read that begins between two chunks."""
+
+    def __init__(self, read: bytes) -> None:
+        self.data, self.fault, self.complete = b"", False, False
+        parser = httptools.HttpRequestParser(self)
+        parser.feed_data(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        try:
+            parser.feed_data(read)
+        except httptools.HttpParserError:
+            self.fault = True
+
+    def on_body(self, data: bytes) -> None:
+        self.data += data
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+def test_chunks_that_it_takes_are_those_of_llhttp(native: Any) -> None:
+    rng = random.Random(2)
+    taken = 0
+    for _ in range(30_000):
+        sizes = [rng.choice([1, 5, 16, 250, 4_000]) for _ in range(rng.randrange(1, 4))]
+        spelt = rng.choice([b"%x", b"%X", b"%04x"])
+        read = bytearray(b"".join([chunk(rng.randbytes(size), spelt) for size in sizes]))
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            at = rng.randrange(len(read))
+            if rng.random() < 0.5:
+                read[at : at + rng.randrange(3)] = rng.choice(
+                    [b"", b"\r", b"\n", b"0", b";a", b" "]
+                )
+            else:
+                read[min(at, 5)] = rng.randrange(256)
+        found = native.whole_chunks(bytes(read))
+        if found is not None:
+            body = Body(bytes(read))
+            assert (found, body.fault, body.complete) == (body.data, False, False), bytes(read[:99])
+            taken += 1
+    assert taken > 10_000
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        *(
+            b"",
+            b"0\r\n\r\n",
+            chunk(b"a") + b"0\r\n\r\n",
+            b"1;a\r\nx\r\n",
+            b"+1\r\nx\r\n",
+            b"1 \r\nx\r\n",
+        ),
+        *(
+            b"1\nx\n",
+            b"\r\nx\r\n",
+            b"1\r\nx",
+            b"1\r\nx\r",
+            b"2\r\nx\r\n",
+            b"1\r\nxy\r\n",
+            b"0x1\r\nx\r\n",
+        ),
+        *(b"fffffffffffffff1\r\nx\r\n", b"ffffffff\r\nx\r\n", chunk(b"a") + b"5\r\nab", b"1\r\n"),
+    ],
+)
+def test_other_reads_are_left_to_llhttp(native: Any, read: bytes) -> None:
+    assert native.whole_chunks(read) is None
+
+
+def test_wrong_arguments_are_errors(native: Any, parser: Any) -> None:
+    with pytest.raises(TypeError):
+        native.whole_chunks("1")
+    new = type(parser)
+    wrong: list[Any] = [
+        ("a", frozenset()),
+        ((), set()),
+        (("a",), frozenset()),
+        ((b"",), frozenset()),
+    ]
+    for arguments in wrong:
+        with pytest.raises(TypeError):
+            new(*arguments)
+    with pytest.raises(ValueError, match="64"):
+        new(tuple(b"%d" % number for number in range(65)), frozenset())
+    with pytest.raises(TypeError):
+        parser.parse("a: b")
