@@ -40,8 +40,9 @@ test-compiled: .compiled/.venv/installed  ## the tests that compiling the data p
 faults: .venv/installed  ## every fault under 200 live streams, as one table; about 10 minutes; ARGS="SIGKILL --streams 40"
 	.venv/bin/python -m tests.faults $(ARGS)
 
-splits: .venv/installed  ## every recorded stream, cut into two reads at every byte
-	TEST_SPLIT_STRIDE=1 .venv/bin/python -m pytest -q --timeout 600 tests/unit/test_every_split.py $(ARGS)
+splits: .venv/installed  ## every recorded stream, and a thousand bodies, cut into two reads at every byte
+	TEST_SPLIT_STRIDE=1 TEST_SPLIT_BODIES=1000 .venv/bin/python -m pytest -q --timeout 600 --capture=no \
+	  tests/unit/proxy/data/test_every_split.py tests/unit/proxy/data/test_every_body_split.py $(ARGS)
 
 reloads: .venv/installed  ## 100 reloads and 20 restarts under load, with their figures
 	TEST_RELOADS=100 TEST_RESTARTS=20 .venv/bin/python -m pytest -q --capture=no --timeout 600 \

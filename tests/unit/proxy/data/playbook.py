@@ -195,14 +195,14 @@ class Client(_Wire):
 class Upstream(_Wire):
     """A backend's end of one connection."""
 
-    body = b""  # of the last request
+    head = body = b""  # of the last request
 
     def _say(self, data: bytes) -> None:
         written = self.written
         end = written.find(b"\r\n\r\n")
         match = LENGTH.search(written, 0, end + 2)
         if end > 0 and len(written) == end + 4 + (int(match[1]) if match else 0):
-            self.body = written[end + 4 :]
+            self.head, self.body = written[: end + 4], written[end + 4 :]
             self.written = b""
             self._play.happens(f"{self._name} got {written.split()[0].decode()}")
 
@@ -263,7 +263,7 @@ class Play:
         self.plane = DataPlane(
             configuration,
             loop=self.loop,
-            rng=_First(),
+            rng=_First(1),
             metrics=self.metrics,
             on_failure=self._failed,
             now=now,
