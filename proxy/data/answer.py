@@ -12,7 +12,8 @@ from typing import Final
 
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.wire.forwarded_head import forwarded_answer_headers
-from penstock.proxy.wire.heads import Headers, RequestHead, ResponseHead
+from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.heads import RequestHead, ResponseHead
 from penstock.proxy.wire.sockets import reset, write
 
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}

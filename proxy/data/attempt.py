@@ -37,7 +37,8 @@ from penstock.proxy.telemetry.metrics import Histogram
 from penstock.proxy.wire.connection import BackendConnection
 from penstock.proxy.wire.edit import ending
 from penstock.proxy.wire.forwarded_head import forwarded_request_head
-from penstock.proxy.wire.heads import Headers, ResponseHead
+from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.heads import ResponseHead
 from penstock.proxy.wire.pool import ConnectionPool, NoDescriptors
 
 logger = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from penstock.proxy.errors.client import ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import PoisonRequest
 from penstock.proxy.wire.deadline import Deadline, nothing
-from penstock.proxy.wire.heads import Headers
+from penstock.proxy.wire.header_fields import Headers
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from penstock.proxy.data.model_list import is_of_models, models_told
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import Draining
-from penstock.proxy.wire.heads import Headers, RequestHead
+from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.heads import RequestHead
 
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
 

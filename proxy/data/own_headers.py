@@ -10,7 +10,8 @@ from penstock.balancing.lease import Lease
 from penstock.conf.settings import ListenSettings
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.wire.heads import Headers, RequestHead
+from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.heads import RequestHead
 
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 # The longest part of a client's id that is sent on. With its suffix the id still fits a path.

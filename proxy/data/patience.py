@@ -17,7 +17,8 @@ from typing import Final
 
 from penstock.proxy.errors.backend import BackendError, ClientOutOfTime, OutOfTime
 from penstock.proxy.errors.stream import StreamOutOfClientTime, StreamOutOfTime
-from penstock.proxy.wire.heads import Headers, ResponseHead
+from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.heads import ResponseHead
 
 # A longer time than a day counts as no deadline.
 SECONDS_MAX: Final = 86_400.0

@@ -10,7 +10,8 @@ from penstock.proxy.data.invocations import INVOCATIONS, adapter_of, invoked_pat
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.client import BadRequest
 from penstock.proxy.wire.edit import Edits
-from penstock.proxy.wire.heads import Headers, RequestHead
+from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.heads import RequestHead
 
 # The request, its endpoint, whether the backend is asked for usage that the client did not ask for,
 # and the edits of its body. A plain tuple, because a named one is ten times as expensive to make.

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.conf.tenants import TenantSettings
 from penstock.proxy.errors.client import Unauthorized
-from penstock.proxy.wire.heads import Headers
+from penstock.proxy.wire.header_fields import Headers
 
 # Stands for "no usable key". No key equals it, because keys are visible ASCII.
 _NO_KEY: Final = b""

@@ -7,7 +7,9 @@ that a client must not set. What becomes of a header is decided by its name, onc
 from collections.abc import Callable
 from typing import Final
 
-from penstock.proxy.wire.heads import NAME_BYTES_MAX, NAMES_MAX, Headers, RequestHead
+from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.heads import RequestHead
+from penstock.proxy.wire.remembered import Remembered
 
 # Never forwarded in either direction: they belong to one connection (RFC 9110 7.6.1), or to framing
 # and coding, which penstock does itself on each leg.
@@ -63,26 +65,20 @@ VIA: Final = 3  # ours is added to it
 
 
 class Fates:
-    """Remembers what a rule says of names: most messages have the same dozen.
-
-    A full table is cleared. The usual names soon return, invented ones do not.
-    """
+    """Remembers what a rule says of names."""
 
     __slots__ = ("_known", "_rule")
 
     def __init__(self, rule: Callable[[bytes], int]) -> None:
         self._rule = rule
-        self._known: dict[bytes, int] = {}
+        self._known: Remembered[int] = Remembered(1_024)
 
     def of(self, name: bytes) -> int:
         """The fate of a header with this name, in lower case."""
         fate = self._known.get(name)
         if fate is None:
             fate = self._rule(name)
-            if len(self._known) >= NAMES_MAX:
-                self._known.clear()
-            if len(name) <= NAME_BYTES_MAX:
-                self._known[name] = fate
+            self._known.put(name, fate)
         return fate
 
 

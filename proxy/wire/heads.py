@@ -16,69 +16,35 @@ from penstock.proxy.errors.client import (
     UnsupportedCoding,
     UnsupportedVersion,
 )
-from penstock.proxy.wire import native
-
-Headers = list[tuple[bytes, bytes]]
-
-HEADERS_MAX: Final = 128
+from penstock.proxy.wire.header_fields import Headers, parse_fields
+from penstock.proxy.wire.remembered import Remembered
 
 _REQUEST_LINE: Final = re.compile(
     rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([\x21-\x7e]{1,8192}) HTTP/1\.([01])"
 )
 _OTHER_VERSION: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/(?!1\.[01]$)[0-9](\.[0-9])?")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([^\x00-\x1f\x7f]*))?")
-_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# Maps bytes that a field may hold to 1, others to 0. There must be as many 0 bytes as CR and LF in
-# the line ends between fields. Anything else is a control character or a bare line end, where
-# parsers differ and smuggling begins. (A pattern costs 8 times as much.)
-_TEXT: Final = bytes(byte == 9 or (byte >= 32 and byte != 127) for byte in range(256))
-# Spellings of names seen before: most requests send the same dozen.
-_names: Final[dict[bytes, bytes]] = {}
-NAMES_MAX: Final = 1_024
-NAME_BYTES_MAX: Final = 64
-# 15 digits stay exact everywhere. No sign, no underscore, no list.
-_LENGTH: Final = re.compile(rb"[0-9]{1,15}")
+# They stay exact everywhere.
+LENGTH_DIGITS_MAX: Final = 15
+# What was found right before.
+_request_lines: Final[Remembered[tuple[bytes, bytes, bytes, bool]]] = Remembered(256)
+_status_lines: Final[Remembered[tuple[bool, int, bytes]]] = Remembered(256)
+_hosts: Final[Remembered[bytes]] = Remembered(256)
 # An address in brackets or a name, then perhaps a port. No user, because it can hide the real host.
 _ADDRESS: Final = rb"(?:\[[0-9A-Za-z.:~%_\-]+\]|[A-Za-z0-9._~%!$&'()*+,;=\-]+)"
 _PORT: Final = rb"(?::[0-9]{0,5})?"
 _HOST: Final = re.compile(rb"(?:" + _ADDRESS + _PORT + rb")?")
 _ABSOLUTE: Final = re.compile(rb"https?://" + _ADDRESS + _PORT + rb"(/[^\s]*)?", re.I)
 
-# As numbers, because searching for a byte takes ten times longer.
+# As a number, because searching for a byte takes ten times longer.
 HASH: Final = 35
-SPACE: Final = 32
 # `Connection` may name headers to be dropped, but not these. Without them a request would lose its
 # key or change its meaning on the way.
 _NEVER_NOMINATED: Final = frozenset(
     {b"authorization", b"content-encoding", b"content-type", b"cookie", b"x-api-key"}
 )
-# These may come only once (except `Connection`): of two, each parser might obey another one.
-_DECISIVE: Final = frozenset(
-    {
-        b"authorization",
-        b"connection",
-        b"content-encoding",
-        b"content-length",
-        b"content-type",
-        b"expect",
-        b"host",
-        b"transfer-encoding",
-        b"x-api-key",
-    }
-)
-# The names of usual headers: bytes that are made once, and hashed once.
-_USUAL: Final = (
-    *_DECISIVE,
-    *(b"accept", b"accept-encoding", b"accept-language", b"cache-control", b"cookie", b"date"),
-    *(b"keep-alive", b"openai-organization", b"openai-project", b"origin", b"pragma", b"referer"),
-    *(b"server", b"traceparent", b"tracestate", b"user-agent", b"vary", b"x-forwarded-for"),
-    *(b"x-forwarded-proto", b"x-real-ip", b"x-request-id", b"x-request-timeout", b"x-session-id"),
-    *(b"x-stainless-arch", b"x-stainless-async", b"x-stainless-lang", b"x-stainless-os"),
-    *(b"x-stainless-package-version", b"x-stainless-raw-response", b"x-stainless-read-timeout"),
-    *(b"x-stainless-retry-count", b"x-stainless-runtime", b"x-stainless-runtime-version"),
-)
-_usual = native.FieldParser(_USUAL, _DECISIVE) if native.AVAILABLE else None
 _PROTOCOL: Final = b"HTTP/1."
+_JSON: Final = b"application/json"
 _NONE: Final[frozenset[bytes]] = frozenset()
 
 
@@ -178,26 +144,19 @@ class ResponseHead:
 def parse_request_head(block: bytes) -> RequestHead:
     """Validate a head (without its final empty line). Raises a ClientError."""
     line, _, fields = block.partition(b"\r\n")
-    match = _REQUEST_LINE.fullmatch(line)
-    if match is None:
-        if _OTHER_VERSION.fullmatch(line):
-            raise UnsupportedVersion
-        raise MalformedHttp("The request line is malformed.")
-    method, target, minor = match.groups()
-    http11 = minor == b"1"
-    headers, decisive = _parse_fields(fields)
+    method, target, path, http11 = _request_lines.get(line) or _request_line(line)
+    headers, decisive = parse_fields(fields)
     host = decisive.get(b"host")
-    if (host is None and http11) or (host is not None and not _HOST.fullmatch(host)):
+    if (host is None and http11) or (host is not None and not _is_host(host)):
         raise MalformedHttp("Exactly one valid Host header is needed.")
     expect = decisive.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         raise ExpectationFailed
     nominated = _nominated(decisive)
-    target = _origin_form(target)
     return RequestHead(
         method,
         target,
-        target.partition(b"?")[0],
+        path,
         http11,
         headers,
         nominated,
@@ -243,97 +202,64 @@ def begins_answer(part: bytes) -> bool:
 def parse_response_head(block: bytes) -> ResponseHead:
     """Validate a backend's head. Raises MalformedHttp."""
     line, _, fields = block.partition(b"\r\n")
-    match = _STATUS_LINE.fullmatch(line)
-    if match is None:
-        raise MalformedHttp
-    minor, status, reason = match.groups()
-    http11 = minor == b"1"
-    headers, decisive = _parse_fields(fields)
+    http11, status, reason = _status_lines.get(line) or _status_line(line)
+    headers, decisive = parse_fields(fields)
     length = _length(decisive)
     coding = decisive.get(b"transfer-encoding")
     if coding is not None and (length is not None or coding.lower() != b"chunked" or not http11):
         raise MalformedHttp
     nominated = _nominated(decisive)
     return ResponseHead(
-        int(status),
-        reason or b"",
+        status,
+        reason,
         headers,
         nominated,
         length,
         coding is not None,
         http11 and b"close" not in nominated,
-        decisive.get(b"content-type", b"").partition(b";")[0].strip().lower(),
+        _media_type(decisive.get(b"content-type", b"")),
         decisive.get(b"content-encoding", b"identity").lower() != b"identity",
     )
 
 
-def _parse_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
-    if _usual is not None and (found := _usual.parse(fields)) is not None:
-        return found
-    return any_fields(fields)
+def _request_line(line: bytes) -> tuple[bytes, bytes, bytes, bool]:
+    """(method, target, path, whether it is HTTP/1.1). Raises a ClientError."""
+    match = _REQUEST_LINE.fullmatch(line)
+    if match is None:
+        if _OTHER_VERSION.fullmatch(line):
+            raise UnsupportedVersion
+        raise MalformedHttp("The request line is malformed.")
+    method, target, minor = match.groups()
+    target = _origin_form(target)
+    read = (method, target, target.partition(b"?")[0], minor == b"1")
+    _request_lines.put(line, read)
+    return read
 
 
-def any_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
-    """Header lines as (lower-case name, value) pairs, and the decisive ones by name.
-
-    A decisive header may come only once. Several `Connection` headers are joined to one list.
-    Raises a ClientError.
-    """
-    headers: Headers = []
-    decisive: dict[bytes, bytes] = {}
-    if not fields:
-        return headers, decisive
-    lines = fields.split(b"\r\n")
-    if fields.translate(_TEXT).count(b"\x00") != 2 * (len(lines) - 1):
-        raise MalformedHttp("A header holds a control character or a bare line end.")
-    if len(lines) > HEADERS_MAX:
-        raise HeadersTooLarge
-    for line in lines:
-        name, value = _field(line)
-        headers.append((name, value))
-        if name in _DECISIVE:
-            if name not in decisive:
-                decisive[name] = value
-            elif name == b"connection":
-                decisive[name] += b"," + value
-            else:
-                raise _repeated(name)
-    return headers, decisive
+def _status_line(line: bytes) -> tuple[bool, int, bytes]:
+    """(whether it is HTTP/1.1, status, reason). Raises MalformedHttp."""
+    match = _STATUS_LINE.fullmatch(line)
+    if match is None:
+        raise MalformedHttp
+    minor, status, reason = match.groups()
+    read = (minor == b"1", int(status), reason or b"")
+    _status_lines.put(line, read)
+    return read
 
 
-def _field(line: bytes) -> tuple[bytes, bytes]:
-    """A header line as (lower-case name, value)."""
-    spelled, colon, value = line.partition(b": ")  # the usual spelling
-    name = _names.get(spelled)
-    if name is None:
-        spelled, colon, value = line.partition(b":")
-        name = _names.get(spelled) or _name(spelled)
-    if not colon:
-        raise MalformedHttp("A header line is malformed.")
-    if value and (value[0] <= SPACE or value[-1] <= SPACE):
-        value = value.strip(b" \t")
-    return name, value
+def _is_host(host: bytes) -> bool:
+    if _hosts.get(host) is not None:
+        return True
+    if not _HOST.fullmatch(host):
+        return False
+    _hosts.put(host, host)
+    return True
 
 
-def _name(name: bytes) -> bytes:
-    """The name in lower case, remembered. Raises on line folding and blanks.
-
-    A full table is cleared. The usual names soon return, invented ones do not.
-    """
-    if not _NAME.fullmatch(name):
-        raise MalformedHttp("A header line is malformed.")
-    lower = name.lower()
-    if len(name) <= NAME_BYTES_MAX:
-        if len(_names) >= NAMES_MAX:
-            _names.clear()
-        _names[name] = lower
-    return lower
-
-
-def _repeated(name: bytes) -> ClientError:
-    if name == b"transfer-encoding":
-        return UnsupportedCoding()
-    return MalformedHttp(f"The header {name.decode()} may be given only once.")
+def _media_type(value: bytes) -> bytes:
+    if value == _JSON:  # the usual one
+        return value
+    return value.partition(b";")[0].strip().lower()
 
 
 def _nominated(decisive: dict[bytes, bytes]) -> frozenset[bytes]:
@@ -356,7 +282,7 @@ def _length(decisive: dict[bytes, bytes]) -> int | None:
     value = decisive.get(b"content-length")
     if value is None:
         return None
-    if not _LENGTH.fullmatch(value):
+    if len(value) > LENGTH_DIGITS_MAX or not value.isdigit():  # no sign, no list
         raise MalformedHttp("Content-Length must be one plain number.")
     return int(value)
 

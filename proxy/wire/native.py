@@ -1,6 +1,6 @@
 """What reads usual heads and chunks in C, where a C compiler built it (`c/`).
 
-Everything else is read by the twins in `heads.py` and `dechunk.py`.
+Everything else is read by the twins in `header_fields.py` and `dechunk.py`.
 """
 
 try:

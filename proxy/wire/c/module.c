@@ -1,7 +1,7 @@
 /* The header lines of usual heads and the chunks of usual bodies, as a module for Python.
 
    What is not plainly right is left to others, which say what is wrong: of header lines to the twin
-   in `heads.py` (names and values that no ordinary client sends, a decisive header that comes
+   in `header_fields.py` (names and values that no ordinary client sends, a decisive header that comes
    twice), of chunks to llhttp (extensions, the last chunk, a read that ends inside one). */
 
 #define PY_SSIZE_T_CLEAN

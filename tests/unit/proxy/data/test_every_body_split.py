@@ -56,7 +56,7 @@ RECORDED = sorted((FOLDER.parent / "recorded").glob("*.http")) + sorted(FOLDER.g
 
 def recorded() -> list[tuple[bytes, bytes]]:
     """(path, body) of each recorded request, once."""
-    found = {}
+    found: dict[tuple[bytes, bytes], None] = {}
     for file in RECORDED:
         head, _, rest = file.read_bytes().partition(b"\r\n\r\n")
         length = next(

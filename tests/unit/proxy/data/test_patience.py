@@ -7,7 +7,8 @@ import pytest
 from penstock.proxy.data.patience import Patience, hint_of, margin_s, patience
 from penstock.proxy.errors.backend import ClientOutOfTime, OutOfTime
 from penstock.proxy.errors.stream import StreamOutOfClientTime, StreamOutOfTime
-from penstock.proxy.wire.heads import Headers, parse_response_head
+from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.heads import parse_response_head
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from penstock.conf.tenants import TENANT_KEYS_MAX, TenantSettings
 from penstock.proxy.data.tenants import Tenants
 from penstock.proxy.dialects import CHAT, MESSAGES
 from penstock.proxy.errors.client import Unauthorized
-from penstock.proxy.wire.heads import Headers
+from penstock.proxy.wire.header_fields import Headers
 
 DIGEST = sha256(b"sk-by-digest").hexdigest()
 SETTINGS = [

@@ -10,14 +10,9 @@ from penstock.proxy.errors.client import (
     UnsupportedCoding,
     UnsupportedVersion,
 )
-from penstock.proxy.wire import heads
 from penstock.proxy.wire.forwarded_head import forwarded_request_head
-from penstock.proxy.wire.heads import (
-    HEADERS_MAX,
-    bare_line_end,
-    parse_request_head,
-    parse_response_head,
-)
+from penstock.proxy.wire.header_fields import HEADERS_MAX
+from penstock.proxy.wire.heads import bare_line_end, parse_request_head, parse_response_head
 
 LINE = b"POST /v1/completions HTTP/1.1\r\nhost: x"
 
@@ -273,18 +268,3 @@ def test_a_backends_head() -> None:
     assert not head.keep_alive
     assert not head.encoded
     assert parse_response_head(b"HTTP/1.1 200\r\ncontent-encoding: gzip").encoded
-
-
-def test_names_that_clients_invent_take_no_memory() -> None:
-    for number in range(2_000):
-        parse_request_head(LINE + b"\r\nx-%d-%b: y" % (number, b"n" * 1_000))
-    assert sum(map(len, heads._names)) < 200_000
-
-
-def test_names_that_one_client_invents_keep_no_others_from_being_known() -> None:
-    for number in range(20):
-        fields = [b"x-%d-%d: y" % (number, field) for field in range(HEADERS_MAX - 1)]
-        parse_request_head(b"\r\n".join((LINE, *fields)))
-    parse_request_head(LINE + b"\r\nX-Ordinary: y")
-    assert b"X-Ordinary" in heads._names
-    assert len(heads._names) <= heads.NAMES_MAX

@@ -7,7 +7,7 @@ import httptools
 import pytest
 
 from penstock.proxy.errors.client import ClientError
-from penstock.proxy.wire import heads
+from penstock.proxy.wire import header_fields
 from tests.unit.c_module import COMPILER, c_module
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
@@ -49,7 +49,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def parser(native: Any) -> Any:
-    return native.FieldParser(heads._USUAL, heads._DECISIVE)
+    return native.FieldParser(header_fields._USUAL, header_fields._DECISIVE)
 
 
 def lines(rng: random.Random, odd: float) -> bytes:
@@ -67,7 +67,7 @@ def lines(rng: random.Random, odd: float) -> bytes:
 
 def said(block: bytes) -> object:
     try:
-        return heads.any_fields(block)
+        return header_fields.any_fields(block)
     except ClientError as error:
         return type(error)
 
@@ -87,7 +87,7 @@ def test_what_it_reads_is_what_python_reads(parser: Any, odd: float) -> None:
 
 
 def test_usual_lines_are_never_left_to_python(parser: Any) -> None:
-    usual = [b"%s: value-%d" % (name.title(), at) for at, name in enumerate(heads._USUAL)]
+    usual = [b"%s: value-%d" % (name.title(), at) for at, name in enumerate(header_fields._USUAL)]
     assert parser.parse(b"\r\n".join(usual)) == said(b"\r\n".join(usual))
     assert parser.parse(b"a:b") == ([(b"a", b"b")], {})
 
