@@ -26,49 +26,21 @@ from penstock.proxy.dialects.dialect import (
     status_of,
     usage_of,
 )
+from penstock.proxy.dialects.event_members import Choice, Chunk, Fault, LargeChunk, Said
 from penstock.proxy.dialects.whole_members import Whole
 
-
-class _Choice(msgspec.Struct):
-    index: int = 0
-    finish_reason: msgspec.Raw = msgspec.Raw()
-    delta: msgspec.Raw = msgspec.Raw()
-    text: msgspec.Raw = msgspec.Raw()
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    usage: msgspec.Raw = msgspec.Raw()
-    error: msgspec.Raw = msgspec.Raw()
-
-
-class _Large(msgspec.Struct):
-    choices: msgspec.Raw = msgspec.Raw()
-    usage: msgspec.Raw = msgspec.Raw()
-    error: msgspec.Raw = msgspec.Raw()
-
-
-class _Said(msgspec.Struct):
-    message: dict[str, msgspec.Raw] | None = None
-    text: msgspec.Raw = msgspec.Raw()
-
-
-class _Error(msgspec.Struct):
-    code: int = 500
-
-
-_error = msgspec.json.Decoder(_Error)
-_large = msgspec.json.Decoder(_Large)
-_choices = msgspec.json.Decoder(list[_Choice] | None)
-_said = msgspec.json.Decoder(list[_Said] | None)
-_chunk = msgspec.json.Decoder(_Chunk)
+_error = msgspec.json.Decoder(Fault)
+_large = msgspec.json.Decoder(LargeChunk)
+_choices = msgspec.json.Decoder(list[Choice] | None)
+_said = msgspec.json.Decoder(list[Said] | None)
+_chunk = msgspec.json.Decoder(Chunk)
 _delta = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _ABORT: Final = b'"abort"'
 _FAILED: Final = re.compile(rb'data: ?\{"error"')
 # The most objects and lists in a large chunk or answer. With more of them it counts as output.
 _OBJECTS_MAX: Final = 512
-_MANY: Final = [_Choice()]
+_MANY: Final = [Choice()]
 _NOTHING: Final = frozenset({b'""', b"null"})
 
 
@@ -128,22 +100,22 @@ class Choices(Dialect):
         return Event(Sign.ERROR) if _FAILED.search(beginning) else TOKEN
 
 
-def _chunk_of(data: bytes) -> _Chunk:
+def _chunk_of(data: bytes) -> Chunk:
     if len(data) <= LARGE_BYTES and data.count(b"{") <= _OBJECTS_MAX:
         return _chunk.decode(data)
     large = _large.decode(data)
-    return _Chunk(_choices_in(bytes(large.choices)), large.usage, large.error)
+    return Chunk(_choices_in(bytes(large.choices)), large.usage, large.error)
 
 
-def _choices_in(choices: bytes) -> list[_Choice] | None:
+def _choices_in(choices: bytes) -> list[Choice] | None:
     """Decode the choices of a chunk or of a whole answer. With too many objects they are output."""
     if choices.count(b"{") + choices.count(b"[") > _OBJECTS_MAX:
         return _MANY
-    decoded: list[_Choice] | None = _choices.decode(choices or b"null")
+    decoded: list[Choice] | None = _choices.decode(choices or b"null")
     return decoded
 
 
-def _event_of(choices: list[_Choice], usage: Usage | None) -> Event:
+def _event_of(choices: list[Choice], usage: Usage | None) -> Event:
     """The meaning of a chunk. vLLM's have one choice each, other servers' may have several."""
     sign = _sign_of(choices[0])
     if len(choices) == 1:
@@ -157,7 +129,7 @@ def _event_of(choices: list[_Choice], usage: Usage | None) -> Event:
     return Event(Sign.TOKEN, begun[0], usage, choices=tuple(begun[1:]))
 
 
-def _sign_of(choice: _Choice) -> Sign:
+def _sign_of(choice: Choice) -> Sign:
     finish = bytes(choice.finish_reason)
     if finish == _ABORT:
         return Sign.ABORT
@@ -186,7 +158,7 @@ def _is_empty(delta: msgspec.Raw) -> bool:
         return False
 
 
-def _says(choice: _Said) -> bool:
+def _says(choice: Said) -> bool:
     """Whether a choice of a whole answer has a token to show."""
     return bytes(choice.text) not in NOTHING or says(choice.message or {}, "role")
 

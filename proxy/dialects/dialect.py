@@ -7,6 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 import orjson
 
+from penstock.proxy.dialects.event_members import Counts
 from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.error import PenstockError
 
@@ -63,26 +64,8 @@ TOKEN: Final = Event(Sign.TOKEN)
 
 _NAME: Final = re.compile(rb"\s*event: ?([a-z_.]+)[\r\n]")
 
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Counts(msgspec.Struct):
-    """`usage` with the names of the three APIs."""
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    input_tokens_details: _Details | None = None
-
-
 NOTHING: Final = frozenset({b"", b'""', b"null", b"[]", b"{}"})
-_counts = msgspec.json.Decoder(_Counts)
+_counts = msgspec.json.Decoder(Counts)
 
 
 class Dialect:

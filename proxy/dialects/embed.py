@@ -3,19 +3,10 @@
 import msgspec
 
 from penstock.proxy.dialects.dialect import TOKENS_MAX, UNREADABLE, Dialect, Usage
+from penstock.proxy.dialects.event_members import Meta
 from penstock.proxy.dialects.whole_members import Whole
 
-
-class _Units(msgspec.Struct):
-    input_tokens: int | None = None
-    image_tokens: int | None = None
-
-
-class _Meta(msgspec.Struct):
-    billed_units: _Units | None = None
-
-
-_meta = msgspec.json.Decoder(_Meta | None)
+_meta = msgspec.json.Decoder(Meta | None)
 
 
 class Embed(Dialect):

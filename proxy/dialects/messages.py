@@ -25,22 +25,12 @@ from penstock.proxy.dialects.dialect import (
     says,
     usage_of,
 )
+from penstock.proxy.dialects.event_members import MessagesEvent
 from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.error import PenstockError
 
-
-class _Stop(msgspec.Struct):
-    stop_reason: msgspec.Raw = msgspec.Raw()
-
-
-class _Typed(msgspec.Struct):
-    type: str = ""
-    usage: msgspec.Raw = msgspec.Raw()
-    delta: _Stop | None = None
-
-
 _blocks = msgspec.json.Decoder(list[dict[str, msgspec.Raw]] | None)
-_typed = msgspec.json.Decoder(_Typed)
+_typed = msgspec.json.Decoder(MessagesEvent)
 
 _TYPE_OF_STATUS: Final = {
     400: "invalid_request_error",

@@ -22,6 +22,7 @@ from penstock.proxy.dialects.dialect import (
     payload,
     usage_of,
 )
+from penstock.proxy.dialects.event_members import ResponsesEvent
 from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.error import PenstockError
 
@@ -32,23 +33,12 @@ _LATER: Final = frozenset({b'"queued"', b'"in_progress"'})  # requested in the b
 _FAILED: Final = frozenset({"error", "response.failed"})
 
 
-class _Response(msgspec.Struct):
-    id: msgspec.Raw = msgspec.Raw()
-    status: msgspec.Raw = msgspec.Raw()
-    usage: msgspec.Raw = msgspec.Raw()
-
-
-class _Typed(msgspec.Struct):
-    type: str = ""
-    response: _Response | None = None
-
-
 _TYPE: Final = re.compile(rb'\s*data: ?\{"type": ?"([a-z_.]+)"')
 _ID: Final = re.compile(rb'"response": ?\{"id": ?"([A-Za-z0-9_\-]{1,128})"')
 # The first member of a whole answer, as vLLM writes it.
 _FIRST_ID: Final = re.compile(rb'\s*\{"id": ?"([A-Za-z0-9_\-]{1,128})"')
 
-_typed = msgspec.json.Decoder(_Typed)
+_typed = msgspec.json.Decoder(ResponsesEvent)
 _string = msgspec.json.Decoder(str)
 
 

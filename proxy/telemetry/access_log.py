@@ -1,8 +1,8 @@
 """One line of JSON for each request. It never holds a prompt or a key.
 
-A full pipe must not stop the proxy. So lines are collected on the loop, joined every
-tenth of a second and written by a thread. Lines that the reader does not take in time
-are dropped and counted.
+A full pipe must not stop the proxy. So lines are collected on the loop, made JSON and joined every
+tenth of a second, or when there are many, and written by a thread. Lines that the reader does not
+take in time are dropped and counted.
 """
 
 import asyncio
@@ -16,9 +16,10 @@ import orjson
 from penstock.proxy.telemetry.metrics import Metrics
 
 FLUSH_S: Final = 0.1
-# Lines that wait for the next flush, and batches that wait for the thread: about 10 MB together.
-LINES_MAX: Final = 4_096
-BATCHES_MAX: Final = 8
+# Lines that wait for the next flush: one after the other they cost half of what each costs alone,
+# and so many take 0.3 ms. With the batches that wait for the thread they hold about 10 MB.
+LINES_MAX: Final = 256
+BATCHES_MAX: Final = 128
 
 
 class AccessLog:
@@ -28,19 +29,20 @@ class AccessLog:
         self._loop = loop
         self._metrics = metrics
         self._fd = fd
-        self._lines: list[bytes] = []
+        self._lines: list[dict[str, object]] = []
+        self._due = False  # the loop will flush them
         self._batches: queue.Queue[bytes | None] = queue.Queue(BATCHES_MAX)
         self._writer = threading.Thread(target=self._write_all, name="access-log", daemon=True)
         self._writer.start()
 
     def write(self, fields: dict[str, object]) -> None:
         """Take one line; it is written within FLUSH_S."""
+        if not self._due:
+            self._due = True
+            self._loop.call_later(FLUSH_S, self._flush_due)
+        self._lines.append(fields)
         if len(self._lines) >= LINES_MAX:
-            self._metrics.access_lines_dropped += 1
-            return
-        if not self._lines:
-            self._loop.call_later(FLUSH_S, self._flush)
-        self._lines.append(orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE))
+            self._flush()
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Write what is left; give up after `timeout_s` if nobody reads."""
@@ -51,11 +53,16 @@ class AccessLog:
             return
         self._writer.join(timeout_s)
 
+    def _flush_due(self) -> None:
+        self._due = False
+        self._flush()
+
     def _flush(self) -> None:
         if not self._lines:
             return
+        lines = [orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in self._lines]
         try:
-            self._batches.put_nowait(b"".join(self._lines))
+            self._batches.put_nowait(b"".join(lines))
         except queue.Full:
             self._metrics.access_lines_dropped += len(self._lines)
         self._lines.clear()

@@ -380,6 +380,7 @@ def test_a_backends_cors_headers_are_not_passed() -> None:
     assert b"evil" not in request.transport.sent
 
 
+@pytest.mark.once  # no class can inherit from a compiled dialect
 def test_text_that_looks_like_framing_is_neither_counted_nor_parsed() -> None:
     """Counting `data: ` counts text too: at best every such read would be parsed for nothing."""
 

@@ -70,6 +70,7 @@ def test_an_error_is_seen_though_it_ends_in_another_way(first: bytes, then: byte
     assert request.ends[0].reason == "error_event"
 
 
+@pytest.mark.once  # no class can inherit from a compiled dialect
 def test_streams_of_one_line_end_are_recognised_and_not_parsed() -> None:
     class Watched(Choices):
         reads = 0
