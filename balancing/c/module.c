@@ -41,6 +41,7 @@ static PyObject *new_scan(PyTypeObject *type, PyObject *arguments, PyObject *nam
     scan->text = scan->at = (Place)PyBytes_AS_STRING(text);
     scan->end = scan->text + PyBytes_GET_SIZE(text);
     scan->expected = OBJECT;
+    scan->outcome = MORE;
     scan->key = -1;
     scan->keys = (int)number;
     for (Py_ssize_t at = 0; at < number; at++) {

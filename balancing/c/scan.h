@@ -29,6 +29,7 @@ struct scan {
     Place text, end, at;
     Place string; /* where the string around `at` began, or NULL */
     enum expected expected;
+    enum outcome outcome; /* so far: after anything but MORE there is no going on */
     int typed;    /* the next value, or the string around `at`, is that of a key "type" */
     int depth;
     int key;   /* the top-level key whose value is next or around `at`, or -1 */
@@ -285,21 +286,22 @@ static enum outcome scan_token(struct scan *scan)
 /* Go on for about `work` tokens. */
 static enum outcome scan_on(struct scan *scan, ptrdiff_t work)
 {
-    enum outcome outcome = MORE;
-    while (outcome == MORE && work > 0) {
+    while (scan->outcome == MORE && work > 0) {
         if (scan->string) {
-            outcome = scan_string(scan, &work);
+            scan->outcome = scan_string(scan, &work);
             continue;
         }
-        if (scan->at == scan->end)
-            return scan->expected == END ? WHOLE : UNCLEAN;
+        if (scan->at == scan->end) {
+            scan->outcome = scan->expected == END ? WHOLE : UNCLEAN;
+            break;
+        }
         work--;
         if (is_blank(*scan->at))
             scan->at++;
         else
-            outcome = scan_token(scan);
+            scan->outcome = scan_token(scan);
     }
-    return outcome;
+    return scan->outcome;
 }
 
 #endif

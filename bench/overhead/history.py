@@ -16,7 +16,7 @@ from penstock.bench.overhead.table import MEASURED
 from penstock.bench.report import BenchError
 
 # What is compared, and with whom. Absolute times say nothing: machines differ by the hour.
-METRICS: Final = ("stream", "request", "prompt_2k", "prompt_220k", "prompt_1m")
+METRICS: Final = ("stream", "request", "closed", "prompt_2k", "prompt_220k", "prompt_1m")
 PEERS: Final = ("nginx", "aiohttp")
 ABOUT: Final = ("date", "commit", "build", "rounds")
 COLUMNS: Final = (*ABOUT, *(f"{metric}/{peer}" for metric in METRICS for peer in PEERS))

@@ -38,7 +38,7 @@ class StreamLoad(msgspec.Struct, tag=True, frozen=True):
 
 
 class RequestLoad(msgspec.Struct, tag=True, frozen=True):
-    """Plain requests at a fixed rate over kept-alive connections."""
+    """Plain requests over kept-alive connections, at a fixed rate. 0: in a closed loop."""
 
     port: int
     cpu_of: dict[str, int]

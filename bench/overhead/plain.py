@@ -1,7 +1,8 @@
 """The plain requests' side of the client: a fixed rate, so that every peer has the same work.
 
 A tick of 1 ms sends what is due on connections that are free; when none is, it
-is sent later, and the rate achieved falls short of the rate wanted.
+is sent later, and the rate achieved falls short of the rate wanted. In a closed loop
+each connection sends its next request when it has an answer.
 """
 
 import asyncio
@@ -36,6 +37,7 @@ class PlainConnection(asyncio.Protocol):
     def __init__(self, load: RequestLoad, tally: Tally) -> None:
         self._tally = tally
         self._exact = load.exact
+        self._closed_loop = not load.requests_per_s
         self._request = answers.chat_request(prompt_bytes=load.prompt_bytes)
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._received = b""
@@ -68,7 +70,10 @@ class PlainConnection(asyncio.Protocol):
             self._tally.faults["other bytes" if self._exact else "other words"] += 1
         self._busy = False
         self._tally.answered += 1
-        self._tally.free.append(self)
+        if self._closed_loop:
+            self.send()
+        else:
+            self._tally.free.append(self)
 
     def close(self) -> None:
         self._transport.abort()
@@ -84,7 +89,11 @@ class Pace:
         self._began_s = monotonic()
         self._sent = 0
         self._stopped = False
-        self._tick()
+        if self._per_s:
+            self._tick()
+        else:
+            while tally.free:
+                tally.free.pop().send()
 
     def stop(self) -> None:
         self._stopped = True

@@ -31,7 +31,10 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """So many plain requests a second; `prompt_bytes` of 0 is a short question."""
+    """So many plain requests a second; `prompt_bytes` of 0 is a short question.
+
+    0 requests a second: a closed loop, in which each answer is followed by the next request.
+    """
 
     metric: str
     requests_per_s: int
@@ -43,6 +46,8 @@ class Requests:
 
     @property
     def title(self) -> str:
+        if not self.requests_per_s:
+            return f"small JSON request, closed loop of {self.connections}"
         if not self.prompt_bytes:
             return "small JSON request"
         return f"request with a prompt of {self.prompt_bytes // 1_000:,} KB"
@@ -88,6 +93,7 @@ DEFAULT: Final = Plan(
     ),
     requests=(
         Requests("request", 2_000, window_s=2.5, rounds=2),
+        Requests("closed", 0, window_s=1.5, rounds=2),
         Requests("prompt_2k", 1_000, window_s=1.5, rounds=1, prompt_bytes=2_000),
         Requests("prompt_220k", 100, window_s=1.5, rounds=1, prompt_bytes=220_000),
         Requests("prompt_1m", 20, window_s=2.0, rounds=1, prompt_bytes=1_000_000),

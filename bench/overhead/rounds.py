@@ -7,6 +7,7 @@ on the machine during the run changes all of them.
 import os
 import time
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Final
 
 from penstock.bench.meter import peak_memory_of
@@ -110,7 +111,7 @@ class Rounds:
                 port=self._port(label),
                 cpu_of=self._pids(label),
                 connections=what.connections,
-                requests_per_s=max(1, round(share * what.requests_per_s)),
+                requests_per_s=ceil(share * what.requests_per_s),
                 settle_s=what.settle_s,
                 window_s=what.window_s,
                 prompt_bytes=what.prompt_bytes,
@@ -153,11 +154,14 @@ class Rounds:
             return False
         if name != DIRECT:
             results.add(f"{metric}_us", name, report.us_each("peer"))
-        results.add(f"{metric}_percent", name, 100 * report.per_s / wanted_per_s)
+        if wanted_per_s:
+            results.add(f"{metric}_percent", name, 100 * report.per_s / wanted_per_s)
         results.add(f"{metric}_broken", name, sum(report.broken.values()))
         results.add(f"{metric}_others_percent", name, 100 * others)
         results.add(f"{metric}_backend_percent", name, 100 * report.core_share("backend"))
         results.add(f"{metric}_client_percent", name, 100 * report.core_share("client"))
+        if not wanted_per_s:  # a closed loop has no rate, and its load may be as busy as the peer
+            return True
         share = report.per_s / wanted_per_s
         own = max(report.core_share("backend"), report.core_share("client"))
         if share < RATE_SHARE_MIN or own > LOAD_CORE_SHARE_MAX:

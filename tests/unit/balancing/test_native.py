@@ -175,6 +175,14 @@ def test_a_step_has_its_work_and_not_much_more(native: Any) -> None:
         assert scan.spans() == [(KEYS.index(b"messages"), 12, len(body) - 1)]
 
 
+@pytest.mark.parametrize("body", [b'{"a":tru}', b'{"a":"\\q"}', b'{"a":1}', b'{"model":"m"}x', b""])
+def test_after_its_end_a_scan_goes_no_further(native: Any, body: bytes) -> None:
+    scan = native.Scan(body, KEYS)
+    outcomes = {scan.go_on(ENOUGH) for _ in range(3)}
+    assert outcomes in ({native.WHOLE}, {native.UNCLEAN})
+    scan.spans()
+
+
 def test_named_media_are_seen(native: Any) -> None:
     rng = random.Random(4)
     seen = 0

@@ -227,7 +227,7 @@ def test_streams_outlast_the_window(plan: Plan) -> None:
 def test_more_rounds_are_of_what_is_short() -> None:
     plan = DEFAULT.of_rounds(9)
     assert [each.rounds for each in plan.streams] == [9, 3]
-    assert [each.rounds for each in plan.requests] == [9, 3, 3, 3]
+    assert [each.rounds for each in plan.requests] == [9, 9, 3, 3, 3]
     assert (plan.rounds, plan.wide.rounds) == (9, 3)
     assert DEFAULT.of_rounds(1).wide.rounds == 1
     assert QUICK.of_rounds(2).streams[0].window_s == QUICK.streams[0].window_s
