@@ -14,7 +14,7 @@ class Scan:
         """Go on for about `work` tokens: MORE, WHOLE, or UNCLEAN if something is not right."""
 
     def spans(self) -> list[tuple[int, int, int]]:
-        """(number of the key, begin, end) of the last value of each key that was found."""
+        """(number of the key, begin, end) of the last value of each key. Empty before WHOLE."""
 
     def names_media(self) -> bool:
         """Whether a "type" of a part that is not text was seen, anywhere."""

@@ -16,6 +16,8 @@
 
 /* Scan ------------------------------------------------------------------------------------ */
 
+#define WORK_MAX ((Py_ssize_t)1 << 40) /* more than any text is long */
+
 typedef struct {
     PyObject_HEAD
     PyObject *text, *keys;
@@ -68,6 +70,8 @@ static PyObject *scan_go_on(Scan *self, PyObject *work)
     Py_ssize_t tokens = PyNumber_AsSsize_t(work, PyExc_OverflowError);
     if (tokens == -1 && PyErr_Occurred())
         return NULL;
+    if (tokens > WORK_MAX)
+        tokens = WORK_MAX;
     return PyLong_FromLong(scan_on(&self->scan, tokens));
 }
 
@@ -76,7 +80,7 @@ static PyObject *scan_spans(Scan *self, PyObject *Py_UNUSED(nothing))
     PyObject *spans = PyList_New(0);
     for (int number = 0; spans && number < self->scan.keys; number++) {
         struct key *key = &self->scan.found[number];
-        if (key->end < 0)
+        if (key->end < 0 || self->scan.outcome != WHOLE)
             continue;
         PyObject *span = Py_BuildValue("(inn)", number, key->begin, key->end);
         if (!span || PyList_Append(spans, span))

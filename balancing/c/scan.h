@@ -13,7 +13,7 @@
 #define KEYS_MAX 48
 /* A longer number is no number that a backend reads. */
 #define NUMBER_BYTES_MAX 1024
-/* So many bytes of a string that is full of escapes cost as much as a few other tokens. */
+/* So many bytes of a number, or of a string that is full of escapes, cost as much as a token. */
 #define BYTES_A_TOKEN 4
 
 enum expected { OBJECT, FIRST_KEY, KEY, COLON, VALUE, FIRST_VALUE, NEXT, END };
@@ -167,7 +167,8 @@ static int string_ends(struct scan *scan)
         return 1;
     }
     scan->expected = COLON;
-    scan->typed = size == 4 && !memcmp(string, "type", 4);
+    /* As `media.py` has it: after a quote, which may also be an escaped one inside a key. */
+    scan->typed = size >= 4 && !memcmp(string + size - 5, "\"type", 5);
     if (scan->depth > 1)
         return 1;
     if (memchr(string, '\\', size))
@@ -295,11 +296,14 @@ static enum outcome scan_on(struct scan *scan, ptrdiff_t work)
             scan->outcome = scan->expected == END ? WHOLE : UNCLEAN;
             break;
         }
-        work--;
+        Place before = scan->at;
         if (is_blank(*scan->at))
             scan->at++;
         else
             scan->outcome = scan_token(scan);
+        work--;
+        if (scan->outcome == MORE) /* a number may be long */
+            work -= (scan->at - before) / BYTES_A_TOKEN;
     }
     return scan->outcome;
 }

@@ -60,12 +60,19 @@ class AccessLog:
     def _flush(self) -> None:
         if not self._lines:
             return
-        lines = [orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in self._lines]
+        lines, self._lines = self._lines, []
+        batch = b"".join(map(self._json, lines))
         try:
-            self._batches.put_nowait(b"".join(lines))
+            self._batches.put_nowait(batch)
         except queue.Full:
-            self._metrics.access_lines_dropped += len(self._lines)
-        self._lines.clear()
+            self._metrics.access_lines_dropped += len(lines)
+
+    def _json(self, line: dict[str, object]) -> bytes:
+        try:
+            return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+        except TypeError:  # a fault of ours must not take the other lines with it
+            self._metrics.access_lines_dropped += 1
+            return b""
 
     def _write_all(self) -> None:
         while (batch := self._batches.get()) is not None:

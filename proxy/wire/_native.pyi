@@ -13,5 +13,5 @@ class FieldParser:
         None: something is not plainly right.
         """
 
-def whole_chunks(read: bytes) -> bytes | None:
-    """The bytes in whole chunks. None: there is anything else, or an end inside a chunk."""
+def whole_chunks(read: bytes) -> tuple[bytes, int] | None:
+    """What whole chunks hold, and how many they are. None: there is anything else in the read."""

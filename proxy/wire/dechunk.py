@@ -43,9 +43,11 @@ class Dechunker:
     def feed(self, data: bytes) -> bytes:
         """The body bytes in `data`, in order. Raises MalformedChunks."""
         if self._plain:
-            chunks = native.whole_chunks(data)
-            if chunks is not None:
-                return chunks
+            found = native.whole_chunks(data)
+            if found is not None:
+                body, count = found
+                self._extra_bytes += len(data) - len(body) - _FRAME_BYTES * count
+                return body
             self._plain = False
         parts = self._parts
         try:

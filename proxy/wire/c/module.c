@@ -164,24 +164,23 @@ static PyObject *whole_chunks(PyObject *Py_UNUSED(module), PyObject *read)
     if (!PyBytes_Check(read))
         return PyErr_Format(PyExc_TypeError, "a read is bytes");
     Place begin = (Place)PyBytes_AS_STRING(read), end = begin + PyBytes_GET_SIZE(read), at = begin;
-    size_t size = 0;
-    Place data = chunk_at(&at, end, &size);
-    if (data && at == end) /* the usual read */
-        return PyBytes_FromStringAndSize((const char *)data, (Py_ssize_t)size);
-    while (data && at < end)
-        data = chunk_at(&at, end, &size);
-    if (!data)
-        Py_RETURN_NONE;
-    PyObject *body = PyBytes_FromStringAndSize(NULL, end - begin);
+    size_t size = 0, all = 0;
+    int chunks = 0;
+    do {
+        if (!chunk_at(&at, end, &size))
+            Py_RETURN_NONE;
+        chunks++;
+        all += size;
+    } while (at < end);
+    PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)all);
     if (!body)
         return NULL;
     char *to = PyBytes_AS_STRING(body);
     for (at = begin; at < end; to += size) {
-        data = chunk_at(&at, end, &size);
+        Place data = chunk_at(&at, end, &size);
         memcpy(to, data, size);
     }
-    _PyBytes_Resize(&body, to - PyBytes_AS_STRING(body));
-    return body;
+    return Py_BuildValue("(Ni)", body, chunks);
 }
 
 static PyMethodDef FUNCTIONS[] = {

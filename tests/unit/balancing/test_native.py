@@ -165,6 +165,7 @@ def test_a_step_has_its_work_and_not_much_more(native: Any) -> None:
         b'{"a":1},',
         b" ",
         b'"\\n\\n\\n\\n\\n\\n",',
+        b"1" * 999 + b",",
         b'"%b",' % (b"x" * 999),
     ):
         body = b'{"messages":[' + unit * (1_000_000 // len(unit)) + b"0]}"

@@ -84,3 +84,22 @@ def test_extensions_and_trailers_share_one_limit() -> None:
 def test_many_small_chunks_are_within_the_limit() -> None:
     dechunker = Dechunker()
     assert dechunker.feed(b"1\r\nx\r\n" * 20_000) == b"x" * 20_000
+
+
+@pytest.mark.parametrize("extra_bytes", [4_000, 5_000, 9_000])
+def test_what_extras_are_allowed_does_not_depend_on_how_bytes_are_cut(extra_bytes: int) -> None:
+    """Plain reads are taken by C where it is there, and count like all others."""
+    plain = [b"1\r\nx\r\n"] * 400
+    last = b"1;" + b"e" * extra_bytes + b"\r\nx\r\n0\r\n\r\n"
+
+    def outcome(reads: list[bytes]) -> object:
+        dechunker = Dechunker()
+        try:
+            body = b"".join([dechunker.feed(read) for read in reads])
+        except MalformedChunks:
+            return MalformedChunks
+        return body, dechunker.complete
+
+    whole = outcome([b"".join(plain) + last])
+    assert outcome([*plain, last]) == whole
+    assert outcome([b"".join(plain[:7]), b"".join(plain[7:]), last]) == whole
