@@ -153,13 +153,13 @@ clean:  ## remove what these targets made, except .vllm
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
+	PENSTOCK_COMPILE=0 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
 	touch $@
 
 # A copy of the working tree, because the extensions lie beside the files they come from
 # and would hide later edits. Files that git does not know yet are not in it.
 # Its environment holds penstock alone and finds all other packages in .venv.
-.compiled/.venv/installed: .venv/installed pyproject.toml $(shell git ls-files | grep -v "^penstock/[a-z]*$$")
+.compiled/.venv/installed: .venv/installed pyproject.toml $(shell git ls-files | grep -v "^penstock/[a-z]*$$\|^bench/history/")
 	rm -rf .compiled && mkdir .compiled
 	git ls-files | tar --create --files-from=- | tar --extract --directory=.compiled
 	$(PYTHON) -m venv .compiled/.venv

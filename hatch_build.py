@@ -1,16 +1,19 @@
 """Compiles the data path when a wheel is built, if there is a C compiler.
 
 mypyc compiles the Python files that pyproject.toml lists, and each folder `c/` becomes the module
-`_native` beside it. PENSTOCK_COMPILE=0 builds the pure wheel, PENSTOCK_COMPILE=1
-makes it an error when nothing can be compiled. Extensions are built beside their sources and would
-hide later edits of them. So they are removed when the wheel is made, and an editable installation,
-which needs them there, is compiled only with PENSTOCK_COMPILE=1.
+`_native` beside it. PENSTOCK_COMPILE=0 compiles nothing. PENSTOCK_COMPILE=1 makes a failure an
+error.
+
+Extensions are built beside their sources, and would hide later edits of them. So each build removes
+those that it finds, and those of a wheel when the wheel is made. An editable installation is
+compiled only with PENSTOCK_COMPILE=1, and keeps them.
 """
 
 import os
 import shutil
 import sysconfig
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -33,6 +36,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the extensions beside their sources, from where the wheel takes them."""
         asked = os.environ.get(VARIABLE) == "1"
+        self._clean()
         if not self._wanted() or (version == "editable" and not asked):
             self.app.display_info("penstock: interpreted")
             return
@@ -78,7 +82,9 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
     def _clean(self) -> None:
         for folder, _, files in os.walk(Path(self.root, "penstock"), followlinks=True):
             for name in files:
-                if name.endswith(".so"):
+                stem = name.partition(".")[0]
+                ours = stem in ("_native", "compiled__mypyc") or f"{stem}.py" in files
+                if ours and name.endswith(".so"):
                     os.unlink(Path(folder, name))
 
 
@@ -98,9 +104,7 @@ def compile_native(root: Path) -> None:
     ]
     command = build_ext(Distribution({"name": "penstock", "ext_modules": modules}))
     command.build_lib = str(root)
-    command.build_temp = str(root / ".build")
-    command.ensure_finalized()
-    try:
+    with TemporaryDirectory() as folder:
+        command.build_temp = folder
+        command.ensure_finalized()
         command.run()
-    finally:
-        shutil.rmtree(root / ".build", ignore_errors=True)

@@ -24,7 +24,10 @@ class BlockHashes:
 
     def __new__(cls, chained: int) -> BlockHashes: ...
     def add(self, text: bytes | memoryview, squeezed: bool) -> bool:
-        """Take more text, `squeezed`: without the blanks between values. False: enough."""
+        """Take more text, `squeezed`: without the blanks between values.
+
+        False: all blocks are full.
+        """
 
     def hashes(self) -> tuple[int, ...]:
         """The hashes of all full blocks, 2,048 at most."""

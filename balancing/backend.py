@@ -286,6 +286,10 @@ class Backend:
         self.lengths = AnswerLengths()
         self._stale_s = STALE_FIRST_S
 
+    def prefixes_looked_for(self) -> None:
+        """From now on prefixes are looked for. So far its speed took no prompt for cached."""
+        self.prefill_speed = PrefillSpeed()
+
     @property
     def failures_in_row(self) -> int:
         return self.accusers.count

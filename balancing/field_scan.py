@@ -13,8 +13,8 @@ from penstock.balancing.outline import LARGE_BYTES, Steps, copied
 
 # Below this size msgspec is as cheap.
 SCANNED_BYTES_MIN: Final = 4_096
-# As much as is read at once, in tokens of JSON: a millisecond, or a megabyte of plain text. No body
-# that is read in one turn has more.
+# The most that is read at once, in tokens of JSON, or one MiB of text: about a millisecond. A body
+# that is read in one turn has no more.
 STEP_TOKENS: Final = LARGE_BYTES
 # As many keys as one scan takes.
 KEYS_MAX: Final = 48

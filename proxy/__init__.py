@@ -12,7 +12,8 @@ __version__ = "0.1.0"
 def compiled() -> bool:
     """Whether the data path runs as C extensions (ARCHITECTURE.md, "Compiled")."""
     spec = find_spec("penstock.proxy.data.relay")
-    return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")
+    in_c = all(find_spec(f"penstock.{package}._native") for package in ("balancing", "proxy.wire"))
+    return in_c and spec is not None and not (spec.origin or ".py").endswith(".py")
 
 
 def build() -> str:

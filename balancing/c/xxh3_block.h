@@ -34,7 +34,7 @@ static const unsigned char SECRET[SECRET_BYTES] = {
     0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 };
 
-/* Both kinds of machine that wheels are built for are little-endian; setup refuses others. */
+/* As the bytes lie on little-endian machines; `module.c` refuses others. */
 static inline uint64_t read64(const unsigned char *bytes)
 {
     uint64_t value;

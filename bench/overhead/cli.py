@@ -3,7 +3,7 @@
 Starts a backend that is only its bytes, the peers before it, and a load client;
 prints one table and its own command line. Loopback only. Exit 0 when every
 stream and request through penstock was whole, 1 when some was not, no peer
-could start, or it costs more than its history says, 2 on a usage error.
+could start, or it costs 1.15 times the least in its history, 2 on a usage error.
 """
 
 import sys
@@ -76,8 +76,8 @@ def arguments(parser: ArgumentParser) -> None:
         "--history",
         type=Path,
         metavar="FILE",
-        help="add a line of ratios to nginx and aiohttp to this file of CSV; exit 1 if one is "
-        f"{history.BOUND:g} times what it was before",
+        help="add a line of ratios to nginx and aiohttp to this file of CSV; exit 1 if one is more "
+        f"than {history.BOUND:g} times the least in it",
     )
 
 

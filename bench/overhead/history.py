@@ -1,14 +1,14 @@
 """A line for each measured commit: what penstock costs, as ratios to peers of the same run.
 
-Each part may cost a few per cent, and they multiply. So a run is compared with the last ones, and
-what became dearer by more than its bound is told before it lands.
+Each part may cost a few per cent, and they multiply. So a run is compared with the cheapest one
+before, and not with the last: what became dearer by more than a bound is told before it lands. Who
+accepts a higher cost takes the older lines out of the file.
 """
 
 import csv
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from penstock.bench.overhead.results import Results
@@ -20,10 +20,8 @@ METRICS: Final = ("stream", "request", "closed", "prompt_2k", "prompt_220k", "pr
 PEERS: Final = ("nginx", "aiohttp")
 ABOUT: Final = ("date", "commit", "build", "rounds")
 COLUMNS: Final = (*ABOUT, *(f"{metric}/{peer}" for metric in METRICS for peer in PEERS))
-# The median of so many lines before is what a run is compared with.
-COMPARED: Final = 3
-# A run of five rounds differs from its repetition by up to 7 %.
-BOUND: Final = 1.1
+# A run of five rounds differs from its repetition by up to 7 %, and the cheapest one was lucky.
+BOUND: Final = 1.15
 
 Line = Mapping[str, str]
 
@@ -42,13 +40,13 @@ def line_of(results: Results, labels: Sequence[str], about: Mapping[str, str]) -
 
 
 def dearer(line: Line, before: Sequence[Line], bound: float = BOUND) -> list[str]:
-    """What costs more than `bound` times what it did in the last lines of the same build."""
-    last = [each for each in before if each["build"] == line["build"]][-COMPARED:]
+    """What costs more than `bound` times what it did in the cheapest line of the same build."""
+    same = [each for each in before if each["build"] == line["build"]]
     found = []
     for column in COLUMNS[len(ABOUT) :]:
-        known = [float(each[column]) for each in last if each[column]]
-        if known and line[column] and float(line[column]) > bound * median(known):
-            found.append(f"{column}: {line[column]}, before {median(known):.3f}")
+        known = [float(each[column]) for each in same if each[column]]
+        if known and line[column] and float(line[column]) > bound * min(known):
+            found.append(f"{column}: {line[column]}, once {min(known):.3f}")
     return found
 
 

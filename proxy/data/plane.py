@@ -92,12 +92,16 @@ class DataPlane:
         self.sleep = Sleep()
         self.draining = False  # health checks say so; requests are still served
         self.closing = False  # the grace period is over: no new clients
+        self.configuration = configuration
         self.use(configuration)
 
     def use(self, configuration: Configuration) -> None:
         """Use a configuration from the next request on. One step: no request sees half of it."""
         self.metrics.add_pools(pool.name for pool in configuration.fleet.pools)
         configuration.apply()
+        if configuration.prefixes and not self.configuration.prefixes:
+            for backend in configuration.fleet.backends:
+                backend.prefixes_looked_for()
         self.configuration = configuration
         # Requests read these often, so each is one attribute away.
         settings = self.settings = configuration.settings

@@ -16,8 +16,8 @@ import orjson
 from penstock.proxy.telemetry.metrics import Metrics
 
 FLUSH_S: Final = 0.1
-# Lines that wait for the next flush: one after the other they cost half of what each costs alone,
-# and so many take 0.3 ms. With the batches that wait for the thread they hold about 10 MB.
+# Lines that wait for the next flush, and batches that wait for the thread: about 10 MB together.
+# Making so many lines JSON takes 0.3 ms, half of what it takes one by one.
 LINES_MAX: Final = 256
 BATCHES_MAX: Final = 128
 

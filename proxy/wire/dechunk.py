@@ -5,8 +5,8 @@ head first, so it sees only the body. No lenient flag is set. Two things that it
 limited here: extensions and trailers (it takes an extension of 1 MB), and bytes after the end (it
 cannot stop there and would parse them as the next message).
 
-A usual read has whole chunks and nothing else. C takes such reads as long as there was no other:
-llhttp does not miss what lies between two chunks.
+A usual read has whole chunks and nothing else. C takes all reads before the first that has not,
+and llhttp the rest. It can begin between any two chunks: it needs nothing of those before.
 """
 
 from typing import Final

@@ -53,11 +53,15 @@ _DASHES: Final = bytes.maketrans(b"_.", b"--")
 _KEYS: Final = frozenset({b"authorization", b"x-api-key"})
 # Only penstock sets these headers of an answer. Those of a backend are dropped.
 _OF_ANSWERS: Final = (
-    *(b"access-control-", b"x-penstock-", b"x-request-id", b"request-id", b"location"),
+    b"access-control-",
+    b"x-penstock-",
+    b"x-request-id",
+    b"request-id",
+    b"location",
 )
 
 
-# What becomes of a header. As numbers: members of an enumeration are searched for at each look.
+# What becomes of a header. As numbers: to look up a member of an enumeration costs a search.
 DROPPED: Final = 0
 PASSED: Final = 1
 KEY: Final = 2  # passed if keys are forwarded

@@ -24,9 +24,9 @@ _REQUEST_LINE: Final = re.compile(
 )
 _OTHER_VERSION: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/(?!1\.[01]$)[0-9](\.[0-9])?")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([^\x00-\x1f\x7f]*))?")
-# They stay exact everywhere.
+# Numbers of so many digits are exact in every parser.
 LENGTH_DIGITS_MAX: Final = 15
-# What was found right before.
+# Lines and hosts that were valid before.
 _request_lines: Final[Remembered[tuple[bytes, bytes, bytes, bool]]] = Remembered(256)
 _status_lines: Final[Remembered[tuple[bool, int, bytes]]] = Remembered(256)
 _hosts: Final[Remembered[bytes]] = Remembered(256)

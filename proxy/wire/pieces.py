@@ -23,6 +23,7 @@ class Pieces:
         "_at",
         "_end",
         "_head",
+        "_joins",
         "_loop",
         "_paused",
         "_transport",
@@ -39,6 +40,9 @@ class Pieces:
         ending: Ending | None,
     ) -> None:
         self._loop = loop
+        # asyncio's own `writelines`, from 3.12 on, does not end if the last part is empty. In some
+        # versions it never pauses its protocol (CVE-2024-12254).
+        self._joins = not type(loop).__module__.startswith("uvloop")
         self._transport = transport
         self._head = head  # empty when it is written
         self._view = memoryview(body)  # a slice of it is no copy
@@ -61,11 +65,17 @@ class Pieces:
         head, piece, self._head = self._head, self._view[at : self._at], b""
         if self._at == self._end:
             self._view = _EMPTY
-            self._transport.writelines((head, piece, self._added))
+            self._write((head, piece, self._added))
             return
-        self._transport.writelines((head, piece))
+        self._write((head, piece))
         if not self._paused:
             self._turn = self._loop.call_soon(self.write_on)
+
+    def _write(self, parts: tuple[bytes | memoryview, ...]) -> None:
+        if self._joins:
+            self._transport.write(b"".join(parts))
+        else:  # no copy
+            self._transport.writelines(parts)
 
     def pause(self) -> None:
         """The backend takes less than it is sent."""

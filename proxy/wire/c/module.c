@@ -1,8 +1,8 @@
 /* The header lines of usual heads and the chunks of usual bodies, as a module for Python.
 
-   What is not plainly right is left to others, which say what is wrong: of header lines to the twin
-   in `header_fields.py` (names and values that no ordinary client sends, a decisive header that comes
-   twice), of chunks to llhttp (extensions, the last chunk, a read that ends inside one). */
+   It takes ordinary input only. All other header lines go to the twin in `header_fields.py` (odd names
+   and values, a decisive header that comes twice), all other chunks to llhttp (extensions, the last
+   chunk, a read that ends inside one). Those say what is wrong. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -316,9 +316,9 @@ def test_a_line_of_the_history_has_ratios_of_what_was_measured(tmp_path: Path) -
 
 
 def test_what_became_dearer_is_told() -> None:
-    before = [line(300.0), line(100.0), line(104.0), line(96.0), line(10.0, "interpreted")]
-    assert history.dearer(line(109.0), before) == []
-    assert history.dearer(line(112.0), before) == ["request/nginx: 2.800, before 2.500"]
+    before = [line(100.0), line(109.0), line(10.0, "interpreted"), line(118.0)]
+    assert history.dearer(line(114.0), before) == []
+    assert history.dearer(line(120.0), before) == ["request/nginx: 3.000, once 2.500"]
     assert history.dearer(line(900.0), []) == []
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.balancing.lease import Lease
 from penstock.conf.fixed import keep_fixed
 from penstock.conf.load import Loaded, load
 from penstock.proxy.data.configuration import Configuration, Draft, configure, draft
+from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.wire.host import Names
@@ -183,3 +185,21 @@ async def test_a_reload_has_names_looked_up_again_that_were_not_found() -> None:
             with pytest.raises(OSError, match="no address"):
                 await after.connections["b0"].host.addresses()
         assert asked == 1 + settled
+
+
+async def test_a_second_backend_makes_the_first_forget_how_fast_it_was_without_a_cache() -> None:
+    before = first(A, policy="token_cost")
+    (backend,) = before.fleet.backends
+    plane = DataPlane(
+        before,
+        loop=asyncio.get_running_loop(),
+        rng=Random(1),
+        metrics=Metrics([]),
+        on_failure=lambda *_: None,
+    )
+    measured = backend.prefill_speed
+    plane.use(after(before, A, policy="token_cost"))
+    assert backend.prefill_speed is measured
+    plane.use(after(before, A, B, policy="token_cost"))
+    assert backend in plane.fleet.backends
+    assert backend.prefill_speed is not measured
