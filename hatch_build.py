@@ -42,7 +42,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         try:
             self._compile(version, build_data)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the same files run interpreted
             if asked:
                 raise
             self._clean()

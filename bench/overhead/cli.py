@@ -36,6 +36,7 @@ DEFAULT_PEERS: Final = (
 def run(options: Namespace) -> int:
     """Print the table; returns the exit status."""
     plan = _plan(options)
+    before = history.read(options.history) if options.history else []  # a wrong file ends it here
     with ExitStack() as stack, TemporaryDirectory(prefix="penstock-bench-") as folder:
         backend = start_backend()
         stack.callback(stop, backend.process)
@@ -48,7 +49,11 @@ def run(options: Namespace) -> int:
         results = Rounds(plan, backend, running).run()
     print(report(plan, results, running, missing))
     save(options.json, _content(options.command, results, running))
-    crept = _remember(options.history, plan, results, running) if options.history else []
+    crept = []
+    if options.history:
+        line = _line(options.history, plan, results, running)
+        history.add(options.history, line)
+        crept = history.dearer(line, before)
     for what in crept:
         print(f"Dearer than before: {what}.")
     ours = {subject for subject in results.faulty if subject.split()[0] in (MEASURED, DIRECT)}
@@ -90,11 +95,10 @@ def _plan(options: Namespace) -> Plan:
     return plan
 
 
-def _remember(
+def _line(
     path: Path, plan: Plan, results: Results, running: Mapping[str, Running]
-) -> list[str]:
-    """Add this run to a history; what became dearer."""
-    before = history.read(path)
+) -> dict[str, str]:
+    """The line of this run in a history."""
     versions = "".join([each.version for each in running.values()])
     about = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -102,9 +106,7 @@ def _remember(
         "build": "interpreted" if "(interpreted" in versions else "compiled",
         "rounds": str(plan.rounds),
     }
-    line = history.line_of(results, list(running), about)
-    history.add(path, line)
-    return history.dearer(line, before)
+    return history.line_of(results, list(running), about)
 
 
 def start_backend() -> Running:

@@ -125,7 +125,7 @@ def collect() -> None:
 def resident_bytes() -> int:
     """The resident memory of the process. 0 where the system does not tell (not Linux)."""
     try:
-        statm = os.open(_STATM, os.O_RDONLY)  # a file object costs three times as much
+        statm = os.open(_STATM, os.O_RDONLY)  # a file object costs nearly twice as much
     except OSError:
         return 0
     try:

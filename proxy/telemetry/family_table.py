@@ -33,7 +33,7 @@ LABELS: Final = {
     " whole answer was written to the connection, but the client did not read it all.",
     "priority": "Always `0` for now.",
     "version": "The version of penstock.",
-    "build": "`compiled`, or `interpreted`, which costs twice the CPU or more.",
+    "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
 }
 # The values of the label `reason`. Each family has a list of its own.
 REASONS: Final = {
