@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.wire.forwarded_head import forwarded_answer_headers
-from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.header_fields import Headers, lines_of
 from penstock.proxy.wire.heads import RequestHead, ResponseHead
 from penstock.proxy.wire.sockets import reset, write
 
@@ -72,21 +72,19 @@ class Answer:
         assert not self.started
         self.started = True
         self.status = status
-        parts = [b"HTTP/1.1 %d %b\r\n" % (status, reason or _REASONS.get(status, b""))]
-        for fields in (headers, self.about, self._headers):
-            for name, value in fields:
-                parts += (name, b": ", value, b"\r\n")
-        parts += (b"x-request-id: ", self.request_id, b"\r\n")
+        fields = [*headers, *self.about, *self._headers, (b"x-request-id", self.request_id)]
         bodyless = status in (204, 304)
         if length is not None and not bodyless:
-            parts.append(b"content-length: %d\r\n" % length)
+            fields.append((b"content-length", b"%d" % length))
         elif not bodyless:
             self._chunked = self._http11
             self.keep_alive = self.keep_alive and self._http11
             if self._chunked:
-                parts.append(b"transfer-encoding: chunked\r\n")
-        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        head = b"".join(parts)
+                fields.append((b"transfer-encoding", b"chunked"))
+        if not self.keep_alive:
+            fields.append((b"connection", b"close"))
+        reason = reason or _REASONS.get(status, b"")
+        head = b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, lines_of(fields))
         if not body or self._head_only or bodyless:
             self._transport.write(head)
             return

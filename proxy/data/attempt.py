@@ -221,7 +221,8 @@ class Attempt:
         request.record.tries[-1].sent(now_s)
         self._first_byte_by_s = now_s + self._first_byte_s()
         self._owner.sent(now_s)
-        connection.send(head, body, self, method=request.head.method, ending=edited)
+        method, client = request.head.method, self._lease.ask.client
+        connection.send(head, body, self, method=method, sender=client, ending=edited)
         if request.paused:
             connection.pause()
 

@@ -29,8 +29,10 @@ class Body:
             piece = self._dechunker.feed(data)
             return piece, data if self._dechunker.surplus else b""
         assert self._length is not None
-        piece = data[: self._length - self._data.tell()]
-        return piece, data[len(piece) :]
+        left = self._length - self._data.tell()
+        if len(data) <= left:
+            return data, b""  # a slice, even a whole one, may be a copy
+        return data[:left], data[left:]
 
     def add(self, piece: bytes) -> None:
         self._data.write(piece)

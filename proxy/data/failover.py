@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 ATTEMPTS_MAX: Final = 3
 # The longest Retry-After passed on. Our own hints are no longer. A backend may hint a day.
 HINT_S_MAX: Final = 59.0
+_NO_BACKENDS: Final[frozenset[Backend]] = frozenset()
 
 
 class Failover:
@@ -48,8 +49,8 @@ class Failover:
         self._failure: BackendError | None = None  # the last one; NoPorts only if there is no other
         self._hint_s = inf  # the shortest Retry-After that a backend gave
         self._suspect: Suspect | None = None  # set once an engine died with the request
-        self._without: set[Backend] = set()  # backends that do not hold the stored response
-        self.tried: set[Backend] = set()
+        self._without = _NO_BACKENDS  # those that do not hold the stored response
+        self.tried = _NO_BACKENDS
         self.reached = 0
 
     def begun(self, lease: Lease) -> None:
@@ -84,7 +85,7 @@ class Failover:
         if not self._may_go_on(lease, error, relay, cause, now_s):
             raise self._by_all()
         self.spared()
-        self.tried.add(lease.backend)
+        self.tried |= {lease.backend}
 
     def complain(self, lease: Lease, error: BackendError, now_s: float) -> Cause:
         """Count a failure against its cause. Returns the cause."""
@@ -92,7 +93,7 @@ class Failover:
         plane.metrics.attempts.add(error.reason)
         self._request.record.tries[-1].failed(error.reason, now_s)
         if isinstance(error, NotHere):
-            self._without.add(lease.backend)
+            self._without |= {lease.backend}
             return Cause.BACKEND
         if isinstance(error, StreamBroken) and not isinstance(error, StreamOutOfClientTime):
             plane.metrics.stream_failures.add(error.reason)

@@ -77,9 +77,15 @@ class ClientConnection(EndingConnection):
         self._await_request()
 
     def data_received(self, data: bytes) -> None:
-        chunked = self._body is not None and self._body.chunked
-        if not chunked or not self._plane.chunk_reads.sliced(self, self._transport, data):
+        body = self._body
+        if body is None:
             self.receive(data)
+            return
+        if body.chunked and self._plane.chunk_reads.sliced(self, self._transport, data):
+            return
+        self.receive(data)
+        if self._body is not None:
+            self._plane.body_reads.count(self, self._transport, len(data))
 
     def receive(self, data: bytes) -> None:
         """Take a read or a slice of one."""

@@ -19,6 +19,7 @@ from penstock.balancing.reader import Reader
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.session_homes import SessionHomes
 from penstock.balancing.tokens import TokenEstimator
+from penstock.proxy.data.body_reads import BodyReads
 from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
 from penstock.proxy.data.head_reads import HeadReads
@@ -75,6 +76,7 @@ class DataPlane:
         self.rota = Rota(loop, TURN_S, now)
         self.waiting = Waiting()
         self.chunk_reads = ChunkReads(loop, self.rota, self.waiting)
+        self.body_reads = BodyReads(loop, now)
         self.head_reads = HeadReads(loop, self.rota, self.waiting)
         # Anybody may open connections, from many addresses. So handshakes have a rota of their own
         # beside that of the requests, and each rota has its share of a turn.

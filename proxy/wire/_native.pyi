@@ -15,3 +15,6 @@ class FieldParser:
 
 def whole_chunks(read: bytes) -> tuple[bytes, int] | None:
     """What whole chunks hold, and how many they are. None: there is anything else in the read."""
+
+def lines_of(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """Each field as `name: value` and a line end."""

@@ -108,8 +108,7 @@ class BackendConnection(asyncio.Protocol):
         self._remaining: int | None = 0
         self._in_body = self._keep_alive = self._one_shot = False
         self._interim = 0
-        self._to_head_request = False
-        self._paused = False
+        self._to_head_request = self._paused = False
         self._pending: Callable[[int], list[Any]] = _never
         self._pieces: Pieces | None = None  # the rest of a large request body
         self._rest: LongRead | None = None  # the rest of a long read; no more is read meanwhile
@@ -132,9 +131,10 @@ class BackendConnection(asyncio.Protocol):
         sink: Sink,
         *,
         method: bytes,
+        sender: str = "",
         ending: Ending | None = None,
     ) -> None:
-        """Send one request. Its answer goes to `sink`. `ending` has the edits of the body."""
+        """Send a request of `sender`. `sink` gets its answer. `ending`: the edits of its body."""
         assert self.sink is None
         self.sink = sink
         self.answer_began = self.dear = self._in_body = False
@@ -149,7 +149,8 @@ class BackendConnection(asyncio.Protocol):
             self.sink = None
             sink.lost(ConnectionReset())
         else:
-            self._pieces = write(self._owner.loop, transport, head, body, ending)
+            turns = self._owner.reads.rota
+            self._pieces = write(turns, sender, transport, head, body, ending)
 
     def abort(self) -> None:
         """Give up the answer and the connection, so that the backend frees its engine at once."""

@@ -1,4 +1,4 @@
-"""Reads the header lines of messages. Names are kept in lower case.
+"""Reads and writes the header lines of messages. Names are kept in lower case.
 
 Usual lines are read in C where it is there (`c/`). Everything else is read here, and refused if it
 is not canonical.
@@ -62,6 +62,13 @@ def parse_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
     if _usual is not None and (found := _usual.parse(fields)) is not None:
         return found
     return any_fields(fields)
+
+
+def lines_of(headers: Headers) -> bytes:
+    """The lines of these fields, as they are: nothing is checked."""
+    if native.AVAILABLE:
+        return native.lines_of(headers)
+    return b"".join([b"%b: %b\r\n" % field for field in headers])
 
 
 def any_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:

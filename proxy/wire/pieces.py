@@ -1,14 +1,16 @@
-"""Sends a large body to a backend: one piece in a turn of the loop, none while it takes no more.
+"""Sends a large body to a backend by pieces, none while the backend takes no more.
 
 A single write would block the loop for as long as the backend reads: the kernel takes what fits,
-and the other side makes room meanwhile. Nothing is copied, not even for edits: slices of the body
-are written together with what is before and after them.
+and the other side makes room meanwhile. So the pieces of all bodies share a moment of each turn
+(`rota.py`), and clients take turns. Nothing is copied, not even for edits: slices of the body are
+written together with what is before and after them.
 """
 
 import asyncio
 from typing import Final
 
 from penstock.proxy.wire.edit import Ending
+from penstock.proxy.wire.rota import Rota
 
 SMALL_BYTES: Final = 65_536
 PIECE_BYTES: Final = 262_144
@@ -24,32 +26,36 @@ class Pieces:
         "_end",
         "_head",
         "_joins",
-        "_loop",
+        "_party",
         "_paused",
+        "_queued",
+        "_rota",
         "_transport",
-        "_turn",
         "_view",
     )
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        rota: Rota,
+        party: str,
         transport: asyncio.Transport,
         head: bytes,
         body: bytes,
         ending: Ending | None,
     ) -> None:
-        self._loop = loop
+        """`party`: whose body it is."""
+        self._rota = rota
+        self._party = party
+        self._transport = transport
         # asyncio's own `writelines`, from 3.12 on, does not end if the last part is empty. In some
         # versions it never pauses its protocol (CVE-2024-12254).
-        self._joins = not type(loop).__module__.startswith("uvloop")
-        self._transport = transport
+        self._joins = not _is_uvloop(type(rota.loop))
         self._head = head  # empty when it is written
         self._view = memoryview(body)  # a slice of it is no copy
         self._at = 0
         self._end, self._added = ending or (len(body), b"")
         self._paused = False
-        self._turn: asyncio.Handle | None = None
+        self._queued = False  # it waits for its next turn
 
     @property
     def left(self) -> bool:
@@ -58,18 +64,27 @@ class Pieces:
 
     def write_on(self) -> None:
         """Write the next piece now and the others in later turns."""
-        self._turn = None
-        if not self.left or self._transport.is_closing():
+        if self._queued:
             return
+        self._queued = True
+        if self._step():
+            self._rota.add(self._party, self._step)
+
+    def _step(self) -> bool:
+        """Write a piece, unless nothing more may be written. True while more may be."""
+        if self.left and not self._paused and not self._transport.is_closing():
+            self._write_piece()
+        self._queued = self.left and not self._paused
+        return self._queued
+
+    def _write_piece(self) -> None:
         at, self._at = self._at, min(self._at + PIECE_BYTES, self._end)
         head, piece, self._head = self._head, self._view[at : self._at], b""
-        if self._at == self._end:
+        if self._at < self._end:
+            self._write((head, piece))
+        else:
             self._view = _EMPTY
             self._write((head, piece, self._added))
-            return
-        self._write((head, piece))
-        if not self._paused:
-            self._turn = self._loop.call_soon(self.write_on)
 
     def _write(self, parts: tuple[bytes | memoryview, ...]) -> None:
         if self._joins:
@@ -83,20 +98,22 @@ class Pieces:
 
     def resume(self) -> None:
         self._paused = False
-        if self._turn is None:
-            self.write_on()
+        self.write_on()
 
     def drop(self) -> None:
         """Write nothing more."""
         self._at = self._end
         self._view = _EMPTY
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
+
+
+def _is_uvloop(kind: type) -> bool:
+    """Whether a loop is uvloop's. The one that we run on is a class of ours, made of uvloop's."""
+    return any(each.__module__.startswith("uvloop") for each in kind.__mro__)
 
 
 def write(
-    loop: asyncio.AbstractEventLoop,
+    rota: Rota,
+    party: str,
     transport: asyncio.Transport,
     head: bytes,
     body: bytes,
@@ -109,6 +126,6 @@ def write(
         else:
             transport.write(b"".join((head, body[: ending[0]], ending[1])))
         return None
-    pieces = Pieces(loop, transport, head, body, ending)
+    pieces = Pieces(rota, party, transport, head, body, ending)
     pieces.write_on()
     return pieces

@@ -43,13 +43,13 @@ class Rota:
         "_called",
         "_count",
         "_entries",
-        "_loop",
         "_now",
         "_place",
         "_queue",
         "_read_bytes",
         "_turn_s",
         "_waiting",
+        "loop",
     )
 
     def __init__(
@@ -59,7 +59,7 @@ class Rota:
         now: Callable[[], float] = monotonic,
     ) -> None:
         """`turn_s`: how long small steps go on in one turn."""
-        self._loop = loop
+        self.loop = loop
         self._turn_s = turn_s
         self._now = now
         # The steps of each party in order. Empty for a party that is ahead and has none left.
@@ -105,7 +105,7 @@ class Rota:
     def _call(self) -> None:
         if not self._called:
             self._called = True
-            self._loop.call_soon(self._turn)
+            self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._called = False

@@ -1,6 +1,6 @@
 /* The header lines of usual heads and the chunks of usual bodies, as a module for Python.
 
-   It takes ordinary input only. All other header lines go to the twin in `header_fields.py` (odd names
+   It writes header lines. It reads ordinary input only. All other header lines go to the twin in `header_fields.py` (odd names
    and values, a decisive header that comes twice), all other chunks to llhttp (extensions, the last
    chunk, a read that ends inside one). Those say what is wrong. */
 
@@ -183,7 +183,50 @@ static PyObject *whole_chunks(PyObject *Py_UNUSED(module), PyObject *read)
     return Py_BuildValue("(Ni)", body, chunks);
 }
 
+/* Header lines ----------------------------------------------------------------------------- */
+
+/* The name and the value of a field. 0: an error. */
+static int parts_of(PyObject *field, PyObject **name, PyObject **value)
+{
+    if (PyTuple_Check(field) && PyTuple_GET_SIZE(field) == 2) {
+        *name = PyTuple_GET_ITEM(field, 0);
+        *value = PyTuple_GET_ITEM(field, 1);
+        if (PyBytes_Check(*name) && PyBytes_Check(*value))
+            return 1;
+    }
+    PyErr_SetString(PyExc_TypeError, "a field is a tuple of its name and its value, both bytes");
+    return 0;
+}
+
+static PyObject *lines_of(PyObject *Py_UNUSED(module), PyObject *headers)
+{
+    PyObject *name, *value;
+    Py_ssize_t size = 0;
+    if (!PyList_Check(headers))
+        return PyErr_Format(PyExc_TypeError, "headers are a list");
+    for (Py_ssize_t number = 0; number < PyList_GET_SIZE(headers); number++) {
+        if (!parts_of(PyList_GET_ITEM(headers, number), &name, &value))
+            return NULL;
+        size += PyBytes_GET_SIZE(name) + PyBytes_GET_SIZE(value) + 4;
+    }
+    PyObject *lines = PyBytes_FromStringAndSize(NULL, size);
+    if (!lines)
+        return NULL;
+    char *at = PyBytes_AS_STRING(lines);
+    for (Py_ssize_t number = 0; number < PyList_GET_SIZE(headers); number++) {
+        parts_of(PyList_GET_ITEM(headers, number), &name, &value);
+        at = (char *)memcpy(at, PyBytes_AS_STRING(name), (size_t)PyBytes_GET_SIZE(name))
+             + PyBytes_GET_SIZE(name);
+        at = (char *)memcpy(at, ": ", 2) + 2;
+        at = (char *)memcpy(at, PyBytes_AS_STRING(value), (size_t)PyBytes_GET_SIZE(value))
+             + PyBytes_GET_SIZE(value);
+        at = (char *)memcpy(at, "\r\n", 2) + 2;
+    }
+    return lines;
+}
+
 static PyMethodDef FUNCTIONS[] = {
+    {"lines_of", lines_of, METH_O, NULL},
     {"whole_chunks", whole_chunks, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -198,3 +198,19 @@ def test_wrong_arguments_are_errors(native: Any, parser: Any) -> None:
         new(tuple(b"%d" % number for number in range(65)), frozenset())
     with pytest.raises(TypeError):
         parser.parse("a: b")
+
+
+def test_header_lines_are_those_of_python(native: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header_fields.native, "AVAILABLE", False)
+    rng = random.Random(2)
+    for _ in range(2_000):
+        fields = [(rng.choice(NAMES), rng.choice(VALUES)) for _ in range(rng.randrange(20))]
+        assert native.lines_of(fields) == header_fields.lines_of(fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [(), [b"a: b"], [(b"a",)], [(b"a", "b")], [(b"a", b"b", b"c")], [[b"a", b"b"]], None]
+)
+def test_header_lines_of_anything_else_are_an_error(native: Any, fields: Any) -> None:
+    with pytest.raises(TypeError):
+        native.lines_of(fields)

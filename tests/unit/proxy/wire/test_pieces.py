@@ -8,6 +8,7 @@ import pytest
 
 from penstock.proxy.wire.edit import Edits, ending
 from penstock.proxy.wire.pieces import PIECE_BYTES, SMALL_BYTES, Pieces, write
+from penstock.proxy.wire.rota import Rota
 from tests.unit.proxy.wire.transport import Transport
 
 BODY = b'{"prompt":"' + bytes(range(97, 123)) * 40_000 + b'"} \n'
@@ -15,30 +16,20 @@ EDITS = ((b"stream_options", b"{}"), (b"model", b'"m"'))
 EDITED = BODY[:-3] + b',"stream_options":{},"model":"m"}'
 
 
-class Handle:
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call: Callable[[], None] | None = call
-
-    def cancel(self) -> None:
-        self.call = None
-
-
 class Loop:
     """Keeps what is to be called in the next turn."""
 
     def __init__(self) -> None:
-        self.next: list[Handle] = []
+        self.next: list[Callable[[], None]] = []
 
-    def call_soon(self, call: Callable[[], None]) -> Handle:
-        self.next.append(Handle(call))
-        return self.next[-1]
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.next.append(call)
 
     def turn(self) -> None:
-        handles, self.next = self.next, []
-        assert len(handles) <= 1
-        for handle in handles:
-            if handle.call is not None:
-                handle.call()
+        calls, self.next = self.next, []
+        assert len(calls) <= 1
+        for call in calls:
+            call()
 
 
 class Uvloop(Loop):
@@ -47,13 +38,22 @@ class Uvloop(Loop):
     __module__ = "uvloop"
 
 
-LOOPS = pytest.mark.parametrize("kind", [Loop, Uvloop])
+class Ours(Uvloop):
+    """The loop of the process is made of uvloop's."""
+
+
+LOOPS = pytest.mark.parametrize("kind", [Loop, Uvloop, Ours])
+
+
+def rota_of(loop: Loop) -> Rota:
+    """Takes one step a turn."""
+    return Rota(cast(asyncio.AbstractEventLoop, loop), now=lambda: 0.0)
 
 
 def pieces(edits: Edits = (), kind: type[Loop] = Uvloop) -> tuple[Pieces, Loop, Transport]:
     loop, transport = kind(), Transport()
     end = ending(BODY, edits)
-    it = Pieces(cast(asyncio.AbstractEventLoop, loop), transport, b"HEAD", BODY, end)
+    it = Pieces(rota_of(loop), "a", transport, b"HEAD", BODY, end)
     return it, loop, transport
 
 
@@ -83,7 +83,7 @@ def test_asyncio_is_given_one_part(kind: type[Loop], monkeypatch: pytest.MonkeyP
     it.write_on()
     while it.left:
         loop.turn()
-    assert bool(many) == (kind is Uvloop)
+    assert bool(many) == (kind is not Loop)
     assert bool(transport.sent) == (kind is Loop)
 
 
@@ -129,7 +129,26 @@ def test_a_body_of_any_size_has_its_edits_once(edits: Edits, size: int, kind: ty
     for _ in range(2):  # each attempt applies them to the same bytes
         loop, transport = kind(), Transport()
         end = ending(body, edits)
-        write(cast(asyncio.AbstractEventLoop, loop), transport, b"HEAD", body, end)
+        write(rota_of(loop), "a", transport, b"HEAD", body, end)
         for _ in range(3):
             loop.turn()
         assert transport.sent == b"HEAD" + (body[:-1] + EDITED[len(BODY) - 3 :] if edits else body)
+
+
+def test_many_large_bodies_share_a_turn_and_their_senders_take_turns() -> None:
+    """A hundred bodies of one sender, and one of another: it is sent as if there were two."""
+    loop = Loop()
+    rota = rota_of(loop)
+    greedy = [Transport() for _ in range(100)]
+    for transport in greedy:
+        write(rota, "greedy", transport, b"HEAD", BODY, None)
+    victim = Transport()
+    write(rota, "victim", victim, b"HEAD", BODY, None)
+    sent_at_once = sum(len(each.sent) for each in (*greedy, victim))
+    turns = 0
+    while len(victim.sent) < len(b"HEAD") + len(BODY):
+        loop.turn()
+        turns += 1
+    assert turns <= 2 * (len(BODY) // PIECE_BYTES + 1)
+    sent_in_turns = sum(len(each.sent) for each in (*greedy, victim)) - sent_at_once
+    assert sent_in_turns <= turns * PIECE_BYTES
