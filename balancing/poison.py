@@ -39,12 +39,13 @@ class Poison:
         if len(remembered) > REMEMBERED_MAX:
             del remembered[next(iter(remembered))]
 
-    def holds(self, tenant: str, path: str, body: bytes, now_s: float) -> bool:
-        """Whether the request is remembered. It hashes only bodies of a remembered length."""
-        if not self._lengths or self._lengths.get(len(body), 0.0) <= now_s:
-            return False
-        until_s = self._until_s.get(tenant, {}).get(mark_of(path, body)[1], 0.0)
-        return until_s > now_s
+    def may_hold(self, size_bytes: int, now_s: float) -> bool:
+        """Whether a request with a body of this length is remembered: only such ones are hashed."""
+        return bool(self._lengths) and self._lengths.get(size_bytes, 0.0) > now_s
+
+    def holds(self, tenant: str, mark: Mark, now_s: float) -> bool:
+        """Whether the request is remembered."""
+        return self._until_s.get(tenant, {}).get(mark[1], 0.0) > now_s
 
     def served(self, mark: Mark) -> None:
         """The same bytes were answered, for any tenant: no engine dies of them."""
@@ -61,8 +62,26 @@ class Poison:
             del self._lengths[length]
 
 
-def mark_of(path: str, body: bytes) -> Mark:
+class Marking:
+    """Makes the mark of a request whose body comes in pieces."""
+
+    __slots__ = ("_hash", "_size_bytes")
+
+    def __init__(self, path: bytes) -> None:
+        self._hash = xxhash.xxh3_128(seed=xxhash.xxh3_64_intdigest(path))
+        self._size_bytes = 0
+
+    def add(self, piece: bytes) -> None:
+        self._hash.update(piece)
+        self._size_bytes += len(piece)
+
+    @property
+    def mark(self) -> Mark:
+        return self._size_bytes, self._hash.digest()
+
+
+def mark_of(path: bytes, body: bytes) -> Mark:
     """The mark of a request."""
     # 32 MiB in 3 ms. A cryptographic hash takes 50, and a forger would only harm himself.
-    key: bytes = xxhash.xxh3_128_digest(body, xxhash.xxh3_64_intdigest(path.encode()))
+    key: bytes = xxhash.xxh3_128_digest(body, xxhash.xxh3_64_intdigest(path))
     return len(body), key

@@ -2,18 +2,25 @@
 
 from io import BytesIO
 
+from penstock.balancing.poison import Mark, Marking
+from penstock.proxy.wire import native
 from penstock.proxy.wire.dechunk import Dechunker
 
 
 class Body:
     """The part of a body that has arrived. `length` is None when it comes in chunks."""
 
-    __slots__ = ("_data", "_dechunker", "_length")
+    __slots__ = ("_data", "_dechunker", "_length", "_marking")
 
-    def __init__(self, length: int | None) -> None:
+    def __init__(self, path: bytes, length: int | None) -> None:
+        """`path`: of its request, which is a part of its mark."""
         self._length = length
         self._dechunker = Dechunker() if length is None else None
-        self._data = BytesIO()
+        self._data: BytesIO | native.Buffer = (
+            native.Buffer(length) if native.AVAILABLE and length is not None else BytesIO()
+        )
+        # A long body is hashed as it comes: all at once it would hold up others.
+        self._marking = Marking(path)
 
     @property
     def chunked(self) -> bool:
@@ -36,6 +43,7 @@ class Body:
 
     def add(self, piece: bytes) -> None:
         self._data.write(piece)
+        self._marking.add(piece)
 
     @property
     def complete(self) -> bool:
@@ -43,6 +51,6 @@ class Body:
             return self._dechunker.complete
         return self._data.tell() == self._length
 
-    def whole(self) -> bytes:
-        """The whole body, without a copy: it is the buffer itself."""
-        return self._data.getvalue()
+    def whole(self) -> tuple[bytes, Mark]:
+        """The whole body, without a copy, and its mark. Once: the body is not kept here."""
+        return self._data.getvalue(), self._marking.mark

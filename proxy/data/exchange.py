@@ -212,7 +212,8 @@ class Exchange(AttemptOwner):
         plane, request = self._plane, self.request
         request.ask, request.endpoint, request.hides_usage, request.edits = told
         ask, body = request.ask, request.body
-        if plane.poison.holds(ask.tenant, ask.path, body, request.record.received_s):
+        poison, now_s = plane.poison, request.record.received_s
+        if poison.may_hold(len(body), now_s) and poison.holds(ask.tenant, request.mark, now_s):
             plane.metrics.attempts.add("poison")
             raise PoisonRequest
         if plane.counting is not None and ask.measured != NOTHING:

@@ -8,6 +8,7 @@ is being answered the connection is still read, because only so a client that le
 import asyncio
 from typing import Final, cast
 
+from penstock.balancing.poison import Mark
 from penstock.proxy.data.acceptance import BODY_BYTES_PER_S_MIN, accept, take, take_head
 from penstock.proxy.data.account import left
 from penstock.proxy.data.body import Body
@@ -252,7 +253,7 @@ class ClientConnection(EndingConnection):
                 self._request_complete(body)
             return
         self._phase = Phase.BODY
-        self._body = Body(head.length)
+        self._body = Body(head.path, head.length)
         self._plane.bodies.receiving[self] = None
         self._deadline.set(self._plane.now() + self._plane.timeouts.client_body_s)
         data, self._buffer = self._buffer, b""
@@ -278,7 +279,7 @@ class ClientConnection(EndingConnection):
         if body.complete:
             del self._plane.bodies.receiving[self]
             self._body = None
-            self._request_complete(body.whole())
+            self._request_complete(*body.whole())
 
     def _take(self, body: bytes) -> bool:
         """Count a piece of the body. False when a limit was passed."""
@@ -289,7 +290,7 @@ class ClientConnection(EndingConnection):
         self._deadline.at_s += len(body) / BODY_BYTES_PER_S_MIN
         return True
 
-    def _request_complete(self, body: bytes) -> None:
+    def _request_complete(self, body: bytes, mark: Mark | None = None) -> None:
         head = self._head
         assert head is not None
         self._deadline.clear()
@@ -301,7 +302,7 @@ class ClientConnection(EndingConnection):
         plane = self._plane
         record = Record(self.began_s, self._accepted_s, plane.now())
         request = Request(
-            head, self._endpoint, answer, body, self.peer, record, plane.timeouts, plane.now
+            head, self._endpoint, answer, body, self.peer, record, plane.timeouts, plane.now, mark
         )
         self._exchange = Exchange(plane, self, request, self._clock)
         if len(self._buffer) > EARLY_BYTES_MAX:  # the rest of a read, kept as long as the answer

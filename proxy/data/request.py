@@ -51,8 +51,10 @@ class Request:
         record: Record,
         timeouts: TimeoutSettings,
         now: Callable[[], float],
+        mark: Mark | None = None,
     ) -> None:
-        self._mark: Mark | None = None
+        """`mark`: if it is known already."""
+        self._mark = mark
         self.now = now
         self.record = record
         self.head = head
@@ -72,7 +74,7 @@ class Request:
     @property
     def mark(self) -> Mark:
         """The mark of the request's bytes. It stays after the body is gone."""
-        return self._mark or mark_of(self.ask.path, self.body)
+        return self._mark or mark_of(self.head.path, self.body)
 
     def forget_body(self) -> None:
         """Drop the body: no other backend will try, so nobody needs it."""

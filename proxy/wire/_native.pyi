@@ -13,6 +13,19 @@ class FieldParser:
         None: something is not plainly right.
         """
 
+class Buffer:
+    """Keeps a body of a known length while it comes, as a BytesIO would, and moves it less."""
+
+    def __new__(cls, length: int) -> Buffer: ...
+    def write(self, piece: bytes) -> int:
+        """Add a piece. Raises ValueError if it is more than was announced."""
+
+    def tell(self) -> int:
+        """How much there is."""
+
+    def getvalue(self) -> bytes:
+        """The whole body, once. Raises ValueError if it is not whole."""
+
 def whole_chunks(read: bytes) -> tuple[bytes, int] | None:
     """What whole chunks hold, and how many they are. None: there is anything else in the read."""
 

@@ -1,6 +1,6 @@
-/* The header lines of usual heads and the chunks of usual bodies, as a module for Python.
+/* The header lines of usual heads, and bodies in chunks and of known length, as a module for Python.
 
-   It writes header lines. It reads ordinary input only. All other header lines go to the twin in `header_fields.py` (odd names
+   It reads ordinary input only. All other header lines go to the twin in `header_fields.py` (odd names
    and values, a decisive header that comes twice), all other chunks to llhttp (extensions, the last
    chunk, a read that ends inside one). Those say what is wrong. */
 
@@ -183,6 +183,105 @@ static PyObject *whole_chunks(PyObject *Py_UNUSED(module), PyObject *read)
     return Py_BuildValue("(Ni)", body, chunks);
 }
 
+/* Bodies of a known length ----------------------------------------------------------------- */
+
+/* A longer body gets room for this much first. Twice as much each time it is full, which moves
+   nothing: the C library takes blocks of this size from the kernel, and lets them grow in place.
+   Untouched room takes no memory, so whoever announces a long body and sends little holds little. */
+#define FIRST_BYTES (4 << 20)
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *bytes; /* the body, or NULL */
+    Py_ssize_t filled, length;
+} Buffer;
+
+static PyObject *new_buffer(PyTypeObject *type, PyObject *arguments, PyObject *named)
+{
+    Py_ssize_t length;
+    if (named && PyDict_GET_SIZE(named))
+        return PyErr_Format(PyExc_TypeError, "Buffer takes no named arguments");
+    if (!PyArg_ParseTuple(arguments, "n", &length))
+        return NULL;
+    if (length < 0)
+        return PyErr_Format(PyExc_ValueError, "a length is not negative");
+    Buffer *self = (Buffer *)type->tp_alloc(type, 0);
+    if (self)
+        self->length = length;
+    return (PyObject *)self;
+}
+
+/* Make room for so many bytes in all. -1: an error. */
+static int make_room(Buffer *self, Py_ssize_t bytes)
+{
+    Py_ssize_t room = self->bytes ? PyBytes_GET_SIZE(self->bytes) : 0;
+    if (bytes <= room)
+        return 0;
+    room = room ? 2 * room : FIRST_BYTES;
+    room = room < bytes ? bytes : room;
+    room = room > self->length ? self->length : room;
+    if (self->bytes)
+        return _PyBytes_Resize(&self->bytes, room);
+    self->bytes = PyBytes_FromStringAndSize(NULL, room);
+    return self->bytes ? 0 : -1;
+}
+
+static PyObject *write_piece(Buffer *self, PyObject *piece)
+{
+    if (!PyBytes_Check(piece))
+        return PyErr_Format(PyExc_TypeError, "a piece is bytes");
+    Py_ssize_t size = PyBytes_GET_SIZE(piece);
+    if (size > self->length - self->filled)
+        return PyErr_Format(PyExc_ValueError, "more than was announced");
+    if (!size)
+        return PyLong_FromLong(0);
+    if (make_room(self, self->filled + size)) {
+        self->filled = 0;
+        return NULL;
+    }
+    memcpy(PyBytes_AS_STRING(self->bytes) + self->filled, PyBytes_AS_STRING(piece), (size_t)size);
+    self->filled += size;
+    return PyLong_FromSsize_t(size);
+}
+
+static PyObject *tell(Buffer *self, PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromSsize_t(self->filled);
+}
+
+/* The body, once: it is not kept. */
+static PyObject *getvalue(Buffer *self, PyObject *Py_UNUSED(none))
+{
+    if (self->filled < self->length)
+        return PyErr_Format(PyExc_ValueError, "it is not whole");
+    PyObject *whole = self->bytes ? self->bytes : PyBytes_FromStringAndSize(NULL, 0);
+    self->bytes = NULL;
+    self->filled = self->length = 0;
+    return whole;
+}
+
+static void end_buffer(Buffer *self)
+{
+    Py_XDECREF(self->bytes);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMethodDef BUFFER_METHODS[] = {
+    {"write", (PyCFunction)write_piece, METH_O, NULL},
+    {"tell", (PyCFunction)tell, METH_NOARGS, NULL},
+    {"getvalue", (PyCFunction)getvalue, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject BufferType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "penstock.proxy.wire._native.Buffer",
+    .tp_basicsize = sizeof(Buffer),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = new_buffer,
+    .tp_dealloc = (destructor)end_buffer,
+    .tp_methods = BUFFER_METHODS,
+};
+
 /* Header lines ----------------------------------------------------------------------------- */
 
 /* The name and the value of a field. 0: an error. */
@@ -300,7 +399,9 @@ static PyTypeObject FieldParserType = {
 
 static int fill(PyObject *module)
 {
-    return PyModule_AddType(module, &FieldParserType);
+    if (PyModule_AddType(module, &FieldParserType))
+        return -1;
+    return PyModule_AddType(module, &BufferType);
 }
 
 static PyModuleDef_Slot SLOTS_OF_MODULE[] = {{Py_mod_exec, fill}, {0, NULL}};

@@ -1,6 +1,9 @@
 """What is written in C reads as its twin in Python and llhttp do, or leaves it to them."""
 
 import random
+import re
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import httptools
@@ -8,6 +11,7 @@ import pytest
 
 from penstock.proxy.errors.client import ClientError
 from penstock.proxy.wire import header_fields
+from penstock.proxy.wire import native as native_wire
 from tests.unit.c_module import COMPILER, c_module
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
@@ -201,7 +205,7 @@ def test_wrong_arguments_are_errors(native: Any, parser: Any) -> None:
 
 
 def test_header_lines_are_those_of_python(native: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_fields.native, "AVAILABLE", False)
+    monkeypatch.setattr(native_wire, "AVAILABLE", False)
     rng = random.Random(2)
     for _ in range(2_000):
         fields = [(rng.choice(NAMES), rng.choice(VALUES)) for _ in range(rng.randrange(20))]
@@ -214,3 +218,48 @@ def test_header_lines_are_those_of_python(native: Any, monkeypatch: pytest.Monke
 def test_header_lines_of_anything_else_are_an_error(native: Any, fields: Any) -> None:
     with pytest.raises(TypeError):
         native.lines_of(fields)
+
+
+def test_a_buffer_keeps_pieces_as_a_bytes_io_does(native: Any) -> None:
+    rng = random.Random(3)
+    for length in (0, 1, 511, 100_000, 4 * 2**20, 4 * 2**20 + 1, 9 * 2**20):
+        whole = rng.randbytes(length)
+        buffer, twin, at = native.Buffer(length), BytesIO(), 0
+        while at < length:
+            piece = whole[at : at + rng.choice((0, 1, 7, 65_536, 262_144))]
+            assert buffer.write(piece) == twin.write(piece)
+            at += len(piece)
+            assert buffer.tell() == twin.tell()
+        assert buffer.getvalue() == twin.getvalue() == whole
+
+
+def test_a_buffer_refuses_what_it_cannot_keep(native: Any) -> None:
+    with pytest.raises(ValueError, match="negative"):
+        native.Buffer(-1)
+    buffer = native.Buffer(3)
+    with pytest.raises(ValueError, match="not whole"):
+        buffer.getvalue()
+    with pytest.raises(ValueError, match="announced"):
+        buffer.write(b"abcd")
+    with pytest.raises(TypeError):
+        buffer.write(bytearray(b"abc"))
+    buffer.write(b"ab")
+    with pytest.raises(ValueError, match="announced"):
+        buffer.write(b"cd")
+    buffer.write(b"c")
+    assert buffer.getvalue() == b"abc"
+    assert buffer.getvalue() == b""  # it is not kept
+    with pytest.raises(ValueError, match="announced"):
+        buffer.write(b"a")
+
+
+def test_what_was_announced_and_not_sent_takes_no_memory(native: Any) -> None:
+    def resident_kib() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(re.findall(r"VmRSS:\s+([0-9]+)", status)[0])
+
+    before = resident_kib()
+    buffers = [native.Buffer(32 * 2**20) for _ in range(200)]
+    for buffer in buffers:
+        buffer.write(b"{")
+    assert resident_kib() - before < 200 * 64
