@@ -62,17 +62,21 @@ class Pieces:
         """Whether a part of it has still to be written."""
         return self._at < self._end
 
-    def write_on(self) -> None:
-        """Write the next piece now and the others in later turns."""
-        if self._queued:
-            return
-        self._queued = True
-        if self._step():
+    def begin(self) -> None:
+        """Write the first piece now and the others in later turns."""
+        self._write_piece()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.left and not self._paused and not self._queued:
+            self._queued = True
             self._rota.add(self._party, self._step)
 
     def _step(self) -> bool:
         """Write a piece, unless nothing more may be written. True while more may be."""
-        if self.left and not self._paused and not self._transport.is_closing():
+        if self._transport.is_closing():
+            self.drop()
+        elif self.left and not self._paused:
             self._write_piece()
         self._queued = self.left and not self._paused
         return self._queued
@@ -98,7 +102,7 @@ class Pieces:
 
     def resume(self) -> None:
         self._paused = False
-        self.write_on()
+        self._go_on()
 
     def drop(self) -> None:
         """Write nothing more."""
@@ -127,5 +131,5 @@ def write(
             transport.write(b"".join((head, body[: ending[0]], ending[1])))
         return None
     pieces = Pieces(rota, party, transport, head, body, ending)
-    pieces.write_on()
+    pieces.begin()
     return pieces

@@ -61,7 +61,7 @@ def pieces(edits: Edits = (), kind: type[Loop] = Uvloop) -> tuple[Pieces, Loop, 
 @pytest.mark.parametrize("edits", [(), EDITS])
 def test_all_of_it_a_piece_a_turn(edits: Edits, kind: type[Loop]) -> None:
     it, loop, transport = pieces(edits, kind)
-    it.write_on()
+    it.begin()
     turns = 0
     while it.left:
         before = len(transport.sent)
@@ -80,7 +80,7 @@ def test_asyncio_is_given_one_part(kind: type[Loop], monkeypatch: pytest.MonkeyP
     it, loop, transport = pieces(kind=kind)
     many: list[object] = []
     monkeypatch.setattr(transport, "writelines", many.append)
-    it.write_on()
+    it.begin()
     while it.left:
         loop.turn()
     assert bool(many) == (kind is not Loop)
@@ -89,7 +89,7 @@ def test_asyncio_is_given_one_part(kind: type[Loop], monkeypatch: pytest.MonkeyP
 
 def test_a_slow_backend_is_waited_for_and_is_sent_nothing_twice() -> None:
     it, loop, transport = pieces()
-    it.write_on()
+    it.begin()
     it.pause()
     loop.turn()  # it was on its way already
     loop.turn()
@@ -107,18 +107,19 @@ def test_a_slow_backend_is_waited_for_and_is_sent_nothing_twice() -> None:
 
 def test_nothing_after_it_was_dropped_or_the_backend_left() -> None:
     it, loop, transport = pieces()
-    it.write_on()
+    it.begin()
     it.drop()
     loop.turn()
     it.resume()
     assert len(transport.sent) == len(b"HEAD") + PIECE_BYTES
     assert not it.left
     it, loop, transport = pieces()
-    it.write_on()
+    it.begin()
     transport.abort()
     loop.turn()
     it.resume()
     assert len(transport.sent) == len(b"HEAD") + PIECE_BYTES
+    assert not loop.next  # no turn is taken for it
 
 
 @pytest.mark.parametrize("size", [100, SMALL_BYTES, SMALL_BYTES + 1, PIECE_BYTES, PIECE_BYTES + 1])
