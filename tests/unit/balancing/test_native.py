@@ -239,6 +239,12 @@ def test_kinds_of_bytes_are_counted_as_in_python(native: Any) -> None:
         body = document(rng)
         for text in (body, mutated(rng, body), rng.randbytes(40), b"\\u00e9a\\u12g4\\ud83d" * 3):
             assert native.kinds_of(memoryview(text)) == kinds_of(text)
+    texts = [rng.randbytes(400) for _ in range(200)]
+    for odd in (b"\\u00e9", b"\\", b"\\u00e", b"\\\\u00e9", b" ", b"9", b"\xc3\xa9", b"\x7f", b"~"):
+        texts += [b"a" * before + odd + b"b" * 40 for before in range(40)]
+        texts += [b"a" * before + odd for before in range(40)]
+    for text in texts:
+        assert native.kinds_of(memoryview(text)) == kinds_of(text), text
 
 
 def test_wrong_arguments_are_errors(native: Any) -> None:
