@@ -247,8 +247,9 @@ class ClientConnection(EndingConnection):
             return
         self._body_limit_bytes = self._plane.body_bytes_max + head.size_bytes  # counted with it
         if head.length is not None and len(self._buffer) >= head.length:  # all of it is here
-            body = self._buffer[: head.length]
-            self._buffer = self._buffer[head.length :]
+            body, self._buffer = self._buffer, b""
+            if len(body) > head.length:  # a slice, even a whole one, may be a copy
+                body, self._buffer = body[: head.length], body[head.length :]
             if self._take(body):
                 self._request_complete(body)
             return
