@@ -357,7 +357,7 @@ class BackendConnection(asyncio.Protocol):
         if self._remaining is None:
             sink.body(data)
             return
-        taken = data[: self._remaining]
+        taken = data if len(data) <= self._remaining else data[: self._remaining]
         self._remaining -= len(taken)
         if taken:
             sink.body(taken)
