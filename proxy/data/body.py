@@ -22,6 +22,10 @@ class Body:
         # A long body is hashed as it comes: all at once it would hold up others.
         self._marking = Marking(path)
 
+    def __len__(self) -> int:
+        """How much of it has arrived."""
+        return self._data.tell()
+
     @property
     def chunked(self) -> bool:
         return self._dechunker is not None

@@ -128,6 +128,11 @@ class EndingConnection(asyncio.Protocol):
         return not self.proven or not self._transport.get_write_buffer_size()  # the answer's end
 
     @property
+    def sends(self) -> bool:
+        """Whether more of its body is to come."""
+        return self._body is not None
+
+    @property
     def stopped(self) -> bool:
         return not self._transport.is_reading()
 
@@ -170,8 +175,11 @@ class EndingConnection(asyncio.Protocol):
 
     def release_body(self, kept_bytes: int = 0) -> None:
         """Give back the room of the body, but for so many bytes that the request still holds."""
+        if self._body is not None:
+            self._plane.body_reads.end(self)
+            self._plane.freeing.add(self._body)
+            self._body = None
         release(self._plane, self, kept_bytes)
-        self._body = None
 
     # The ends -----------------------------------------------------------------------------------
 

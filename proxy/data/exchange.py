@@ -153,6 +153,7 @@ class Exchange(AttemptOwner):
         self._watch(now_s)
 
     def begun(self) -> None:
+        self._plane.freeing.add(self.request.body)
         self.request.forget_body()
         self._asker.release_body(self.request.kept_bytes)
 
@@ -173,9 +174,7 @@ class Exchange(AttemptOwner):
 
     def _begin(self) -> None:
         holder, rota = self._holder, self._plane.rota
-        told = None
-        if rota.spares(holder, len(self.request.body)):
-            told = self._glance()
+        told = self._glance() if rota.spares(holder, len(self.request.body)) else None
         if told is not None:
             self._read(told)
         else:  # in turns, so that a client delays itself only
@@ -356,6 +355,7 @@ class Exchange(AttemptOwner):
         finally:
             self._plane.running.end(self._holder)
             self._attempt = None  # a reference cycle: only the collector would free it
+            self._plane.freeing.add(request.body)
             request.body = b""  # the rota may still hold this exchange
             self._asker.answered(request.answer)
 

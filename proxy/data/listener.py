@@ -82,11 +82,14 @@ class ClientConnection(EndingConnection):
         if body is None:
             self.receive(data)
             return
-        if body.chunked and self._plane.chunk_reads.sliced(self, self._transport, data):
-            return
+        reads = self._plane.body_reads
+        if body.chunked:
+            if self._plane.chunk_reads.sliced(self, self._transport, data):
+                reads.end(self)
+                return
+            reads.begin(self, self._transport)
         self.receive(data)
-        if self._body is not None:
-            self._plane.body_reads.count(self, self._transport, len(data))
+        reads.count(len(data))
 
     def receive(self, data: bytes) -> None:
         """Take a read or a slice of one."""
@@ -256,6 +259,7 @@ class ClientConnection(EndingConnection):
         self._phase = Phase.BODY
         self._body = Body(head.path, head.length)
         self._plane.bodies.receiving[self] = None
+        self._plane.body_reads.begin(self, self._transport)
         self._deadline.set(self._plane.now() + self._plane.timeouts.client_body_s)
         data, self._buffer = self._buffer, b""
         if data:
@@ -276,9 +280,14 @@ class ClientConnection(EndingConnection):
             head.keep_alive = False  # it is unknown where the next request began
         if not self._take(piece):
             return
-        body.add(piece)
+        try:
+            body.add(piece)
+        except MemoryError:
+            self._refuse(self._plane.refusals.no_room())
+            return
         if body.complete:
             del self._plane.bodies.receiving[self]
+            self._plane.body_reads.end(self)
             self._body = None
             self._request_complete(*body.whole())
 

@@ -22,6 +22,7 @@ from penstock.balancing.tokens import TokenEstimator
 from penstock.proxy.data.body_reads import BodyReads
 from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
+from penstock.proxy.data.freeing import Freeing
 from penstock.proxy.data.head_reads import HeadReads
 from penstock.proxy.data.long_heads import LongHeads
 from penstock.proxy.data.many_chunks import ChunkReads
@@ -77,6 +78,7 @@ class DataPlane:
         self.waiting = Waiting()
         self.chunk_reads = ChunkReads(loop, self.rota, self.waiting)
         self.body_reads = BodyReads(loop, now)
+        self.freeing = Freeing(loop)
         self.head_reads = HeadReads(loop, self.rota, self.waiting)
         # Anybody may open connections, from many addresses. So handshakes have a rota of their own
         # beside that of the requests, and each rota has its share of a turn.

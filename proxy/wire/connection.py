@@ -8,7 +8,7 @@ import asyncio
 import logging
 import select
 from collections.abc import Callable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from penstock.proxy.errors.backend import (
     AnswerCut,
@@ -24,7 +24,8 @@ from penstock.proxy.wire.edit import Ending
 from penstock.proxy.wire.heads import ResponseHead, begins_answer, parse_response_head
 from penstock.proxy.wire.host import Host
 from penstock.proxy.wire.long_reads import SHORT_BYTES, LongRead, slice_end
-from penstock.proxy.wire.pieces import Pieces, write
+from penstock.proxy.wire.pieces import Pieces, pieces_of
+from penstock.proxy.wire.sink import Sink
 from penstock.proxy.wire.sockets import tune
 
 logger = logging.getLogger(__name__)
@@ -32,15 +33,6 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES_MAX: Final = 65_536
 # The most 1xx answers before the final one. vLLM sends none.
 INTERIM_MAX: Final = 16
-
-
-class Sink(Protocol):
-    """Receives an answer, in this order: head, body…, then end or lost."""
-
-    def head(self, head: ResponseHead) -> None: ...
-    def body(self, data: bytes) -> None: ...
-    def end(self) -> None: ...
-    def lost(self, error: BackendError) -> None: ...
 
 
 class ConnectionOwner:
@@ -55,6 +47,7 @@ class ConnectionOwner:
         self.loop = loop
         self.now = now
         self.name = name
+        self.party = f"\0{name}"  # no client's name
         self.host = host
         self.reads = AnswerReads(loop, now)  # the data plane puts that of all backends here
 
@@ -150,7 +143,9 @@ class BackendConnection(asyncio.Protocol):
             sink.lost(ConnectionReset())
         else:
             turns = self._owner.reads.rota
-            self._pieces = write(turns, sender, transport, head, body, ending)
+            self._pieces = pieces_of(turns, sender, transport, head, body, ending)
+            if self._pieces is not None:
+                self._pieces.begin()  # the transport may pause it at once
 
     def abort(self) -> None:
         """Give up the answer and the connection, so that the backend frees its engine at once."""
@@ -240,6 +235,8 @@ class BackendConnection(asyncio.Protocol):
             self._receive_head(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._pieces is not None:
+            self._pieces.drop()
         if self.dear and self._rest is None and self._lost is None and self.sink is not None:
             self._rest = LongRead(b"")  # an end may take as long as a read
             self._queue(self._rest)
@@ -264,9 +261,9 @@ class BackendConnection(asyncio.Protocol):
         transport = self._transport
         if self._counted or self.sink is None or transport is None:
             return data
-        name, reads = self._owner.name, self._owner.reads
+        party, reads = self._owner.party, self._owner.reads
         end = slice_end(data, 0)
-        now = not self.dear and not reads.rota.knows(name) and reads.share.take(data, end)
+        now = not self.dear and not reads.rota.knows(party) and reads.share.take(data, end)
         if now and end == len(data):
             return data
         self._rest = rest = LongRead(data)
@@ -277,7 +274,7 @@ class BackendConnection(asyncio.Protocol):
     def _queue(self, rest: LongRead) -> None:
         if not rest.queued:
             rest.queued = True
-            self._owner.reads.rota.add(self._owner.name, self._take_on)
+            self._owner.reads.rota.add(self._owner.party, self._take_on)
 
     def _take_on(self) -> bool:
         """Take the next slice. Returns whether more can be taken now."""

@@ -115,7 +115,7 @@ def _is_uvloop(kind: type) -> bool:
     return any(each.__module__.startswith("uvloop") for each in kind.__mro__)
 
 
-def write(
+def pieces_of(
     rota: Rota,
     party: str,
     transport: asyncio.Transport,
@@ -123,13 +123,11 @@ def write(
     body: bytes,
     ending: Ending | None,
 ) -> Pieces | None:
-    """Write a request with the edits of its body. The rest of a large one is written later."""
+    """The pieces of a request with the edits of its body. None for a small one: it is written."""
     if len(body) <= SMALL_BYTES:  # one write and one segment
         if ending is None:
             transport.write(head + body)
         else:
             transport.write(b"".join((head, body[: ending[0]], ending[1])))
         return None
-    pieces = Pieces(rota, party, transport, head, body, ending)
-    pieces.begin()
-    return pieces
+    return Pieces(rota, party, transport, head, body, ending)

@@ -27,23 +27,36 @@ WORKED: Final = 0.5
 _SCHEDULED: Final = Path("/proc/thread-self/schedstat")
 
 
-def runnable_s() -> float:
-    """How long the calling thread was on the CPU or waited for one."""
-    return thread_time() + waited_s(_SCHEDULED)
+class Runnable:
+    """How long the thread that makes it was on the CPU or waited for one, by the kernel's account.
 
+    The file stays open: later there may be no descriptor for it.
+    """
 
-def waited_s(scheduled: Path) -> float:
-    """How long a thread has waited for a CPU. 0.0 where the platform does not tell."""
-    try:
-        file = os.open(scheduled, os.O_RDONLY)  # a file object makes three times as many calls
-    except OSError:
-        return 0.0
-    try:
-        return int(os.read(file, 256).split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
-    finally:
-        os.close(file)
+    __slots__ = ("_file",)
+
+    def __init__(self, scheduled: Path = _SCHEDULED) -> None:
+        try:
+            self._file = os.open(scheduled, os.O_RDONLY)
+        except OSError:  # the platform does not tell
+            self._file = -1
+
+    def seconds(self) -> float:
+        return thread_time() + self.waited_s()
+
+    def waited_s(self) -> float:
+        """How long it has waited for a CPU. 0.0 where the platform does not tell."""
+        if self._file < 0:
+            return 0.0
+        try:
+            return int(os.pread(self._file, 256, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 class Pulse:
@@ -58,14 +71,15 @@ class Pulse:
         slept: Callable[[float], None],
         worked: Callable[[float], None],
         now: Callable[[], float] = monotonic,
-        runnable: Callable[[], float] = runnable_s,
+        runnable: Callable[[], float] | None = None,
     ) -> None:
-        """`runnable`: how long the calling thread was on the CPU or waited for one."""
+        """`runnable`: how long the calling thread was on the CPU or waited for one, in seconds."""
         self._loop = loop
         self._slept = slept
         self._worked = worked
         self._now = now
-        self._runnable = runnable
+        self._schedule = Runnable()
+        self._runnable = runnable or self._schedule.seconds
         self._due_s = 0.0
         self._began_runnable_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -75,6 +89,7 @@ class Pulse:
         self._go_on(self._now(), self._runnable())
 
     def stop(self) -> None:
+        self._schedule.close()
         if self._timer is not None:
             self._timer.cancel()
 

@@ -185,10 +185,11 @@ static PyObject *whole_chunks(PyObject *Py_UNUSED(module), PyObject *read)
 
 /* Bodies of a known length ----------------------------------------------------------------- */
 
-/* A longer body gets room for this much first. Twice as much each time it is full, which moves
-   nothing: the C library takes blocks of this size from the kernel, and lets them grow in place.
-   Untouched room takes no memory, so whoever announces a long body and sends little holds little. */
-#define FIRST_BYTES (4 << 20)
+/* A body gets room for this much first, then for LARGE_BYTES, then for twice as much each time. From
+   LARGE_BYTES on nothing is moved: the C library takes such blocks from the kernel, and lets them grow
+   in place. Untouched room takes no memory, but addresses, which may be limited too. */
+#define FIRST_BYTES (1 << 20)
+#define LARGE_BYTES (4 << 20)
 
 typedef struct {
     PyObject_HEAD
@@ -217,7 +218,7 @@ static int make_room(Buffer *self, Py_ssize_t bytes)
     Py_ssize_t room = self->bytes ? PyBytes_GET_SIZE(self->bytes) : 0;
     if (bytes <= room)
         return 0;
-    room = room ? 2 * room : FIRST_BYTES;
+    room = room >= LARGE_BYTES ? 2 * room : room ? LARGE_BYTES : FIRST_BYTES;
     room = room < bytes ? bytes : room;
     room = room > self->length ? self->length : room;
     if (self->bytes)

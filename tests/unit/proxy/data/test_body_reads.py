@@ -24,21 +24,24 @@ class Turns:
 
 
 class Sender:
-    """A client that fills every read."""
+    """A client whose body comes."""
+
+    sends = True
 
     def __init__(self, reads: BodyReads, holder: str) -> None:
         self.holder = holder
         self.wire = Transport()
         self.read_bytes = 0
         self._reads = reads
+        reads.begin(self, self.wire)
 
-    def turn(self) -> None:
+    def turn(self, there_bytes: int = 32 * READ_BYTES) -> None:
         """Be read as libuv does it: up to 32 times while the buffer is filled."""
-        for _ in range(32):
-            if not self.wire.reading:
-                return
-            self.read_bytes += READ_BYTES
-            self._reads.count(self, self.wire, READ_BYTES)
+        while there_bytes and self.wire.reading:
+            size = min(there_bytes, READ_BYTES)
+            there_bytes -= size
+            self.read_bytes += size
+            self._reads.count(size)
 
 
 def begun() -> tuple[Turns, BodyReads]:
@@ -57,18 +60,30 @@ def test_one_client_is_read_up_to_the_limit_in_each_turn() -> None:
         assert sender.wire.reading
 
 
-def test_one_of_many_goes_on_in_each_turn() -> None:
+def test_however_many_send_together_all_are_read_up_to_the_limit_in_a_turn() -> None:
+    """They announce a body, wait, and then send at the same moment."""
     turns, reads = begun()
-    senders = [Sender(reads, "a") for _ in range(50)]
-    for sender in senders:
-        sender.turn()
-    for _ in range(100):
+    senders = [Sender(reads, "a") for _ in range(1_000)]
+    for _ in range(300):
         before = sum(sender.read_bytes for sender in senders)
-        turns.turn()
-        assert sum(sender.wire.reading for sender in senders) == 1
         for sender in senders:
             sender.turn()
         assert sum(sender.read_bytes for sender in senders) - before <= TURN_BYTES
+        turns.turn()
+        assert sum(sender.wire.reading for sender in senders) == 1
+
+
+def test_those_who_went_on_and_sent_nothing_are_no_more_in_the_next_burst() -> None:
+    turns, reads = begun()
+    senders = [Sender(reads, "a") for _ in range(100)]
+    senders[0].turn()
+    for _ in range(100):
+        turns.turn()
+    assert all(sender.wire.reading for sender in senders)
+    before = sum(sender.read_bytes for sender in senders)
+    for sender in senders:
+        sender.turn()
+    assert sum(sender.read_bytes for sender in senders) - before <= TURN_BYTES
 
 
 def test_a_holder_with_many_clients_delays_its_own() -> None:
@@ -76,11 +91,11 @@ def test_a_holder_with_many_clients_delays_its_own() -> None:
     greedy = [Sender(reads, "greedy") for _ in range(50)]
     victim = Sender(reads, "victim")
     senders = [*greedy, victim]
-    for _ in range(40):
-        for sender in senders:
+    for turn in range(40):
+        for sender in senders[turn:] + senders[:turn]:
             sender.turn()
         turns.turn()
-    assert victim.read_bytes >= 19 * TURN_BYTES
+    assert victim.read_bytes >= 18 * TURN_BYTES
 
 
 def test_slow_clients_never_wait() -> None:
@@ -88,7 +103,7 @@ def test_slow_clients_never_wait() -> None:
     senders = [Sender(reads, str(number)) for number in range(500)]
     for _ in range(100):
         for sender in senders:
-            reads.count(sender, sender.wire, 1_500)
+            sender.turn(1_500)
             assert sender.wire.reading
         turns.turn()
 
@@ -100,3 +115,30 @@ def test_a_client_that_left_is_not_read_again() -> None:
     sender.wire.abort()
     turns.turn()
     assert not sender.wire.reading
+    assert not len(reads)
+
+
+def test_a_client_whose_body_ended_while_it_waited_is_read_and_forgotten() -> None:
+    """It was refused, or its time was over: what it still sends is read, and dropped."""
+    turns, reads = begun()
+    sender, other = Sender(reads, "a"), Sender(reads, "a")
+    other.turn()
+    sender.sends = False
+    reads.end(sender)
+    for _ in range(2):
+        turns.turn()
+    assert sender.wire.reading
+    assert len(reads) == 1
+
+
+def test_a_client_whose_read_is_taken_in_slices_is_left_to_others() -> None:
+    """While slices wait nothing more is read of it."""
+    turns, reads = begun()
+    sliced, other = Sender(reads, "a"), Sender(reads, "a")
+    reads.end(sliced)
+    sliced.wire.pause_reading()
+    other.turn()
+    for _ in range(3):
+        turns.turn()
+    assert other.wire.reading
+    assert not sliced.wire.reading

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from penstock.proxy.wire.edit import Edits, ending
-from penstock.proxy.wire.pieces import PIECE_BYTES, SMALL_BYTES, Pieces, write
+from penstock.proxy.wire.edit import Edits, Ending, ending
+from penstock.proxy.wire.pieces import PIECE_BYTES, SMALL_BYTES, Pieces, pieces_of
 from penstock.proxy.wire.rota import Rota
 from tests.unit.proxy.wire.transport import Transport
 
@@ -48,6 +48,12 @@ LOOPS = pytest.mark.parametrize("kind", [Loop, Uvloop, Ours])
 def rota_of(loop: Loop) -> Rota:
     """Takes one step a turn."""
     return Rota(cast(asyncio.AbstractEventLoop, loop), now=lambda: 0.0)
+
+
+def write(rota: Rota, party: str, transport: Transport, body: bytes, end: Ending | None) -> None:
+    it = pieces_of(rota, party, transport, b"HEAD", body, end)
+    if it is not None:
+        it.begin()
 
 
 def pieces(edits: Edits = (), kind: type[Loop] = Uvloop) -> tuple[Pieces, Loop, Transport]:
@@ -130,7 +136,7 @@ def test_a_body_of_any_size_has_its_edits_once(edits: Edits, size: int, kind: ty
     for _ in range(2):  # each attempt applies them to the same bytes
         loop, transport = kind(), Transport()
         end = ending(body, edits)
-        write(rota_of(loop), "a", transport, b"HEAD", body, end)
+        write(rota_of(loop), "a", transport, body, end)
         for _ in range(3):
             loop.turn()
         assert transport.sent == b"HEAD" + (body[:-1] + EDITED[len(BODY) - 3 :] if edits else body)
@@ -142,9 +148,9 @@ def test_many_large_bodies_share_a_turn_and_their_senders_take_turns() -> None:
     rota = rota_of(loop)
     greedy = [Transport() for _ in range(100)]
     for transport in greedy:
-        write(rota, "greedy", transport, b"HEAD", BODY, None)
+        write(rota, "greedy", transport, BODY, None)
     victim = Transport()
-    write(rota, "victim", victim, b"HEAD", BODY, None)
+    write(rota, "victim", victim, BODY, None)
     sent_at_once = sum(len(each.sent) for each in (*greedy, victim))
     turns = 0
     while len(victim.sent) < len(b"HEAD") + len(BODY):

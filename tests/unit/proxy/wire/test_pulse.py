@@ -7,7 +7,7 @@ from penstock.health.probes import Outcome
 from penstock.health.stall import UNPROBED_STALL_S
 from penstock.health.tasks import Task
 from penstock.proxy.wire.deadline import LATE_S, READ_FIRST_S, Deadline
-from penstock.proxy.wire.pulse import BEAT_S, Pulse, waited_s
+from penstock.proxy.wire.pulse import BEAT_S, Pulse, Runnable
 from tests.unit.health.watched import HUNG, TIMEOUT, Scene
 from tests.unit.proxy.wire.test_deadline import Loop
 
@@ -114,10 +114,15 @@ def test_a_loop_that_waits_for_a_cpu_has_not_slept() -> None:
 
 def test_what_the_kernel_tells_of_waiting_is_read(tmp_path: Path) -> None:
     told_at = tmp_path / "schedstat"
-    assert waited_s(told_at) == 0.0
+    assert Runnable(told_at).waited_s() == 0.0
     for text, time_s in (("7000000000 2500000000 12\n", 2.5), ("0 0 0\n", 0.0), ("\n", 0.0)):
         told_at.write_text(text)
-        assert waited_s(told_at) == time_s
+        runnable = Runnable(told_at)
+        assert runnable.waited_s() == time_s
+        told_at.write_text("0 3500000000 1\n")
+        assert runnable.waited_s() == 3.5
+        runnable.close()
+        assert runnable.waited_s() == 0.0
 
 
 def test_deadlines_keep_the_time_that_they_had_left() -> None:
