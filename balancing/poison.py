@@ -40,7 +40,7 @@ class Poison:
             del remembered[next(iter(remembered))]
 
     def may_hold(self, size_bytes: int, now_s: float) -> bool:
-        """Whether a request with a body of this length is remembered: only such ones are hashed."""
+        """Whether a request with a body of this length is remembered. Others need no mark."""
         return bool(self._lengths) and self._lengths.get(size_bytes, 0.0) > now_s
 
     def holds(self, tenant: str, mark: Mark, now_s: float) -> bool:
@@ -81,7 +81,7 @@ class Marking:
 
 
 def mark_of(path: bytes, body: bytes) -> Mark:
-    """The mark of a request."""
+    """The mark of a request, by the path that its client named."""
     # 32 MiB in 3 ms. A cryptographic hash takes 50, and a forger would only harm himself.
     key: bytes = xxhash.xxh3_128_digest(body, xxhash.xxh3_64_intdigest(path))
     return len(body), key

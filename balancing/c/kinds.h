@@ -55,7 +55,7 @@ static Place count_bytes(struct kinds *kinds, int *in_word, Place at, Place stop
 
 #define LANE_BYTES 16
 
-/* Bytes from `first` on, so many of them: 0xFF for each. */
+/* 0xFF for each byte that is one of the `number` values from `first` on, 0 for each other. */
 static inline __m128i among(__m128i text, char first, char number)
 {
     __m128i from = _mm_sub_epi8(text, _mm_set1_epi8(first));

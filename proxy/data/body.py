@@ -42,7 +42,7 @@ class Body:
         assert self._length is not None
         left = self._length - self._data.tell()
         if len(data) <= left:
-            return data, b""  # a slice, even a whole one, may be a copy
+            return data, b""  # compiled code copies slices, even of all
         return data[:left], data[left:]
 
     def add(self, piece: bytes) -> None:
@@ -56,5 +56,5 @@ class Body:
         return self._data.tell() == self._length
 
     def whole(self) -> tuple[bytes, Mark]:
-        """The whole body, without a copy, and its mark. Once: the body is not kept here."""
+        """The whole body, without a copy, and its mark. Call it once: a Buffer keeps nothing."""
         return self._data.getvalue(), self._marking.mark

@@ -175,8 +175,8 @@ class EndingConnection(asyncio.Protocol):
 
     def release_body(self, kept_bytes: int = 0) -> None:
         """Give back the room of the body, but for so many bytes that the request still holds."""
+        self._plane.body_reads.end(self)
         if self._body is not None:
-            self._plane.body_reads.end(self)
             self._plane.freeing.add(self._body)
             self._body = None
         release(self._plane, self, kept_bytes)

@@ -1,8 +1,8 @@
 """Lets large bodies go one in a turn of the loop.
 
 To give 16 MiB back takes the kernel a millisecond. A hundred of them end together when their
-backend dies, or when the client that sent them leaves. Their room is given to others at once, but
-their memory takes a turn for each. No more than a MiB of other bodies comes in a turn.
+backend dies, or when the client that sent them leaves. Other bodies may use their room at once.
+Their memory is freed later, one body in a turn.
 """
 
 import asyncio

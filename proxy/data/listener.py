@@ -78,11 +78,13 @@ class ClientConnection(EndingConnection):
         self._await_request()
 
     def data_received(self, data: bytes) -> None:
-        body = self._body
+        body, reads = self._body, self._plane.body_reads
         if body is None:
             self.receive(data)
+            if len(data) > EARLY_BYTES_MAX and self._phase in (Phase.ANSWER, Phase.LINGER):
+                reads.begin(self, self._transport)  # if it leaves, that is seen in its turn
+                reads.count(len(data))
             return
-        reads = self._plane.body_reads
         if body.chunked:
             if self._plane.chunk_reads.sliced(self, self._transport, data):
                 reads.end(self)
@@ -251,7 +253,7 @@ class ClientConnection(EndingConnection):
         self._body_limit_bytes = self._plane.body_bytes_max + head.size_bytes  # counted with it
         if head.length is not None and len(self._buffer) >= head.length:  # all of it is here
             body, self._buffer = self._buffer, b""
-            if len(body) > head.length:  # a slice, even a whole one, may be a copy
+            if len(body) > head.length:  # compiled code copies slices, even of all
                 body, self._buffer = body[: head.length], body[head.length :]
             if self._take(body):
                 self._request_complete(body)

@@ -77,7 +77,7 @@ class DataPlane:
         self.rota = Rota(loop, TURN_S, now)
         self.waiting = Waiting()
         self.chunk_reads = ChunkReads(loop, self.rota, self.waiting)
-        self.body_reads = BodyReads(loop, now)
+        self.body_reads = BodyReads(loop)
         self.freeing = Freeing(loop)
         self.head_reads = HeadReads(loop, self.rota, self.waiting)
         # Anybody may open connections, from many addresses. So handshakes have a rota of their own
@@ -85,6 +85,7 @@ class DataPlane:
         self.handshakes = Rota(loop, TURN_S, now)
         self.record_reads = RecordReads(loop, waiting=self.waiting)
         self.answer_reads = AnswerReads(loop, now)
+        self.uploads = Rota(loop, TURN_S, now)  # the pieces of large bodies to backends
         self.clients = Clients(now)
         self.bodies = Bodies(now)
         self.running = Running()
@@ -116,6 +117,7 @@ class DataPlane:
         self.connections = configuration.connections
         for each in self.connections.values():
             each.reads = self.answer_reads
+            each.uploads = self.uploads
         self.certificates = configuration.certificates
         self.credentials = configuration.credentials
         self.tenants = configuration.tenants

@@ -23,8 +23,9 @@ from penstock.proxy.wire.dechunk import Dechunker, MalformedChunks
 from penstock.proxy.wire.edit import Ending
 from penstock.proxy.wire.heads import ResponseHead, begins_answer, parse_response_head
 from penstock.proxy.wire.host import Host
-from penstock.proxy.wire.long_reads import SHORT_BYTES, LongRead, slice_end
+from penstock.proxy.wire.long_reads import SHORT_BYTES, TURN_S, LongRead, slice_end
 from penstock.proxy.wire.pieces import Pieces, pieces_of
+from penstock.proxy.wire.rota import Rota
 from penstock.proxy.wire.sink import Sink
 from penstock.proxy.wire.sockets import tune
 
@@ -50,6 +51,7 @@ class ConnectionOwner:
         self.party = f"\0{name}"  # no client's name
         self.host = host
         self.reads = AnswerReads(loop, now)  # the data plane puts that of all backends here
+        self.uploads = Rota(loop, TURN_S, now)  # and here
 
     def put(self, connection: "BackendConnection") -> None:
         """Take back a connection whose request and answer have both ended."""
@@ -127,7 +129,7 @@ class BackendConnection(asyncio.Protocol):
         sender: str = "",
         ending: Ending | None = None,
     ) -> None:
-        """Send a request of `sender`. `sink` gets its answer. `ending`: the edits of its body."""
+        """Send a request. `sink` gets its answer. Its pieces take the turns of `sender`."""
         assert self.sink is None
         self.sink = sink
         self.answer_began = self.dear = self._in_body = False
@@ -142,7 +144,7 @@ class BackendConnection(asyncio.Protocol):
             self.sink = None
             sink.lost(ConnectionReset())
         else:
-            turns = self._owner.reads.rota
+            turns = self._owner.uploads
             self._pieces = pieces_of(turns, sender, transport, head, body, ending)
             if self._pieces is not None:
                 self._pieces.begin()  # the transport may pause it at once

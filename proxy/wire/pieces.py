@@ -2,8 +2,8 @@
 
 A single write would block the loop for as long as the backend reads: the kernel takes what fits,
 and the other side makes room meanwhile. So the pieces of all bodies share a moment of each turn
-(`rota.py`), and clients take turns. Nothing is copied, not even for edits: slices of the body are
-written together with what is before and after them.
+(`rota.py`), and clients take turns. With uvloop and without TLS nothing is copied, even with edits:
+slices of the body are written together with what is before and after them.
 """
 
 import asyncio
@@ -63,8 +63,9 @@ class Pieces:
         return self._at < self._end
 
     def begin(self) -> None:
-        """Write the first piece now and the others in later turns."""
-        self._write_piece()
+        """Write the first piece now, if no others wait, and the rest in later turns."""
+        if not len(self._rota):
+            self._write_piece()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -123,7 +124,7 @@ def pieces_of(
     body: bytes,
     ending: Ending | None,
 ) -> Pieces | None:
-    """The pieces of a request with the edits of its body. None for a small one: it is written."""
+    """Write a small request now and return None. Return the pieces of a large one, not begun."""
     if len(body) <= SMALL_BYTES:  # one write and one segment
         if ending is None:
             transport.write(head + body)

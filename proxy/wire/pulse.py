@@ -28,7 +28,7 @@ _SCHEDULED: Final = Path("/proc/thread-self/schedstat")
 
 
 class Runnable:
-    """How long the thread that makes it was on the CPU or waited for one, by the kernel's account.
+    """How long the loop's thread was on the CPU or waited for one. Made and asked in that thread.
 
     The file stays open: later there may be no descriptor for it.
     """

@@ -187,7 +187,7 @@ static PyObject *whole_chunks(PyObject *Py_UNUSED(module), PyObject *read)
 
 /* A body gets room for this much first, then for LARGE_BYTES, then for twice as much each time. From
    LARGE_BYTES on nothing is moved: the C library takes such blocks from the kernel, and lets them grow
-   in place. Untouched room takes no memory, but addresses, which may be limited too. */
+   in place. Room not yet written takes addresses but no memory. Addresses may be limited too. */
 #define FIRST_BYTES (1 << 20)
 #define LARGE_BYTES (4 << 20)
 

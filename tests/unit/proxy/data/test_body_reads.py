@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from penstock.proxy.data.body_reads import TURN_BYTES, BodyReads
 from tests.unit.proxy.wire.transport import Transport
 
@@ -46,7 +48,7 @@ class Sender:
 
 def begun() -> tuple[Turns, BodyReads]:
     turns = Turns()
-    return turns, BodyReads(turns, lambda: 0.0)  # type: ignore[arg-type]
+    return turns, BodyReads(turns)  # type: ignore[arg-type]
 
 
 def test_one_client_is_read_up_to_the_limit_in_each_turn() -> None:
@@ -68,16 +70,43 @@ def test_however_many_send_together_all_are_read_up_to_the_limit_in_a_turn() -> 
         before = sum(sender.read_bytes for sender in senders)
         for sender in senders:
             sender.turn()
-        assert sum(sender.read_bytes for sender in senders) - before <= TURN_BYTES
+        assert sum(sender.read_bytes for sender in senders) - before == TURN_BYTES
         turns.turn()
         assert sum(sender.wire.reading for sender in senders) == 1
+
+
+@pytest.mark.parametrize("holders", [1, 500])
+def test_silent_senders_hardly_delay_one_that_sends(holders: int) -> None:
+    """Sixteen MiB beside five hundred that have announced a body and send nothing."""
+    turns, reads = begun()
+    for number in range(500):
+        Sender(reads, str(number % holders))
+    sender = Sender(reads, "0")
+    count = 0
+    while sender.read_bytes < 16 * TURN_BYTES:
+        sender.turn()
+        turns.turn()
+        count += 1
+    assert count < 16 * 12
+
+
+def test_senders_that_have_closed_take_no_turn() -> None:
+    turns, reads = begun()
+    gone = [Sender(reads, str(number)) for number in range(100)]
+    sender = Sender(reads, "a")
+    sender.turn()
+    for each in gone:
+        each.wire.abort()
+    turns.turn()
+    assert sender.wire.reading
+    assert len(reads) == 1
 
 
 def test_those_who_went_on_and_sent_nothing_are_no_more_in_the_next_burst() -> None:
     turns, reads = begun()
     senders = [Sender(reads, "a") for _ in range(100)]
     senders[0].turn()
-    for _ in range(100):
+    for _ in range(10):
         turns.turn()
     assert all(sender.wire.reading for sender in senders)
     before = sum(sender.read_bytes for sender in senders)
@@ -98,7 +127,7 @@ def test_a_holder_with_many_clients_delays_its_own() -> None:
     assert victim.read_bytes >= 18 * TURN_BYTES
 
 
-def test_slow_clients_never_wait() -> None:
+def test_clients_that_send_little_together_do_not_wait() -> None:
     turns, reads = begun()
     senders = [Sender(reads, str(number)) for number in range(500)]
     for _ in range(100):

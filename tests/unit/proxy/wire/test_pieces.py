@@ -158,4 +158,5 @@ def test_many_large_bodies_share_a_turn_and_their_senders_take_turns() -> None:
         turns += 1
     assert turns <= 2 * (len(BODY) // PIECE_BYTES + 1)
     sent_in_turns = sum(len(each.sent) for each in (*greedy, victim)) - sent_at_once
-    assert sent_in_turns <= turns * PIECE_BYTES
+    assert sent_at_once <= len(b"HEAD") + PIECE_BYTES
+    assert sent_in_turns <= turns * (len(b"HEAD") + PIECE_BYTES)
