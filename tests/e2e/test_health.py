@@ -192,8 +192,9 @@ async def test_a_flapping_server_loses_no_more_than_one_request_each_time(
     assert all_taken > 500
     by_round = [after[0] - before[0] for before, after in pairwise(taken)]
     print(f"a flapping server took {by_round} of {all_taken} requests")
-    # It is back at once after its first end and 10 s after its second, then 20 s after.
-    assert sum(map(bool, by_round)) <= 2
+    # It is back at once after its first end and 10 s after its second, then 20 s after. An end that
+    # no request meets, as it got few, may pass unnoticed: then it is back once more.
+    assert sum(map(bool, by_round)) <= 3
     assert sum(by_round) <= all_taken / 16  # an even share of two rounds of eight
     # It has one at a time, so it can break one each time it dies.
     assert len(load.errors) - broken <= sum(map(bool, by_round))
