@@ -185,11 +185,11 @@ static PyObject *whole_chunks(PyObject *Py_UNUSED(module), PyObject *read)
 
 /* Bodies of a known length ----------------------------------------------------------------- */
 
-/* A body gets room for this much first, then for LARGE_BYTES, then for twice as much each time. From
-   LARGE_BYTES on nothing is moved: the C library takes such blocks from the kernel, and lets them grow
-   in place. Room not yet written takes addresses but no memory. Addresses may be limited too. */
-#define FIRST_BYTES (1 << 20)
-#define LARGE_BYTES (4 << 20)
+/* A body gets room for this much first, then for twice as much each time. So nothing is moved: the C
+   library takes blocks of this size from the kernel, and lets them grow in place. A smaller first block
+   would be moved, and leave a hole in the heap: a thousand bodies of a little more than 1 MiB then took
+   1.8 GB. Room not yet written takes addresses but no memory. */
+#define FIRST_BYTES (4 << 20)
 
 typedef struct {
     PyObject_HEAD
@@ -218,7 +218,7 @@ static int make_room(Buffer *self, Py_ssize_t bytes)
     Py_ssize_t room = self->bytes ? PyBytes_GET_SIZE(self->bytes) : 0;
     if (bytes <= room)
         return 0;
-    room = room >= LARGE_BYTES ? 2 * room : room ? LARGE_BYTES : FIRST_BYTES;
+    room = room ? 2 * room : FIRST_BYTES;
     room = room < bytes ? bytes : room;
     room = room > self->length ? self->length : room;
     if (self->bytes)
