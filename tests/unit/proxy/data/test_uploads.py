@@ -1,6 +1,7 @@
 """What a client's connection does while it sends much: it is paused with others, and lets go."""
 
 import asyncio
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -99,20 +100,11 @@ async def test_a_body_that_finds_no_memory_is_refused(monkeypatch: pytest.Monkey
     it = plane()
     connection, wire = upload(it)
 
-    class Full:
-        chunked = False
-
-        def split(self, data: bytes) -> tuple[bytes, bytes]:
-            return data, b""
-
-        def add(self, piece: bytes) -> None:
+    class Full(BytesIO):
+        def write(self, piece: Any) -> int:
             raise MemoryError
 
-        def __len__(self) -> int:
-            return 0
-
-    full: Any = Full()
-    monkeypatch.setattr(connection, "_body", full)
+    monkeypatch.setattr(connection._body, "_data", Full())
     connection.data_received(READ)
     assert wire.sent.startswith(b"HTTP/1.1 429 ")
     assert connection._phase is Phase.LINGER
