@@ -80,4 +80,5 @@ async def test_strangers_that_hold_parts_of_records_cost_a_key_nothing(
     for stranger in await attack:
         stranger.close()
     print(Counter(statuses))
-    assert statuses.count(200) >= len(statuses) - 4  # a quarter of a second
+    # Refused for a moment: while memory is short it is given back once in half a second.
+    assert statuses.count(200) >= len(statuses) - 12
