@@ -1,28 +1,12 @@
 """However fast clients send their bodies, little of them is read in one turn of the loop."""
 
-from collections.abc import Callable
-
 import pytest
 
 from penstock.proxy.data.body_reads import TURN_BYTES, BodyReads
+from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.transport import Transport
 
 READ_BYTES = 262_144
-
-
-class Turns:
-    """A loop without a clock."""
-
-    def __init__(self) -> None:
-        self.next: list[Callable[[], None]] = []
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self.next.append(call)
-
-    def turn(self) -> None:
-        calls, self.next = self.next, []
-        for call in calls:
-            call()
 
 
 class Sender:
@@ -48,7 +32,7 @@ class Sender:
 
 def begun() -> tuple[Turns, BodyReads]:
     turns = Turns()
-    return turns, BodyReads(turns)  # type: ignore[arg-type]
+    return turns, BodyReads(turns.loop)
 
 
 def test_one_client_is_read_up_to_the_limit_in_each_turn() -> None:

@@ -1,24 +1,9 @@
 """Large bodies are freed one in a turn; small ones at once."""
 
 import weakref
-from collections.abc import Callable
 
 from penstock.proxy.data.freeing import LARGE_BYTES, Freeing
-
-
-class Turns:
-    """A loop without a clock."""
-
-    def __init__(self) -> None:
-        self.next: list[Callable[[], None]] = []
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self.next.append(call)
-
-    def turn(self) -> None:
-        calls, self.next = self.next, []
-        for call in calls:
-            call()
+from tests.unit.proxy.turns import Turns
 
 
 class Held:
@@ -33,7 +18,7 @@ class Held:
 
 def test_large_bodies_that_end_together_go_one_in_a_turn() -> None:
     turns = Turns()
-    freeing = Freeing(turns)  # type: ignore[arg-type]
+    freeing = Freeing(turns.loop)
     gone: list[int] = []
     for number in range(10):
         held = Held(LARGE_BYTES)
@@ -50,7 +35,7 @@ def test_large_bodies_that_end_together_go_one_in_a_turn() -> None:
 
 def test_small_ones_go_at_once() -> None:
     turns = Turns()
-    freeing = Freeing(turns)  # type: ignore[arg-type]
+    freeing = Freeing(turns.loop)
     freeing.add(b"x" * (LARGE_BYTES - 1))
     freeing.add(b"")
     assert not turns.next

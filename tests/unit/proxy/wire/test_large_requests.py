@@ -17,7 +17,9 @@ def send(link: Link, body: bytes) -> None:
     link.connection.send(b"HEAD", body, link.sink, method=b"POST", sender="a")
 
 
-def test_a_backend_that_takes_no_more_during_the_first_write_is_sent_no_more() -> None:
+def test_a_backend_that_takes_no_more_during_the_first_write_is_sent_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With a small send buffer the transport pauses its protocol inside the first write."""
     link = Link()
     write = link.transport.write
@@ -26,7 +28,7 @@ def test_a_backend_that_takes_no_more_during_the_first_write_is_sent_no_more() -
         write(data)
         link.connection.pause_writing()
 
-    link.transport.write = write_and_pause  # type: ignore[method-assign]
+    monkeypatch.setattr(link.transport, "write", write_and_pause)
     send(link, bytes(SIZE_BYTES))
     while link.clock.turn():
         pass

@@ -1,14 +1,11 @@
 """A large body goes to its backend by pieces: whole, one a turn, and none that it cannot take."""
 
-import asyncio
-from collections.abc import Callable
-from typing import cast
-
 import pytest
 
 from penstock.proxy.wire.edit import Edits, Ending, ending
 from penstock.proxy.wire.pieces import PIECE_BYTES, SMALL_BYTES, Pieces, pieces_of
 from penstock.proxy.wire.rota import Rota
+from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.transport import Transport
 
 BODY = b'{"prompt":"' + bytes(range(97, 123)) * 40_000 + b'"} \n'
@@ -16,20 +13,12 @@ EDITS = ((b"stream_options", b"{}"), (b"model", b'"m"'))
 EDITED = BODY[:-3] + b',"stream_options":{},"model":"m"}'
 
 
-class Loop:
-    """Keeps what is to be called in the next turn."""
-
-    def __init__(self) -> None:
-        self.next: list[Callable[[], None]] = []
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self.next.append(call)
+class Loop(Turns):
+    """Asyncio's. All bodies share one call a turn."""
 
     def turn(self) -> None:
-        calls, self.next = self.next, []
-        assert len(calls) <= 1
-        for call in calls:
-            call()
+        assert len(self.next) <= 1
+        super().turn()
 
 
 class Uvloop(Loop):
@@ -47,7 +36,7 @@ LOOPS = pytest.mark.parametrize("kind", [Loop, Uvloop, Ours])
 
 def rota_of(loop: Loop) -> Rota:
     """Takes one step a turn."""
-    return Rota(cast(asyncio.AbstractEventLoop, loop), now=lambda: 0.0)
+    return Rota(loop.loop, now=lambda: 0.0)
 
 
 def write(rota: Rota, party: str, transport: Transport, body: bytes, end: Ending | None) -> None:
