@@ -1,7 +1,8 @@
-"""The gate chooses the backend of every request and reserves on it. No request waits here yet.
+"""The gate chooses the backend of every request and reserves on it.
 
-Choosing and reserving are one synchronous call, so that no other request can
-come between the reading of a load and the lease that changes it.
+A choice has two halves. `look` says where a request would go, and changes nothing. `place` sends
+it there and reserves. Both are called in the same moment, so that no other request can come between
+the reading of a load and the lease that changes it. What waits is looked at again (`admission`).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -50,6 +51,17 @@ class Choice(NamedTuple):
     candidates: list[Candidate]
 
 
+class Look(NamedTuple):
+    """Where a request would go now. It is valid for this moment only."""
+
+    pool: Pool
+    fit: list[Backend]  # it could go to each of them
+    ask: Ask
+    chosen: Backend
+    bound: bool = False  # only the chosen one holds what is asked for
+    aimed: bool = False  # and others would have served it without that
+
+
 class Gate:
     """Admits requests to the fleet that `fleet()` returns at that moment."""
 
@@ -73,6 +85,11 @@ class Gate:
         `tried` are backends that already failed this request; `retry`: an engine may have
         worked on it there.
         """
+        return self.place(self.look(ask, now_s, tried), now_s, retry=retry)
+
+    def look(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Look:
+        """Where the request would go now. Raises NoBackend, OwnerAway, UnknownResponse,
+        UnknownModel."""
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
             owner = self._owner(pools, ask, ask.response_id, now_s)
@@ -80,19 +97,29 @@ class Gate:
                 if not (owner.can_serve or owner.may_finish(ask)):
                     raise OwnerAway
                 owner.advance(now_s)
-                ask = self._weighed(ask, self._pool_of(owner))
+                pool = self._pool_of(owner)
+                assert pool is not None
+                ask = self._weighed(ask, pool)
                 # Where only it can serve the model, a client chooses nothing, and nobody else shows
                 # its speed.
                 aimed = bool(self._peers(owner, ask.model))
-                reason = Reason.AFFINITY
-                return Lease(owner, ask, now_s, reason, bound=True, aimed=aimed, retry=retry)
+                return Look(pool, [owner], ask, owner, bound=True, aimed=aimed)
         pool, fit, ask = self._among(pools, ask, now_s, tried)
+        chosen = fit[0] if len(fit) == 1 else pool.policy.choose(fit, ask, now_s, self._rng)
+        return Look(pool, fit, ask, chosen)
+
+    def place(self, look: Look, now_s: float, *, retry: bool = False) -> Lease:
+        """Send the request there: reserve, and tell the policy."""
+        pool, fit, ask, chosen, bound, aimed = look
+        if bound:
+            reason = Reason.AFFINITY
+            return Lease(chosen, ask, now_s, reason, bound=True, aimed=aimed, retry=retry)
         alone = len(fit) == 1
-        chosen = fit[0] if alone else pool.policy.choose(fit, ask, now_s, self._rng)
-        reason = _reason(ask, chosen, alone=alone)
+        if not alone:
+            pool.policy.placed(chosen, fit, ask, now_s)
         if ask.session is not None:
             pool.policy.remember(ask, chosen)
-        return Lease(chosen, ask, now_s, reason, retry=retry)
+        return Lease(chosen, ask, now_s, _reason(ask, chosen, alone=alone), retry=retry)
 
     def explain(self, ask: Ask, now_s: float) -> Choice:
         """What `choose` would do, and why. Reserves and learns nothing. Raises UnknownModel."""

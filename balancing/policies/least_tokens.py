@@ -27,6 +27,9 @@ class LeastTokens(SimplePolicy):
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
         return cheapest(fit, _costs(fit, ask, now_s), rng)
 
+    def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
+        return _costs(fit, ask, now_s)
+
     def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
         return all_cheapest(fit, _costs(fit, ask, now_s))
 

@@ -2,8 +2,9 @@
 
 A policy chooses among backends that are fit and have not failed this request. There is at least
 one. A policy may keep state of its own, as round robin does, but it changes no load: the lease
-does that after the choice. Ties must split evenly. Otherwise the first backend of every
-configuration would be the busiest of its fleet.
+does that after the choice. A choice is only a look: the request may have to wait, and is then
+chosen for again. `placed` tells that it was sent. Ties must split evenly. Otherwise the first
+backend of every configuration would be the busiest of its fleet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,15 @@ class Policy(Protocol):
         ...
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
-        """Choose one of `fit`."""
+        """Choose one of `fit`. Counts nothing: the request may be chosen for again."""
+        ...
+
+    def placed(self, chosen: Backend, fit: Sequence[Backend], ask: Ask, now_s: float) -> None:
+        """Count that `ask` is sent to `chosen`. `choose` was called for it in this moment."""
+        ...
+
+    def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
+        """What each would cost, in a unit of the policy's own. All equal: each is as good."""
         ...
 
     def home(self, ask: Ask) -> str | None:
@@ -89,6 +98,12 @@ class SimplePolicy:
 
     def remember(self, ask: Ask, chosen: Backend) -> None:
         """There is nothing to remember."""
+
+    def placed(self, chosen: Backend, fit: Sequence[Backend], ask: Ask, now_s: float) -> None:
+        """There is nothing to count."""
+
+    def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
+        return [1.0] * len(fit)
 
     def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
         return Explanation([], [Part()] * len(fit))

@@ -27,11 +27,12 @@ class RoundRobin(SimplePolicy):
         self._time = 0.0  # the pass of the last choice
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
-        chosen = cheapest(fit, [self._pass_of(backend) for backend in fit], rng)
+        return cheapest(fit, [self._pass_of(backend) for backend in fit], rng)
+
+    def placed(self, chosen: Backend, fit: Sequence[Backend], ask: Ask, now_s: float) -> None:
         at = self._pass_of(chosen)
         self._time = max(self._time, at)
         self._passes[chosen.name] = at + 1.0 / chosen.weight
-        return chosen
 
     def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
         return all_cheapest(fit, [self._pass_of(backend) for backend in fit])

@@ -23,6 +23,8 @@ EPSILON: Final = 0.5
 # One engine step's budget on an H100 (vLLM's `max_num_batched_tokens`). Nobody waits below one step
 # of work. Without it every backend of an idle fleet would be above the mean of zero.
 SLACK_TOKENS: Final = 8_192
+# Beside a session's own place, which costs 1.
+ELSEWHERE: Final = 2.0
 
 
 class Session(SimplePolicy):
@@ -48,6 +50,17 @@ class Session(SimplePolicy):
             if candidate is not None and _has_room(candidate, ask, allowed, now_s):
                 return candidate
         return self._keyless.choose(fit, ask, now_s, rng)
+
+    def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
+        """A session's own place costs 1, and any other one ELSEWHERE."""
+        if ask.session is None:
+            return self._keyless.costs(fit, ask, now_s)
+        by_name, allowed = _allowed(fit)
+        for name in self._ring.walk(ask.session):
+            candidate = by_name.get(name)
+            if candidate is not None and _has_room(candidate, ask, allowed, now_s):
+                return [1.0 if backend is candidate else ELSEWHERE for backend in fit]
+        return self._keyless.costs(fit, ask, now_s)
 
     def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
         if ask.session is None:

@@ -75,7 +75,9 @@ class TokenCost:
         """`strict`: a session stays at its home while that can serve it in time."""
         self._weights = weights
         self._strict = strict
-        self._choices = 0
+        self._choices = 0  # that were followed: requests placed
+        self._looked = -1  # at which of them the speeds were looked at last
+        self._costs: Sequence[Cost] = ()  # of the last choice
         self._speeds = UNKNOWN
         self._trying = False  # the last one went where little is known: compare again soon
         self._given: dict[Backend, float] = {}
@@ -97,23 +99,29 @@ class TokenCost:
             self._homes.put(_session_of(ask), chosen.name, ask.client)
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
-        if self._choices % COMPARE == 1:
-            self._compare(fit, now_s)
-        elif self._trying:
-            self._look(now_s)
-        costs = self.costs(fit, ask, now_s)
+        if self._choices != self._looked:
+            self._looked = self._choices
+            if self._choices % COMPARE == 1:
+                self._compare(fit, now_s)
+            elif self._trying:
+                self._look(now_s)
+        costs = self._costs = self.places(fit, ask, now_s)
         best = self._best(fit, costs, ask, now_s)
-        chosen = best[0] if len(best) == 1 else rng.choice(best)
+        return best[0] if len(best) == 1 else rng.choice(best)
+
+    def placed(self, chosen: Backend, fit: Sequence[Backend], ask: Ask, now_s: float) -> None:
         if ask.engine and ask.likely == 1.0:
-            self._learn(fit, costs)
+            self._learn(fit, self._costs)
         tokens = ask.prompt_tokens * ask.likely + ask.output_tokens * ask.choices
         self._given[chosen] = self.given_tokens(chosen) + tokens
         self._choices += 1
         self._trying = chosen in self._speeds.unknown
-        return chosen
+
+    def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
+        return [cost.seconds for cost in self.places(fit, ask, now_s)]
 
     def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
-        costs = self.costs(fit, ask, now_s)
+        costs = self.places(fit, ask, now_s)
         best = self._best(fit, costs, ask, now_s)
         bar_s = min([cost.seconds for each, cost in zip(fit, costs, strict=True) if each in best])
         if best[0].name == ask.home:
@@ -205,8 +213,8 @@ class TokenCost:
         if requests:
             self._waiting += (requests - streams) / requests
 
-    def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[Cost]:
-        """Of each backend, in the same order."""
+    def places(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[Cost]:
+        """What a place at each backend costs, in the same order."""
         wait, prefill, later, others, step, held, beside = self._weights
         mean_s, step_s, token_s, apart, _ = self._speeds
         mean = (mean_s, 1.0)

@@ -29,6 +29,12 @@ class Baseline(ABC):
         places = [backend for backend in fit if seen[backend] in allowed]
         return cheapest(places, [self.cost(seen[backend]) for backend in places], rng)
 
+    def placed(self, chosen: Backend, fit: Sequence[Backend], ask: Ask, now_s: float) -> None:
+        return  # what was sent is in the view
+
+    def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
+        return [self.cost(self.view.backends[int(backend.name)]) for backend in fit]
+
     def allowed(self, backends: list[Seen]) -> list[Seen]:
         """Those that come into question, at least one."""
         return backends

@@ -47,6 +47,13 @@ class Sticky:
         home = self._ring.home(ask.session)
         return next(backend for backend in fit if backend.name == home)
 
+    def placed(self, chosen: Backend, fit: Sequence[Backend], ask: Ask, now_s: float) -> None:
+        """Nothing is counted."""
+
+    def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
+        home = self.choose(fit, ask, now_s, Random(0))
+        return [float(backend is not home) for backend in fit]
+
     @property
     def homes(self) -> None:
         return None

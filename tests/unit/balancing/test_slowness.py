@@ -13,6 +13,7 @@ from penstock.balancing.policies.token_cost import COMPARE, TokenCost
 from penstock.balancing.prefill_speed import prior_s
 from penstock.balancing.recent_pace import ENOUGH, SLOWEST, RecentPace
 from penstock.balancing.slowness import SAMPLES_MIN, compare
+from tests.unit.balancing.policies.sending import sent
 
 ORDINARY = 4_000.0  # work of one request
 
@@ -79,8 +80,8 @@ def taken(fleet: Sequence[Backend]) -> Counter[str]:
     policy, rng = TokenCost(), Random(1)
     ask = Ask("/", prompt_tokens=1_000, stream=True)
     for _ in range(COMPARE):
-        policy.choose(fleet, ask, 0.0, rng)
-    return Counter(policy.choose(fleet, ask, 0.0, rng).name for _ in range(200))
+        sent(policy, fleet, ask, 0.0, rng)
+    return Counter(sent(policy, fleet, ask, 0.0, rng).name for _ in range(200))
 
 
 def test_idle_engines_of_nearly_the_same_speed_share_the_work() -> None:
@@ -105,8 +106,8 @@ def test_one_that_was_away_is_not_judged_alone_by_what_little_it_showed() -> Non
     fast, back = measured("a", 1e-6, 0.002), measured("b", 100e-6, samples=SAMPLES_MIN - 1)
     ask = Ask("/", prompt_tokens=1_000, stream=True)
     for _ in range(COMPARE + 1):
-        policy.choose([fast], ask, 0.0, rng)
-    one, other = policy.costs([fast, back], ask, 0.0)
+        sent(policy, [fast], ask, 0.0, rng)
+    one, other = policy.places([fast, back], ask, 0.0)
     assert one.seconds == other.seconds
 
 
@@ -158,8 +159,8 @@ def test_how_fast_it_decodes_counts_too(samples: int) -> None:
     policy, rng = TokenCost(), Random(1)
     ask = Ask("/", prompt_tokens=1_000, stream=True, output_tokens=100.0)
     for _ in range(COMPARE + 2):
-        policy.choose([fast, slow], ask, 0.0, rng)
-    one, other = policy.costs([fast, slow], ask, 0.0)
+        sent(policy, [fast, slow], ask, 0.0, rng)
+    one, other = policy.places([fast, slow], ask, 0.0)
     assert one.prefill_s == other.prefill_s
     assert other.step_s / one.step_s == pytest.approx(14.8, rel=0.3)
     assert taken([fast, slow]) == {"a": 200}
@@ -256,12 +257,12 @@ def test_one_that_is_tried_again_is_sent_one_request_at_a_time() -> None:
     policy, rng = TokenCost(), Random(1)
     ask = Ask("/", prompt_tokens=1_000, stream=True, output_tokens=100.0)
     for _ in range(COMPARE + 2):
-        policy.choose([fast, slow], ask, 0.0, rng)
+        sent(policy, [fast, slow], ask, 0.0, rng)
     later_s = STALE_S + 1.0
     fast.refresh(later_s)
     leases = []
     for _ in range(100):
-        chosen = policy.choose([fast, slow], ask, later_s, rng)
+        chosen = sent(policy, [fast, slow], ask, later_s, rng)
         leases.append(Lease(chosen, ask, later_s))
         if chosen is fast:
             leases.pop().end(later_s)

@@ -17,6 +17,7 @@ from penstock.balancing.load import Counts
 from penstock.balancing.policies import POLICIES
 from penstock.balancing.policies.policy import Policy
 from penstock.conf.kinds import POLICY_NAMES
+from tests.unit.balancing.policies.sending import sent
 
 Make = Callable[[Sequence[Backend]], Policy]
 
@@ -301,3 +302,18 @@ def test_a_healthy_pool_comes_before_a_doubted_one() -> None:
     assert gate.choose(ASK, 0.0).backend is healthy
     healthy.state = State.EJECTED
     assert gate.choose(ASK, 0.0).backend is doubted
+
+
+@every_policy
+def test_a_choice_that_is_not_followed_changes_nothing(make: Make) -> None:
+    """Of two alike, one is looked at before each request, as for a request that has to wait."""
+    levels = {"a": 1, "b": 2, "c": 1}
+    looked, other = [[loaded(name, level) for name, level in levels.items()] for _ in "12"]
+    policy, twin, rng, same = make(looked), make(other), Random(4), Random(4)
+    for number in range(200):
+        ask = Ask("/", prompt_tokens=1 + 37 * number % 9_000, stream=True)
+        for _ in range(3):
+            policy.choose(looked, ask, 0.0, Random(number))
+            policy.costs(looked, ask, 0.0)
+        chosen = sent(policy, looked, ask, 0.0, rng)
+        assert chosen.name == sent(twin, other, ask, 0.0, same).name

@@ -19,6 +19,7 @@ from penstock.balancing.policies.token_cost import (
 )
 from penstock.balancing.prefill_speed import PRIOR_STEP_S, PRIOR_WORK_PER_S
 from penstock.balancing.slowness import SAMPLES_MIN
+from tests.unit.balancing.policies.sending import sent
 
 BLOCKS = tuple(range(50))
 TURN = Ask("/", prompt_tokens=8_000, stream=True, blocks=BLOCKS, block_tokens=160.0)
@@ -70,7 +71,7 @@ def seasoned(rng: Random) -> TokenCost:
     policy = TokenCost()
     fleet = somewhere(rng, 4, 0.0)
     for _ in range(200):
-        Lease(policy.choose(fleet, prompt(rng.randint(10, 20_000)), 0.0, rng), TURN, 0.0).end(0.0)
+        Lease(sent(policy, fleet, prompt(rng.randint(10, 20_000)), 0.0, rng), TURN, 0.0).end(0.0)
     return policy
 
 
@@ -81,7 +82,7 @@ def seasoned(rng: Random) -> TokenCost:
 def test_more_load_never_attracts(seed: int) -> None:
     rng = Random(seed)
     policy, fleet, ask = seasoned(rng), somewhere(rng, 5, 0.0), prompt(rng.randint(10, 30_000))
-    before = policy.costs(fleet, ask, 0.0)
+    before = policy.places(fleet, ask, 0.0)
     other = rng.choice(fleet)
     kind = rng.randrange(3)
     if kind == 0:
@@ -90,7 +91,7 @@ def test_more_load_never_attracts(seed: int) -> None:
         Lease(other, prompt(rng.randint(1, 30_000)), 0.0)
     else:
         other.penalty.charge(0.0)
-    for backend, old, new in zip(fleet, before, policy.costs(fleet, ask, 0.0), strict=True):
+    for backend, old, new in zip(fleet, before, policy.places(fleet, ask, 0.0), strict=True):
         if backend is other:
             assert new.seconds > old.seconds
         else:
@@ -114,7 +115,7 @@ def test_a_slower_clock_changes_no_choice(seed: int, scale: float) -> None:
     asks = [prompt(rng.randint(10, 30_000), rng.uniform(1.0, 2_000.0)) for _ in range(20)]
     policy._seen.clear()
     policy._compare(fleet, 0.5)
-    before = [policy.costs(fleet, ask, 0.5) for ask in asks]
+    before = [policy.places(fleet, ask, 0.5) for ask in asks]
     policy._prefills_s *= scale
     for backend in fleet:
         backend.prefill_speed.work_s *= scale
@@ -123,7 +124,7 @@ def test_a_slower_clock_changes_no_choice(seed: int, scale: float) -> None:
         backend.decode_speed._fit.a *= scale
         backend.decode_speed._fit.b *= scale
     policy._compare(fleet, 0.5 * scale)
-    after = [policy.costs(fleet, ask, 0.5 * scale) for ask in asks]
+    after = [policy.places(fleet, ask, 0.5 * scale) for ask in asks]
     for old, new in zip(before, after, strict=True):
         for a, b in zip(old, new, strict=True):
             assert b.seconds == pytest.approx(scale * a.seconds)
@@ -133,7 +134,7 @@ def given(policy: TokenCost, fleet: Sequence[Backend], count: int) -> Counter[st
     """Who gets so many requests, each of which is over before the next."""
     counts: Counter[str] = Counter()
     for number in range(count):
-        chosen = policy.choose(fleet, prompt(1_000), 0.0, Random(number))
+        chosen = sent(policy, fleet, prompt(1_000), 0.0, Random(number))
         counts[chosen.name] += 1
         Lease(chosen, prompt(1_000), 0.0).end(0.0)
     return counts
@@ -159,7 +160,7 @@ def test_what_is_known_of_the_backends_of_one_model_outlives_requests_for_anothe
     policy = TokenCost()
     for _ in range(2 * COMPARE):
         for half in (fleet[:2], fleet[2:]):
-            policy.choose(half, prompt(1_000), 0.0, Random(1))
+            sent(policy, half, prompt(1_000), 0.0, Random(1))
     assert choose(policy, fleet[:2], prompt(1_000)) == "a"
     assert choose(policy, fleet[2:], prompt(1_000)) == "c"
 
@@ -172,8 +173,8 @@ def test_engines_that_are_alike_stay_alike_beside_any_others() -> None:
     policy = TokenCost()
     for number in range(20 * COMPARE):
         some = [backend for backend in fleet if backend.name != "abcd"[number % 4]]
-        policy.choose(some, prompt(1_000), 0.0, Random(1))
-        costs = policy.costs(fleet, prompt(1_000), 0.0)
+        sent(policy, some, prompt(1_000), 0.0, Random(1))
+        costs = policy.places(fleet, prompt(1_000), 0.0)
         assert len({cost.seconds for cost in costs}) == 1
 
 
@@ -211,7 +212,7 @@ def test_a_long_prompt_minds_a_queue_more_than_a_short_one() -> None:
     assert choose(policy, [queue, streams], prompt(50, 10.0)) == "streams"
     gap = [
         cost.later_s / cost.prefill_s
-        for cost in policy.costs([queue, streams], prompt(30_000), 0.0)
+        for cost in policy.places([queue, streams], prompt(30_000), 0.0)
     ]
     assert gap[0] > gap[1] == 0.0
 
@@ -221,7 +222,7 @@ def test_of_two_idle_ones_the_faster() -> None:
     shown(fast, 1.0)
     shown(slow, 2.0)
     policy = TokenCost()
-    policy.choose([slow, fast], prompt(1_000), 0.0, Random(1))  # now it has looked
+    sent(policy, [slow, fast], prompt(1_000), 0.0, Random(1))  # now it has looked
     assert choose(policy, [slow, fast], prompt(1_000)) == "fast"
 
 
@@ -287,11 +288,11 @@ def test_where_nearly_all_is_cached_a_queue_of_milliseconds_drives_nobody_away()
     fleet = [ready("a"), ready("b")]
     policy = TokenCost()
     for _ in range(1_000):
-        lease = Lease(policy.choose(fleet, TURN, 0.0, Random(1)), TURN, 0.0)
+        lease = Lease(sent(policy, fleet, TURN, 0.0, Random(1)), TURN, 0.0)
         lease.first_token(0.02)
         lease.end(0.02)
     Lease(fleet[0], prompt(150), 0.0)
-    later_s = policy.costs(fleet, prompt(20_000), 0.0)[0].later_s
+    later_s = policy.places(fleet, prompt(20_000), 0.0)[0].later_s
     assert 0.0 < later_s < 0.5
 
 
@@ -299,12 +300,12 @@ def test_what_no_engine_works_on_has_no_prefill_and_teaches_none() -> None:
     fleet = [ready("a"), ready("b")]
     policy = TokenCost()
     tokenize = Ask(*("/tokenize", None, 20_000), generates=False, engine=False, output_tokens=0.0)
-    before = policy.costs(fleet, prompt(1_000), 0.0)
+    before = policy.places(fleet, prompt(1_000), 0.0)
     for _ in range(200):
-        policy.choose(fleet, tokenize, 0.0, Random(1))
-    assert policy.costs(fleet, tokenize, 0.0)[0].seconds == 0.0
+        sent(policy, fleet, tokenize, 0.0, Random(1))
+    assert policy.places(fleet, tokenize, 0.0)[0].seconds == 0.0
     Lease(fleet[0], prompt(1_000), 0.0)
     Lease(fleet[1], prompt(1_000), 0.0)
-    after = policy.costs(fleet, prompt(1_000), 0.0)
+    after = policy.places(fleet, prompt(1_000), 0.0)
     assert after[0].prefill_s == before[0].prefill_s
     assert after[0].later_s == pytest.approx(0.4 * after[0].wait_s * after[0].prefill_s / 0.05)
