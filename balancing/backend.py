@@ -18,6 +18,7 @@ from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.kept_answers import KeptAnswers
 from penstock.balancing.latency import PeakEwma
 from penstock.balancing.load import Load
+from penstock.balancing.occupancy import Occupancy
 from penstock.balancing.penalty import Penalty
 from penstock.balancing.prefill_queue import PrefillQueue
 from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, PrefillSpeed
@@ -75,6 +76,7 @@ class Backend:
         "lengths",
         "models",
         "name",
+        "occupancy",
         "own",
         "penalty",
         "pool",
@@ -140,6 +142,7 @@ class Backend:
         self._stale_s = STALE_FIRST_S
         self.engine_requests_peak = 0  # the most of our own since the last scrape began
         self.queue = PrefillQueue()
+        self.occupancy: Occupancy | None = None  # who counts its requests, if anybody does
 
     def __repr__(self) -> str:
         return (

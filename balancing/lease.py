@@ -36,7 +36,7 @@ class Reason(StrEnum):
 class Lease(Reservation):
     """A reservation from the choice to the end, and what its times and answer teach."""
 
-    __slots__ = ("_prefill_s", "bound", "first_token_s", "reason", "sound")
+    __slots__ = ("_prefill_s", "bound", "first_token_s", "reason", "sound", "taken_tokens", "whole")
 
     def __init__(
         self,
@@ -56,6 +56,8 @@ class Lease(Reservation):
         self.sound = backend.fit  # healthy, not a last resort
         self.held_up = self.held_up or aimed
         self.reason = reason
+        self.whole = False  # it ended with a whole answer
+        self.taken_tokens = self.queued_tokens  # of its prompt that were computed, as is known
         self.first_token_s: float | None = None
         # The work of a prompt that nobody has counted is a guess, which a client may mislead. So
         # the speed is learnt only when the whole answer reports the count.
@@ -146,7 +148,17 @@ class Lease(Reservation):
                     self.backend.refresh(now_s)
                     self._answered(now_s, completion_tokens)
         if not self.ended:
+            self._count_unseen(completion_tokens)
+            self.whole = True
             self._give_back(now_s)
+
+    def _count_unseen(self, completion_tokens: int) -> None:
+        """Take a plain answer's own count of its tokens, up to what is plausible."""
+        ask = self.ask
+        if ask.stream:
+            return
+        most = round(TOKENS_AT_ONCE_MAX * ask.output_tokens) * ask.prompts * ask.choices
+        self.generated_tokens = max(self.generated_tokens, min(completion_tokens, most))
 
     def cut_short(self, now_s: float) -> None:
         """Learn from an answer that nobody waits for any more.
@@ -200,6 +212,9 @@ class Lease(Reservation):
 
     def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Take the backend's counts: of the prompt, and of cached tokens if it reports them."""
+        if prompt_tokens and self.ask.engine:
+            cached = self.cached_tokens if cached_tokens is None else cached_tokens
+            self.taken_tokens = max(0, prompt_tokens - cached)
         if self._claim is not None:
             self._claim.settle(prompt_tokens, cached_tokens)
         elif cached_tokens:
@@ -245,6 +260,7 @@ class Lease(Reservation):
                 add_to_run(backend, self.ask, now_s, cause, fatal=fatal)
             if penal and current and not (doubtful and backend.failures_in_row < 2):
                 charge(backend, self.ask.client, now_s, cause, hint_s)
+            self.taken_tokens = 0  # the next attempt takes them
             self._give_back(now_s)
         return current
 

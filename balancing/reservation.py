@@ -108,6 +108,8 @@ class Reservation(QueuedPrompts):
         self.queued_tokens = self.queued_work = self._beside_tokens = 0
         self._stream(own)
         self.backend.queue.end(self, now_s)
+        if self.backend.occupancy is not None:
+            self.backend.occupancy.prefilled(self, now_s)
 
     def _stream(self, own: Load) -> None:
         """Count it among the streams, once."""
@@ -136,6 +138,8 @@ class Reservation(QueuedPrompts):
             self._held_at_first = self.backend.active_decode_tokens
             self._work_at_first = self.backend.prefilled_work
             self.backend.queue.end(self, now_s)
+            if self.backend.occupancy is not None:
+                self.backend.occupancy.prefilled(self, now_s)
 
     def _may_be_done(self, now_s: float) -> int:
         """The work that an engine can have prefilled since the request was sent."""
@@ -201,3 +205,5 @@ class Reservation(QueuedPrompts):
         assert own.requests >= 0
         assert own.engine_requests >= 0
         assert own.retries >= 0
+        if self.backend.occupancy is not None:
+            self.backend.occupancy.ended(self, now_s)

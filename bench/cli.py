@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "overhead": ("overhead.cli", "CPU, latency and memory beside seven other proxies"),
     "peers": ("peers.cli", "the same requests through other proxies, on simulated servers"),
     "routing": ("routing.cli", "policies on simulated engines in virtual time"),
+    "overload": ("overload.cli", "admission above a fleet's capacity, in virtual time"),
     "engine": ("validate_engine", "the simulated engine beside a real vLLM"),
     "judge": ("judge", "vLLM's own benchmark client through penstock"),
     "decision": ("decision", "CPU of one choice (reading, hashing, choosing) and the index's size"),

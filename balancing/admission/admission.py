@@ -1,0 +1,170 @@
+"""Admission: a request is sent at once, waits in the line of its pool, or is refused.
+
+When nothing waits and the choice has room, this costs a few comparisons more than the choice.
+Nothing here has a clock. Whoever has one calls `wake` soon after `on_change` was called, and every
+TICK_S while something waits: prompts of plain answers leave an engine's queue by the clock alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from penstock.balancing.admission.line import Line
+from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.fleet import Fleet, UnknownModel
+from penstock.balancing.gate import Gate, Look, NoBackend, UnknownResponse
+from penstock.balancing.lease import Lease
+
+# How many that wait are looked at in a wake, in the order of their turns. Of 8, 24 and 64, eight
+# cost the least and sent as many (bench/history/2026-11-admission.md, B).
+SCAN: Final = 8
+# A wake that sent nothing is not repeated for so long, if no other place has opened since.
+FUTILE_S: Final = 0.1
+TICK_S: Final = 0.05
+
+Outcome = tuple[Ticket, Lease | Exception]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a configuration says.
+
+    `shares`: the least share of each class, the highest first. `weights`: those of tenants, by
+    name; 1 for others.
+    """
+
+    holds: bool = False  # False: each request is sent at once
+    shares: tuple[float, ...] = (0.0,)
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+class Admission:
+    """The lines of all pools, before one gate."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        fleet: Callable[[], Fleet],
+        rng: Random,
+        on_change: Callable[[], None],
+        rules: Rules,
+    ) -> None:
+        """`on_change`: what waits may have room now. It must not call back at once."""
+        self._gate = gate
+        self._fleet = fleet
+        self._rng = rng
+        self._on_change = on_change
+        self.lines: dict[str, Line] = {}  # by pool
+        self.rules = rules
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return sum([line.queue.waiting for line in self.lines.values()])
+
+    def enter(self, ticket: Ticket, now_s: float) -> Lease | None:
+        """The lease, if it is sent at once. None: it waits, and `ticket.ready` will be called.
+
+        Raises Refused, and what `Gate.look` raises.
+        """
+        look = self._gate.look(ticket.ask, now_s, ticket.tried)
+        if not self.rules.holds:
+            return self._gate.place(look, now_s, retry=ticket.retry)
+        name, ask = look.pool.name, look.ask
+        line = self.lines.get(name)
+        if line is None:
+            line = self.lines[name] = Line(self.rules.shares, self._rng, self._on_change)
+        ticket.pool = name
+        ticket.flow = line.queue.flow(ticket.name, self.rules.weights.get(ticket.name, 1.0))
+        if not (ask.engine and ask.generates):
+            return self._send(line, ticket, look, now_s)
+        if not line.queue.waiting:
+            if line.room_of(look.chosen).takes(ticket.flow, ask, now_s):
+                return self._send(line, ticket, look, now_s)
+        elif line.may_pass(ticket, now_s):
+            lease = self._place(line, ticket, look, now_s)
+            if lease is not None:
+                return lease
+        line.wait(ticket, look, now_s)
+        return None
+
+    def leave(self, ticket: Ticket, now_s: float) -> None:
+        """Its client has left while it waited. Does nothing if it does not wait."""
+        if ticket.waits:
+            self.lines[ticket.pool].leave(ticket, now_s)
+            self._on_change()
+
+    def wake(self, now_s: float) -> list[Outcome]:
+        """Send what waits and has room now, and refuse what is too late.
+
+        Whoever calls it tells each ticket by `ready`, when this has returned.
+        """
+        outcomes: list[Outcome] = []
+        for line in list(self.lines.values()):
+            if line.queue.waiting:
+                self._wake(line, now_s, outcomes)
+        return outcomes
+
+    def follow(self, rules: Rules) -> None:
+        """Take new rules, and forget what is no longer in the fleet."""
+        self.rules = rules
+        pools = {pool.name: pool.backends for pool in self._fleet().pools}
+        for name, line in list(self.lines.items()):
+            line.keep(pools.get(name, ()))
+            if name not in pools and not line.rooms and not line.queue.waiting:
+                del self.lines[name]
+        self._on_change()
+
+    def _wake(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
+        for backend in list(line.rooms):
+            backend.advance(now_s)
+        for ticket, refused in line.overdue(now_s):
+            outcomes.append((ticket, refused))
+        opened = line.open_backends(now_s, SCAN)
+        if not line.queue.waiting or line.is_futile(opened, now_s):
+            return
+        sent, left = 0, SCAN
+        for rank, most in line.queue.ranks(SCAN):
+            if most == SCAN and line.must_yield(rank, now_s):
+                break
+            for ticket in line.queue.turns(rank, min(most, left)):
+                if not line.takes_prompts():
+                    break
+                left -= 1
+                outcome = self._try(line, ticket, now_s)
+                if outcome is not None:
+                    outcomes.append((ticket, outcome))
+                    sent += 1
+        if not sent:
+            line.futile(line.open_backends(now_s, SCAN), now_s + FUTILE_S)
+
+    def _try(self, line: Line, ticket: Ticket, now_s: float) -> Lease | Exception | None:
+        """Look again where it may go. None: it waits on."""
+        try:
+            look = self._gate.look(ticket.ask, now_s, ticket.tried)
+            if look.pool.name != ticket.pool:
+                line.leave(ticket, now_s)
+                return self.enter(ticket, now_s)
+            lease = self._place(line, ticket, look, now_s)
+        except (Refused, NoBackend, UnknownModel, UnknownResponse) as error:
+            if ticket.waits:
+                line.leave(ticket, now_s)
+            return error
+        return lease
+
+    def _place(self, line: Line, ticket: Ticket, look: Look, now_s: float) -> Lease | None:
+        """Send it, if there is room. Raises Refused."""
+        chosen = line.place(ticket, look, now_s)
+        if chosen is None:
+            return None
+        if chosen is not look.chosen:
+            look = Look(look.pool, look.fit, look.ask, chosen)
+        if ticket.waits:
+            line.leave(ticket, now_s)
+        return self._send(line, ticket, look, now_s)
+
+    def _send(self, line: Line, ticket: Ticket, look: Look, now_s: float) -> Lease:
+        lease = self._gate.place(look, now_s, retry=ticket.retry)
+        line.sent(ticket, lease)
+        return lease

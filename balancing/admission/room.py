@@ -1,0 +1,160 @@
+"""Whether one backend has room for one more request: in its next step, and in its KV cache.
+
+Our own leases decide, because a scrape comes too late. Scrapes tell only how large the cache is.
+
+**The window.** A prompt that waits in an engine can be put in no order any more. So an engine gets
+no more than WINDOW_S of prefill beforehand: enough for the way there and back, and for prompts to
+share a step. In virtual time a window of 0.25 s gave no more tokens a second than 0.1 s, and
+urgent requests came 0.35 s later (bench/history/2026-11-admission.md, C). At least one prompt has
+room always.
+
+**The cache.** An engine whose cache runs over stops a stream and computes it anew later. So a
+prompt is sent only if what all streams there hold should fit until they end (`kv_peak`). That gave
+4 to 7 % more tokens a second, and hardly any stream was stopped (the same tables, C).
+"""
+
+from math import exp
+from typing import Final
+
+from penstock.balancing.admission.kv_peak import spare_tokens
+from penstock.balancing.admission.remainders import Remainders
+from penstock.balancing.admission.ticket import Flow, Ticket
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.lease import Lease
+
+WINDOW_S: Final = 0.1
+# Measured speeds may be far too low at first. A step has room for this much prefill work.
+WINDOW_WORK_MIN: Final = 2_048.0
+# The time constant of the time between tokens.
+GAP_TAU_S: Final = 1.0
+
+
+class Room:
+    """The requests at one backend, and what is left there."""
+
+    __slots__ = (
+        "_at",
+        "_events",
+        "_progress",
+        "_remainders",
+        "_shared",
+        "_shared_tokens",
+        "_spare",
+        "_stream_s",
+        "backend",
+        "expected_tokens",
+        "gap_s",
+        "tickets",
+    )
+
+    def __init__(self, backend: Backend, remainders: Remainders) -> None:
+        self.backend = backend
+        self._remainders = remainders
+        self.tickets: dict[Lease, Ticket] = {}
+        self.expected_tokens = 0.0  # of all answers
+        # Prompts with a common beginning hold it once. By the last block of that beginning: how
+        # many hold it. And the tokens that are counted more than once.
+        self._shared: dict[int, int] = {}
+        self._shared_tokens = 0
+        self._at = (-1.0, -1)  # for which moment and load `_spare` was found
+        self._spare = 0.0
+        self.gap_s = 0.0  # between two tokens of a stream, while requests wait
+        self._progress = backend.progress
+        self._stream_s = 0.0  # the time that streams were open, added up, and their tokens
+        self._events = 0.0
+
+    def add(self, lease: Lease, ticket: Ticket) -> None:
+        """It is sent here."""
+        self.tickets[lease] = ticket
+        ticket.answer_tokens = ticket.flow.expect(lease.ask)
+        self.expected_tokens += ticket.answer_tokens
+
+    def takes(self, flow: Flow, ask: Ask, now_s: float) -> bool:
+        """Whether there is room for this request now."""
+        return self.takes_prompts() and self.fits(flow, ask, now_s)
+
+    def takes_prompts(self) -> bool:
+        """Whether the engine would begin with a new prompt in time."""
+        backend = self.backend
+        work = backend.queued_work
+        return work < WINDOW_WORK_MIN or work * backend.prefill_speed.work_s < WINDOW_S
+
+    def fits(self, flow: Flow, ask: Ask, now_s: float) -> bool:
+        """Whether the KV cache has room for such a prompt and its answer, as far as is known."""
+        backend = self.backend
+        report = backend.report
+        capacity = report.kv_tokens if report is not None else None
+        if not capacity or not self.tickets:
+            return True
+        held = backend.active_decode_tokens + backend.queued_prefill_tokens - self._shared_tokens
+        answers = self.expected_tokens + flow.expect(ask)
+        if held + ask.prompt_tokens + answers * self._remainders.longest <= capacity:
+            return True
+        return ask.prompt_tokens <= self._spare_tokens(flow, ask, capacity, now_s)
+
+    def _spare_tokens(self, flow: Flow, ask: Ask, capacity: int, now_s: float) -> float:
+        """The longest prompt that fits. Kept for the moment: many may ask."""
+        at = (now_s, self.backend.own.sequence)
+        if self._at != at:
+            left = self._remainders.left_tokens
+            streams = []
+            for each, ticket in self.tickets.items():
+                tokens = each.generated_tokens
+                left_tokens = left(ticket.flow, each.ask, tokens)
+                streams.append((left_tokens, float(each.ask.prompt_tokens + tokens)))
+            new_left = left(flow, ask, 0)
+            capacity += self._shared_tokens
+            remote = self.backend.remote
+            capacity -= remote.active_decode_tokens + remote.queued_prefill_tokens
+            self._spare = spare_tokens(streams, new_left, capacity)
+            self._at = at
+        return self._spare
+
+    def prefilled(self, lease: Lease) -> None:
+        """Its prompt is held now, also by others that found the same beginning in the cache."""
+        self._share(lease, 1)
+
+    def remove(self, lease: Lease) -> Ticket | None:
+        """It has ended. Returns its ticket, None if it was sent without one."""
+        ticket = self.tickets.pop(lease, None)
+        if ticket is not None:
+            self.expected_tokens -= ticket.answer_tokens
+            self._share(lease, -1)
+        if not self.tickets:
+            self.expected_tokens = 0.0  # no rounding stays
+        return ticket
+
+    def _share(self, lease: Lease, more: int) -> None:
+        """Count who holds the beginning that it found in the cache."""
+        if not lease.cached_tokens:
+            return
+        ask = lease.ask
+        blocks = min(len(ask.blocks), round(lease.cached_tokens / ask.block_tokens))
+        if not blocks:
+            return
+        block = ask.blocks[blocks - 1]
+        count = self._shared.get(block, 0)
+        if more > 0:
+            self._shared[block] = count + 1
+            if count:
+                self._shared_tokens += lease.cached_tokens
+        elif count:
+            if count > 1:
+                self._shared[block] = count - 1
+                self._shared_tokens -= lease.cached_tokens
+            else:
+                del self._shared[block]
+
+    def sample(self, passed_s: float) -> None:
+        """Measure the time between tokens. Call it now and then, while requests wait.
+
+        Times and tokens are added up apart: a short look sees no step, or one too many.
+        """
+        backend = self.backend
+        events = max(0, backend.progress - self._progress)
+        self._progress = backend.progress
+        fade = exp(-passed_s / GAP_TAU_S)
+        self._stream_s = self._stream_s * fade + passed_s * backend.own.streams
+        self._events = self._events * fade + events
+        self.gap_s = self._stream_s / self._events if self._events else 0.0

@@ -1,0 +1,59 @@
+"""What clients ask for, and how much of it four engines serve well.
+
+`capacity_per_s`: the highest rate at which 99 % of all requests are good (96 % for `skewed`, which
+never has 99), sent at once, with clients that wait for ever (bench/history/2026-11-admission.md).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from penstock.bench.sim.profiles import GPUS, Gpu
+
+ENGINES: Final = 4
+H100: Final = GPUS["8b-1xh100"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """`draw`: tokens of a prompt and of its answer."""
+
+    name: str
+    profile: Gpu
+    draw: Callable[[Random], tuple[int, int]]
+    capacity_per_s: float
+
+
+def _uniform(rng: Random) -> tuple[int, int]:
+    return rng.randint(256, 8_192), rng.randint(50, 500)
+
+
+def _skewed(rng: Random) -> tuple[int, int]:
+    return (20_000 if rng.random() < 0.08 else 300), 64
+
+
+def _decode(rng: Random) -> tuple[int, int]:
+    return rng.randint(50, 500), rng.randint(200, 1_000)
+
+
+def _kv(rng: Random) -> tuple[int, int]:
+    return rng.randint(200, 2_000), rng.randint(300, 1_500)
+
+
+MIXES: Final = {
+    mix.name: mix
+    for mix in (
+        Mix("uniform", H100, _uniform, 21.0),
+        Mix("skewed", H100, _skewed, 50.0),
+        Mix("decode", replace(H100, max_num_seqs=64), _decode, 44.0),
+        Mix("kv", replace(H100, kv_tokens=100_000), _kv, 18.0),
+    )
+}
+
+
+def quartiles(mix: Mix) -> list[int]:
+    """The sizes of prompts that divide them into quarters."""
+    rng = Random(2)
+    sizes = sorted([mix.draw(rng)[0] for _ in range(4_000)])
+    return [sizes[1_000], sizes[2_000], sizes[3_000]]

@@ -1,0 +1,282 @@
+"""Clients with little patience, admission and simulated engines, in discrete-event time.
+
+Choices and leases are the real ones. Prompts are known with the error of estimates. There is a
+network before the engines, so that what is sent always misses the step in progress.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import count
+from math import exp
+from random import Random
+from typing import Any, Final
+
+from penstock.balancing.admission.admission import TICK_S, Admission, Rules
+from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend, State
+from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Gate, NoBackend
+from penstock.balancing.lease import Lease
+from penstock.balancing.output_length import OutputLength
+from penstock.balancing.policies import POLICIES
+from penstock.bench.overload.calls import Call, Log, delay_s
+from penstock.bench.overload.mixes import ENGINES, Mix
+from penstock.bench.routing.adversity import ESTIMATE_SIGMA
+from penstock.bench.sim.engine import Engine, Sequence
+
+PATH: Final = "/v1/completions"
+NETWORK_S: Final = 0.001
+SCRAPE_S: Final = 2.0
+GOOD_TTFT_S: Final = 5.0
+GOOD_TPOT_S: Final = 0.1
+
+
+class Attempt:
+    """One request of a call, from its coming to its end."""
+
+    __slots__ = ("at_s", "call", "first_s", "index", "lease", "over", "sequence", "ticket", "told")
+
+    def __init__(self, call: Call, at_s: float) -> None:
+        self.call, self.at_s = call, at_s
+        self.ticket: Ticket | None = None
+        self.lease: Lease | None = None
+        self.sequence: Sequence | None = None
+        self.index = -1
+        self.first_s = 0.0
+        self.over = False
+        self.told = 0  # tokens that are in the log
+
+    def token(self) -> None:
+        """An engine's sequence has an owner with this. The world looks at the owner itself."""
+
+
+class World:
+    """One run."""
+
+    def __init__(
+        self,
+        mix: Mix,
+        *,
+        holds: bool,
+        seed: int,
+        deadline_s: float = GOOD_TTFT_S,
+        policy: str = "token_cost",
+        shares: tuple[float, ...] = (0.0, 0.0),
+    ) -> None:
+        """`deadline_s`: that of a class. A client with less patience says so."""
+        self.mix = mix
+        self._deadline_s = deadline_s
+        self._rng = Random(f"clients {seed}")
+        self.engines = [Engine(mix.profile, Random(f"{seed} {i}")) for i in range(ENGINES)]
+        self.backends = tuple(Backend(str(i), f"http://gpu-{i}", "gpus") for i in range(ENGINES))
+        for backend in self.backends:
+            backend.state = State.READY
+        fleet = Fleet((Pool("gpus", self.backends, POLICIES[policy](self.backends)),))
+        gate = Gate(lambda: fleet, Random(f"gate {seed}"))
+        rules = Rules(holds=holds, shares=shares)
+        rng = Random(f"admission {seed}")
+        self.admission = Admission(gate, lambda: fleet, rng, self._changed, rules)
+        self._lengths = OutputLength()
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._number = count()
+        self._stepping = [False] * ENGINES
+        self._lives = [0] * ENGINES
+        self._now_s = 0.0
+        self._waking = False
+        self._ticking = False
+        self.log = Log()
+
+    def at(self, when_s: float, event: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (when_s, next(self._number), event))
+
+    def run(self, calls: Iterable[Call], until_s: float) -> Log:
+        """Play the calls until then."""
+        for call in calls:
+            self.log.calls.append(call)
+            self.at(call.at_s, partial(self._come, call))
+        self.at(0.0, self._scrape)
+        while self._events and self._events[0][0] <= until_s:
+            self._now_s, _, event = heapq.heappop(self._events)
+            event(self._now_s)
+        return self.log
+
+    # Admission ---------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        if not self._waking:
+            self._waking = True
+            self.at(self._now_s, self._wake)
+
+    def _wake(self, now_s: float) -> None:
+        self._waking = False
+        for ticket, outcome in self.admission.wake(now_s):
+            ticket.ready(outcome)
+        if self.admission.waiting and not self._ticking:
+            self._ticking = True
+            self.at(now_s + TICK_S, self._tick)
+
+    def _tick(self, now_s: float) -> None:
+        self._ticking = False
+        self._wake(now_s)
+
+    def _scrape(self, now_s: float) -> None:
+        for backend, engine in zip(self.backends, self.engines, strict=True):
+            report = EngineReport(
+                now_s,
+                engine.running,
+                engine.waiting,
+                kv_tokens=self.mix.profile.kv_tokens,
+                known_requests=backend.known_requests(now_s),
+            )
+            backend.engine_requests_peak = backend.own.engine_requests
+            backend.take(report)
+        self.at(now_s + SCRAPE_S, self._scrape)
+
+    # Clients -----------------------------------------------------------------------------------
+
+    def _come(self, call: Call, now_s: float) -> None:
+        call.attempts += 1
+        estimate = call.prompt_tokens * exp(self._rng.gauss(0.0, ESTIMATE_SIGMA))
+        ask = Ask(
+            PATH,
+            prompt_tokens=max(1, round(estimate)),
+            stream=True,
+            tenant=call.tenant,
+            client=call.tenant,
+            output_tokens=self._lengths.expect(call.tenant, None, PATH, None),
+        )
+        attempt = Attempt(call, now_s)
+        self.at(now_s + call.patience_s, partial(self._lose_patience, attempt))
+        attempt.ticket = Ticket(
+            ask,
+            now_s,
+            partial(self._ready, attempt),
+            name=call.tenant,
+            rank=call.rank,
+            deadline_s=min(self._deadline_s, call.patience_s),
+        )
+        try:
+            lease = self.admission.enter(attempt.ticket, now_s)
+        except (Refused, NoBackend) as error:
+            self._ready(attempt, error)
+            return
+        if lease is not None:
+            self._ready(attempt, lease)
+        else:
+            self._changed()
+
+    def _ready(self, attempt: Attempt, outcome: Lease | Exception) -> None:
+        call, now_s = attempt.call, self._now_s
+        if isinstance(outcome, Lease):
+            attempt.lease = outcome
+            attempt.index = int(outcome.backend.name)
+            call.sent += 1
+            attempt.sequence = Sequence(
+                call.prompt_tokens, max(1, call.output_tokens), attempt, None, ()
+            )
+            self.at(now_s + NETWORK_S, partial(self._submit, attempt, self._lives[attempt.index]))
+            return
+        attempt.over = True
+        call.refused += 1
+        self.log.refusals.append(now_s)
+        hint_s = outcome.retry_after_s if isinstance(outcome, Refused) else 0.0
+        self._again(call, hint_s)
+
+    def _again(self, call: Call, retry_after_s: float = 0.0) -> None:
+        if call.attempts <= call.retries:
+            wait_s = delay_s(call.attempts, retry_after_s, self._rng)
+            self.at(self._now_s + wait_s, partial(self._come, call))
+
+    def _lose_patience(self, attempt: Attempt, now_s: float) -> None:
+        if attempt.over or attempt.first_s:
+            return
+        attempt.over = True
+        if attempt.lease is not None:
+            assert attempt.sequence is not None
+            attempt.call.late += 1
+            self.engines[attempt.index].abort(attempt.sequence)
+            attempt.lease.end(now_s)
+        else:
+            assert attempt.ticket is not None
+            self.admission.leave(attempt.ticket, now_s)
+        self._again(attempt.call)
+
+    # Engines -----------------------------------------------------------------------------------
+
+    def die(self, index: int) -> None:
+        """The engine is gone. What it had fails, and its clients ask again."""
+        self._lives[index] += 1
+        self.backends[index].state = State.EJECTED
+        self._stepping[index] = False
+        old = self.engines[index]
+        self.engines[index] = Engine(self.mix.profile, Random(f"again {index}"))
+        for sequence in list(old.sequences):
+            attempt: Any = sequence.owner
+            if not attempt.over:
+                attempt.over = True
+                attempt.lease.fail(self._now_s, suspicious=False, penal=False)
+                self._again(attempt.call)
+
+    def come_back(self, index: int) -> None:
+        self.backends[index].state = State.READY
+        self._changed()
+
+    def _submit(self, attempt: Attempt, life: int, now_s: float) -> None:
+        index = attempt.index
+        if attempt.over or life != self._lives[index]:
+            return
+        assert attempt.sequence is not None
+        self.engines[index].submit(attempt.sequence, now_s)
+        if not self._stepping[index]:
+            self._step(index, now_s)
+
+    def _step(self, index: int, now_s: float) -> None:
+        duration_s, emissions = self.engines[index].step(now_s)
+        self._stepping[index] = bool(duration_s)
+        if duration_s:
+            self.at(
+                now_s + duration_s, partial(self._deliver, index, self._lives[index], emissions)
+            )
+
+    def _deliver(self, index: int, life: int, emissions: list[Sequence], now_s: float) -> None:
+        if life != self._lives[index]:
+            return
+        tokens = len(emissions)
+        for sequence in emissions:
+            attempt: Any = sequence.owner
+            if attempt.over:
+                continue
+            if not attempt.first_s:
+                tokens += sequence.prompt_tokens
+                self._first(attempt, now_s)
+            attempt.lease.tokens(1)
+            if sequence.done:
+                self._done(attempt, now_s)
+        self.log.tokens.append((now_s, tokens))
+        self._step(index, now_s)
+
+    def _first(self, attempt: Attempt, now_s: float) -> None:
+        attempt.first_s = now_s
+        call, ticket = attempt.call, attempt.ticket
+        assert attempt.lease is not None
+        assert ticket is not None
+        attempt.lease.first_token(now_s)
+        if ticket.predicted_s:
+            self.log.waits.append((ticket.predicted_s, now_s - attempt.at_s))
+        self.log.charges.append((now_s, call.tenant, float(call.prompt_tokens)))
+
+    def _done(self, attempt: Attempt, now_s: float) -> None:
+        attempt.over = True
+        lease, call = attempt.lease, attempt.call
+        assert lease is not None
+        lease.settle(call.prompt_tokens, None)
+        lease.complete(now_s, call.output_tokens)
+        self._lengths.observe(call.tenant, None, PATH, None, call.output_tokens)
+        call.ttft_s = attempt.first_s - attempt.at_s
+        call.tpot_s = (now_s - attempt.first_s) / max(1, call.output_tokens - 1)
+        call.late += call.ttft_s > GOOD_TTFT_S
+        call.good = call.ttft_s <= GOOD_TTFT_S and call.tpot_s <= GOOD_TPOT_S
+        self.log.charges.append((now_s, call.tenant, 2.0 * call.output_tokens))
