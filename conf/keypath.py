@@ -19,6 +19,11 @@ def spell(path: KeyPath) -> str:
     return text.removeprefix(".")
 
 
+def fields_of(section: type[BaseModel]) -> dict[str, str]:
+    """The keys of a mapping, each with the name of its field. They differ for `class`."""
+    return {field.alias or name: name for name, field in section.model_fields.items()}
+
+
 def type_at(root: type[BaseModel], path: Sequence[str | int]) -> object:
     """The type that `root` wants at `path`. None if there is no such key."""
     wanted: object = root
@@ -27,7 +32,8 @@ def type_at(root: type[BaseModel], path: Sequence[str | int]) -> object:
             items = get_args(wanted) if get_origin(wanted) is tuple else ()
             wanted = _bare(items[0]) if items else None
         elif isinstance(wanted, type) and issubclass(wanted, BaseModel):
-            field = wanted.model_fields.get(step)
+            name = fields_of(wanted).get(step, "")
+            field = wanted.model_fields.get(name)
             wanted = _bare(field.annotation) if field else None
         else:
             return None
@@ -38,7 +44,7 @@ def keys_at(root: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """The keys that are allowed in the mapping at `path`."""
     wanted = type_at(root, path)
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
-        return list(wanted.model_fields)
+        return list(fields_of(wanted))
     return []
 
 

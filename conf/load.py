@@ -16,7 +16,7 @@ from penstock.conf.document import UNREAD, Document, read
 from penstock.conf.doubts import doubts, secrets_of
 from penstock.conf.draft import Draft, Origin
 from penstock.conf.issues import ConfigError, Issue, shown
-from penstock.conf.keypath import KeyPath, spell
+from penstock.conf.keypath import KeyPath, fields_of, spell
 from penstock.conf.overlay import put_environment, put_flags
 from penstock.conf.regular_files import read_regular
 from penstock.conf.repeated_names import repeated_names
@@ -183,8 +183,8 @@ def _validated(draft: Draft, files: Iterable[KeyPath]) -> Settings:
 
 def _leaves(section: BaseModel, path: KeyPath) -> Iterator[KeyPath]:
     """The path of every value that is not a section or a list of sections."""
-    for key in type(section).model_fields:
-        value, at = getattr(section, key), (*path, key)
+    for key, name in fields_of(type(section)).items():
+        value, at = getattr(section, name), (*path, key)
         if isinstance(value, BaseModel):
             yield from _leaves(value, at)
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from penstock.conf.admission import AdmissionSettings
 from penstock.conf.keypath import spell
 from penstock.conf.kinds import (
     BodyFields,
@@ -317,6 +318,7 @@ class Settings(Section):
         description="Clients that may send requests, each with keys of its own. An empty list:"
         " no key is asked for. All tenants together may have 1,024 keys.",
     )
+    admission: AdmissionSettings = AdmissionSettings()
     drain: DrainSettings = DrainSettings()
     paths: ProxiedPaths = Field(
         default=(),
@@ -325,6 +327,17 @@ class Settings(Section):
         " pool.",
     )
     log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _classes_are_known(self) -> Self:
+        known = [each.name for each in self.admission.classes]
+        for tenant in self.tenants:
+            for name in (tenant.service_class, *tenant.classes):
+                if name is not None and name not in known:
+                    problem = f"the tenant {tenant.name} has the class {name}, which is not in"
+                    problem += f" admission.classes: there are {', '.join(known)}"
+                    raise PydanticCustomError("no_class", "{problem}", {"problem": problem})
+        return self
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:

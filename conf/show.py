@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel, SecretStr
 
 from penstock.conf.issues import MASK
-from penstock.conf.keypath import KeyPath, spell
+from penstock.conf.keypath import KeyPath, fields_of, spell
 from penstock.conf.load import Loaded
 
 
@@ -25,13 +25,13 @@ def render(loaded: Loaded) -> str:
 
 def as_json(loaded: Loaded) -> dict[str, object]:
     """The effective configuration for programs: `settings` by key, `origins` by dotted path."""
-    settings = loaded.settings.model_dump(mode="json")
+    settings = loaded.settings.model_dump(mode="json", by_alias=True)
     return {"settings": settings, "origins": dict(loaded.origins)}
 
 
 def _lines(section: BaseModel, path: KeyPath, indent: int) -> Iterator[tuple[int, str, KeyPath]]:
-    for key in type(section).model_fields:
-        value, at = getattr(section, key), (*path, key)
+    for key, name in fields_of(type(section)).items():
+        value, at = getattr(section, name), (*path, key)
         if isinstance(value, BaseModel):
             yield indent, f"{key}:", at
             yield from _lines(value, at, indent + 2)

@@ -5,7 +5,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from penstock.conf.kinds import Digest, FilePath, Name, Secret
+from penstock.conf.admission import CLASSES_MAX
+from penstock.conf.kinds import Digest, FilePath, Name, Secret, Weight
 from penstock.conf.section import RELATIVE, Section
 
 # The limit for all tenants together: every key is compared for each request (docs/security.md).
@@ -48,6 +49,20 @@ class TenantSettings(Section):
         min_length=1,
         max_length=64,
         description="API keys of the tenant. Give two while one replaces the other.",
+    )
+    weight: Weight = Field(
+        default=1.0,
+        description="Share of the tokens beside other tenants of the same class, while they wait.",
+    )
+    service_class: Name | None = Field(
+        default=None,
+        alias="class",
+        description="Class of its requests. null: `admission.default_class`.",
+    )
+    classes: Annotated[tuple[Name, ...], Field(strict=False, max_length=CLASSES_MAX)] = Field(
+        default=(),
+        description="Further classes that its requests may ask for with the header"
+        " `x-penstock-priority`. Lower ones than its own may always be asked for.",
     )
 
 

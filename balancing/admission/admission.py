@@ -63,6 +63,15 @@ class Admission:
         """How many requests wait."""
         return sum([line.queue.waiting for line in self.lines.values()])
 
+    def queued(self, rank: int) -> tuple[int, int]:
+        """How many requests of a class wait, and their tokens still to prefill."""
+        requests = tokens = 0
+        for line in self.lines.values():
+            for flow in line.queue.backlogs[rank] if rank < len(line.queue.backlogs) else ():
+                requests += len(flow.queues[rank])
+                tokens += flow.queued_tokens[rank]
+        return requests, tokens
+
     def enter(self, ticket: Ticket, now_s: float) -> Lease | None:
         """The lease, if it is sent at once. None: it waits, and `ticket.ready` will be called.
 

@@ -32,8 +32,8 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 SHARE: Final = 0.6
 STANDING_SHARE: Final = 0.2
 STANDING_S: Final = 20.0
-# So much of its own prefill does not count beside the share. If all of it did, long prompts would be
-# the first refused: the longest quarter got a third of its part, and so more than half.
+# So much of its own prefill does not count beside the share. If all of it did, long prompts would
+# be the first refused: the longest quarter got a third of its part, and so it gets half.
 OWN_SHARE: Final = 0.75
 SURELY_LATE: Final = 0.95
 # When it would be sent: waited, and still to do there, beside the deadline.

@@ -12,7 +12,7 @@ from math import exp
 from random import Random
 from typing import Any, Final
 
-from penstock.balancing.admission.admission import TICK_S, Admission, Rules
+from penstock.balancing.admission.admission import Admission, Rules
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
@@ -26,6 +26,7 @@ from penstock.bench.overload.calls import Call, Log, delay_s
 from penstock.bench.overload.mixes import ENGINES, Mix
 from penstock.bench.routing.adversity import ESTIMATE_SIGMA
 from penstock.bench.sim.engine import Engine, Sequence
+from penstock.bench.wakes import Wakes
 
 PATH: Final = "/v1/completions"
 NETWORK_S: Final = 0.001
@@ -78,15 +79,15 @@ class World:
         gate = Gate(lambda: fleet, Random(f"gate {seed}"))
         rules = Rules(holds=holds, shares=shares)
         rng = Random(f"admission {seed}")
-        self.admission = Admission(gate, lambda: fleet, rng, self._changed, rules)
+        self._wakes = Wakes(self.at, lambda: self._now_s)
+        self.admission = Admission(gate, lambda: fleet, rng, self._wakes.soon, rules)
+        self._wakes.admissions.append(self.admission)
         self._lengths = OutputLength()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._number = count()
         self._stepping = [False] * ENGINES
         self._lives = [0] * ENGINES
         self._now_s = 0.0
-        self._waking = False
-        self._ticking = False
         self.log = Log()
 
     def at(self, when_s: float, event: Callable[[float], None]) -> None:
@@ -104,23 +105,6 @@ class World:
         return self.log
 
     # Admission ---------------------------------------------------------------------------------
-
-    def _changed(self) -> None:
-        if not self._waking:
-            self._waking = True
-            self.at(self._now_s, self._wake)
-
-    def _wake(self, now_s: float) -> None:
-        self._waking = False
-        for ticket, outcome in self.admission.wake(now_s):
-            ticket.ready(outcome)
-        if self.admission.waiting and not self._ticking:
-            self._ticking = True
-            self.at(now_s + TICK_S, self._tick)
-
-    def _tick(self, now_s: float) -> None:
-        self._ticking = False
-        self._wake(now_s)
 
     def _scrape(self, now_s: float) -> None:
         for backend, engine in zip(self.backends, self.engines, strict=True):
@@ -166,7 +150,7 @@ class World:
         if lease is not None:
             self._ready(attempt, lease)
         else:
-            self._changed()
+            self._wakes.soon()
 
     def _ready(self, attempt: Attempt, outcome: Lease | Exception) -> None:
         call, now_s = attempt.call, self._now_s
@@ -222,7 +206,7 @@ class World:
 
     def come_back(self, index: int) -> None:
         self.backends[index].state = State.READY
-        self._changed()
+        self._wakes.soon()
 
     def _submit(self, attempt: Attempt, life: int, now_s: float) -> None:
         index = attempt.index

@@ -48,6 +48,7 @@ class Cell:
     api_s: float = 0.0
     share_s: float = 0.0
     adversity: Adversity = CALM
+    admission: bool = False
 
     def figures(self) -> dict[str, float]:
         """Compute it; the same cell gives the same figures.
@@ -73,6 +74,7 @@ class Cell:
             share_s=self.share_s,
             seed=self.seed,
             adversity=self.adversity,
+            admission=self.admission,
         )
         return experiment.run(arrivals).figures()
 

@@ -88,6 +88,7 @@ def _cells(options: Namespace) -> Iterator[Cell]:
                 options.plain,
                 options.untold,
             ),
+            options.admission,
         )
 
 
@@ -167,6 +168,7 @@ def arguments(parser: ArgumentParser) -> None:
     add("--brief", type=_whole, default=0, metavar="N", help="engines whose answers have one token")
     add("--plain", type=share, default=0.0, metavar="X", help="share of answers not streamed")
     add("--untold", action="store_true", help="answers do not tell cached tokens; metrics do")
+    add("--admission", action="store_true", help="requests wait before busy engines")
     add("--seeds", type=count, default=3, metavar="K", help="runs of each cell (default 3)")
     add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")

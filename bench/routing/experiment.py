@@ -7,13 +7,14 @@ routers sees what it sent itself, and what the others report of theirs if they s
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from math import exp
 from random import Random
 from typing import Final
 
+from penstock.balancing.admission.admission import Admission, Rules
+from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
@@ -27,120 +28,19 @@ from penstock.bench.baselines.baseline import Baseline
 from penstock.bench.baselines.view import View
 from penstock.bench.routing.adversity import CALM, OUT_S, Adversity
 from penstock.bench.routing.outcome import Outcome
+from penstock.bench.routing.placed import PATH, Request, Router
 from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, block_hashes
 from penstock.bench.sim.api_server import ApiServer
 from penstock.bench.sim.engine import Engine
 from penstock.bench.sim.engine import Sequence as EngineSequence
 from penstock.bench.sim.profiles import Gpu, slowed
+from penstock.bench.wakes import Wakes
 
 # As the monitor reads metrics, and as a backend that is back takes its share.
 SCRAPE_S: Final = 2.0
 SLOW_START_S: Final = 30.0
 
-PATH: Final = "/v1/completions"
-
 MakePolicy = Callable[[Sequence[Backend], View], Policy]
-
-
-@dataclass(slots=True)
-class Router:
-    """One proxy: its gate, and what a rule of another router's sees, where that is the policy."""
-
-    gate: Gate
-    known: tuple[Backend, ...]
-    view: View | None
-    lengths: OutputLength
-
-
-class Request:
-    """One request on its way: told of its tokens by the engine."""
-
-    __slots__ = (
-        "_gate",
-        "_index",
-        "_lengths",
-        "_outcome",
-        "_uncached_tokens",
-        "_untold",
-        "_view",
-        "arrival",
-        "last_s",
-        "lease",
-        "now_s",
-        "sequence",
-        "ttft_s",
-    )
-
-    def __init__(
-        self,
-        arrival: Arrival,
-        lease: Lease,
-        router: Router,
-        outcome: Outcome,
-        block_tokens: int,
-        *,
-        untold: bool,
-    ) -> None:
-        view = router.view
-        self._untold = untold
-        self.arrival = arrival
-        self.lease = lease
-        self._gate = router.gate
-        self._lengths = router.lengths
-        self._index = int(lease.backend.name)
-        self._view = view
-        self._uncached_tokens = view.sent(self._index, arrival) if view is not None else 0
-        self._outcome = outcome
-        self.ttft_s = 0.0
-        self.last_s = 0.0
-        hashes = block_hashes(arrival, block_tokens)
-        self.sequence = EngineSequence(
-            arrival.prompt_tokens, max(1, arrival.output_tokens), self, None, hashes
-        )
-        self.now_s = 0.0
-
-    def token(self) -> None:
-        """A token came, at `now_s`."""
-        now_s = self.now_s
-        lease = self.lease
-        stream = lease.ask.stream
-        if not self.last_s:
-            self.ttft_s = now_s - self.arrival.at_s
-        else:
-            self._outcome.gap(now_s - self.last_s)
-        if lease.first_token_s is None and (stream or self.sequence.done):
-            lease.first_token(now_s)
-        if stream:
-            lease.tokens(1)
-        if self._view is not None:
-            self._tell(self._view)
-        self.last_s = now_s
-        if self.sequence.done:
-            cached_tokens = None if self._untold else self.sequence.cached_tokens
-            lease.settle(self.arrival.prompt_tokens, cached_tokens)
-            lease.complete(now_s, self.sequence.generated)
-            times = self._lengths.observe(
-                self.arrival.tenant, None, PATH, None, self.sequence.generated
-            )
-            if times is not None:
-                self._gate.answered(lease, times, now_s)
-            self._outcome.add(self.arrival, self.ttft_s, now_s, self.sequence.cached_tokens)
-
-    def broken(self, now_s: float) -> None:
-        """Its engine died."""
-        self.lease.fail(now_s, suspicious=False, penal=False)
-        if self._view is not None:
-            if self.sequence.generated == 0:
-                self._view.began(self._index, self.arrival, self._uncached_tokens)
-            self._view.ended(self._index, self.arrival, self.sequence.generated)
-
-    def _tell(self, view: View) -> None:
-        generated = self.sequence.generated
-        if generated == 1:
-            view.began(self._index, self.arrival, self._uncached_tokens)
-        view.token(self._index)
-        if self.sequence.done:
-            view.ended(self._index, self.arrival, generated)
 
 
 class Stranger:
@@ -165,8 +65,13 @@ class Experiment:
         share_s: float = 0.0,
         seed: int,
         adversity: Adversity = CALM,
+        admission: bool = False,
     ) -> None:
+        """`admission`: requests wait before the engines. Their clients have all the time."""
         self._profile = profile
+        self._holds = admission
+        self._now_s = 0.0
+        self._wakes = Wakes(self._at, lambda: self._now_s)
         self._adversity = adversity
         self._share_s = share_s
         self._end_s = 0.0
@@ -198,7 +103,12 @@ class Experiment:
         policy = make(known, view)
         fleet = Fleet((Pool("gpus", known, policy),))
         gate = Gate(lambda: fleet, Random(self._rng.getrandbits(64)))
-        return Router(gate, known, view if isinstance(policy, Baseline) else None, OutputLength())
+        rules = Rules(holds=self._holds)
+        admission = Admission(gate, lambda: fleet, Random(0), self._wakes.soon, rules)
+        self._wakes.admissions.append(admission)
+        return Router(
+            gate, admission, known, view if isinstance(policy, Baseline) else None, OutputLength()
+        )
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """Play all arrivals to the end of the last answer."""
@@ -207,7 +117,7 @@ class Experiment:
             self._at(arrival.at_s, partial(self._arrive, arrival))
         if self._share_s and len(self._routers) > 1:
             self._at(0.0, partial(self._share, 0))
-        if self._adversity.hidden or self._adversity.untold:
+        if self._adversity.hidden or self._adversity.untold or self._holds:
             self._at(0.0, self._scrape)
         if self._adversity.outage:
             end_s = arrivals[-1].at_s
@@ -222,6 +132,7 @@ class Experiment:
             self._at(out_s + OUT_S, partial(self._come, index))
         while self._events:
             now_s, _, event = heapq.heappop(self._events)
+            self._now_s = now_s
             event(now_s)
         assert all(engine.idle for engine in self._engines)
         return self.outcome
@@ -261,7 +172,16 @@ class Experiment:
         )
         if router.view is not None:
             router.view.arrival = arrival
-        lease = router.gate.choose(ask, now_s)
+        ticket = Ticket(ask, now_s, partial(self._send, arrival, router), name=arrival.tenant)
+        lease = router.admission.enter(ticket, now_s)
+        if lease is not None:
+            self._send(arrival, router, lease)
+        else:
+            self._wakes.soon()
+
+    def _send(self, arrival: Arrival, router: Router, lease: Lease | Exception) -> None:
+        assert isinstance(lease, Lease)
+        now_s = self._now_s
         index = int(lease.backend.name)
         if index >= len(self._engines) - self._adversity.brief:
             arrival = arrival._replace(output_tokens=1)

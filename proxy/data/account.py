@@ -67,7 +67,7 @@ def ended(
     if record.streamed and record.first_token_s:
         pool.ttft_s.observe(record.first_token_s - record.began_s)
     if record.sent_s:
-        plane.metrics.overhead_s.observe(record.sent_s - record.received_s)
+        plane.metrics.overhead_s.observe(record.sent_s - record.received_s - record.waited_s)
     if lease is not None:
         _placed(plane, lease)
     if record.usage is not None:

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from penstock.balancing.fleet import UnknownModel
-from penstock.balancing.gate import NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
 from penstock.balancing.tokens import NOTHING, Measure
 from penstock.proxy.data.account import ended
@@ -20,6 +18,7 @@ from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn
 from penstock.proxy.data.complaint import conclude
 from penstock.proxy.data.counting import Count
+from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.own_headers import headers_upstream, origin
@@ -28,7 +27,7 @@ from penstock.proxy.data.reading import Wanted, reading_wanted, wanted
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.backend import BackendError, InternalFault
-from penstock.proxy.errors.client import ModelNotFound, ResponseNotFound
+from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import PoisonRequest
 from penstock.proxy.wire.deadline import Deadline, nothing
@@ -64,6 +63,7 @@ class Exchange(AttemptOwner):
         "_clock",
         "_count",
         "_ended",
+        "_entry",
         "_error",
         "_failover",
         "_holder",
@@ -82,6 +82,7 @@ class Exchange(AttemptOwner):
         self._holder = asker.holder  # who is charged for it
         self.request = request
         self._failover = Failover(plane, request)
+        self._entry = Entry(plane, request, self._failover, self._admitted)
         self._attempt: Attempt | None = None
         self._count: Count | None = None
         self._reading: Iterator[Wanted | None] | None = None
@@ -128,6 +129,7 @@ class Exchange(AttemptOwner):
     def slept(self, time_s: float) -> None:
         """The proxy did not run for this long: move all times in the future."""
         self.request.slept(time_s)
+        self._entry.slept(time_s)
         self._clock.delay(time_s)
         if self._attempt is not None:
             self._attempt.slept(time_s)
@@ -146,7 +148,7 @@ class Exchange(AttemptOwner):
             self._end(PenstockError())
 
     def headers_upstream(self) -> Headers:
-        return headers_upstream(self._plane, self.request.answer.request_id)
+        return headers_upstream(self._plane, self.request)
 
     def sent(self, now_s: float) -> None:
         self._phase = "prefill"
@@ -230,31 +232,28 @@ class Exchange(AttemptOwner):
         self.step(self._next)
 
     def _next(self) -> None:
-        """Choose a backend, reserve on it and begin an attempt there."""
+        """Choose a backend, reserve on it and begin an attempt there. Or wait for room."""
         self._phase = "queued"
-        plane, request, failover = self._plane, self.request, self._failover
-        ask, now_s = request.ask, self._plane.now()
-        if not request.record.read_s:
-            request.record.read_s = now_s
-        retry = failover.reached > 0 and request.endpoint.work.engine
-        try:
-            self._lease = plane.gate.choose(ask, now_s, failover.tried, retry=retry)
-        except UnknownModel:
-            raise ModelNotFound(ask.model) from None
-        except OwnerAway:
-            raise plane.refusals.out_of_reach() from None
-        except UnknownResponse:
-            raise ResponseNotFound(ask.response_id) from None
-        except NoBackend:
-            raise failover.nobody(now_s) from None
-        self._try(self._lease)
+        record, now_s = self.request.record, self._plane.now()
+        record.read_s = record.read_s or now_s
+        retry = self._failover.reached > 0 and self.request.endpoint.work.engine
+        lease = self._entry.enter(self._asker.party, now_s, retry=retry)
+        if lease is not None:
+            self._try(lease)
+        else:
+            self._watch(now_s)
+
+    def _admitted(self, outcome: Lease | PenstockError) -> None:
+        """Go on after a wait."""
+        self.step(self._try if isinstance(outcome, Lease) else self._end, outcome)
 
     def _try(self, lease: Lease) -> None:
         self._phase = "connect"
+        self._lease = lease
         self._failover.begun(lease)
         plane, request, backend = self._plane, self.request, lease.backend
         request.record.begin_try(backend.name, backend.pool, lease.reason, lease.began_s)
-        request.answer.about = origin(plane, lease, request.record.attempts)
+        request.answer.about = origin(plane, lease, request)
         # Use the configuration that chose the backend: it may be replaced while we connect.
         self._attempt = Attempt(
             self,
@@ -316,7 +315,7 @@ class Exchange(AttemptOwner):
         request, attempt, now_s = self.request, self._attempt, self._plane.now()
         answer = request.answer
         over = request.patience.over(now_s, started=answer.started, committed=self._committed)
-        if over is not None and attempt is not None:
+        if over is not None and attempt is not None and not self._entry.waits:
             attempt.give_up(over)
         elif over is not None:
             self._end(over)
@@ -345,6 +344,7 @@ class Exchange(AttemptOwner):
         if self._attempt is not None:
             self._attempt.abort()
         self._failover.spared()
+        self._entry.end(self._plane.now())
         request, lease = self.request, self._lease
         try:
             if lease is not None:

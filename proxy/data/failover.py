@@ -79,7 +79,7 @@ class Failover:
             self.reached += 1
             record = self._request.record
             record.attempts += 1
-            self._request.answer.about = origin(self._plane, lease, record.attempts)
+            self._request.answer.about = origin(self._plane, lease, self._request)
         if error.fatal and self._request.endpoint.work.engine and died_of_it(lease, now_s):
             self._died(lease, now_s, expected=expected)
         if not self._may_go_on(lease, error, relay, cause, now_s):

@@ -10,6 +10,7 @@ from penstock.balancing.lease import Lease
 from penstock.conf.settings import ListenSettings
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.request import Request
 from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import RequestHead
 
@@ -28,24 +29,35 @@ def answer_to(plane: DataPlane, transport: asyncio.Transport, head: RequestHead 
     return answer
 
 
-def headers_upstream(plane: DataPlane, request_id: bytes) -> Headers:
-    """What penstock adds to the head for a backend: the request id.
+def headers_upstream(plane: DataPlane, request: Request) -> Headers:
+    """What penstock adds to the head for a backend: the request id, and an unusual class.
+
+    vLLM serves lower priorities first if it is started so, and ignores them otherwise.
 
     vLLM derives the id of a stored response from it. With tenants, nobody may guess or choose an
     id of another tenant. So it differs each time it is sent.
     """
+    request_id, rank = request.answer.request_id, request.rank
     if plane.tenants:
         request_id = request_id[:UPSTREAM_ID_BYTES_MAX] + b"-" + token_hex(8).encode()
-    return [(b"x-request-id", request_id)]
+    if rank is None:
+        return [(b"x-request-id", request_id)]
+    priority = b"%d" % plane.classes.below_default(rank)
+    return [(b"x-request-id", request_id), (b"x-vllm-priority", priority)]
 
 
-def origin(plane: DataPlane, lease: Lease, attempts: int) -> Headers:
-    """The headers that tell which backend answers, at which attempt and why."""
-    attempt = (b"x-penstock-attempts", b"%d" % attempts)
-    reason = (b"x-penstock-reason", lease.reason.encode())
-    if not plane.listen.backend_header:
-        return [attempt, reason]
-    return [(b"x-penstock-backend", lease.backend.name.encode()), attempt, reason]
+def origin(plane: DataPlane, lease: Lease, request: Request) -> Headers:
+    """The headers that tell which backend answers, at which attempt and why, and the class if
+    that is not the default one."""
+    told = [
+        (b"x-penstock-attempts", b"%d" % request.record.attempts),
+        (b"x-penstock-reason", lease.reason.encode()),
+    ]
+    if plane.listen.backend_header:
+        told.insert(0, (b"x-penstock-backend", lease.backend.name.encode()))
+    if request.rank is not None:
+        told.append((b"x-penstock-priority", plane.classes.names[request.rank].encode()))
+    return told
 
 
 def _request_id(head: RequestHead | None, rng: Random) -> bytes:

@@ -9,6 +9,7 @@ from random import Random
 from time import monotonic
 
 from penstock.balancing.accusers import Cause
+from penstock.balancing.admission.admission import Admission
 from penstock.balancing.backend import Backend
 from penstock.balancing.deaths import Deaths
 from penstock.balancing.gate import Gate
@@ -31,8 +32,10 @@ from penstock.proxy.data.overload import Overload
 from penstock.proxy.data.refusals import Refusals
 from penstock.proxy.data.room import Bodies
 from penstock.proxy.data.running import Running
+from penstock.proxy.data.service_classes import ServiceClasses
 from penstock.proxy.data.sleep import Sleep
 from penstock.proxy.data.unread import Unread
+from penstock.proxy.data.wakes import Wakes
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.metrics import Metrics
@@ -72,6 +75,13 @@ class DataPlane:
         self.estimator = TokenEstimator(rng.getrandbits(64))
         self.outputs = OutputLength()
         self.gate = Gate(lambda: self.fleet, rng)
+        self.classes = ServiceClasses(configuration.settings)
+        self.admission = Admission(
+            self.gate, lambda: self.fleet, rng, self._room_changed, self.classes.rules
+        )
+        self.wakes = Wakes(loop, now, self.admission)
+        metrics.queued = self._queued
+        self.salt = rng.getrandbits(64)  # of the queues of clients without a key
         self.deaths = Deaths()
         self.poison = Poison()
         self.rota = Rota(loop, TURN_S, now)
@@ -130,9 +140,18 @@ class DataPlane:
         self.counting = configuration.counting
         self.session_pools = configuration.session_pools
         self.paths = configuration.paths
+        self.classes = ServiceClasses(settings)
+        self.admission.follow(self.classes.rules)
         self._share_memory()
         self.clients.use(settings.limits.connections, keyed=bool(configuration.tenants))
         self.refusals.probe_interval_s = settings.health.interval_s
+
+    def _queued(self) -> list[tuple[str, int, int]]:
+        """How many requests of each class wait, and their tokens."""
+        return [(name, *self.admission.queued(r)) for r, name in enumerate(self.classes.names)]
+
+    def _room_changed(self) -> None:
+        self.wakes.soon()
 
     def _share_memory(self) -> None:
         """Set the limits that depend on the memory."""

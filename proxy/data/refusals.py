@@ -6,7 +6,14 @@ from time import monotonic
 from typing import Final
 
 from penstock.proxy.data.overload import Overload
-from penstock.proxy.errors.own import NoBackendReady, Overloaded, ResponseOutOfReach
+from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.errors.own import (
+    NoBackendReady,
+    Overloaded,
+    ResponseOutOfReach,
+    TooLate,
+    TooLong,
+)
 from penstock.proxy.telemetry.metrics import Metrics
 
 # The label of every request while there is only one priority.
@@ -48,6 +55,13 @@ class Refusals:
             retry_after_s=overload.hint_s(now_s) * spread,
             hopeless=overload.hopeless(now_s),
         )
+
+    def too_late(
+        self, retry_after_s: float, wait_s: float, service_class: str, *, own: bool
+    ) -> PenstockError:
+        """Its first token would come too late. `own`: for the time that its client allows."""
+        self._metrics.shed.add("deadline" if own else "wait", service_class)
+        return (TooLate if own else TooLong)(wait_s, retry_after_s=retry_after_s)
 
     def crowded(self) -> Overloaded:
         """There are more clients than seats."""

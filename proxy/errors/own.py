@@ -1,5 +1,7 @@
 """Errors of the proxy: a limit is reached, no backend, a drain, a request that kills engines."""
 
+from math import ceil
+
 from penstock.proxy.errors.error import PenstockError
 
 
@@ -22,6 +24,40 @@ class Overloaded(PenstockError):
         super().__init__(message, retry_after_s=retry_after_s)
         self.reason = reason
         self.retry_helps = not hopeless
+
+
+class TooLong(PenstockError):
+    """All backends have so much to do that it would wait too long for its class."""
+
+    status = 429
+    code = "overloaded"
+    kind = "rate_limit_error"
+
+    def __init__(self, wait_s: float, *, retry_after_s: float) -> None:
+        """`wait_s`: when its first token is expected."""
+        super().__init__(
+            f"All backends are busy: the first token would come in about {wait_s:.1f} s; retry in"
+            f" {ceil(retry_after_s)} s.",
+            retry_after_s=retry_after_s,
+        )
+
+
+class TooLate(PenstockError):
+    """It cannot begin in the time that its client allows."""
+
+    status = 429
+    code = "deadline"
+    kind = "rate_limit_error"
+    retry_helps = False
+
+    def __init__(self, wait_s: float, *, retry_after_s: float) -> None:
+        """`wait_s`: when its first token is expected."""
+        super().__init__(
+            f"The first token would come in about {wait_s:.1f} s, which is too late for the time"
+            " that this client allows; allow more, or retry in"
+            f" {ceil(retry_after_s)} s.",
+            retry_after_s=retry_after_s,
+        )
 
 
 class NoBackendReady(PenstockError):

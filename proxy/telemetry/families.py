@@ -82,6 +82,16 @@ class PenstockCollector(Collector):
         yield from (*gauges.values(), state, admin_state)
         yield from _engines(backends, monotonic())
 
+    def _queue(self) -> Iterator[Metric]:
+        waits = _histogram("queue_wait_seconds")
+        for service_class, histogram in self._metrics.queue_wait_s.items():
+            _add(waits, histogram, service_class)
+        requests, tokens = _gauge("queued_requests"), _gauge("queued_tokens")
+        for service_class, queued, queued_tokens in self._metrics.queued():
+            requests.add_metric([service_class], queued)
+            tokens.add_metric([service_class], queued_tokens)
+        yield from (waits, requests, tokens)
+
     def _process(self) -> Iterator[Metric]:
         metrics = self._metrics
         for name in ("attempts", "affinity", "client_aborts", "stream_failures", "shed"):
@@ -101,8 +111,7 @@ class PenstockCollector(Collector):
         for reason in ("lag", "memory"):
             overload.add_metric([reason], float(metrics.overload == reason))
         yield overload
-        # No request waits yet. The family exists already, so that dashboards need not change.
-        yield _histogram("queue_wait_seconds")
+        yield from self._queue()
         for name, value in (
             ("clients", metrics.clients),
             ("tasks", metrics.tasks),

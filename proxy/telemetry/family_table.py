@@ -31,7 +31,7 @@ LABELS: Final = {
     "phase": "`body`: before the body was whole. `queued`: before a backend was chosen. `connect`:"
     " while connecting to it. `prefill`: before the first token. `decode`: after it. `unsent`: the"
     " whole answer was written to the connection, but the client did not read it all.",
-    "priority": "Always `0` for now.",
+    "priority": "A class of `admission.classes`. `0` where no class counts.",
     "version": "The version of penstock.",
     "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
 }
@@ -55,7 +55,8 @@ REASONS: Final = {
     " gave up. `total`: `timeouts.total_s` was over. `refused`: the backend ended the stream with"
     " an error that the request itself caused. At most 256 values.",
     "shed": "`connections`, `bodies`, `memory`, `lag` or `descriptors`. `unread`: an answer that"
-    " its client did not read was given up.",
+    " its client did not read was given up. `wait`: its first token would have come too late for"
+    " its class, `deadline`: for the time that its client allows.",
     "overload": "`lag` or `memory`.",
 }
 
@@ -276,8 +277,22 @@ FAMILIES: Final = {
         "histogram",
         ("priority",),
         "seconds",
-        "Time that requests waited for admission.",
-        "Not yet: nothing waits in this version and the family has no samples.",
+        "Time that requests waited in the proxy, of those that had to wait.",
+        "When first tokens come late: how much of it is the queue before the backends?",
+    ),
+    "queued_requests": Family(
+        "gauge",
+        ("priority",),
+        "requests",
+        "Requests that wait in the proxy for room at a backend.",
+        "Above zero for minutes, the fleet is too small for what is asked of it.",
+    ),
+    "queued_tokens": Family(
+        "gauge",
+        ("priority",),
+        "tokens",
+        "Prompt tokens to prefill of the requests that wait in the proxy.",
+        "For autoscaling: work that no backend has yet.",
     ),
     "config_reload_success": Family(
         "gauge",

@@ -7,7 +7,7 @@ the interpreter lock. So the data plane adds integers. A scrape turns them into 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 # The most values of a label that clients or backends choose. Further values become `other`.
@@ -131,6 +131,9 @@ class Metrics:
         self.client_aborts = Counter()
         self.stream_failures = Counter()
         self.shed = Counter()
+        # By class: how many requests wait now, and their prompt tokens.
+        self.queued: Callable[[], Iterable[tuple[str, int, int]]] = tuple
+        self.queue_wait_s: dict[str, Histogram] = {}  # by class, of those that had to wait
         self.access_lines_dropped = 0
         # Set four times a second by `Pressure`.
         self.clients = 0
@@ -142,6 +145,13 @@ class Metrics:
     def of(self, pool: str) -> PoolMetrics:
         """The counters of a pool. Those of no pool ("") when it is gone."""
         return self.pools.get(pool) or self.pools[""]
+
+    def waited(self, service_class: str, seconds: float) -> None:
+        """Count a request that had to wait for room at a backend."""
+        waits = self.queue_wait_s.get(service_class)
+        if waits is None:
+            waits = self.queue_wait_s[service_class] = Histogram(LATENCY_S)
+        waits.observe(seconds)
 
     def answered(self, *, refused_midway: bool) -> None:
         """Count an answer that was passed on unchanged."""

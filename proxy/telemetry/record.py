@@ -56,6 +56,7 @@ class Record:
         "streamed",
         "tries",
         "usage",
+        "waited_s",
         "whole",
     )
 
@@ -64,6 +65,7 @@ class Record:
         self.began_s = began_s
         self.accepted_s = accepted_s
         self.received_s = received_s
+        self.waited_s = 0.0  # for room at a backend, before all its attempts
         self.read_s = 0.0  # when the model and the number of tokens were known
         self.tries: list[Try] = []
         self.attempts = 0  # as told to the client: a stale connection that failed counts, too

@@ -14,7 +14,8 @@ from penstock.balancing.computed_prompts import LARGE_TOKENS
 from penstock.balancing.lease import Lease
 from penstock.bench.routing.adversity import Adversity
 from penstock.bench.routing.cell import maker
-from penstock.bench.routing.experiment import PATH, Experiment, Router
+from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.placed import PATH, Router
 from penstock.bench.routing.generators import agentic
 from penstock.bench.routing.load import fitting, speedup
 from penstock.bench.routing.outcome import Outcome

@@ -11,8 +11,9 @@ import yaml
 from pydantic import BaseModel
 
 from penstock import conf
+from penstock.conf.admission import AdmissionSettings, ClassSettings
 from penstock.conf.document import read
-from penstock.conf.keypath import type_at
+from penstock.conf.keypath import fields_of, type_at
 from penstock.conf.load import load
 from penstock.conf.pools import BackendSettings, PoolSettings
 from penstock.conf.schema import schema
@@ -79,7 +80,7 @@ def test_the_committed_schema_is_the_generated_one() -> None:
 def test_the_schema_knows_every_key_and_no_other() -> None:
     sections = [json.loads(schema()), *json.loads(schema())["$defs"].values()]
     mappings = [section for section in sections if section.get("type") == "object"]
-    assert len(mappings) == 17
+    assert len(mappings) == 19
     assert all(section["additionalProperties"] is False for section in mappings)
     keys = {key for section in mappings for key in section["properties"]}
     assert keys == {path[-1] for path in key_paths(Settings)}
@@ -181,7 +182,7 @@ def test_other_parsers_read_the_examples_alike() -> None:
 
 def key_paths(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every key of the settings, those of lists once."""
-    for key in section.model_fields:
+    for key in fields_of(section):
         yield (*path, key)
         lists: dict[str, object] = {
             "pools": PoolSettings,
@@ -189,6 +190,8 @@ def key_paths(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[
             "tenants": TenantSettings,
             "keys": TenantKeySettings,
         }
+        if section is AdmissionSettings:
+            lists = {"classes": ClassSettings}
         inner = lists.get(key) or type_at(section, (key,))
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield from key_paths(inner, (*path, key))

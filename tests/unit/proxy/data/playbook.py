@@ -31,9 +31,9 @@ _TOLD: Final = re.compile(
 )
 
 
-def chat(*fields: str, stream: bool = True, head: bytes = b"") -> bytes:
+def chat(*fields: str, stream: bool = True, head: bytes = b"", content: str = "x") -> bytes:
     """A client's request; `fields` are further members of its body."""
-    members = ['"messages":[{"role":"user","content":"x"}]', *fields]
+    members = [f'"messages":[{{"role":"user","content":"{content}"}}]', *fields]
     members += ['"stream":true'] * stream
     body = b"{%b}" % ",".join(members).encode()
     line = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + head

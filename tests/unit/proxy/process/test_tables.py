@@ -49,7 +49,7 @@ def fill(table: SessionHomes | ResponseOwners) -> int:
 
 def limited(process: Process, memory_bytes: int | None) -> list[int]:
     """What the tables hold when they are filled after a reload."""
-    settings = process.plane.settings.model_dump()
+    settings = process.plane.settings.model_dump(by_alias=True)
     process.plane.limits = Settings.model_validate(
         settings | {"limits": {"memory_bytes": memory_bytes}}
     ).limits

@@ -1,0 +1,126 @@
+"""The entry of one request to a backend: at once, after a wait, or not at all.
+
+The same for its first attempt and for all that follow a failure.
+"""
+
+from collections.abc import Callable
+
+from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.fleet import UnknownModel
+from penstock.balancing.gate import NoBackend, OwnerAway, UnknownResponse
+from penstock.balancing.lease import Lease
+from penstock.proxy.data.failover import Failover
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.request import Request
+from penstock.proxy.data.service_classes import queue_of
+from penstock.proxy.errors.client import ModelNotFound, ResponseNotFound
+from penstock.proxy.errors.error import PenstockError
+
+
+def _nothing(outcome: Lease | PenstockError) -> None:
+    """Nobody waits any more."""
+
+
+class Entry:
+    """One request before admission. `rank`: its class."""
+
+    __slots__ = ("_admitted", "_failover", "_plane", "_request", "_since_s", "_ticket", "rank")
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        request: Request,
+        failover: Failover,
+        admitted: Callable[[Lease | PenstockError], None],
+    ) -> None:
+        """`admitted` is called after a wait, with the lease or with the error for the client."""
+        self._plane = plane
+        self._request = request
+        self._failover = failover
+        self._admitted = admitted
+        self._ticket: Ticket | None = None
+        self._since_s = 0.0  # when the present wait began
+        self.rank = 0
+
+    @property
+    def waits(self) -> bool:
+        return self._ticket is not None and self._ticket.waits
+
+    def enter(self, party: str, now_s: float, *, retry: bool) -> Lease | None:
+        """The lease if it is sent at once. None: it waits. Raises PenstockError.
+
+        `party`: whom the client's address stands for. `retry`: an engine may have worked on it.
+        """
+        plane, ask, tried = self._plane, self._request.ask, self._failover.tried
+        lease: Lease | None
+        try:
+            if not plane.admission.rules.holds:
+                return plane.gate.choose(ask, now_s, tried, retry=retry)
+            ticket = self._ticket or self._new_ticket(party)
+            ticket.ask, ticket.tried, ticket.retry = ask, tried, retry
+            lease = plane.admission.enter(ticket, now_s)
+        except (Refused, UnknownModel, NoBackend, UnknownResponse) as error:
+            raise self._told(error, now_s) from None
+        if lease is None:
+            self._since_s = now_s
+            plane.wakes.soon()
+        return lease
+
+    def end(self, now_s: float) -> None:
+        """The request is over. If it still waits, its client has left, or its time is over."""
+        if self.waits:
+            assert self._ticket is not None
+            self._waited(now_s)
+            self._plane.admission.leave(self._ticket, now_s)
+        self._ticket = None
+        self._admitted = _nothing  # a reference cycle: only the collector would free it
+
+    def slept(self, time_s: float) -> None:
+        """The proxy did not run for this long: nobody has waited meanwhile."""
+        self._since_s += time_s
+        if self._ticket is not None:
+            self._ticket.since_s += time_s
+
+    def _new_ticket(self, party: str) -> Ticket:
+        plane, request = self._plane, self._request
+        rank = self.rank = plane.classes.rank_of(request.head)
+        request.rank = None if plane.classes.is_usual(rank) else rank
+        deadline_s = plane.classes.max_wait_s[rank]
+        patience_s = request.patience.begins_within_s
+        ticket = Ticket(
+            request.ask,
+            request.record.received_s,
+            self._ready,
+            name=queue_of(request.head.tenant, party, plane.salt),
+            rank=rank,
+            deadline_s=min(deadline_s, patience_s),
+        )
+        self._ticket = ticket
+        return ticket
+
+    def _ready(self, outcome: Lease | Exception) -> None:
+        now_s = self._plane.now()
+        self._waited(now_s)
+        self._admitted(outcome if isinstance(outcome, Lease) else self._told(outcome, now_s))
+
+    def _waited(self, now_s: float) -> None:
+        waited_s = now_s - self._since_s
+        self._request.record.waited_s += waited_s
+        self._plane.metrics.waited(self._plane.classes.names[self.rank], waited_s)
+
+    def _told(self, error: Exception, now_s: float) -> PenstockError:
+        """What its client is told when it gets no backend."""
+        plane, ask = self._plane, self._request.ask
+        if isinstance(error, Refused):
+            ticket = self._ticket
+            assert ticket is not None
+            name = plane.classes.names[self.rank]
+            own = ticket.deadline_s < plane.classes.max_wait_s[self.rank]
+            return plane.refusals.too_late(error.retry_after_s, error.predicted_s, name, own=own)
+        if isinstance(error, UnknownModel):
+            return ModelNotFound(ask.model)
+        if isinstance(error, OwnerAway):
+            return plane.refusals.out_of_reach()
+        if isinstance(error, UnknownResponse):
+            return ResponseNotFound(ask.response_id)
+        return self._failover.nobody(now_s)

@@ -1,0 +1,41 @@
+"""The clock of admission: looks at what waits whenever room may have come free.
+
+Many leases end in one turn of the loop. So a wake comes once, at the end of that turn.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.balancing.admission.admission import TICK_S, Admission
+
+
+class Wakes:
+    """Wakes one `Admission`."""
+
+    __slots__ = ("_admission", "_loop", "_now", "_soon", "_timer")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], admission: Admission
+    ) -> None:
+        self._loop = loop
+        self._now = now
+        self._admission = admission
+        self._soon = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def soon(self) -> None:
+        """Room may have come free, or something has begun to wait."""
+        if not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._soon = False
+        for ticket, outcome in self._admission.wake(self._now()):
+            ticket.ready(outcome)
+        if self._timer is None and self._admission.waiting:
+            self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._wake()

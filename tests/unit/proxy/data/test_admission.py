@@ -1,0 +1,197 @@
+"""Transcripts of requests that wait for room at their backend, and of those that are refused."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
+
+# A prompt of some 5,000 tokens: more than a backend is sent beforehand.
+LONG = "all work and no play " * 1_000
+HOLDS = {"enabled": True}
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    playing = Play(1, admission=HOLDS)
+    yield playing
+    playing.close()
+
+
+def busy(play: Play) -> None:
+    """b1 has a long prompt to prefill."""
+    play.client.sends(chat(content=LONG))
+    assert play.happened() == ["b1 dialed", "b1 got POST"]
+
+
+def another(play: Play, head: bytes = b"", content: str = LONG) -> Client:
+    client = play.connects()
+    client.sends(chat(head=head, content=content))
+    return client
+
+
+def test_a_request_waits_until_its_backend_has_begun_the_one_before(play: Play) -> None:
+    busy(play)
+    second = another(play)
+    assert play.happened() == []
+    assert play.plane.admission.waiting == 1
+    play["b1"].sends(STREAM, token("a"))
+    assert play.happened() == ["client got 200, a", "b1 dialed", "b1 got POST"]
+    play["b1"].sends(STREAM, token("b"), DONE, END)
+    assert play.happened() == [
+        "client got 200, b [DONE]",
+        "client got end",
+        "counted 200 b1",
+    ]
+    second.closes()
+
+
+def test_what_waits_is_sent_when_a_client_before_it_leaves(play: Play) -> None:
+    busy(play)
+    second = another(play)
+    play.client.closes()
+    assert play.happened() == [
+        "client dropped",
+        "b1 dropped",
+        "b1 dialed",
+        "b1 got POST",
+        "counted 499 b1",
+    ]
+    second.closes()
+
+
+def test_a_client_that_leaves_while_it_waits_costs_nothing(play: Play) -> None:
+    busy(play)
+    another(play).closes()
+    assert play.happened() == ["client dropped", "counted 499 nobody"]
+    assert play.plane.admission.waiting == 0
+    assert play.metrics.client_aborts["queued",] == 1
+
+
+def test_a_stream_that_waits_gets_its_200_and_pings() -> None:
+    play = Play(1, admission=HOLDS, timeouts={"hold_s": 1.0})
+    busy(play)
+    second = another(play)
+    play.passes(1.2)
+    assert play.happened() == ["client got 200, ping"] * 2  # the first one waits for its token
+    second.closes()
+    play.close()
+
+
+def test_what_would_wait_too_long_is_refused_at_once() -> None:
+    classes = [{"name": "standard", "max_wait_s": 0.5}]
+    play = Play(1, admission=HOLDS | {"classes": classes})
+    busy(play)
+    second = another(play)
+    assert play.happened() == ["client got 429, overloaded", "counted 429 nobody"]
+    assert play.metrics.shed["wait", "standard"] == 1
+    second.closes()
+    play.close()
+
+
+def test_what_its_client_allows_too_little_time_for_is_refused_for_that(play: Play) -> None:
+    busy(play)
+    second = another(play, b"x-request-timeout: 0.5\r\n")
+    assert play.happened() == ["client got 429, deadline", "counted 429 nobody"]
+    assert play.metrics.shed["deadline", "standard"] == 1
+    second.closes()
+
+
+def test_a_stream_that_has_its_200_is_told_of_its_refusal_by_an_event() -> None:
+    classes = [{"name": "standard", "max_wait_s": 3.0}]
+    play = Play(1, admission=HOLDS | {"classes": classes}, timeouts={"hold_s": 1.0})
+    busy(play)
+    second = another(play)
+    play.passes(3.0)
+    assert play.happened() == [
+        "client got 200, ping",
+        "client got 200, ping",
+        "client got overloaded",
+        "client closed",
+        "counted 200 nobody",
+    ]
+    second.closes()
+    play.close()
+
+
+def test_a_short_prompt_passes_while_there_is_room_for_it(play: Play) -> None:
+    play.client.sends(chat())
+    assert play.happened() == ["b1 dialed", "b1 got POST"]
+    second = another(play, content="x")
+    assert play.happened() == ["b1 dialed", "b1 got POST"]
+    second.closes()
+
+
+def test_the_higher_class_is_sent_first_if_clients_are_trusted() -> None:
+    play = Play(1, admission=HOLDS | {"trust_clients": True})
+    busy(play)
+    clients = [
+        another(play, b"x-penstock-priority: %b\r\n" % name)
+        for name in (b"batch", b"standard", b"interactive")
+    ]
+    names = []
+    for _ in clients:
+        play["b1"].sends(STREAM, token("a"), DONE, END)
+        names.append(play["b1"].head)
+        play.happened()
+    for client in clients:
+        client.closes()
+    assert [b"x-vllm-priority: -1" in head for head in names] == [True, False, False]
+    assert [b"x-vllm-priority: 1" in head for head in names] == [False, False, True]
+    play.close()
+
+
+def test_a_client_may_ask_for_a_lower_class_only(play: Play) -> None:
+    busy(play)
+    first = another(play, b"x-penstock-priority: batch\r\n")
+    second = another(play, b"x-penstock-priority: interactive\r\n")
+    counts = {name: requests for name, requests, _ in play.plane._queued()}
+    assert counts == {"interactive": 0, "standard": 1, "batch": 1}
+    first.closes()
+    second.closes()
+
+
+def test_a_request_that_failed_elsewhere_goes_before_those_that_came_later() -> None:
+    play = Play(2, admission=HOLDS)
+    play.client.sends(chat(content=LONG))
+    second, third = another(play), another(play)
+    assert play.happened() == ["b1 dialed", "b1 got POST", "b2 dialed", "b2 got POST"]
+    play["b1"].sends(plain("503 Busy"))
+    assert "b2 got POST" not in play.happened()
+    play["b2"].sends(STREAM, token("b"), DONE, END)
+    happened = play.happened()
+    assert happened.count("b2 got POST") == 1
+    play["b2"].sends(STREAM, token("first"), DONE, END)
+    assert b"first" in play.client.written
+    for client in (second, third):
+        client.closes()
+    play.close()
+
+
+def test_the_end_of_a_drain_ends_what_waits(play: Play) -> None:
+    busy(play)
+    second = another(play)
+    for client in list(play.plane.clients):
+        client.break_off()
+    play.turns()
+    assert play.plane.admission.waiting == 0
+    second.closes()
+
+
+def test_the_own_time_of_a_client_ends_its_wait(play: Play) -> None:
+    busy(play)
+    second = another(play, b"x-stainless-read-timeout: 2\r\n")
+    assert play.plane.admission.waiting == 1
+    play.passes(2.5)
+    assert any(line.startswith("client got 4") for line in play.happened())
+    assert play.plane.admission.waiting == 0
+    second.closes()
+
+
+def test_without_admission_nothing_waits() -> None:
+    play = Play(1)
+    busy(play)
+    second = another(play)
+    assert play.happened() == ["b1 dialed", "b1 got POST"]
+    second.closes()
+    play.close()
