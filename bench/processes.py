@@ -118,13 +118,13 @@ def server(module: str) -> Iterator[str]:
 
 
 def start_penstock(
-    module: Sequence[str], *options: str
+    module: Sequence[str], *options: str, more: Mapping[str, str] | None = None
 ) -> tuple[subprocess.Popen[bytes], int, int]:
     """Start `serve` of a module, `penstock.proxy` as a rule; its data port and its admin port.
 
     What it logs comes through its `stderr`. Raises NotStarted.
     """
-    process = start(python(*module, "serve", *options), stdout=DEVNULL, stderr=PIPE)
+    process = start(python(*module, "serve", *options), stdout=DEVNULL, stderr=PIPE, more=more)
     try:
         words = first_line(process.stderr, b" listening on ").split()
         port, admin_port = (

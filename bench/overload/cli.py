@@ -1,4 +1,4 @@
-"""`penstock bench overload`: a fleet at and above its capacity, in virtual time.
+"""`penstock bench overload`: a fleet at and above its capacity, in virtual time or over HTTP.
 
 Clients wait for 5 s for a first token and retry twice as the OpenAI SDK does; a tenth of the calls
 is of the high class. A call is good with a first token within 5 s and 100 ms a token.
@@ -7,19 +7,27 @@ is of the high class. A call is good with a first token within 5 s and 100 ms a 
 import statistics
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Final
 
+import uvloop
+
 from penstock.bench.arguments import count, listed, names, positive
-from penstock.bench.overload.calls import Clients, poisson
-from penstock.bench.overload.mixes import MIXES
+from penstock.bench.overload.calls import Call, Clients, poisson
+from penstock.bench.overload.http import Player
+from penstock.bench.overload.mixes import ENGINES, MIXES, PROFILE
 from penstock.bench.overload.outcome import figures
 from penstock.bench.overload.world import World
-from penstock.bench.report import head, row, save
+from penstock.bench.peers.field import peers, start_all
+from penstock.bench.peers.fleet import Fleet
+from penstock.bench.report import head, row, save, say
 
 # What happens before is not counted, and after the last call there is time for answers.
 WARM_S: Final = 20.0
@@ -50,43 +58,82 @@ class Cell:
     seed: int
     length_s: float
 
-    def figures(self) -> dict[str, float]:
-        """Compute it. The same cell gives the same figures."""
+    def calls(self) -> list[Call]:
+        """The same for all rules."""
         mix = MIXES[self.mix]
         rate = self.load * mix.capacity_per_s
-        calls = poisson(mix, lambda _: rate, self.length_s, Random(f"{self.seed}"), Clients())
+        return poisson(mix, lambda _: rate, self.length_s, Random(f"{self.seed}"), Clients())
+
+    def figures(self) -> dict[str, float]:
+        """Compute it, in virtual time. The same cell gives the same figures."""
+        mix = MIXES[self.mix]
         world = World(mix, holds=self.rule == "admission", seed=self.seed)
-        world.run(calls, self.length_s + REST_S)
-        return figures(world, WARM_S, self.length_s)
+        log = world.run(self.calls(), self.length_s + REST_S)
+        preemptions = sum(engine.preemptions_total for engine in world.engines)
+        return figures(mix, log, WARM_S, self.length_s, preemptions)
 
 
 def run(options: Namespace) -> int:
     """Print a table for each mix. Returns the exit status."""
+    found = _over_http(options) if options.http else _in_virtual_time(options)
+    for mix in options.mix:
+        _table(mix, {cell: each for cell, each in found.items() if cell.mix == mix})
+    save(options.json, {"cells": [asdict(cell) | each for cell, each in found.items()]})
+    return 0
+
+
+def _in_virtual_time(options: Namespace) -> dict[Cell, dict[str, float]]:
     seeds = range(1, options.seeds + 1)
     cells = [
         Cell(mix, load, rule, seed, options.length_s)
         for mix, load, rule, seed in product(options.mix, options.load, options.rules, seeds)
     ]
     with ProcessPoolExecutor(options.jobs) as pool:
-        found = dict(zip(cells, pool.map(_told, cells), strict=True))
-    for mix in options.mix:
-        print(f"\n{mix}\n\n{head('load, rule', *[title for _, title in SHOWN])}")
-        for load, rule in product(options.load, options.rules):
-            runs = [f for c, f in found.items() if (c.mix, c.load, c.rule) == (mix, load, rule)]
-            means = [statistics.fmean(each[key] for each in runs) for key, _ in SHOWN]
-            print(row(f"{load:g} {rule}", *[_short(mean) for mean in means]))
-    save(options.json, {"cells": [asdict(cell) | found[cell] for cell in cells]})
-    return 0
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}"
+        return dict(zip(cells, pool.map(_told, cells), strict=True))
 
 
 def _told(cell: Cell) -> dict[str, float]:
     result = cell.figures()
     print(f"{cell.mix} {cell.load:g} {cell.rule} seed {cell.seed}", file=sys.stderr)
     return result
+
+
+def _over_http(options: Namespace) -> dict[Cell, dict[str, float]]:
+    """Real proxies before simulated servers. A proxy that cannot be started is told and left out.
+
+    The servers keep no more than their profile's default of streams, whatever the mix says.
+    """
+    found: dict[Cell, dict[str, float]] = {}
+    for name in options.mix:
+        mix = MIXES[name]
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-bench-")))
+            kv_tokens = mix.profile.kv_tokens
+            fleet = stack.enter_context(Fleet(ENGINES, PROFILE, options.speedup, kv_tokens))
+            running, missing = start_all(options.http, fleet.ports, folder, stack)
+            for peer, reason in missing.items():
+                say(f"left out: {peer.label}: {reason}")
+            seeds = range(1, options.seeds + 1)
+            for load, seed, (peer, proxy) in product(options.load, seeds, running.items()):
+                cell = Cell(name, load, peer.label, seed, options.length_s)
+                say(f"{name} {load:g} {peer.label} seed {seed}")
+                fleet.fresh()
+                player = Player(proxy.port, options.speedup, seed)
+                log = uvloop.run(player.play(cell.calls()))
+                found[cell] = figures(mix, log, WARM_S, options.length_s)
+    return found
+
+
+def _table(mix: str, found: Mapping[Cell, dict[str, float]]) -> None:
+    print(f"\n{mix}\n\n{head('load, rule', *[title for _, title in SHOWN])}")
+    for load, rule in dict.fromkeys((cell.load, cell.rule) for cell in found):
+        runs = [each for cell, each in found.items() if (cell.load, cell.rule) == (load, rule)]
+        means = [statistics.fmean(each[key] for each in runs) for key, _ in SHOWN]
+        print(row(f"{load:g} {rule}", *[_short(mean) for mean in means]))
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}"
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -111,6 +158,20 @@ def arguments(parser: ArgumentParser) -> None:
         default=list(RULES),
         metavar="NAME,…",
         help=f"{', '.join(RULES)} (default both)",
+    )
+    add(
+        "--http",
+        type=peers,
+        metavar="PEER,…",
+        help="in real time, through penstock, penstock:token_cost+admission or another proxy of"
+        " `bench peers`",
+    )
+    add(
+        "--speedup",
+        type=positive,
+        default=1.0,
+        metavar="X",
+        help="how many times as fast the servers run with --http (default 1)",
     )
     add("--length-s", type=positive, default=80.0, metavar="S", help="of a run (default 80)")
     add("--seeds", type=count, default=1, metavar="K", help="runs of each cell (default 1)")

@@ -12,7 +12,8 @@ from typing import Final
 from penstock.bench.sim.profiles import GPUS, Gpu
 
 ENGINES: Final = 4
-H100: Final = GPUS["8b-1xh100"]
+PROFILE: Final = "8b-1xh100"
+H100: Final = GPUS[PROFILE]
 
 
 @dataclass(frozen=True, slots=True)

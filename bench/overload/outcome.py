@@ -5,19 +5,20 @@ from collections.abc import Sequence
 
 from penstock.bench.overload.calls import Call, Log
 from penstock.bench.overload.mixes import Mix, quartiles
-from penstock.bench.overload.world import World
 from penstock.bench.routing.outcome import quantile
 
 # A prediction of less is as good as this.
 SHORT_S = 0.05
 
 
-def figures(world: World, from_s: float, to_s: float) -> dict[str, float]:
+def figures(
+    mix: Mix, log: Log, from_s: float, to_s: float, preemptions: int = 0
+) -> dict[str, float]:
     """Rates are per second, times in seconds, the rest are shares."""
-    log, seconds = world.log, to_s - from_s
+    seconds = to_s - from_s
     calls = [call for call in log.calls if from_s <= call.at_s < to_s]
     sent = sum(call.sent for call in calls)
-    shares = share_of_quarters(world.mix, calls)
+    shares = share_of_quarters(mix, calls)
     high = [call.ttft_s for call in calls if call.rank == 0 and call.ttft_s >= 0.0]
     low = [call.ttft_s for call in calls if call.rank and call.ttft_s >= 0.0]
     good = sum(call.good for call in calls)
@@ -35,7 +36,7 @@ def figures(world: World, from_s: float, to_s: float) -> dict[str, float]:
         "late": sum(call.late for call in calls) / max(1, sent),
         "least_quarter": min(shares),
         "longest_quarter": shares[3],
-        "preemptions": float(sum(engine.preemptions_total for engine in world.engines)),
+        "preemptions": float(preemptions),
         "prediction_error": quantile(_errors(log), 0.5),
     }
 

@@ -37,6 +37,7 @@ FIELD: Final[Mapping[str, Kind]] = MappingProxyType(
                 "round_robin",
                 "power_of_two",
                 "peak_ewma",
+                "token_cost+admission",
             ),
         ),
         "nginx": Kind(nginx.start, ("least_conn", "round_robin", "session")),

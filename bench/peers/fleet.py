@@ -38,9 +38,14 @@ class Work:
 class Fleet(AbstractContextManager["Fleet"]):
     """`with Fleet(4, "70b-4xh100", speedup=5.0) as fleet:` - its servers' ports in `ports`."""
 
-    def __init__(self, servers: int, profile: str, speedup: float) -> None:
+    def __init__(
+        self, servers: int, profile: str, speedup: float, kv_tokens: int | None = None
+    ) -> None:
+        """`kv_tokens`: the size of each KV cache, if it is not that of the profile."""
         command = python("penstock.proxy", "sim", "--port", "0", "--count", str(servers))
         command += ["--profile", profile, "--speedup", str(speedup), "--model", MODEL]
+        if kv_tokens is not None:
+            command += ["--kv-tokens", str(kv_tokens)]
         self._process = start(command, stdout=PIPE, stderr=DEVNULL)
         try:
             lines = first_lines(self._process.stdout, b"listening ", servers)

@@ -3,18 +3,26 @@
 from collections.abc import Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
+from typing import Final
 
 from penstock.bench import processes
 from penstock.bench.peers.peer import Running, url
 from penstock.bench.processes import await_health, python, start, start_server, stop
 
+ADMITTING: Final = {
+    "PENSTOCK_ADMISSION__ENABLED": "true",
+    "PENSTOCK_ADMISSION__TRUST_CLIENTS": "true",
+}
+
 
 def start_penstock(backends: Sequence[int], folder: Path, rule: str) -> Running:
-    options = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--policy", rule]
+    policy, _, admission = rule.partition("+")
+    options = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--policy", policy]
     options += ["--log-level", "error"]
     for backend in backends:
         options += ["--backend", url(backend)]
-    process, port, admin_port = processes.start_penstock(["penstock.proxy"], *options)
+    more = ADMITTING if admission else None
+    process, port, admin_port = processes.start_penstock(["penstock.proxy"], *options, more=more)
     try:
         await_health(port, process)
     except BaseException:
