@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.backend import Backend
 from penstock.balancing.fleet import Fleet, UnknownModel
 from penstock.balancing.gate import Gate, Look, NoBackend, UnknownResponse
 from penstock.balancing.lease import Lease
@@ -22,6 +23,7 @@ SCAN: Final = 8
 # A wake that sent nothing is not repeated for so long, if no other place has opened since.
 FUTILE_S: Final = 0.1
 TICK_S: Final = 0.05
+SEND_ALL_MAX: Final = 64
 
 Outcome = tuple[Ticket, Lease | Exception]
 
@@ -117,6 +119,9 @@ class Admission:
 
     def follow(self, rules: Rules) -> None:
         """Take new rules, and forget what is no longer in the fleet."""
+        if rules.shares != self.rules.shares:
+            for line in self.lines.values():
+                line.reshape(rules.shares)
         self.rules = rules
         pools = {pool.name: pool.backends for pool in self._fleet().pools}
         for name, line in list(self.lines.items()):
@@ -130,23 +135,43 @@ class Admission:
             backend.advance(now_s)
         for ticket, refused in line.overdue(now_s):
             outcomes.append((ticket, refused))
+        if not self.rules.holds:
+            self._send_all(line, now_s, outcomes)
         opened = line.open_backends(now_s, SCAN)
         if not line.queue.waiting or line.is_futile(opened, now_s):
             return
-        sent, left = 0, SCAN
+        if not self._scan(line, opened, now_s, outcomes):
+            line.futile(line.open_backends(now_s, SCAN), now_s + FUTILE_S)
+
+    def _scan(
+        self, line: Line, opened: frozenset[Backend], now_s: float, outcomes: list[Outcome]
+    ) -> bool:
+        """Look at the next ones in the order of their turns. Whether any was sent or refused."""
+        left, before = SCAN, len(outcomes)
         for rank, most in line.queue.ranks(SCAN):
             if most == SCAN and line.must_yield(rank, now_s):
                 break
-            for ticket in line.queue.turns(rank, min(most, left)):
+            for ticket in line.queue.turns(rank, min(most, left), opened):
                 if not line.takes_prompts():
                     break
                 left -= 1
                 outcome = self._try(line, ticket, now_s)
                 if outcome is not None:
                     outcomes.append((ticket, outcome))
-                    sent += 1
-        if not sent:
-            line.futile(line.open_backends(now_s, SCAN), now_s + FUTILE_S)
+        return len(outcomes) > before
+
+    def _send_all(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
+        """Requests wait no more: a reload said so. Many are sent over several wakes."""
+        for rank in range(len(self.rules.shares)):
+            backends = list(line.rooms)
+            for ticket in line.queue.turns(rank, SEND_ALL_MAX, backends):
+                line.leave(ticket, now_s)
+                try:
+                    outcome: Lease | Exception | None = self.enter(ticket, now_s)
+                except (NoBackend, UnknownModel, UnknownResponse) as error:
+                    outcome = error
+                assert outcome is not None
+                outcomes.append((ticket, outcome))
 
     def _try(self, line: Line, ticket: Ticket, now_s: float) -> Lease | Exception | None:
         """Look again where it may go. None: it waits on."""

@@ -15,10 +15,10 @@ from random import Random
 from typing import Final
 
 from penstock.balancing.admission.pace import Pace
-from penstock.balancing.admission.prediction import Prediction, own_s
+from penstock.balancing.admission.prediction import learn, own_s, predict
 from penstock.balancing.admission.queue import Queue
-from penstock.balancing.admission.remainders import Remainders
 from penstock.balancing.admission.room import Room
+from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Look
@@ -63,10 +63,9 @@ class Line(Occupancy):
         "_futile_s",
         "_on_change",
         "_pace",
-        "_prediction",
-        "_remainders",
         "_rng",
         "_sampled_s",
+        "_spread",
         "queue",
         "rooms",
     )
@@ -77,8 +76,7 @@ class Line(Occupancy):
         """`shares`: the least share of each class, the highest first."""
         self._rng = rng
         self._on_change = on_change
-        self._remainders = Remainders()
-        self._prediction = Prediction()
+        self._spread = Spread()  # of the answers of all flows
         self._pace = Pace(len(shares))
         self._empty_s = 0.0  # when nothing waited, last
         self._sampled_s = 0.0
@@ -91,7 +89,7 @@ class Line(Occupancy):
     def room_of(self, backend: Backend) -> Room:
         room = self.rooms.get(backend)
         if room is None:
-            room = self.rooms[backend] = Room(backend, self._remainders)
+            room = self.rooms[backend] = Room(backend, self._spread)
             backend.occupancy = self
         return room
 
@@ -123,11 +121,12 @@ class Line(Occupancy):
         self._pace.look(now_s)
         uncached = look.ask.prompt_tokens - look.chosen.cache.cached_tokens(look.ask)
         ticket.tokens = max(1, int(uncached * look.ask.likely))
+        ticket.only = look.chosen if look.bound else None
         flow = ticket.flow
         ahead = 0.0 if first else self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
         speeds = [each.prefill_speed.work_per_s for each in look.fit]
         queued = sum([each.queued_prefill_tokens for each in look.fit])
-        seconds = self._prediction.predict(ticket, ahead, queued, speeds, self._pace)
+        seconds = predict(ticket, ahead, queued, speeds, self._pace)
         seconds += now_s - ticket.since_s
         standing = ticket.rank > 0 and now_s - self._empty_s > STANDING_S
         allowed_s = (STANDING_SHARE if standing else SHARE) * ticket.deadline_s
@@ -136,6 +135,12 @@ class Line(Occupancy):
             raise self._refused(seconds, SHARE * ticket.deadline_s)
         self.queue.add(ticket, first=first)
         self._pace.busy = True
+
+    def reshape(self, shares: tuple[float, ...]) -> None:
+        """Take other classes. What waits in one that is gone waits in the last one."""
+        self.queue.reshape(shares)
+        self._pace = Pace(len(shares))
+        self._pace.busy = self.queue.waiting > 0
 
     def leave(self, ticket: Ticket, now_s: float) -> None:
         """It waits no more: it is sent, refused, or its client has left."""
@@ -164,7 +169,7 @@ class Line(Occupancy):
         if ticket is not None:
             tokens = prompts.ask.prompt_tokens - prompts.cached_tokens
             self._pace.count(tokens, ticket.rank, now_s)
-            self._prediction.learn(ticket, now_s - ticket.since_s)
+            learn(ticket, now_s - ticket.since_s)
 
     def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
         assert isinstance(prompts, Lease)
@@ -175,7 +180,7 @@ class Line(Occupancy):
             return
         if prompts.whole and prompts.ask.stream and prompts.ask.generates:
             choices = prompts.ask.prompts * prompts.ask.choices
-            self._remainders.observe(ticket.flow, max(1, prompts.generated_tokens // choices))
+            self._spread.observe(ticket.flow.answered(max(1, prompts.generated_tokens // choices)))
         taken = prompts.taken_tokens + ANSWER_WEIGHT * prompts.generated_tokens
         ticket.flow.charge(taken - ticket.charged_tokens)
         ticket.charged_tokens = 0.0
@@ -225,9 +230,10 @@ class Line(Occupancy):
     def open_backends(self, now_s: float, most: int) -> frozenset[Backend]:
         """Those with room for the smallest prompt of those that would be looked at."""
         least: Ticket | None = None
+        opened = [each for each, room in self.rooms.items() if room.takes_prompts()]
         for rank, backlog in enumerate(self.queue.backlogs):
-            if backlog:
-                for ticket in self.queue.turns(rank, most):
+            if backlog and opened:
+                for ticket in self.queue.turns(rank, most, opened):
                     if least is None or ticket.ask.prompt_tokens < least.ask.prompt_tokens:
                         least = ticket
         if least is None:
@@ -235,8 +241,8 @@ class Line(Occupancy):
         return frozenset(
             [
                 backend
-                for backend, room in self.rooms.items()
-                if room.takes(least.flow, least.ask, now_s)
+                for backend in opened
+                if self.rooms[backend].fits(least.flow, least.ask, now_s)
             ]
         )
 

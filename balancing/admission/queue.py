@@ -7,11 +7,17 @@ nothing up. So two flows that always have something waiting are given the same n
 for the requests under way (the tests state the bound).
 """
 
+from collections import OrderedDict
+from collections.abc import Collection
+from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
 from penstock.balancing.admission.ticket import Flow, Ticket
+from penstock.balancing.backend import Backend
 
+# How many of a flow are seen, to find those that an open backend may serve.
+SEEN_MAX: Final = 64
 # Tokens that a class can be owed by those above it: about the longest prompt.
 OWED_MAX: Final = 131_072.0
 
@@ -36,6 +42,26 @@ class Queue:
             flow = self._flows[name] = Flow(name, len(self.shares))
         flow.weight = weight
         return flow
+
+    def reshape(self, shares: tuple[float, ...]) -> None:
+        """Take other classes. What waits in one that is gone waits in the last one."""
+        waiting = [
+            ticket
+            for rank, backlog in enumerate(self.backlogs)
+            for flow in backlog
+            for ticket in flow.queues[rank]
+        ]
+        for ticket in waiting:
+            self.remove(ticket)
+        self.shares = shares
+        self._owed = [0.0] * len(shares)
+        self.backlogs = [{} for _ in shares]
+        for flow in self._flows.values():
+            flow.queues = [OrderedDict() for _ in shares]
+            flow.queued_tokens = [0] * len(shares)
+        for ticket in waiting:
+            ticket.rank = min(ticket.rank, len(shares) - 1)
+            self.add(ticket)
 
     def add(self, ticket: Ticket, *, first: bool = False) -> None:
         """It waits. `first`: before the others of its flow and class."""
@@ -102,25 +128,27 @@ class Queue:
         flow = _least(list(self.backlogs[rank]), {})
         return next(iter(flow.queues[rank])) if flow is not None else None
 
-    def turns(self, rank: int, most: int) -> list[Ticket]:
-        """The next ones of a class, as if each of them took its turn and was sent.
+    def turns(self, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
+        """The next ones of a class that one of these backends may serve.
 
-        So one flow whose requests find no room does not stand in the way of the others.
+        As if each took its turn and was sent: so a flow whose requests find no room does not
+        stand in the way of others.
         """
         extra: dict[Flow, float] = {}
-        flows = list(self.backlogs[rank])
+        flows = nsmallest(most, self.backlogs[rank], key=_served)  # in any order: no more are seen
         heads: dict[Flow, list[Ticket]] = {}
         order: list[Ticket] = []
         while flows and len(order) < most:
             flow = _least(flows, extra)
             assert flow is not None
             if flow not in heads:
-                heads[flow] = list(islice(flow.queues[rank], most))[::-1]
+                heads[flow] = _servable(flow, rank, most, opened)[::-1]
+            if not heads[flow]:
+                flows.remove(flow)
+                continue
             ticket = heads[flow].pop()
             order.append(ticket)
             extra[flow] = extra.get(flow, 0.0) + ticket.tokens / flow.weight
-            if not heads[flow]:
-                flows.remove(flow)
         return order
 
     def ahead_tokens(self, flow: Flow, rank: int, tokens: int) -> float:
@@ -149,6 +177,24 @@ class Queue:
             return flow.served
         others = [each.served for backlog in self.backlogs for each in backlog]
         return max(flow.served, min(others, default=self._last_served))
+
+
+def _served(flow: Flow) -> float:
+    return flow.served
+
+
+def _servable(flow: Flow, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
+    """Its oldest ones that one of these backends may serve. Looks at SEEN_MAX of them."""
+    found: list[Ticket] = []
+    for ticket in islice(flow.queues[rank], SEEN_MAX):
+        only, model = ticket.only, ticket.ask.model
+        for backend in opened:
+            if only is backend if only is not None else backend.serves(model):
+                found.append(ticket)
+                break
+        if len(found) == most:
+            break
+    return found
 
 
 def _least(flows: list[Flow], extra: dict[Flow, float]) -> Flow | None:

@@ -17,7 +17,7 @@ from math import exp
 from typing import Final
 
 from penstock.balancing.admission.kv_peak import spare_tokens
-from penstock.balancing.admission.remainders import Remainders
+from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
@@ -34,25 +34,24 @@ class Room:
     """The requests at one backend, and what is left there."""
 
     __slots__ = (
+        "_all",
         "_at",
         "_events",
-        "_progress",
-        "_remainders",
         "_shared",
         "_shared_tokens",
         "_spare",
         "_stream_s",
         "backend",
-        "expected_tokens",
         "gap_s",
+        "most_tokens",
         "tickets",
     )
 
-    def __init__(self, backend: Backend, remainders: Remainders) -> None:
+    def __init__(self, backend: Backend, spread: Spread) -> None:
         self.backend = backend
-        self._remainders = remainders
+        self._all = spread  # of all answers of the pool
         self.tickets: dict[Lease, Ticket] = {}
-        self.expected_tokens = 0.0  # of all answers
+        self.most_tokens = 0.0  # the most that may be left of all answers
         # Prompts with a common beginning hold it once. By the last block of that beginning: how
         # many hold it. And the tokens that are counted more than once.
         self._shared: dict[int, int] = {}
@@ -60,15 +59,16 @@ class Room:
         self._at = (-1.0, -1)  # for which moment and load `_spare` was found
         self._spare = 0.0
         self.gap_s = 0.0  # between two tokens of a stream, while requests wait
-        self._progress = backend.progress
         self._stream_s = 0.0  # the time that streams were open, added up, and their tokens
         self._events = 0.0
 
     def add(self, lease: Lease, ticket: Ticket) -> None:
         """It is sent here."""
         self.tickets[lease] = ticket
-        ticket.answer_tokens = ticket.flow.expect(lease.ask)
-        self.expected_tokens += ticket.answer_tokens
+        flow = ticket.flow
+        ticket.answer_tokens = flow.expect(lease.ask)
+        ticket.most_tokens = self._most(flow, lease.ask)
+        self.most_tokens += ticket.most_tokens
 
     def takes(self, flow: Flow, ask: Ask, now_s: float) -> bool:
         """Whether there is room for this request now."""
@@ -88,22 +88,26 @@ class Room:
         if not capacity or not self.tickets:
             return True
         held = backend.active_decode_tokens + backend.queued_prefill_tokens - self._shared_tokens
-        answers = self.expected_tokens + flow.expect(ask)
-        if held + ask.prompt_tokens + answers * self._remainders.longest <= capacity:
+        answers = self.most_tokens + self._most(flow, ask)
+        if held + ask.prompt_tokens + answers <= capacity:
             return True
         return ask.prompt_tokens <= self._spare_tokens(flow, ask, capacity, now_s)
+
+    def _most(self, flow: Flow, ask: Ask) -> float:
+        """The most that may be left of an answer at any moment."""
+        spread = flow.spread if flow.spread.known else self._all
+        return flow.expect(ask) * spread.longest
 
     def _spare_tokens(self, flow: Flow, ask: Ask, capacity: int, now_s: float) -> float:
         """The longest prompt that fits. Kept for the moment: many may ask."""
         at = (now_s, self.backend.own.sequence)
         if self._at != at:
-            left = self._remainders.left_tokens
             streams = []
             for each, ticket in self.tickets.items():
                 tokens = each.generated_tokens
-                left_tokens = left(ticket.flow, each.ask, tokens)
+                left_tokens = ticket.flow.left_tokens(each.ask, tokens, self._all)
                 streams.append((left_tokens, float(each.ask.prompt_tokens + tokens)))
-            new_left = left(flow, ask, 0)
+            new_left = flow.left_tokens(ask, 0, self._all)
             capacity += self._shared_tokens
             remote = self.backend.remote
             capacity -= remote.active_decode_tokens + remote.queued_prefill_tokens
@@ -119,10 +123,10 @@ class Room:
         """It has ended. Returns its ticket, None if it was sent without one."""
         ticket = self.tickets.pop(lease, None)
         if ticket is not None:
-            self.expected_tokens -= ticket.answer_tokens
+            self.most_tokens -= ticket.most_tokens
             self._share(lease, -1)
         if not self.tickets:
-            self.expected_tokens = 0.0  # no rounding stays
+            self.most_tokens = 0.0  # no rounding stays
         return ticket
 
     def _share(self, lease: Lease, more: int) -> None:
@@ -149,12 +153,17 @@ class Room:
     def sample(self, passed_s: float) -> None:
         """Measure the time between tokens. Call it now and then, while requests wait.
 
-        Times and tokens are added up apart: a short look sees no step, or one too many.
+        Times and tokens are added up apart: a short look sees no step, or one too many. Streams
+        whose clients do not read, or did not, show nothing of the backend.
         """
-        backend = self.backend
-        events = max(0, backend.progress - self._progress)
-        self._progress = backend.progress
+        streams = tokens = 0
+        for lease, ticket in self.tickets.items():
+            if lease.first_token_s is not None and not lease.held_up and lease.ask.stream:
+                if ticket.sampled_tokens:
+                    streams += 1
+                    tokens += lease.generated_tokens - ticket.sampled_tokens
+                ticket.sampled_tokens = lease.generated_tokens
         fade = exp(-passed_s / GAP_TAU_S)
-        self._stream_s = self._stream_s * fade + passed_s * backend.own.streams
-        self._events = self._events * fade + events
+        self._stream_s = self._stream_s * fade + passed_s * streams
+        self._events = self._events * fade + tokens
         self.gap_s = self._stream_s / self._events if self._events else 0.0

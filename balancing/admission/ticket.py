@@ -5,9 +5,17 @@ from collections.abc import Callable, Collection
 from math import inf
 from typing import Final
 
+from penstock.balancing.admission.spread import TIMES_MAX, Spread
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
+
+# How many sizes of prompts are told apart in predictions.
+SIZES: Final = 5
+
+
+# How much an answer changes the mean of its flow.
+MEAN_SHARE: Final = 0.02
 
 
 class Refused(Exception):
@@ -26,19 +34,55 @@ class Flow:
     them (VTC, Sheng et al., OSDI 2024). `queues` and `queued_tokens` have an entry for each class.
     """
 
-    __slots__ = ("answer_tokens", "name", "queued_tokens", "queues", "served", "weight")
+    __slots__ = (
+        "answer_tokens",
+        "errors",
+        "name",
+        "queued_tokens",
+        "queues",
+        "served",
+        "spread",
+        "weight",
+    )
 
     def __init__(self, name: str, classes: int, weight: float = 1.0) -> None:
         self.name = name
         self.weight = weight
         self.served = 0.0
         self.answer_tokens = 0.0  # the mean of its answers. 0.0: unknown
+        self.spread = Spread()  # of its answers' lengths around the mean
+        self.errors = [0.0] * SIZES  # log of true over predicted waits, by size of the prompt
         self.queues: list[OrderedDict[Ticket, None]] = [OrderedDict() for _ in range(classes)]
         self.queued_tokens = [0] * classes
 
+    def answered(self, tokens: int) -> float:
+        """One of its answers is whole. Returns how many times the mean before it was."""
+        mean = self.answer_tokens or float(tokens)
+        times = tokens / mean
+        self.answer_tokens = mean * (1.0 + MEAN_SHARE * (min(TIMES_MAX, times) - 1.0))
+        self.spread.observe(times)
+        return times
+
     def expect(self, ask: Ask) -> float:
-        """How many tokens the answer to one of its requests will have, all choices together."""
+        """How many tokens the answer to one of its requests will have, all choices together.
+
+        The mean of its answers now, not what was expected when the request came. An answer takes
+        seconds, and while answers grow that expectation is long out of date at its end.
+        """
         return (self.answer_tokens or ask.output_tokens) * ask.prompts * ask.choices
+
+    def left_tokens(self, ask: Ask, generated_tokens: int, others: Spread) -> float:
+        """The mean of what is still to come of an answer, all its choices together.
+
+        `others`: the spread of all answers, for a flow with few.
+        """
+        expected = self.expect(ask)
+        spread = self.spread if self.spread.known else others
+        left = spread.left(generated_tokens / expected) * expected
+        if ask.max_tokens is None:
+            return left
+        most = ask.max_tokens * ask.prompts * ask.choices
+        return min(left, max(0.0, float(most - generated_tokens)))
 
     def charge(self, tokens: float) -> None:
         """Count tokens that it was given. Negative ones give back what was charged too much."""
@@ -61,13 +105,16 @@ class Ticket:
         "charged_tokens",
         "deadline_s",
         "flow",
+        "most_tokens",
         "name",
+        "only",
         "pool",
         "predicted_s",
         "rank",
         "raw_s",
         "ready",
         "retry",
+        "sampled_tokens",
         "since_s",
         "tokens",
         "tried",
@@ -99,5 +146,8 @@ class Ticket:
         self.waits = False
         self.charged_tokens = 0.0
         self.answer_tokens = 0.0  # of all its choices, as was expected when it was sent
+        self.most_tokens = 0.0  # the most that may be left of them at any moment, then
+        self.sampled_tokens = 0  # generated when its stream was looked at last
+        self.only: Backend | None = None  # the one that holds what is asked for
         self.predicted_s = 0.0  # until its first token, when it began to wait. 0.0: it did not
         self.raw_s = 0.0  # the same before it was corrected by what is learnt

@@ -26,6 +26,7 @@ from penstock.proxy.admin.explanation import Explanation
 from penstock.proxy.admin.index import INDEX
 from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer
 from penstock.proxy.admin.listing import describe
+from penstock.proxy.admin.queue_listing import queue_listing
 from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.own import Draining
@@ -73,6 +74,7 @@ class Admin:
                 web.get("/metrics", self._metrics),
                 web.get("/api/v1/backends", self._backends),
                 web.get("/api/v1/proxy", self._proxy),
+                web.get("/api/v1/queue", self._queue),
                 web.get("/api/v1/config", self._config),
                 web.post("/api/v1/reload", self._reload_now),
                 web.post("/api/v1/explain", self._explanation.answer),
@@ -166,6 +168,9 @@ class Admin:
     def _described(self, backend: Backend, now_s: float) -> dict[str, object]:
         probes, to_return = self._monitor.last_probes(backend), self._monitor.to_return(backend)
         return describe(backend, probes, now_s, to_return=to_return)
+
+    async def _queue(self, request: web.Request) -> web.Response:
+        return json_answer(queue_listing(self._plane, self._plane.now()))
 
     async def _config(self, request: web.Request) -> web.Response:
         running = self._plane.configuration

@@ -22,9 +22,18 @@ def _nothing(outcome: Lease | PenstockError) -> None:
 
 
 class Entry:
-    """One request before admission. `rank`: its class."""
+    """One request before admission."""
 
-    __slots__ = ("_admitted", "_failover", "_plane", "_request", "_since_s", "_ticket", "rank")
+    __slots__ = (
+        "_admitted",
+        "_class",
+        "_failover",
+        "_impatient",
+        "_plane",
+        "_request",
+        "_since_s",
+        "_ticket",
+    )
 
     def __init__(
         self,
@@ -40,7 +49,9 @@ class Entry:
         self._admitted = admitted
         self._ticket: Ticket | None = None
         self._since_s = 0.0  # when the present wait began
-        self.rank = 0
+        # A reload may change the classes while it waits: it keeps the name of its own.
+        self._class = ""
+        self._impatient = False  # its client waits for less than its class
 
     @property
     def waits(self) -> bool:
@@ -83,10 +94,13 @@ class Entry:
 
     def _new_ticket(self, party: str) -> Ticket:
         plane, request = self._plane, self._request
-        rank = self.rank = plane.classes.rank_of(request.head)
-        request.rank = None if plane.classes.is_usual(rank) else rank
-        deadline_s = plane.classes.max_wait_s[rank]
+        classes = plane.classes
+        rank = classes.rank_of(request.head)
+        request.service_class = classes.told(rank)
+        self._class = classes.names[rank]
+        deadline_s = classes.max_wait_s[rank]
         patience_s = request.patience.begins_within_s
+        self._impatient = patience_s < deadline_s
         ticket = Ticket(
             request.ask,
             request.record.received_s,
@@ -100,23 +114,24 @@ class Entry:
 
     def _ready(self, outcome: Lease | Exception) -> None:
         now_s = self._plane.now()
+        if self._ticket is None:  # the request has ended before it was told
+            if isinstance(outcome, Lease):
+                outcome.end(now_s)
+            return
         self._waited(now_s)
         self._admitted(outcome if isinstance(outcome, Lease) else self._told(outcome, now_s))
 
     def _waited(self, now_s: float) -> None:
         waited_s = now_s - self._since_s
         self._request.record.waited_s += waited_s
-        self._plane.metrics.waited(self._plane.classes.names[self.rank], waited_s)
+        self._plane.metrics.waited(self._class, waited_s)
 
     def _told(self, error: Exception, now_s: float) -> PenstockError:
         """What its client is told when it gets no backend."""
         plane, ask = self._plane, self._request.ask
         if isinstance(error, Refused):
-            ticket = self._ticket
-            assert ticket is not None
-            name = plane.classes.names[self.rank]
-            own = ticket.deadline_s < plane.classes.max_wait_s[self.rank]
-            return plane.refusals.too_late(error.retry_after_s, error.predicted_s, name, own=own)
+            hint_s, wait_s = error.retry_after_s, error.predicted_s
+            return plane.refusals.too_late(hint_s, wait_s, self._class, own=self._impatient)
         if isinstance(error, UnknownModel):
             return ModelNotFound(ask.model)
         if isinstance(error, OwnerAway):

@@ -32,18 +32,15 @@ def answer_to(plane: DataPlane, transport: asyncio.Transport, head: RequestHead 
 def headers_upstream(plane: DataPlane, request: Request) -> Headers:
     """What penstock adds to the head for a backend: the request id, and an unusual class.
 
-    vLLM serves lower priorities first if it is started so, and ignores them otherwise.
-
     vLLM derives the id of a stored response from it. With tenants, nobody may guess or choose an
     id of another tenant. So it differs each time it is sent.
     """
-    request_id, rank = request.answer.request_id, request.rank
+    request_id, told = request.answer.request_id, request.service_class
     if plane.tenants:
         request_id = request_id[:UPSTREAM_ID_BYTES_MAX] + b"-" + token_hex(8).encode()
-    if rank is None:
+    if told is None:
         return [(b"x-request-id", request_id)]
-    priority = b"%d" % plane.classes.below_default(rank)
-    return [(b"x-request-id", request_id), (b"x-vllm-priority", priority)]
+    return [(b"x-request-id", request_id), (b"x-vllm-priority", told[1])]
 
 
 def origin(plane: DataPlane, lease: Lease, request: Request) -> Headers:
@@ -55,8 +52,8 @@ def origin(plane: DataPlane, lease: Lease, request: Request) -> Headers:
     ]
     if plane.listen.backend_header:
         told.insert(0, (b"x-penstock-backend", lease.backend.name.encode()))
-    if request.rank is not None:
-        told.append((b"x-penstock-priority", plane.classes.names[request.rank].encode()))
+    if request.service_class is not None:
+        told.append((b"x-penstock-priority", request.service_class[0]))
     return told
 
 

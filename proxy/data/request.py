@@ -37,8 +37,8 @@ class Request:
         "patience",
         "paused",
         "peer",
-        "rank",
         "record",
+        "service_class",
         "timeouts",
     )
 
@@ -68,7 +68,8 @@ class Request:
         self.hides_usage = False  # the backend is asked for usage that the client did not ask for
         self.bare: Relay | None = None  # a beam search's first answer, which had no token
         self.ask = Ask(head.path.decode("ascii"))  # replaced when the body is read
-        self.rank: int | None = None  # its class, where it is another than the default one
+        # The name and vLLM's priority of its class, where that is not the default one.
+        self.service_class: tuple[bytes, bytes] | None = None
         self.timeouts = timeouts
         self.hold_s = record.received_s + timeouts.hold_s
         self.patience = Patience(head.headers, record.began_s, timeouts.total_s)

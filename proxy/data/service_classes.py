@@ -50,13 +50,13 @@ class ServiceClasses:
             return rank
         return own
 
-    def is_usual(self, rank: int) -> bool:
-        """Whether it is the class of most: nothing needs to be told of it."""
-        return rank == self._default
+    def told(self, rank: int) -> tuple[bytes, bytes] | None:
+        """What clients and backends are told of a class: its name, and its priority for vLLM.
 
-    def below_default(self, rank: int) -> int:
-        """How far below the default class it is. Negative: above it."""
-        return rank - self._default
+        vLLM serves lower priorities first if it is started so. None for the default class.
+        """
+        below = rank - self._default
+        return (self.names[rank].encode(), b"%d" % below) if below else None
 
 
 def queue_of(tenant: str, party: str, salt: int) -> str:

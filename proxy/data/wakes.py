@@ -4,15 +4,16 @@ Many leases end in one turn of the loop. So a wake comes once, at the end of tha
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
-from penstock.balancing.admission.admission import TICK_S, Admission
+from penstock.balancing.admission.admission import TICK_S, Admission, Outcome
 
 
 class Wakes:
     """Wakes one `Admission`."""
 
-    __slots__ = ("_admission", "_loop", "_now", "_soon", "_timer")
+    __slots__ = ("_admission", "_loop", "_now", "_soon", "_timer", "_untold")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], admission: Admission
@@ -21,6 +22,7 @@ class Wakes:
         self._now = now
         self._admission = admission
         self._soon = False
+        self._untold: deque[Outcome] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def soon(self) -> None:
@@ -31,10 +33,16 @@ class Wakes:
 
     def _wake(self) -> None:
         self._soon = False
-        for ticket, outcome in self._admission.wake(self._now()):
-            ticket.ready(outcome)
+        self._untold.extend(self._admission.wake(self._now()))
         if self._timer is None and self._admission.waiting:
             self._timer = self._loop.call_later(TICK_S, self._tick)
+        try:
+            while self._untold:
+                ticket, outcome = self._untold.popleft()
+                ticket.ready(outcome)
+        finally:
+            if self._untold:  # a fault at one request is not the end of others
+                self.soon()
 
     def _tick(self) -> None:
         self._timer = None

@@ -1,0 +1,164 @@
+"""Requests that wait in a real process, before simulated engines that are busy."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import anthropic
+import openai
+import pytest
+
+from penstock.bench.sim.server import SimServer
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.request import CHAT, Got, ask
+
+HOLDS = {"enabled": True, "trust_clients": True}
+# Some 6,000 tokens: a tenth of a second of this engine's prefill is far less.
+LONG: list[dict[str, str]] = [{"role": "user", "content": "all work and no play " * 1_150}]
+PROFILE = "8b-1xa100"
+
+
+async def until_waiting(penstock: Penstock, count: int) -> None:
+    async with asyncio.timeout(10):
+        while await waiting(penstock) != count:
+            await asyncio.sleep(0.05)
+
+
+async def waiting(penstock: Penstock) -> int:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{penstock.admin_url}/api/v1/queue") as answer,
+    ):
+        return sum(each["requests"] for each in (await answer.json())["classes"])
+
+
+async def stream(penstock: Penstock, number: int, **headers: str) -> Got:
+    """A long prompt of its own: nothing of it is cached."""
+    content = f"{number} " + LONG[0]["content"]
+    body = CHAT | {"messages": [{"role": "user", "content": content}], "stream": True}
+    return await ask(penstock, "/v1/chat/completions", body, **headers)
+
+
+def engine_queue(server: SimServer) -> int:
+    return server.engine.waiting
+
+
+async def test_what_is_too_much_waits_in_the_proxy_and_all_of_it_is_answered(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(2, profile=PROFILE)
+    penstock = await serve(servers, admission=HOLDS)
+    answers = [asyncio.create_task(stream(penstock, number)) for number in range(24)]
+    longest = 0
+    while not all(answer.done() for answer in answers):
+        longest = max(longest, *map(engine_queue, servers))
+        await asyncio.sleep(0.01)
+    assert {(await answer).status for answer in answers} == {200}
+    assert longest <= 2  # one that is computed, and one beforehand
+    assert await waiting(penstock) == 0
+    metrics = await penstock.metrics()
+    assert 'penstock_queue_wait_seconds_count{priority="standard"}' in metrics
+    assert 'penstock_queued_requests{priority="standard"} 0.0' in metrics
+
+
+async def test_clients_that_leave_while_they_wait_cost_the_engine_nothing(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(1, profile=PROFILE)
+    penstock = await serve(servers, admission=HOLDS)
+    first = asyncio.create_task(stream(penstock, 0))
+    await asyncio.sleep(0.05)
+    others = [asyncio.create_task(stream(penstock, number)) for number in range(1, 31)]
+    await until_waiting(penstock, 30)
+    for other in others:
+        other.cancel()
+    await until_waiting(penstock, 0)
+    assert (await first).status == 200
+    await penstock.until_at_rest()
+    assert len([seen for seen in servers[0].seen if "chat" in str(seen)]) <= 3
+
+
+async def test_a_reload_that_ends_admission_sends_what_waits(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(1, profile=PROFILE)
+    penstock = await serve(servers, admission=HOLDS)
+    answers = [asyncio.create_task(stream(penstock, number)) for number in range(10)]
+    await until_waiting(penstock, 9)
+    assert (await penstock.reload(admission={"enabled": False}))[0] == 200
+    await until_waiting(penstock, 0)
+    assert {(await answer).status for answer in answers} == {200}
+
+
+async def test_a_reload_with_fewer_classes_loses_nothing_that_waits(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(1, profile=PROFILE)
+    penstock = await serve(servers, admission=HOLDS)
+    answers = [
+        asyncio.create_task(stream(penstock, number, x_penstock_priority=name))
+        for number, name in enumerate(["interactive", "standard", "batch"] * 3)
+    ]
+    await until_waiting(penstock, 8)
+    classes = [{"name": "only", "max_wait_s": 60}]
+    changed = {"admission": HOLDS | {"classes": classes, "default_class": "only"}}
+    assert (await penstock.reload(**changed))[0] == 200
+    assert {(await answer).status for answer in answers} == {200}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_refusal_says_when_to_come_back(
+    simulate: Simulate, serve: Serve, path: str
+) -> None:
+    servers = await simulate(1, profile=PROFILE)
+    classes = [{"name": "standard", "max_wait_s": 1.0}]
+    penstock = await serve(servers, admission={"enabled": True, "classes": classes})
+    answers = [asyncio.create_task(stream(penstock, number)) for number in range(12)]
+    await asyncio.sleep(0.3)
+    body: dict[str, Any] = CHAT | {"messages": LONG, "max_tokens": 5}
+    got = await ask(penstock, path, body)
+    assert got.status == 429
+    assert 1 <= int(got.headers["retry-after"]) <= 59
+    assert int(got.headers["retry-after-ms"]) > 0
+    assert "x-should-retry" not in got.headers
+    kinds = {(await answer).status for answer in answers}
+    assert kinds == {200, 429}
+    assert 'penstock_shed_total{priority="standard",reason="wait"}' in await penstock.metrics()
+
+
+async def test_sdks_come_back_when_they_are_told_to(simulate: Simulate, serve: Serve) -> None:
+    """They try again after Retry-After, and get their answers."""
+    servers = await simulate(1, profile=PROFILE)
+    classes = [{"name": "standard", "max_wait_s": 1.5}]
+    penstock = await serve(servers, admission={"enabled": True, "classes": classes})
+    options: Any = {"api_key": "k", "max_retries": 2, "timeout": 30}
+    async with (
+        openai.AsyncOpenAI(base_url=penstock.url + "/v1", **options) as gpt,
+        anthropic.AsyncAnthropic(base_url=penstock.url, **options) as claude,
+    ):
+        crowd = [asyncio.create_task(stream(penstock, number)) for number in range(12)]
+        await asyncio.sleep(0.2)
+        messages: Any = LONG
+        one = gpt.chat.completions.create(model="sim-model", messages=messages, max_tokens=3)
+        two = claude.messages.create(model="sim-model", messages=messages, max_tokens=3)
+        await asyncio.gather(one, two)
+        await asyncio.gather(*crowd)
+
+
+async def test_the_higher_class_overtakes(simulate: Simulate, serve: Serve) -> None:
+    servers = await simulate(1, profile=PROFILE)
+    penstock = await serve(servers, admission=HOLDS)
+    loop = asyncio.get_running_loop()
+
+    async def timed(number: int, name: str) -> tuple[float, str, Got]:
+        got = await stream(penstock, number, x_penstock_priority=name)
+        return loop.time(), name, got
+
+    batch = [asyncio.create_task(timed(number, "batch")) for number in range(8)]
+    await until_waiting(penstock, 7)
+    urgent = asyncio.create_task(timed(9, "interactive"))
+    ended = sorted(await asyncio.gather(*batch, urgent))
+    places = [name for _, name, _ in ended]
+    assert places.index("interactive") <= 2
+    classes = {name: got.headers["x-penstock-priority"] for _, name, got in ended}
+    assert classes == {"batch": "batch", "interactive": "interactive"}
