@@ -86,6 +86,7 @@ class Admission:
         line = self.lines.get(name)
         if line is None:
             line = self.lines[name] = Line(self.rules.shares, self._rng, self._on_change)
+            line.keep(look.pool.backends)
         ticket.pool = name
         ticket.flow = line.queue.flow(ticket.name, self.rules.weights.get(ticket.name, 1.0))
         if not (ask.engine and ask.generates):
@@ -135,7 +136,7 @@ class Admission:
             backend.advance(now_s)
         for ticket, refused in line.overdue(now_s):
             outcomes.append((ticket, refused))
-        if not self.rules.holds:
+        if not self.rules.holds or line.deserted:
             self._send_all(line, now_s, outcomes)
         opened = line.open_backends(now_s, SCAN)
         if not line.queue.waiting or line.is_futile(opened, now_s):
@@ -158,20 +159,22 @@ class Admission:
                 outcome = self._try(line, ticket, now_s)
                 if outcome is not None:
                     outcomes.append((ticket, outcome))
+        if not left and len(outcomes) > before:
+            self._on_change()  # there may be room for more
         return len(outcomes) > before
 
     def _send_all(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
-        """Requests wait no more: a reload said so. Many are sent over several wakes."""
+        """Nobody need wait: a reload said so, or no backend is there. Takes several wakes."""
         for rank in range(len(self.rules.shares)):
             backends = list(line.rooms)
             for ticket in line.queue.turns(rank, SEND_ALL_MAX, backends):
                 line.leave(ticket, now_s)
                 try:
                     outcome: Lease | Exception | None = self.enter(ticket, now_s)
-                except (NoBackend, UnknownModel, UnknownResponse) as error:
+                except (Refused, NoBackend, UnknownModel, UnknownResponse) as error:
                     outcome = error
-                assert outcome is not None
-                outcomes.append((ticket, outcome))
+                if outcome is not None:
+                    outcomes.append((ticket, outcome))
 
     def _try(self, line: Line, ticket: Ticket, now_s: float) -> Lease | Exception | None:
         """Look again where it may go. None: it waits on."""

@@ -94,7 +94,9 @@ class Line(Occupancy):
         return room
 
     def keep(self, backends: tuple[Backend, ...]) -> None:
-        """Forget backends that are no longer in the pool and have no requests."""
+        """These are in the pool now. Others are forgotten when they have no requests."""
+        for backend in backends:
+            self.room_of(backend)
         for backend, room in list(self.rooms.items()):
             if backend not in backends and not room.tickets:
                 del self.rooms[backend]
@@ -107,9 +109,15 @@ class Line(Occupancy):
         for higher in range(ticket.rank):
             if self.queue.backlogs[higher]:
                 return False
+        for lower in range(ticket.rank + 1, len(self.queue.backlogs)):
+            if self.queue.is_due(lower):
+                return False
         flow = ticket.flow
+        if flow.queues[ticket.rank]:
+            return False
+        served = self.queue.served_if_it_waits(flow)
         for other in self.queue.backlogs[ticket.rank]:  # noqa: SIM110 - compiled: no generator
-            if other.served < flow.served:
+            if other.served < served:
                 return False
         return True
 
@@ -118,6 +126,8 @@ class Line(Occupancy):
         first = ticket.retry  # its client has waited already
         if not self.queue.waiting:
             self._empty_s = self._sampled_s = now_s
+            for room in self.rooms.values():
+                room.begin_samples()
         self._pace.look(now_s)
         uncached = look.ask.prompt_tokens - look.chosen.cache.cached_tokens(look.ask)
         ticket.tokens = max(1, int(uncached * look.ask.likely))
@@ -134,6 +144,7 @@ class Line(Occupancy):
         if others_s > allowed_s or seconds > SURELY_LATE * ticket.deadline_s:
             raise self._refused(seconds, SHARE * ticket.deadline_s)
         self.queue.add(ticket, first=first)
+        self._futile_s = 0.0  # there may be room for this one
         self._pace.busy = True
 
     def reshape(self, shares: tuple[float, ...]) -> None:
@@ -153,6 +164,7 @@ class Line(Occupancy):
     def sent(self, ticket: Ticket, lease: Lease) -> None:
         """It is sent. Its flow is charged what it should take; `ended` corrects that."""
         self.room_of(lease.backend).add(lease, ticket)
+        ticket.tokens = ticket.tokens or lease.queued_tokens
         self.queue.sent(ticket)
         ticket.charged_tokens = lease.queued_tokens + ANSWER_WEIGHT * ticket.answer_tokens
         ticket.flow.charge(ticket.charged_tokens)
@@ -230,7 +242,11 @@ class Line(Occupancy):
     def open_backends(self, now_s: float, most: int) -> frozenset[Backend]:
         """Those with room for the smallest prompt of those that would be looked at."""
         least: Ticket | None = None
-        opened = [each for each, room in self.rooms.items() if room.takes_prompts()]
+        opened = [
+            backend
+            for backend, room in self.rooms.items()
+            if backend.can_serve and room.takes_prompts()
+        ]
         for rank, backlog in enumerate(self.queue.backlogs):
             if backlog and opened:
                 for ticket in self.queue.turns(rank, most, opened):
@@ -249,9 +265,17 @@ class Line(Occupancy):
     def takes_prompts(self) -> bool:
         """Whether any backend does."""
         for room in self.rooms.values():  # noqa: SIM110 - compiled: no generator
-            if room.takes_prompts():
+            if room.takes_prompts() and room.backend.can_serve:
                 return True
         return False
+
+    @property
+    def deserted(self) -> bool:
+        """Whether no backend can serve: nobody need wait for that."""
+        for backend in self.rooms:  # noqa: SIM110 - compiled: no generator
+            if backend.can_serve:
+                return False
+        return True
 
     def is_futile(self, opened: frozenset[Backend], now_s: float) -> bool:
         """Whether another look at what waits finds nothing. `opened`: `open_backends` now."""

@@ -9,7 +9,7 @@ for the requests under way (the tests state the bound).
 
 from collections import OrderedDict
 from collections.abc import Collection
-from heapq import nsmallest
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
 
@@ -17,7 +17,7 @@ from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
 
 # How many of a flow are seen, to find those that an open backend may serve.
-SEEN_MAX: Final = 64
+SEEN_MAX: Final = 16
 # Tokens that a class can be owed by those above it: about the longest prompt.
 OWED_MAX: Final = 131_072.0
 
@@ -92,13 +92,18 @@ class Queue:
 
     def sent(self, ticket: Ticket) -> None:
         """It is sent: lower classes that wait are owed their shares of its tokens."""
-        if not self.waiting:
+        if self.waiting:
+            self._lift(ticket.flow)  # it saves nothing up by never having to wait
+        else:
             self._pass(ticket)
         rank = ticket.rank
         self._owed[rank] = max(0.0, self._owed[rank] - ticket.tokens)
         for lower in range(rank + 1, len(self.shares)):
             if self.backlogs[lower]:
-                owed = self._owed[lower] + self.shares[lower] * ticket.tokens
+                share = self.shares[lower] / (
+                    1.0 - self.shares[lower]
+                )  # of all, not of those above
+                owed = self._owed[lower] + share * ticket.tokens
                 self._owed[lower] = min(OWED_MAX, owed)
 
     def _pass(self, ticket: Ticket) -> None:
@@ -113,10 +118,10 @@ class Queue:
         with one request; all come by rank, with up to `most`.
         """
         waiting = [rank for rank, backlog in enumerate(self.backlogs) if backlog]
-        due = [(rank, 1) for rank in waiting[1:] if self._is_due(rank)]
+        due = [(rank, 1) for rank in waiting[1:] if self.is_due(rank)]
         return due + [(rank, most) for rank in waiting]
 
-    def _is_due(self, rank: int) -> bool:
+    def is_due(self, rank: int) -> bool:
         """Whether a class is owed enough for its next request."""
         if not self._owed[rank]:
             return False
@@ -125,8 +130,11 @@ class Queue:
 
     def head(self, rank: int) -> Ticket | None:
         """The next of a class: the oldest of the flow that was given least."""
-        flow = _least(list(self.backlogs[rank]), {})
-        return next(iter(flow.queues[rank])) if flow is not None else None
+        least: Flow | None = None
+        for flow in self.backlogs[rank]:
+            if least is None or flow.served < least.served:
+                least = flow
+        return next(iter(least.queues[rank])) if least is not None else None
 
     def turns(self, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
         """The next ones of a class that one of these backends may serve.
@@ -134,21 +142,20 @@ class Queue:
         As if each took its turn and was sent: so a flow whose requests find no room does not
         stand in the way of others.
         """
-        extra: dict[Flow, float] = {}
-        flows = nsmallest(most, self.backlogs[rank], key=_served)  # in any order: no more are seen
         heads: dict[Flow, list[Ticket]] = {}
         order: list[Ticket] = []
-        while flows and len(order) < most:
-            flow = _least(flows, extra)
-            assert flow is not None
+        heap = [(flow.served, number) for number, flow in enumerate(self.backlogs[rank])]
+        flows = list(self.backlogs[rank])
+        heapify(heap)
+        while heap and len(order) < most:
+            served, number = heappop(heap)
+            flow = flows[number]
             if flow not in heads:
                 heads[flow] = _servable(flow, rank, most, opened)[::-1]
-            if not heads[flow]:
-                flows.remove(flow)
-                continue
-            ticket = heads[flow].pop()
-            order.append(ticket)
-            extra[flow] = extra.get(flow, 0.0) + ticket.tokens / flow.weight
+            if heads[flow]:
+                ticket = heads[flow].pop()
+                order.append(ticket)
+                heappush(heap, (served + ticket.tokens / flow.weight, number))
         return order
 
     def ahead_tokens(self, flow: Flow, rank: int, tokens: int) -> float:
@@ -161,7 +168,7 @@ class Queue:
         for higher in range(rank):
             ahead += sum([each.queued_tokens[higher] for each in self.backlogs[higher]])
         mine = float(flow.queued_tokens[rank])
-        until = self._served_if_it_waits(flow) + (mine + tokens) / flow.weight
+        until = self.served_if_it_waits(flow) + (mine + tokens) / flow.weight
         for other in self.backlogs[rank]:
             if other is not flow:
                 passes = max(0.0, until - other.served) * other.weight
@@ -169,18 +176,14 @@ class Queue:
         return ahead + mine
 
     def _lift(self, flow: Flow) -> None:
-        flow.served = self._served_if_it_waits(flow)
+        flow.served = self.served_if_it_waits(flow)
 
-    def _served_if_it_waits(self, flow: Flow) -> float:
+    def served_if_it_waits(self, flow: Flow) -> float:
         """Its counter once it waits: not below the least of those that wait."""
         if any(flow.queues):
             return flow.served
         others = [each.served for backlog in self.backlogs for each in backlog]
         return max(flow.served, min(others, default=self._last_served))
-
-
-def _served(flow: Flow) -> float:
-    return flow.served
 
 
 def _servable(flow: Flow, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
@@ -195,14 +198,3 @@ def _servable(flow: Flow, rank: int, most: int, opened: Collection[Backend]) -> 
         if len(found) == most:
             break
     return found
-
-
-def _least(flows: list[Flow], extra: dict[Flow, float]) -> Flow | None:
-    """The flow that was given least, with what is added here. The first of equals."""
-    least: Flow | None = None
-    served = 0.0
-    for flow in flows:
-        given = flow.served + extra.get(flow, 0.0)
-        if least is None or given < served:
-            least, served = flow, given
-    return least

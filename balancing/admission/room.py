@@ -53,10 +53,10 @@ class Room:
         self.tickets: dict[Lease, Ticket] = {}
         self.most_tokens = 0.0  # the most that may be left of all answers
         # Prompts with a common beginning hold it once. By the last block of that beginning: how
-        # many hold it. And the tokens that are counted more than once.
-        self._shared: dict[int, int] = {}
+        # many hold it, and its tokens. And the tokens that are counted more than once.
+        self._shared: dict[int, tuple[int, int]] = {}
         self._shared_tokens = 0
-        self._at = (-1.0, -1)  # for which moment and load `_spare` was found
+        self._at = (-1.0, -1, 0.0)  # the moment, load and answer for which `_spare` was found
         self._spare = 0.0
         self.gap_s = 0.0  # between two tokens of a stream, while requests wait
         self._stream_s = 0.0  # the time that streams were open, added up, and their tokens
@@ -100,14 +100,14 @@ class Room:
 
     def _spare_tokens(self, flow: Flow, ask: Ask, capacity: int, now_s: float) -> float:
         """The longest prompt that fits. Kept for the moment: many may ask."""
-        at = (now_s, self.backend.own.sequence)
+        new_left = flow.left_tokens(ask, 0, self._all)
+        at = (now_s, self.backend.own.sequence, new_left)
         if self._at != at:
             streams = []
             for each, ticket in self.tickets.items():
                 tokens = each.generated_tokens
                 left_tokens = ticket.flow.left_tokens(each.ask, tokens, self._all)
                 streams.append((left_tokens, float(each.ask.prompt_tokens + tokens)))
-            new_left = flow.left_tokens(ask, 0, self._all)
             capacity += self._shared_tokens
             remote = self.backend.remote
             capacity -= remote.active_decode_tokens + remote.queued_prefill_tokens
@@ -117,38 +117,46 @@ class Room:
 
     def prefilled(self, lease: Lease) -> None:
         """Its prompt is held now, also by others that found the same beginning in the cache."""
-        self._share(lease, 1)
-
-    def remove(self, lease: Lease) -> Ticket | None:
-        """It has ended. Returns its ticket, None if it was sent without one."""
-        ticket = self.tickets.pop(lease, None)
-        if ticket is not None:
-            self.most_tokens -= ticket.most_tokens
-            self._share(lease, -1)
-        if not self.tickets:
-            self.most_tokens = 0.0  # no rounding stays
-        return ticket
-
-    def _share(self, lease: Lease, more: int) -> None:
-        """Count who holds the beginning that it found in the cache."""
-        if not lease.cached_tokens:
+        ticket = self.tickets.get(lease)
+        if ticket is None or ticket.shared_tokens or not lease.cached_tokens:
             return
         ask = lease.ask
         blocks = min(len(ask.blocks), round(lease.cached_tokens / ask.block_tokens))
         if not blocks:
             return
-        block = ask.blocks[blocks - 1]
-        count = self._shared.get(block, 0)
-        if more > 0:
-            self._shared[block] = count + 1
-            if count:
-                self._shared_tokens += lease.cached_tokens
-        elif count:
-            if count > 1:
-                self._shared[block] = count - 1
-                self._shared_tokens -= lease.cached_tokens
-            else:
-                del self._shared[block]
+        ticket.shared_block, ticket.shared_tokens = ask.blocks[blocks - 1], lease.cached_tokens
+        count, tokens = self._shared.get(ticket.shared_block, (0, ticket.shared_tokens))
+        self._shared[ticket.shared_block] = count + 1, tokens
+        if count:
+            self._shared_tokens += tokens
+
+    def remove(self, lease: Lease) -> Ticket | None:
+        """It has ended. Returns its ticket, None if it was sent without one."""
+        ticket = self.tickets.pop(lease, None)
+        if ticket is None:
+            return None
+        self.most_tokens -= ticket.most_tokens
+        if ticket.shared_tokens:
+            self._unshare(ticket)
+        if not self.tickets:
+            self.most_tokens = 0.0  # no rounding stays
+            self._shared_tokens = 0
+        return ticket
+
+    def _unshare(self, ticket: Ticket) -> None:
+        count, tokens = self._shared[ticket.shared_block]
+        if count > 1:
+            self._shared[ticket.shared_block] = count - 1, tokens
+            self._shared_tokens -= tokens
+        else:
+            del self._shared[ticket.shared_block]
+        ticket.shared_tokens = 0
+
+    def begin_samples(self) -> None:
+        """Requests begin to wait: only what comes from now on tells the time between tokens."""
+        self._stream_s = self._events = self.gap_s = 0.0
+        for lease, ticket in self.tickets.items():
+            ticket.sampled_tokens = lease.generated_tokens
 
     def sample(self, passed_s: float) -> None:
         """Measure the time between tokens. Call it now and then, while requests wait.

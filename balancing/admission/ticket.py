@@ -36,6 +36,7 @@ class Flow:
 
     __slots__ = (
         "answer_tokens",
+        "answers",
         "errors",
         "name",
         "queued_tokens",
@@ -50,6 +51,7 @@ class Flow:
         self.weight = weight
         self.served = 0.0
         self.answer_tokens = 0.0  # the mean of its answers. 0.0: unknown
+        self.answers = 0  # how many were whole
         self.spread = Spread()  # of its answers' lengths around the mean
         self.errors = [0.0] * SIZES  # log of true over predicted waits, by size of the prompt
         self.queues: list[OrderedDict[Ticket, None]] = [OrderedDict() for _ in range(classes)]
@@ -59,7 +61,9 @@ class Flow:
         """One of its answers is whole. Returns how many times the mean before it was."""
         mean = self.answer_tokens or float(tokens)
         times = tokens / mean
-        self.answer_tokens = mean * (1.0 + MEAN_SHARE * (min(TIMES_MAX, times) - 1.0))
+        self.answers += 1
+        share = max(MEAN_SHARE, 1.0 / self.answers)  # the first ones count more
+        self.answer_tokens = mean * (1.0 + share * (min(TIMES_MAX, times) - 1.0))
         self.spread.observe(times)
         return times
 
@@ -69,6 +73,8 @@ class Flow:
         The mean of its answers now, not what was expected when the request came. An answer takes
         seconds, and while answers grow that expectation is long out of date at its end.
         """
+        if not ask.generates:
+            return 0.0
         return (self.answer_tokens or ask.output_tokens) * ask.prompts * ask.choices
 
     def left_tokens(self, ask: Ask, generated_tokens: int, others: Spread) -> float:
@@ -77,6 +83,8 @@ class Flow:
         `others`: the spread of all answers, for a flow with few.
         """
         expected = self.expect(ask)
+        if not expected:
+            return 0.0
         spread = self.spread if self.spread.known else others
         left = spread.left(generated_tokens / expected) * expected
         if ask.max_tokens is None:
@@ -115,6 +123,8 @@ class Ticket:
         "ready",
         "retry",
         "sampled_tokens",
+        "shared_block",
+        "shared_tokens",
         "since_s",
         "tokens",
         "tried",
@@ -148,6 +158,9 @@ class Ticket:
         self.answer_tokens = 0.0  # of all its choices, as was expected when it was sent
         self.most_tokens = 0.0  # the most that may be left of them at any moment, then
         self.sampled_tokens = 0  # generated when its stream was looked at last
+        # The beginning of its prompt that others may hold too, by its last block, and its tokens.
+        self.shared_block = 0
+        self.shared_tokens = 0
         self.only: Backend | None = None  # the one that holds what is asked for
         self.predicted_s = 0.0  # until its first token, when it began to wait. 0.0: it did not
         self.raw_s = 0.0  # the same before it was corrected by what is learnt

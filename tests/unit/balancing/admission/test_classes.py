@@ -1,0 +1,60 @@
+"""What a class may do to a lower one, and what that is granted."""
+
+from penstock.balancing.admission.line import YIELD_S
+from tests.unit.balancing.admission.lines import FILLS, Door, full
+
+
+def test_a_higher_class_passes_what_waits() -> None:
+    door = full("a", shares=(0.0, 0.0))
+    low = door.enter(100, 0.01, rank=1, name="low")
+    high = door.enter(FILLS, 0.02, rank=0, name="high")
+    door.open_up(0.1)
+    assert door.wake(0.1) == [high]
+    assert low.waits
+    door.open_up(0.2)
+    assert door.enter(FILLS, 0.2, rank=0, name="high") in door.leases
+
+
+def yielding(waited_s: float) -> bool:
+    """Whether one of a lower class fits beside a stream and passes one that does not."""
+    door = Door("a", kv_tokens=10_000, shares=(0.0, 0.0))
+    door.first(door.enter(4_000, name="before"), 0.0)
+    high = door.enter(8_000, 1.0, rank=0)
+    low = door.enter(100, 1.0 + waited_s, rank=1)
+    assert high.waits
+    assert low.waits
+    sent = door.wake(1.0 + waited_s)
+    assert sent in ([], [low])
+    return not sent
+
+
+def test_a_lower_class_passes_no_more_when_a_higher_one_has_waited_for_a_while() -> None:
+    assert not yielding(YIELD_S - 0.01)
+    assert yielding(YIELD_S + 0.01)
+
+
+def served_low(*, upper_waits: bool) -> float:
+    """The lower class's share of the tokens, with a tenth granted, while the upper never ends."""
+    door = full("a", shares=(0.0, 0.1))
+    for _ in range(30):
+        door.enter(FILLS, 0.0, rank=1, name="low")
+    if upper_waits:
+        for _ in range(200):
+            door.enter(FILLS, 0.0, name="high")
+    counts, now_s = [0, 0], 0.0
+    for _ in range(150):
+        now_s += 0.2
+        door.open_up(now_s)
+        if not upper_waits:
+            counts[0] += door.enter(FILLS, now_s, name="high") in door.leases
+        for ticket in door.wake(now_s):
+            counts[ticket.rank] += 1
+    return counts[1] / sum(counts)
+
+
+def test_a_lower_class_has_its_share_while_a_higher_one_waits() -> None:
+    assert 0.08 <= served_low(upper_waits=True) <= 0.11
+
+
+def test_a_lower_class_has_its_share_while_a_higher_one_passes_at_once() -> None:
+    assert 0.08 <= served_low(upper_waits=False) <= 0.11

@@ -1,0 +1,93 @@
+"""A request goes to another place than the best one if that costs little more than to wait."""
+
+import pytest
+
+from penstock.balancing.admission.line import DETOUR, DETOUR_PER_S, GAP_MAX_S
+from penstock.balancing.backend import Backend
+from tests.unit.balancing.admission.lines import FILLS, Door
+
+
+def priced(*prices: float, kv_tokens: int | None = None) -> Door:
+    """The first backend is the cheapest, and full. The others are idle and have served before."""
+    names = [f"b{number}" for number in range(len(prices))]
+    found = dict(zip(names, prices, strict=True))
+    door = Door(*names, prices=found, kv_tokens=kv_tokens)
+    for name in names[1:] + names[:1]:
+        door.policy.prices = {other: float(other != name) for other in names}
+        ticket = door.enter(FILLS, name="before")
+        assert door.leases[ticket].backend.name == name
+        if name != names[0]:
+            door.leases[ticket].end(0.0)
+    door.policy.prices = found
+    return door
+
+
+def detour(door: Door, waited_s: float) -> Backend | None:
+    """Where one is sent that has waited for so long, if it is sent."""
+    ticket = door.enter(100, 1.0)
+    assert ticket.waits
+    door.wake(1.0 + waited_s)
+    lease = door.leases.get(ticket)
+    return lease.backend if lease is not None else None
+
+
+def test_a_place_that_costs_little_more_is_taken_at_once() -> None:
+    door = priced(1.0, 1.0 + DETOUR - 0.01)
+    assert detour(door, 0.0) is door.backends[1]
+
+
+def test_a_place_that_costs_more_is_taken_after_waiting() -> None:
+    after_s = (1.0 - DETOUR) / DETOUR_PER_S
+    assert detour(priced(1.0, 2.0), after_s - 0.05) is None
+    door = priced(1.0, 2.0)
+    assert detour(door, after_s + 0.05) is door.backends[1]
+
+
+def test_of_several_places_the_cheapest_is_taken() -> None:
+    door = priced(1.0, 1.2, 1.1, 1.15)
+    assert detour(door, 0.0) is door.backends[2]
+
+
+def test_a_place_without_room_is_not_taken() -> None:
+    door = priced(1.0, 1.1, 1.2)
+    door.policy.prices = {"b0": 2.0, "b1": 1.0, "b2": 2.0}
+    door.enter(FILLS)
+    door.policy.prices = {"b0": 1.0, "b1": 1.1, "b2": 1.2}
+    assert detour(door, 0.0) is door.backends[2]
+
+
+def test_the_best_place_is_taken_if_it_has_room_again() -> None:
+    door = priced(1.0, 1.1)
+    ticket = door.enter(100, 1.0)
+    door.open_up(1.0)
+    assert door.wake(1.0) == [ticket]
+    assert door.leases[ticket].backend is door.backends[0]
+
+
+def sent_beside(gap_s: float) -> bool:
+    """Whether a detour leads to a backend with streams of such a time between tokens."""
+    door = priced(1.0, 3.0)
+    door.policy.prices = {"b0": 3.0, "b1": 1.0}
+    for _ in range(10):
+        door.first(door.enter(100, 0.5), 0.5)
+    door.policy.prices = {"b0": 1.0, "b1": 3.0}
+    ticket = door.enter(100, 1.0)
+    assert ticket.waits
+    door.stream(5.0, gap_s, 1.0)
+    return ticket in door.leases
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_a_place_with_quick_streams_is_taken(share: float) -> None:
+    assert sent_beside(share * GAP_MAX_S)
+
+
+@pytest.mark.parametrize("share", [1.3, 4.0])
+def test_a_place_with_slow_streams_is_not(share: float) -> None:
+    assert not sent_beside(share * GAP_MAX_S)
+
+
+def test_a_place_that_has_served_nothing_yet_is_taken_too() -> None:
+    door = Door("a", "b", prices={"a": 1.0, "b": 1.1})
+    door.enter(FILLS)
+    assert detour(door, 0.0) is door.backends[1]

@@ -1,0 +1,203 @@
+"""Whether a backend has room for one more: in its next step, and in its cache."""
+
+from collections.abc import Sequence
+from itertools import count
+from random import Random
+
+import pytest
+
+from penstock.balancing.admission.kv_peak import spare_tokens
+from penstock.balancing.admission.room import WINDOW_S, WINDOW_WORK_MIN, Room
+from penstock.balancing.admission.spread import Spread
+from penstock.balancing.admission.ticket import Flow, Ticket
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.lease import Lease
+from tests.unit.balancing.admission.lines import ready
+
+NUMBER = count()
+
+
+def ask_of(tokens: int, *, max_tokens: int | None = None, output_tokens: float = 100.0) -> Ask:
+    return Ask(
+        "/",
+        prompt_tokens=tokens,
+        stream=True,
+        max_tokens=max_tokens,
+        output_tokens=output_tokens,
+    )
+
+
+def room_of(kv_tokens: int | None = None) -> tuple[Room, Spread]:
+    spread = Spread()
+    return Room(ready("a", kv_tokens), spread), spread
+
+
+def put(room: Room, ask: Ask, flow: Flow | None = None, *, begun: bool = True) -> Lease:
+    """Send it there. `begun`: it has its first token."""
+    lease = Lease(room.backend, ask, 0.0)
+    ticket = Ticket(ask, 0.0, lambda _: None)
+    ticket.flow = flow or Flow(f"{next(NUMBER)}", 1)
+    room.add(lease, ticket)
+    if begun:
+        lease.first_token(0.0)
+        room.prefilled(lease)
+    return lease
+
+
+def fast(backend: Backend, work_per_s: float) -> None:
+    """It has been measured to be so fast."""
+    for tokens in (500.0, 2_000.0, 8_000.0) * 200:
+        backend.prefill_speed.observe(tokens, 0.02 + tokens / work_per_s)
+
+
+# The window --------------------------------------------------------------------------------
+
+
+def test_one_prompt_has_room_always_however_long_it_is() -> None:
+    room, _ = room_of()
+    assert room.takes_prompts()
+    put(room, ask_of(100_000), begun=False)
+    assert not room.takes_prompts()
+
+
+def test_a_step_has_room_for_some_work_whatever_the_speed_was_measured_to_be() -> None:
+    room, _ = room_of()
+    fast(room.backend, 1_000.0)
+    put(room, ask_of(1_900), begun=False)
+    assert room.backend.queued_work < WINDOW_WORK_MIN
+    assert room.takes_prompts()
+    put(room, ask_of(200), begun=False)
+    assert not room.takes_prompts()
+
+
+def test_a_fast_engine_gets_more_beforehand() -> None:
+    room, _ = room_of()
+    fast(room.backend, 100_000.0)
+    while room.takes_prompts():
+        put(room, ask_of(500), begun=False)
+    assert room.backend.queued_work == pytest.approx(WINDOW_S * 100_000, 0.1)
+
+
+def test_a_first_token_opens_the_window_again() -> None:
+    room, _ = room_of()
+    lease = put(room, ask_of(5_000), begun=False)
+    assert not room.takes_prompts()
+    lease.first_token(0.1)
+    assert room.takes_prompts()
+
+
+# The cache ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kv_tokens", [None, 0])
+def test_without_a_report_of_its_size_every_prompt_fits(kv_tokens: int | None) -> None:
+    room, _ = room_of()
+    room.backend.take(EngineReport(0.0, kv_tokens=kv_tokens))
+    for _ in range(10):
+        put(room, ask_of(100_000))
+    assert room.fits(Flow("f", 1), ask_of(100_000), 0.0)
+
+
+def test_one_at_an_empty_backend_always_fits() -> None:
+    room, _ = room_of(1_000)
+    assert room.fits(Flow("f", 1), ask_of(5_000), 0.0)
+    put(room, ask_of(100))
+    assert not room.fits(Flow("f", 1), ask_of(5_000), 0.0)
+
+
+def test_it_must_fit_until_it_ends_beside_all_that_grow() -> None:
+    """Two answers of 100 tokens to prompts of 300: beside them, 100 more each."""
+    room, _ = room_of(1_000)
+    put(room, ask_of(300))
+    put(room, ask_of(300))
+    flow = Flow("f", 1)
+    assert room.fits(flow, ask_of(100), 0.0)
+    assert not room.fits(flow, ask_of(101), 0.0)
+    short = ask_of(370, max_tokens=10)  # ends before the others are long
+    assert room.fits(flow, short, 1.0)
+    assert not room.fits(flow, ask_of(371, max_tokens=10), 2.0)
+
+
+def test_prompts_that_wait_there_are_held_too() -> None:
+    room, _ = room_of(1_000)
+    put(room, ask_of(600), begun=False)
+    assert not room.fits(Flow("f", 1), ask_of(300), 0.0)
+
+
+def test_what_other_replicas_hold_there_is_not_spare() -> None:
+    room, _ = room_of(1_000)
+    put(room, ask_of(100))
+    assert room.fits(Flow("f", 1), ask_of(500), 0.0)
+    room.backend.remote.active_decode_tokens = 400
+    assert not room.fits(Flow("f", 1), ask_of(500), 1.0)
+
+
+def test_at_one_moment_each_flow_is_asked_for_by_its_own_answers() -> None:
+    room, _ = room_of(2_000)
+    put(room, ask_of(300))
+    brief, lengthy = Flow("brief", 1), Flow("lengthy", 1)
+    brief.answer_tokens, lengthy.answer_tokens = 10.0, 1_500.0
+    assert room.fits(brief, ask_of(1_680), 0.0)  # 310 are beside it at its end
+    assert not room.fits(lengthy, ask_of(1_000), 0.0)
+    assert not room.fits(lengthy, ask_of(1_000), 1.0)
+    assert room.fits(brief, ask_of(1_680), 1.0)
+
+
+@pytest.mark.parametrize("mean", [0.0, 300.0])
+def test_beside_one_that_makes_no_answer_only_its_prompt_is_held(mean: float) -> None:
+    """The answers of its flow, if there were any, say nothing about it."""
+    room, _ = room_of(2_000)
+    flow = Flow("f", 1)
+    flow.answer_tokens = mean
+    embedding = Ask("/", prompt_tokens=500, generates=False, output_tokens=0.0)
+    put(room, embedding, flow, begun=False)
+    other = Flow("other", 1)
+    assert room.fits(other, ask_of(1_500), 0.0)
+    assert not room.fits(other, ask_of(1_501), 0.0)
+
+
+def spare_of(room: Room, spread: Spread, flow: Flow, ask: Ask) -> float:
+    """The longest prompt that fits, by the definition."""
+    streams = []
+    for lease, ticket in room.tickets.items():
+        left = ticket.flow.left_tokens(lease.ask, lease.generated_tokens, spread)
+        streams.append((left, float(lease.ask.prompt_tokens + lease.generated_tokens)))
+    report = room.backend.report
+    assert report is not None
+    assert report.kv_tokens is not None
+    return spare_tokens(streams, flow.left_tokens(ask, 0, spread), report.kv_tokens)
+
+
+def disagreements(seed: int, answers: Sequence[int]) -> int:
+    """How often it says otherwise than the definition, as answers of these lengths are learnt."""
+    rng = Random(seed)
+    room, spread = room_of(20_000)
+    flows = [Flow(name, 1) for name in "abc"]
+    leases: list[Lease] = []
+    wrong = 0
+    for step in range(300):
+        if answers:
+            spread.observe(rng.choice(flows).answered(rng.choice(answers)))
+        kind = rng.randrange(3)
+        if kind == 0 and leases:
+            lease = leases.pop(rng.randrange(len(leases)))
+            lease.end(float(step))
+            room.remove(lease)
+        elif kind == 1 and leases:
+            rng.choice(leases).tokens(rng.randint(1, 50))
+        most = sum(ticket.most_tokens for ticket in room.tickets.values())
+        assert room.most_tokens == pytest.approx(most)
+        flow, ask = rng.choice(flows), ask_of(rng.randint(1, 4_000))
+        fits = room.fits(flow, ask, float(step))
+        if room.tickets:
+            wrong += fits != (ask.prompt_tokens <= spare_of(room, spread, flow, ask))
+        if fits:
+            leases.append(put(room, ask, flow))
+    return wrong
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_short_way_says_what_the_long_one_says(seed: int) -> None:
+    assert disagreements(seed, []) == 0
