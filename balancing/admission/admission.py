@@ -87,8 +87,9 @@ class Admission:
         if line is None:
             line = self.lines[name] = Line(self.rules.shares, self._rng, self._on_change)
             line.keep(look.pool.backends)
+            line.queue.weigh(self.rules.weights)
         ticket.pool = name
-        ticket.flow = line.queue.flow(ticket.name, self.rules.weights.get(ticket.name, 1.0))
+        ticket.flow = line.queue.flow(ticket.name)
         if not (ask.engine and ask.generates):
             return self._send(line, ticket, look, now_s)
         if not line.queue.waiting:
@@ -126,6 +127,7 @@ class Admission:
         self.rules = rules
         pools = {pool.name: pool.backends for pool in self._fleet().pools}
         for name, line in list(self.lines.items()):
+            line.queue.weigh(rules.weights)
             line.keep(pools.get(name, ()))
             if name not in pools and not line.rooms and not line.queue.waiting:
                 del self.lines[name]

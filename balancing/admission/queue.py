@@ -8,7 +8,7 @@ for the requests under way (the tests state the bound).
 """
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
@@ -25,7 +25,7 @@ OWED_MAX: Final = 131_072.0
 class Queue:
     """The waiting requests of one pool. `shares`: what each class is granted at least, 0 to 1."""
 
-    __slots__ = ("_flows", "_last_served", "_owed", "backlogs", "shares", "waiting")
+    __slots__ = ("_flows", "_last_served", "_owed", "_weights", "backlogs", "shares", "waiting")
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         self.shares = shares
@@ -33,15 +33,22 @@ class Queue:
         self.backlogs: list[dict[Flow, None]] = [{} for _ in shares]  # by class: who waits there
         self._owed = [0.0] * len(shares)
         self._last_served = 0.0  # of the flow that was last to have nothing waiting
+        self._weights: Mapping[str, float] = {}
         self.waiting = 0
 
-    def flow(self, name: str, weight: float = 1.0) -> Flow:
+    def flow(self, name: str) -> Flow:
         """The flow of this name. The number of names is bounded by whoever gives them."""
         flow = self._flows.get(name)
         if flow is None:
-            flow = self._flows[name] = Flow(name, len(self.shares))
-        flow.weight = weight
+            weight = self._weights.get(name, 1.0)
+            flow = self._flows[name] = Flow(name, len(self.shares), weight)
         return flow
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Take the weights of flows, by name. Others have a weight of 1."""
+        self._weights = weights
+        for name, flow in self._flows.items():
+            flow.weight = weights.get(name, 1.0)
 
     def reshape(self, shares: tuple[float, ...]) -> None:
         """Take other classes. What waits in one that is gone waits in the last one."""

@@ -11,7 +11,7 @@ from typing import Final
 # How many answers tell, from how many on, and after how many they are counted anew.
 KEPT: Final = 64
 KEPT_MIN: Final = 30
-EVERY: Final = 8
+EVERY: Final = 16
 # With fewer, or after the longest, this share of the mean is always still to come.
 UNKNOWN: Final = 0.25
 # An answer longer than this many times the mean counts as that long.

@@ -186,3 +186,10 @@ def send_next(queue: Queue) -> Ticket:
     ticket = turns(queue, rank, most)[0]
     send(queue, ticket)
     return ticket
+
+
+def weighted(queue: Queue, name: str, weight: float) -> Flow:
+    """A flow with this weight."""
+    flow = queue.flow(name)
+    flow.weight = weight
+    return flow

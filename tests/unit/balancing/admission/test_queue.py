@@ -6,7 +6,7 @@ import pytest
 
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Ticket
-from tests.unit.balancing.admission.lines import ready, send, send_next, turns, waiting
+from tests.unit.balancing.admission.lines import ready, send, send_next, turns, waiting, weighted
 
 
 def sent_in_turn(queue: Queue) -> list[Ticket]:
@@ -141,7 +141,7 @@ def test_turns_are_the_order_in_which_they_would_be_sent() -> None:
     rng = Random(5)
     for _ in range(50):
         queue = Queue((0.0,))
-        flows = [queue.flow(name, weight) for name, weight in (("a", 1.0), ("b", 2.0), ("c", 0.5))]
+        flows = [weighted(queue, f"{weight}", weight) for weight in (1.0, 2.0, 0.5)]
         for _ in range(20):
             waiting(queue, rng.choice(flows), rng.randint(1, 500))
         expected = turns(queue, 0, 12)
@@ -182,7 +182,7 @@ def test_what_no_open_backend_may_serve_stands_in_nobodys_way() -> None:
 @pytest.mark.parametrize("weights", [(1.0, 3.0), (0.5, 2.0)])
 def test_a_flow_has_tokens_by_its_weight(weights: tuple[float, float]) -> None:
     queue, rng = Queue((0.0,)), Random(7)
-    flows = [queue.flow(f"{weight}", weight) for weight in weights]
+    flows = [weighted(queue, f"{weight}", weight) for weight in weights]
     given = dict.fromkeys(flows, 0)
     for flow in flows * 3:
         waiting(queue, flow, rng.randint(1, 1_000))

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Flow, Ticket
-from tests.unit.balancing.admission.lines import send, send_next, waiting
+from tests.unit.balancing.admission.lines import send, send_next, waiting, weighted
 
 
 def check(queue: Queue, flows: list[Flow], tickets: set[Ticket]) -> None:
@@ -25,7 +25,7 @@ def check(queue: Queue, flows: list[Flow], tickets: set[Ticket]) -> None:
 def test_whatever_comes_and_goes_the_counts_are_those_of_what_waits(seed: int) -> None:
     rng = Random(seed)
     queue = Queue((0.0, 0.1, 0.05))
-    flows = [queue.flow(name, rng.choice([0.5, 1.0, 3.0])) for name in "abcd"]
+    flows = [weighted(queue, name, rng.choice([0.5, 1.0, 3.0])) for name in "abcd"]
     tickets: set[Ticket] = set()
     for _ in range(300):
         kind = rng.randrange(5)
@@ -48,10 +48,12 @@ def test_whatever_comes_and_goes_the_counts_are_those_of_what_waits(seed: int) -
 
 def test_a_name_has_one_flow_and_its_last_weight() -> None:
     queue = Queue((0.0,))
-    flow = queue.flow("a", 2.0)
-    assert queue.flow("a", 5.0) is flow
-    assert flow.weight == 5.0
-    assert queue.flow("b") is not flow
+    queue.weigh({"a": 2.0})
+    flow = queue.flow("a")
+    assert (flow.weight, queue.flow("b").weight) == (2.0, 1.0)
+    queue.weigh({"b": 5.0})
+    assert queue.flow("a") is flow
+    assert (flow.weight, queue.flow("b").weight) == (1.0, 5.0)
 
 
 # What is ahead -----------------------------------------------------------------------------
@@ -84,7 +86,7 @@ def test_what_is_ahead_is_what_is_sent_before(seed: int) -> None:
 def test_of_each_other_flow_it_is_off_by_a_request_at_most(seed: int) -> None:
     rng = Random(seed)
     queue, longest = Queue((0.0, 0.0)), 2_000
-    flows = [queue.flow(str(i), rng.choice([0.5, 1.0, 3.0])) for i in range(6)]
+    flows = [weighted(queue, str(i), rng.choice([0.5, 1.0, 3.0])) for i in range(6)]
     for flow in flows:
         flow.charge(rng.randint(0, 20_000))
     for _ in range(200):
