@@ -69,6 +69,8 @@ class Entry:
                 return plane.gate.choose(ask, now_s, tried, retry=retry)
             ticket = self._ticket or self._new_ticket(party)
             ticket.ask, ticket.tried, ticket.retry = ask, tried, retry
+            if tried:  # what a failure took is not what it has waited
+                ticket.since_s = now_s
             lease = plane.admission.enter(ticket, now_s)
         except (Refused, UnknownModel, NoBackend, UnknownResponse) as error:
             raise self._told(error, now_s) from None
