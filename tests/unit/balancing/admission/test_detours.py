@@ -44,15 +44,15 @@ def test_a_place_that_costs_more_is_taken_after_waiting() -> None:
 
 
 def test_of_several_places_the_cheapest_is_taken() -> None:
-    door = priced(1.0, 1.2, 1.1, 1.15)
+    door = priced(1.0, 1.09, 1.05, 1.07)
     assert detour(door, 0.0) is door.backends[2]
 
 
 def test_a_place_without_room_is_not_taken() -> None:
-    door = priced(1.0, 1.1, 1.2)
+    door = priced(1.0, 1.05, 1.09)
     door.policy.prices = {"b0": 2.0, "b1": 1.0, "b2": 2.0}
     door.enter(FILLS)
-    door.policy.prices = {"b0": 1.0, "b1": 1.1, "b2": 1.2}
+    door.policy.prices = {"b0": 1.0, "b1": 1.05, "b2": 1.09}
     assert detour(door, 0.0) is door.backends[2]
 
 
@@ -66,11 +66,11 @@ def test_the_best_place_is_taken_if_it_has_room_again() -> None:
 
 def sent_beside(gap_s: float) -> bool:
     """Whether a detour leads to a backend with streams of such a time between tokens."""
-    door = priced(1.0, 3.0)
+    door = priced(1.0, 1.2)
     door.policy.prices = {"b0": 3.0, "b1": 1.0}
     for _ in range(10):
         door.first(door.enter(100, 0.5), 0.5)
-    door.policy.prices = {"b0": 1.0, "b1": 3.0}
+    door.policy.prices = {"b0": 1.0, "b1": 1.2}
     ticket = door.enter(100, 1.0)
     assert ticket.waits
     door.stream(5.0, gap_s, 1.0)
@@ -88,6 +88,6 @@ def test_a_place_with_slow_streams_is_not(share: float) -> None:
 
 
 def test_a_place_that_has_served_nothing_yet_is_taken_too() -> None:
-    door = Door("a", "b", prices={"a": 1.0, "b": 1.1})
+    door = Door("a", "b", prices={"a": 1.0, "b": 1.05})
     door.enter(FILLS)
     assert detour(door, 0.0) is door.backends[1]
