@@ -43,8 +43,8 @@ HINT_MIN_S: Final = 1.0
 HINT_MAX_S: Final = 59.0
 # How much more than the best place one with room may cost, as a share, and more each second. With
 # ten times as much, long prompts with common beginnings went everywhere: on published traces
-# answers took 18 to 32 % longer at 0.95 of capacity. With half of it, the longest quarter of prompts
-# got less than half of its part above capacity.
+# answers took 18 to 32 % longer at 0.95 of capacity. With half of it, the longest quarter of
+# prompts got less than half of its part above capacity.
 DETOUR: Final = 0.1
 DETOUR_PER_S: Final = 0.1
 # How often the streams are looked at while requests wait.

@@ -15,10 +15,10 @@ from penstock.balancing.lease import Lease
 from penstock.bench.routing.adversity import Adversity
 from penstock.bench.routing.cell import maker
 from penstock.bench.routing.experiment import Experiment
-from penstock.bench.routing.placed import PATH, Router
 from penstock.bench.routing.generators import agentic
 from penstock.bench.routing.load import fitting, speedup
 from penstock.bench.routing.outcome import Outcome
+from penstock.bench.routing.placed import PATH, Router
 from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival
 from penstock.bench.sim.engine import Sequence as EngineSequence
 from penstock.bench.sim.profiles import GPUS
