@@ -59,6 +59,7 @@ class Admission:
         self._on_change = on_change
         self.lines: dict[str, Line] = {}  # by pool
         self.rules = rules
+        self.holds = rules.holds  # read for each request
 
     @property
     def waiting(self) -> int:
@@ -80,7 +81,7 @@ class Admission:
         Raises Refused, and what `Gate.look` raises.
         """
         look = self._gate.look(ticket.ask, now_s, ticket.tried)
-        if not self.rules.holds:
+        if not self.holds:
             return self._gate.place(look, now_s, retry=ticket.retry)
         name, ask = look.pool.name, look.ask
         line = self.lines.get(name)
@@ -124,7 +125,7 @@ class Admission:
         if rules.shares != self.rules.shares:
             for line in self.lines.values():
                 line.reshape(rules.shares)
-        self.rules = rules
+        self.rules, self.holds = rules, rules.holds
         pools = {pool.name: pool.backends for pool in self._fleet().pools}
         for name, line in list(self.lines.items()):
             line.queue.weigh(rules.weights)
@@ -138,7 +139,7 @@ class Admission:
             backend.advance(now_s)
         for ticket, refused in line.overdue(now_s):
             outcomes.append((ticket, refused))
-        if not self.rules.holds or line.deserted:
+        if not self.holds or line.deserted:
             self._send_all(line, now_s, outcomes)
         opened = line.open_backends(now_s, SCAN)
         if not line.queue.waiting or line.is_futile(opened, now_s):

@@ -32,7 +32,7 @@ def queue_listing(plane: DataPlane, now_s: float) -> dict[str, object]:
         }
         for pool, line in plane.admission.lines.items()
     ]
-    return {"enabled": plane.admission.rules.holds, "classes": classes, "pools": pools}
+    return {"enabled": plane.admission.holds, "classes": classes, "pools": pools}
 
 
 def _told(ticket: Ticket, service_class: str, now_s: float) -> dict[str, object]:

@@ -65,7 +65,7 @@ class Entry:
         plane, ask, tried = self._plane, self._request.ask, self._failover.tried
         lease: Lease | None
         try:
-            if not plane.admission.rules.holds:
+            if not plane.admission.holds:
                 return plane.gate.choose(ask, now_s, tried, retry=retry)
             ticket = self._ticket or self._new_ticket(party)
             ticket.ask, ticket.tried, ticket.retry = ask, tried, retry

@@ -46,12 +46,11 @@ def headers_upstream(plane: DataPlane, request: Request) -> Headers:
 def origin(plane: DataPlane, lease: Lease, request: Request) -> Headers:
     """The headers that tell which backend answers, at which attempt and why, and the class if
     that is not the default one."""
-    told = [
-        (b"x-penstock-attempts", b"%d" % request.record.attempts),
-        (b"x-penstock-reason", lease.reason.encode()),
-    ]
+    attempt = (b"x-penstock-attempts", b"%d" % request.record.attempts)
+    reason = (b"x-penstock-reason", lease.reason.encode())
+    told = [attempt, reason]
     if plane.listen.backend_header:
-        told.insert(0, (b"x-penstock-backend", lease.backend.name.encode()))
+        told = [(b"x-penstock-backend", lease.backend.name.encode()), attempt, reason]
     if request.service_class is not None:
         told.append((b"x-penstock-priority", request.service_class[0]))
     return told

@@ -37,15 +37,19 @@ _SILENCE: Final = frozenset({b"x-stainless-read-timeout", b"x-stainless-timeout"
 class Patience:
     """When a request must end: by the client's headers and by our `total_s`."""
 
-    __slots__ = ("_begin_by_s", "_total_by_s", "_whole_by_s", "begins_within_s")
+    __slots__ = ("_begin_by_s", "_begun_s", "_total_by_s", "_total_s", "_whole_by_s", "_whole_s")
 
     def __init__(self, headers: Headers, began_s: float, total_s: float | None) -> None:
         begun_s, whole_s = patience(headers)
-        # How long the client waits for the beginning of an answer.
-        self.begins_within_s = min(begun_s or inf, whole_s or inf, total_s or inf)
+        self._begun_s, self._whole_s, self._total_s = begun_s, whole_s, total_s or 0.0
         self._begin_by_s = began_s + begun_s + margin_s(begun_s) if begun_s else inf
         self._whole_by_s = began_s + whole_s + margin_s(whole_s) if whole_s else inf
         self._total_by_s = began_s + total_s if total_s else inf
+
+    @property
+    def begins_within_s(self) -> float:
+        """How long the client waits for the beginning of an answer."""
+        return min(self._begun_s or inf, self._whole_s or inf, self._total_s or inf)
 
     def next_s(self, *, started: bool) -> float:
         """When to check again. `started`: the client was sent a status."""
