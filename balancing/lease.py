@@ -148,14 +148,14 @@ class Lease(Reservation):
                     self.backend.refresh(now_s)
                     self._answered(now_s, completion_tokens)
         if not self.ended:
-            self.whole = True
-            if self.backend.occupancy is not None and not self.ask.stream:
-                self._count_unseen(completion_tokens)
+            self._is_whole(completion_tokens)
             self._give_back(now_s)
 
-    def _count_unseen(self, completion_tokens: int) -> None:
+    def _is_whole(self, completion_tokens: int) -> None:
         """Take a plain answer's own count of its tokens, up to what is plausible."""
-        ask = self.ask
+        self.whole, ask = True, self.ask
+        if self.backend.occupancy is None or ask.stream:
+            return
         most = round(TOKENS_AT_ONCE_MAX * ask.output_tokens) * ask.prompts * ask.choices
         self.generated_tokens = max(self.generated_tokens, min(completion_tokens, most))
 

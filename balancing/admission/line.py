@@ -11,6 +11,7 @@ its first token is predicted too late, and again when it would be sent too late.
 """
 
 from collections.abc import Callable
+from math import inf
 from random import Random
 from typing import Final
 
@@ -221,18 +222,22 @@ class Line(Occupancy):
 
     def _detour(self, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
         """The cheapest place with room that is not far dearer than the best one."""
-        if len(look.fit) < 2:
+        places = [look.chosen]
+        for backend in look.fit:
+            room = self.room_of(backend)
+            if backend is look.chosen or room.gap_s > GAP_MAX_S:
+                continue
+            if room.takes(ticket.flow, look.ask, now_s):
+                places.append(backend)
+        if len(places) == 1:
             return None
-        costs = look.pool.policy.costs(look.fit, look.ask, now_s)
+        costs = look.pool.policy.costs(places, look.ask, now_s)
+        best, least = 0, inf
+        for place in range(1, len(places)):
+            if costs[place] < least:
+                best, least = place, costs[place]
         dearer = DETOUR + DETOUR_PER_S * (now_s - ticket.since_s)
-        bar = costs[look.fit.index(look.chosen)] * (1.0 + dearer)
-        best: Backend | None = None
-        for backend, cost in zip(look.fit, costs, strict=True):
-            if cost <= bar and backend is not look.chosen:
-                room = self.room_of(backend)
-                if room.gap_s <= GAP_MAX_S and room.takes(ticket.flow, look.ask, now_s):
-                    best, bar = backend, cost
-        return best
+        return places[best] if least <= costs[0] * (1.0 + dearer) else None
 
     def must_yield(self, rank: int, now_s: float) -> bool:
         """Whether one of a higher class has waited too long for a lower one to pass."""
