@@ -136,7 +136,6 @@ class Ticket:
         ask: Ask,
         since_s: float,
         ready: Callable[[Lease | Exception], None],
-        *,
         name: str = "",
         rank: int = 0,
         deadline_s: float = inf,

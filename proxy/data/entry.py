@@ -98,19 +98,15 @@ class Entry:
         plane, request = self._plane, self._request
         classes = plane.classes
         rank = classes.rank_of(request.head)
-        request.service_class = classes.told(rank)
         self._class = classes.names[rank]
-        deadline_s = classes.max_wait_s[rank]
-        patience_s = request.patience.begins_within_s
-        self._impatient = patience_s < deadline_s
-        ticket = Ticket(
-            request.ask,
-            request.record.received_s,
-            self._ready,
-            name=queue_of(request.head.tenant, party, plane.salt),
-            rank=rank,
-            deadline_s=min(deadline_s, patience_s),
-        )
+        if rank != classes.default:
+            request.service_class = classes.told(rank)
+        deadline_s, patience_s = classes.max_wait_s[rank], request.patience.begins_within_s
+        if patience_s < deadline_s:
+            deadline_s, self._impatient = patience_s, True
+        name = request.head.tenant or queue_of(party, plane.salt)
+        began_s = request.record.received_s
+        ticket = Ticket(request.ask, began_s, self._ready, name, rank, deadline_s)
         self._ticket = ticket
         return ticket
 

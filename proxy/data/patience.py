@@ -49,7 +49,12 @@ class Patience:
     @property
     def begins_within_s(self) -> float:
         """How long the client waits for the beginning of an answer."""
-        return min(self._begun_s or inf, self._whole_s or inf, self._total_s or inf)
+        least_s = self._begun_s or inf
+        if self._whole_s and self._whole_s < least_s:
+            least_s = self._whole_s
+        if self._total_s and self._total_s < least_s:
+            least_s = self._total_s
+        return least_s
 
     def next_s(self, *, started: bool) -> float:
         """When to check again. `started`: the client was sent a status."""

@@ -19,7 +19,16 @@ _QUEUES: Final = [f"\0{number}" for number in range(256)]
 class ServiceClasses:
     """The classes of one configuration."""
 
-    __slots__ = ("_default", "_of_tenants", "_ranks", "_trusting", "max_wait_s", "names", "rules")
+    __slots__ = (
+        "_of_others",
+        "_of_tenants",
+        "_ranks",
+        "_trusting",
+        "default",
+        "max_wait_s",
+        "names",
+        "rules",
+    )
 
     def __init__(self, settings: Settings) -> None:
         admission = settings.admission
@@ -27,7 +36,8 @@ class ServiceClasses:
         self.names = [each.name for each in classes]
         self.max_wait_s = [each.max_wait_s for each in classes]
         self._ranks = {each.name.encode(): rank for rank, each in enumerate(classes)}
-        self._default = self.names.index(admission.default_class)
+        self.default = self.names.index(admission.default_class)
+        self._of_others: tuple[int, frozenset[int]] = self.default, frozenset()
         self._trusting = admission.trust_clients and not settings.tenants
         # By tenant: the rank of its class, and the ranks of higher ones that it may ask for.
         self._of_tenants: dict[str, tuple[int, frozenset[int]]] = {}
@@ -43,25 +53,24 @@ class ServiceClasses:
 
     def rank_of(self, head: RequestHead) -> int:
         """The class of a request, 0 is the highest. Its head has the tenant."""
-        own, more = self._of_tenants.get(head.tenant, (self._default, frozenset()))
+        own, more = self._of_tenants.get(head.tenant, self._of_others)
         asked = head.get(ASKED)
         rank = self._ranks.get(asked, own) if asked is not None else own
         if rank >= own or rank in more or self._trusting:
             return rank
         return own
 
-    def told(self, rank: int) -> tuple[bytes, bytes] | None:
+    def told(self, rank: int) -> tuple[bytes, bytes]:
         """What clients and backends are told of a class: its name, and its priority for vLLM.
 
-        vLLM serves lower priorities first if it is started so. None for the default class.
+        vLLM serves lower priorities first if it is started so. The default class has 0.
         """
-        below = rank - self._default
-        return (self.names[rank].encode(), b"%d" % below) if below else None
+        return self.names[rank].encode(), b"%d" % (rank - self.default)
 
 
-def queue_of(tenant: str, party: str, salt: int) -> str:
-    """Whose turns a request waits for: its tenant's, or those of some addresses.
+def queue_of(party: str, salt: int) -> str:
+    """Whose turns a request without a tenant waits for: those of some addresses.
 
     `salt` is secret, so nobody chooses addresses that share a queue with a certain one.
     """
-    return tenant or _QUEUES[hash((salt, party)) % len(_QUEUES)]
+    return _QUEUES[hash((salt, party)) % len(_QUEUES)]
