@@ -132,6 +132,7 @@ class Admin:
                 "state": self._state(),
                 "reload_failed": self._reload.failed,
                 "needs_restart": self._reload.needs_restart,
+                "waiting": {name: count for name, count, _ in self._plane.queued()},
             }
         )
 

@@ -82,6 +82,10 @@ def told_of(proxy: Mapping[str, Any]) -> list[str]:
         lines.append("This proxy is starting: it has not probed every backend yet.")
     if proxy["state"] == "memory":
         lines.append("This proxy refuses every request: it lacks memory, see its log.")
+    queued = {name: count for name, count in proxy.get("waiting", {}).items() if count}
+    if queued:
+        classes = ", ".join(f"{name} {count:,}" for name, count in queued.items())
+        lines.append(f"Requests that wait for room at a backend: {classes}.")
     if proxy["reload_failed"]:
         lines.append("The last reload failed; the previous configuration is still in use:")
         lines += [f"  {line}" for line in proxy["reload_failed"]]

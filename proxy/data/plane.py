@@ -80,7 +80,7 @@ class DataPlane:
             self.gate, lambda: self.fleet, rng, self._room_changed, self.classes.rules
         )
         self.wakes = Wakes(loop, now, self.admission)
-        metrics.queued = self._queued
+        metrics.queued = self.queued
         self.salt = rng.getrandbits(64)  # of the queues of clients without a key
         self.deaths = Deaths()
         self.poison = Poison()
@@ -146,7 +146,7 @@ class DataPlane:
         self.clients.use(settings.limits.connections, keyed=bool(configuration.tenants))
         self.refusals.probe_interval_s = settings.health.interval_s
 
-    def _queued(self) -> list[tuple[str, int, int]]:
+    def queued(self) -> list[tuple[str, int, int]]:
         """How many requests of each class wait, and their tokens."""
         return [(name, *self.admission.queued(r)) for r, name in enumerate(self.classes.names)]
 

@@ -145,7 +145,7 @@ def test_a_client_may_ask_for_a_lower_class_only(play: Play) -> None:
     busy(play)
     first = another(play, b"x-penstock-priority: batch\r\n")
     second = another(play, b"x-penstock-priority: interactive\r\n")
-    counts = {name: requests for name, requests, _ in play.plane._queued()}
+    counts = {name: requests for name, requests, _ in play.plane.queued()}
     assert counts == {"interactive": 0, "standard": 1, "batch": 1}
     first.closes()
     second.closes()
