@@ -62,6 +62,8 @@ def add_request(
     line["ttft_ms"] = record.ms(record.first_token_s)
     line["prompt_tokens"] = usage.prompt_tokens if usage else None
     line["completion_tokens"] = usage.completion_tokens if usage else None
+    if record.waited_s:
+        line["waited_ms"] = int(record.waited_s * 1e6) / 1000
     if failed := [each for each in record.tries if each.failure]:
         line["failed"] = [
             {

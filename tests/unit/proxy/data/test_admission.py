@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.proxy.telemetry.access_line import add_request
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
 
 # A prompt of some 5,000 tokens: more than a backend is sent beforehand.
@@ -195,3 +196,18 @@ def test_without_admission_nothing_waits() -> None:
     assert play.happened() == ["b1 dialed", "b1 got POST"]
     second.closes()
     play.close()
+
+
+def test_the_access_line_tells_how_long_it_waited(play: Play) -> None:
+    busy(play)
+    second = another(play)
+    play.passes(0.4)
+    exchange = second.connection._exchange
+    assert exchange is not None
+    record = exchange.request.record
+    play["b1"].sends(STREAM, token("a"))
+    assert record.waited_s == pytest.approx(0.4, abs=0.01)
+    line: dict[str, object] = {}
+    add_request(line, record, None, stream=True)
+    assert line["waited_ms"] == pytest.approx(400, abs=10)
+    second.closes()
