@@ -57,7 +57,8 @@ class Lease(Reservation):
         self.held_up = self.held_up or aimed
         self.reason = reason
         self.whole = False  # it ended with a whole answer
-        self.taken_tokens = self.queued_tokens  # of its prompt that were computed, as is known
+        # Prompt tokens that the engine computes. An estimate until the backend reports its counts.
+        self.taken_tokens = self.queued_tokens
         self.first_token_s: float | None = None
         # The work of a prompt that nobody has counted is a guess, which a client may mislead. So
         # the speed is learnt only when the whole answer reports the count.

@@ -16,7 +16,8 @@ class ClassSettings(Section):
     name: Name = Field(description="Name in headers, metrics and tenants. No two share one.")
     max_wait_s: DurationS = Field(
         description="Time to the first token that is still of use. A request that is predicted to"
-        " wait longer than 60 % of it is refused at once with 429."
+        " wait longer than 60 % of it is refused at once with 429; than 20 % of it, once requests"
+        " have waited for 20 s (docs/admission.md)."
     )
     share_min: float = Field(
         default=0.0,

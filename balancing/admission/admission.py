@@ -11,15 +11,18 @@ from random import Random
 from typing import Final
 
 from penstock.balancing.admission.line import Line
-from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
-from penstock.balancing.fleet import Fleet, UnknownModel
-from penstock.balancing.gate import Gate, Look, NoBackend, UnknownResponse
+from penstock.balancing.fleet import Fleet
+from penstock.balancing.gate import Gate, Look
 from penstock.balancing.lease import Lease
 
 # How many that wait are looked at in a wake, in the order of their turns. Of 8, 24 and 64, eight
 # cost the least and sent as many (bench/history/2026-11-admission.md, B).
 SCAN: Final = 8
+# Beside other flows one flow gets so many looks that find no room, and a wake has so many in all.
+SCAN_BESIDE: Final = 2
+LOOKS_MAX: Final = 24
 # A wake that sent nothing is not repeated for so long, if no other place has opened since.
 FUTILE_S: Final = 0.1
 TICK_S: Final = 0.05
@@ -32,12 +35,13 @@ Outcome = tuple[Ticket, Lease | Exception]
 class Rules:
     """What a configuration says.
 
-    `shares`: the least share of each class, the highest first. `weights`: those of tenants, by
-    name; 1 for others.
+    `classes`: their names, the highest first. `shares`: the least share of each. `weights`: those
+    of tenants, by name; 1 for others.
     """
 
     holds: bool = False  # False: each request is sent at once
     shares: tuple[float, ...] = (0.0,)
+    classes: tuple[str, ...] = ("",)
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -122,9 +126,15 @@ class Admission:
 
     def follow(self, rules: Rules) -> None:
         """Take new rules, and forget what is no longer in the fleet."""
-        if rules.shares != self.rules.shares:
+        before = self.rules
+        if (rules.classes, rules.shares) != (before.classes, before.shares):
+            last = len(rules.classes) - 1
+            ranks = [
+                rules.classes.index(name) if name in rules.classes else last
+                for name in before.classes
+            ]
             for line in self.lines.values():
-                line.reshape(rules.shares)
+                line.reshape(rules.shares, ranks)
         self.rules, self.holds = rules, rules.holds
         pools = {pool.name: pool.backends for pool in self._fleet().pools}
         for name, line in list(self.lines.items()):
@@ -134,50 +144,70 @@ class Admission:
                 del self.lines[name]
         self._on_change()
 
+    def slept(self, time_s: float) -> None:
+        """The process did not run for this long: nobody has waited meanwhile."""
+        for line in self.lines.values():
+            line.slept(time_s)
+
     def _wake(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         for backend in list(line.rooms):
             backend.advance(now_s)
-        for ticket, refused in line.overdue(now_s):
-            outcomes.append((ticket, refused))
+        if line.samples(now_s):
+            for ticket, refused in line.overdue(now_s):
+                outcomes.append((ticket, refused))
+            for ticket in line.stranded():
+                outcome = self._try(line, ticket, now_s)
+                if outcome is not None:
+                    outcomes.append((ticket, outcome))
         if not self.holds or line.deserted:
             self._send_all(line, now_s, outcomes)
-        opened = line.open_backends(now_s, SCAN)
+        opened = line.open_backends()
         if not line.queue.waiting or line.is_futile(opened, now_s):
             return
         if not self._scan(line, opened, now_s, outcomes):
-            line.futile(line.open_backends(now_s, SCAN), now_s + FUTILE_S)
+            line.futile(line.open_backends(), now_s + FUTILE_S)
 
     def _scan(
         self, line: Line, opened: frozenset[Backend], now_s: float, outcomes: list[Outcome]
     ) -> bool:
         """Look at the next ones in the order of their turns. Whether any was sent or refused."""
-        left, before = SCAN, len(outcomes)
-        for rank, most in line.queue.ranks(SCAN):
-            if most == SCAN and line.must_yield(rank, now_s):
+        before, looks = len(outcomes), 0
+        for rank, most in line.queue.ranks(LOOKS_MAX):
+            if most > 1 and line.must_yield(rank, opened, now_s):
                 break
-            for ticket in line.queue.turns(rank, min(most, left), opened):
-                if not line.takes_prompts():
+            alone = len(line.queue.backlogs[rank]) == 1
+            patience = SCAN if alone else SCAN_BESIDE
+            failed: dict[Flow, int] = {}
+            for ticket in line.queue.turns(rank, most, opened):
+                if looks == LOOKS_MAX or not line.takes_prompts():
                     break
-                left -= 1
+                flow = ticket.flow
+                if failed.get(flow, 0) >= patience:
+                    continue
+                looks += 1
                 outcome = self._try(line, ticket, now_s)
                 if outcome is not None:
                     outcomes.append((ticket, outcome))
-        if not left and len(outcomes) > before:
+                    if most == 1:
+                        break
+                else:
+                    failed[flow] = failed.get(flow, 0) + 1
+        if len(outcomes) > before and line.takes_prompts():
             self._on_change()  # there may be room for more
         return len(outcomes) > before
 
     def _send_all(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Nobody need wait: a reload said so, or no backend is there. Takes several wakes."""
-        for rank in range(len(self.rules.shares)):
-            backends = list(line.rooms)
-            for ticket in line.queue.turns(rank, SEND_ALL_MAX, backends):
-                line.leave(ticket, now_s)
-                try:
-                    outcome: Lease | Exception | None = self.enter(ticket, now_s)
-                except (Refused, NoBackend, UnknownModel, UnknownResponse) as error:
-                    outcome = error
-                if outcome is not None:
-                    outcomes.append((ticket, outcome))
+        for ticket in line.queue.oldest(SEND_ALL_MAX):
+            line.leave(ticket, now_s)
+            try:
+                outcome: Lease | Exception | None = self.enter(ticket, now_s)
+            except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
+                outcome = error
+            if outcome is not None:
+                outcomes.append((ticket, outcome))
+        if line.queue.waiting:
+            self._on_change()
 
     def _try(self, line: Line, ticket: Ticket, now_s: float) -> Lease | Exception | None:
         """Look again where it may go. None: it waits on."""
@@ -187,7 +217,7 @@ class Admission:
                 line.leave(ticket, now_s)
                 return self.enter(ticket, now_s)
             lease = self._place(line, ticket, look, now_s)
-        except (Refused, NoBackend, UnknownModel, UnknownResponse) as error:
+        except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
             if ticket.waits:
                 line.leave(ticket, now_s)
             return error
@@ -206,5 +236,9 @@ class Admission:
 
     def _send(self, line: Line, ticket: Ticket, look: Look, now_s: float) -> Lease:
         lease = self._gate.place(look, now_s, retry=ticket.retry)
-        line.sent(ticket, lease)
+        try:
+            line.sent(ticket, lease)
+        except BaseException:
+            lease.end(now_s)
+            raise
         return lease

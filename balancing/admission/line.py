@@ -3,21 +3,20 @@
 The policy chooses among all backends. If its choice has no room, the request waits, and is chosen
 for again when that may have changed. Waiting has its price too: a place with room is taken if it
 costs little more than the best one, and the longer the request has waited, the more that may be.
-But not a place whose streams are slow: there a window hides how much work the backend has.
-
-Refusing early is what keeps a fleet at its best above its capacity: whoever waits too long has
-left, or calls it too late, when its prompt has been computed. So a request is refused at once if
-its first token is predicted too late, and again when it would be sent too late.
+A backend with slow streams is never such a place. Little is queued there, but it has much to
+decode.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from math import inf
 from random import Random
 from typing import Final
 
 from penstock.balancing.admission.pace import Pace
 from penstock.balancing.admission.prediction import learn, own_s, predict
-from penstock.balancing.admission.queue import Queue
+from penstock.balancing.admission.queue import ANSWER_WEIGHT, SEEN_MAX, Queue, is_servable, servable
+from penstock.balancing.admission.refusal import LATE, Refusal
 from penstock.balancing.admission.room import Room
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Refused, Ticket
@@ -27,47 +26,32 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.occupancy import Occupancy
 from penstock.balancing.queued_prompts import QueuedPrompts
 
-# The share of its deadline after which a first token is predicted too late. It decides how long
-# requests wait and hardly how many are served. Once requests have waited for STANDING_S without a
-# pause, the queue is only delay: a shorter one serves as many. The highest class keeps its share.
-SHARE: Final = 0.6
-STANDING_SHARE: Final = 0.2
-STANDING_S: Final = 20.0
-# So much of its own prefill does not count beside the share. If all of it did, long prompts would
-# be the first refused: the longest quarter got a third of its part, and so it gets half.
-OWN_SHARE: Final = 0.75
-SURELY_LATE: Final = 0.95
-# When it would be sent: waited, and still to do there, beside the deadline.
-LATE: Final = 0.9
-# Hints are longer than a second and shorter than what SDKs obey, and spread.
-HINT_MIN_S: Final = 1.0
-HINT_MAX_S: Final = 59.0
 # How much more than the best place one with room may cost, as a share, and more each second. With
 # ten times as much, long prompts with common beginnings went everywhere: on published traces
 # answers took 18 to 32 % longer at 0.95 of capacity. With half of it, the longest quarter of
 # prompts got less than half of its part above capacity.
 DETOUR: Final = 0.1
 DETOUR_PER_S: Final = 0.1
+# The longest plain answer that is charged for, if its client left and set no limit.
+TOKENS_UNKNOWN: Final = 32_768
+ITL_MIN_S: Final = 0.001
 # How often the streams are looked at while requests wait.
 SAMPLE_S: Final = 0.1
 # No detour to streams with a longer time between tokens than this.
 GAP_MAX_S: Final = 0.06
 # Lower classes pass nothing once one of a higher class has waited for so long.
 YIELD_S: Final = 0.25
-# Prompts count twice less than answers: a token of an answer takes a whole step (VTC's weights).
-ANSWER_WEIGHT: Final = 2.0
 
 
 class Line(Occupancy):
     """One pool's waiting requests, the room at its backends, and what the waits teach."""
 
     __slots__ = (
-        "_empty_s",
         "_futile",
         "_futile_s",
         "_on_change",
         "_pace",
-        "_rng",
+        "_refusal",
         "_sampled_s",
         "_spread",
         "queue",
@@ -78,11 +62,10 @@ class Line(Occupancy):
         self, shares: tuple[float, ...], rng: Random, on_change: Callable[[], None]
     ) -> None:
         """`shares`: the least share of each class, the highest first."""
-        self._rng = rng
+        self._refusal = Refusal(len(shares), rng)
         self._on_change = on_change
         self._spread = Spread()  # of the answers of all flows
         self._pace = Pace(len(shares))
-        self._empty_s = 0.0  # when nothing waited, last
         self._sampled_s = 0.0
         self.queue = Queue(shares)
         self.rooms: dict[Backend, Room] = {}
@@ -127,43 +110,58 @@ class Line(Occupancy):
 
     def wait(self, ticket: Ticket, look: Look, now_s: float) -> None:
         """Let it wait. Raises Refused if its first token would come too late."""
-        first = ticket.retry  # its client has waited already
+        first = bool(ticket.tried)  # its client has waited already
+        self._look(now_s)
         if not self.queue.waiting:
-            self._empty_s = self._sampled_s = now_s
+            self._sampled_s = now_s
             for room in self.rooms.values():
                 room.begin_samples()
-        self._pace.look(now_s)
         uncached = look.ask.prompt_tokens - look.chosen.cache.cached_tokens(look.ask)
         ticket.tokens = max(1, int(uncached * look.ask.likely))
+        ticket.answer_tokens = ticket.flow.expect(look.ask)
         ticket.only = look.chosen if look.bound else None
+        # One that some backends cannot serve tells nothing of the pool when it waits.
+        able = sum([backend.can_serve for backend in self.rooms])
+        ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= able
         flow = ticket.flow
         ahead = 0.0 if first else self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
         speeds = [each.prefill_speed.work_per_s for each in look.fit]
         queued = sum([each.queued_prefill_tokens for each in look.fit])
-        seconds = predict(ticket, ahead, queued, speeds, self._pace)
-        seconds += now_s - ticket.since_s
-        standing = ticket.rank > 0 and now_s - self._empty_s > STANDING_S
-        allowed_s = (STANDING_SHARE if standing else SHARE) * ticket.deadline_s
-        others_s = seconds - OWN_SHARE * own_s(ticket, speeds, self._pace)
-        if others_s > allowed_s or seconds > SURELY_LATE * ticket.deadline_s:
-            raise self._refused(seconds, SHARE * ticket.deadline_s)
+        seconds = predict(ticket, ahead, queued, speeds, self._pace) + now_s - ticket.since_s
+        self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), now_s)
         self.queue.add(ticket, first=first)
         self._futile_s = 0.0  # there may be room for this one
-        self._pace.busy = True
+        self._pace.busy = self.queue.general() > 0
 
-    def reshape(self, shares: tuple[float, ...]) -> None:
-        """Take other classes. What waits in one that is gone waits in the last one."""
+    def reshape(self, shares: tuple[float, ...], ranks: Sequence[int]) -> None:
+        """Take other classes. `ranks`: for each old one, the class that its requests have now."""
+        waiting = self.queue.take_all()
+        tickets = [ticket for room in self.rooms.values() for ticket in room.tickets.values()]
+        for ticket in tickets + waiting:
+            ticket.rank = ranks[ticket.rank]
         self.queue.reshape(shares)
-        self._pace = Pace(len(shares))
-        self._pace.busy = self.queue.waiting > 0
+        for ticket in waiting:
+            self.queue.add(ticket)
+        self._refusal.reshape(len(shares))
+        self._pace.reshape(len(shares))
 
     def leave(self, ticket: Ticket, now_s: float) -> None:
         """It waits no more: it is sent, refused, or its client has left."""
         self._pace.look(now_s)
         self.queue.remove(ticket)
-        if not self.queue.waiting:
-            self._pace.busy = False
-            self._empty_s = now_s
+        self._look(now_s)
+        self._pace.busy = self.queue.general() > 0
+
+    def slept(self, time_s: float) -> None:
+        """The process did not run for this long: nobody has waited meanwhile."""
+        self._pace.slept(time_s)
+        self._refusal.slept(time_s)
+        self._sampled_s += time_s
+
+    def _look(self, now_s: float) -> None:
+        """Before something begins or ends to wait: look at the time."""
+        self._pace.look(now_s)
+        self._refusal.look(self.queue.generals, now_s)
 
     def sent(self, ticket: Ticket, lease: Lease) -> None:
         """It is sent. Its flow is charged what it should take; `ended` corrects that."""
@@ -189,17 +187,30 @@ class Line(Occupancy):
 
     def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
         assert isinstance(prompts, Lease)
-        ticket = self.rooms[prompts.backend].remove(prompts)
+        room = self.rooms[prompts.backend]
+        ticket = room.remove(prompts)
         if self.queue.waiting:
             self._on_change()
+            if room.short:
+                room.short, self._futile_s = False, 0.0
         if ticket is None:
             return
         if prompts.whole and prompts.ask.stream and prompts.ask.generates:
             choices = prompts.ask.prompts * prompts.ask.choices
             self._spread.observe(ticket.flow.answered(max(1, prompts.generated_tokens // choices)))
         taken = prompts.taken_tokens + ANSWER_WEIGHT * prompts.generated_tokens
+        if not prompts.whole and not prompts.ask.stream:
+            taken = max(taken, ticket.charged_tokens, self._unseen(prompts, now_s))
         ticket.flow.charge(taken - ticket.charged_tokens)
         ticket.charged_tokens = 0.0
+
+    def _unseen(self, lease: Lease, now_s: float) -> float:
+        """What a plain answer that was given up may have taken: all that it had time for."""
+        ask, backend = lease.ask, lease.backend
+        itl_s = max(ITL_MIN_S, backend.decode_speed.itl_s(backend.active_decode_tokens))
+        most = ask.max_tokens or TOKENS_UNKNOWN
+        tokens = min(most, (now_s - lease.began_s) / itl_s) * ask.prompts * ask.choices
+        return lease.taken_tokens + ANSWER_WEIGHT * tokens
 
     # What waits --------------------------------------------------------------------------------
 
@@ -209,16 +220,31 @@ class Line(Occupancy):
         Raises Refused if it would come too late there.
         """
         chosen: Backend | None = look.chosen
-        if not self.room_of(look.chosen).takes(ticket.flow, look.ask, now_s):
+        room = self.room_of(look.chosen)
+        if not room.takes_prompts():
             chosen = self._detour(ticket, look, now_s)
+        elif not room.fits(ticket.flow, look.ask, now_s):
+            chosen = self._elsewhere(ticket, look, now_s)
         if chosen is None:
             return None
         speed = chosen.prefill_speed
         work = chosen.wait_work(now_s) + (ticket.tokens or look.ask.prompt_tokens)
         seconds = now_s - ticket.since_s + work * speed.work_s + speed.step_s
-        if seconds > LATE * ticket.deadline_s:
-            raise self._refused(seconds, SHARE * ticket.deadline_s)
+        self._refusal.check_sending(ticket, seconds)
         return chosen
+
+    def _elsewhere(self, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
+        """The cheapest place with room, at any price: the cost knows nothing of a full cache."""
+        places = [
+            backend
+            for backend in look.fit
+            if backend is not look.chosen
+            and self.room_of(backend).takes(ticket.flow, look.ask, now_s)
+        ]
+        if not places:
+            return None
+        costs = list(look.pool.policy.costs(places, look.ask, now_s))
+        return places[costs.index(min(costs))]
 
     def _detour(self, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
         """The cheapest place with room that is not far dearer than the best one."""
@@ -239,34 +265,32 @@ class Line(Occupancy):
         dearer = DETOUR + DETOUR_PER_S * (now_s - ticket.since_s)
         return places[best] if least <= costs[0] * (1.0 + dearer) else None
 
-    def must_yield(self, rank: int, now_s: float) -> bool:
-        """Whether one of a higher class has waited too long for a lower one to pass."""
+    def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:
+        """Whether one of a higher class waits that could be sent, and too long to be passed."""
         for higher in range(rank):
             for flow in self.queue.backlogs[higher]:
-                if now_s - next(iter(flow.queues[higher])).since_s > YIELD_S:
+                oldest = next(iter(flow.queues[higher]))
+                if now_s - oldest.since_s > YIELD_S and servable(flow, higher, 1, opened):
                     return True
         return False
 
-    def open_backends(self, now_s: float, most: int) -> frozenset[Backend]:
-        """Those with room for the smallest prompt of those that would be looked at."""
-        least: Ticket | None = None
-        opened = [
-            backend
-            for backend, room in self.rooms.items()
-            if backend.can_serve and room.takes_prompts()
-        ]
+    def stranded(self) -> list[Ticket]:
+        """Those among the first of each flow that no backend can serve, however empty it is."""
+        able = [backend for backend in self.rooms if backend.can_serve]
+        found: list[Ticket] = []
         for rank, backlog in enumerate(self.queue.backlogs):
-            if backlog and opened:
-                for ticket in self.queue.turns(rank, most, opened):
-                    if least is None or ticket.ask.prompt_tokens < least.ask.prompt_tokens:
-                        least = ticket
-        if least is None:
-            return frozenset()
+            for flow in backlog:
+                seen = islice(flow.queues[rank], SEEN_MAX)
+                found += [ticket for ticket in seen if not is_servable(ticket, able)]
+        return found
+
+    def open_backends(self) -> frozenset[Backend]:
+        """Those that take a prompt now. Whether its answer fits is seen for each request."""
         return frozenset(
             [
                 backend
-                for backend in opened
-                if self.rooms[backend].fits(least.flow, least.ask, now_s)
+                for backend, room in self.rooms.items()
+                if room.takes_prompts() and backend.can_serve
             ]
         )
 
@@ -294,13 +318,7 @@ class Line(Occupancy):
         self._futile, self._futile_s = opened, until_s
 
     def overdue(self, now_s: float) -> list[tuple[Ticket, Refused]]:
-        """Take out those that nobody waits for any more, first of all in each flow.
-
-        Does nothing if it did so a short time ago.
-        """
-        if now_s - self._sampled_s < SAMPLE_S:
-            return []
-        self._sample(now_s)
+        """Take out those that nobody waits for any more, first of all in each flow."""
         over = []
         for rank, backlog in enumerate(self.queue.backlogs):
             for flow in list(backlog):
@@ -309,22 +327,23 @@ class Line(Occupancy):
                     if waited_s <= LATE * ticket.deadline_s:
                         break
                     self.leave(ticket, now_s)
-                    over.append((ticket, self._refused(waited_s, SHARE * ticket.deadline_s)))
+                    over.append((ticket, self._refusal.refused(ticket, waited_s)))
         return over
 
-    def _sample(self, now_s: float) -> None:
-        """Look at the streams' pace, and charge for what came of answers longer than expected."""
+    def samples(self, now_s: float) -> bool:
+        """Look at the streams' pace, and charge for what came of answers longer than expected.
+
+        False if it did so a short time ago.
+        """
         passed_s = now_s - self._sampled_s
+        if passed_s < SAMPLE_S:
+            return False
         self._sampled_s = now_s
         for room in self.rooms.values():
-            if passed_s > 0.0:
-                room.sample(passed_s)
+            room.sample(passed_s)
             for lease, ticket in room.tickets.items():
                 taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
                 if taken > ticket.charged_tokens:
                     ticket.flow.charge(taken - ticket.charged_tokens)
                     ticket.charged_tokens = taken
-
-    def _refused(self, seconds: float, allowed_s: float) -> Refused:
-        hint_s = max(HINT_MIN_S, seconds - allowed_s) * self._rng.uniform(1.0, 2.0)
-        return Refused(min(HINT_MAX_S, hint_s), seconds)
+        return True

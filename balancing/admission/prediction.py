@@ -3,8 +3,8 @@
 What is ahead of it goes at the pace that higher classes leave. What the engines have queued, and
 its own prompt on one of them, go at the pace of all (in virtual time the best of five predictions:
 bench/history/2026-11-admission.md, E). That is off by a factor which depends on the size of the
-prompt, and the factor is learnt from the true waits: for each flow apart, so that nobody teaches
-what others are told.
+prompt, and the factor is learnt from the true waits: for each flow apart, so that
+nobody teaches what others are told.
 """
 
 from math import exp, log

@@ -18,14 +18,26 @@ from penstock.balancing.backend import Backend
 
 # How many of a flow are seen, to find those that an open backend may serve.
 SEEN_MAX: Final = 16
-# Tokens that a class can be owed by those above it: about the longest prompt.
+# Tokens that a class can be owed by those above it, and those that are enough for any request.
 OWED_MAX: Final = 131_072.0
+DUE_MAX: Final = 65_536.0
+# A generated token counts as two prompt tokens, as in VTC: it takes a place in a step of its own.
+ANSWER_WEIGHT: Final = 2.0
 
 
 class Queue:
     """The waiting requests of one pool. `shares`: what each class is granted at least, 0 to 1."""
 
-    __slots__ = ("_flows", "_last_served", "_owed", "_weights", "backlogs", "shares", "waiting")
+    __slots__ = (
+        "_flows",
+        "_last_served",
+        "_owed",
+        "_weights",
+        "backlogs",
+        "generals",
+        "shares",
+        "waiting",
+    )
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         self.shares = shares
@@ -34,7 +46,12 @@ class Queue:
         self._owed = [0.0] * len(shares)
         self._last_served = 0.0  # of the flow that was last to have nothing waiting
         self._weights: Mapping[str, float] = {}
+        self.generals = [0] * len(shares)  # by class: how many wait that every backend may serve
         self.waiting = 0
+
+    def general(self) -> int:
+        """How many wait that every backend may serve."""
+        return sum(self.generals)
 
     def flow(self, name: str) -> Flow:
         """The flow of this name. The number of names is bounded by whoever gives them."""
@@ -50,25 +67,31 @@ class Queue:
         for name, flow in self._flows.items():
             flow.weight = weights.get(name, 1.0)
 
-    def reshape(self, shares: tuple[float, ...]) -> None:
-        """Take other classes. What waits in one that is gone waits in the last one."""
-        waiting = [
-            ticket
-            for rank, backlog in enumerate(self.backlogs)
-            for flow in backlog
-            for ticket in flow.queues[rank]
-        ]
+    def take_all(self) -> list[Ticket]:
+        """All that waits, which waits no more."""
+        waiting = self.oldest(self.waiting)
         for ticket in waiting:
             self.remove(ticket)
+        return waiting
+
+    def oldest(self, most: int) -> list[Ticket]:
+        """Up to so many that wait, whoever may serve them: by class, and in a flow the oldest."""
+        found: list[Ticket] = []
+        for rank, backlog in enumerate(self.backlogs):
+            for flow in backlog:
+                found += islice(flow.queues[rank], most - len(found))
+        return found
+
+    def reshape(self, shares: tuple[float, ...]) -> None:
+        """Take other classes. Nothing waits."""
+        assert not self.waiting
         self.shares = shares
         self._owed = [0.0] * len(shares)
         self.backlogs = [{} for _ in shares]
+        self.generals = [0] * len(shares)
         for flow in self._flows.values():
             flow.queues = [OrderedDict() for _ in shares]
             flow.queued_tokens = [0] * len(shares)
-        for ticket in waiting:
-            ticket.rank = min(ticket.rank, len(shares) - 1)
-            self.add(ticket)
 
     def add(self, ticket: Ticket, *, first: bool = False) -> None:
         """It waits. `first`: before the others of its flow and class."""
@@ -81,6 +104,7 @@ class Queue:
         flow.queued_tokens[ticket.rank] += ticket.tokens
         self.backlogs[ticket.rank][flow] = None
         self.waiting += 1
+        self.generals[ticket.rank] += ticket.general
         ticket.waits = True
 
     def remove(self, ticket: Ticket) -> None:
@@ -90,6 +114,7 @@ class Queue:
         del queue[ticket]
         flow.queued_tokens[rank] -= ticket.tokens
         self.waiting -= 1
+        self.generals[rank] -= ticket.general
         ticket.waits = False
         if not queue:
             del self.backlogs[rank][flow]
@@ -107,9 +132,8 @@ class Queue:
         self._owed[rank] = max(0.0, self._owed[rank] - ticket.tokens)
         for lower in range(rank + 1, len(self.shares)):
             if self.backlogs[lower]:
-                share = self.shares[lower] / (
-                    1.0 - self.shares[lower]
-                )  # of all, not of those above
+                # A share of all tokens, not of those above.
+                share = self.shares[lower] / (1.0 - self.shares[lower])
                 owed = self._owed[lower] + share * ticket.tokens
                 self._owed[lower] = min(OWED_MAX, owed)
 
@@ -133,7 +157,7 @@ class Queue:
         if not self._owed[rank]:
             return False
         head = self.head(rank)
-        return head is not None and self._owed[rank] >= head.tokens
+        return head is not None and self._owed[rank] >= min(head.tokens, DUE_MAX)
 
     def head(self, rank: int) -> Ticket | None:
         """The next of a class: the oldest of the flow that was given least."""
@@ -146,8 +170,7 @@ class Queue:
     def turns(self, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
         """The next ones of a class that one of these backends may serve.
 
-        As if each took its turn and was sent: so a flow whose requests find no room does not
-        stand in the way of others.
+        Each one listed counts as sent before the next is picked. So one flow rarely fills the list.
         """
         heads: dict[Flow, list[Ticket]] = {}
         order: list[Ticket] = []
@@ -158,11 +181,12 @@ class Queue:
             served, number = heappop(heap)
             flow = flows[number]
             if flow not in heads:
-                heads[flow] = _servable(flow, rank, most, opened)[::-1]
+                heads[flow] = servable(flow, rank, most, opened)[::-1]
             if heads[flow]:
                 ticket = heads[flow].pop()
                 order.append(ticket)
-                heappush(heap, (served + ticket.tokens / flow.weight, number))
+                charge = ticket.tokens + ANSWER_WEIGHT * ticket.answer_tokens
+                heappush(heap, (served + charge / flow.weight, number))
         return order
 
     def ahead_tokens(self, flow: Flow, rank: int, tokens: int) -> float:
@@ -193,15 +217,21 @@ class Queue:
         return max(flow.served, min(others, default=self._last_served))
 
 
-def _servable(flow: Flow, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
+def servable(flow: Flow, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
     """Its oldest ones that one of these backends may serve. Looks at SEEN_MAX of them."""
     found: list[Ticket] = []
     for ticket in islice(flow.queues[rank], SEEN_MAX):
-        only, model = ticket.only, ticket.ask.model
-        for backend in opened:
-            if only is backend if only is not None else backend.serves(model):
-                found.append(ticket)
+        if is_servable(ticket, opened):
+            found.append(ticket)
+            if len(found) == most:
                 break
-        if len(found) == most:
-            break
     return found
+
+
+def is_servable(ticket: Ticket, opened: Collection[Backend]) -> bool:
+    """Whether one of these backends may serve it."""
+    only, model = ticket.only, ticket.ask.model
+    for backend in opened:  # noqa: SIM110 - compiled: no generator
+        if only is backend if only is not None else backend.serves(model):
+            return True
+    return False

@@ -13,7 +13,7 @@ prompt is sent only if what all streams there hold should fit until they end (`k
 4 to 7 % more tokens a second, and hardly any stream was stopped (the same tables, C).
 """
 
-from math import exp
+from math import exp, inf
 from typing import Final
 
 from penstock.balancing.admission.kv_peak import spare_tokens
@@ -26,6 +26,9 @@ from penstock.balancing.lease import Lease
 WINDOW_S: Final = 0.1
 # Measured speeds may be far too low at first. A step has room for this much prefill work.
 WINDOW_WORK_MIN: Final = 2_048.0
+# No request's answers count for more than this share of a cache. An engine with less room computes
+# the choices of one request one after another.
+ANSWER_SHARE: Final = 0.25
 # The time constant of the time between tokens.
 GAP_TAU_S: Final = 1.0
 
@@ -42,8 +45,10 @@ class Room:
         "_spare",
         "_stream_s",
         "backend",
+        "beside_work",
         "gap_s",
         "most_tokens",
+        "short",
         "tickets",
     )
 
@@ -51,6 +56,9 @@ class Room:
         self.backend = backend
         self._all = spread  # of all answers of the pool
         self.tickets: dict[Lease, Ticket] = {}
+        # Prefill of what is never held back (embeddings): it keeps nobody else waiting.
+        self.beside_work = 0
+        self.short = False  # somebody found no room in the cache since this was set back
         self.most_tokens = 0.0  # the most that may be left of all answers
         # Prompts with a common beginning hold it once. By the last block of that beginning: how
         # many hold it, and its tokens. And the tokens that are counted more than once.
@@ -67,8 +75,14 @@ class Room:
         self.tickets[lease] = ticket
         flow = ticket.flow
         ticket.answer_tokens = flow.expect(lease.ask)
-        ticket.most_tokens = self._most(flow, lease.ask)
+        report = self.backend.report
+        capacity = report.kv_tokens if report is not None else None
+        most = ANSWER_SHARE * capacity if capacity else inf
+        ticket.most_tokens = self._most(flow, lease.ask, most)
         self.most_tokens += ticket.most_tokens
+        if not lease.ask.generates:
+            ticket.beside_work = lease.queued_work
+            self.beside_work += ticket.beside_work
 
     def takes(self, flow: Flow, ask: Ask, now_s: float) -> bool:
         """Whether there is room for this request now."""
@@ -77,7 +91,7 @@ class Room:
     def takes_prompts(self) -> bool:
         """Whether the engine would begin with a new prompt in time."""
         backend = self.backend
-        work = backend.queued_work
+        work = backend.queued_work - self.beside_work
         return work < WINDOW_WORK_MIN or work * backend.prefill_speed.work_s < WINDOW_S
 
     def fits(self, flow: Flow, ask: Ask, now_s: float) -> bool:
@@ -87,26 +101,32 @@ class Room:
         capacity = report.kv_tokens if report is not None else None
         if not capacity or not self.tickets:
             return True
+        most = ANSWER_SHARE * capacity
+        if ask.prompt_tokens + min(most, flow.expect(ask)) > capacity:
+            return True  # not even an empty cache has room: what it reports is no measure of this
         held = backend.active_decode_tokens + backend.queued_prefill_tokens - self._shared_tokens
-        answers = self.most_tokens + self._most(flow, ask)
+        answers = self.most_tokens + self._most(flow, ask, most)
         if held + ask.prompt_tokens + answers <= capacity:
             return True
-        return ask.prompt_tokens <= self._spare_tokens(flow, ask, capacity, now_s)
+        spare = self._spare_tokens(flow, ask, capacity, now_s)
+        self.short = self.short or ask.prompt_tokens > spare
+        return ask.prompt_tokens <= spare
 
-    def _most(self, flow: Flow, ask: Ask) -> float:
-        """The most that may be left of an answer at any moment."""
+    def _most(self, flow: Flow, ask: Ask, most: float) -> float:
+        """The most that may be left of an answer at any moment, as far as it counts."""
         spread = flow.spread if flow.spread.known else self._all
-        return flow.expect(ask) * spread.longest
+        return min(most, flow.expect(ask) * spread.longest)
 
     def _spare_tokens(self, flow: Flow, ask: Ask, capacity: int, now_s: float) -> float:
         """The longest prompt that fits. Kept for the moment: many may ask."""
-        new_left = flow.left_tokens(ask, 0, self._all)
+        most = ANSWER_SHARE * capacity
+        new_left = min(most, flow.left_tokens(ask, 0, self._all))
         at = (now_s, self.backend.own.sequence, new_left)
         if self._at != at:
             streams = []
             for each, ticket in self.tickets.items():
                 tokens = each.generated_tokens
-                left_tokens = ticket.flow.left_tokens(each.ask, tokens, self._all)
+                left_tokens = min(most, ticket.flow.left_tokens(each.ask, tokens, self._all))
                 streams.append((left_tokens, float(each.ask.prompt_tokens + tokens)))
             capacity += self._shared_tokens
             remote = self.backend.remote
@@ -118,6 +138,9 @@ class Room:
     def prefilled(self, lease: Lease) -> None:
         """Its prompt is held now, also by others that found the same beginning in the cache."""
         ticket = self.tickets.get(lease)
+        if ticket is not None and ticket.beside_work:
+            self.beside_work -= ticket.beside_work
+            ticket.beside_work = 0
         if ticket is None or ticket.shared_tokens or not lease.cached_tokens:
             return
         ask = lease.ask
@@ -136,6 +159,7 @@ class Room:
         if ticket is None:
             return None
         self.most_tokens -= ticket.most_tokens
+        self.beside_work -= ticket.beside_work
         if ticket.shared_tokens:
             self._unshare(ticket)
         if not self.tickets:

@@ -75,7 +75,10 @@ class Flow:
         """
         if not ask.generates:
             return 0.0
-        return (self.answer_tokens or ask.output_tokens) * ask.prompts * ask.choices
+        each = self.answer_tokens or ask.output_tokens
+        if ask.max_tokens is not None and ask.max_tokens < each:
+            each = float(ask.max_tokens)
+        return each * ask.prompts * ask.choices
 
     def left_tokens(self, ask: Ask, generated_tokens: int, others: Spread) -> float:
         """The mean of what is still to come of an answer, all its choices together.
@@ -110,9 +113,11 @@ class Ticket:
     __slots__ = (
         "answer_tokens",
         "ask",
+        "beside_work",
         "charged_tokens",
         "deadline_s",
         "flow",
+        "general",
         "most_tokens",
         "name",
         "only",
@@ -153,9 +158,11 @@ class Ticket:
         self.flow = NO_FLOW
         self.tokens = 0  # to prefill, as far as is known while it waits
         self.waits = False
+        self.general = True  # every backend of its pool may serve it
         self.charged_tokens = 0.0
         self.answer_tokens = 0.0  # of all its choices, as was expected when it was sent
         self.most_tokens = 0.0  # the most that may be left of them at any moment, then
+        self.beside_work = 0  # of its prompt, if it is never held back
         self.sampled_tokens = 0  # generated when its stream was looked at last
         # The beginning of its prompt that others may hold too, by its last block, and its tokens.
         self.shared_block = 0

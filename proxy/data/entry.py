@@ -3,6 +3,7 @@
 The same for its first attempt and for all that follow a failure.
 """
 
+import logging
 from collections.abc import Callable
 
 from penstock.balancing.admission.ticket import Refused, Ticket
@@ -15,6 +16,8 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.data.service_classes import queue_of
 from penstock.proxy.errors.client import ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
+
+logger = logging.getLogger(__name__)
 
 
 def _nothing(outcome: Lease | PenstockError) -> None:
@@ -70,7 +73,8 @@ class Entry:
             ticket = self._ticket or self._new_ticket(party)
             ticket.ask, ticket.tried, ticket.retry = ask, tried, retry
             if tried:  # what a failure took is not what it has waited
-                ticket.since_s = now_s
+                left_s = self._request.patience.next_s(started=False) - now_s
+                ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
             lease = plane.admission.enter(ticket, now_s)
         except (Refused, UnknownModel, NoBackend, UnknownResponse) as error:
             raise self._told(error, now_s) from None
@@ -136,4 +140,8 @@ class Entry:
             return plane.refusals.out_of_reach()
         if isinstance(error, UnknownResponse):
             return ResponseNotFound(ask.response_id)
-        return self._failover.nobody(now_s)
+        if isinstance(error, NoBackend):
+            return self._failover.nobody(now_s)
+        request_id = self._request.answer.request_id.decode()
+        logger.error("admission failed request_id=%s", request_id, exc_info=error)
+        return PenstockError()

@@ -47,6 +47,7 @@ class ServiceClasses:
             self._of_tenants[tenant.name] = own, more
         self.rules = Rules(
             holds=admission.enabled,
+            classes=tuple(self.names),
             shares=tuple([each.share_min for each in classes]),
             weights={tenant.name: tenant.weight for tenant in settings.tenants},
         )

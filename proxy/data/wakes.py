@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.balancing.admission.admission import TICK_S, Admission, Outcome
+from penstock.proxy.wire.deadline import LATE_S
+from penstock.proxy.wire.pulse import BEAT_S
 
 
 class Wakes:
@@ -31,12 +33,15 @@ class Wakes:
             self._soon = True
             self._loop.call_soon(self._wake)
 
+    def _begin_timer(self, after_s: float) -> None:
+        self._timer = self._loop.call_later(after_s, self._tick, self._now() + after_s)
+
     def _wake(self) -> None:
         self._soon = False
-        self._untold.extend(self._admission.wake(self._now()))
         if self._timer is None and self._admission.waiting:
-            self._timer = self._loop.call_later(TICK_S, self._tick)
+            self._begin_timer(TICK_S)
         try:
+            self._untold.extend(self._admission.wake(self._now()))
             while self._untold:
                 ticket, outcome = self._untold.popleft()
                 ticket.ready(outcome)
@@ -44,6 +49,9 @@ class Wakes:
             if self._untold:  # a fault at one request is not the end of others
                 self.soon()
 
-    def _tick(self) -> None:
-        self._timer = None
-        self._wake()
+    def _tick(self, due_s: float) -> None:
+        if self._now() - due_s > LATE_S:  # did the process sleep? The pulse tells that first
+            self._begin_timer(2.0 * BEAT_S)
+        else:
+            self._timer = None
+            self._wake()

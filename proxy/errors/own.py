@@ -34,9 +34,9 @@ class TooLong(PenstockError):
     kind = "rate_limit_error"
 
     def __init__(self, wait_s: float, *, retry_after_s: float) -> None:
-        """`wait_s`: when its first token is expected."""
+        """`wait_s`: how long it would wait, or has waited."""
         super().__init__(
-            f"All backends are busy: the first token would come in about {wait_s:.1f} s; retry in"
+            f"All backends are busy: no first token within {wait_s:.1f} s; retry in"
             f" {ceil(retry_after_s)} s.",
             retry_after_s=retry_after_s,
         )
@@ -51,11 +51,10 @@ class TooLate(PenstockError):
     retry_helps = False
 
     def __init__(self, wait_s: float, *, retry_after_s: float) -> None:
-        """`wait_s`: when its first token is expected."""
+        """`wait_s`: how long it would wait, or has waited."""
         super().__init__(
-            f"The first token would come in about {wait_s:.1f} s, which is too late for the time"
-            " that this client allows; allow more, or retry in"
-            f" {ceil(retry_after_s)} s.",
+            f"No first token within {wait_s:.1f} s, and this client allows no more time; allow"
+            f" more, or retry in {ceil(retry_after_s)} s.",
             retry_after_s=retry_after_s,
         )
 

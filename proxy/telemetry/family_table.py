@@ -285,7 +285,7 @@ FAMILIES: Final = {
         ("priority",),
         "requests",
         "Requests that wait in the proxy for room at a backend.",
-        "Above zero for minutes, the fleet is too small for what is asked of it.",
+        "Above zero for minutes in a class that shall not wait, the fleet is too small.",
     ),
     "queued_tokens": Family(
         "gauge",

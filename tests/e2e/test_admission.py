@@ -134,15 +134,17 @@ async def test_sdks_come_back_when_they_are_told_to(simulate: Simulate, serve: S
     options: Any = {"api_key": "k", "max_retries": 2, "timeout": 30}
     async with (
         openai.AsyncOpenAI(base_url=penstock.url + "/v1", **options) as gpt,
-        anthropic.AsyncAnthropic(base_url=penstock.url, **options) as claude,
+        anthropic.AsyncAnthropic(base_url=penstock.url, **options) as anthropic_client,
     ):
         crowd = [asyncio.create_task(stream(penstock, number)) for number in range(12)]
         await asyncio.sleep(0.2)
         messages: Any = LONG
         one = gpt.chat.completions.create(model="sim-model", messages=messages, max_tokens=3)
-        two = claude.messages.create(model="sim-model", messages=messages, max_tokens=3)
+        two = anthropic_client.messages.create(model="sim-model", messages=messages, max_tokens=3)
         await asyncio.gather(one, two)
         await asyncio.gather(*crowd)
+    refusals = [line for line in penstock.access_lines if line["error"] == "overloaded"]
+    assert any(line["stream"] is False for line in refusals)  # one of the SDKs', tried again
 
 
 async def test_the_higher_class_overtakes(simulate: Simulate, serve: Serve) -> None:

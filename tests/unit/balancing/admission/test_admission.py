@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.balancing.admission.admission import TICK_S
+from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Reason
 from tests.unit.balancing.admission.lines import FILLS, Door, full
 
@@ -110,7 +111,7 @@ def test_one_that_is_tried_again_goes_first_in_its_flow() -> None:
     door = full("a")
     door.enter(FILLS, 0.01)
     again = door.ticket(FILLS, 0.0)
-    again.retry = True
+    again.retry, again.tried = True, (Backend("gone", ""),)
     door.come(again, 0.02)
     assert again.waits
     door.open_up(0.2)

@@ -19,7 +19,7 @@ LONGEST, LONGEST_ANSWER = 4_000, 800
 # Three times what virtual token counters promise: 2 (prompt + 2 x answer).
 BOUND = 3 * 2 * (LONGEST + 2 * LONGEST_ANSWER)
 # A wake sends fewer: so none of them ever has nothing waiting.
-BACKLOG = 12
+BACKLOG = 32
 KINDS = ("small", "large", "any")
 
 
@@ -100,7 +100,7 @@ def spreads(weights: tuple[float, float]) -> list[tuple[float, float, float]]:
     for seed in range(150):
         served, ends = Served(seed, weights), []
         for _ in range(3):
-            served.run(60)
+            served.run(90)
             ends.append(len(served.differences))
         first, second, third = ends
         parts = served.differences[:first], served.differences[first:second]

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from penstock.balancing.admission.line import (
+from penstock.balancing.admission.refusal import (
     HINT_MAX_S,
     HINT_MIN_S,
     LATE,
@@ -13,6 +13,7 @@ from penstock.balancing.admission.line import (
     SURELY_LATE,
 )
 from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.backend import Backend
 from tests.unit.balancing.admission.lines import FILLS, Door, full
 
 # At the speed that is assumed at first, such a prompt takes this time.
@@ -73,7 +74,7 @@ def test_one_that_is_tried_again_is_predicted_to_go_first() -> None:
     door = full("a")
     waiting_until_refused(door, 5.0)
     again = door.ticket(FILLS, 0.0, name="many", deadline_s=5.0)
-    again.retry = True
+    again.tried = (Backend("gone", ""),)
     door.come(again, 0.02)
     assert again.waits
 

@@ -102,9 +102,24 @@ def test_without_a_report_of_its_size_every_prompt_fits(kv_tokens: int | None) -
 
 def test_one_at_an_empty_backend_always_fits() -> None:
     room, _ = room_of(1_000)
-    assert room.fits(Flow("f", 1), ask_of(5_000), 0.0)
+    assert room.fits(Flow("f", 1), ask_of(900), 0.0)
     put(room, ask_of(100))
-    assert not room.fits(Flow("f", 1), ask_of(5_000), 0.0)
+    assert not room.fits(Flow("f", 1), ask_of(900), 0.0)
+
+
+def test_a_cache_that_is_told_to_be_too_small_for_it_is_no_measure() -> None:
+    """Otherwise a backend that reports nonsense would look idle, and keep requests waiting."""
+    room, _ = room_of(1_000)
+    put(room, ask_of(100))
+    assert room.fits(Flow("f", 1), ask_of(950), 0.0)
+
+
+def test_a_request_with_a_great_many_answers_counts_for_a_part_of_the_cache() -> None:
+    room, _ = room_of(10_000)
+    many = Ask("/", prompt_tokens=20, choices=128, output_tokens=500.0, stream=True)
+    put(room, many)
+    assert room.fits(Flow("f", 1), ask_of(5_000), 0.0)
+    assert room.fits(Flow("f", 1), many, 0.0)
 
 
 def test_it_must_fit_until_it_ends_beside_all_that_grow() -> None:
@@ -135,14 +150,14 @@ def test_what_other_replicas_hold_there_is_not_spare() -> None:
 
 
 def test_at_one_moment_each_flow_is_asked_for_by_its_own_answers() -> None:
-    room, _ = room_of(2_000)
-    put(room, ask_of(300))
+    room, _ = room_of(8_000)
+    put(room, ask_of(300, output_tokens=2_000.0))
     brief, lengthy = Flow("brief", 1), Flow("lengthy", 1)
     brief.answer_tokens, lengthy.answer_tokens = 10.0, 1_500.0
-    assert room.fits(brief, ask_of(1_680), 0.0)  # 310 are beside it at its end
-    assert not room.fits(lengthy, ask_of(1_000), 0.0)
-    assert not room.fits(lengthy, ask_of(1_000), 1.0)
-    assert room.fits(brief, ask_of(1_680), 1.0)
+    assert room.fits(brief, ask_of(7_680), 0.0)  # 310 are beside it at its end
+    assert not room.fits(lengthy, ask_of(5_000), 0.0)
+    assert not room.fits(lengthy, ask_of(5_000), 1.0)
+    assert room.fits(brief, ask_of(7_680), 1.0)
 
 
 @pytest.mark.parametrize("mean", [0.0, 300.0])
