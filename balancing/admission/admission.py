@@ -172,13 +172,13 @@ class Admission:
     ) -> bool:
         """Look at the next ones in the order of their turns. Whether any was sent or refused."""
         before, looks = len(outcomes), 0
-        for rank, most in line.queue.ranks(LOOKS_MAX):
-            if most > 1 and line.must_yield(rank, opened, now_s):
+        for rank, due in line.queue.ranks():
+            if not due and line.must_yield(rank, opened, now_s):
                 break
             alone = len(line.queue.backlogs[rank]) == 1
             patience = SCAN if alone else SCAN_BESIDE
             failed: dict[Flow, int] = {}
-            for ticket in line.queue.turns(rank, most, opened):
+            for ticket in line.queue.turns(rank, LOOKS_MAX, opened):
                 if looks == LOOKS_MAX or not line.takes_prompts():
                     break
                 flow = ticket.flow
@@ -188,7 +188,7 @@ class Admission:
                 outcome = self._try(line, ticket, now_s)
                 if outcome is not None:
                     outcomes.append((ticket, outcome))
-                    if most == 1:
+                    if due:
                         break
                 else:
                     failed[flow] = failed.get(flow, 0) + 1

@@ -338,6 +338,7 @@ class Line(Occupancy):
         passed_s = now_s - self._sampled_s
         if passed_s < SAMPLE_S:
             return False
+        self._pace.look(now_s)
         self._sampled_s = now_s
         for room in self.rooms.values():
             room.sample(passed_s)

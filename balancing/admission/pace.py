@@ -10,6 +10,9 @@ from typing import Final
 # The time constant. Two or fifteen seconds did as well (bench/history/2026-11-admission.md, E).
 TAU_S: Final = 5.0
 PRIOR_S: Final = 0.5
+# While requests wait it is looked at ten times a second. A longer time between two looks is a time
+# in which the process did not run.
+LOOK_MAX_S: Final = 0.5
 
 
 class Pace:
@@ -34,7 +37,8 @@ class Pace:
     def look(self, now_s: float) -> None:
         """Let what was counted fade. Call it before `busy` changes."""
         if self.busy:
-            fade = exp(-max(0.0, now_s - self._last_s) / TAU_S)
+            passed_s = min(LOOK_MAX_S, max(0.0, now_s - self._last_s))
+            fade = exp(-passed_s / TAU_S)
             self._tokens = [tokens * fade for tokens in self._tokens]
             self._seconds = self._seconds * fade + TAU_S * (1.0 - fade)
         self._last_s = now_s

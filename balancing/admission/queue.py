@@ -142,15 +142,15 @@ class Queue:
         flow = ticket.flow
         self._last_served = flow.served = max(flow.served, self._last_served)
 
-    def ranks(self, most: int) -> list[tuple[int, int]]:
+    def ranks(self) -> list[tuple[int, bool]]:
         """The classes in which something waits, in the order of their turns.
 
-        With each: how many of them may be sent. A lower class that is owed something comes first,
-        with one request; all come by rank, with up to `most`.
+        With each: whether it has this turn because it is owed something. Then one request may go.
+        After those all come by rank.
         """
         waiting = [rank for rank, backlog in enumerate(self.backlogs) if backlog]
-        due = [(rank, 1) for rank in waiting[1:] if self.is_due(rank)]
-        return due + [(rank, most) for rank in waiting]
+        due = [(rank, True) for rank in waiting[1:] if self.is_due(rank)]
+        return due + [(rank, False) for rank in waiting]
 
     def is_due(self, rank: int) -> bool:
         """Whether a class is owed enough for its next request."""

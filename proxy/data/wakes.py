@@ -15,7 +15,7 @@ from penstock.proxy.wire.pulse import BEAT_S
 class Wakes:
     """Wakes one `Admission`."""
 
-    __slots__ = ("_admission", "_loop", "_now", "_soon", "_timer", "_untold")
+    __slots__ = ("_admission", "_due_s", "_loop", "_now", "_soon", "_timer", "_untold")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], admission: Admission
@@ -24,6 +24,7 @@ class Wakes:
         self._now = now
         self._admission = admission
         self._soon = False
+        self._due_s = 0.0  # when the timer comes
         self._untold: deque[Outcome] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -34,10 +35,13 @@ class Wakes:
             self._loop.call_soon(self._wake)
 
     def _begin_timer(self, after_s: float) -> None:
-        self._timer = self._loop.call_later(after_s, self._tick, self._now() + after_s)
+        self._due_s = self._now() + after_s
+        self._timer = self._loop.call_later(after_s, self._tick)
 
     def _wake(self) -> None:
         self._soon = False
+        if self._timer is not None and self._now() - self._due_s > LATE_S:
+            return  # did the process sleep? The pulse tells that before the timer comes
         if self._timer is None and self._admission.waiting:
             self._begin_timer(TICK_S)
         try:
@@ -49,8 +53,8 @@ class Wakes:
             if self._untold:  # a fault at one request is not the end of others
                 self.soon()
 
-    def _tick(self, due_s: float) -> None:
-        if self._now() - due_s > LATE_S:  # did the process sleep? The pulse tells that first
+    def _tick(self) -> None:
+        if self._now() - self._due_s > LATE_S:
             self._begin_timer(2.0 * BEAT_S)
         else:
             self._timer = None

@@ -182,8 +182,8 @@ def turns(queue: Queue, rank: int, most: int) -> list[Ticket]:
 
 def send_next(queue: Queue) -> Ticket:
     """Send what is next of all classes."""
-    rank, most = queue.ranks(1)[0]
-    ticket = turns(queue, rank, most)[0]
+    rank, _ = queue.ranks()[0]
+    ticket = turns(queue, rank, 1)[0]
     send(queue, ticket)
     return ticket
 

@@ -35,11 +35,22 @@ def test_the_classes_above_are_left_out() -> None:
 
 def test_old_tokens_fade_while_requests_wait() -> None:
     pace = paced(60.0, 20_000)
-    before = pace.per_s(0.0)
-    pace.look(60.0 + TAU_S)
+    before, now_s = pace.per_s(0.0), 60.0
+    for _ in range(round(10 * TAU_S)):
+        now_s += 0.1
+        pace.look(now_s)
     assert pace.per_s(0.0) == pytest.approx(before / 2.718, 0.02)
-    pace.look(60.0 + 20 * TAU_S)
+    for _ in range(200 * round(TAU_S)):
+        now_s += 0.1
+        pace.look(now_s)
     assert pace.per_s(0.0) < 1.0
+
+
+def test_a_time_in_which_the_process_did_not_run_fades_next_to_nothing() -> None:
+    pace = paced(60.0, 20_000)
+    before = pace.per_s(0.0)
+    pace.look(60.0 + 1_000.0)
+    assert pace.per_s(0.0) > 0.9 * before
 
 
 def test_time_in_which_nothing_waits_changes_nothing() -> None:
