@@ -182,6 +182,8 @@ class Admission:
                 if looks == LOOKS_MAX or not line.takes_prompts():
                     break
                 flow = ticket.flow
+                if due and not line.queue.is_owed(ticket):
+                    continue
                 if failed.get(flow, 0) >= patience:
                     continue
                 looks += 1

@@ -153,19 +153,17 @@ class Queue:
         return due + [(rank, False) for rank in waiting]
 
     def is_due(self, rank: int) -> bool:
-        """Whether a class is owed enough for its next request."""
+        """Whether a class is owed enough for one of its next requests."""
         if not self._owed[rank]:
             return False
-        head = self.head(rank)
-        return head is not None and self._owed[rank] >= min(head.tokens, DUE_MAX)
+        for flow in self.backlogs[rank]:  # noqa: SIM110 - compiled: no generator
+            if self.is_owed(next(iter(flow.queues[rank]))):
+                return True
+        return False
 
-    def head(self, rank: int) -> Ticket | None:
-        """The next of a class: the oldest of the flow that was given least."""
-        least: Flow | None = None
-        for flow in self.backlogs[rank]:
-            if least is None or flow.served < least.served:
-                least = flow
-        return next(iter(least.queues[rank])) if least is not None else None
+    def is_owed(self, ticket: Ticket) -> bool:
+        """Whether its class is owed enough for it."""
+        return self._owed[ticket.rank] >= min(ticket.tokens, DUE_MAX)
 
     def turns(self, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
         """The next ones of a class that one of these backends may serve.
