@@ -121,7 +121,8 @@ async def test_a_zombie_is_out_within_15_s(simulate: Simulate, serve: Serve) -> 
     """Its /health and /v1/models are perfect; it only does not generate.
 
     A probe of 4 s that is under way when it begins to hang sees the last tokens. Then a third one
-    is needed, 5 s later. So is another one after each pause of penstock, which its log tells.
+    is needed, 5 s later. On a busy machine the last tokens may come so late that the next one sees
+    them, too. So is another one after each pause of penstock, which its log tells.
     """
     servers: list[SimServer] = await simulate(3)
     penstock = await serve(servers, health=DEFAULTS)
@@ -139,7 +140,7 @@ async def test_a_zombie_is_out_within_15_s(simulate: Simulate, serve: Serve) -> 
         await penstock.until(ejected, 30)
         out_s = monotonic() - began_s
         pauses = sum(b"slept_s=" in line or b"delayed_s=" in line for line in penstock.log)
-        assert len(failed) <= 3
+        assert len(failed) <= 4 + pauses
         assert out_s < 15 + 5 * (len(failed) - 2) + 6 * pauses
         assert (await penstock.backends())[0]["reason"] == "hung"
         servers[0].faults.clear()
