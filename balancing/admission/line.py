@@ -54,6 +54,7 @@ class Line(Occupancy):
         "_refusal",
         "_sampled_s",
         "_spread",
+        "members",
         "queue",
         "rooms",
     )
@@ -69,6 +70,7 @@ class Line(Occupancy):
         self._sampled_s = 0.0
         self.queue = Queue(shares)
         self.rooms: dict[Backend, Room] = {}
+        self.members: tuple[Backend, ...] = ()  # the backends that are in the pool now
         # The last wake that sent nothing. Until then another finds the same, with these open.
         self._futile_s = 0.0
         self._futile: frozenset[Backend] = frozenset()
@@ -82,6 +84,7 @@ class Line(Occupancy):
 
     def keep(self, backends: tuple[Backend, ...]) -> None:
         """These are in the pool now. Others are forgotten when they have no requests."""
+        self.members = backends
         for backend in backends:
             self.room_of(backend)
         for backend, room in list(self.rooms.items()):
@@ -121,7 +124,7 @@ class Line(Occupancy):
         ticket.answer_tokens = ticket.flow.expect(look.ask)
         ticket.only = look.chosen if look.bound else None
         # One that some backends cannot serve tells nothing of the pool when it waits.
-        able = sum([backend.can_serve for backend in self.rooms])
+        able = sum([backend.can_serve for backend in self.members])
         ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= able
         flow = ticket.flow
         ahead = 0.0 if first else self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
@@ -276,7 +279,7 @@ class Line(Occupancy):
 
     def stranded(self) -> list[Ticket]:
         """Those among the first of each flow that no backend can serve, however empty it is."""
-        able = [backend for backend in self.rooms if backend.can_serve]
+        able = [backend for backend in self.members if backend.can_serve]
         found: list[Ticket] = []
         for rank, backlog in enumerate(self.queue.backlogs):
             for flow in backlog:
@@ -289,22 +292,22 @@ class Line(Occupancy):
         return frozenset(
             [
                 backend
-                for backend, room in self.rooms.items()
-                if room.takes_prompts() and backend.can_serve
+                for backend in self.members
+                if backend.can_serve and self.rooms[backend].takes_prompts()
             ]
         )
 
     def takes_prompts(self) -> bool:
         """Whether any backend does."""
-        for room in self.rooms.values():  # noqa: SIM110 - compiled: no generator
-            if room.takes_prompts() and room.backend.can_serve:
+        for backend in self.members:  # noqa: SIM110 - compiled: no generator
+            if backend.can_serve and self.rooms[backend].takes_prompts():
                 return True
         return False
 
     @property
     def deserted(self) -> bool:
         """Whether no backend can serve: nobody need wait for that."""
-        for backend in self.rooms:  # noqa: SIM110 - compiled: no generator
+        for backend in self.members:  # noqa: SIM110 - compiled: no generator
             if backend.can_serve:
                 return False
         return True

@@ -97,3 +97,15 @@ def test_if_new_rules_hold_nothing_what_waits_is_sent() -> None:
     tickets = [door.enter(FILLS, 0.01) for _ in range(3)]
     door.admission.follow(Rules(holds=False))
     assert door.wake(0.1) == tickets
+
+
+def test_a_backend_that_a_reload_removed_keeps_nobody_waiting() -> None:
+    """It still works on what it has, and looks ready."""
+    door = full("a", "b")
+    ticket = door.enter(FILLS, 0.1)
+    stays = door.backends[1:]
+    door.fleet = Fleet((Pool("p", stays, door.policy),))
+    door.admission.follow(Rules(holds=True))
+    stays[0].state = State.EJECTED
+    door.wake(0.3)
+    assert [(each, type(outcome)) for each, outcome in door.told] == [(ticket, NoBackend)]
