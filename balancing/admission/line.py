@@ -299,7 +299,7 @@ class Line(Occupancy):
 
     def takes_prompts(self) -> bool:
         """Whether any backend does."""
-        for backend in self.members:  # noqa: SIM110 - compiled: no generator
+        for backend in self.members:
             if backend.can_serve and self.rooms[backend].takes_prompts():
                 return True
         return False
