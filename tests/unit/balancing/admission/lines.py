@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from penstock.balancing.admission.admission import Admission, Rules
 from penstock.balancing.admission.queue import Queue
@@ -14,14 +14,20 @@ from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
-from penstock.balancing.policies.policy import SimplePolicy, cheapest
+from penstock.balancing.policies.policy import Explanation, Part, Policy, cheapest
 
 # An engine with such a prompt in its queue has no room for another one.
 FILLS = 3_000
 
 
-class Priced(SimplePolicy):
-    """The costs are given by name, or the work that is queued. It counts its choices."""
+class Priced:
+    """The costs are given by name, or the work that is queued. It counts its choices.
+
+    It inherits nothing: what is compiled has no interpreted heirs.
+    """
+
+    needs_sessions: ClassVar[bool] = False
+    needs_prefixes: ClassVar[bool] = False
 
     def __init__(self, prices: Mapping[str, float] | None = None) -> None:
         self.prices = prices
@@ -30,6 +36,25 @@ class Priced(SimplePolicy):
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
         self.choices += 1
         return cheapest(fit, self.costs(fit, ask, now_s), rng)
+
+    def placed(self, chosen: Backend, fit: Sequence[Backend], ask: Ask, now_s: float) -> None:
+        """Nothing is counted."""
+
+    @property
+    def homes(self) -> None:
+        return None
+
+    def home(self, ask: Ask) -> str | None:
+        return None
+
+    def remember(self, ask: Ask, chosen: Backend) -> None:
+        """Nothing is learnt of sessions."""
+
+    def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
+        return Explanation([], [Part()] * len(fit))
+
+    def follow(self, new: Policy, backends: Sequence[Backend]) -> None:
+        """There is nothing to follow."""
 
     def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
         if self.prices is not None:
