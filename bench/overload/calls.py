@@ -81,4 +81,3 @@ class Log:
     tokens: list[tuple[float, int]] = field(default_factory=list)  # computed and generated
     refusals: list[float] = field(default_factory=list)
     waits: list[tuple[float, float]] = field(default_factory=list)  # predicted, true
-    charges: list[tuple[float, str, float]] = field(default_factory=list)  # tenant, tokens

@@ -86,7 +86,6 @@ class World:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._number = count()
         self._stepping = [False] * ENGINES
-        self._lives = [0] * ENGINES
         self._now_s = 0.0
         self.log = Log()
 
@@ -161,7 +160,7 @@ class World:
             attempt.sequence = Sequence(
                 call.prompt_tokens, max(1, call.output_tokens), attempt, None, ()
             )
-            self.at(now_s + NETWORK_S, partial(self._submit, attempt, self._lives[attempt.index]))
+            self.at(now_s + NETWORK_S, partial(self._submit, attempt))
             return
         attempt.over = True
         call.refused += 1
@@ -190,27 +189,9 @@ class World:
 
     # Engines -----------------------------------------------------------------------------------
 
-    def die(self, index: int) -> None:
-        """The engine is gone. What it had fails, and its clients ask again."""
-        self._lives[index] += 1
-        self.backends[index].state = State.EJECTED
-        self._stepping[index] = False
-        old = self.engines[index]
-        self.engines[index] = Engine(self.mix.profile, Random(f"again {index}"))
-        for sequence in list(old.sequences):
-            attempt: Any = sequence.owner
-            if not attempt.over:
-                attempt.over = True
-                attempt.lease.fail(self._now_s, suspicious=False, penal=False)
-                self._again(attempt.call)
-
-    def come_back(self, index: int) -> None:
-        self.backends[index].state = State.READY
-        self._wakes.soon()
-
-    def _submit(self, attempt: Attempt, life: int, now_s: float) -> None:
+    def _submit(self, attempt: Attempt, now_s: float) -> None:
         index = attempt.index
-        if attempt.over or life != self._lives[index]:
+        if attempt.over:
             return
         assert attempt.sequence is not None
         self.engines[index].submit(attempt.sequence, now_s)
@@ -221,13 +202,9 @@ class World:
         duration_s, emissions = self.engines[index].step(now_s)
         self._stepping[index] = bool(duration_s)
         if duration_s:
-            self.at(
-                now_s + duration_s, partial(self._deliver, index, self._lives[index], emissions)
-            )
+            self.at(now_s + duration_s, partial(self._deliver, index, emissions))
 
-    def _deliver(self, index: int, life: int, emissions: list[Sequence], now_s: float) -> None:
-        if life != self._lives[index]:
-            return
+    def _deliver(self, index: int, emissions: list[Sequence], now_s: float) -> None:
         tokens = len(emissions)
         for sequence in emissions:
             attempt: Any = sequence.owner
@@ -244,13 +221,12 @@ class World:
 
     def _first(self, attempt: Attempt, now_s: float) -> None:
         attempt.first_s = now_s
-        call, ticket = attempt.call, attempt.ticket
+        ticket = attempt.ticket
         assert attempt.lease is not None
         assert ticket is not None
         attempt.lease.first_token(now_s)
         if ticket.predicted_s:
             self.log.waits.append((ticket.predicted_s, now_s - attempt.at_s))
-        self.log.charges.append((now_s, call.tenant, float(call.prompt_tokens)))
 
     def _done(self, attempt: Attempt, now_s: float) -> None:
         attempt.over = True
@@ -263,4 +239,3 @@ class World:
         call.tpot_s = (now_s - attempt.first_s) / max(1, call.output_tokens - 1)
         call.late += call.ttft_s > GOOD_TTFT_S
         call.good = call.ttft_s <= GOOD_TTFT_S and call.tpot_s <= GOOD_TPOT_S
-        self.log.charges.append((now_s, call.tenant, 2.0 * call.output_tokens))
