@@ -98,7 +98,7 @@ class Admission:
         if not (ask.engine and ask.generates):
             return self._send(line, ticket, look, now_s)
         if not line.queue.waiting:
-            if line.room_of(look.chosen).takes(ticket.flow, ask, now_s):
+            if line.room_of(look.chosen).takes(ticket, ask, now_s):
                 return self._send(line, ticket, look, now_s)
         elif line.may_pass(ticket, now_s):
             lease = self._place(line, ticket, look, now_s)

@@ -28,3 +28,17 @@ def spare_tokens(streams: Iterable[Stream], new_left: float, capacity: float) ->
     if not beside:
         spare = min(spare, capacity - total - (number + 1) * new_left)
     return spare
+
+
+def steps_until(ends: Iterable[tuple[float, float]], tokens: float) -> float:
+    """How many steps until streams have ended that give back so many tokens.
+
+    `ends`: of each stream, in how many steps it ends, and what it gives back then.
+    """
+    back = last = 0.0
+    for steps, given in sorted(ends):
+        if back >= tokens:
+            break
+        back += given
+        last = steps
+    return last

@@ -130,7 +130,9 @@ class Line(Occupancy):
         ahead = 0.0 if first else self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
         speeds = [each.prefill_speed.work_per_s for each in look.fit]
         queued = sum([each.queued_prefill_tokens for each in look.fit])
-        seconds = predict(ticket, ahead, queued, speeds, self._pace) + now_s - ticket.since_s
+        full_s = self.room_of(look.chosen).cache_wait_s(ticket, look.ask, now_s)
+        seconds = predict(ticket, ahead, queued, full_s, speeds, self._pace)
+        seconds += now_s - ticket.since_s
         self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), now_s)
         self.queue.add(ticket, first=first)
         self._futile_s = 0.0  # there may be room for this one
@@ -191,7 +193,7 @@ class Line(Occupancy):
     def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
         assert isinstance(prompts, Lease)
         room = self.rooms[prompts.backend]
-        ticket = room.remove(prompts)
+        ticket = room.remove(prompts, now_s)
         if self.queue.waiting:
             self._on_change()
             if room.short:
@@ -226,7 +228,7 @@ class Line(Occupancy):
         room = self.room_of(look.chosen)
         if not room.takes_prompts():
             chosen = self._detour(ticket, look, now_s)
-        elif not room.fits(ticket.flow, look.ask, now_s):
+        elif not room.fits(ticket.flow, look.ask, now_s, ticket.reserve):
             chosen = self._elsewhere(ticket, look, now_s)
         if chosen is None:
             return None
@@ -241,8 +243,7 @@ class Line(Occupancy):
         places = [
             backend
             for backend in look.fit
-            if backend is not look.chosen
-            and self.room_of(backend).takes(ticket.flow, look.ask, now_s)
+            if backend is not look.chosen and self.room_of(backend).takes(ticket, look.ask, now_s)
         ]
         if not places:
             return None
@@ -256,7 +257,7 @@ class Line(Occupancy):
             room = self.room_of(backend)
             if backend is look.chosen or room.gap_s > GAP_MAX_S:
                 continue
-            if room.takes(ticket.flow, look.ask, now_s):
+            if room.takes(ticket, look.ask, now_s):
                 places.append(backend)
         if len(places) == 1:
             return None

@@ -23,14 +23,21 @@ LEAST_S: Final = 0.05
 
 
 def predict(
-    ticket: Ticket, ahead_tokens: float, queued_tokens: int, speeds: list[float], pace: Pace
+    ticket: Ticket,
+    ahead_tokens: float,
+    queued_tokens: int,
+    full_s: float,
+    speeds: list[float],
+    pace: Pace,
 ) -> float:
-    """Seconds until its first token. `speeds`: tokens a second of each engine alone.
+    """Seconds until its first token. `full_s`: how long no cache has room for it, whoever is ahead.
+
+    `speeds`: tokens a second of each engine alone.
 
     Sets `raw_s` and `predicted_s` of the ticket.
     """
     together = sum(speeds)
-    raw_s = ahead_tokens / pace.per_s(together, ticket.rank)
+    raw_s = max(full_s, ahead_tokens / pace.per_s(together, ticket.rank))
     raw_s += queued_tokens / pace.per_s(together) + own_s(ticket, speeds, pace)
     ticket.raw_s = raw_s
     ticket.predicted_s = raw_s * exp(ticket.flow.errors[_size(ticket.tokens)])

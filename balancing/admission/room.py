@@ -16,7 +16,8 @@ prompt is sent only if what all streams there hold should fit until they end (`k
 from math import exp, inf
 from typing import Final
 
-from penstock.balancing.admission.kv_peak import spare_tokens
+from penstock.balancing.admission.exposure import Exposure, most_tokens
+from penstock.balancing.admission.kv_peak import Stream, spare_tokens, steps_until
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
@@ -40,6 +41,7 @@ class Room:
         "_all",
         "_at",
         "_events",
+        "_exposure",
         "_shared",
         "_shared_tokens",
         "_spare",
@@ -55,6 +57,7 @@ class Room:
     def __init__(self, backend: Backend, spread: Spread) -> None:
         self.backend = backend
         self._all = spread  # of all answers of the pool
+        self._exposure = Exposure()
         self.tickets: dict[Lease, Ticket] = {}
         # Prefill of what is never held back (embeddings): it keeps nobody else waiting.
         self.beside_work = 0
@@ -64,7 +67,8 @@ class Room:
         # many hold it, and its tokens. And the tokens that are counted more than once.
         self._shared: dict[int, tuple[int, int]] = {}
         self._shared_tokens = 0
-        self._at = (-1.0, -1, 0.0)  # the moment, load and answer for which `_spare` was found
+        # The moment, load, answer and size for which `_spare` was found.
+        self._at = (-1.0, -1, 0.0, 0)
         self._spare = 0.0
         self.gap_s = 0.0  # between two tokens of a stream, while requests wait
         self._stream_s = 0.0  # the time that streams were open, added up, and their tokens
@@ -75,18 +79,18 @@ class Room:
         self.tickets[lease] = ticket
         flow = ticket.flow
         ticket.answer_tokens = flow.expect(lease.ask)
-        report = self.backend.report
-        capacity = report.kv_tokens if report is not None else None
-        most = ANSWER_SHARE * capacity if capacity else inf
+        most = ANSWER_SHARE * self._capacity or inf
         ticket.most_tokens = self._most(flow, lease.ask, most)
         self.most_tokens += ticket.most_tokens
+        ticket.exposed_tokens = min(most, most_tokens(flow, lease.ask))
+        self._exposure.add(flow, ticket.exposed_tokens, lease.began_s)
         if not lease.ask.generates:
             ticket.beside_work = lease.queued_work
             self.beside_work += ticket.beside_work
 
-    def takes(self, flow: Flow, ask: Ask, now_s: float) -> bool:
+    def takes(self, ticket: Ticket, ask: Ask, now_s: float) -> bool:
         """Whether there is room for this request now."""
-        return self.takes_prompts() and self.fits(flow, ask, now_s)
+        return self.takes_prompts() and self.fits(ticket.flow, ask, now_s, ticket.reserve)
 
     def takes_prompts(self) -> bool:
         """Whether the engine would begin with a new prompt in time."""
@@ -94,16 +98,22 @@ class Room:
         work = backend.queued_work - self.beside_work
         return work < WINDOW_WORK_MIN or work * backend.prefill_speed.work_s < WINDOW_S
 
-    def fits(self, flow: Flow, ask: Ask, now_s: float) -> bool:
-        """Whether the KV cache has room for such a prompt and its answer, as far as is known."""
-        backend = self.backend
-        report = backend.report
-        capacity = report.kv_tokens if report is not None else None
+    def fits(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
+        """Whether the KV cache has room for such a prompt and its answer, as far as is known.
+
+        `reserve`: the share of the cache that stays free beside it, for higher classes.
+        """
+        capacity = self._capacity
         if not capacity or not self.tickets:
             return True
         most = ANSWER_SHARE * capacity
         if ask.prompt_tokens + min(most, flow.expect(ask)) > capacity:
             return True  # not even an empty cache has room: what it reports is no measure of this
+        capacity = int(capacity * (1.0 - reserve))
+        exposed_tokens = min(most, most_tokens(flow, ask))
+        if not self._exposure.allows(flow, exposed_tokens, capacity, now_s):
+            return False
+        backend = self.backend
         held = backend.active_decode_tokens + backend.queued_prefill_tokens - self._shared_tokens
         answers = self.most_tokens + self._most(flow, ask, most)
         if held + ask.prompt_tokens + answers <= capacity:
@@ -112,6 +122,25 @@ class Room:
         self.short = self.short or ask.prompt_tokens > spare
         return ask.prompt_tokens <= spare
 
+    def cache_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
+        """How long until streams here have ended that hold what it needs of the cache."""
+        capacity = self._capacity
+        if not capacity or self.fits(ticket.flow, ask, now_s, ticket.reserve):
+            return 0.0
+        spare = self._spare_tokens(ticket.flow, ask, int(capacity * (1.0 - ticket.reserve)), now_s)
+        ends = [
+            (left / (each.ask.prompts * each.ask.choices), left + held)
+            for each, (left, held) in zip(self.tickets, self._streams(), strict=True)
+        ]
+        steps = steps_until(ends, max(1.0, ask.prompt_tokens - spare))
+        return steps * self.backend.decode_speed.itl_s(self.backend.active_decode_tokens)
+
+    @property
+    def _capacity(self) -> int:
+        """The tokens that the KV cache holds. 0: nobody knows."""
+        report = self.backend.report
+        return (report.kv_tokens or 0) if report is not None else 0
+
     def _most(self, flow: Flow, ask: Ask, most: float) -> float:
         """The most that may be left of an answer at any moment, as far as it counts."""
         spread = flow.spread if flow.spread.known else self._all
@@ -119,21 +148,25 @@ class Room:
 
     def _spare_tokens(self, flow: Flow, ask: Ask, capacity: int, now_s: float) -> float:
         """The longest prompt that fits. Kept for the moment: many may ask."""
-        most = ANSWER_SHARE * capacity
-        new_left = min(most, flow.left_tokens(ask, 0, self._all))
-        at = (now_s, self.backend.own.sequence, new_left)
+        new_left = min(ANSWER_SHARE * self._capacity, flow.left_tokens(ask, 0, self._all))
+        at = (now_s, self.backend.own.sequence, new_left, capacity)
         if self._at != at:
-            streams = []
-            for each, ticket in self.tickets.items():
-                tokens = each.generated_tokens
-                left_tokens = min(most, ticket.flow.left_tokens(each.ask, tokens, self._all))
-                streams.append((left_tokens, float(each.ask.prompt_tokens + tokens)))
-            capacity += self._shared_tokens
             remote = self.backend.remote
-            capacity -= remote.active_decode_tokens + remote.queued_prefill_tokens
-            self._spare = spare_tokens(streams, new_left, capacity)
+            others = remote.active_decode_tokens + remote.queued_prefill_tokens
+            capacity += self._shared_tokens - others
+            self._spare = spare_tokens(self._streams(), new_left, capacity)
             self._at = at
         return self._spare
+
+    def _streams(self) -> list[Stream]:
+        """The tokens to come and held of all requests here."""
+        most = ANSWER_SHARE * self._capacity
+        streams = []
+        for each, ticket in self.tickets.items():
+            tokens = each.generated_tokens
+            left_tokens = min(most, ticket.flow.left_tokens(each.ask, tokens, self._all))
+            streams.append((left_tokens, float(each.ask.prompt_tokens + tokens)))
+        return streams
 
     def prefilled(self, lease: Lease) -> None:
         """Its prompt is held now, also by others that found the same beginning in the cache."""
@@ -153,12 +186,14 @@ class Room:
         if count:
             self._shared_tokens += tokens
 
-    def remove(self, lease: Lease) -> Ticket | None:
+    def remove(self, lease: Lease, now_s: float) -> Ticket | None:
         """It has ended. Returns its ticket, None if it was sent without one."""
         ticket = self.tickets.pop(lease, None)
         if ticket is None:
             return None
         self.most_tokens -= ticket.most_tokens
+        earned = min(ticket.answer_tokens, lease.generated_tokens)
+        self._exposure.remove(ticket.flow, ticket.exposed_tokens, earned, now_s)
         self.beside_work -= ticket.beside_work
         if ticket.shared_tokens:
             self._unshare(ticket)

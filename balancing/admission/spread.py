@@ -34,6 +34,11 @@ class Spread:
     def known(self) -> bool:
         return bool(self._ordered)
 
+    @property
+    def most_times(self) -> float:
+        """The longest of the last answers, in means. 0.0 with too few of them."""
+        return self._ordered[-1] if self._ordered else 0.0
+
     def observe(self, times: float) -> None:
         """An answer is whole, and was so many times the mean."""
         self._last.append(min(TIMES_MAX, times))

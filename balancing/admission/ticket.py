@@ -116,6 +116,7 @@ class Ticket:
         "beside_work",
         "charged_tokens",
         "deadline_s",
+        "exposed_tokens",
         "flow",
         "general",
         "most_tokens",
@@ -126,6 +127,7 @@ class Ticket:
         "rank",
         "raw_s",
         "ready",
+        "reserve",
         "retry",
         "sampled_tokens",
         "shared_block",
@@ -144,14 +146,17 @@ class Ticket:
         name: str = "",
         rank: int = 0,
         deadline_s: float = inf,
+        reserve: float = 0.0,
     ) -> None:
-        """`name`: whose it is. `since_s`: when it came."""
+        """`name`: whose it is. `since_s`: when it came. `reserve`: the share of each KV cache that
+        its class leaves to higher ones."""
         self.ask = ask
         self.since_s = since_s
         self.ready = ready
         self.name = name
         self.rank = rank
         self.deadline_s = deadline_s
+        self.reserve = reserve
         self.tried: Collection[Backend] = ()  # backends that have failed it
         self.retry = False  # an engine may have worked on it there
         self.pool = ""  # in whose line it waits
@@ -162,6 +167,7 @@ class Ticket:
         self.charged_tokens = 0.0
         self.answer_tokens = 0.0  # of all its choices, as was expected when it was sent
         self.most_tokens = 0.0  # the most that may be left of them at any moment, then
+        self.exposed_tokens = 0.0  # what its answer may come to, as was thought when it was sent
         self.beside_work = 0  # of its prompt, if it is never held back
         self.sampled_tokens = 0  # generated when its stream was looked at last
         # The beginning of its prompt that others may hold too, by its last block, and its tokens.

@@ -110,7 +110,8 @@ class Entry:
             deadline_s, self._impatient = patience_s, True
         name = request.head.tenant or queue_of(party, plane.salt)
         began_s = request.record.received_s
-        ticket = Ticket(request.ask, began_s, self._ready, name, rank, deadline_s)
+        reserve = classes.reserves[rank]
+        ticket = Ticket(request.ask, began_s, self._ready, name, rank, deadline_s, reserve)
         self._ticket = ticket
         return ticket
 

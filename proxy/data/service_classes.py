@@ -27,6 +27,7 @@ class ServiceClasses:
         "default",
         "max_wait_s",
         "names",
+        "reserves",
         "rules",
     )
 
@@ -35,6 +36,7 @@ class ServiceClasses:
         classes = admission.classes
         self.names = [each.name for each in classes]
         self.max_wait_s = [each.max_wait_s for each in classes]
+        self.reserves = [each.reserve for each in classes]
         self._ranks = {each.name.encode(): rank for rank, each in enumerate(classes)}
         self.default = self.names.index(admission.default_class)
         self._of_others: tuple[int, frozenset[int]] = self.default, frozenset()

@@ -103,6 +103,7 @@ class Door:
         name: str = "",
         rank: int = 0,
         deadline_s: float = inf,
+        reserve: float = 0.0,
         **fields: Any,
     ) -> Ticket:
         fields = {"prompt_tokens": tokens, "stream": True} | fields
@@ -111,7 +112,7 @@ class Door:
         def told(outcome: Lease | Exception) -> None:
             self.told.append((ticket, outcome))
 
-        ticket = Ticket(ask, since_s, told, name=name, rank=rank, deadline_s=deadline_s)
+        ticket = Ticket(ask, since_s, told, name, rank, deadline_s, reserve)
         return ticket
 
     def enter(self, tokens: int, now_s: float = 0.0, **fields: Any) -> Ticket:

@@ -3,6 +3,8 @@
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from penstock.balancing.admission.admission import Rules
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.backend import State
@@ -36,6 +38,51 @@ def test_it_keeps_no_higher_class_waiting_either() -> None:
     victim = door.enter(500, 1.1, name="victim", rank=0)
     door.wake(1.1)
     assert victim in door.leases
+
+
+def answered(door: Door, name: str, count: int, tokens: int) -> None:
+    """A flow gets so many answers of this length."""
+    for _ in range(count):
+        door.finish(door.enter(50, 0.0, name=name, max_tokens=tokens), 0.0, tokens)
+
+
+@pytest.mark.parametrize("before", [0, 66])
+def test_answers_that_become_longer_than_ever_before_leave_the_cache_to_others(
+    before: int,
+) -> None:
+    """Nobody knows the client, or its answers were short until now. All of these fill the cache."""
+    door = Door("a", "b", kv_tokens=40_000)
+    answered(door, "liar", before, 4)
+    liar = [
+        door.enter(50, 1.0, name="liar", choices=16, max_tokens=1_000, output_tokens=10.0)
+        for _ in range(30)
+    ]
+    for step in range(1, 400):
+        door.wake(1.0 + 0.01 * step)
+        for ticket in liar:
+            if ticket in door.leases:
+                door.first(ticket, 1.0 + 0.01 * step)
+    sent = [ticket for ticket in liar if ticket in door.leases]
+    assert 2 <= len(sent) <= 8
+    for ticket in sent:  # each of its choices has a third of its length
+        for _ in range(333):
+            door.leases[ticket].tokens(16)
+    victim = door.enter(200, 6.0, name="victim", max_tokens=32)
+    assert victim in door.leases
+
+
+def test_a_lower_class_leaves_its_reserve_in_the_cache_to_higher_ones() -> None:
+    door = Door("a", kv_tokens=40_000, **HALF)
+    batch = [
+        door.enter(2_000, 0.0, name="batch", rank=1, max_tokens=10, reserve=0.1) for _ in range(30)
+    ]
+    for step in range(1, 100):
+        door.wake(0.1 * step)
+        for ticket in batch:
+            if ticket in door.leases:
+                door.first(ticket, 0.1 * step)
+    assert sum([ticket in door.leases for ticket in batch]) == 17  # 36,000 / 2,010
+    assert door.enter(3_000, 11.0, name="victim", max_tokens=10) in door.leases
 
 
 def test_who_waits_for_one_backend_alone_makes_nobody_look_late() -> None:

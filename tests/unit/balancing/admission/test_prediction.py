@@ -16,7 +16,7 @@ def ticket(flow: Flow, tokens: int = 1_000, rank: int = 0) -> Ticket:
 
 def predicted(each: Ticket, ahead: float = 20_000.0) -> float:
     """Behind so many tokens, on two engines of 10,000 tokens a second of which nothing is known."""
-    return predict(each, ahead, 4_000, [10_000.0, 10_000.0], Pace(2))
+    return predict(each, ahead, 4_000, 0.0, [10_000.0, 10_000.0], Pace(2))
 
 
 def taught(flow: Flow, count: int, factor: float, tokens: int = 1_000) -> None:
@@ -43,8 +43,8 @@ def test_what_is_ahead_goes_at_the_pace_that_higher_classes_leave() -> None:
     for step in range(1, 601):
         pace.count(1_500, 0, step / 10)
         pace.count(500, 1, step / 10)
-    upper = predict(ticket(flow_of(), 1, 0), 20_000.0, 0, [20_000.0], pace)
-    lower = predict(ticket(flow_of(), 1, 1), 20_000.0, 0, [20_000.0], pace)
+    upper = predict(ticket(flow_of(), 1, 0), 20_000.0, 0, 0.0, [20_000.0], pace)
+    lower = predict(ticket(flow_of(), 1, 1), 20_000.0, 0, 0.0, [20_000.0], pace)
     assert 3.0 < lower / upper < 4.5  # the measured speeds still count for a little
 
 
@@ -96,6 +96,15 @@ def test_times_that_are_as_good_as_none_are_no_news() -> None:
     flow = flow_of()
     for _ in range(100):
         each = ticket(flow, 1)
-        predict(each, 0.0, 0, [1_000.0], Pace(1))
+        predict(each, 0.0, 0, 0.0, [1_000.0], Pace(1))
         learn(each, LEAST_S)
-    assert predict(each, 0.0, 0, [1_000.0], Pace(1)) <= 1.04 * each.raw_s
+    assert predict(each, 0.0, 0, 0.0, [1_000.0], Pace(1)) <= 1.04 * each.raw_s
+
+
+def test_a_full_cache_is_waited_for_as_long_as_what_is_ahead_at_least() -> None:
+    pace = Pace(1)
+    alone = predict(ticket(flow_of(), 1), 0.0, 0, 0.0, [20_000.0], pace)
+    full = predict(ticket(flow_of(), 1), 0.0, 0, 5.0, [20_000.0], pace)
+    assert full == pytest.approx(alone + 5.0)
+    both = predict(ticket(flow_of(), 1), 200_000.0, 0, 5.0, [20_000.0], pace)
+    assert both == pytest.approx(alone + 10.0)

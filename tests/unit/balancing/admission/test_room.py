@@ -185,11 +185,21 @@ def spare_of(room: Room, spread: Spread, flow: Flow, ask: Ask) -> float:
     return spare_tokens(streams, flow.left_tokens(ask, 0, spread), report.kv_tokens)
 
 
+def earn(room: Room, flow: Flow, tokens: float) -> None:
+    """It was given so many tokens there, as was expected."""
+    lease = put(room, ask_of(1, output_tokens=tokens), flow)
+    lease.end(0.0)
+    lease.generated_tokens = int(tokens)
+    room.remove(lease, 0.0)
+
+
 def disagreements(seed: int, answers: Sequence[int]) -> int:
     """How often it says otherwise than the definition, as answers of these lengths are learnt."""
     rng = Random(seed)
     room, spread = room_of(20_000)
     flows = [Flow(name, 1) for name in "abc"]
+    for flow in flows:
+        earn(room, flow, 1e12)
     leases: list[Lease] = []
     wrong = 0
     for step in range(300):
@@ -199,7 +209,7 @@ def disagreements(seed: int, answers: Sequence[int]) -> int:
         if kind == 0 and leases:
             lease = leases.pop(rng.randrange(len(leases)))
             lease.end(float(step))
-            room.remove(lease)
+            room.remove(lease, float(step))
         elif kind == 1 and leases:
             rng.choice(leases).tokens(rng.randint(1, 50))
         most = sum(ticket.most_tokens for ticket in room.tickets.values())

@@ -1,0 +1,105 @@
+"""How far the answers of one flow may outgrow what is expected of them, at one backend.
+
+Room in a KV cache is given by the expected lengths of answers, and a client can make those wrong.
+It sends short ones first, then many long ones at once. The cache runs over, the engine stops
+streams and queues them, and everybody's requests wait behind. So there is a bound on what all
+running answers of a flow may come to:
+
+- As much as the flow was given at this backend of late, as far as that was expected. So answers
+  that come as expected are not bounded for long, and who wants to harm others must first have been
+  served as much.
+- Beyond that, at most ALPHA times what all flows leave of the cache: the dynamic thresholds for
+  shared buffers of Choudhury and Hahne (IEEE/ACM Transactions on Networking 6(2), 1998). So one
+  flow alone takes three quarters, and another always finds room.
+"""
+
+from math import exp
+from typing import Final
+
+from penstock.balancing.admission.ticket import Flow
+from penstock.balancing.ask import Ask
+
+ALPHA: Final = 3.0
+# What a flow was given is forgotten with this time constant.
+EARNED_TAU_S: Final = 60.0
+# An answer may become as long as the longest of its flow's last ones, and as long as this in any
+# case. A client's own limit may be a habit and no plan.
+TOKENS: Final = 1_024.0
+TOKENS_UNKNOWN: Final = 2_048.0
+
+
+def most_tokens(flow: Flow, ask: Ask) -> float:
+    """What the answer may come to, all its choices together."""
+    if not ask.generates:
+        return 0.0
+    times = flow.spread.most_times
+    each = max(TOKENS if times else TOKENS_UNKNOWN, (times or 2.0) * flow.answer_tokens)
+    if ask.max_tokens is not None and ask.max_tokens < each:
+        each = float(ask.max_tokens)
+    return each * ask.prompts * ask.choices
+
+
+class _Stake:
+    """Of one flow: what its running answers may come to, and what it was given of late."""
+
+    __slots__ = ("at_s", "earned", "tokens")
+
+    def __init__(self, now_s: float) -> None:
+        self.tokens = self.earned = 0.0
+        self.at_s = now_s
+
+    @property
+    def unearned(self) -> float:
+        return max(0.0, self.tokens - self.earned)
+
+    def fade(self, now_s: float) -> None:
+        self.earned *= exp(min(0.0, self.at_s - now_s) / EARNED_TAU_S)
+        self.at_s = max(self.at_s, now_s)
+
+
+class Exposure:
+    """The stakes of all flows at one backend."""
+
+    __slots__ = ("_stakes", "_tokens", "_unearned")
+
+    def __init__(self) -> None:
+        self._stakes: dict[Flow, _Stake] = {}  # of flows with running answers, or given some lately
+        self._tokens = 0.0  # of all
+        self._unearned = 0.0  # of all, as each was when it was looked at last
+
+    def allows(self, flow: Flow, tokens: float, capacity: int, now_s: float) -> bool:
+        """Whether a flow may have one more answer of at most so many tokens.
+
+        That one may go beyond its part: so a long answer waits no longer than a short one.
+        """
+        if self._tokens + tokens <= capacity * ALPHA / (1.0 + ALPHA):
+            return True
+        stake = self._stakes.get(flow)
+        mine = 0.0
+        if stake is not None:
+            self._unearned -= stake.unearned
+            stake.fade(now_s)
+            mine = stake.unearned
+            self._unearned += mine
+        return mine < ALPHA * (capacity - self._unearned)
+
+    def add(self, flow: Flow, tokens: float, now_s: float) -> None:
+        """It is sent one."""
+        self._change(flow, tokens, 0.0, now_s)
+
+    def remove(self, flow: Flow, tokens: float, earned_tokens: float, now_s: float) -> None:
+        """That has ended. `earned_tokens`: it had as many, and as many were expected."""
+        self._change(flow, -tokens, earned_tokens, now_s)
+
+    def _change(self, flow: Flow, tokens: float, earned_tokens: float, now_s: float) -> None:
+        stake = self._stakes.get(flow)
+        if stake is None:
+            stake = self._stakes[flow] = _Stake(now_s)
+        self._unearned -= stake.unearned
+        stake.fade(now_s)
+        stake.tokens += tokens
+        stake.earned += earned_tokens
+        self._tokens += tokens
+        self._unearned += stake.unearned
+        if not stake.tokens and stake.earned < 1.0:
+            del self._stakes[flow]
