@@ -2,7 +2,7 @@
 
 The policy chooses among all backends. If its choice has no room, the request waits, and is chosen
 for again when that may have changed. Waiting has its price too: a place with room is taken if it
-costs little more than the best one, and the longer the request has waited, the more that may be.
+costs little more than the best one, and the nearer the deadline, the more that may be.
 A backend with slow streams is never such a place. Little is queued there, but it has much to
 decode.
 """
@@ -26,12 +26,14 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.occupancy import Occupancy
 from penstock.balancing.queued_prompts import QueuedPrompts
 
-# How much more than the best place one with room may cost, as a share, and more each second. With
-# ten times as much, long prompts with common beginnings went everywhere: on published traces
-# answers took 18 to 32 % longer at 0.95 of capacity. With half of it, the longest quarter of
-# prompts got less than half of its part above capacity.
+# How much more than the best place one with room may cost, as a share, and how much more than that
+# at the deadline. Places that cost more are worse than waiting: long prompts then go everywhere,
+# and all streams become slower. On a published trace with long conversations, at 0.95 of capacity,
+# answers took 28 % longer if a tenth was added for each second of 30, and if a full cache made any
+# place good enough. Without what is added, the longest quarter of prompts got less than half of its
+# part above capacity (bench/history/2026-11-admission.md, G).
 DETOUR: Final = 0.1
-DETOUR_PER_S: Final = 0.1
+DETOUR_LATE: Final = 0.5
 # The longest plain answer that is charged for, if its client left and set no limit.
 TOKENS_UNKNOWN: Final = 32_768
 ITL_MIN_S: Final = 0.001
@@ -225,11 +227,8 @@ class Line(Occupancy):
         Raises Refused if it would come too late there.
         """
         chosen: Backend | None = look.chosen
-        room = self.room_of(look.chosen)
-        if not room.takes_prompts():
+        if not self.room_of(look.chosen).takes(ticket, look.ask, now_s):
             chosen = self._detour(ticket, look, now_s)
-        elif not room.fits(ticket.flow, look.ask, now_s, ticket.reserve):
-            chosen = self._elsewhere(ticket, look, now_s)
         if chosen is None:
             return None
         speed = chosen.prefill_speed
@@ -237,18 +236,6 @@ class Line(Occupancy):
         seconds = now_s - ticket.since_s + work * speed.work_s + speed.step_s
         self._refusal.check_sending(ticket, seconds)
         return chosen
-
-    def _elsewhere(self, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
-        """The cheapest place with room, at any price: the cost knows nothing of a full cache."""
-        places = [
-            backend
-            for backend in look.fit
-            if backend is not look.chosen and self.room_of(backend).takes(ticket, look.ask, now_s)
-        ]
-        if not places:
-            return None
-        costs = list(look.pool.policy.costs(places, look.ask, now_s))
-        return places[costs.index(min(costs))]
 
     def _detour(self, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
         """The cheapest place with room that is not far dearer than the best one."""
@@ -266,7 +253,7 @@ class Line(Occupancy):
         for place in range(1, len(places)):
             if costs[place] < least:
                 best, least = place, costs[place]
-        dearer = DETOUR + DETOUR_PER_S * (now_s - ticket.since_s)
+        dearer = DETOUR + DETOUR_LATE * (now_s - ticket.since_s) / ticket.deadline_s
         return places[best] if least <= costs[0] * (1.0 + dearer) else None
 
     def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:

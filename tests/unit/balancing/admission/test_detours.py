@@ -1,8 +1,10 @@
 """A request goes to another place than the best one if that costs little more than to wait."""
 
+from math import inf
+
 import pytest
 
-from penstock.balancing.admission.line import DETOUR, DETOUR_PER_S, GAP_MAX_S
+from penstock.balancing.admission.line import DETOUR, DETOUR_LATE, GAP_MAX_S
 from penstock.balancing.backend import Backend
 from tests.unit.balancing.admission.lines import FILLS, Door
 
@@ -22,9 +24,9 @@ def priced(*prices: float, kv_tokens: int | None = None) -> Door:
     return door
 
 
-def detour(door: Door, waited_s: float) -> Backend | None:
+def detour(door: Door, waited_s: float, deadline_s: float = 10.0) -> Backend | None:
     """Where one is sent that has waited for so long, if it is sent."""
-    ticket = door.enter(100, 1.0)
+    ticket = door.enter(100, 1.0, deadline_s=deadline_s)
     assert ticket.waits
     door.wake(1.0 + waited_s)
     lease = door.leases.get(ticket)
@@ -36,11 +38,27 @@ def test_a_place_that_costs_little_more_is_taken_at_once() -> None:
     assert detour(door, 0.0) is door.backends[1]
 
 
-def test_a_place_that_costs_more_is_taken_after_waiting() -> None:
-    after_s = (1.0 - DETOUR) / DETOUR_PER_S
-    assert detour(priced(1.0, 2.0), after_s - 0.05) is None
-    door = priced(1.0, 2.0)
-    assert detour(door, after_s + 0.05) is door.backends[1]
+def test_the_nearer_the_deadline_the_more_a_place_may_cost() -> None:
+    dear = 1.0 + DETOUR + 0.3 * DETOUR_LATE
+    assert detour(priced(1.0, dear), 2.9) is None
+    door = priced(1.0, dear)
+    assert detour(door, 3.1) is door.backends[1]
+    assert detour(priced(1.0, dear), 3.1, deadline_s=20.0) is None
+
+
+def test_without_a_deadline_it_never_may_cost_more() -> None:
+    assert detour(priced(1.0, 1.0 + DETOUR + 0.01), 1_000.0, deadline_s=inf) is None
+
+
+def test_a_place_that_costs_far_more_is_not_taken_either_if_the_cache_of_the_best_is_full() -> None:
+    door = Door("a", "b", prices={"a": 1.0, "b": 2.0}, kv_tokens=1_000)
+    door.first(door.enter(900, 0.5, max_tokens=10), 0.5)
+    ticket = door.enter(100, 1.0, max_tokens=50)
+    assert ticket.waits
+    assert not door.wake(1.0)
+    door.policy.prices = {"a": 1.0, "b": 1.05}
+    assert door.wake(2.0) == [ticket]
+    assert door.leases[ticket].backend is door.backends[1]
 
 
 def test_of_several_places_the_cheapest_is_taken() -> None:
@@ -71,7 +89,7 @@ def sent_beside(gap_s: float) -> bool:
     for _ in range(10):
         door.first(door.enter(100, 0.5), 0.5)
     door.policy.prices = {"b0": 1.0, "b1": 1.2}
-    ticket = door.enter(100, 1.0)
+    ticket = door.enter(100, 1.0, deadline_s=10.0)
     assert ticket.waits
     door.stream(5.0, gap_s, 1.0)
     return ticket in door.leases
