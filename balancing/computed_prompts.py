@@ -26,6 +26,9 @@ LARGE_TOKENS: Final = 1_024
 # Estimates are off by 3 to 11 % in the median, with tools and templates by up to a third (`penstock
 # bench estimators`). A prompt that is over the context by this factor really is.
 OVER: Final = 1.5
+# A prompt that is over by this factor is refused, unless this client's were computed. No text is
+# estimated at four times its tokens, but for long runs of one sign.
+FAR_OVER: Final = 4.0
 # If no context is reported: more than any model takes. A body with many image-like parts, or with
 # text that no engine reads, must not reserve more of an engine than there is.
 CONTEXT_MAX: Final = 1_048_576
@@ -40,6 +43,14 @@ FITS_MIN: Final = 0.25
 CLASSES_MAX: Final = 1_024
 
 
+class OverContext(ValueError):
+    """The prompt is longer than any backend's context, by more than an estimate may be off."""
+
+    def __init__(self, context_tokens: int) -> None:
+        super().__init__(context_tokens)
+        self.context_tokens = context_tokens
+
+
 class ComputedPrompts:
     """The share of long prompts that was computed, by client, model and size. Kept only for classes
     in which some prompt was not computed, or was not expected to be."""
@@ -51,7 +62,10 @@ class ComputedPrompts:
         self._longest_tokens: dict[str, int] = {}  # the longest prompt that each pool computed
 
     def weigh(self, ask: Ask, pool: Pool) -> Ask:
-        """The request with `likely` set, and with its tokens cut to what is possible."""
+        """The request with `likely` set, and with its tokens cut to what is possible.
+
+        Raises OverContext if no backend can take it.
+        """
         context = _context_below(ask, pool)
         tokens = min(ask.prompt_tokens, (context or CONTEXT_MAX) * ask.prompts)
         over = bool(context)
@@ -60,6 +74,9 @@ class ComputedPrompts:
         likely = 1.0
         if over:
             share = self._computed.find(ask.client, _class(ask, tokens))
+            far = ask.prompt_tokens > (OVER if ask.counted else FAR_OVER) * tokens
+            if far and context and ask.uncut and (share is None or share < MOSTLY):
+                raise OverContext(context)
             if share is None:
                 if ask.uncut and context and ask.prompt_tokens > OVER * tokens:
                     likely = 0.0

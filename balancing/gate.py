@@ -97,7 +97,7 @@ class Gate:
     ) -> Lease:
         """Choose a backend and reserve the tokens on it.
 
-        Raises NoBackend, OwnerAway, UnknownResponse, UnknownModel.
+        Raises NoBackend, OwnerAway, UnknownResponse, UnknownModel, OverContext.
 
         `tried` are backends that already failed this request; `retry`: an engine may have
         worked on it there.
@@ -106,7 +106,7 @@ class Gate:
 
     def look(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Look:
         """Where the request would go now. Raises NoBackend, OwnerAway, UnknownResponse,
-        UnknownModel."""
+        UnknownModel, OverContext."""
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
             owner = self._owner(pools, ask, ask.response_id, now_s)
@@ -139,7 +139,8 @@ class Gate:
         return Lease(chosen, ask, now_s, _reason(ask, chosen, alone=alone), retry=retry)
 
     def explain(self, ask: Ask, now_s: float) -> Choice:
-        """What `choose` would do, and why. Reserves and learns nothing. Raises UnknownModel."""
+        """What `choose` would do, and why. Reserves and learns nothing. Raises UnknownModel,
+        OverContext."""
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
             try:

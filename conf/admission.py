@@ -61,7 +61,7 @@ class AdmissionSettings(Section):
     """Who is sent now, who waits in the proxy and who is refused."""
 
     enabled: bool = Field(
-        default=False,
+        default=True,
         description="Whether requests wait in the proxy while their backend has enough to do."
         " false: each request is sent at once, and waits in the engine.",
     )

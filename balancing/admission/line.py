@@ -2,7 +2,8 @@
 
 The policy chooses among all backends. If its choice has no room, the request waits, and is chosen
 for again when that may have changed. Waiting has its price too: a place with room is taken if it
-costs little more than the best one, and the nearer the deadline, the more that may be.
+costs little more than the best one, and the nearer the deadline, the more that may be. The time
+until a full cache has room counts as cost, too.
 A backend with slow streams is never such a place. Little is queued there, but it has much to
 decode.
 """
@@ -27,13 +28,14 @@ from penstock.balancing.occupancy import Occupancy
 from penstock.balancing.queued_prompts import QueuedPrompts
 
 # How much more than the best place one with room may cost, as a share, and how much more than that
-# at the deadline. Places that cost more are worse than waiting: long prompts then go everywhere,
-# and all streams become slower. On a published trace with long conversations, at 0.95 of capacity,
-# answers took 28 % longer if a tenth was added for each second of 30, and if a full cache made any
-# place good enough. Without what is added, the longest quarter of prompts got less than half of its
-# part above capacity (bench/history/2026-11-admission.md, G).
+# at the deadline, or after so many seconds. Places that cost more are worse than waiting: long
+# prompts then go everywhere, and all streams become slower. On a published trace with long
+# conversations, at 0.95 of capacity, answers took 28 % longer if a tenth was added for each second,
+# and if a full cache made any place good enough. Without what is added, the longest quarter of
+# prompts got less than half of its part above capacity (bench/history/2026-11-admission.md, G).
 DETOUR: Final = 0.1
 DETOUR_LATE: Final = 0.5
+DETOUR_S: Final = 30.0
 # The longest plain answer that is charged for, if its client left and set no limit.
 TOKENS_UNKNOWN: Final = 32_768
 ITL_MIN_S: Final = 0.001
@@ -232,9 +234,10 @@ class Line(Occupancy):
         if chosen is None:
             return None
         speed = chosen.prefill_speed
-        work = chosen.wait_work(now_s) + (ticket.tokens or look.ask.prompt_tokens)
-        seconds = now_s - ticket.since_s + work * speed.work_s + speed.step_s
-        self._refusal.check_sending(ticket, seconds)
+        own = (ticket.tokens or look.ask.prompt_tokens) * speed.work_s
+        before = chosen.wait_work(now_s) * speed.work_s
+        seconds = now_s - ticket.since_s + before + own + speed.step_s
+        self._refusal.check_sending(ticket, seconds, own)
         return chosen
 
     def _detour(self, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
@@ -253,8 +256,11 @@ class Line(Occupancy):
         for place in range(1, len(places)):
             if costs[place] < least:
                 best, least = place, costs[place]
-        dearer = DETOUR + DETOUR_LATE * (now_s - ticket.since_s) / ticket.deadline_s
-        return places[best] if least <= costs[0] * (1.0 + dearer) else None
+        late = (now_s - ticket.since_s) / min(DETOUR_S, ticket.deadline_s)
+        most = costs[0] * (1.0 + DETOUR + DETOUR_LATE * late)
+        if look.pool.policy.costs_seconds:  # but not those until a full cache has room
+            most += self.room_of(look.chosen).cache_wait_s(ticket, look.ask, now_s)
+        return places[best] if least <= most else None
 
     def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:
         """Whether one of a higher class waits that could be sent, and too long to be passed."""

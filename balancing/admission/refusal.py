@@ -56,16 +56,23 @@ class Refusal:
         """Raises Refused if a first token after `seconds` is too late. `own_s`: its own prefill."""
         standing = ticket.rank > 0 and now_s - self._empty_at_s[ticket.rank] > STANDING_S
         allowed_s = (STANDING_SHARE if standing else SHARE) * ticket.deadline_s
-        late = seconds - OWN_SHARE * own_s > allowed_s
-        if late or seconds > SURELY_LATE * ticket.deadline_s:
+        beside = OWN_SHARE if ticket.impatient else 1.0
+        if seconds - beside * own_s > allowed_s:
+            raise self.refused(ticket, seconds)
+        if _counted_s(ticket, seconds, own_s) > SURELY_LATE * ticket.deadline_s:
             raise self.refused(ticket, seconds)
 
-    def check_sending(self, ticket: Ticket, seconds: float) -> None:
+    def check_sending(self, ticket: Ticket, seconds: float, own_s: float) -> None:
         """The same when it would be sent. `seconds`: waited, and still to do there."""
-        if seconds > LATE * ticket.deadline_s:
+        if _counted_s(ticket, seconds, own_s) > LATE * ticket.deadline_s:
             raise self.refused(ticket, seconds)
 
     def refused(self, ticket: Ticket, seconds: float) -> Refused:
         """The refusal, with a time to come back."""
         hint_s = max(HINT_MIN_S, seconds - SHARE * ticket.deadline_s)
         return Refused(min(HINT_MAX_S, hint_s * self._rng.uniform(1.0, 2.0)), seconds)
+
+
+def _counted_s(ticket: Ticket, seconds: float, own_s: float) -> float:
+    """How much of the time until its first token counts for its deadline."""
+    return seconds if ticket.impatient else seconds - own_s

@@ -119,6 +119,7 @@ class Ticket:
         "exposed_tokens",
         "flow",
         "general",
+        "impatient",
         "most_tokens",
         "name",
         "only",
@@ -147,9 +148,12 @@ class Ticket:
         rank: int = 0,
         deadline_s: float = inf,
         reserve: float = 0.0,
+        *,
+        impatient: bool = True,
     ) -> None:
         """`name`: whose it is. `since_s`: when it came. `reserve`: the share of each KV cache that
-        its class leaves to higher ones."""
+        its class leaves to higher ones. `impatient`: its client leaves at the deadline. Otherwise
+        that bounds its wait, and the time of its own prompt comes on top."""
         self.ask = ask
         self.since_s = since_s
         self.ready = ready
@@ -157,6 +161,7 @@ class Ticket:
         self.rank = rank
         self.deadline_s = deadline_s
         self.reserve = reserve
+        self.impatient = impatient
         self.tried: Collection[Backend] = ()  # backends that have failed it
         self.retry = False  # an engine may have worked on it there
         self.pool = ""  # in whose line it waits

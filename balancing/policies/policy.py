@@ -38,6 +38,7 @@ class Policy(Protocol):
     # Whether requests must be read for their session key, and prompts cut into blocks.
     needs_sessions: ClassVar[bool]
     needs_prefixes: ClassVar[bool]
+    costs_seconds: ClassVar[bool]  # what `costs` returns are seconds
 
     @property
     def homes(self) -> SessionHomes | None:
@@ -88,6 +89,7 @@ class SimplePolicy:
 
     needs_sessions: ClassVar[bool] = False
     needs_prefixes: ClassVar[bool] = False
+    costs_seconds: ClassVar[bool] = False
 
     @property
     def homes(self) -> SessionHomes | None:

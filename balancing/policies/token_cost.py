@@ -70,6 +70,7 @@ class TokenCost:
 
     needs_sessions: ClassVar[bool] = True
     needs_prefixes: ClassVar[bool] = True
+    costs_seconds: ClassVar[bool] = True
 
     def __init__(self, weights: Weights = WEIGHTS, *, strict: bool = False) -> None:
         """`strict`: a session stays at its home while that can serve it in time."""

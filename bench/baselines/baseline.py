@@ -19,6 +19,7 @@ class Baseline(ABC):
 
     needs_sessions: ClassVar[bool] = False
     needs_prefixes: ClassVar[bool] = False
+    costs_seconds: ClassVar[bool] = False
 
     def __init__(self, view: View) -> None:
         self.view = view

@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.explain import Candidate
 from penstock.balancing.fields import NO_FIELD
 from penstock.balancing.fleet import UnknownModel
@@ -26,7 +27,7 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import reading_ask
 from penstock.proxy.data.refusals import ROOM_S
 from penstock.proxy.data.room import LEFT
-from penstock.proxy.errors.client import BodyTooLarge, ModelNotFound
+from penstock.proxy.errors.client import BodyTooLarge, ContextLengthExceeded, ModelNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import Overloaded
 
@@ -128,6 +129,8 @@ class Explanation:
             return error_answer(400, "invalid_request", str(error))
         except UnknownModel:
             return error_answer(404, "model_not_found", str(ModelNotFound(ask.model)))
+        except OverContext as error:
+            return answer_of(ContextLengthExceeded(error.context_tokens))
         policies = {pool.name: pool.policy for pool in plane.settings.pools}
         return json_answer(render(ask, choice, policies.get(choice.pool or "")))
 

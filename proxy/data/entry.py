@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
@@ -14,7 +15,7 @@ from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.service_classes import queue_of
-from penstock.proxy.errors.client import ModelNotFound, ResponseNotFound
+from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class Entry:
                 left_s = self._request.patience.next_s(started=False) - now_s
                 ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
             lease = plane.admission.enter(ticket, now_s)
-        except (Refused, UnknownModel, NoBackend, UnknownResponse) as error:
+        except (Refused, UnknownModel, NoBackend, UnknownResponse, OverContext) as error:
             raise self._told(error, now_s) from None
         if lease is None:
             self._since_s = now_s
@@ -111,8 +112,16 @@ class Entry:
         name = request.head.tenant or queue_of(party, plane.salt)
         began_s = request.record.received_s
         reserve = classes.reserves[rank]
-        ticket = Ticket(request.ask, began_s, self._ready, name, rank, deadline_s, reserve)
-        self._ticket = ticket
+        ticket = self._ticket = Ticket(
+            request.ask,
+            began_s,
+            self._ready,
+            name,
+            rank,
+            deadline_s,
+            reserve,
+            impatient=self._impatient,
+        )
         return ticket
 
     def _ready(self, outcome: Lease | Exception) -> None:
@@ -137,6 +146,8 @@ class Entry:
             return plane.refusals.too_late(hint_s, wait_s, self._class, own=self._impatient)
         if isinstance(error, UnknownModel):
             return ModelNotFound(ask.model)
+        if isinstance(error, OverContext):
+            return ContextLengthExceeded(error.context_tokens)
         if isinstance(error, OwnerAway):
             return plane.refusals.out_of_reach()
         if isinstance(error, UnknownResponse):

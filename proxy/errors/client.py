@@ -52,6 +52,16 @@ class ModelNotFound(ClientError):
         super().__init__(message, param="model")
 
 
+class ContextLengthExceeded(ClientError):
+    code = "context_length_exceeded"
+
+    def __init__(self, context_tokens: int) -> None:
+        super().__init__(
+            f"The prompt is far longer than the {context_tokens} tokens that this model takes;"
+            " shorten it."
+        )
+
+
 class RequestTimeout(ClientError):
     status = 408
     code = "request_timeout"

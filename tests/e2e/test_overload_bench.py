@@ -41,7 +41,8 @@ async def test_who_is_refused_comes_back_when_it_is_told_to(
 
 
 async def test_who_waits_too_long_leaves_and_tries_again(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate(1, profile=PROFILE))
+    backends = await simulate(1, profile=PROFILE)
+    penstock = await serve(backends, admission={"enabled": False})
     log = await Player(penstock.port, 1.0, 1).play(calls(8, patience_s=0.6, retries=1))
     late = [call for call in log.calls if call.late]
     assert late

@@ -38,6 +38,7 @@ class Sticky:
 
     needs_sessions: ClassVar[bool] = True
     needs_prefixes: ClassVar[bool] = False
+    costs_seconds: ClassVar[bool] = False
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._ring = Ring({backend.name: backend.weight for backend in backends})

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
-from penstock.balancing.computed_prompts import FITS_MIN
+from penstock.balancing.computed_prompts import FITS_MIN, OverContext
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
@@ -65,6 +65,31 @@ def test_no_request_holds_more_than_its_model_can() -> None:
     lease = gate.choose(ask(500_000_000, prompts=2, blocks=(1, 2), block_tokens=2.5e8), 0.0)
     assert lease.queued_tokens == 2 * 1_048_576
     assert lease.ask.leading_tokens(1) <= 1_048_576
+
+
+def test_what_is_far_over_every_context_is_refused() -> None:
+    gate, _ = fleet(131_072, 32_768)
+    with pytest.raises(OverContext) as raised:
+        gate.choose(ask(4 * 131_072 + 1), 0.0)
+    assert raised.value.context_tokens == 131_072
+
+
+def test_an_exact_count_is_refused_sooner() -> None:
+    gate, _ = fleet(131_072)
+    with pytest.raises(OverContext):
+        gate.choose(ask(OVER + 10_000, counted=(200_000.0, 1.0)), 0.0)
+    gate.choose(ask(OVER, counted=(190_000.0, 1.0)), 0.0)
+
+
+@pytest.mark.parametrize("contexts", [(0, 131_072), (0, 0)])
+def test_nothing_is_refused_where_a_context_is_not_known(contexts: tuple[int, int]) -> None:
+    gate, _ = fleet(*contexts)
+    assert gate.choose(ask(10_000_000), 0.0).queued_tokens > CONTEXT
+
+
+def test_what_is_shortened_by_the_backend_is_not_refused() -> None:
+    gate, _ = fleet(131_072, 131_072)
+    assert gate.choose(ask(10_000_000, uncut=False), 0.0).queued_tokens == CONTEXT
 
 
 @pytest.mark.parametrize(("prompts", "tokens"), [(1, 3_000), (20, 60_000)])

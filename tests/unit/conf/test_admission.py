@@ -25,11 +25,11 @@ def refused(folder: Folder, text: str) -> str:
     return str(caught.value)
 
 
-def test_the_usual_classes_are_there_and_nothing_waits(folder: Folder) -> None:
+def test_the_usual_classes_are_there_and_requests_wait(folder: Folder) -> None:
     admission = folder.load(FLEET).settings.admission
     assert [each.name for each in admission.classes] == ["interactive", "standard", "batch"]
     assert admission.default_class == "standard"
-    assert not admission.enabled
+    assert admission.enabled
 
 
 def test_a_tenant_has_a_class_by_that_very_key(folder: Folder) -> None:

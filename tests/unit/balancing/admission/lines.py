@@ -28,6 +28,7 @@ class Priced:
 
     needs_sessions: ClassVar[bool] = False
     needs_prefixes: ClassVar[bool] = False
+    costs_seconds: ClassVar[bool] = False
 
     def __init__(self, prices: Mapping[str, float] | None = None) -> None:
         self.prices = prices
@@ -104,6 +105,7 @@ class Door:
         rank: int = 0,
         deadline_s: float = inf,
         reserve: float = 0.0,
+        impatient: bool = True,
         **fields: Any,
     ) -> Ticket:
         fields = {"prompt_tokens": tokens, "stream": True} | fields
@@ -112,7 +114,7 @@ class Door:
         def told(outcome: Lease | Exception) -> None:
             self.told.append((ticket, outcome))
 
-        ticket = Ticket(ask, since_s, told, name, rank, deadline_s, reserve)
+        ticket = Ticket(ask, since_s, told, name, rank, deadline_s, reserve, impatient=impatient)
         return ticket
 
     def enter(self, tokens: int, now_s: float = 0.0, **fields: Any) -> Ticket:

@@ -1,12 +1,14 @@
 """A request goes to another place than the best one if that costs little more than to wait."""
 
 from math import inf
+from typing import ClassVar
 
 import pytest
 
 from penstock.balancing.admission.line import DETOUR, DETOUR_LATE, GAP_MAX_S
 from penstock.balancing.backend import Backend
-from tests.unit.balancing.admission.lines import FILLS, Door
+from penstock.balancing.fleet import Fleet, Pool
+from tests.unit.balancing.admission.lines import FILLS, Door, Priced
 
 
 def priced(*prices: float, kv_tokens: int | None = None) -> Door:
@@ -46,8 +48,10 @@ def test_the_nearer_the_deadline_the_more_a_place_may_cost() -> None:
     assert detour(priced(1.0, dear), 3.1, deadline_s=20.0) is None
 
 
-def test_without_a_deadline_it_never_may_cost_more() -> None:
-    assert detour(priced(1.0, 1.0 + DETOUR + 0.01), 1_000.0, deadline_s=inf) is None
+def test_without_a_deadline_it_counts_as_thirty_seconds() -> None:
+    dear = 1.0 + DETOUR + 0.3 * DETOUR_LATE
+    assert detour(priced(1.0, dear), 8.9, deadline_s=inf) is None
+    assert detour(priced(1.0, dear), 9.1, deadline_s=inf) is not None
 
 
 def test_a_place_that_costs_far_more_is_not_taken_either_if_the_cache_of_the_best_is_full() -> None:
@@ -59,6 +63,27 @@ def test_a_place_that_costs_far_more_is_not_taken_either_if_the_cache_of_the_bes
     door.policy.prices = {"a": 1.0, "b": 1.05}
     assert door.wake(2.0) == [ticket]
     assert door.leases[ticket].backend is door.backends[1]
+
+
+class Timed(Priced):
+    """The prices are seconds."""
+
+    costs_seconds: ClassVar[bool] = True
+
+
+def test_the_time_until_a_full_cache_has_room_counts_as_cost() -> None:
+    door = Door("a", "b", prices={"a": 1.0, "b": 10.0}, kv_tokens=1_000)
+    door.first(door.enter(700, 0.5, output_tokens=450.0), 0.5)
+    ticket = door.enter(100, 1.0, max_tokens=200)
+    assert ticket.waits
+    room = door.admission.lines["p"].room_of(door.backends[0])
+    full_s = room.cache_wait_s(ticket, ticket.ask, 1.0)
+    assert full_s > 1.0
+    for price, taken in ((1.2 + full_s, False), (1.0 + full_s, True)):
+        timed = Timed({"a": 1.0, "b": price})
+        door.fleet = Fleet((Pool("p", door.backends, timed),))
+        door.admission.lines["p"].futile(frozenset(), 0.0)
+        assert (door.wake(1.0) == [ticket]) is taken
 
 
 def test_of_several_places_the_cheapest_is_taken() -> None:

@@ -40,6 +40,19 @@ def test_one_is_refused_if_its_first_token_is_predicted_too_late(deadline_s: flo
     assert door.told == []
 
 
+def test_a_prompt_that_takes_longer_than_its_class_may_wait_is_served_all_the_same() -> None:
+    """Unless its client leaves by then."""
+    door = full("a")
+    with pytest.raises(Refused):
+        door.enter(2_000_000, 0.01, name="long", deadline_s=30.0)
+    long = door.enter(2_000_000, 0.01, name="long", deadline_s=30.0, impatient=False)
+    assert long.predicted_s > 60.0
+    door.open_up(0.1)
+    assert door.wake(0.1) == [long]
+    with pytest.raises(Refused):  # behind that one it would wait too long
+        door.enter(FILLS, 0.2, name="other", deadline_s=30.0, impatient=False)
+
+
 def test_who_waits_as_long_as_it_takes_is_not_refused() -> None:
     door = full("a")
     for _ in range(200):

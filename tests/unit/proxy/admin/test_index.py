@@ -8,7 +8,7 @@ from typing import Any, cast
 from penstock.proxy.admin import explanation, json_answers, server
 from penstock.proxy.admin.index import INDEX
 from penstock.proxy.admin.server import Admin
-from penstock.proxy.errors.client import BodyTooLarge
+from penstock.proxy.errors.client import BodyTooLarge, ContextLengthExceeded
 from penstock.proxy.errors.own import Draining, Overloaded
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -43,10 +43,13 @@ def test_every_path_is_in_the_page() -> None:
     assert rows == told() | {("GET", "/"), ready}
 
 
+TOLD = (Draining, BodyTooLarge, Overloaded, ContextLengthExceeded)
+
+
 def test_every_error_is_in_the_page() -> None:
     """With its status, as the source answers it."""
     source = "".join(inspect.getsource(each) for each in (server, explanation, json_answers))
     given = set(re.findall(r"error_(?:answer|of)\(\s*(\d+),\s*\"(\w+)\"", source))
-    given |= {(str(each.status), each.code) for each in (Draining, BodyTooLarge, Overloaded)}
+    given |= {(str(each.status), each.code) for each in TOLD}
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE, re.MULTILINE)
     assert {(status, code) for code, status in rows} == given

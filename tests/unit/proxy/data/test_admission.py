@@ -190,7 +190,7 @@ def test_the_own_time_of_a_client_ends_its_wait(play: Play) -> None:
 
 
 def test_without_admission_nothing_waits() -> None:
-    play = Play(1)
+    play = Play(1, admission={"enabled": False})
     busy(play)
     second = another(play)
     assert play.happened() == ["b1 dialed", "b1 got POST"]
