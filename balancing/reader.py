@@ -286,12 +286,13 @@ def _decoding_fields(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> St
 
 
 def _max_tokens_of(fields: Fields) -> int | None:
-    """The client's own limit, under any of its names."""
-    return (
-        _positive(fields.max_completion_tokens)
-        or _positive(fields.max_tokens)
-        or _positive(fields.max_output_tokens)
-    )
+    """The client's own limit. Of several names the largest counts: paths read different ones."""
+    given = [
+        _positive(fields.max_completion_tokens) or 0,
+        _positive(fields.max_tokens) or 0,
+        _positive(fields.max_output_tokens) or 0,
+    ]
+    return max(given) or None
 
 
 def _reads_cache(path: str, fields: Fields) -> bool:

@@ -75,7 +75,8 @@ def secrets_of(settings: Settings) -> Iterator[tuple[KeyPath, SecretStr, bool]]:
     """Each secret: the path of its key, the secret, and whether it comes from a file."""
     admin = settings.admin
     holders: list[tuple[KeyPath, SecretStr | None, str | None]] = [
-        (("admin", "token"), admin.token, admin.token_file)
+        (("admin", "token"), admin.token, admin.token_file),
+        (("admin", "metrics_token"), admin.metrics_token, admin.metrics_token_file),
     ]
     for number, pool in enumerate(settings.pools):
         holders.append((("pools", number, "api_key"), pool.api_key, pool.api_key_file))

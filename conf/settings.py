@@ -85,6 +85,16 @@ class AdminSettings(Section):
         description="The admin token itself. Prefer `token_file` or `${VAR}`.",
     )
 
+    metrics_token_file: FilePath | None = Field(
+        default=None,
+        description="File with a token that is good for /metrics only." + RELATIVE,
+    )
+    metrics_token: Secret | None = Field(
+        default=None,
+        description="Off loopback /metrics names tenants only to who has this token or the admin"
+        " token. Prefer `metrics_token_file` or `${VAR}`.",
+    )
+
     @field_validator("token")
     @classmethod
     def _off_loopback_there_is_one(

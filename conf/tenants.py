@@ -6,11 +6,12 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from penstock.conf.admission import CLASSES_MAX
-from penstock.conf.kinds import Digest, FilePath, Name, Secret, Weight
+from penstock.conf.kinds import Amount, Digest, FilePath, Models, Name, Secret, Weight
 from penstock.conf.section import RELATIVE, Section
 
 # The limit for all tenants together: every key is compared for each request (docs/security.md).
 TENANT_KEYS_MAX: Final = 1_024
+REFILLS: Final = " The budget refills evenly: from empty to full in that time."
 
 
 class TenantKeySettings(Section):
@@ -41,6 +42,26 @@ class TenantKeySettings(Section):
         return sha256(self.key.get_secret_value().encode()).digest()
 
 
+class TenantLimitSettings(Section):
+    """What one tenant may use. What is not named has no limit."""
+
+    requests_per_minute: Amount | None = Field(default=None, description="Requests." + REFILLS)
+    requests_per_day: Amount | None = Field(default=None, description="Requests." + REFILLS)
+    tokens_per_minute: Amount | None = Field(
+        default=None,
+        description="Prompt tokens that were not cached, and generated tokens." + REFILLS,
+    )
+    tokens_per_day: Amount | None = Field(default=None, description="The same for a day.")
+    concurrent: Amount | None = Field(default=None, description="Requests at the same time.")
+    prompt_tokens: Amount | None = Field(default=None, description="The longest prompt.")
+    max_tokens: Amount | None = Field(
+        default=None,
+        description="The largest `max_tokens` of a request, times its choices. Requests must then"
+        " give one.",
+    )
+    models: Models = Field(default=(), description="The models that it may ask for. Empty: all.")
+
+
 class TenantSettings(Section):
     """One tenant: a client or a group of clients with API keys of its own."""
 
@@ -63,6 +84,9 @@ class TenantSettings(Section):
         default=(),
         description="Further classes that its requests may ask for with the header"
         " `x-penstock-priority`. Lower ones than its own may always be asked for.",
+    )
+    limits: TenantLimitSettings = Field(
+        default=TenantLimitSettings(), description="What it may use (docs/budgets.md)."
     )
 
 

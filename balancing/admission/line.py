@@ -258,8 +258,9 @@ class Line(Occupancy):
                 best, least = place, costs[place]
         late = (now_s - ticket.since_s) / min(DETOUR_S, ticket.deadline_s)
         most = costs[0] * (1.0 + DETOUR + DETOUR_LATE * late)
-        if look.pool.policy.costs_seconds:  # but not those until a full cache has room
-            most += self.room_of(look.chosen).cache_wait_s(ticket, look.ask, now_s)
+        room = self.room_of(look.chosen)
+        if look.pool.policy.costs_seconds and room.takes_prompts():  # so its cache is full
+            most += room.cache_wait_s(ticket, look.ask, now_s)
         return places[best] if least <= most else None
 
     def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:

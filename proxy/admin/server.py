@@ -27,6 +27,7 @@ from penstock.proxy.admin.index import INDEX
 from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer
 from penstock.proxy.admin.listing import describe
 from penstock.proxy.admin.queue_listing import queue_listing
+from penstock.proxy.admin.tenant_listing import tenant_listing
 from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.own import Draining
@@ -62,7 +63,11 @@ class Admin:
         # The address of the open port: a reload does not change it.
         self._local = is_loopback(plane.settings.admin.host)
         self._explanation = Explanation(plane)
-        self._exposition = Exposition(PenstockCollector(plane.metrics, lambda: retirement.known))
+        # Everybody may read the metrics, but not those that name tenants.
+        self._exposition, self._anonymous = [
+            Exposition(PenstockCollector(plane.metrics, lambda: retirement.known, tenants=named))
+            for named in (True, False)
+        ]
 
     def application(self) -> web.Application:
         application = web.Application(middlewares=[self._visit, _errors_as_json, self._authorize])
@@ -75,6 +80,7 @@ class Admin:
                 web.get("/api/v1/backends", self._backends),
                 web.get("/api/v1/proxy", self._proxy),
                 web.get("/api/v1/queue", self._queue),
+                web.get("/api/v1/tenants", self._tenants),
                 web.get("/api/v1/config", self._config),
                 web.post("/api/v1/reload", self._reload_now),
                 web.post("/api/v1/explain", self._explanation.answer),
@@ -145,9 +151,14 @@ class Admin:
         return "ready" if self._monitor.started.is_set() else "starting"
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(
-            body=await self._exposition.body(), headers={"content-type": CONTENT_TYPE}
-        )
+        admin = self._plane.settings.admin
+        tokens = [each for each in (admin.token, admin.metrics_token) if each is not None]
+        named = any(_bears(request, each.get_secret_value()) for each in tokens)
+        exposition = self._exposition if named or self._local else self._anonymous
+        return web.Response(body=await exposition.body(), headers={"content-type": CONTENT_TYPE})
+
+    async def _tenants(self, request: web.Request) -> web.Response:
+        return json_answer(tenant_listing(self._plane, self._plane.now()))
 
     async def _backends(self, request: web.Request) -> web.Response:
         now_s = monotonic()

@@ -64,6 +64,11 @@ class AdminClient:
         told: dict[str, Any] = self._ask("GET", "/api/v1/proxy", dict)
         return told
 
+    def tenants(self) -> list[dict[str, Any]]:
+        """What each tenant has used, and what is left of its budgets."""
+        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/tenants", list)
+        return listing
+
     def set_state(self, name: str, state: str) -> dict[str, Any]:
         """Set a backend's admin state. Returns the backend's description."""
         path = f"/api/v1/backends/{quote(name, '')}/{state}"

@@ -25,6 +25,7 @@ from penstock.proxy.commands.admin_state import set_admin_state
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.reload import reload
 from penstock.proxy.commands.status import status
+from penstock.proxy.commands.usage import usage
 from penstock.proxy.process.loop import run_loop
 from penstock.proxy.reload.source import Source
 from penstock.proxy.telemetry.log_lines import log_to_stderr
@@ -174,6 +175,7 @@ def _add_serve(commands: Any) -> None:
 def _add_operations(commands: Any) -> None:
     """Add the commands that ask a running proxy."""
     _add_status(commands)
+    _add_usage(commands)
     _add_reload(commands)
     _add_explain(commands)
     _add_states(commands)
@@ -189,6 +191,19 @@ def _add_status(commands: Any) -> None:
     fleet.add_argument("--json", action="store_true", help="print all fields, as JSON")
     admin_client.add_arguments(fleet)
     fleet.set_defaults(command=status)
+
+
+def _add_usage(commands: Any) -> None:
+    used = commands.add_parser(
+        "usage",
+        help="show what each tenant has used, and what is left of its budgets",
+        epilog="Example: penstock usage --tenant research; exit status 1 when there is no such "
+        "tenant, or the proxy does not answer.",
+    )
+    used.add_argument("--tenant", metavar="T", help="this one only")
+    used.add_argument("--json", action="store_true", help="print all fields, as JSON")
+    admin_client.add_arguments(used)
+    used.set_defaults(command=usage)
 
 
 def _add_reload(commands: Any) -> None:

@@ -1,10 +1,10 @@
 """Counts every request once, and logs it once if that is configured, however it ended."""
 
 import asyncio
-from typing import Final
 
 from penstock.balancing.lease import Lease, Reason
 from penstock.proxy.data.answer import Answer
+from penstock.proxy.data.budgets import LEFT, taken
 from penstock.proxy.data.calibration import believable
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.own_headers import answer_to
@@ -14,10 +14,8 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.access_line import add_request, line_of
 from penstock.proxy.telemetry.record import Record
+from penstock.proxy.telemetry.usage import Used
 from penstock.proxy.wire.heads import RequestHead
-
-# The status of a request whose client left before its answer began, as in nginx.
-LEFT: Final = 499
 
 
 def count(plane: DataPlane, status: int) -> None:
@@ -74,13 +72,37 @@ def ended(
         pool.prompt_tokens += record.usage.prompt_tokens
         pool.completion_tokens += record.usage.completion_tokens
         pool.cached_tokens += record.usage.cached_tokens or 0
-    log = plane.access_log
+    log, tenant = plane.access_log, request.ask.tenant
+    if log is None and not tenant:
+        return
+    model = request.ask.model
+    known = model is not None and lease is not None and lease.backend.lists(model)
+    if lease is not None and tenant:
+        _use(plane.metrics.usage.of(tenant, model if known else None), record, lease)
     if log is not None:
         line = _line(plane, request.head, answer, request.peer, record.status)
-        model = request.ask.model
-        known = model is not None and lease is not None and lease.backend.lists(model)
         add_request(line, record, model if known else None, stream=request.ask.stream)
         log.write(line)
+
+
+def _use(used: Used, record: Record, lease: Lease) -> None:
+    """Count what its tenant used: by the backend's counts, else by what we saw."""
+    usage, (requests, tokens) = record.usage, taken(record, lease)
+    used.requests += requests
+    if usage is not None:
+        used.prompt_tokens += usage.prompt_tokens
+        used.cached_tokens += usage.cached_tokens or 0
+        used.completion_tokens += usage.completion_tokens
+    elif tokens:
+        used.prompt_tokens += lease.taken_tokens
+        used.completion_tokens += lease.generated_tokens
+
+
+def settle(request: Request, lease: Lease | None, now_s: float) -> None:
+    """Settle what its tenant was charged by what it took, also after an exception."""
+    if request.charge is not None:
+        requests, tokens = taken(request.record, lease)
+        request.charge.settle(requests, tokens, now_s)
 
 
 def _close(

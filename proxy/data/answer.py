@@ -65,6 +65,10 @@ class Answer:
         self.finished = False
         self.body_bytes = 0
 
+    def tell(self, headers: Headers) -> None:
+        """Add headers that go with any answer."""
+        self._headers = [*self._headers, *headers]
+
     def start(
         self, status: int, reason: bytes, headers: Headers, length: int | None, body: bytes = b""
     ) -> None:

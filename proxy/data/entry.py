@@ -15,6 +15,7 @@ from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.service_classes import queue_of
+from penstock.proxy.dialects import MESSAGES
 from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 
@@ -68,6 +69,8 @@ class Entry:
         """
         plane, ask, tried = self._plane, self._request.ask, self._failover.tried
         lease: Lease | None
+        if ask.tenant in plane.budgets.tenants and self._request.charge is None:
+            self._charge(now_s)
         try:
             if not plane.admission.holds:
                 return plane.gate.choose(ask, now_s, tried, retry=retry)
@@ -98,6 +101,16 @@ class Entry:
         self._since_s += time_s
         if self._ticket is not None:
             self._ticket.since_s += time_s
+
+    def _charge(self, now_s: float) -> None:
+        """Charge the tenant's budget beforehand, and tell what is left. Raises PenstockError."""
+        budgets, request = self._plane.budgets, self._request
+        anthropic = request.endpoint.dialect is MESSAGES
+        try:
+            request.charge = budgets.charge(request.ask, now_s)
+        finally:
+            told = budgets.headers(request.ask.tenant, now_s, anthropic=anthropic)
+            request.answer.tell(told)
 
     def _new_ticket(self, party: str) -> Ticket:
         plane, request = self._plane, self._request

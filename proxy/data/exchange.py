@@ -1,9 +1,8 @@
 """The life of one request: read, choose, attempt, fail over, account.
 
 The exchange decides; the relay moves the bytes. An exchange has no task. Each step runs in the turn
-of the loop that caused it, so a request is sent before the loop looks at the next one (a task cost
-two more turns for each request, 7 % of its CPU). In every case the lease ends, the request is
-counted and logged once, and the client has a whole answer or one that is visibly broken.
+of the loop that caused it (a task cost two more turns, 7 % of its CPU). In every case the lease
+ends, the request is counted and logged once, and the client has a whole or a visibly broken answer.
 """
 
 import logging
@@ -12,7 +11,7 @@ from typing import Final, Protocol
 
 from penstock.balancing.lease import Lease
 from penstock.balancing.tokens import NOTHING, Measure
-from penstock.proxy.data.account import ended
+from penstock.proxy.data.account import ended, settle
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn
@@ -353,6 +352,7 @@ class Exchange(AttemptOwner):
                 self._fail(error)
             ended(self._plane, request, lease, self._relay, self._error)
         finally:
+            settle(request, lease, self._plane.now())
             self._plane.running.end(self._holder)
             self._attempt = None  # a reference cycle: only the collector would free it
             self._plane.freeing.add(request.body)

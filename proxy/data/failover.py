@@ -56,6 +56,8 @@ class Failover:
     def begun(self, lease: Lease) -> None:
         """An attempt begins."""
         self._request.record.attempts += 1
+        if self._request.charge is not None:
+            self._request.charge.lease = lease
         if self._suspect is not None:
             self._suspect.sent(lease.backend.name)
 

@@ -21,6 +21,7 @@ from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.session_homes import SessionHomes
 from penstock.balancing.tokens import TokenEstimator
 from penstock.proxy.data.body_reads import BodyReads
+from penstock.proxy.data.budgets import Budgets
 from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
 from penstock.proxy.data.freeing import Freeing
@@ -81,6 +82,7 @@ class DataPlane:
         )
         self.wakes = Wakes(loop, now, self.admission)
         metrics.queued = self.queued
+        self.budgets = Budgets(metrics)
         self.salt = rng.getrandbits(64)  # of the queues of clients without a key
         self.deaths = Deaths()
         self.poison = Poison()
@@ -142,6 +144,7 @@ class DataPlane:
         self.paths = configuration.paths
         self.classes = ServiceClasses(settings)
         self.admission.follow(self.classes.rules)
+        self.budgets.follow(settings, self.now())
         self._share_memory()
         self.clients.use(settings.limits.connections, keyed=bool(configuration.tenants))
         self.refusals.probe_interval_s = settings.health.interval_s

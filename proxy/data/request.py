@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.budgets.budget import Charge
 from penstock.balancing.poison import Mark, mark_of
 from penstock.conf.settings import TimeoutSettings
 from penstock.proxy.data.answer import Answer
@@ -28,6 +29,7 @@ class Request:
         "ask",
         "bare",
         "body",
+        "charge",
         "edits",
         "endpoint",
         "head",
@@ -68,6 +70,7 @@ class Request:
         self.hides_usage = False  # the backend is asked for usage that the client did not ask for
         self.bare: Relay | None = None  # a beam search's first answer, which had no token
         self.ask = Ask(head.path.decode("ascii"))  # replaced when the body is read
+        self.charge: Charge | None = None  # what its tenant's budget was charged
         # The name and vLLM's priority of its class, where that is not the default one.
         self.service_class: tuple[bytes, bytes] | None = None
         self.timeouts = timeouts

@@ -62,6 +62,10 @@ class ContextLengthExceeded(ClientError):
         )
 
 
+class OverLimit(ClientError):
+    """One request asks for more than its tenant may at once."""
+
+
 class RequestTimeout(ClientError):
     status = 408
     code = "request_timeout"

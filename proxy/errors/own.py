@@ -1,8 +1,11 @@
 """Errors of the proxy: a limit is reached, no backend, a drain, a request that kills engines."""
 
 from math import ceil
+from typing import Final
 
 from penstock.proxy.errors.error import PenstockError
+
+HINT_MAX_S: Final = 59.0
 
 
 class Overloaded(PenstockError):
@@ -57,6 +60,24 @@ class TooLate(PenstockError):
             f" more, or retry in {ceil(retry_after_s)} s.",
             retry_after_s=retry_after_s,
         )
+
+
+class RateLimited(PenstockError):
+    """The tenant has used up one of its budgets."""
+
+    status = 429
+    code = "rate_limited"
+    kind = "rate_limit_error"
+
+    def __init__(self, limit: str, allowed: int, wait_s: float) -> None:
+        """`limit`: its name in the configuration. `wait_s`: until the budget has room."""
+        wait = f"{ceil(wait_s)} s" if wait_s < 120.0 else f"{ceil(wait_s / 60.0)} minutes"
+        super().__init__(
+            f"The budget of this key is used up: {limit} is {allowed}; retry in {wait}.",
+            retry_after_s=wait_s,
+        )
+        # SDKs ignore longer hints, and would retry at once.
+        self.retry_helps = wait_s <= HINT_MAX_S
 
 
 class NoBackendReady(PenstockError):

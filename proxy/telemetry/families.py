@@ -21,9 +21,13 @@ from penstock.proxy.telemetry.metrics import Histogram, Metrics
 class PenstockCollector(Collector):
     """Turns the plain counters into prometheus-client's families."""
 
-    def __init__(self, metrics: Metrics, backends: Callable[[], Iterable[Backend]]) -> None:
-        """`backends()` returns the backends to report at that moment, each name once."""
+    def __init__(
+        self, metrics: Metrics, backends: Callable[[], Iterable[Backend]], *, tenants: bool = True
+    ) -> None:
+        """`backends()` returns the backends to report at that moment, each name once. `tenants`:
+        whether series that name tenants are told."""
         self._metrics = metrics
+        self._tenants = tenants
         self._known = backends
 
     def collect(self) -> Iterator[Metric]:
@@ -33,6 +37,20 @@ class PenstockCollector(Collector):
         yield from self._pools()
         yield from self._backends()
         yield from self._process()
+        if self._tenants:
+            yield from self._usage()
+
+    def _usage(self) -> Iterator[Metric]:
+        requests, tokens = _counter("tenant_requests"), _counter("tenant_tokens")
+        for tenant, model, used in self._metrics.usage.items():
+            requests.add_metric([tenant, model], used.requests)
+            for kind, count in (
+                ("prompt", used.prompt_tokens),
+                ("cached", used.cached_tokens),
+                ("completion", used.completion_tokens),
+            ):
+                tokens.add_metric([tenant, model, kind], count)
+        yield from (requests, tokens)
 
     def _pools(self) -> Iterator[Metric]:
         requests = _counter("requests")

@@ -32,6 +32,9 @@ LABELS: Final = {
     " while connecting to it. `prefill`: before the first token. `decode`: after it. `unsent`: the"
     " whole answer was written to the connection, but the client did not read it all.",
     "priority": "A class of `admission.classes`. `0` where no class counts.",
+    "tenant": "The name of a tenant in the configuration.",
+    "model": "A model that its backend lists. `other`: any other name, or more than 256 models.",
+    "kind": "`prompt`, `cached` (a part of `prompt`) or `completion`.",
     "version": "The version of penstock.",
     "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
 }
@@ -56,7 +59,8 @@ REASONS: Final = {
     " an error that the request itself caused. At most 256 values.",
     "shed": "`connections`, `bodies`, `memory`, `lag` or `descriptors`. `unread`: an answer that"
     " its client did not read was given up. `wait`: its first token would have come too late for"
-    " its class, `deadline`: for the time that its client allows.",
+    " its class, `deadline`: for the time that its client allows. `budget`: its tenant has used up"
+    " a budget.",
     "overload": "`lag` or `memory`.",
 }
 
@@ -293,6 +297,21 @@ FAMILIES: Final = {
         "tokens",
         "Prompt tokens to prefill of the requests that wait in the proxy.",
         "For autoscaling: work that no backend has yet.",
+    ),
+    "tenant_requests": Family(
+        "counter",
+        ("tenant", "model"),
+        "requests",
+        "Requests of a tenant that a backend served. Off loopback only with a token.",
+        "Who sends the most?",
+    ),
+    "tenant_tokens": Family(
+        "counter",
+        ("tenant", "model", "kind"),
+        "tokens",
+        "Tokens of a tenant's requests, as the backends counted them. Off loopback only with a"
+        " token.",
+        "Whose budget must grow, and for bills. Prompt tokens include the cached ones.",
     ),
     "config_reload_success": Family(
         "gauge",

@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from penstock.proxy.telemetry.usage import TenantUsage
+
 # The most values of a label that clients or backends choose. Further values become `other`.
 LABEL_VALUES_MAX: Final = 256
 
@@ -133,6 +135,7 @@ class Metrics:
         self.shed = Counter()
         # By class: how many requests wait now, and their prompt tokens.
         self.queued: Callable[[], Iterable[tuple[str, int, int]]] = tuple
+        self.usage = TenantUsage()
         self.queue_wait_s: dict[str, Histogram] = {}  # by class, of those that had to wait
         self.access_lines_dropped = 0
         # Set four times a second by `Pressure`.

@@ -1,0 +1,143 @@
+"""One tenant's budget: what its requests may use, and what each of them was charged.
+
+A request is charged beforehand what it should take, in the same step in which it is admitted. So
+many requests at once cannot use more together than one after another. A stream that gets longer is
+charged for it when the next request asks. At the end the charge is settled, once, by what the
+request took.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.balancing.budgets.bucket import Bucket
+from penstock.balancing.lease import Lease
+
+MINUTE_S: Final = 60.0
+DAY_S: Final = 86_400.0
+# Running streams are looked at for what they have got no more often than this.
+LOOK_S: Final = 0.1
+# When a request that runs may end, nobody knows.
+CONCURRENT_WAIT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one tenant may use. None: no limit."""
+
+    requests_per_minute: int | None = None
+    requests_per_day: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    concurrent: int | None = None
+
+
+class OverBudget(Exception):
+    """A limit is reached. `limit`: its name in the configuration. `wait_s`: until there is room."""
+
+    def __init__(self, limit: str, allowed: int, wait_s: float) -> None:
+        super().__init__(limit, allowed, wait_s)
+        self.limit = limit
+        self.allowed = allowed
+        self.wait_s = wait_s
+
+
+class Budget:
+    """The buckets of one tenant. `requests` and `tokens` are by the names of their limits."""
+
+    __slots__ = ("_looked_s", "concurrent", "requests", "running", "tokens")
+
+    def __init__(self, limits: Limits, now_s: float) -> None:
+        self.requests: dict[str, Bucket] = {}
+        self.tokens: dict[str, Bucket] = {}
+        self.running: dict[Charge, None] = {}
+        self._looked_s = now_s
+        self.follow(limits, now_s)
+
+    def follow(self, limits: Limits, now_s: float) -> None:
+        """Take other limits. What was used stays used, and what runs goes on."""
+        self.concurrent = limits.concurrent
+        _follow(self.requests, "requests_per_minute", limits.requests_per_minute, MINUTE_S, now_s)
+        _follow(self.requests, "requests_per_day", limits.requests_per_day, DAY_S, now_s)
+        _follow(self.tokens, "tokens_per_minute", limits.tokens_per_minute, MINUTE_S, now_s)
+        _follow(self.tokens, "tokens_per_day", limits.tokens_per_day, DAY_S, now_s)
+
+    def check(self, tokens: float, now_s: float) -> None:
+        """Raises OverBudget if a request of so many tokens may not be sent now.
+
+        Of several limits it names the one that takes longest.
+        """
+        self._look(now_s)
+        over = None
+        if self.concurrent is not None and len(self.running) >= self.concurrent:
+            over = OverBudget("concurrent", self.concurrent, CONCURRENT_WAIT_S)
+        for amount, buckets in ((1.0, self.requests), (tokens, self.tokens)):
+            for name, bucket in buckets.items():
+                if not bucket.has(amount, now_s):
+                    wait_s = bucket.wait_s(amount, now_s)
+                    if over is None or wait_s > over.wait_s:
+                        over = OverBudget(name, bucket.limit, wait_s)
+        if over is not None:
+            raise over
+
+    def reserve(self, tokens: float, now_s: float) -> "Charge":
+        """Charge a request that should take so many tokens. Raises OverBudget."""
+        self.check(tokens, now_s)
+        charge = Charge(self, tokens)
+        self.running[charge] = None
+        self.take(1, tokens, now_s)
+        return charge
+
+    def take(self, requests: float, tokens: float, now_s: float) -> None:
+        for bucket in self.requests.values():
+            bucket.take(requests, now_s)
+        for bucket in self.tokens.values():
+            bucket.take(tokens, now_s)
+
+    def _look(self, now_s: float) -> None:
+        """Charge running requests for what they got beyond what was reserved."""
+        if now_s - self._looked_s < LOOK_S or not self.tokens:
+            return
+        self._looked_s = now_s
+        for charge in self.running:
+            more = charge.unpaid
+            if more > 0.0:
+                charge.tokens += more
+                self.take(0, more, now_s)
+
+
+class Charge:
+    """What one request was charged. `lease`: of its last attempt. It ends once."""
+
+    __slots__ = ("_budget", "lease", "tokens")
+
+    def __init__(self, budget: Budget, tokens: float) -> None:
+        self._budget = budget
+        self.tokens = tokens
+        self.lease: Lease | None = None
+
+    @property
+    def unpaid(self) -> float:
+        """What its answer took so far beyond what was charged."""
+        lease = self.lease
+        if lease is None or lease.first_token_s is None:
+            return 0.0
+        return lease.taken_tokens + lease.generated_tokens - self.tokens
+
+    def settle(self, requests: int, tokens: float, now_s: float) -> None:
+        """It has ended, and took so much: 0 requests if nobody served it. Does nothing twice."""
+        running = self._budget.running
+        if self in running:
+            del running[self]
+            self._budget.take(requests - 1, tokens - self.tokens, now_s)
+
+
+def _follow(
+    buckets: dict[str, Bucket], name: str, limit: int | None, period_s: float, now_s: float
+) -> None:
+    bucket = buckets.get(name)
+    if limit is None:
+        buckets.pop(name, None)
+    elif bucket is None:
+        buckets[name] = Bucket(limit, period_s, now_s)
+    else:
+        bucket.resize(limit, now_s)

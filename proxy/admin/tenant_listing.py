@@ -1,0 +1,56 @@
+"""What each tenant has used since the start, and what is left of its budgets, as JSON."""
+
+from penstock.proxy.data.budgets import TenantBudget
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.telemetry.usage import TenantUsage
+
+
+def tenant_listing(plane: DataPlane, now_s: float) -> list[dict[str, object]]:
+    """The tenants of the configuration, in its order."""
+    models = _models(plane.metrics.usage)
+    return [
+        {
+            "name": tenant.name,
+            "class": tenant.service_class or plane.settings.admission.default_class,
+            "weight": tenant.weight,
+            "models": models.get(tenant.name, []),
+            **_left(plane.budgets.tenants.get(tenant.name), now_s),
+        }
+        for tenant in plane.settings.tenants
+    ]
+
+
+def _models(usage: TenantUsage) -> dict[str, list[dict[str, object]]]:
+    """By tenant, what it used of each model."""
+    found: dict[str, list[dict[str, object]]] = {}
+    for tenant, model, used in usage.items():
+        counts: dict[str, object] = {
+            "model": model,
+            "requests": used.requests,
+            "prompt_tokens": used.prompt_tokens,
+            "cached_tokens": used.cached_tokens,
+            "completion_tokens": used.completion_tokens,
+        }
+        found.setdefault(tenant, []).append(counts)
+    return found
+
+
+def _left(found: TenantBudget | None, now_s: float) -> dict[str, object]:
+    """What is left of its budgets. Empty if it has none."""
+    if found is None:
+        return {"budgets": [], "refused": 0}
+    budget = found.budget
+    budgets: list[dict[str, object]] = [
+        {
+            "limit": name,
+            "allowed": bucket.limit,
+            "left": int(bucket.level(now_s)),
+            "full_in_s": round(bucket.wait_s(bucket.limit, now_s), 1),
+        }
+        for name, bucket in (budget.requests | budget.tokens).items()
+    ]
+    if budget.concurrent is not None:
+        left = budget.concurrent - len(budget.running)
+        told = {"limit": "concurrent", "allowed": budget.concurrent, "left": left}
+        budgets.append({**told, "full_in_s": None})
+    return {"budgets": budgets, "refused": found.refused}

@@ -1,0 +1,81 @@
+"""`penstock usage`: what each tenant has used, and what is left of its budgets."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from penstock.proxy.commands.admin_client import client_of
+
+_HEADS: Final = (
+    "TENANT",
+    "MODEL",
+    "REQUESTS",
+    "PROMPT TOKENS",
+    "CACHED",
+    "COMPLETION TOKENS",
+)
+_LEFT: Final = 2  # so many columns are aligned to the left
+
+
+def usage(parsed: argparse.Namespace) -> int:
+    """Print two tables, or JSON. Returns 1 if the tenant that is asked for does not exist."""
+    tenants = client_of(parsed).tenants()
+    if parsed.tenant is not None:
+        known = [each["name"] for each in tenants]
+        tenants = [each for each in tenants if each["name"] == parsed.tenant]
+        if not tenants:
+            names = ", ".join(known[:20]) or "none"
+            print(f"penstock: no tenant has this name; tenants: {names}", file=sys.stderr)
+            return 1
+    if parsed.json:
+        print(orjson.dumps(tenants, option=orjson.OPT_INDENT_2).decode())
+    elif not tenants:
+        print("No tenants are configured.")
+    else:
+        print("\n".join([*_used(tenants), *_budgets(tenants)]))
+    return 0
+
+
+def _used(tenants: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [_HEADS]
+    for tenant in tenants:
+        for used in tenant["models"]:
+            counts = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
+            numbers = [f"{used[name]:,}" for name in counts]
+            rows.append((tenant["name"], used["model"], *numbers))
+        if not tenant["models"]:
+            rows.append((tenant["name"], "-", "0", "0", "0", "0"))
+    return _aligned(rows)
+
+
+def _budgets(tenants: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is left, for tenants that have budgets."""
+    rows: list[tuple[str, ...]] = [("TENANT", "BUDGET", "ALLOWED", "LEFT", "FULL IN")]
+    for tenant in tenants:
+        for budget in tenant["budgets"]:
+            full_s = budget["full_in_s"]
+            full = "-" if full_s is None else f"{full_s:,.0f} s"
+            numbers = (f"{budget['allowed']:,}", f"{budget['left']:,}", full)
+            rows.append((tenant["name"], budget["limit"], *numbers))
+    if len(rows) == 1:
+        return []
+    refused = [
+        f"Refused for its budget: {each['name']}, {each['refused']:,} requests."
+        for each in tenants
+        if each["refused"]
+    ]
+    return ["", *_aligned(rows), *refused]
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number < _LEFT else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

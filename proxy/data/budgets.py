@@ -1,0 +1,190 @@
+"""The budgets of tenants before their requests, and what each request took at its end.
+
+A tenant without limits costs a look into a dictionary.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.budgets.bucket import Bucket
+from penstock.balancing.budgets.budget import Budget, Charge, Limits, OverBudget
+from penstock.balancing.lease import Lease
+from penstock.conf.settings import Settings
+from penstock.conf.tenants import TenantLimitSettings
+from penstock.proxy.data.refusals import PRIORITY
+from penstock.proxy.errors.client import ModelNotFound, OverLimit
+from penstock.proxy.errors.own import RateLimited
+from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.telemetry.record import Record
+from penstock.proxy.wire.header_fields import Headers
+
+# An estimate of a prompt may be off by a third (`penstock bench estimators`).
+ESTIMATE_OFF: Final = 1.5
+# The status of a request whose client left before its answer began, as in nginx.
+LEFT: Final = 499
+
+
+class TenantBudget:
+    """One tenant's budget, and what it may ask for at once."""
+
+    __slots__ = ("budget", "limits", "refused")
+
+    def __init__(self, limits: TenantLimitSettings, now_s: float) -> None:
+        self.limits = limits
+        self.budget = Budget(_amounts(limits), now_s)
+        self.refused = 0  # requests, since it had limits
+
+    def follow(self, limits: TenantLimitSettings, now_s: float) -> None:
+        """A reload: what was used stays used."""
+        self.limits = limits
+        self.budget.follow(_amounts(limits), now_s)
+
+    def charge(self, ask: Ask, now_s: float) -> Charge:
+        """Charge a request beforehand. Raises OverBudget, OverLimit and ModelNotFound."""
+        limits = self.limits
+        if limits.models and ask.model is not None and ask.model not in limits.models:
+            raise ModelNotFound(ask.model)
+        if limits.prompt_tokens is not None and ask.engine:
+            off = 1.0 if ask.counted else ESTIMATE_OFF
+            if ask.prompt_tokens > off * limits.prompt_tokens:
+                raise OverLimit(f"This key takes prompts of {limits.prompt_tokens} tokens at most.")
+        if limits.max_tokens is not None and ask.generates:
+            most = (ask.max_tokens or limits.max_tokens + 1) * ask.prompts * ask.choices
+            if most > limits.max_tokens:
+                raise OverLimit(
+                    f"This key needs max_tokens, {limits.max_tokens} at most for all choices"
+                    " together.",
+                    param="max_tokens",
+                )
+        return self.budget.reserve(_expected(ask), now_s)
+
+
+class Budgets:
+    """Those of all tenants that have limits, by name."""
+
+    __slots__ = ("_metrics", "tenants")
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self.tenants: dict[str, TenantBudget] = {}
+
+    def follow(self, settings: Settings, now_s: float) -> None:
+        """Take the limits of a configuration."""
+        limited = {each.name: each.limits for each in settings.tenants if each.limits != _NONE}
+        for name in list(self.tenants):
+            if name not in limited:
+                del self.tenants[name]
+        for name, limits in limited.items():
+            if name in self.tenants:
+                self.tenants[name].follow(limits, now_s)
+            else:
+                self.tenants[name] = TenantBudget(limits, now_s)
+
+    def glance(self, tenant: str, now_s: float) -> None:
+        """Refuse by the head what has no budget at all. Raises RateLimited."""
+        found = self.tenants.get(tenant)
+        if found is not None:
+            try:
+                found.budget.check(1.0, now_s)
+            except OverBudget as over:
+                raise self._refused(tenant, over) from None
+
+    def charge(self, ask: Ask, now_s: float) -> Charge | None:
+        """Charge its tenant beforehand. None: it has no limits. Raises RateLimited, OverLimit and
+        ModelNotFound."""
+        found = self.tenants.get(ask.tenant)
+        if found is None:
+            return None
+        try:
+            return found.charge(ask, now_s)
+        except OverBudget as over:
+            raise self._refused(ask.tenant, over) from None
+
+    def headers(self, tenant: str, now_s: float, *, anthropic: bool) -> Headers:
+        """What is left, of the budget with the least left for requests and for tokens."""
+        found = self.tenants.get(tenant)
+        if found is None:
+            return []
+        told: Headers = []
+        for kind, buckets in (("requests", found.budget.requests), ("tokens", found.budget.tokens)):
+            if buckets:
+                tightest = min(buckets.values(), key=lambda each: each.level(now_s))
+                told += _told(kind, tightest, now_s, anthropic=anthropic)
+        return told
+
+    def _refused(self, tenant: str, over: OverBudget) -> RateLimited:
+        self._metrics.shed.add("budget", PRIORITY)
+        self.tenants[tenant].refused += 1
+        return RateLimited(over.limit, over.allowed, over.wait_s)
+
+
+_NONE: Final = TenantLimitSettings()
+
+
+def taken(record: Record, lease: Lease | None) -> tuple[int, float]:
+    """What a request took in the end: 1 if it was served, 0 if not, and its tokens.
+
+    Counted are the prompt tokens that were not cached, and all that were generated. Who leaves
+    early pays for the prompt and for what came. Without an answer nobody pays. `lease`: of its last
+    attempt, so that a request which was tried twice pays once.
+    """
+    if lease is None:
+        return 0, 0.0
+    usage = record.usage
+    if usage is not None:
+        uncached = usage.prompt_tokens - (usage.cached_tokens or 0)
+        return 1, float(max(0, uncached) + usage.completion_tokens)
+    begun = lease.first_token_s is not None or record.status < 400
+    if begun or (record.status == LEFT and record.sent_s):
+        return 1, float(lease.taken_tokens + lease.generated_tokens)
+    if record.status < 500 and record.status != 429:
+        return 1, 0.0
+    return 0, 0.0
+
+
+def _expected(ask: Ask) -> float:
+    """The tokens that a request should take."""
+    if not ask.engine:
+        return 0.0
+    if not ask.generates:
+        return float(ask.prompt_tokens)
+    each = ask.output_tokens if ask.max_tokens is None else min(ask.output_tokens, ask.max_tokens)
+    return ask.prompt_tokens + each * ask.prompts * ask.choices
+
+
+def _amounts(limits: TenantLimitSettings) -> Limits:
+    return Limits(
+        requests_per_minute=limits.requests_per_minute,
+        requests_per_day=limits.requests_per_day,
+        tokens_per_minute=limits.tokens_per_minute,
+        tokens_per_day=limits.tokens_per_day,
+        concurrent=limits.concurrent,
+    )
+
+
+def _told(kind: str, bucket: Bucket, now_s: float, *, anthropic: bool) -> Headers:
+    """The three headers of one kind, as OpenAI or Anthropic have them."""
+    limit, left = b"%d" % bucket.limit, b"%d" % max(0, int(bucket.level(now_s)))
+    full_s = bucket.wait_s(bucket.limit, now_s)
+    if anthropic:
+        name = f"anthropic-ratelimit-{kind}-".encode()
+        at = datetime.now(UTC) + timedelta(seconds=full_s)
+        reset = at.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
+        return [(name + b"limit", limit), (name + b"remaining", left), (name + b"reset", reset)]
+    return [
+        (f"x-ratelimit-limit-{kind}".encode(), limit),
+        (f"x-ratelimit-remaining-{kind}".encode(), left),
+        (f"x-ratelimit-reset-{kind}".encode(), duration(full_s).encode()),
+    ]
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes it: 12ms, 1s, 6m0s, 1h2m3s."""
+    if seconds < 1.0:
+        return f"{round(seconds * 1000)}ms"
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

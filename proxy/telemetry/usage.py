@@ -1,0 +1,46 @@
+"""What the requests of each tenant used since the start, by model."""
+
+from collections.abc import Iterator
+from typing import Final
+
+# The most models that are told apart for one tenant. Names that no backend lists are one, too.
+MODELS_MAX: Final = 256
+OTHER: Final = "other"
+
+
+class Used:
+    """Of one tenant and model: requests that were served, and their tokens."""
+
+    __slots__ = ("cached_tokens", "completion_tokens", "prompt_tokens", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.prompt_tokens = 0  # with the cached ones
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+
+
+class TenantUsage:
+    """That of all tenants. Their number is bounded by the configurations of this process."""
+
+    __slots__ = ("_used",)
+
+    def __init__(self) -> None:
+        self._used: dict[str, dict[str, Used]] = {}
+
+    def of(self, tenant: str, model: str | None) -> Used:
+        """The counts to add to. `model`: None if no backend lists it."""
+        models = self._used.setdefault(tenant, {})
+        name = model if model is not None and len(models) < MODELS_MAX else OTHER
+        if model is not None and model in models:
+            name = model
+        used = models.get(name)
+        if used is None:
+            used = models[name] = Used()
+        return used
+
+    def items(self) -> Iterator[tuple[str, str, Used]]:
+        """Tenant, model and counts, in the order of names."""
+        for tenant, models in sorted(self._used.items()):
+            for model, used in sorted(models.items()):
+                yield tenant, model, used

@@ -1,0 +1,229 @@
+"""Budgets of tenants in a real process: what is charged, what is refused, what SDKs make of it."""
+
+import asyncio
+import sys
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import aiohttp
+import anthropic
+import openai
+import orjson
+import pytest
+
+from tests.e2e.answers import BODIES
+from tests.e2e.forked import ROOT
+from tests.e2e.process import Penstock, Serve, Simulate
+
+KEY, OTHER = "sk-research-5f2c91", "sk-others-91ab77"
+HEADERS = {"authorization": f"Bearer {KEY}"}
+USER: list[dict[str, str]] = [{"role": "user", "content": "Tell me of rivers."}]
+
+
+def tenants(**limits: int) -> list[dict[str, Any]]:
+    return [
+        {"name": "research", "keys": [{"key": KEY}], "limits": limits},
+        {"name": "others", "keys": [{"key": OTHER}]},
+    ]
+
+
+async def told(penstock: Penstock, tenant: str = "research") -> dict[str, Any]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{penstock.admin_url}/api/v1/tenants") as answer,
+    ):
+        (found,) = [each for each in await answer.json() if each["name"] == tenant]
+        return dict(found)
+
+
+async def used(penstock: Penstock) -> dict[str, int]:
+    """By budget, what is gone of it."""
+    budgets = (await told(penstock))["budgets"]
+    return {each["limit"]: each["allowed"] - each["left"] for each in budgets}
+
+
+def usage_of(path: str, answer: bytes) -> int:
+    """The tokens of a whole plain answer, but for cached ones."""
+    usage = orjson.loads(answer)["usage"]
+    if path == "/v1/messages":
+        return int(usage["input_tokens"] + usage["output_tokens"])
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    return int(usage["total_tokens"] - details.get("cached_tokens", 0))
+
+
+async def test_whole_answers_of_every_api_are_charged_what_their_servers_counted(
+    simulate: Simulate, serve: Serve
+) -> None:
+    limits = {"requests_per_day": 1_000, "tokens_per_day": 100_000}
+    penstock = await serve(await simulate(2), tenants=tenants(**limits))
+    tokens = 0
+    async with aiohttp.ClientSession(headers=HEADERS) as session:
+        for path, body in BODIES.items():
+            async with session.post(penstock.url + path, json=body) as answer:
+                assert answer.status == 200
+                tokens += usage_of(path, await answer.read())
+    assert tokens > len(BODIES)
+    gone = await used(penstock)
+    assert gone["requests_per_day"] == len(BODIES)
+    assert tokens - 10 <= gone["tokens_per_day"] <= tokens + 1  # a token comes back each second
+
+
+class Rush:
+    """Requests of one tenant that end in every way."""
+
+    def __init__(self, penstock: Penstock, rng: Random) -> None:
+        self._penstock = penstock
+        self._rng = rng
+        self.statuses: list[int] = []
+
+    async def send(self, session: aiohttp.ClientSession) -> None:
+        rng = self._rng
+        path = rng.choice(list(BODIES))
+        body = BODIES[path] | {"stream": rng.random() < 0.7}
+        leaves_s = rng.choice([None, None, 0.001, 0.01, 0.05, 0.2])
+        timeout = aiohttp.ClientTimeout(total=leaves_s)
+        with suppress(aiohttp.ClientError, TimeoutError):
+            async with session.post(
+                self._penstock.url + path, json=body, timeout=timeout
+            ) as answer:
+                self.statuses.append(answer.status)
+                await answer.read()
+
+
+async def test_whatever_becomes_of_requests_no_place_and_no_charge_is_left_behind(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(2)
+    limits = {"requests_per_day": 10_000, "tokens_per_day": 10**6, "concurrent": 64}
+    penstock = await serve(servers, tenants=tenants(**limits))
+    rng = Random(7)
+    rush = Rush(penstock, rng)
+    faults: list[dict[str, Any]] = [
+        {"kind": "cut_before_headers"},
+        {"kind": "busy"},
+        {"kind": "cut_mid_stream"},
+        {"kind": "error_event"},
+    ]
+    async with aiohttp.ClientSession(headers=HEADERS) as session:
+        for _ in range(25):
+            rng.choice(servers).faults.set(**rng.choice(faults), times=2)
+            await asyncio.gather(*[rush.send(session) for _ in range(40)])
+    await penstock.until_at_rest()
+    budgets = {each["limit"]: each for each in (await told(penstock))["budgets"]}
+    assert budgets["concurrent"]["left"] == 64
+    answered = sum(status < 400 for status in rush.statuses)
+    assert answered > 200
+    assert 429 not in rush.statuses
+    assert answered * 0.9 <= (await used(penstock))["requests_per_day"] <= 1_000
+
+
+async def test_many_at_once_spend_no_more_than_the_budget_and_one_request(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(2)
+    penstock = await serve(servers, tenants=tenants(tokens_per_minute=1_000))
+    body = {"model": "sim-model", "messages": USER, "max_tokens": 90}
+
+    async def send(session: aiohttp.ClientSession, key: str) -> int:
+        headers = {"authorization": f"Bearer {key}"}
+        url = f"{penstock.url}/v1/chat/completions"
+        async with session.post(url, json=body, headers=headers) as answer:
+            await answer.read()
+            return answer.status
+
+    async with aiohttp.ClientSession() as session:
+        statuses = await asyncio.gather(
+            *[send(session, KEY) for _ in range(50)], *[send(session, OTHER) for _ in range(20)]
+        )
+    assert set(statuses[50:]) == {200}  # another tenant notices nothing
+    served = statuses[:50].count(200)
+    assert statuses[:50].count(429) == 50 - served
+    assert 5 <= served <= 11
+    assert (await told(penstock))["refused"] == 50 - served
+
+
+async def test_refusals_as_the_openai_sdk_meets_them(simulate: Simulate, serve: Serve) -> None:
+    """It waits for as long as it is told, and gives up at once if that is too long."""
+    penstock = await serve(await simulate(1), tenants=tenants(requests_per_minute=60))
+    ask: Any = {"model": "sim-model", "messages": USER, "max_tokens": 2}
+    async with openai.AsyncOpenAI(base_url=f"{penstock.url}/v1", api_key=KEY) as client:
+        for _ in range(60):
+            await client.chat.completions.create(**ask)
+        await client.chat.completions.create(**ask)  # told to come back in a second
+        assert (await told(penstock))["refused"] <= 1
+        await penstock.reload(tenants=tenants(requests_per_day=1))
+        await client.chat.completions.create(**ask)
+        before = (await told(penstock))["refused"]
+        with pytest.raises(openai.RateLimitError) as raised:
+            await client.chat.completions.create(**ask)
+        assert (await told(penstock))["refused"] == before + 1
+        assert "requests_per_day is 1" in str(raised.value)
+        assert raised.value.code == "rate_limited"
+
+
+async def test_refusals_as_anthropics_sdk_meets_them(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(1), tenants=tenants(requests_per_day=1))
+    async with anthropic.AsyncAnthropic(base_url=penstock.url, api_key=KEY) as client:
+        ask: Any = {"model": "sim-model", "messages": USER, "max_tokens": 2}
+        whole = await client.messages.with_raw_response.create(**ask)
+        assert whole.headers["anthropic-ratelimit-requests-remaining"] == "0"
+        with pytest.raises(anthropic.RateLimitError) as raised:
+            await client.messages.create(**ask)
+        assert raised.value.response.headers["x-should-retry"] == "false"
+
+
+async def test_off_loopback_metrics_name_tenants_only_to_who_has_a_token(
+    simulate: Simulate, serve: Serve
+) -> None:
+    admin = {"token": "sk-admin-token-1", "metrics_token": "sk-metrics-token-1"}
+    penstock = await serve(await simulate(1), tenants=tenants(), admin=admin | {"host": "0.0.0.0"})
+    async with aiohttp.ClientSession() as session:
+        headers = {"authorization": f"Bearer {OTHER}"}
+        url = f"{penstock.url}/v1/completions"
+        body = BODIES["/v1/completions"]
+        async with session.post(url, json=body, headers=headers) as answer:
+            assert answer.status == 200
+        texts = []
+        for token in ("", "wrong", *admin.values()):
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            async with session.get(f"{penstock.admin_url}/metrics", headers=headers) as answer:
+                texts.append(await answer.text())
+    named = 'penstock_tenant_requests_total{model="sim-model",tenant="others"} 1.0'
+    assert [named in text for text in texts] == [False, False, True, True]
+    assert not any('tenant="' in text for text in texts[:2])
+
+
+async def test_the_command_shows_what_was_used_and_what_is_left(
+    simulate: Simulate, serve: Serve
+) -> None:
+    penstock = await serve(await simulate(1), tenants=tenants(requests_per_day=100, concurrent=5))
+    async with (
+        aiohttp.ClientSession(headers=HEADERS) as session,
+        session.post(f"{penstock.url}/v1/completions", json=BODIES["/v1/completions"]) as answer,
+    ):
+        assert answer.status == 200
+
+    async def run(*arguments: str) -> tuple[int | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "proxy", "usage", "--admin", penstock.admin_url),
+            *arguments,
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await process.communicate()
+        return process.returncode, out.decode()
+
+    status, text = await run()
+    assert status == 0
+    lines = [line.split() for line in text.splitlines()]
+    assert ["research", "sim-model", "1"] in [line[:3] for line in lines]
+    assert ["research", "requests_per_day", "100", "99"] in [line[:4] for line in lines]
+    assert ["research", "concurrent", "5", "5", "-"] in lines
+    assert "others" in text
+    status, text = await run("--tenant", "others")
+    assert (status, "research" in text) == (0, False)
+    status, text = await run("--tenant", "nobody")
+    assert status == 1
+    assert "tenants: research, others" in text

@@ -1,0 +1,265 @@
+"""What requests of a tenant with a budget are charged, however they end, and what it is told."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.proxy.data.budgets import duration
+from tests.unit.proxy.data.playbook import (
+    DONE,
+    END,
+    STREAM,
+    Client,
+    Play,
+    chat,
+    chunk,
+    plain,
+    token,
+)
+
+KEY = b"authorization: Bearer key-of-t\r\n"
+LIMITS = {"requests_per_day": 1_000, "tokens_per_day": 1_000_000}
+USAGE = chunk(
+    b'data: {"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":7,'
+    b'"prompt_tokens_details":{"cached_tokens":60}}}\n\n'
+)
+
+
+MESSAGE = (
+    b'{"type":"message","content":[{"type":"text","text":"a"}],"stop_reason":"end_turn",'
+    b'"usage":{"input_tokens":5,"output_tokens":1}}'
+)
+
+
+def playing(limits: dict[str, Any] = LIMITS, **settings: Any) -> Play:
+    tenants = [
+        {"name": "t", "keys": [{"key": "key-of-t"}], "limits": limits},
+        {"name": "other", "keys": [{"key": "key-of-other"}]},
+    ]
+    return Play(tenants=tenants, **settings)
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    play = playing()
+    yield play
+    play.close()
+    assert not play.plane.budgets.tenants["t"].budget.running
+
+
+def used(play: Play) -> tuple[int, int]:
+    """Requests and tokens of today. Little comes back in the time of a play."""
+    budget, now_s = play.plane.budgets.tenants["t"].budget, play.loop.now_s
+    requests, tokens = budget.requests["requests_per_day"], budget.tokens["tokens_per_day"]
+    taken = round((1_000_000 - tokens.level(now_s)) / 10) * 10
+    return round(1_000 - requests.level(now_s)), taken
+
+
+def headers(client: Client) -> dict[str, str]:
+    head = client.written.rpartition(b"HTTP/1.1 ")[2].partition(b"\r\n\r\n")[0].decode()
+    return dict(re.findall(r"^([\w-]+): (.*?)\r?$", head, re.MULTILINE))
+
+
+def test_a_whole_answer_costs_what_its_backend_counted_less_what_was_cached(play: Play) -> None:
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    assert used(play)[1] > 1_000  # before anything is known
+    play["b1"].sends(STREAM, token("a"), USAGE, DONE, END)
+    assert used(play) == (1, 50)  # 100 - 60 + 7
+
+
+def test_without_counts_of_the_backend_ours_are_charged(play: Play) -> None:
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    play["b1"].sends(STREAM, token("a"), token("b"), DONE, END)
+    requests, tokens = used(play)
+    assert requests == 1
+    assert 1_500 < tokens < 2_500
+
+
+def test_who_leaves_while_the_engine_works_pays_for_the_prompt(play: Play) -> None:
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    play.client.closes()
+    requests, tokens = used(play)
+    assert requests == 1
+    assert 1_500 < tokens < 2_500
+
+
+def test_who_leaves_amid_an_answer_pays_for_what_came(play: Play) -> None:
+    play.client.sends(chat(head=KEY))
+    play["b1"].sends(STREAM, *[token("a") for _ in range(200)])
+    play.client.closes()
+    assert used(play)[0] == 1
+    assert 200 <= used(play)[1] <= 230
+
+
+def test_what_no_backend_served_costs_nothing(play: Play) -> None:
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    for name in ("b1", "b2"):
+        play[name].resets()
+    assert used(play) == (0, 0)
+    assert play.happened()[-1].startswith("counted 5")
+
+
+def test_what_two_backends_tried_costs_once(play: Play) -> None:
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    play["b1"].resets()
+    assert used(play)[0] == 1
+    play["b2"].sends(STREAM, token("a"), USAGE, DONE, END)
+    assert used(play) == (1, 50)
+
+
+def test_what_the_backend_refuses_costs_a_request_and_no_tokens(play: Play) -> None:
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    play["b1"].sends(plain("400 Bad Request"))
+    assert used(play) == (1, 0)
+
+
+def test_a_broken_stream_costs_what_came(play: Play) -> None:
+    play.client.sends(chat(head=KEY))
+    play["b1"].sends(STREAM, *[token("a") for _ in range(200)])
+    play["b1"].resets()
+    assert used(play)[0] == 1
+    assert 200 <= used(play)[1] <= 230
+
+
+def test_who_is_refused_by_admission_pays_nothing() -> None:
+    play = playing(admission={"classes": [{"name": "standard", "max_wait_s": 0.01}]})
+    others = [play.connects() for _ in range(4)]
+    for each in others[:2]:
+        each.sends(chat(head=b"x-api-key: key-of-other\r\n", content="all work " * 2_000))
+    others[2].sends(chat(head=b"x-api-key: key-of-other\r\n", content="all work " * 2_000))
+    play.client.sends(chat(head=KEY, content="all work " * 2_000))
+    assert "client got 429, overloaded" in play.happened()
+    assert used(play) == (0, 0)
+    for each in others:
+        each.closes()
+    play.close()
+
+
+def test_the_larger_of_two_limits_is_charged_beforehand(play: Play) -> None:
+    play.client.sends(chat('"max_tokens":1', '"max_completion_tokens":10000', head=KEY))
+    assert used(play)[1] > 200  # the expected answer, and not one token
+    play["b1"].sends(STREAM, token("a"), DONE, END)
+
+
+def test_every_answer_tells_what_is_left(play: Play) -> None:
+    play.client.sends(chat(head=KEY))
+    play["b1"].sends(STREAM, token("a"), USAGE, DONE, END)
+    told = headers(play.client)
+    assert told["x-ratelimit-limit-requests"] == "1000"
+    assert told["x-ratelimit-remaining-requests"] == "999"
+    assert told["x-ratelimit-reset-requests"] == "1m26s"
+    assert told["x-ratelimit-limit-tokens"] == "1000000"
+    assert int(told["x-ratelimit-remaining-tokens"]) < 1_000_000
+
+
+def test_a_tenant_without_a_budget_is_told_nothing(play: Play) -> None:
+    play.client.sends(chat(head=b"x-api-key: key-of-other\r\n"))
+    play["b1"].sends(STREAM, token("a"), DONE, END)
+    assert not any("ratelimit" in name for name in headers(play.client))
+    assert used(play) == (0, 0)
+
+
+def test_anthropics_sdk_is_told_in_its_own_words() -> None:
+    play = playing({"requests_per_minute": 1})
+    body = b'{"max_tokens":5,"messages":[{"role":"user","content":"x"}]}'
+    request = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
+    for _ in range(2):
+        play.client.sends(request % (KEY, len(body), body))
+        if "b1 got POST" in play.happened():
+            play["b1"].sends(plain("200 OK", MESSAGE))
+            told = headers(play.client)
+            assert told["anthropic-ratelimit-requests-remaining"] == "0"
+            assert re.fullmatch(
+                r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", told["anthropic-ratelimit-requests-reset"]
+            )
+    assert b'"type":"rate_limit_error"' in play.client.written
+    play.close()
+
+
+def refused(limits: dict[str, Any]) -> Client:
+    """The second request, when the first one runs."""
+    play = playing(limits)
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    second = play.connects()
+    second.sends(chat(head=KEY))
+    assert "client got 429, rate_limited" in play.happened()
+    for client in (second, play.client):
+        client.closes()
+    play.close()
+    return second
+
+
+@pytest.mark.parametrize(
+    ("limits", "wait_s", "text"),
+    [
+        ({"requests_per_minute": 2, "concurrent": 1}, 1, "concurrent is 1; retry in 1 s"),
+        ({"requests_per_minute": 1}, 60, "requests_per_minute is 1; retry in 60 s"),
+        ({"tokens_per_day": 1_500}, None, "tokens_per_day is 1500; retry in"),
+    ],
+)
+def test_a_refusal_says_which_budget_and_how_long(
+    limits: dict[str, Any], wait_s: int | None, text: str
+) -> None:
+    client = refused(limits)
+    assert text.encode() in client.written
+    told = headers(client)
+    assert wait_s is None or told["retry-after"] == str(wait_s)
+    assert 0 < int(told["retry-after-ms"]) <= 1_000 * int(told["retry-after"])
+    far = int(told["retry-after"]) > 59
+    assert (told.get("x-should-retry") == "false") is far
+
+
+def test_a_place_is_free_again_after_a_client_that_left() -> None:
+    play = playing({"concurrent": 1})
+    for _ in range(5):
+        client = play.connects()
+        client.sends(chat(head=KEY))
+        assert any(line.endswith("got POST") for line in play.happened())
+        client.closes()
+        play.passes(0.1)
+    play.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "members", "status", "text"),
+    [
+        ({"models": ["small"]}, ['"model":"large"'], 404, b"model_not_found"),
+        ({"max_tokens": 10}, ['"max_tokens":11'], 400, b"10 at most"),
+        ({"max_tokens": 10}, ['"max_tokens":6', '"n":2'], 400, b"10 at most"),
+        ({"max_tokens": 10}, [], 400, b"needs max_tokens"),
+        ({"prompt_tokens": 1_000}, [], 400, b"prompts of 1000 tokens at most"),
+    ],
+)
+def test_what_a_request_may_not_ask_for(
+    limits: dict[str, Any], members: list[str], status: int, text: bytes
+) -> None:
+    play = playing(limits)
+    play.client.sends(chat(*members, head=KEY, content="all work " * 1_000))
+    assert play.happened()[0].startswith(f"client got {status}")
+    assert text in play.client.written
+    play.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "members"),
+    [
+        ({"models": ["small"]}, ['"model":"small"']),
+        ({"max_tokens": 10}, ['"max_tokens":10']),
+        ({"prompt_tokens": 3_000}, []),
+    ],
+)
+def test_what_it_may(limits: dict[str, Any], members: list[str]) -> None:
+    play = playing(limits)
+    play.client.sends(chat(*members, head=KEY, content="all work " * 1_000))
+    assert "b1 got POST" in play.happened()
+    play.close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0ms"), (0.012, "12ms"), (1.2, "1s"), (360.0, "6m0s"), (3_723.0, "1h2m3s")],
+)
+def test_durations_are_written_as_openai_does(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
