@@ -134,7 +134,7 @@ class Line(Occupancy):
         ahead = 0.0 if first else self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
         speeds = [each.prefill_speed.work_per_s for each in look.fit]
         queued = sum([each.queued_prefill_tokens for each in look.fit])
-        full_s = self.room_of(look.chosen).cache_wait_s(ticket, look.ask, now_s)
+        full_s = self.room_of(look.chosen).cache.wait_s(ticket, look.ask, now_s)
         seconds = predict(ticket, ahead, queued, full_s, speeds, self._pace)
         seconds += now_s - ticket.since_s
         self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), now_s)
@@ -200,8 +200,8 @@ class Line(Occupancy):
         ticket = room.remove(prompts, now_s)
         if self.queue.waiting:
             self._on_change()
-            if room.short:
-                room.short, self._futile_s = False, 0.0
+            if room.cache.short:
+                room.cache.short, self._futile_s = False, 0.0
         if ticket is None:
             return
         if prompts.whole and prompts.ask.stream and prompts.ask.generates:
@@ -260,7 +260,7 @@ class Line(Occupancy):
         most = costs[0] * (1.0 + DETOUR + DETOUR_LATE * late)
         room = self.room_of(look.chosen)
         if look.pool.policy.costs_seconds and room.takes_prompts():  # so its cache is full
-            most += room.cache_wait_s(ticket, look.ask, now_s)
+            most += room.cache.wait_s(ticket, look.ask, now_s)
         return places[best] if least <= most else None
 
     def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:
@@ -339,7 +339,7 @@ class Line(Occupancy):
         self._pace.look(now_s)
         self._sampled_s = now_s
         for room in self.rooms.values():
-            room.sample(passed_s)
+            room.sample(passed_s, now_s)
             for lease, ticket in room.tickets.items():
                 taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
                 if taken > ticket.charged_tokens:

@@ -111,6 +111,7 @@ class World:
                 now_s,
                 engine.running,
                 engine.waiting,
+                kv_usage=engine.kv_usage,
                 kv_tokens=self.mix.profile.kv_tokens,
                 known_requests=backend.known_requests(now_s),
             )

@@ -261,6 +261,7 @@ class Experiment:
                     now_s,
                     engine.running,
                     engine.waiting,
+                    kv_usage=engine.kv_usage,
                     kv_tokens=self._profile.kv_tokens,
                     prefix_queries_tokens=engine.cache_queries_total,
                     prefix_hits_tokens=engine.cache_hits_total,

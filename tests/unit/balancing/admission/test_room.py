@@ -97,29 +97,29 @@ def test_without_a_report_of_its_size_every_prompt_fits(kv_tokens: int | None) -
     room.backend.take(EngineReport(0.0, kv_tokens=kv_tokens))
     for _ in range(10):
         put(room, ask_of(100_000))
-    assert room.fits(Flow("f", 1), ask_of(100_000), 0.0)
+    assert room.cache.fits(Flow("f", 1), ask_of(100_000), 0.0)
 
 
 def test_one_at_an_empty_backend_always_fits() -> None:
     room, _ = room_of(1_000)
-    assert room.fits(Flow("f", 1), ask_of(900), 0.0)
+    assert room.cache.fits(Flow("f", 1), ask_of(900), 0.0)
     put(room, ask_of(100))
-    assert not room.fits(Flow("f", 1), ask_of(900), 0.0)
+    assert not room.cache.fits(Flow("f", 1), ask_of(900), 0.0)
 
 
 def test_a_cache_that_is_told_to_be_too_small_for_it_is_no_measure() -> None:
     """Otherwise a backend that reports nonsense would look idle, and keep requests waiting."""
     room, _ = room_of(1_000)
     put(room, ask_of(100))
-    assert room.fits(Flow("f", 1), ask_of(950), 0.0)
+    assert room.cache.fits(Flow("f", 1), ask_of(950), 0.0)
 
 
 def test_a_request_with_a_great_many_answers_counts_for_a_part_of_the_cache() -> None:
     room, _ = room_of(10_000)
     many = Ask("/", prompt_tokens=20, choices=128, output_tokens=500.0, stream=True)
     put(room, many)
-    assert room.fits(Flow("f", 1), ask_of(5_000), 0.0)
-    assert room.fits(Flow("f", 1), many, 0.0)
+    assert room.cache.fits(Flow("f", 1), ask_of(5_000), 0.0)
+    assert room.cache.fits(Flow("f", 1), many, 0.0)
 
 
 def test_it_must_fit_until_it_ends_beside_all_that_grow() -> None:
@@ -128,25 +128,25 @@ def test_it_must_fit_until_it_ends_beside_all_that_grow() -> None:
     put(room, ask_of(300))
     put(room, ask_of(300))
     flow = Flow("f", 1)
-    assert room.fits(flow, ask_of(100), 0.0)
-    assert not room.fits(flow, ask_of(101), 0.0)
+    assert room.cache.fits(flow, ask_of(100), 0.0)
+    assert not room.cache.fits(flow, ask_of(101), 0.0)
     short = ask_of(370, max_tokens=10)  # ends before the others are long
-    assert room.fits(flow, short, 1.0)
-    assert not room.fits(flow, ask_of(371, max_tokens=10), 2.0)
+    assert room.cache.fits(flow, short, 1.0)
+    assert not room.cache.fits(flow, ask_of(371, max_tokens=10), 2.0)
 
 
 def test_prompts_that_wait_there_are_held_too() -> None:
     room, _ = room_of(1_000)
     put(room, ask_of(600), begun=False)
-    assert not room.fits(Flow("f", 1), ask_of(300), 0.0)
+    assert not room.cache.fits(Flow("f", 1), ask_of(300), 0.0)
 
 
 def test_what_other_replicas_hold_there_is_not_spare() -> None:
     room, _ = room_of(1_000)
     put(room, ask_of(100))
-    assert room.fits(Flow("f", 1), ask_of(500), 0.0)
+    assert room.cache.fits(Flow("f", 1), ask_of(500), 0.0)
     room.backend.remote.active_decode_tokens = 400
-    assert not room.fits(Flow("f", 1), ask_of(500), 1.0)
+    assert not room.cache.fits(Flow("f", 1), ask_of(500), 1.0)
 
 
 def test_at_one_moment_each_flow_is_asked_for_by_its_own_answers() -> None:
@@ -154,10 +154,10 @@ def test_at_one_moment_each_flow_is_asked_for_by_its_own_answers() -> None:
     put(room, ask_of(300, output_tokens=2_000.0))
     brief, lengthy = Flow("brief", 1), Flow("lengthy", 1)
     brief.answer_tokens, lengthy.answer_tokens = 10.0, 1_500.0
-    assert room.fits(brief, ask_of(7_680), 0.0)  # 310 are beside it at its end
-    assert not room.fits(lengthy, ask_of(5_000), 0.0)
-    assert not room.fits(lengthy, ask_of(5_000), 1.0)
-    assert room.fits(brief, ask_of(7_680), 1.0)
+    assert room.cache.fits(brief, ask_of(7_680), 0.0)  # 310 are beside it at its end
+    assert not room.cache.fits(lengthy, ask_of(5_000), 0.0)
+    assert not room.cache.fits(lengthy, ask_of(5_000), 1.0)
+    assert room.cache.fits(brief, ask_of(7_680), 1.0)
 
 
 @pytest.mark.parametrize("mean", [0.0, 300.0])
@@ -169,8 +169,8 @@ def test_beside_one_that_makes_no_answer_only_its_prompt_is_held(mean: float) ->
     embedding = Ask("/", prompt_tokens=500, generates=False, output_tokens=0.0)
     put(room, embedding, flow, begun=False)
     other = Flow("other", 1)
-    assert room.fits(other, ask_of(1_500), 0.0)
-    assert not room.fits(other, ask_of(1_501), 0.0)
+    assert room.cache.fits(other, ask_of(1_500), 0.0)
+    assert not room.cache.fits(other, ask_of(1_501), 0.0)
 
 
 def spare_of(room: Room, spread: Spread, flow: Flow, ask: Ask) -> float:
@@ -213,9 +213,9 @@ def disagreements(seed: int, answers: Sequence[int]) -> int:
         elif kind == 1 and leases:
             rng.choice(leases).tokens(rng.randint(1, 50))
         most = sum(ticket.most_tokens for ticket in room.tickets.values())
-        assert room.most_tokens == pytest.approx(most)
+        assert room.cache.most_tokens == pytest.approx(most)
         flow, ask = rng.choice(flows), ask_of(rng.randint(1, 4_000))
-        fits = room.fits(flow, ask, float(step))
+        fits = room.cache.fits(flow, ask, float(step))
         if room.tickets:
             wrong += fits != (ask.prompt_tokens <= spare_of(room, spread, flow, ask))
         if fits:

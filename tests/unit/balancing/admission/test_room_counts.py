@@ -60,8 +60,8 @@ def test_the_first_that_computes_a_beginning_holds_it_and_shares_nothing() -> No
     ticket = door.enter(0, **shared(2_000, max_tokens=10))
     door.first(ticket, 1.0)
     flow = Flow("f", 1)
-    assert room(door).fits(flow, Ask("/", prompt_tokens=900, max_tokens=10), 1.0)
-    assert not room(door).fits(flow, Ask("/", prompt_tokens=1_000, max_tokens=10), 2.0)
+    assert room(door).cache.fits(flow, Ask("/", prompt_tokens=900, max_tokens=10), 1.0)
+    assert not room(door).cache.fits(flow, Ask("/", prompt_tokens=1_000, max_tokens=10), 2.0)
 
 
 # Conservation ------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def spare(door: Door, now_s: float, place: int = 0) -> int:
     there, flow = room(door, place), Flow("f", 1)
 
     def fits(tokens: int) -> bool:
-        return there.fits(flow, Ask("/", prompt_tokens=tokens, max_tokens=10), now_s)
+        return there.cache.fits(flow, Ask("/", prompt_tokens=tokens, max_tokens=10), now_s)
 
     most = KV_TOKENS - 9  # what cannot fit an empty cache is let in
     return bisect_left(range(most), True, key=lambda tokens: not fits(tokens)) - 1
@@ -83,7 +83,7 @@ def assert_empty(door: Door) -> None:
     for each in door.admission.lines["p"].rooms.values():
         assert each.backend.own.idle
         assert not each.tickets
-        assert each.most_tokens == 0.0
+        assert each.cache.most_tokens == 0.0
     for place, backend in enumerate(door.backends):
         door.policy.prices = {each.name: float(each is not backend) for each in door.backends}
         door.first(door.enter(100, 1e3, max_tokens=10), 1e3)

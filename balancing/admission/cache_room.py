@@ -1,0 +1,171 @@
+"""Whether the KV cache of one backend has room for one more request.
+
+An engine whose cache runs over stops a stream and computes it anew later. So a prompt is sent only
+if what all streams there hold should fit until they end (`kv_peak`). That gave 4 to 7 % more tokens
+a second, and hardly any stream was stopped (bench/history/2026-11-admission.md, C). And it is sent
+only if its flow's answers could not outgrow that by too much (`exposure`).
+
+The engine's own metrics tell only how large the cache is: what it holds comes too late.
+"""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Final
+
+from penstock.balancing.admission.exposure import Exposure, most_tokens
+from penstock.balancing.admission.kv_peak import Stream, spare_tokens, steps_until
+from penstock.balancing.admission.spread import Spread
+from penstock.balancing.admission.ticket import Flow, Ticket
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.lease import Lease
+
+# No request's answers count for more than this share of a cache. An engine with less room computes
+# the choices of one request one after another.
+ANSWER_SHARE: Final = 0.25
+
+
+class CacheRoom:
+    """What the requests at one backend hold of its cache, and will."""
+
+    __slots__ = (
+        "_all",
+        "_at",
+        "_backend",
+        "_exposure",
+        "_shared",
+        "_shared_tokens",
+        "_spare",
+        "_tickets",
+        "most_tokens",
+        "short",
+    )
+
+    def __init__(self, backend: Backend, spread: Spread, tickets: Mapping[Lease, Ticket]) -> None:
+        """`spread`: of all answers of the pool. `tickets`: of the requests that are there now."""
+        self._backend = backend
+        self._all = spread
+        self._tickets = tickets
+        self._exposure = Exposure()
+        self.short = False  # somebody found no room since this was set back
+        self.most_tokens = 0.0  # the most that may be left of all answers
+        # Prompts with a common beginning hold it once. By the last block of that beginning: how
+        # many hold it, and its tokens. And the tokens that are counted more than once.
+        self._shared: dict[int, tuple[int, int]] = {}
+        self._shared_tokens = 0
+        # The moment, load, answer and size for which `_spare` was found.
+        self._at = (-1.0, -1, 0.0, 0)
+        self._spare = 0.0
+
+    def add(self, lease: Lease, ticket: Ticket) -> None:
+        """It is sent there."""
+        flow = ticket.flow
+        most = ANSWER_SHARE * self._capacity or inf
+        ticket.most_tokens = self._most(flow, lease.ask, most)
+        self.most_tokens += ticket.most_tokens
+        ticket.exposed_tokens = min(most, most_tokens(flow, lease.ask))
+        self._exposure.add(flow, ticket.exposed_tokens, lease.began_s)
+
+    def prefilled(self, lease: Lease, ticket: Ticket) -> None:
+        """Its prompt is held now, also by others that found the same beginning in the cache."""
+        if ticket.shared_tokens or not lease.cached_tokens:
+            return
+        ask = lease.ask
+        blocks = min(len(ask.blocks), round(lease.cached_tokens / ask.block_tokens))
+        if not blocks:
+            return
+        ticket.shared_block, ticket.shared_tokens = ask.blocks[blocks - 1], lease.cached_tokens
+        count, tokens = self._shared.get(ticket.shared_block, (0, ticket.shared_tokens))
+        self._shared[ticket.shared_block] = count + 1, tokens
+        if count:
+            self._shared_tokens += tokens
+
+    def remove(self, lease: Lease, ticket: Ticket, now_s: float) -> None:
+        """It has ended."""
+        self.most_tokens -= ticket.most_tokens
+        earned = min(ticket.answer_tokens, lease.generated_tokens)
+        self._exposure.remove(ticket.flow, ticket.exposed_tokens, earned, now_s)
+        if ticket.shared_tokens:
+            self._unshare(ticket)
+        if not self._tickets:
+            self.most_tokens = 0.0  # no rounding stays
+            self._shared_tokens = 0
+
+    def fits(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
+        """Whether the KV cache has room for such a prompt and its answer, as far as is known.
+
+        `reserve`: the share of the cache that stays free beside it, for higher classes.
+        """
+        capacity = self._capacity
+        if not capacity or not self._tickets:
+            return True
+        most = ANSWER_SHARE * capacity
+        if ask.prompt_tokens + min(most, flow.expect(ask)) > capacity:
+            return True  # not even an empty cache has room: what it reports is no measure of this
+        capacity = int(capacity * (1.0 - reserve))
+        exposed_tokens = min(most, most_tokens(flow, ask))
+        if not self._exposure.allows(flow, exposed_tokens, capacity, now_s):
+            return False
+        backend = self._backend
+        held = backend.active_decode_tokens + backend.queued_prefill_tokens - self._shared_tokens
+        answers = self.most_tokens + self._most(flow, ask, most)
+        if held + ask.prompt_tokens + answers <= capacity:
+            return True
+        spare = self._spare_tokens(flow, ask, capacity, now_s)
+        self.short = self.short or ask.prompt_tokens > spare
+        return ask.prompt_tokens <= spare
+
+    def wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
+        """How long until streams here have ended that hold what it needs of the cache."""
+        capacity = self._capacity
+        if not capacity or self.fits(ticket.flow, ask, now_s, ticket.reserve):
+            return 0.0
+        spare = self._spare_tokens(ticket.flow, ask, int(capacity * (1.0 - ticket.reserve)), now_s)
+        ends = [
+            (left / (each.ask.prompts * each.ask.choices), left + held)
+            for each, (left, held) in zip(self._tickets, self._streams(), strict=True)
+        ]
+        steps = steps_until(ends, max(1.0, ask.prompt_tokens - spare))
+        return steps * self._backend.decode_speed.itl_s(self._backend.active_decode_tokens)
+
+    @property
+    def _capacity(self) -> int:
+        """The tokens that the KV cache holds. 0: nobody knows."""
+        report = self._backend.report
+        return (report.kv_tokens or 0) if report is not None else 0
+
+    def _most(self, flow: Flow, ask: Ask, most: float) -> float:
+        """The most that may be left of an answer at any moment, as far as it counts."""
+        spread = flow.spread if flow.spread.known else self._all
+        return min(most, flow.expect(ask) * spread.longest)
+
+    def _spare_tokens(self, flow: Flow, ask: Ask, capacity: int, now_s: float) -> float:
+        """The longest prompt that fits. Kept for the moment: many may ask."""
+        new_left = min(ANSWER_SHARE * self._capacity, flow.left_tokens(ask, 0, self._all))
+        at = (now_s, self._backend.own.sequence, new_left, capacity)
+        if self._at != at:
+            remote = self._backend.remote
+            others = remote.active_decode_tokens + remote.queued_prefill_tokens
+            capacity += self._shared_tokens - others
+            self._spare = spare_tokens(self._streams(), new_left, capacity)
+            self._at = at
+        return self._spare
+
+    def _streams(self) -> list[Stream]:
+        """The tokens to come and held of all requests here."""
+        most = ANSWER_SHARE * self._capacity
+        streams = []
+        for each, ticket in self._tickets.items():
+            tokens = each.generated_tokens
+            left_tokens = min(most, ticket.flow.left_tokens(each.ask, tokens, self._all))
+            streams.append((left_tokens, float(each.ask.prompt_tokens + tokens)))
+        return streams
+
+    def _unshare(self, ticket: Ticket) -> None:
+        count, tokens = self._shared[ticket.shared_block]
+        if count > 1:
+            self._shared[ticket.shared_block] = count - 1, tokens
+            self._shared_tokens -= tokens
+        else:
+            del self._shared[ticket.shared_block]
+        ticket.shared_tokens = 0

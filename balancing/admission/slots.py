@@ -1,0 +1,53 @@
+"""How many streams an engine runs at once (vLLM's `--max-num-seqs`), which no metric tells.
+
+Beyond that number a request waits in the engine for the end of another one, for seconds, in an
+order that nobody can change. So the number is learnt, from two who must agree. We see prompts
+without a first token for far longer than the work before them takes. And the engine reports that
+requests wait while its KV cache has room. Then it runs as many as it can, and says how many.
+
+Neither alone is enough: a prompt whose image does not come looks stuck, and in each step of a busy
+engine some request waits.
+"""
+
+from math import inf
+from typing import Final
+
+from penstock.balancing.engine_report import EngineReport
+
+# A prompt is stuck if its first token comes later than its work by this, or by this factor.
+STUCK_S: Final = 0.5
+STUCK_TIMES: Final = 3.0
+# Above it requests wait for the cache.
+KV_USAGE_MAX: Final = 0.9
+# After this time one more is tried: the engine may have been started anew with more.
+PROBE_S: Final = 30.0
+
+
+class Slots:
+    """Those of one backend. `most`: how many requests it may have at once, as far as is known.
+
+    That is one more than it runs: the next one is there when a stream ends. Without it four
+    engines made 4 % fewer tokens a second (bench/history/2026-11-admission.md, H).
+    """
+
+    __slots__ = ("_report", "_step", "_tried_s", "most")
+
+    def __init__(self) -> None:
+        self.most = inf
+        self._report: EngineReport | None = None
+        self._step = 1
+        self._tried_s = 0.0
+
+    def look(self, report: EngineReport | None, stuck_s: float, now_s: float) -> None:
+        """See what a new report says. `stuck_s`: since when a prompt is stuck, inf if none is."""
+        if report is not None and report is not self._report:
+            self._report = report
+            if report.waiting and report.kv_usage < KV_USAGE_MAX and report.at_s >= stuck_s:
+                most = report.running + 1.0
+                # It may have been one less for a moment, between two steps.
+                self.most = most if self.most == inf else max(most, self.most - 1.0)
+                self._step, self._tried_s = 1, now_s
+        if self.most < inf and now_s - self._tried_s > PROBE_S:
+            self.most += self._step  # twice as many more each time, until one is stuck
+            self._step *= 2
+            self._tried_s = now_s

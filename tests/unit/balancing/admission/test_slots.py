@@ -1,0 +1,89 @@
+"""How many streams an engine runs at once: learnt from stuck prompts and its own report."""
+
+from math import inf
+
+import pytest
+
+from penstock.balancing.admission.slots import KV_USAGE_MAX, PROBE_S, STUCK_S, Slots
+from penstock.balancing.engine_report import EngineReport
+from tests.unit.balancing.admission.lines import Door
+
+
+def report(at_s: float, running: int = 64, waiting: int = 3, kv_usage: float = 0.4) -> EngineReport:
+    return EngineReport(at_s, running=running, waiting=waiting, kv_usage=kv_usage)
+
+
+def learnt(*reports: EngineReport, stuck_s: float = 0.0) -> Slots:
+    slots = Slots()
+    for each in reports:
+        slots.look(each, stuck_s, each.at_s)
+    return slots
+
+
+def test_both_must_agree() -> None:
+    assert learnt(report(1.0)).most == 65
+    assert learnt(report(1.0), stuck_s=inf).most == inf
+    assert learnt(report(1.0, waiting=0)).most == inf
+
+
+def test_who_waits_for_the_cache_says_nothing_of_slots() -> None:
+    assert learnt(report(1.0, kv_usage=KV_USAGE_MAX)).most == inf
+
+
+def test_a_report_from_before_a_prompt_was_stuck_says_nothing() -> None:
+    assert learnt(report(1.0), stuck_s=1.5).most == inf
+
+
+def test_one_low_report_lowers_it_by_one() -> None:
+    assert learnt(report(1.0), report(2.0, running=10)).most == 64
+    assert learnt(report(1.0, running=10), report(2.0)).most == 65
+
+
+def test_more_are_tried_after_a_while_until_one_is_stuck() -> None:
+    slots = learnt(report(1.0))
+    tried = []
+    for number in range(1, 4):
+        slots.look(None, inf, 1.0 + number * (PROBE_S + 1.0))
+        tried.append(slots.most)
+    assert tried == [66, 68, 72]
+    now_s = 1.0 + 3 * (PROBE_S + 1.0) + 1.0
+    slots.look(report(now_s, running=70), now_s - 1.0, now_s)
+    assert slots.most == 71
+    slots.look(None, inf, now_s + PROBE_S + 1.0)
+    assert slots.most == 72
+
+
+def streams(door: Door, count: int) -> None:
+    for _ in range(count):
+        door.first(door.enter(10, 0.0, name="streams"), 0.0)
+
+
+@pytest.mark.parametrize("stuck", [True, False])
+def test_an_engine_with_all_slots_taken_gets_one_more_and_no_other(stuck: bool) -> None:
+    """The engine runs eight. A ninth waits there, and is stuck; or a prompt's image does not come,
+    and the engine has nothing that waits."""
+    door = Door("a")
+    streams(door, 8)
+    door.enter(2_500, 0.0, name="ninth")  # fills the window
+    waits = door.enter(10, 0.0, name="other")
+    assert waits.waits
+    at_s = 4 * STUCK_S
+    told = EngineReport(at_s, running=8, waiting=int(stuck), known_requests=9)
+    door.backends[0].take(told)
+    door.wake(at_s + 0.1)
+    ninth = next(each for each in door.leases if each.name == "ninth")
+    door.first(ninth, at_s + 0.2)
+    assert door.wake(at_s + 0.2) == ([] if stuck else [waits])
+    if stuck:
+        first = next(each for each in door.leases if each.name == "streams")
+        door.finish(first, at_s + 0.3)
+        assert door.wake(at_s + 0.3) == [waits]
+
+
+def test_each_choice_takes_a_slot() -> None:
+    door = Door("a")
+    room = door.admission.lines
+    ticket = door.enter(10, 0.0, choices=5, prompts=2)
+    assert room["p"].rooms[door.backends[0]].sequences == 10
+    door.finish(ticket, 1.0)
+    assert room["p"].rooms[door.backends[0]].sequences == 0
