@@ -23,7 +23,8 @@ async def test_who_leaves_while_counted_reaches_no_backend(
     (server,) = await simulate()
     penstock = await serve([server], tokens=TOKENS)
     prompt = "ab" * 120_000  # one word: the slowest there is to cut
-    body = orjson.dumps({"model": "sim-model", "prompt": prompt, "max_tokens": 1})
+    asked = {"model": "sim-model", "prompt": prompt, "max_tokens": 1}
+    body = orjson.dumps(asked | {"truncate_prompt_tokens": -1})  # it would be refused as too long
     assert len(body) < BODY_BYTES_MAX
     assert 4 * len(body) < QUEUED_BYTES_MAX
     others = [await Client.open(penstock, request(body=body)) for _ in range(3)]
