@@ -1,4 +1,4 @@
-"""The settings that need a restart: the ports on which the proxy listens."""
+"""The settings that need a restart: the ports on which the proxy listens, and its folder."""
 
 from dataclasses import replace
 from typing import Final
@@ -12,6 +12,7 @@ FIXED: Final = (
     ("listen", "reuse_port"),
     ("admin", "host"),
     ("admin", "port"),
+    ("state", "dir"),
 )
 
 

@@ -69,6 +69,7 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     ]
     for at in named_at:
         _place(draft, at, folder)
+    _place(draft, ("state", "dir"), folder)
     settings = _validated(draft, named_at)
     key_file = draft.get(_KEY_FILE)
     if isinstance(key_file, str):

@@ -307,6 +307,16 @@ class LogSettings(Section):
     )
 
 
+class StateSettings(Section):
+    """What shall survive a restart."""
+
+    dir: FilePath | None = Field(
+        default=None,
+        description="Folder for what each tenant has used. null: nothing is written, and budgets"
+        " are full again after a restart." + RELATIVE,
+    )
+
+
 class Settings(Section):
     """The configuration of penstock."""
 
@@ -329,6 +339,7 @@ class Settings(Section):
         " no key is asked for. All tenants together may have 1,024 keys.",
     )
     admission: AdmissionSettings = AdmissionSettings()
+    state: StateSettings = StateSettings()
     drain: DrainSettings = DrainSettings()
     paths: ProxiedPaths = Field(
         default=(),

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from random import Random, SystemRandom
 from time import monotonic
 from typing import Final
@@ -40,6 +41,7 @@ from penstock.proxy.errors.backend import (
 from penstock.proxy.process import descriptors, heap
 from penstock.proxy.process.drain import drain
 from penstock.proxy.process.inherited import inherited
+from penstock.proxy.process.ledger import Ledger
 from penstock.proxy.process.notify import notify
 from penstock.proxy.process.pressure import Pressure, group_limit_bytes, resident_bytes
 from penstock.proxy.reload.reload import Reload
@@ -93,6 +95,8 @@ class App:
         self._runner: web.AppRunner | None = None
         self._admin_server: asyncio.Server | None = None
         self._pressure: asyncio.Task[None] | None = None
+        self._ledger: Ledger | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._access_log: AccessLog | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -133,6 +137,7 @@ class App:
         listen = self.plane.settings.listen
         self._fit_clients()
         self._use(self.plane.configuration)
+        self._open_ledger()
         sock = inherited("data")
         held = sock is not None
         if sock is None:
@@ -179,6 +184,11 @@ class App:
         self._pulse.stop()
         if self._pressure is not None:
             self._pressure.cancel()
+        if self._ledger is not None and self._writing is not None:
+            self._writing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._writing
+            await self._ledger.write()
         self._retirement.close()
         for connections in self.plane.connections.values():
             connections.close()
@@ -190,6 +200,14 @@ class App:
             self.plane.counting.close()
         if self._access_log is not None:
             self._access_log.close()
+
+    def _open_ledger(self) -> None:
+        """Raises OSError if the file cannot be used."""
+        folder = self.plane.settings.state.dir
+        if folder is not None:
+            ledger = Ledger(Path(folder), self.plane.budgets, self.plane.metrics.usage)
+            ledger.open(self.plane.now())
+            self._ledger, self._writing = ledger, self.plane.loop.create_task(ledger.watch())
 
     def _fit_clients(self) -> None:
         self.plane.clients.fit = descriptors.secure(

@@ -1,8 +1,11 @@
 """Budgets of tenants in a real process: what is charged, what is refused, what SDKs make of it."""
 
 import asyncio
+import signal
+import sqlite3
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -227,3 +230,45 @@ async def test_the_command_shows_what_was_used_and_what_is_left(
     status, text = await run("--tenant", "nobody")
     assert status == 1
     assert "tenants: research, others" in text
+
+
+async def test_a_process_that_is_killed_forgets_a_second_of_it(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    servers = await simulate(1)
+    settings = {"tenants": tenants(requests_per_day=100), "state": {"dir": str(tmp_path)}}
+    first = await serve(servers, **settings)
+    url, body = f"{first.url}/v1/completions", BODIES["/v1/completions"]
+    async with aiohttp.ClientSession(headers=HEADERS) as session:
+        for _ in range(5):
+            async with session.post(url, json=body) as answer:
+                assert answer.status == 200
+    async with asyncio.timeout(5):
+        while not _written(tmp_path):
+            await asyncio.sleep(0.05)
+    first.process.send_signal(signal.SIGKILL)
+    second = await serve(servers, **settings)
+    assert (await used(second))["requests_per_day"] == 5
+    assert (await told(second))["models"][0]["requests"] == 5
+
+
+def _written(folder: Path) -> bool:
+    with closing(sqlite3.connect(folder / "penstock.db")) as database:
+        return (5,) in database.execute("SELECT requests FROM used").fetchall()
+
+
+async def test_at_its_end_a_process_writes_what_is_left(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    servers = await simulate(1)
+    settings = {"tenants": tenants(requests_per_day=100), "state": {"dir": str(tmp_path)}}
+    first = await serve(servers, **settings)
+    url, body = f"{first.url}/v1/completions", BODIES["/v1/completions"]
+    async with (
+        aiohttp.ClientSession(headers=HEADERS) as session,
+        session.post(url, json=body) as answer,
+    ):
+        assert answer.status == 200
+    assert await first.stop() == 0
+    second = await serve(servers, **settings)
+    assert (await used(second))["requests_per_day"] == 1
