@@ -134,7 +134,7 @@ class Line(Occupancy):
         ahead = 0.0 if first else self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
         speeds = [each.prefill_speed.work_per_s for each in look.fit]
         queued = sum([each.queued_prefill_tokens for each in look.fit])
-        full_s = self.room_of(look.chosen).cache.wait_s(ticket, look.ask, now_s)
+        full_s = self.room_of(look.chosen).cache.likely_wait_s(ticket, look.ask, now_s)
         seconds = predict(ticket, ahead, queued, full_s, speeds, self._pace)
         seconds += now_s - ticket.since_s
         self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), now_s)
@@ -260,7 +260,7 @@ class Line(Occupancy):
         most = costs[0] * (1.0 + DETOUR + DETOUR_LATE * late)
         room = self.room_of(look.chosen)
         if look.pool.policy.costs_seconds and room.takes_prompts():  # so its cache is full
-            most += room.cache.wait_s(ticket, look.ask, now_s)
+            most += room.cache.sure_wait_s(ticket, look.ask, now_s)
         return places[best] if least <= most else None
 
     def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:

@@ -77,7 +77,7 @@ def test_the_time_until_a_full_cache_has_room_counts_as_cost() -> None:
     ticket = door.enter(100, 1.0, max_tokens=200)
     assert ticket.waits
     room = door.admission.lines["p"].room_of(door.backends[0])
-    full_s = room.cache.wait_s(ticket, ticket.ask, 1.0)
+    full_s = room.cache.sure_wait_s(ticket, ticket.ask, 1.0)
     assert full_s > 1.0
     for price, taken in ((1.2 + full_s, False), (1.0 + full_s, True)):
         timed = Timed({"a": 1.0, "b": price})

@@ -226,3 +226,41 @@ def disagreements(seed: int, answers: Sequence[int]) -> int:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_short_way_says_what_the_long_one_says(seed: int) -> None:
     assert disagreements(seed, []) == 0
+
+
+# How long it waits for the cache -----------------------------------------------------------------
+
+
+def waits(room: Room, flow: Flow, ask: Ask) -> tuple[float, float]:
+    """What is likely, and what is sure, in seconds."""
+    ticket = Ticket(ask, 0.0, lambda _: None)
+    ticket.flow = flow
+    cache = room.cache
+    return cache.likely_wait_s(ticket, ask, 0.0), cache.sure_wait_s(ticket, ask, 0.0)
+
+
+def test_who_fits_waits_for_nothing() -> None:
+    room, _ = room_of(10_000)
+    put(room, ask_of(5_000))
+    assert waits(room, Flow("f", 1), ask_of(1_000)) == (0.0, 0.0)
+
+
+def test_among_many_streams_one_is_likely_to_end_soon_and_sure_to_end_late() -> None:
+    """Ninety streams of 100 held and 100 expected tokens each: 180 come back in a step."""
+    room, _ = room_of(10_000)
+    for _ in range(90):
+        put(room, ask_of(100))
+    step_s = room.backend.decode_speed.itl_s(9_000)
+    likely_s, sure_s = waits(room, Flow("f", 1), ask_of(500))
+    assert likely_s == pytest.approx(600 / 180 * step_s)  # 500 and its answer of 100
+    assert sure_s == pytest.approx(100 * step_s)  # when the first of them ends
+
+
+def test_choices_of_one_request_grow_at_once() -> None:
+    room, _ = room_of(10_000)
+    many = Ask("/", prompt_tokens=100, stream=True, output_tokens=100.0, choices=20)
+    for _ in range(4):
+        put(room, many)
+    step_s = room.backend.decode_speed.itl_s(room.backend.active_decode_tokens)
+    _, sure_s = waits(room, Flow("f", 1), ask_of(3_000))
+    assert sure_s == pytest.approx(100 * step_s)
