@@ -103,6 +103,12 @@ class World:
             event(self._now_s)
         return self.log
 
+    def put(self, backends: Iterable[Backend], state: State) -> None:
+        """Eject them, or have them back. What runs there goes on."""
+        for backend in backends:
+            backend.state = state
+        self._wakes.soon()
+
     # Admission ---------------------------------------------------------------------------------
 
     def _scrape(self, now_s: float) -> None:

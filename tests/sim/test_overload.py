@@ -7,6 +7,7 @@ from statistics import fmean
 
 import pytest
 
+from penstock.balancing.backend import State
 from penstock.bench.overload.calls import Call, Clients, poisson
 from penstock.bench.overload.cli import REST_S, Cell
 from penstock.bench.overload.mixes import MIXES
@@ -65,9 +66,9 @@ def test_caches_that_would_run_over_do_not() -> None:
     assert held["late"] <= 0.001
 
 
-# After a burst -----------------------------------------------------------------------------
+# After a trigger ---------------------------------------------------------------------------
 
-BURST_S = (30.0, 60.0)
+TRIGGER_S = (30.0, 60.0)
 BACK_S = 30.0
 BASE = 0.85
 
@@ -77,30 +78,44 @@ def goodput(calls: Sequence[Call], from_s: float, to_s: float) -> float:
     return fmean(call.good for call in calls if from_s <= call.at_s < to_s)
 
 
-def after_burst(*, holds: bool, seed: int) -> float:
-    """Goodput of those that come 30 s after a threefold burst, over that of before."""
+@cache
+def after(trigger: str, *, holds: bool, seed: int) -> tuple[float, int]:
+    """For 30 s three times as many come (`burst`), or half of the fleet is away (`half`).
+
+    Goodput of those that come 30 s later, over that of before, and how many of them are refused.
+    """
     mix = MIXES["uniform"]
-    begins_s, ends_s = BURST_S
+    begins_s, ends_s = TRIGGER_S
 
     def rate(at_s: float) -> float:
-        return BASE * mix.capacity_per_s * (3.0 if begins_s <= at_s < ends_s else 1.0)
+        burst = trigger == "burst" and begins_s <= at_s < ends_s
+        return BASE * mix.capacity_per_s * (3.0 if burst else 1.0)
 
     until_s = ends_s + BACK_S + 30.0
     calls = poisson(mix, rate, until_s, Random(f"{seed}"), Clients(patience_s=10.0))
     world = World(mix, holds=holds, seed=seed)
-    world.run(calls, until_s + REST_S)
-    return goodput(calls, ends_s + BACK_S, until_s) / goodput(calls, 5.0, begins_s)
+    if trigger == "half":
+        half = world.backends[: len(world.backends) // 2]
+        for at_s, state in ((begins_s, State.EJECTED), (ends_s, State.READY)):
+            world.at(at_s, lambda _, state=state: world.put(half, state))  # type: ignore[misc]
+    log = world.run(calls, until_s + REST_S)
+    back = goodput(calls, ends_s + BACK_S, until_s) / goodput(calls, 5.0, begins_s)
+    return back, sum(at_s >= ends_s + BACK_S for at_s in log.refusals)
 
 
+@pytest.mark.parametrize("trigger", ["burst", "half"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_burst_is_forgotten_within_half_a_minute(seed: int) -> None:
-    assert after_burst(holds=True, seed=seed) >= 0.98
+def test_what_was_too_much_is_forgotten_within_half_a_minute(trigger: str, seed: int) -> None:
+    back, refused = after(trigger, holds=True, seed=seed)
+    assert back >= 0.98
+    assert refused == 0
 
 
+@pytest.mark.parametrize("trigger", ["burst", "half"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_without_admission_a_burst_is_not_forgotten(seed: int) -> None:
+def test_without_admission_it_is_not_forgotten(trigger: str, seed: int) -> None:
     """The control: if this ever recovers by itself, the test above shows nothing."""
-    assert after_burst(holds=False, seed=seed) < 0.8
+    assert after(trigger, holds=False, seed=seed)[0] < 0.8
 
 
 def test_a_run_can_be_repeated() -> None:
