@@ -23,6 +23,8 @@ SCAN: Final = 8
 # Beside other flows one flow gets so many looks that find no room, and a wake has so many in all.
 SCAN_BESIDE: Final = 2
 LOOKS_MAX: Final = 24
+# With more flows than that, those that found no room rest, so that all are looked at in turn.
+FLOWS_SEEN: Final = LOOKS_MAX // SCAN_BESIDE
 # A wake that sent nothing is not repeated for so long, if no other place has opened since.
 FUTILE_S: Final = 0.1
 TICK_S: Final = 0.05
@@ -98,7 +100,7 @@ class Admission:
         if not (ask.engine and ask.generates):
             return self._send(line, ticket, look, now_s)
         if not line.queue.waiting:
-            if line.room_of(look.chosen).takes(ticket, ask, now_s):
+            if line.takes(look.chosen, ticket, ask, now_s):
                 return self._send(line, ticket, look, now_s)
         elif line.may_pass(ticket, now_s):
             lease = self._place(line, ticket, look, now_s)
@@ -164,7 +166,7 @@ class Admission:
         opened = line.open_backends()
         if not line.queue.waiting or line.is_futile(opened, now_s):
             return
-        if not self._scan(line, opened, now_s, outcomes):
+        if not self._scan(line, opened, now_s, outcomes) and not line.resting(now_s):
             line.futile(line.open_backends(), now_s + FUTILE_S)
 
     def _scan(
@@ -175,28 +177,54 @@ class Admission:
         for rank, due in line.queue.ranks():
             if not due and line.must_yield(rank, opened, now_s):
                 break
-            alone = len(line.queue.backlogs[rank]) == 1
-            patience = SCAN if alone else SCAN_BESIDE
-            failed: dict[Flow, int] = {}
-            for ticket in line.queue.turns(rank, LOOKS_MAX, opened):
-                if looks == LOOKS_MAX or not line.takes_prompts():
-                    break
-                flow = ticket.flow
-                if due and not line.queue.is_owed(ticket):
-                    continue
-                if failed.get(flow, 0) >= patience:
-                    continue
-                looks += 1
-                outcome = self._try(line, ticket, now_s)
-                if outcome is not None:
-                    outcomes.append((ticket, outcome))
-                    if due:
-                        break
-                else:
-                    failed[flow] = failed.get(flow, 0) + 1
-        if len(outcomes) > before and line.takes_prompts():
-            self._on_change()  # there may be room for more
+            tired = set(line.resting(now_s))
+            while looks < LOOKS_MAX and line.takes_prompts():
+                known = len(tired)
+                turns = line.queue.turns(rank, LOOKS_MAX - looks, opened, tired)
+                looks += self._try_all(line, turns, tired, outcomes, now_s, due=due)
+                if due or len(tired) == known:
+                    break  # else some were left out, and others may come instead
+        if looks == LOOKS_MAX or (len(outcomes) > before and line.takes_prompts()):
+            self._on_change()  # there may be room for more, or for those not looked at yet
         return len(outcomes) > before
+
+    def _try_all(
+        self,
+        line: Line,
+        turns: list[Ticket],
+        tired: set[Flow],
+        outcomes: list[Outcome],
+        now_s: float,
+        *,
+        due: bool,
+    ) -> int:
+        """Try these, but no more of a flow than a few that find no room. Returns how many.
+
+        `tired`: flows that have had their tries. `due`: only one may be sent, that is owed.
+        """
+        looks = 0
+        failed: dict[Flow, int] = {}
+        for ticket in turns:
+            flow = ticket.flow
+            if flow in tired or (due and not line.queue.is_owed(ticket)):
+                continue
+            if not line.takes_prompts():
+                break
+            looks += 1
+            outcome = self._try(line, ticket, now_s)
+            if outcome is not None:
+                outcomes.append((ticket, outcome))
+                if due:
+                    break
+                continue
+            failed[flow] = failed.get(flow, 0) + 1
+            flows = len(line.queue.backlogs[ticket.rank])
+            if failed[flow] == (SCAN if flows == 1 else SCAN_BESIDE):
+                tired.add(flow)
+            if flows > FLOWS_SEEN:
+                tired.add(flow)
+                line.rest(flow, now_s + FUTILE_S * flows / FLOWS_SEEN)
+        return looks
 
     def _send_all(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Nobody need wait: a reload said so, or no backend is there. Takes several wakes."""

@@ -20,6 +20,10 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
 
+# A request with so many choices is a giant if they may take a larger share of the cache than that,
+# or if there are more of them than most engines run at once (vLLM's default was 256).
+GIANT_SEQUENCES: Final = 8
+SEQUENCES_MAX: Final = 256
 # No request's answers count for more than this share of a cache. An engine with less room computes
 # the choices of one request one after another.
 ANSWER_SHARE: Final = 0.25
@@ -65,6 +69,14 @@ class CacheRoom:
         self.most_tokens += ticket.most_tokens
         ticket.exposed_tokens = min(most, most_tokens(flow, lease.ask))
         self._exposure.add(flow, ticket.exposed_tokens, lease.began_s)
+
+    def is_giant(self, flow: Flow, ask: Ask) -> bool:
+        """Whether its choices may fill the engine, so that others wait for a place in it."""
+        sequences = ask.prompts * ask.choices
+        if sequences < GIANT_SEQUENCES or not ask.generates:
+            return False
+        share = ANSWER_SHARE * self._capacity
+        return sequences > SEQUENCES_MAX or bool(share and most_tokens(flow, ask) > share)
 
     def prefilled(self, lease: Lease, ticket: Ticket) -> None:
         """Its prompt is held now, also by others that found the same beginning in the cache."""

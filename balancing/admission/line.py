@@ -20,7 +20,8 @@ from penstock.balancing.admission.queue import ANSWER_WEIGHT, SEEN_MAX, Queue, i
 from penstock.balancing.admission.refusal import LATE, Refusal
 from penstock.balancing.admission.room import Room
 from penstock.balancing.admission.spread import Spread
-from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.admission.ticket import Flow, Refused, Ticket
+from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Look
 from penstock.balancing.lease import Lease
@@ -36,6 +37,8 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 DETOUR: Final = 0.1
 DETOUR_LATE: Final = 0.5
 DETOUR_S: Final = 30.0
+# One of so many backends may have a giant at the same time, and one in any case.
+GIANTS_SHARE: Final = 4
 # The longest plain answer that is charged for, if its client left and set no limit.
 TOKENS_UNKNOWN: Final = 32_768
 ITL_MIN_S: Final = 0.001
@@ -56,6 +59,7 @@ class Line(Occupancy):
         "_on_change",
         "_pace",
         "_refusal",
+        "_resting",
         "_sampled_s",
         "_spread",
         "members",
@@ -78,6 +82,7 @@ class Line(Occupancy):
         # The last wake that sent nothing. Until then another finds the same, with these open.
         self._futile_s = 0.0
         self._futile: frozenset[Backend] = frozenset()
+        self._resting: dict[Flow, float] = {}  # until when flows are not looked at
 
     def room_of(self, backend: Backend) -> Room:
         room = self.rooms.get(backend)
@@ -229,7 +234,7 @@ class Line(Occupancy):
         Raises Refused if it would come too late there.
         """
         chosen: Backend | None = look.chosen
-        if not self.room_of(look.chosen).takes(ticket, look.ask, now_s):
+        if not self.takes(look.chosen, ticket, look.ask, now_s):
             chosen = self._detour(ticket, look, now_s)
         if chosen is None:
             return None
@@ -240,6 +245,26 @@ class Line(Occupancy):
         self._refusal.check_sending(ticket, seconds, own)
         return chosen
 
+    def takes(self, backend: Backend, ticket: Ticket, ask: Ask, now_s: float) -> bool:
+        """Whether it may be sent there now.
+
+        A giant has its backend for itself, as far as there are others, and giants have a quarter of
+        the backends. The engine serves their choices first come, first served: who came after
+        would wait for all of them.
+        """
+        room = self.room_of(backend)
+        if self._closed(room) and ask.response_id is None:
+            return False
+        if room.cache.is_giant(ticket.flow, ask):
+            giants = sum([each.giants for each in self.rooms.values()])
+            if giants >= max(1, len(self.members) // GIANTS_SHARE):
+                return False
+        return room.takes(ticket, ask, now_s)
+
+    def _closed(self, room: Room) -> bool:
+        """Whether it is left to a giant."""
+        return room.giants > 0 and len(self.members) > 1
+
     def _detour(self, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
         """The cheapest place with room that is not far dearer than the best one."""
         places = [look.chosen]
@@ -247,7 +272,7 @@ class Line(Occupancy):
             room = self.room_of(backend)
             if backend is look.chosen or room.gap_s > GAP_MAX_S:
                 continue
-            if room.takes(ticket, look.ask, now_s):
+            if self.takes(backend, ticket, look.ask, now_s):
                 places.append(backend)
         if len(places) == 1:
             return None
@@ -261,6 +286,8 @@ class Line(Occupancy):
         room = self.room_of(look.chosen)
         if look.pool.policy.costs_seconds and room.takes_prompts():  # so its cache is full
             most += room.cache.sure_wait_s(ticket, look.ask, now_s)
+        if room.giants:  # which may be there for minutes
+            most = inf
         return places[best] if least <= most else None
 
     def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:
@@ -288,16 +315,19 @@ class Line(Occupancy):
             [
                 backend
                 for backend in self.members
-                if backend.can_serve and self.rooms[backend].takes_prompts()
+                if backend.can_serve and self._opens(self.rooms[backend])
             ]
         )
 
     def takes_prompts(self) -> bool:
         """Whether any backend does."""
         for backend in self.members:
-            if backend.can_serve and self.rooms[backend].takes_prompts():
+            if backend.can_serve and self._opens(self.rooms[backend]):
                 return True
         return False
+
+    def _opens(self, room: Room) -> bool:
+        return room.takes_prompts() and not self._closed(room)
 
     @property
     def deserted(self) -> bool:
@@ -306,6 +336,16 @@ class Line(Occupancy):
             if backend.can_serve:
                 return False
         return True
+
+    def rest(self, flow: Flow, until_s: float) -> None:
+        """One of its requests found no room. Look at others first until then."""
+        self._resting[flow] = until_s
+
+    def resting(self, now_s: float) -> Collection[Flow]:
+        """The flows that are not looked at now."""
+        if self._resting:
+            self._resting = {flow: at for flow, at in self._resting.items() if at > now_s}
+        return self._resting
 
     def is_futile(self, opened: frozenset[Backend], now_s: float) -> bool:
         """Whether another look at what waits finds nothing. `opened`: `open_backends` now."""

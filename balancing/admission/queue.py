@@ -165,15 +165,22 @@ class Queue:
         """Whether its class is owed enough for it."""
         return self._owed[ticket.rank] >= min(ticket.tokens, DUE_MAX)
 
-    def turns(self, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
+    def turns(
+        self,
+        rank: int,
+        most: int,
+        opened: Collection[Backend],
+        without: Collection[Flow] = (),
+    ) -> list[Ticket]:
         """The next ones of a class that one of these backends may serve.
 
         Each one listed counts as sent before the next is picked. So one flow rarely fills the list.
+        `without`: flows that are left out.
         """
         heads: dict[Flow, list[Ticket]] = {}
         order: list[Ticket] = []
-        heap = [(flow.served, number) for number, flow in enumerate(self.backlogs[rank])]
-        flows = list(self.backlogs[rank])
+        flows = [flow for flow in self.backlogs[rank] if flow not in without]
+        heap = [(flow.served, number) for number, flow in enumerate(flows)]
         heapify(heap)
         while heap and len(order) < most:
             served, number = heappop(heap)

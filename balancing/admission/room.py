@@ -42,6 +42,7 @@ class Room:
         "beside_work",
         "cache",
         "gap_s",
+        "giants",
         "sequences",
         "tickets",
     )
@@ -49,6 +50,7 @@ class Room:
     def __init__(self, backend: Backend, spread: Spread) -> None:
         self.backend = backend
         self._slots = Slots()
+        self.giants = 0  # requests that may fill the engine by themselves
         self.sequences = 0  # that the engine runs of all requests, each choice on its own
         self.tickets: dict[Lease, Ticket] = {}
         self.cache = CacheRoom(backend, spread, self.tickets)
@@ -64,6 +66,8 @@ class Room:
         ticket.answer_tokens = ticket.flow.expect(lease.ask)
         self.cache.add(lease, ticket)
         self.sequences += _sequences(lease)
+        ticket.giant = self.cache.is_giant(ticket.flow, lease.ask)
+        self.giants += ticket.giant
         if not lease.ask.generates:
             ticket.beside_work = lease.queued_work
             self.beside_work += ticket.beside_work
@@ -96,6 +100,7 @@ class Room:
             return None
         self.cache.remove(lease, ticket, now_s)
         self.sequences -= _sequences(lease)
+        self.giants -= ticket.giant
         self.beside_work -= ticket.beside_work
         return ticket
 

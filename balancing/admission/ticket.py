@@ -119,6 +119,7 @@ class Ticket:
         "exposed_tokens",
         "flow",
         "general",
+        "giant",
         "impatient",
         "most_tokens",
         "name",
@@ -172,6 +173,7 @@ class Ticket:
         self.charged_tokens = 0.0
         self.answer_tokens = 0.0  # of all its choices, as was expected when it was sent
         self.most_tokens = 0.0  # the most that may be left of them at any moment, then
+        self.giant = False  # where it is, nobody else is sent
         self.exposed_tokens = 0.0  # what its answer may come to, as was thought when it was sent
         self.beside_work = 0  # of its prompt, if it is never held back
         self.sampled_tokens = 0  # generated when its stream was looked at last
