@@ -20,6 +20,9 @@ TOKENS_AT_ONCE_MAX: Final = 16
 # If the reported prompt is more than twice or less than half the estimate, and differs by more than
 # a chat template, the engine has done other work than was thought.
 OFF_TOKENS: Final = 512
+# The longest plain answer that is charged for, if its client left and set no limit.
+TOKENS_UNKNOWN: Final = 32_768
+ITL_MIN_S: Final = 0.001
 # More than there are paths in the APIs.
 PATHS_MAX: Final = 64
 
@@ -181,6 +184,15 @@ class Lease(Reservation):
         if speed.recent.is_news(slower):
             backend.refresh(now_s)
             speed.recent.observe(slower, ask.client)
+
+    def unseen_tokens(self, now_s: float) -> float:
+        """What a plain answer that is given up may have generated: all that it had time for."""
+        ask, backend = self.ask, self.backend
+        if not ask.generates or ask.stream:
+            return 0.0
+        itl_s = max(ITL_MIN_S, backend.decode_speed.itl_s(backend.active_decode_tokens))
+        most = ask.max_tokens or TOKENS_UNKNOWN
+        return min(most, max(0.0, now_s - self.began_s) / itl_s) * ask.prompts * ask.choices
 
     def _answered(self, now_s: float, completion_tokens: int) -> None:
         """Learn from a plain answer, which shows only its total time.

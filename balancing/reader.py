@@ -13,7 +13,7 @@ import msgspec
 from penstock.balancing.ask import Ask
 from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
 from penstock.balancing.field_scan import FieldScan, Found
-from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth
+from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth, whole_number
 from penstock.balancing.forms import boundary_of, model_in
 from penstock.balancing.media import (
     media_blocks,
@@ -44,7 +44,6 @@ _UNCUT: Final = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
 _NEVER_CUT: Final = frozenset({"/v1/messages", EMBED, SCORING})  # by the fields read here
-NUMBER_BYTES_MAX: Final = 512
 # Longer than any name of a model or id of a response. A longer one is cut to this.
 NAME_BYTES_MAX: Final = 4_096
 NO_OBJECT: Final = "The request body must be one valid JSON object."
@@ -376,10 +375,11 @@ def _text(raw: msgspec.Raw) -> str | None:
 
 def _positive(raw: msgspec.Raw) -> int | None:
     """An integer > 0, or None for anything else."""
-    if raw is NO_FIELD or len(bytes(raw)) > NUMBER_BYTES_MAX:
+    if raw is NO_FIELD:
         return None
+    value: int | None
     try:
         value = _integer.decode(raw)
     except (msgspec.DecodeError, ValueError):
-        return None
-    return min(value, COUNT_MAX) if value > 0 else None
+        value = whole_number(raw)
+    return min(value, COUNT_MAX) if value is not None and value > 0 else None

@@ -39,9 +39,6 @@ DETOUR_LATE: Final = 0.5
 DETOUR_S: Final = 30.0
 # One of so many backends may have a giant at the same time, and one in any case.
 GIANTS_SHARE: Final = 4
-# The longest plain answer that is charged for, if its client left and set no limit.
-TOKENS_UNKNOWN: Final = 32_768
-ITL_MIN_S: Final = 0.001
 # How often the streams are looked at while requests wait.
 SAMPLE_S: Final = 0.1
 # No detour to streams with a longer time between tokens than this.
@@ -214,17 +211,10 @@ class Line(Occupancy):
             self._spread.observe(ticket.flow.answered(max(1, prompts.generated_tokens // choices)))
         taken = prompts.taken_tokens + ANSWER_WEIGHT * prompts.generated_tokens
         if not prompts.whole and not prompts.ask.stream:
-            taken = max(taken, ticket.charged_tokens, self._unseen(prompts, now_s))
+            unseen = prompts.taken_tokens + ANSWER_WEIGHT * prompts.unseen_tokens(now_s)
+            taken = max(taken, ticket.charged_tokens, unseen)
         ticket.flow.charge(taken - ticket.charged_tokens)
         ticket.charged_tokens = 0.0
-
-    def _unseen(self, lease: Lease, now_s: float) -> float:
-        """What a plain answer that was given up may have taken: all that it had time for."""
-        ask, backend = lease.ask, lease.backend
-        itl_s = max(ITL_MIN_S, backend.decode_speed.itl_s(backend.active_decode_tokens))
-        most = ask.max_tokens or TOKENS_UNKNOWN
-        tokens = min(most, (now_s - lease.began_s) / itl_s) * ask.prompts * ask.choices
-        return lease.taken_tokens + ANSWER_WEIGHT * tokens
 
     # What waits --------------------------------------------------------------------------------
 

@@ -44,6 +44,6 @@ class Bucket:
         self._level = self.level(now_s) - used
 
     def resize(self, limit: int, now_s: float) -> None:
-        """Take another limit. What was used stays used."""
-        self._level = self.level(now_s) + limit - self.limit
+        """Take another limit. The same share of it is left."""
+        self._level = self.level(now_s) * limit / self.limit
         self.limit = limit

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from penstock.balancing.ask import Ask
 from penstock.balancing.lease import Lease, Reason
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.budgets import LEFT, taken
@@ -78,31 +79,30 @@ def ended(
     model = request.ask.model
     known = model is not None and lease is not None and lease.backend.lists(model)
     if lease is not None and tenant:
-        _use(plane.metrics.usage.of(tenant, model if known else None), record, lease)
+        _use(plane.metrics.usage.of(tenant, model if known else None), request.ask, record, lease)
     if log is not None:
         line = _line(plane, request.head, answer, request.peer, record.status)
         add_request(line, record, model if known else None, stream=request.ask.stream)
         log.write(line)
 
 
-def _use(used: Used, record: Record, lease: Lease) -> None:
+def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:
     """Count what its tenant used: by the backend's counts, else by what we saw."""
-    usage, (requests, tokens) = record.usage, taken(record, lease)
+    usage, (requests, prompt, completion) = record.usage, taken(ask, record, lease)
     used.requests += requests
-    if usage is not None:
+    used.completion_tokens += completion
+    if usage is not None and ask.engine:
         used.prompt_tokens += usage.prompt_tokens
         used.cached_tokens += usage.cached_tokens or 0
-        used.completion_tokens += usage.completion_tokens
-    elif tokens:
-        used.prompt_tokens += lease.taken_tokens
-        used.completion_tokens += lease.generated_tokens
+    else:
+        used.prompt_tokens += prompt
 
 
 def settle(request: Request, lease: Lease | None, now_s: float) -> None:
     """Settle what its tenant was charged by what it took, also after an exception."""
     if request.charge is not None:
-        requests, tokens = taken(request.record, lease)
-        request.charge.settle(requests, tokens, now_s)
+        requests, prompt, completion = taken(request.ask, request.record, lease)
+        request.charge.settle(requests, prompt + completion, now_s)
 
 
 def _close(

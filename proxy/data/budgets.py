@@ -13,7 +13,7 @@ from penstock.balancing.lease import Lease
 from penstock.conf.settings import Settings
 from penstock.conf.tenants import TenantLimitSettings
 from penstock.proxy.data.refusals import PRIORITY
-from penstock.proxy.errors.client import ModelNotFound, OverLimit
+from penstock.proxy.errors.client import ModelNotFound, OverLimit, RequestTimeout
 from penstock.proxy.errors.own import RateLimited
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.record import Record
@@ -21,6 +21,8 @@ from penstock.proxy.wire.header_fields import Headers
 
 # An estimate of a prompt may be off by a third (`penstock bench estimators`).
 ESTIMATE_OFF: Final = 1.5
+# What an answer is charged beforehand, unless its client allows less or longer ones are usual.
+ANSWER_TOKENS: Final = 1_024.0
 # The status of a request whose client left before its answer began, as in nginx.
 LEFT: Final = 499
 
@@ -43,8 +45,8 @@ class TenantBudget:
     def charge(self, ask: Ask, now_s: float) -> Charge:
         """Charge a request beforehand. Raises OverBudget, OverLimit and ModelNotFound."""
         limits = self.limits
-        if limits.models and ask.model is not None and ask.model not in limits.models:
-            raise ModelNotFound(ask.model)
+        if limits.models and ask.engine and ask.model not in limits.models:
+            raise ModelNotFound(ask.model)  # also without a model: the default one may be any
         if limits.prompt_tokens is not None and ask.engine:
             off = 1.0 if ask.counted else ESTIMATE_OFF
             if ask.prompt_tokens > off * limits.prompt_tokens:
@@ -57,7 +59,7 @@ class TenantBudget:
                     " together.",
                     param="max_tokens",
                 )
-        return self.budget.reserve(_expected(ask), now_s)
+        return self.budget.reserve(_most(ask), now_s)
 
 
 class Budgets:
@@ -71,15 +73,15 @@ class Budgets:
 
     def follow(self, settings: Settings, now_s: float) -> None:
         """Take the limits of a configuration."""
-        limited = {each.name: each.limits for each in settings.tenants if each.limits != _NONE}
+        limits = {each.name: each.limits for each in settings.tenants}
         for name in list(self.tenants):
-            if name not in limited:
+            if name not in limits:
                 del self.tenants[name]
-        for name, limits in limited.items():
-            if name in self.tenants:
-                self.tenants[name].follow(limits, now_s)
-            else:
-                self.tenants[name] = TenantBudget(limits, now_s)
+        for name, wanted in limits.items():
+            if name in self.tenants:  # also one whose limits are taken away: what runs is counted
+                self.tenants[name].follow(wanted, now_s)
+            elif wanted != _NONE:
+                self.tenants[name] = TenantBudget(wanted, now_s)
 
     def glance(self, tenant: str, now_s: float) -> None:
         """Refuse by the head what has no budget at all. Raises RateLimited."""
@@ -122,34 +124,45 @@ class Budgets:
 _NONE: Final = TenantLimitSettings()
 
 
-def taken(record: Record, lease: Lease | None) -> tuple[int, float]:
+def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]:
     """What a request took in the end: 1 if it was served, 0 if not, and its tokens.
 
-    Counted are the prompt tokens that were not cached, and all that were generated. Who leaves
-    early pays for the prompt and for what came. Without an answer nobody pays. `lease`: of its last
-    attempt, so that a request which was tried twice pays once.
+    These are the prompt tokens that were not cached, and all that were generated. Who leaves early,
+    or allows too little time, pays for the prompt and for what came. What came of a plain answer
+    nobody saw: it is what the engine had time for. Without an answer nobody pays. `lease`: of the
+    last attempt, so that a request which was tried twice pays once.
     """
     if lease is None:
-        return 0, 0.0
+        return 0, 0, 0
+    if not ask.engine:  # a stored response tells again what it took when it was made
+        return int(record.status < 500), 0, 0
     usage = record.usage
     if usage is not None:
-        uncached = usage.prompt_tokens - (usage.cached_tokens or 0)
-        return 1, float(max(0, uncached) + usage.completion_tokens)
-    begun = lease.first_token_s is not None or record.status < 400
-    if begun or (record.status == LEFT and record.sent_s):
-        return 1, float(lease.taken_tokens + lease.generated_tokens)
-    if record.status < 500 and record.status != 429:
-        return 1, 0.0
-    return 0, 0.0
+        completion = usage.completion_tokens
+        if ask.max_tokens is not None:  # no more than was allowed, whatever the backend says
+            completion = min(completion, ask.max_tokens * ask.prompts * ask.choices)
+        return 1, max(0, usage.prompt_tokens - (usage.cached_tokens or 0)), completion
+    if record.status in (LEFT, RequestTimeout.status) and record.sent_s:
+        prompt = lease.taken_tokens or max(0, lease.ask.prompt_tokens - lease.cached_tokens)
+        unseen = round(lease.unseen_tokens(record.ended_s))
+        return 1, prompt, max(lease.generated_tokens, unseen)
+    if lease.first_token_s is not None or record.status < 400:
+        return 1, lease.taken_tokens, lease.generated_tokens
+    return int(record.status < 500 and record.status != 429), 0, 0
 
 
-def _expected(ask: Ask) -> float:
-    """The tokens that a request should take."""
+def _most(ask: Ask) -> float:
+    """The tokens that a request should take at most.
+
+    An answer may be longer than all before: a client decides that.
+    """
     if not ask.engine:
         return 0.0
     if not ask.generates:
         return float(ask.prompt_tokens)
-    each = ask.output_tokens if ask.max_tokens is None else min(ask.output_tokens, ask.max_tokens)
+    each = max(ANSWER_TOKENS, ask.output_tokens)
+    if ask.max_tokens is not None:
+        each = min(each, ask.max_tokens)
     return ask.prompt_tokens + each * ask.prompts * ask.choices
 
 

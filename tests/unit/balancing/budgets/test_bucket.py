@@ -47,8 +47,8 @@ def test_a_clock_that_goes_back_moves_nothing() -> None:
     assert bucket.level(1_006.0) == pytest.approx(50.0)
 
 
-@pytest.mark.parametrize(("limit", "level"), [(200, 150.0), (60, 10.0), (20, -30.0)])
-def test_another_limit_keeps_what_was_used(limit: int, level: float) -> None:
+@pytest.mark.parametrize(("limit", "level"), [(200, 100.0), (60, 30.0), (20, 10.0)])
+def test_of_another_limit_the_same_share_is_left(limit: int, level: float) -> None:
     bucket = Bucket(100, 60.0, 0.0)
     bucket.take(50, 0.0)
     bucket.resize(limit, 0.0)

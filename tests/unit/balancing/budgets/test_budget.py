@@ -129,9 +129,9 @@ def test_a_reload_keeps_what_was_used(name: str) -> None:
     each = budget(**{name: 100})
     charge = each.reserve(1, 0.0)
     each.follow(Limits(**{name: 50}), 0.0)
-    assert left(each) == {name: 49.0}
+    assert left(each) == {name: 49.5}
     charge.settle(1, 1, 0.0)
-    assert left(each) == {name: 49.0}
+    assert left(each) == {name: 49.5}
     each.follow(Limits(), 0.0)
     assert left(each) == {}
     each.reserve(1e9, 0.0)

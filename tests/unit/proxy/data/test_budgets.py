@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.conf.tenants import TenantLimitSettings
 from penstock.proxy.data.budgets import duration
 from tests.unit.proxy.data.playbook import (
     DONE,
@@ -113,6 +114,62 @@ def test_what_the_backend_refuses_costs_a_request_and_no_tokens(play: Play) -> N
     play.client.sends(chat(head=KEY, content="all work " * 1_000))
     play["b1"].sends(plain("400 Bad Request"))
     assert used(play) == (1, 0)
+
+
+def test_who_allows_too_little_time_pays_for_the_prompt_and_what_the_engine_had_time_for(
+    play: Play,
+) -> None:
+    head = KEY + b"x-request-timeout: 3\r\n"
+    play.client.sends(
+        chat('"max_tokens":4000', head=head, content="all work " * 1_000, stream=False)
+    )
+    play.passes(3.2)
+    assert "client got 408, request_timeout" in play.happened()
+    requests, tokens = used(play)
+    assert requests == 1
+    assert tokens > 2_050  # the prompt, and 160 in three seconds; 37 have come back
+
+
+def test_who_leaves_a_plain_answer_pays_for_what_the_engine_had_time_for(play: Play) -> None:
+    play.client.sends(chat('"max_tokens":60', head=KEY, stream=False))
+    play.passes(3.0)
+    play.client.closes()
+    requests, tokens = used(play)
+    assert requests == 1
+    assert 30 <= tokens <= 80  # no more than it may have; and 35 have come back
+
+
+def test_a_stored_response_that_is_read_again_costs_a_request(play: Play) -> None:
+    play.client.sends(b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: x\r\n%b\r\n" % KEY)
+    body = b'{"id":"resp_1","usage":{"input_tokens":100,"output_tokens":900,"total_tokens":1000}}'
+    play["b1"].sends(plain("200 OK", body))
+    assert play.client.written.startswith(b"HTTP/1.1 200")
+    assert used(play) == (1, 0)
+
+
+def test_a_backend_cannot_charge_more_than_the_request_allowed(play: Play) -> None:
+    play.client.sends(chat('"max_tokens":5', head=KEY))
+    _, _, event = USAGE.replace(b":7,", b":900000,").partition(b"\r\n")
+    play["b1"].sends(STREAM, token("a"), chunk(event.removesuffix(b"\r\n")), DONE, END)
+    assert used(play)[1] <= 50
+
+
+def test_limits_that_are_taken_away_and_given_back_forget_nothing_that_runs() -> None:
+    play = playing({"concurrent": 2})
+    budgets, settings = play.plane.budgets, play.plane.settings
+    for _ in range(2):
+        play.connects().sends(chat(head=KEY))
+    bare = TenantLimitSettings()
+    without = [each.model_copy(update={"limits": bare}) for each in settings.tenants]
+    budgets.follow(settings.model_copy(update={"tenants": tuple(without)}), play.loop.now_s)
+    budgets.follow(settings, play.loop.now_s)
+    assert len(budgets.tenants["t"].budget.running) == 2
+    play.happened()
+    play.client.sends(chat(head=KEY))
+    assert play.happened()[0] == "client got 429, rate_limited"
+    for client in list(play.plane.clients):
+        client.break_off()
+    play.close()
 
 
 def test_a_broken_stream_costs_what_came(play: Play) -> None:
@@ -226,6 +283,8 @@ def test_a_place_is_free_again_after_a_client_that_left() -> None:
     ("limits", "members", "status", "text"),
     [
         ({"models": ["small"]}, ['"model":"large"'], 404, b"model_not_found"),
+        ({"models": ["small"]}, [], 404, b"model_not_found"),
+        ({"max_tokens": 10}, ['"max_tokens":"11"'], 400, b"10 at most"),
         ({"max_tokens": 10}, ['"max_tokens":11'], 400, b"10 at most"),
         ({"max_tokens": 10}, ['"max_tokens":6', '"n":2'], 400, b"10 at most"),
         ({"max_tokens": 10}, [], 400, b"needs max_tokens"),
