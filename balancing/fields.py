@@ -84,7 +84,7 @@ def truth(raw: msgspec.Raw) -> bool | None:
 
 
 # Pydantic takes these strings for integers: "16", " +1_000 ", "16.0".
-_WHOLE: Final = re.compile(r"[+-]?[0-9]+(?:_[0-9]+)*(?:\.0+)?", re.ASCII)
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}(?:_[0-9]{1,18}){0,4}(?:\.0+)?", re.ASCII)
 
 
 def whole_number(raw: msgspec.Raw) -> int | None:

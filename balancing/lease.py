@@ -21,7 +21,7 @@ TOKENS_AT_ONCE_MAX: Final = 16
 # a chat template, the engine has done other work than was thought.
 OFF_TOKENS: Final = 512
 # The longest plain answer that is charged for, if its client left and set no limit.
-TOKENS_UNKNOWN: Final = 32_768
+UNSEEN_TOKENS_MAX: Final = 32_768
 ITL_MIN_S: Final = 0.001
 # More than there are paths in the APIs.
 PATHS_MAX: Final = 64
@@ -191,7 +191,7 @@ class Lease(Reservation):
         if not ask.generates or ask.stream:
             return 0.0
         itl_s = max(ITL_MIN_S, backend.decode_speed.itl_s(backend.active_decode_tokens))
-        most = ask.max_tokens or TOKENS_UNKNOWN
+        most = ask.max_tokens or UNSEEN_TOKENS_MAX
         return min(most, max(0.0, now_s - self.began_s) / itl_s) * ask.prompts * ask.choices
 
     def _answered(self, now_s: float, completion_tokens: int) -> None:

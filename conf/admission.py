@@ -26,13 +26,6 @@ class ClassSettings(Section):
         allow_inf_nan=False,
         description="Share of the tokens that the class gets while higher ones wait, too.",
     )
-    reserve: float = Field(
-        default=0.0,
-        ge=0.0,
-        le=0.5,
-        allow_inf_nan=False,
-        description="Share of each KV cache that the class leaves free for higher ones.",
-    )
 
 
 def _names_are_unique(classes: tuple[ClassSettings, ...]) -> tuple[ClassSettings, ...]:
@@ -53,7 +46,7 @@ Classes = Annotated[
 USUAL: Final = (
     ClassSettings(name="interactive", max_wait_s=10.0),
     ClassSettings(name="standard", max_wait_s=30.0),
-    ClassSettings(name="batch", max_wait_s=600.0, share_min=0.1, reserve=0.1),
+    ClassSettings(name="batch", max_wait_s=600.0, share_min=0.1),
 )
 
 
@@ -72,6 +65,13 @@ class AdmissionSettings(Section):
         default="standard",
         validate_default=True,
         description="Class of requests whose tenant has none.",
+    )
+    reserve: float = Field(
+        default=0.1,
+        ge=0.0,
+        le=0.5,
+        allow_inf_nan=False,
+        description="Share of each KV cache that classes below `default_class` leave free.",
     )
     trust_clients: bool = Field(
         default=False,

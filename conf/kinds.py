@@ -123,10 +123,10 @@ ProxiedPath = Annotated[str, Field(pattern=PROXIED_PATH)]
 FilePath = Annotated[str, Field(min_length=1)]
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-Count = Annotated[int, Field(ge=1, le=100)]
-# A thousandth of an ordinary weight gets hardly any requests. Far below it, shares lose precision.
 # Beyond this number a float does not count every integer.
 Amount = Annotated[int, Field(ge=1, le=2**53)]
+Count = Annotated[int, Field(ge=1, le=100)]
+# A thousandth of an ordinary weight gets hardly any requests. Far below it, shares lose precision.
 Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
 # From a millisecond to a day. Less is a mistake of unit, more means "never".
 DurationS = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]

@@ -185,10 +185,8 @@ class App:
         if self._pressure is not None:
             self._pressure.cancel()
         if self._ledger is not None and self._writing is not None:
-            self._writing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._writing
-            await self._ledger.write()
+            self._ledger.stop()
+            await self._writing
         self._retirement.close()
         for connections in self.plane.connections.values():
             connections.close()

@@ -166,27 +166,56 @@ class Admission:
         opened = line.open_backends()
         if not line.queue.waiting or line.is_futile(opened, now_s):
             return
-        if not self._scan(line, opened, now_s, outcomes) and not line.resting(now_s):
+        if not self._scan(line, opened, now_s, outcomes):
             line.futile(line.open_backends(), now_s + FUTILE_S)
 
     def _scan(
         self, line: Line, opened: frozenset[Backend], now_s: float, outcomes: list[Outcome]
     ) -> bool:
-        """Look at the next ones in the order of their turns. Whether any was sent or refused."""
-        before, looks = len(outcomes), 0
+        """Look at the next ones in the order of their turns. Whether another look may find more.
+
+        Flows that rest come last: with many of them the others would not be looked at.
+        """
+        before, looks, unseen = len(outcomes), 0, False
         for rank, due in line.queue.ranks():
             if not due and line.must_yield(rank, opened, now_s):
                 break
-            tired = set(line.resting(now_s))
-            while looks < LOOKS_MAX and line.takes_prompts():
-                known = len(tired)
-                turns = line.queue.turns(rank, LOOKS_MAX - looks, opened, tired)
-                looks += self._try_all(line, turns, tired, outcomes, now_s, due=due)
-                if due or len(tired) == known:
-                    break  # else some were left out, and others may come instead
-        if looks == LOOKS_MAX or (len(outcomes) > before and line.takes_prompts()):
-            self._on_change()  # there may be room for more, or for those not looked at yet
-        return len(outcomes) > before
+            resting, tired = line.resting(rank, now_s), set[Flow]()
+            for without in (resting, set[Flow]()):
+                looks += self._sweep(
+                    line, rank, opened, without, tired, LOOKS_MAX - looks, outcomes, now_s, due=due
+                )
+                if without is resting:
+                    unseen = unseen or looks == LOOKS_MAX
+                if due or not resting:
+                    break
+        sent = len(outcomes) > before
+        if unseen or (sent and line.takes_prompts()):
+            self._on_change()
+        return sent or unseen
+
+    def _sweep(
+        self,
+        line: Line,
+        rank: int,
+        opened: frozenset[Backend],
+        without: set[Flow],
+        tired: set[Flow],
+        most: int,
+        outcomes: list[Outcome],
+        now_s: float,
+        *,
+        due: bool,
+    ) -> int:
+        """Try up to so many of a class, but of some flows none. Returns how many."""
+        looks = 0
+        while looks < most and line.takes_prompts():
+            known = len(tired)
+            turns = line.queue.turns(rank, most - looks, opened, tired | without)
+            looks += self._try_all(line, turns, tired, outcomes, now_s, due=due)
+            if due or len(tired) == known:
+                break  # else some were left out of the list, and others may come instead
+        return looks
 
     def _try_all(
         self,
@@ -223,7 +252,7 @@ class Admission:
                 tired.add(flow)
             if flows > FLOWS_SEEN:
                 tired.add(flow)
-                line.rest(flow, now_s + FUTILE_S * flows / FLOWS_SEEN)
+                line.rest(flow, ticket.rank, now_s + FUTILE_S * flows / FLOWS_SEEN)
         return looks
 
     def _send_all(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:

@@ -130,7 +130,8 @@ class CacheRoom:
     def likely_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How long it is likely to wait until streams have ended that hold what it needs.
 
-        Any stream may end in the next step. Who is told a longer time is refused for nothing.
+        A guess on the low side, since any stream may end at once. Too high a guess would refuse
+        requests that could be served.
         """
         missing = self._missing_tokens(ticket, ask, now_s)
         if not missing:

@@ -5,9 +5,9 @@ It sends short ones first, then many long ones at once. The cache runs over, the
 streams and queues them, and everybody's requests wait behind. So there is a bound on what all
 running answers of a flow may come to:
 
-- As much as the flow was given at this backend of late, as far as that was expected. So answers
-  that come as expected are not bounded for long, and who wants to harm others must first have been
-  served as much.
+- As much as the flow was given at this backend of late, as far as that was expected. So a flow with
+  ordinary answers soon has no bound. To take much by surprise, it must first have been given as
+  much.
 - Beyond that, at most ALPHA times what all flows leave of the cache: the dynamic thresholds for
   shared buffers of Choudhury and Hahne (IEEE/ACM Transactions on Networking 6(2), 1998). So one
   flow alone takes three quarters, and another always finds room.

@@ -28,16 +28,17 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.occupancy import Occupancy
 from penstock.balancing.queued_prompts import QueuedPrompts
 
-# How much more than the best place one with room may cost, as a share, and how much more than that
-# at the deadline, or after so many seconds. Places that cost more are worse than waiting: long
-# prompts then go everywhere, and all streams become slower. On a published trace with long
-# conversations, at 0.95 of capacity, answers took 28 % longer if a tenth was added for each second,
-# and if a full cache made any place good enough. Without what is added, the longest quarter of
-# prompts got less than half of its part above capacity (bench/history/2026-11-admission.md, G).
+# A backend with room may cost a tenth more than the best one. That share grows with the wait, by a
+# half until the deadline or until 30 s, whichever is first. Places that cost more are worse than
+# waiting: long prompts then go everywhere, and all streams become slower. On a published trace with
+# long conversations, at 0.95 of capacity, answers took 28 % longer if a tenth was added for each
+# second, and if a full cache made any place good enough. Without what is added, the longest quarter
+# of prompts got less than half of its part above capacity ("Detours" in
+# bench/history/2026-11-admission.md).
 DETOUR: Final = 0.1
 DETOUR_LATE: Final = 0.5
 DETOUR_S: Final = 30.0
-# One of so many backends may have a giant at the same time, and one in any case.
+# At most one of four backends has a giant, but at least one may.
 GIANTS_SHARE: Final = 4
 # How often the streams are looked at while requests wait.
 SAMPLE_S: Final = 0.1
@@ -79,7 +80,7 @@ class Line(Occupancy):
         # The last wake that sent nothing. Until then another finds the same, with these open.
         self._futile_s = 0.0
         self._futile: frozenset[Backend] = frozenset()
-        self._resting: dict[Flow, float] = {}  # until when flows are not looked at
+        self._resting: dict[tuple[Flow, int], float] = {}  # until when flows are looked at last
 
     def room_of(self, backend: Backend) -> Room:
         room = self.rooms.get(backend)
@@ -130,8 +131,7 @@ class Line(Occupancy):
         ticket.answer_tokens = ticket.flow.expect(look.ask)
         ticket.only = look.chosen if look.bound else None
         # One that some backends cannot serve tells nothing of the pool when it waits.
-        able = sum([backend.can_serve for backend in self.members])
-        ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= able
+        ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= self._able
         flow = ticket.flow
         ahead = 0.0 if first else self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
         speeds = [each.prefill_speed.work_per_s for each in look.fit]
@@ -247,13 +247,18 @@ class Line(Occupancy):
             return False
         if room.cache.is_giant(ticket.flow, ask):
             giants = sum([each.giants for each in self.rooms.values()])
-            if giants >= max(1, len(self.members) // GIANTS_SHARE):
+            if giants >= max(1, self._able // GIANTS_SHARE):
                 return False
         return room.takes(ticket, ask, now_s)
 
     def _closed(self, room: Room) -> bool:
-        """Whether it is left to a giant."""
-        return room.giants > 0 and len(self.members) > 1
+        """Whether it is left to a giant: others can serve."""
+        return room.giants > 0 and self._able > 1
+
+    @property
+    def _able(self) -> int:
+        """How many backends can serve."""
+        return sum([backend.can_serve for backend in self.members])
 
     def _detour(self, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
         """The cheapest place with room that is not far dearer than the best one."""
@@ -327,15 +332,16 @@ class Line(Occupancy):
                 return False
         return True
 
-    def rest(self, flow: Flow, until_s: float) -> None:
-        """One of its requests found no room. Look at others first until then."""
-        self._resting[flow] = until_s
+    def rest(self, flow: Flow, rank: int, until_s: float) -> None:
+        """One of its requests found no room. Until then others of its class are looked at first."""
+        self._resting[flow, rank] = until_s
 
-    def resting(self, now_s: float) -> Collection[Flow]:
-        """The flows that are not looked at now."""
-        if self._resting:
-            self._resting = {flow: at for flow, at in self._resting.items() if at > now_s}
-        return self._resting
+    def resting(self, rank: int, now_s: float) -> set[Flow]:
+        """The flows of a class that are looked at last."""
+        if not self._resting:
+            return set()
+        self._resting = {each: at for each, at in self._resting.items() if at > now_s}
+        return {flow for flow, of in self._resting if of == rank}
 
     def is_futile(self, opened: frozenset[Backend], now_s: float) -> bool:
         """Whether another look at what waits finds nothing. `opened`: `open_backends` now."""

@@ -30,7 +30,7 @@ def predict(
     speeds: list[float],
     pace: Pace,
 ) -> float:
-    """Seconds until its first token. `full_s`: how long no cache has room for it, whoever is ahead.
+    """Seconds until its first token. `full_s`: until the chosen backend's cache has room.
 
     `speeds`: tokens a second of each engine alone.
 

@@ -24,10 +24,10 @@ PROBE_S: Final = 30.0
 
 
 class Slots:
-    """Those of one backend. `most`: how many requests it may have at once, as far as is known.
+    """Those of one backend. `most`: how many streams it may have at once, as far as is known.
 
     That is one more than it runs: the next one is there when a stream ends. Without it four
-    engines made 4 % fewer tokens a second (bench/history/2026-11-admission.md, H).
+    engines made 4 % fewer tokens a second (bench/history/2026-11-admission.md, "Slots").
     """
 
     __slots__ = ("_report", "_step", "_tried_s", "most")

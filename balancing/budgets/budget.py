@@ -1,7 +1,7 @@
 """One tenant's budget: what its requests may use, and what each of them was charged.
 
 A request is charged beforehand what it should take, in the same step in which it is admitted. So
-many requests at once cannot use more together than one after another. A stream that gets longer is
+requests that come at once cannot all pass on the same tokens. A stream that gets longer is
 charged for it when the next request asks. At the end the charge is settled, once, by what the
 request took.
 """

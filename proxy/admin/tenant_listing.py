@@ -1,4 +1,7 @@
-"""What each tenant has used since the start, and what is left of its budgets, as JSON."""
+"""What each tenant has used, and what is left of its budgets, as JSON.
+
+Counts begin with the process, or with the file in `state.dir`.
+"""
 
 from penstock.proxy.data.budgets import TenantBudget
 from penstock.proxy.data.plane import DataPlane
@@ -14,7 +17,8 @@ def tenant_listing(plane: DataPlane, now_s: float) -> list[dict[str, object]]:
             "class": tenant.service_class or plane.settings.admission.default_class,
             "weight": tenant.weight,
             "models": models.get(tenant.name, []),
-            **_left(plane.budgets.tenants.get(tenant.name), now_s),
+            "budgets": _left(plane.budgets.tenants.get(tenant.name), now_s),
+            "refused": plane.metrics.rate_limited[tenant.name,],
         }
         for tenant in plane.settings.tenants
     ]
@@ -23,7 +27,7 @@ def tenant_listing(plane: DataPlane, now_s: float) -> list[dict[str, object]]:
 def _models(usage: TenantUsage) -> dict[str, list[dict[str, object]]]:
     """By tenant, what it used of each model."""
     found: dict[str, list[dict[str, object]]] = {}
-    for tenant, model, used in usage.items():
+    for tenant, model, used in usage.totals():
         counts: dict[str, object] = {
             "model": model,
             "requests": used.requests,
@@ -35,10 +39,10 @@ def _models(usage: TenantUsage) -> dict[str, list[dict[str, object]]]:
     return found
 
 
-def _left(found: TenantBudget | None, now_s: float) -> dict[str, object]:
+def _left(found: TenantBudget | None, now_s: float) -> list[dict[str, object]]:
     """What is left of its budgets. Empty if it has none."""
     if found is None:
-        return {"budgets": [], "refused": 0}
+        return []
     budget = found.budget
     budgets: list[dict[str, object]] = [
         {
@@ -53,4 +57,4 @@ def _left(found: TenantBudget | None, now_s: float) -> dict[str, object]:
         left = budget.concurrent - len(budget.running)
         told = {"limit": "concurrent", "allowed": budget.concurrent, "left": left}
         budgets.append({**told, "full_in_s": None})
-    return {"budgets": budgets, "refused": found.refused}
+    return budgets

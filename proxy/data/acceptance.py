@@ -40,7 +40,7 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
     reason = plane.overload.reason
     if reason and not (reason == "lag" and plane.running.spares(client.holder)):
         raise plane.refusals.overloaded(reason)
-    if head.tenant in plane.budgets.tenants:
+    if endpoint.work.engine and head.tenant in plane.budgets.tenants:
         plane.budgets.glance(head.tenant, plane.now())
     _check_room(plane, head, client)
     return endpoint

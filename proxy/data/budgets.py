@@ -23,6 +23,9 @@ from penstock.proxy.wire.header_fields import Headers
 ESTIMATE_OFF: Final = 1.5
 # What an answer is charged beforehand, unless its client allows less or longer ones are usual.
 ANSWER_TOKENS: Final = 1_024.0
+# The failure of an attempt whose client allowed no more time.
+GIVEN_UP: Final = "client_timeout"
+RESPONSES_PATH: Final = "/v1/responses"
 # The status of a request whose client left before its answer began, as in nginx.
 LEFT: Final = 499
 
@@ -30,12 +33,11 @@ LEFT: Final = 499
 class TenantBudget:
     """One tenant's budget, and what it may ask for at once."""
 
-    __slots__ = ("budget", "limits", "refused")
+    __slots__ = ("budget", "limits")
 
     def __init__(self, limits: TenantLimitSettings, now_s: float) -> None:
         self.limits = limits
         self.budget = Budget(_amounts(limits), now_s)
-        self.refused = 0  # requests, since it had limits
 
     def follow(self, limits: TenantLimitSettings, now_s: float) -> None:
         """A reload: what was used stays used."""
@@ -55,8 +57,8 @@ class TenantBudget:
             most = (ask.max_tokens or limits.max_tokens + 1) * ask.prompts * ask.choices
             if most > limits.max_tokens:
                 raise OverLimit(
-                    f"This key needs max_tokens, {limits.max_tokens} at most for all choices"
-                    " together.",
+                    "Set max_tokens. For this key max_tokens times the number of choices may be at"
+                    f" most {limits.max_tokens}.",
                     param="max_tokens",
                 )
         return self.budget.reserve(_most(ask), now_s)
@@ -117,7 +119,7 @@ class Budgets:
 
     def _refused(self, tenant: str, over: OverBudget) -> RateLimited:
         self._metrics.shed.add("budget", PRIORITY)
-        self.tenants[tenant].refused += 1
+        self._metrics.rate_limited.add(tenant)
         return RateLimited(over.limit, over.allowed, over.wait_s)
 
 
@@ -129,41 +131,43 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
 
     These are the prompt tokens that were not cached, and all that were generated. Who leaves early,
     or allows too little time, pays for the prompt and for what came. What came of a plain answer
-    nobody saw: it is what the engine had time for. Without an answer nobody pays. `lease`: of the
-    last attempt, so that a request which was tried twice pays once.
+    nobody saw: it is what the engine had time for. Without an answer nobody pays. What needs no
+    engine costs nothing: a stored response tells again what it took when it was made. `lease`: of
+    the last attempt, so that a request which was tried twice pays once.
     """
-    if lease is None:
+    if lease is None or not ask.engine:
         return 0, 0, 0
-    if not ask.engine:  # a stored response tells again what it took when it was made
-        return int(record.status < 500), 0, 0
     usage = record.usage
     if usage is not None:
         completion = usage.completion_tokens
         if ask.max_tokens is not None:  # no more than was allowed, whatever the backend says
             completion = min(completion, ask.max_tokens * ask.prompts * ask.choices)
         return 1, max(0, usage.prompt_tokens - (usage.cached_tokens or 0)), completion
-    if record.status in (LEFT, RequestTimeout.status) and record.sent_s:
-        prompt = lease.taken_tokens or max(0, lease.ask.prompt_tokens - lease.cached_tokens)
+    # An attempt that has failed takes nothing, unless its first token had come.
+    prompt = lease.taken_tokens or max(0, lease.ask.prompt_tokens - lease.cached_tokens)
+    failure = record.tries[-1].failure
+    given_up = record.status in (LEFT, RequestTimeout.status) and record.sent_s
+    if given_up and failure in ("", GIVEN_UP):
         unseen = round(lease.unseen_tokens(record.ended_s))
         return 1, prompt, max(lease.generated_tokens, unseen)
     if lease.first_token_s is not None or record.status < 400:
-        return 1, lease.taken_tokens, lease.generated_tokens
-    return int(record.status < 500 and record.status != 429), 0, 0
+        later = ask.path == RESPONSES_PATH and not ask.stream  # it may go on in the background
+        expected = round(_answer(ask)) if later and record.status < 400 else 0
+        return 1, prompt, max(lease.generated_tokens, expected)
+    return int(record.status < 500 and record.status not in (LEFT, 408, 429)), 0, 0
 
 
 def _most(ask: Ask) -> float:
-    """The tokens that a request should take at most.
+    """The tokens that a request should take at most."""
+    return ask.prompt_tokens + (_answer(ask) if ask.generates else 0.0)
 
-    An answer may be longer than all before: a client decides that.
-    """
-    if not ask.engine:
-        return 0.0
-    if not ask.generates:
-        return float(ask.prompt_tokens)
+
+def _answer(ask: Ask) -> float:
+    """Those of its answer. It may be longer than all before: a client decides that."""
     each = max(ANSWER_TOKENS, ask.output_tokens)
     if ask.max_tokens is not None:
         each = min(each, ask.max_tokens)
-    return ask.prompt_tokens + each * ask.prompts * ask.choices
+    return each * ask.prompts * ask.choices
 
 
 def _amounts(limits: TenantLimitSettings) -> Limits:

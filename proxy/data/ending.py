@@ -16,7 +16,7 @@ from penstock.proxy.data.clients import LAST_REQUEST_S
 from penstock.proxy.data.exchange import Exchange
 from penstock.proxy.data.kept import HELD_S, connection_bytes
 from penstock.proxy.data.local_answers import refuse_here
-from penstock.proxy.data.own_headers import answer_to
+from penstock.proxy.data.own_headers import answer_to, budget_headers
 from penstock.proxy.data.phase import LINGER_S, Phase
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.client import RequestTimeout
@@ -187,6 +187,8 @@ class EndingConnection(asyncio.Protocol):
         """Answer with an error before there is an exchange."""
         head = self._head
         answer = answer_to(self._plane, self._transport, head)
+        if head is not None and head.tenant in self._plane.budgets.tenants:
+            answer.tell(budget_headers(self._plane, head))
         if not (head and head.length == 0 and len(self._buffer) <= EARLY_BYTES_MAX) or self.excess:
             answer.keep_alive = False  # a body follows that nobody will read
         refuse_here(self._plane, head, answer, error, self.peer)

@@ -12,10 +12,10 @@ from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.failover import Failover
+from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.service_classes import queue_of
-from penstock.proxy.dialects import MESSAGES
 from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 
@@ -69,7 +69,8 @@ class Entry:
         """
         plane, ask, tried = self._plane, self._request.ask, self._failover.tried
         lease: Lease | None
-        if ask.tenant in plane.budgets.tenants and self._request.charge is None:
+        budgets = plane.budgets.tenants
+        if ask.engine and ask.tenant in budgets and self._request.charge is None:
             self._charge(now_s)
         try:
             if not plane.admission.holds:
@@ -104,13 +105,11 @@ class Entry:
 
     def _charge(self, now_s: float) -> None:
         """Charge the tenant's budget beforehand, and tell what is left. Raises PenstockError."""
-        budgets, request = self._plane.budgets, self._request
-        anthropic = request.endpoint.dialect is MESSAGES
+        plane, request = self._plane, self._request
         try:
-            request.charge = budgets.charge(request.ask, now_s)
+            request.charge = plane.budgets.charge(request.ask, now_s)
         finally:
-            told = budgets.headers(request.ask.tenant, now_s, anthropic=anthropic)
-            request.answer.tell(told)
+            request.answer.tell(budget_headers(plane, request.head))
 
     def _new_ticket(self, party: str) -> Ticket:
         plane, request = self._plane, self._request

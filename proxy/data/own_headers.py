@@ -15,6 +15,7 @@ from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import RequestHead
 
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+MESSAGES_PATH: Final = b"/v1/messages"
 # The longest part of a client's id that is sent on. With its suffix the id still fits a path.
 UPSTREAM_ID_BYTES_MAX: Final = 64
 
@@ -22,11 +23,17 @@ UPSTREAM_ID_BYTES_MAX: Final = 64
 def answer_to(plane: DataPlane, transport: asyncio.Transport, head: RequestHead | None) -> Answer:
     """Make the answer to a request. `head` is None when the request could not be read."""
     request_id, headers = _request_id(head, plane.rng), _cors(plane.listen, head)
-    if head is not None and head.path.startswith(b"/v1/messages"):
+    if head is not None and head.path.startswith(MESSAGES_PATH):
         headers = [*headers, (b"request-id", request_id)]  # where Anthropic's SDK looks
     answer = Answer(transport, head, request_id, headers)
     answer.keep_alive = answer.keep_alive and not plane.draining
     return answer
+
+
+def budget_headers(plane: DataPlane, head: RequestHead) -> Headers:
+    """What is left of its tenant's budgets, in the words of the API."""
+    anthropic = head.path.startswith(MESSAGES_PATH)
+    return plane.budgets.headers(head.tenant, plane.now(), anthropic=anthropic)
 
 
 def headers_upstream(plane: DataPlane, request: Request) -> Headers:

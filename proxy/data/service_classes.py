@@ -36,9 +36,12 @@ class ServiceClasses:
         classes = admission.classes
         self.names = [each.name for each in classes]
         self.max_wait_s = [each.max_wait_s for each in classes]
-        self.reserves = [each.reserve for each in classes]
         self._ranks = {each.name.encode(): rank for rank, each in enumerate(classes)}
         self.default = self.names.index(admission.default_class)
+        # By class: the share of each KV cache that it leaves to higher ones.
+        self.reserves = [
+            admission.reserve if rank > self.default else 0.0 for rank in range(len(classes))
+        ]
         self._of_others: tuple[int, frozenset[int]] = self.default, frozenset()
         self._trusting = admission.trust_clients and not settings.tenants
         # By tenant: the rank of its class, and the ranks of higher ones that it may ask for.

@@ -6,6 +6,7 @@ place of another.
 """
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Final
 
 from penstock.balancing.budgets.bucket import Bucket
 from penstock.proxy.data.budgets import Budgets
-from penstock.proxy.telemetry.usage import TenantUsage
+from penstock.proxy.telemetry.usage import TenantUsage, Used
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Ledger:
         self._charged: dict[Bucket, float] = {}  # of `taken`, what is written
         self._counted: dict[tuple[str, str], Counts] = {}
         self._failing = False
+        self._stopping = asyncio.Event()
 
     def open(self, now_s: float) -> None:
         """Read what was used before. Raises OSError if the file cannot be used."""
@@ -75,10 +77,18 @@ class Ledger:
             raise OSError(0, f"state.dir: {self._path} cannot be used: {error}") from error
 
     async def watch(self) -> None:
-        """Write until cancelled."""
-        while True:
-            await asyncio.sleep(PERIOD_S)
+        """Write now and then until `stop`, and then once more.
+
+        It is not cancelled: its thread would go on, and nobody would know what it has written.
+        """
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), PERIOD_S)
             await self.write()
+
+    def stop(self) -> None:
+        """No more requests come."""
+        self._stopping.set()
 
     async def write(self) -> None:
         """Write what is new. After a failure it stays new."""
@@ -121,9 +131,8 @@ class Ledger:
             back = max(0.0, wall_s - at_s) * bucket.limit / bucket.period_s
             bucket.resume(max(0.0, used - back), now_s)
         for tenant, model, *numbers in database.execute("SELECT * FROM used"):
-            used = self._usage.of(tenant, model)
+            self._usage.before[tenant, model] = used = Used()
             used.requests, used.prompt_tokens, used.cached_tokens, used.completion_tokens = numbers
-            self._counted[tenant, model] = _added((0, 0, 0, 0), numbers)
 
     def _buckets(self) -> list[tuple[str, str, Bucket]]:
         return [

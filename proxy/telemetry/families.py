@@ -50,7 +50,10 @@ class PenstockCollector(Collector):
                 ("completion", used.completion_tokens),
             ):
                 tokens.add_metric([tenant, model, kind], count)
-        yield from (requests, tokens)
+        refused = _counter("rate_limited")
+        for (tenant,), count in self._metrics.rate_limited.items():
+            refused.add_metric([tenant], count)
+        yield from (requests, tokens, refused)
 
     def _pools(self) -> Iterator[Metric]:
         requests = _counter("requests")

@@ -302,16 +302,24 @@ FAMILIES: Final = {
         "counter",
         ("tenant", "model"),
         "requests",
-        "Requests of a tenant that a backend served. Off loopback only with a token.",
+        "Requests of a tenant that a backend answered. Off loopback only with a token.",
         "Who sends the most?",
     ),
     "tenant_tokens": Family(
         "counter",
         ("tenant", "model", "kind"),
         "tokens",
-        "Tokens of a tenant's requests, as the backends counted them. Off loopback only with a"
-        " token.",
-        "Whose budget must grow, and for bills. Prompt tokens include the cached ones.",
+        "Tokens of a tenant's requests, as the backends counted them, or as penstock saw them where"
+        " they did not. Off loopback only with a token.",
+        "Whose budget must grow, and for bills. Where the backends counted, prompt tokens include"
+        " the cached ones.",
+    ),
+    "rate_limited": Family(
+        "counter",
+        ("tenant",),
+        "requests",
+        "Requests of a tenant that were refused for its budget. Off loopback only with a token.",
+        "Whose budget is too small, or who does not heed Retry-After.",
     ),
     "config_reload_success": Family(
         "gauge",

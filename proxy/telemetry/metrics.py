@@ -133,6 +133,7 @@ class Metrics:
         self.client_aborts = Counter()
         self.stream_failures = Counter()
         self.shed = Counter()
+        self.rate_limited = Counter()  # by tenant
         # By class: how many requests wait now, and their prompt tokens.
         self.queued: Callable[[], Iterable[tuple[str, int, int]]] = tuple
         self.usage = TenantUsage()

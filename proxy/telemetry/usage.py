@@ -19,13 +19,23 @@ class Used:
         self.cached_tokens = 0
         self.completion_tokens = 0
 
+    def add(self, other: "Used") -> None:
+        self.requests += other.requests
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.completion_tokens += other.completion_tokens
+
 
 class TenantUsage:
-    """That of all tenants. Their number is bounded by the configurations of this process."""
+    """That of all tenants. Their number is bounded by the configurations of this process.
 
-    __slots__ = ("_used",)
+    `before`: what processes before this one counted, by tenant and model, if that was kept.
+    """
+
+    __slots__ = ("_used", "before")
 
     def __init__(self) -> None:
+        self.before: dict[tuple[str, str], Used] = {}
         self._used: dict[str, dict[str, Used]] = {}
 
     def of(self, tenant: str, model: str | None) -> Used:
@@ -38,6 +48,16 @@ class TenantUsage:
         if used is None:
             used = models[name] = Used()
         return used
+
+    def totals(self) -> Iterator[tuple[str, str, Used]]:
+        """The same with what was counted before."""
+        now = {(tenant, model): used for tenant, model, used in self.items()}
+        for tenant, model in sorted(now.keys() | self.before.keys()):
+            total = Used()
+            for part in (now, self.before):
+                if (tenant, model) in part:
+                    total.add(part[tenant, model])
+            yield tenant, model, total
 
     def items(self) -> Iterator[tuple[str, str, Used]]:
         """Tenant, model and counts, in the order of names."""

@@ -34,7 +34,21 @@ def test_what_a_backend_takes_for_an_integer(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["16.5", '"1e3"', '"0x10"', '"x"', "null", "[16]", "-3", '"-3"', "false", "1e400", "{}"]
+    "text",
+    [
+        "16.5",
+        '"1e3"',
+        '"0x10"',
+        '"x"',
+        "null",
+        "[16]",
+        '"' + "1" * 5_000 + '"',
+        "-3",
+        '"-3"',
+        "false",
+        "1e400",
+        "{}",
+    ],
 )
 def test_what_it_refuses(text: str) -> None:
     assert asked(f'"n":{text}').choices == 1

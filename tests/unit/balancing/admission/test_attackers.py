@@ -121,6 +121,38 @@ def test_who_fits_is_found_behind_any_number_that_do_not(flows: int, each: int) 
     assert later in door.leases
 
 
+@pytest.mark.parametrize("flows", [12, 13, 100, 256])
+def test_an_engine_that_is_empty_again_is_used_at_once(flows: int) -> None:
+    door = Door("a", kv_tokens=40_000)
+    resident = door.enter(32_000, 0.0, name="resident", output_tokens=4_000.0)
+    door.first(resident, 0.0)
+    for number in range(flows):
+        assert door.enter(9_000, 0.1, name=f"flow {number}", max_tokens=1).waits
+    for step in range(40):
+        assert not door.wake(0.2 + 0.01 * step)
+    door.leases[resident].end(1.0)
+    assert door.wake(1.0)
+
+
+def test_what_waits_and_finds_no_room_wakes_nobody_for_ever() -> None:
+    door, _ = crowded(90, 2)
+    for step in range(20):
+        door.wake(0.3 + 0.01 * step)
+    before = door.changes
+    for step in range(10):
+        door.wake(0.5 + 0.001 * step)
+    assert door.changes == before
+
+
+def test_a_giant_closes_no_backend_while_no_other_can_serve() -> None:
+    door = Door("a", "b", kv_tokens=40_000)
+    door.backends[1].state = State.EJECTED
+    giant = door.enter(50, 0.0, name="giants", choices=128, max_tokens=1_000, output_tokens=10.0)
+    for index in range(128):
+        door.leases[giant].first_token(0.1, index)
+    assert door.enter(200, 1.0, name="victim", max_tokens=32) in door.leases
+
+
 def test_a_lower_class_leaves_its_reserve_in_the_cache_to_higher_ones() -> None:
     door = Door("a", kv_tokens=40_000, **HALF)
     batch = [

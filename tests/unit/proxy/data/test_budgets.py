@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -139,12 +140,37 @@ def test_who_leaves_a_plain_answer_pays_for_what_the_engine_had_time_for(play: P
     assert 30 <= tokens <= 80  # no more than it may have; and 35 have come back
 
 
-def test_a_stored_response_that_is_read_again_costs_a_request(play: Play) -> None:
+def test_a_stored_response_that_is_read_again_costs_nothing(play: Play) -> None:
     play.client.sends(b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: x\r\n%b\r\n" % KEY)
     body = b'{"id":"resp_1","usage":{"input_tokens":100,"output_tokens":900,"total_tokens":1000}}'
     play["b1"].sends(plain("200 OK", body))
     assert play.client.written.startswith(b"HTTP/1.1 200")
-    assert used(play) == (1, 0)
+    assert used(play) == (0, 0)
+
+
+def test_who_is_over_budget_can_still_cancel_a_response() -> None:
+    play = playing({"concurrent": 1})
+    play.client.sends(chat(head=KEY))
+    play.happened()
+    path = b"POST /v1/responses/resp_1/cancel HTTP/1.1\r\nhost: x\r\n"
+    other = play.connects()
+    other.sends(path + KEY + b"content-length: 0\r\n\r\n")
+    assert any(line.endswith("got POST") for line in play.happened())
+    for client in (other, play.client):
+        client.closes()
+    play.close()
+
+
+def test_a_response_that_goes_on_in_the_background_is_charged_beforehand_for_good(
+    play: Play,
+) -> None:
+    body = b'{"input":"x","background":true,"max_output_tokens":900}'
+    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
+    play.client.sends(line % (KEY, len(body), body))
+    answer = b'{"id":"resp_1","object":"response","status":"queued","output":[]}'
+    play["b1"].sends(plain("200 OK", answer))
+    assert used(play)[0] == 1
+    assert used(play)[1] >= 900
 
 
 def test_a_backend_cannot_charge_more_than_the_request_allowed(play: Play) -> None:
@@ -178,6 +204,24 @@ def test_a_broken_stream_costs_what_came(play: Play) -> None:
     play["b1"].resets()
     assert used(play)[0] == 1
     assert 200 <= used(play)[1] <= 230
+
+
+def test_a_broken_stream_costs_its_prompt_too(play: Play) -> None:
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    play["b1"].sends(STREAM, token("a"))
+    play["b1"].resets()
+    assert used(play)[0] == 1
+    assert 1_500 < used(play)[1] < 2_500
+
+
+def test_what_waits_for_another_backend_is_no_answer(play: Play) -> None:
+    """Its backend has failed, and its client leaves while nobody works on it."""
+    play.client.sends(chat('"max_tokens":4000', head=KEY, stream=False))
+    play.passes(3.0)
+    for name in ("b1", "b2"):
+        with suppress(KeyError):
+            play[name].resets()
+    assert used(play)[1] <= 10
 
 
 def test_who_is_refused_by_admission_pays_nothing() -> None:
@@ -262,6 +306,8 @@ def test_a_refusal_says_which_budget_and_how_long(
     client = refused(limits)
     assert text.encode() in client.written
     told = headers(client)
+    kind = next(iter(limits)).partition("_")[0]
+    assert int(told[f"x-ratelimit-limit-{kind}"]) == next(iter(limits.values()))
     assert wait_s is None or told["retry-after"] == str(wait_s)
     assert 0 < int(told["retry-after-ms"]) <= 1_000 * int(told["retry-after"])
     far = int(told["retry-after"]) > 59
@@ -284,10 +330,10 @@ def test_a_place_is_free_again_after_a_client_that_left() -> None:
     [
         ({"models": ["small"]}, ['"model":"large"'], 404, b"model_not_found"),
         ({"models": ["small"]}, [], 404, b"model_not_found"),
-        ({"max_tokens": 10}, ['"max_tokens":"11"'], 400, b"10 at most"),
-        ({"max_tokens": 10}, ['"max_tokens":11'], 400, b"10 at most"),
-        ({"max_tokens": 10}, ['"max_tokens":6', '"n":2'], 400, b"10 at most"),
-        ({"max_tokens": 10}, [], 400, b"needs max_tokens"),
+        ({"max_tokens": 10}, ['"max_tokens":"11"'], 400, b"at most 10"),
+        ({"max_tokens": 10}, ['"max_tokens":11'], 400, b"at most 10"),
+        ({"max_tokens": 10}, ['"max_tokens":6', '"n":2'], 400, b"at most 10"),
+        ({"max_tokens": 10}, [], 400, b"Set max_tokens"),
         ({"prompt_tokens": 1_000}, [], 400, b"prompts of 1000 tokens at most"),
     ],
 )

@@ -1,5 +1,6 @@
 """What tenants have used, as it survives a restart: read, written, merged and not lost."""
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -41,8 +42,8 @@ class Process:
 
     @property
     def counted(self) -> tuple[int, int]:
-        used = self.usage.of("t", "m")
-        return used.requests, used.prompt_tokens
+        (found,) = [used for tenant, _, used in self.usage.totals() if tenant == "t"]
+        return found.requests, found.prompt_tokens
 
 
 async def test_what_was_used_is_used_after_a_restart(tmp_path: Path) -> None:
@@ -114,6 +115,23 @@ async def test_what_could_not_be_written_is_written_later(
         database.execute("ALTER TABLE moved RENAME TO budgets")
     await first.ledger.write()
     assert Process(tmp_path, tokens_per_day=1_000).left == 800.0
+
+
+async def test_a_write_that_is_under_way_at_the_end_is_not_written_twice(tmp_path: Path) -> None:
+    first = Process(tmp_path, tokens_per_day=1_000)
+    first.uses(100)
+    watching = asyncio.create_task(first.ledger.watch())
+    await asyncio.sleep(0)
+    first.ledger.stop()
+    first.uses(50)
+    await watching
+    second = Process(tmp_path, tokens_per_day=1_000)
+    assert second.left == 850.0
+    assert second.counted == (2, 150)
+
+
+def test_counters_begin_with_the_process(tmp_path: Path) -> None:
+    assert not list(Process(tmp_path).usage.items())
 
 
 async def test_nothing_new_is_no_write(tmp_path: Path) -> None:
