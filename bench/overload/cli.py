@@ -163,7 +163,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--http",
         type=peers,
         metavar="PEER,…",
-        help="in real time, through penstock, penstock:token_cost+admission or another proxy of"
+        help="in real time, through penstock, penstock:token_cost+at_once or another proxy of"
         " `bench peers`",
     )
     add(

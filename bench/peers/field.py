@@ -37,7 +37,7 @@ FIELD: Final[Mapping[str, Kind]] = MappingProxyType(
                 "round_robin",
                 "power_of_two",
                 "peak_ewma",
-                "token_cost+admission",
+                "token_cost+at_once",
             ),
         ),
         "nginx": Kind(nginx.start, ("least_conn", "round_robin", "session")),

@@ -9,19 +9,18 @@ from penstock.bench import processes
 from penstock.bench.peers.peer import Running, url
 from penstock.bench.processes import await_health, python, start, start_server, stop
 
-ADMITTING: Final = {
-    "PENSTOCK_ADMISSION__ENABLED": "true",
-    "PENSTOCK_ADMISSION__TRUST_CLIENTS": "true",
-}
+# With `+at_once` no request waits in the proxy. The clients of `bench overload` name their classes.
+TRUSTING: Final = {"PENSTOCK_ADMISSION__TRUST_CLIENTS": "true"}
+AT_ONCE: Final = TRUSTING | {"PENSTOCK_ADMISSION__ENABLED": "false"}
 
 
 def start_penstock(backends: Sequence[int], folder: Path, rule: str) -> Running:
-    policy, _, admission = rule.partition("+")
+    policy, _, at_once = rule.partition("+")
     options = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--policy", policy]
     options += ["--log-level", "error"]
     for backend in backends:
         options += ["--backend", url(backend)]
-    more = ADMITTING if admission else None
+    more = AT_ONCE if at_once else TRUSTING
     process, port, admin_port = processes.start_penstock(["penstock.proxy"], *options, more=more)
     try:
         await_health(port, process)
