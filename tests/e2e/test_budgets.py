@@ -31,6 +31,15 @@ def tenants(**limits: int) -> list[dict[str, Any]]:
     ]
 
 
+async def complete(penstock: Penstock, count: int = 1) -> None:
+    """So many requests of the tenant are answered, one after another."""
+    url, body = f"{penstock.url}/v1/completions", BODIES["/v1/completions"]
+    async with aiohttp.ClientSession(headers=HEADERS) as session:
+        for _ in range(count):
+            async with session.post(url, json=body) as answer:
+                assert answer.status == 200
+
+
 async def told(penstock: Penstock, tenant: str = "research") -> dict[str, Any]:
     async with (
         aiohttp.ClientSession() as session,
@@ -201,11 +210,7 @@ async def test_the_command_shows_what_was_used_and_what_is_left(
     simulate: Simulate, serve: Serve
 ) -> None:
     penstock = await serve(await simulate(1), tenants=tenants(requests_per_day=100, concurrent=5))
-    async with (
-        aiohttp.ClientSession(headers=HEADERS) as session,
-        session.post(f"{penstock.url}/v1/completions", json=BODIES["/v1/completions"]) as answer,
-    ):
-        assert answer.status == 200
+    await complete(penstock)
 
     async def run(*arguments: str) -> tuple[int | None, str]:
         process = await asyncio.create_subprocess_exec(
@@ -238,11 +243,7 @@ async def test_a_process_that_is_killed_forgets_a_second_of_it(
     servers = await simulate(1)
     settings = {"tenants": tenants(requests_per_day=100), "state": {"dir": str(tmp_path)}}
     first = await serve(servers, **settings)
-    url, body = f"{first.url}/v1/completions", BODIES["/v1/completions"]
-    async with aiohttp.ClientSession(headers=HEADERS) as session:
-        for _ in range(5):
-            async with session.post(url, json=body) as answer:
-                assert answer.status == 200
+    await complete(first, 5)
     async with asyncio.timeout(5):
         while not _written(tmp_path):
             await asyncio.sleep(0.05)
@@ -263,12 +264,7 @@ async def test_at_its_end_a_process_writes_what_is_left(
     servers = await simulate(1)
     settings = {"tenants": tenants(requests_per_day=100), "state": {"dir": str(tmp_path)}}
     first = await serve(servers, **settings)
-    url, body = f"{first.url}/v1/completions", BODIES["/v1/completions"]
-    async with (
-        aiohttp.ClientSession(headers=HEADERS) as session,
-        session.post(url, json=body) as answer,
-    ):
-        assert answer.status == 200
+    await complete(first)
     assert await first.stop() == 0
     second = await serve(servers, **settings)
     assert (await used(second))["requests_per_day"] == 1

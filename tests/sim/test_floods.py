@@ -1,5 +1,6 @@
 """One tenant floods a fleet at ten and a hundred times its capacity: another notices little."""
 
+from collections.abc import Callable
 from functools import cache
 from random import Random
 
@@ -18,6 +19,11 @@ FIRST_S = 5.0  # left out
 LATER_S = 1.9
 
 
+def steady(rate: float) -> Callable[[float], float]:
+    """The same rate at all times."""
+    return lambda at_s: rate
+
+
 @cache
 def victim(mix_name: str, flood: float, length_s: float) -> tuple[Call, ...]:
     """What becomes of its calls beside a flood of so many times the capacity."""
@@ -28,7 +34,7 @@ def victim(mix_name: str, flood: float, length_s: float) -> tuple[Call, ...]:
         if share:
             clients = Clients(high_share=0.0, tenant=tenant)
             rate = share * mix.capacity_per_s
-            calls += poisson(mix, lambda _, r=rate: r, length_s, Random(tenant), clients)  # type: ignore[misc]
+            calls += poisson(mix, steady(rate), length_s, Random(tenant), clients)
     world = World(mix, holds=True, seed=1)
     world.run(sorted(calls, key=lambda call: call.at_s), length_s + REST_S)
     return tuple(call for call in calls if call.tenant == "victim" and call.at_s > FIRST_S)

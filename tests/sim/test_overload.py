@@ -96,8 +96,8 @@ def after(trigger: str, *, holds: bool, seed: int) -> tuple[float, int]:
     world = World(mix, holds=holds, seed=seed)
     if trigger == "half":
         half = world.backends[: len(world.backends) // 2]
-        for at_s, state in ((begins_s, State.EJECTED), (ends_s, State.READY)):
-            world.at(at_s, lambda _, state=state: world.put(half, state))  # type: ignore[misc]
+        world.at(begins_s, lambda now_s: world.put(half, State.EJECTED))
+        world.at(ends_s, lambda now_s: world.put(half, State.READY))
     log = world.run(calls, until_s + REST_S)
     back = goodput(calls, ends_s + BACK_S, until_s) / goodput(calls, 5.0, begins_s)
     return back, sum(at_s >= ends_s + BACK_S for at_s in log.refusals)
