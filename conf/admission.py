@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from penstock.conf.kinds import DurationS, Name
+from penstock.conf.kinds import DurationS, Name, OptionalWaitS
 from penstock.conf.section import Section
 
 CLASSES_MAX: Final = 16
@@ -73,11 +73,24 @@ class AdmissionSettings(Section):
         allow_inf_nan=False,
         description="Share of each KV cache that classes below `default_class` leave free.",
     )
+    hold_for_backend_s: OptionalWaitS = Field(
+        default=0.0,
+        validate_default=True,
+        description="How long a request waits while no backend of its pool can serve: all are"
+        " starting, say. 0: it is refused at once with 503.",
+    )
     trust_clients: bool = Field(
         default=False,
         description="Whether clients without a tenant may ask for any class, with the header"
         " `x-penstock-priority`. A lower class than their own may be asked for by all.",
     )
+
+    @field_validator("hold_for_backend_s")
+    @classmethod
+    def _requests_may_wait(cls, hold_s: float, info: ValidationInfo) -> float:
+        if hold_s and not info.data.get("enabled", True):
+            raise ValueError("needs admission.enabled: true, or no request may wait")
+        return hold_s
 
     @field_validator("default_class")
     @classmethod

@@ -12,9 +12,10 @@ from typing import Final
 
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.ticket import Flow, Ticket
+from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.fleet import Fleet
-from penstock.balancing.gate import Gate, Look
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Gate, Look, NoBackend
 from penstock.balancing.lease import Lease
 
 # How many that wait are looked at in a wake, in the order of their turns. Of 8, 24 and 64, eight
@@ -30,6 +31,10 @@ FUTILE_S: Final = 0.1
 TICK_S: Final = 0.05
 SEND_ALL_MAX: Final = 64
 
+# A backend that has failed a request and still serves others may have it again after this time.
+# Meanwhile probes have shown most of those that are down.
+AGAIN_S: Final = 1.0
+
 Outcome = tuple[Ticket, Lease | Exception]
 
 
@@ -38,13 +43,15 @@ class Rules:
     """What a configuration says.
 
     `classes`: their names, the highest first. `shares`: the least share of each. `weights`: those
-    of tenants, by name; 1 for others.
+    of tenants, by name; 1 for others. `hold_for_backend_s`: how long a request waits while no
+    backend of its pool can serve.
     """
 
     holds: bool = False  # False: each request is sent at once
     shares: tuple[float, ...] = (0.0,)
     classes: tuple[str, ...] = ("",)
     weights: Mapping[str, float] = field(default_factory=dict)
+    hold_for_backend_s: float = 0.0
 
 
 class Admission:
@@ -81,23 +88,32 @@ class Admission:
                 tokens += flow.queued_tokens[rank]
         return requests, tokens
 
+    def held(self, pool: str) -> tuple[int, int]:
+        """How many requests wait for a backend of this pool, and their prompt tokens."""
+        line = self.lines.get(pool)
+        if line is None or not line.held.active:
+            return 0, 0
+        tokens = 0
+        for backlog in line.queue.backlogs:
+            for flow in backlog:
+                tokens += sum(flow.queued_tokens)
+        return line.queue.waiting, tokens
+
     def enter(self, ticket: Ticket, now_s: float) -> Lease | None:
         """The lease, if it is sent at once. None: it waits, and `ticket.ready` will be called.
 
         Raises Refused, and what `Gate.look` raises.
         """
-        look = self._gate.look(ticket.ask, now_s, ticket.tried)
+        try:
+            look = self._gate.look(ticket.ask, now_s, ticket.tried)
+        except NoBackend:
+            if self._hold(ticket, now_s):
+                return None
+            raise
         if not self.holds:
             return self._gate.place(look, now_s, retry=ticket.retry)
-        name, ask = look.pool.name, look.ask
-        line = self.lines.get(name)
-        if line is None:
-            line = self.lines[name] = Line(self.rules.shares, self._rng, self._on_change)
-            line.keep(look.pool.backends)
-            line.queue.weigh(self.rules.weights)
-        ticket.pool = name
-        ticket.flow = line.queue.flow(ticket.name)
-        if not (ask.engine and ask.generates):
+        line, ask = self._line_for(ticket, look.pool), look.ask
+        if not _needs_room(ask):
             return self._send(line, ticket, look, now_s)
         if not line.queue.waiting:
             if line.takes(look.chosen, ticket, ask, now_s):
@@ -121,8 +137,9 @@ class Admission:
         Whoever calls it tells each ticket by `ready`, when this has returned.
         """
         outcomes: list[Outcome] = []
-        for line in list(self.lines.values()):
+        for name, line in list(self.lines.items()):
             if line.queue.waiting:
+                line.look_for_backends(now_s, holds=self._holds_for_backends(name))
                 self._wake(line, now_s, outcomes)
         return outcomes
 
@@ -157,17 +174,20 @@ class Admission:
         if line.samples(now_s):
             for ticket, refused in line.overdue(now_s):
                 outcomes.append((ticket, refused))
-            for ticket in line.stranded():
-                outcome = self._try(line, ticket, now_s)
-                if outcome is not None:
-                    outcomes.append((ticket, outcome))
-        if not self.holds or line.deserted:
+            if line.held.active:
+                self._look_after_held(line, now_s, outcomes)
+            else:
+                for ticket in line.stranded():
+                    outcome = self._try(line, ticket, now_s)
+                    if outcome is not None:
+                        outcomes.append((ticket, outcome))
+        if not self.holds or (line.deserted and not line.held.active):
             self._send_all(line, now_s, outcomes)
         opened = line.open_backends()
-        if not line.queue.waiting or line.is_futile(opened, now_s):
+        if not line.queue.waiting or line.looks.is_futile(opened, now_s):
             return
         if not self._scan(line, opened, now_s, outcomes):
-            line.futile(line.open_backends(), now_s + FUTILE_S)
+            line.looks.futile(line.open_backends(), now_s + FUTILE_S)
 
     def _scan(
         self, line: Line, opened: frozenset[Backend], now_s: float, outcomes: list[Outcome]
@@ -180,7 +200,7 @@ class Admission:
         for rank, due in line.queue.ranks():
             if not due and line.must_yield(rank, opened, now_s):
                 break
-            resting, tired = line.resting(rank, now_s), set[Flow]()
+            resting, tired = line.looks.resting(rank, now_s), set[Flow]()
             for without in (resting, set[Flow]()):
                 looks += self._sweep(
                     line, rank, opened, without, tired, LOOKS_MAX - looks, outcomes, now_s, due=due
@@ -252,13 +272,63 @@ class Admission:
                 tired.add(flow)
             if flows > FLOWS_SEEN:
                 tired.add(flow)
-                line.rest(flow, ticket.rank, now_s + FUTILE_S * flows / FLOWS_SEEN)
+                line.looks.rest(flow, ticket.rank, now_s + FUTILE_S * flows / FLOWS_SEEN)
         return looks
+
+    def _line_for(self, ticket: Ticket, pool: Pool) -> Line:
+        """The line of its pool, in which it is from now on."""
+        line = self.lines.get(pool.name)
+        if line is None:
+            line = self.lines[pool.name] = Line(self.rules.shares, self._rng, self._on_change)
+            line.keep(pool.backends)
+            line.queue.weigh(self.rules.weights)
+        ticket.pool = pool.name
+        ticket.flow = line.queue.flow(ticket.name)
+        return line
+
+    def _holds_for_backends(self, pool: str) -> bool:
+        """Whether requests wait while no backend of this pool can serve."""
+        if not self.holds or not self.rules.hold_for_backend_s:
+            return False
+        return pool in [each.name for each in self._fleet().pools]
+
+    def _hold(self, ticket: Ticket, now_s: float) -> bool:
+        """Let it wait for a backend, if there is none at all. Raises Refused."""
+        pool = self._fleet().resolve(ticket.ask)[0]
+        if not self._holds_for_backends(pool.name) or ticket.ask.response_id is not None:
+            return False
+        line = self._line_for(ticket, pool)
+        if not line.lacks(ticket):
+            return False
+        line.hold(ticket, now_s)
+        return True
+
+    def _look_after_held(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
+        """Give up what was held for too long. Send what a backend of another pool can serve."""
+        for ticket in line.held.over(self.rules.hold_for_backend_s, now_s):
+            line.leave(ticket, now_s)
+            outcomes.append((ticket, NoBackend()))
+        others = [each for each in self._fleet().backends if each not in line.rooms]
+        if not [each for each in others if each.can_serve]:
+            return
+        nowhere, looks = set[str | None](), 0
+        for ticket in line.queue.oldest(line.queue.waiting):
+            if ticket.ask.model in nowhere:
+                continue
+            outcome = self._try(line, ticket, now_s)
+            if outcome is not None:
+                outcomes.append((ticket, outcome))
+            elif ticket.held_since_s is not None:
+                nowhere.add(ticket.ask.model)
+            looks += 1
+            if looks == SEND_ALL_MAX:
+                return
 
     def _send_all(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Nobody need wait: a reload said so, or no backend is there. Takes several wakes."""
         for ticket in line.queue.oldest(SEND_ALL_MAX):
             line.leave(ticket, now_s)
+            ticket.release(now_s)
             try:
                 outcome: Lease | Exception | None = self.enter(ticket, now_s)
             except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
@@ -274,8 +344,17 @@ class Admission:
             look = self._gate.look(ticket.ask, now_s, ticket.tried)
             if look.pool.name != ticket.pool:
                 line.leave(ticket, now_s)
+                ticket.release(now_s)
                 return self.enter(ticket, now_s)
             lease = self._place(line, ticket, look, now_s)
+        except NoBackend as error:
+            if ticket.held_since_s is not None:
+                if not line.held.active and now_s - ticket.held_since_s >= AGAIN_S:
+                    ticket.release(now_s)
+                return None
+            if ticket.waits:
+                line.leave(ticket, now_s)
+            return error
         except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
             if ticket.waits:
                 line.leave(ticket, now_s)
@@ -284,7 +363,9 @@ class Admission:
 
     def _place(self, line: Line, ticket: Ticket, look: Look, now_s: float) -> Lease | None:
         """Send it, if there is room. Raises Refused."""
-        chosen = line.place(ticket, look, now_s)
+        chosen: Backend | None = look.chosen
+        if _needs_room(look.ask):
+            chosen = line.place(ticket, look, now_s)
         if chosen is None:
             return None
         if chosen is not look.chosen:
@@ -301,3 +382,8 @@ class Admission:
             lease.end(now_s)
             raise
         return lease
+
+
+def _needs_room(ask: Ask) -> bool:
+    """Whether it may have to wait for room. What generates nothing is sent at once."""
+    return ask.engine and ask.generates

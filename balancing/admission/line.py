@@ -14,13 +14,15 @@ from math import inf
 from random import Random
 from typing import Final
 
+from penstock.balancing.admission.held import Held
+from penstock.balancing.admission.looks import Looks
 from penstock.balancing.admission.pace import Pace
 from penstock.balancing.admission.prediction import learn, own_s, predict
 from penstock.balancing.admission.queue import ANSWER_WEIGHT, SEEN_MAX, Queue, is_servable, servable
 from penstock.balancing.admission.refusal import LATE, Refusal
 from penstock.balancing.admission.room import Room
 from penstock.balancing.admission.spread import Spread
-from penstock.balancing.admission.ticket import Flow, Refused, Ticket
+from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Look
@@ -52,14 +54,13 @@ class Line(Occupancy):
     """One pool's waiting requests, the room at its backends, and what the waits teach."""
 
     __slots__ = (
-        "_futile",
-        "_futile_s",
         "_on_change",
         "_pace",
         "_refusal",
-        "_resting",
         "_sampled_s",
         "_spread",
+        "held",
+        "looks",
         "members",
         "queue",
         "rooms",
@@ -75,12 +76,10 @@ class Line(Occupancy):
         self._pace = Pace(len(shares))
         self._sampled_s = 0.0
         self.queue = Queue(shares)
+        self.held = Held(self.queue)
         self.rooms: dict[Backend, Room] = {}
         self.members: tuple[Backend, ...] = ()  # the backends that are in the pool now
-        # The last wake that sent nothing. Until then another finds the same, with these open.
-        self._futile_s = 0.0
-        self._futile: frozenset[Backend] = frozenset()
-        self._resting: dict[tuple[Flow, int], float] = {}  # until when flows are looked at last
+        self.looks = Looks()
 
     def room_of(self, backend: Backend) -> Room:
         room = self.rooms.get(backend)
@@ -120,28 +119,58 @@ class Line(Occupancy):
 
     def wait(self, ticket: Ticket, look: Look, now_s: float) -> None:
         """Let it wait. Raises Refused if its first token would come too late."""
-        first = bool(ticket.tried)  # its client has waited already
-        self._look(now_s)
-        if not self.queue.waiting:
-            self._sampled_s = now_s
-            for room in self.rooms.values():
-                room.begin_samples()
         uncached = look.ask.prompt_tokens - look.chosen.cache.cached_tokens(look.ask)
         ticket.tokens = max(1, int(uncached * look.ask.likely))
         ticket.answer_tokens = ticket.flow.expect(look.ask)
         ticket.only = look.chosen if look.bound else None
         # One that some backends cannot serve tells nothing of the pool when it waits.
         ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= self._able
+        full_s = self.room_of(look.chosen).cache.likely_wait_s(ticket, look.ask, now_s)
+        self._line_up(ticket, look.fit, full_s, now_s)
+
+    def lacks(self, ticket: Ticket) -> bool:
+        """Whether no backend can serve it now, or only those that have just failed it."""
+        for backend in self.members:
+            if backend.can_serve and backend not in ticket.tried:
+                return False
+        return True
+
+    def hold(self, ticket: Ticket, now_s: float) -> None:
+        """Let it wait until a backend can serve. Raises Refused if too much waits already."""
+        self.look_for_backends(now_s, holds=True)
+        ticket.tokens = ticket.ask.prompt_tokens
+        ticket.answer_tokens = ticket.flow.expect(ticket.ask)
+        ticket.only, ticket.general = None, False
+        ticket.held_since_s = now_s
+        self._line_up(ticket, self.members, 0.0, now_s)
+
+    def look_for_backends(self, now_s: float, *, holds: bool) -> None:
+        """Begin to hold what waits if no backend can serve, or end that."""
+        deserted = holds and self.deserted
+        if deserted is not self.held.active:
+            self._look(now_s)
+            self.held.become(now_s, active=deserted)
+            self._pace.busy = self.queue.general() > 0
+            self.looks.renew()
+
+    def _line_up(
+        self, ticket: Ticket, backends: Sequence[Backend], full_s: float, now_s: float
+    ) -> None:
+        first = bool(ticket.tried)  # its client has waited already
+        self._look(now_s)
+        if not self.queue.waiting:
+            self._sampled_s = now_s
+            for room in self.rooms.values():
+                room.begin_samples()
         flow = ticket.flow
         ahead = 0.0 if first else self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
-        speeds = [each.prefill_speed.work_per_s for each in look.fit]
-        queued = sum([each.queued_prefill_tokens for each in look.fit])
-        full_s = self.room_of(look.chosen).cache.likely_wait_s(ticket, look.ask, now_s)
+        speeds = [each.prefill_speed.work_per_s for each in backends]
+        queued = sum([each.queued_prefill_tokens for each in backends])
         seconds = predict(ticket, ahead, queued, full_s, speeds, self._pace)
         seconds += now_s - ticket.since_s
         self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), now_s)
         self.queue.add(ticket, first=first)
-        self._futile_s = 0.0  # there may be room for this one
+        self.looks.renew()  # there may be room for this one
         self._pace.busy = self.queue.general() > 0
 
     def reshape(self, shares: tuple[float, ...], ranks: Sequence[int]) -> None:
@@ -203,7 +232,8 @@ class Line(Occupancy):
         if self.queue.waiting:
             self._on_change()
             if room.cache.short:
-                room.cache.short, self._futile_s = False, 0.0
+                room.cache.short = False
+                self.looks.renew()
         if ticket is None:
             return
         if prompts.whole and prompts.ask.stream and prompts.ask.generates:
@@ -332,32 +362,13 @@ class Line(Occupancy):
                 return False
         return True
 
-    def rest(self, flow: Flow, rank: int, until_s: float) -> None:
-        """One of its requests found no room. Until then others of its class are looked at first."""
-        self._resting[flow, rank] = until_s
-
-    def resting(self, rank: int, now_s: float) -> set[Flow]:
-        """The flows of a class that are looked at last."""
-        if not self._resting:
-            return set()
-        self._resting = {each: at for each, at in self._resting.items() if at > now_s}
-        return {flow for flow, of in self._resting if of == rank}
-
-    def is_futile(self, opened: frozenset[Backend], now_s: float) -> bool:
-        """Whether another look at what waits finds nothing. `opened`: `open_backends` now."""
-        return not opened or (now_s < self._futile_s and opened <= self._futile)
-
-    def futile(self, opened: frozenset[Backend], until_s: float) -> None:
-        """A look has sent nothing. These were open."""
-        self._futile, self._futile_s = opened, until_s
-
     def overdue(self, now_s: float) -> list[tuple[Ticket, Refused]]:
         """Take out those that nobody waits for any more, first of all in each flow."""
         over = []
         for rank, backlog in enumerate(self.queue.backlogs):
             for flow in list(backlog):
                 for ticket in list(flow.queues[rank]):
-                    waited_s = now_s - ticket.since_s
+                    waited_s = ticket.waited_s(now_s)
                     if waited_s <= LATE * ticket.deadline_s:
                         break
                     self.leave(ticket, now_s)

@@ -122,6 +122,11 @@ class Queue:
             if not self.backlogs[rank]:
                 self._owed[rank] = 0.0
 
+    def counts(self, ticket: Ticket, *, general: bool) -> None:
+        """Whether one that waits tells anything of the pool by that."""
+        self.generals[ticket.rank] += general - ticket.general
+        ticket.general = general
+
     def sent(self, ticket: Ticket) -> None:
         """It is sent: lower classes that wait are owed their shares of its tokens."""
         if self.waiting:
@@ -235,8 +240,10 @@ def servable(flow: Flow, rank: int, most: int, opened: Collection[Backend]) -> l
 
 def is_servable(ticket: Ticket, opened: Collection[Backend]) -> bool:
     """Whether one of these backends may serve it."""
-    only, model = ticket.only, ticket.ask.model
-    for backend in opened:  # noqa: SIM110 - compiled: no generator
+    only, model, tried = ticket.only, ticket.ask.model, ticket.tried
+    for backend in opened:
+        if tried and backend in tried:
+            continue
         if only is backend if only is not None else backend.serves(model):
             return True
     return False

@@ -120,6 +120,7 @@ class Ticket:
         "flow",
         "general",
         "giant",
+        "held_since_s",
         "impatient",
         "most_tokens",
         "name",
@@ -170,6 +171,7 @@ class Ticket:
         self.tokens = 0  # to prefill, as far as is known while it waits
         self.waits = False
         self.general = True  # every backend of its pool may serve it
+        self.held_since_s: float | None = None  # when its wait for a backend that serves began
         self.charged_tokens = 0.0
         self.answer_tokens = 0.0  # of all its choices, as was expected when it was sent
         self.most_tokens = 0.0  # the most that may be left of them at any moment, then
@@ -183,3 +185,23 @@ class Ticket:
         self.only: Backend | None = None  # the one that holds what is asked for
         self.predicted_s = 0.0  # until its first token, when it began to wait. 0.0: it did not
         self.raw_s = 0.0  # the same before it was corrected by what is learnt
+
+    def release(self, now_s: float) -> None:
+        """It is held no more. Also a backend that has failed it may serve: it has come back."""
+        if self.held_since_s is None:
+            return
+        self.since_s = now_s - self.waited_s(now_s)
+        self.held_since_s = None
+        self.tried = ()
+
+    def waited_s(self, now_s: float) -> float:
+        """How much of its time is over. A wait for any backend at all is nobody's delay."""
+        if self.held_since_s is not None and not self.impatient:
+            return self.held_since_s - self.since_s
+        return now_s - self.since_s
+
+    def slept(self, time_s: float) -> None:
+        """The process did not run for this long: nobody has waited meanwhile."""
+        self.since_s += time_s
+        if self.held_since_s is not None:
+            self.held_since_s += time_s

@@ -101,7 +101,7 @@ class Entry:
         """The proxy did not run for this long: nobody has waited meanwhile."""
         self._since_s += time_s
         if self._ticket is not None:
-            self._ticket.since_s += time_s
+            self._ticket.slept(time_s)
 
     def _charge(self, now_s: float) -> None:
         """Charge the tenant's budget beforehand, and tell what is left. Raises PenstockError."""

@@ -82,6 +82,7 @@ class DataPlane:
         )
         self.wakes = Wakes(loop, now, self.admission)
         metrics.queued = self.queued
+        metrics.held = self.held
         self.budgets = Budgets(metrics)
         self.salt = rng.getrandbits(64)  # of the queues of clients without a key
         self.deaths = Deaths()
@@ -152,6 +153,10 @@ class DataPlane:
     def queued(self) -> list[tuple[str, int, int]]:
         """How many requests of each class wait, and their tokens."""
         return [(name, *self.admission.queued(r)) for r, name in enumerate(self.classes.names)]
+
+    def held(self) -> list[tuple[str, int, int]]:
+        """How many requests wait for a backend of each pool, and their prompt tokens."""
+        return [(each.name, *self.admission.held(each.name)) for each in self.fleet.pools]
 
     def _room_changed(self) -> None:
         self.wakes.soon()

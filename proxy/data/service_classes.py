@@ -55,6 +55,7 @@ class ServiceClasses:
             classes=tuple(self.names),
             shares=tuple([each.share_min for each in classes]),
             weights={tenant.name: tenant.weight for tenant in settings.tenants},
+            hold_for_backend_s=admission.hold_for_backend_s,
         )
 
     def rank_of(self, head: RequestHead) -> int:

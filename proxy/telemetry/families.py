@@ -111,7 +111,11 @@ class PenstockCollector(Collector):
         for service_class, queued, queued_tokens in self._metrics.queued():
             requests.add_metric([service_class], queued)
             tokens.add_metric([service_class], queued_tokens)
-        yield from (waits, requests, tokens)
+        held_requests, held_tokens = _gauge("held_requests"), _gauge("held_tokens")
+        for pool, held, tokens_held in self._metrics.held():
+            held_requests.add_metric([pool], held)
+            held_tokens.add_metric([pool], tokens_held)
+        yield from (waits, requests, tokens, held_requests, held_tokens)
 
     def _process(self) -> Iterator[Metric]:
         metrics = self._metrics

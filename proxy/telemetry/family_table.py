@@ -298,6 +298,20 @@ FAMILIES: Final = {
         "Prompt tokens to prefill of the requests that wait in the proxy.",
         "For autoscaling: work that no backend has yet.",
     ),
+    "held_requests": Family(
+        "gauge",
+        ("pool",),
+        "requests",
+        "Requests that wait until a backend of their pool can serve (`hold_for_backend_s`).",
+        "For autoscaling from zero: whoever starts backends needs no other signal.",
+    ),
+    "held_tokens": Family(
+        "gauge",
+        ("pool",),
+        "tokens",
+        "Prompt tokens of these requests.",
+        "For autoscaling: how many backends to start.",
+    ),
     "tenant_requests": Family(
         "counter",
         ("tenant", "model"),

@@ -136,6 +136,7 @@ class Metrics:
         self.rate_limited = Counter()  # by tenant
         # By class: how many requests wait now, and their prompt tokens.
         self.queued: Callable[[], Iterable[tuple[str, int, int]]] = tuple
+        self.held: Callable[[], Iterable[tuple[str, int, int]]] = tuple
         self.usage = TenantUsage()
         self.queue_wait_s: dict[str, Histogram] = {}  # by class, of those that had to wait
         self.access_lines_dropped = 0

@@ -82,7 +82,7 @@ def test_the_time_until_a_full_cache_has_room_counts_as_cost() -> None:
     for price, taken in ((1.2 + full_s, False), (1.0 + full_s, True)):
         timed = Timed({"a": 1.0, "b": price})
         door.fleet = Fleet((Pool("p", door.backends, timed),))
-        door.admission.lines["p"].futile(frozenset(), 0.0)
+        door.admission.lines["p"].looks.futile(frozenset(), 0.0)
         assert (door.wake(1.0) == [ticket]) is taken
 
 

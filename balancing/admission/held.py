@@ -1,0 +1,42 @@
+"""What waits in a line while none of its backends can serve: for one that starts or comes back.
+
+That time does not count for a request's class, whose clock goes on once a backend can serve. It
+does count for a client that said how long it waits. Nothing is learnt from it. How much may wait
+is bounded as ever: by the time that it takes backends of the pool's speed.
+"""
+
+from penstock.balancing.admission.queue import Queue
+from penstock.balancing.admission.ticket import Ticket
+
+
+class Held:
+    """Whether the requests of one line are held."""
+
+    __slots__ = ("_queue", "active")
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.active = False
+
+    def become(self, now_s: float, *, active: bool) -> None:
+        """Begin or end to hold all that waits."""
+        self.active = active
+        for ticket in self._queue.oldest(self._queue.waiting):
+            if active:
+                ticket.held_since_s = now_s
+                self._queue.counts(ticket, general=False)
+            elif ticket.held_since_s is not None:
+                ticket.release(now_s)
+                self._queue.counts(ticket, general=True)
+
+    def over(self, most_s: float, now_s: float) -> list[Ticket]:
+        """Those that have been held for longer than that, first of all in each flow."""
+        found: list[Ticket] = []
+        for rank, backlog in enumerate(self._queue.backlogs):
+            for flow in backlog:
+                for ticket in flow.queues[rank]:
+                    since_s = ticket.held_since_s
+                    if since_s is None or now_s - since_s <= most_s:
+                        break
+                    found.append(ticket)
+        return found

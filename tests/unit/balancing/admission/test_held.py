@@ -1,0 +1,207 @@
+"""What waits while no backend of its pool can serve."""
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from penstock.balancing.admission.admission import Rules
+from penstock.balancing.admission.ticket import Refused
+from penstock.balancing.backend import State
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import NoBackend
+from penstock.balancing.lease import Lease
+from tests.unit.balancing.admission.lines import FILLS, Door, full
+
+
+def starting(*names: str, hold_s: float = 60.0, **rules: Any) -> Door:
+    door = Door(*names, hold_for_backend_s=hold_s, **rules)
+    set_state(door, State.STARTING)
+    return door
+
+
+def set_state(door: Door, state: State) -> None:
+    for backend in door.backends:
+        backend.state = state
+
+
+def outcomes(door: Door) -> list[type]:
+    return [type(outcome) for _, outcome in door.told]
+
+
+def test_a_request_waits_for_a_backend_that_starts() -> None:
+    door = starting("a")
+    ticket = door.enter(100, 0.0)
+    assert ticket.waits
+    assert door.admission.held("p") == (1, 100)
+    assert door.wake(30.0) == []
+    set_state(door, State.READY)
+    assert door.wake(30.1) == [ticket]
+    assert door.admission.held("p") == (0, 0)
+
+
+def test_it_waits_no_longer_than_is_configured() -> None:
+    door = starting("a", hold_s=5.0)
+    door.enter(100, 0.0)
+    door.enter(100, 1.0)
+    door.wake(5.0)
+    assert outcomes(door) == []
+    door.wake(5.2)
+    assert outcomes(door) == [NoBackend]
+    door.wake(6.3)
+    assert outcomes(door) == [NoBackend] * 2
+    assert door.admission.waiting == 0
+
+
+def test_by_default_nothing_waits_for_a_backend() -> None:
+    door = starting("a", hold_s=0.0)
+    with pytest.raises(NoBackend):
+        door.enter(100)
+
+
+def test_the_wait_for_a_backend_counts_for_no_class() -> None:
+    door = starting("a")
+    first = door.enter(FILLS, 0.0, deadline_s=2.0, impatient=False)
+    second = door.enter(FILLS, 1.0, deadline_s=2.0, impatient=False)
+    door.wake(40.0)
+    set_state(door, State.READY)
+    assert door.wake(40.1) == [first]
+    assert second.waits
+    assert second.waited_s(41.1) == pytest.approx(1.0)
+    door.wake(41.2)
+    assert outcomes(door) == [Lease]
+    door.wake(42.3)
+    assert outcomes(door) == [Lease, Refused]
+
+
+def test_it_counts_for_a_client_that_said_how_long_it_waits() -> None:
+    door = starting("a")
+    door.enter(100, 0.0, deadline_s=2.0)
+    door.wake(1.0)
+    assert outcomes(door) == []
+    door.wake(2.1)
+    assert outcomes(door) == [Refused]
+
+
+def test_what_had_waited_for_room_waits_for_a_backend_when_the_last_one_is_lost() -> None:
+    door = full("a", hold_for_backend_s=60.0)
+    ticket = door.enter(100, 0.01, deadline_s=3.0, impatient=False)
+    set_state(door, State.EJECTED)
+    for lease in door.leases.values():
+        lease.fail(1.0)
+    assert door.wake(1.0) == []
+    assert door.wake(50.0) == []
+    assert ticket.waits
+    set_state(door, State.READY)
+    assert door.wake(50.1) == [ticket]
+
+
+def test_a_backend_that_had_failed_it_may_serve_it_when_it_is_back() -> None:
+    door = starting("a")
+    ticket = door.ticket(100)
+    ticket.tried = frozenset(door.backends)
+    door.come(ticket, 0.0)
+    assert ticket.waits
+    set_state(door, State.READY)
+    assert door.wake(1.0) == [ticket]
+
+
+def test_one_that_serves_on_may_have_it_again_after_a_second() -> None:
+    door = Door("a", hold_for_backend_s=60.0)
+    ticket = door.ticket(100)
+    ticket.tried = frozenset(door.backends)
+    door.come(ticket, 0.0)
+    other = door.enter(100, 0.1, name="other")
+    assert other in door.leases
+    assert [door.wake(at_s) for at_s in (0.2, 0.9, 1.1)] == [[], [], [ticket]]
+
+
+def test_no_more_waits_than_the_backends_could_serve_in_time() -> None:
+    door = starting("a")
+    speed = door.backends[0].prefill_speed.work_per_s
+    fits = int(0.6 * 10.0 * speed / 5_000)  # 60 % of the deadline
+
+    def come() -> None:
+        door.enter(5_000, 0.0, deadline_s=10.0, impatient=False, name="flood")
+
+    for _ in range(fits):
+        come()
+    for _ in range(2):
+        with contextlib.suppress(Refused):
+            come()
+    with pytest.raises(Refused):
+        come()
+    assert door.enter(5_000, 0.0, deadline_s=10.0, impatient=False, name="other").waits
+
+
+def test_who_was_held_goes_in_the_order_of_classes_and_flows() -> None:
+    door = starting("a", shares=(0.0, 0.0), classes=("high", "low"))
+    flood = [door.enter(500, 0.0, rank=1, name="flood") for _ in range(20)]
+    other = door.enter(500, 1.0, rank=1, name="other")
+    high = door.enter(500, 2.0, name="third")
+    set_state(door, State.READY)
+    sent = door.wake(3.0)
+    assert sent[0] is high
+    assert sent.index(other) <= 2
+    assert len(sent) < len(flood)
+
+
+def test_what_generates_nothing_is_held_too_and_then_sent_at_once() -> None:
+    door = starting("a")
+    tickets = [door.enter(FILLS, 0.0, generates=False) for _ in range(5)]
+    set_state(door, State.READY)
+    sent: list[object] = []
+    for number in range(5):
+        sent += door.wake(1.0 + 0.1 * number)
+    assert sent == tickets
+
+
+def test_a_request_for_a_stored_response_does_not_wait() -> None:
+    door = starting("a")
+    with pytest.raises(NoBackend):
+        door.enter(100, response_id="resp_1")
+
+
+def test_another_pool_that_comes_first_serves_what_it_can() -> None:
+    door = starting("a")
+    other = Door("z").backends
+    other[0].state = State.STARTING
+    door.fleet = Fleet((*door.fleet.pools, Pool("q", other, door.policy)))
+    door.admission.follow(Rules(holds=True, hold_for_backend_s=60.0))
+    tickets = [door.enter(100, 0.0, model=model) for model in ("m", "n", "m", "m")]
+    assert door.wake(1.0) == []
+    other[0].state, other[0].models = State.READY, {"m": b""}
+    assert door.wake(2.0) == [tickets[0], *tickets[2:]]
+    assert door.admission.held("p") == (1, 100)
+
+
+def test_a_reload_that_holds_nothing_any_more_tells_those_that_wait() -> None:
+    door = starting("a")
+    door.enter(100, 0.0)
+    door.wake(1.0)
+    door.admission.follow(Rules(holds=True))
+    door.wake(1.1)
+    assert outcomes(door) == [NoBackend]
+
+
+def test_a_time_in_which_the_process_did_not_run_is_no_wait() -> None:
+    door = starting("a", hold_s=5.0)
+    ticket = door.enter(100, 0.0)
+    ticket.slept(100.0)
+    door.admission.slept(100.0)
+    door.wake(104.0)
+    assert outcomes(door) == []
+    door.wake(105.2)
+    assert outcomes(door) == [NoBackend]
+
+
+def test_nothing_is_learnt_of_the_pace_while_no_backend_can_serve() -> None:
+    door = full("a", hold_for_backend_s=60.0)
+    door.enter(100, 0.0)
+    line = door.admission.lines["p"]
+    set_state(door, State.EJECTED)
+    door.wake(0.1)
+    assert line.queue.general() == 0
+    set_state(door, State.READY)
+    door.wake(50.0)
+    assert line.queue.general() == 1
