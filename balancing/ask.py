@@ -28,6 +28,7 @@ FIELDS: Final = (
     "prompts",
     "reads_cache",
     "response_id",
+    "service_tier",
     "session",
     "stream",
     "tenant",
@@ -77,6 +78,7 @@ class Ask:
         likely: float = 1.0,
         output_tokens: float = PRIOR_TOKENS,
         home: str | None = None,
+        service_tier: str | None = None,
     ) -> None:
         self.path = path
         self.model = model
@@ -106,6 +108,7 @@ class Ask:
         self.uncut = uncut  # no backend shortens the text to the model's context
         self.likely = likely  # probability that an engine computes the prompt, not refuses it
         self.output_tokens = output_tokens  # expected for each choice
+        self.service_tier = service_tier  # as its client asks for it, in the words of the APIs
         self.home = home  # the name of the backend that its session belongs to
 
     def add_blocks(self, blocks: Blocks) -> None:

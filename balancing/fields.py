@@ -36,6 +36,7 @@ class Fields(msgspec.Struct):
     max_output_tokens: msgspec.Raw = NO_FIELD
     truncate_prompt_tokens: msgspec.Raw = NO_FIELD
     truncation: msgspec.Raw = NO_FIELD
+    service_tier: msgspec.Raw = NO_FIELD
     cache_salt: msgspec.Raw = NO_FIELD
     prompt_logprobs: msgspec.Raw = NO_FIELD
     echo: msgspec.Raw = NO_FIELD

@@ -214,6 +214,7 @@ class Reader:
             reads_cache=_reads_cache(path, fields),
             uncut=path in _UNCUT and not media_parts and not cuts,
             output_tokens=expected if work.generates else 0.0,
+            service_tier=_text(fields.service_tier),
         )
 
     def _unparsed_ask(

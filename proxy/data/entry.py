@@ -114,10 +114,11 @@ class Entry:
     def _new_ticket(self, party: str) -> Ticket:
         plane, request = self._plane, self._request
         classes = plane.classes
-        rank = classes.rank_of(request.head)
+        rank = classes.rank_of(request.head, request.ask)
         self._class = classes.names[rank]
-        if rank != classes.default:
-            request.service_class = classes.told(rank)
+        request.service_class, priority = classes.told[rank]
+        if request.ask.engine:
+            request.priority = priority
         deadline_s, patience_s = classes.max_wait_s[rank], request.patience.begins_within_s
         if patience_s < deadline_s:
             deadline_s, self._impatient = patience_s, True

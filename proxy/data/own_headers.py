@@ -37,17 +37,17 @@ def budget_headers(plane: DataPlane, head: RequestHead) -> Headers:
 
 
 def headers_upstream(plane: DataPlane, request: Request) -> Headers:
-    """What penstock adds to the head for a backend: the request id, and an unusual class.
+    """What penstock adds to the head for a backend: the request id, and the priority of its class.
 
     vLLM derives the id of a stored response from it. With tenants, nobody may guess or choose an
     id of another tenant. So it differs each time it is sent.
     """
-    request_id, told = request.answer.request_id, request.service_class
+    request_id, priority = request.answer.request_id, request.priority
     if plane.tenants:
         request_id = request_id[:UPSTREAM_ID_BYTES_MAX] + b"-" + token_hex(8).encode()
-    if told is None:
+    if not priority:
         return [(b"x-request-id", request_id)]
-    return [(b"x-request-id", request_id), (b"x-vllm-priority", told[1])]
+    return [(b"x-request-id", request_id), (b"x-vllm-priority", priority)]
 
 
 def origin(plane: DataPlane, lease: Lease, request: Request) -> Headers:
@@ -58,8 +58,8 @@ def origin(plane: DataPlane, lease: Lease, request: Request) -> Headers:
     told = [attempt, reason]
     if plane.listen.backend_header:
         told = [(b"x-penstock-backend", lease.backend.name.encode()), attempt, reason]
-    if request.service_class is not None:
-        told.append((b"x-penstock-priority", request.service_class[0]))
+    if request.service_class:
+        told.append((b"x-penstock-priority", request.service_class))
     return told
 
 

@@ -39,6 +39,7 @@ class Request:
         "patience",
         "paused",
         "peer",
+        "priority",
         "record",
         "service_class",
         "timeouts",
@@ -71,8 +72,8 @@ class Request:
         self.bare: Relay | None = None  # a beam search's first answer, which had no token
         self.ask = Ask(head.path.decode("ascii"))  # replaced when the body is read
         self.charge: Charge | None = None  # what its tenant's budget was charged
-        # The name and vLLM's priority of its class, where that is not the default one.
-        self.service_class: tuple[bytes, bytes] | None = None
+        self.service_class = b""  # the name of its class, where that is not the default one
+        self.priority = b""  # of its class, for vLLM. Empty: none is told
         self.timeouts = timeouts
         self.hold_s = record.received_s + timeouts.hold_s
         self.patience = Patience(head.headers, record.began_s, timeouts.total_s)

@@ -1,17 +1,22 @@
 """Which class a request has, for whom it is counted while it waits, and how long it may wait.
 
-A client is believed about its own request as far as the configuration grants. It may always ask for
-a lower class. A higher one it gets only if its tenant has that class, or if clients are trusted.
+A client asks for a class by a header, or in the words of its API by `service_tier`. The header
+counts first. A client is believed as far as the configuration grants. It may always ask for a
+lower class. A higher one it gets only if its tenant has that class, or if clients are trusted.
 What it may not have is not an error: it gets its own class, and the answer tells which.
 """
 
 from typing import Final
 
 from penstock.balancing.admission.admission import Rules
+from penstock.balancing.ask import Ask
 from penstock.conf.settings import Settings
 from penstock.proxy.wire.heads import RequestHead
 
 ASKED: Final = b"x-penstock-priority"
+# OpenAI's tiers, and `fast`, its other name for `priority`: how many classes above the default
+# one, or -1 for the lowest of all. Others ask for none, such as Anthropic's `standard_only`.
+_TIERS: Final = {"priority": 1, "fast": 1, "flex": -1, "batch": -1}
 # Clients without a key share 256 queues, by address. No name of a tenant begins so.
 _QUEUES: Final = [f"\0{number}" for number in range(256)]
 
@@ -23,12 +28,14 @@ class ServiceClasses:
         "_of_others",
         "_of_tenants",
         "_ranks",
+        "_tiers",
         "_trusting",
         "default",
         "max_wait_s",
         "names",
         "reserves",
         "rules",
+        "told",
     )
 
     def __init__(self, settings: Settings) -> None:
@@ -38,6 +45,17 @@ class ServiceClasses:
         self.max_wait_s = [each.max_wait_s for each in classes]
         self._ranks = {each.name.encode(): rank for rank, each in enumerate(classes)}
         self.default = self.names.index(admission.default_class)
+        self._tiers = {
+            tier: max(0, self.default - step) if step > 0 else len(classes) - 1
+            for tier, step in _TIERS.items()
+        }
+        # By class: what clients are told (nothing of the default one), and its priority for vLLM,
+        # which serves lower ones first if it is started so. It is told each time: a body may hold
+        # another one.
+        self.told = [
+            (b"" if rank == self.default else name.encode(), b"%d" % (rank - self.default))
+            for rank, name in enumerate(self.names)
+        ]
         # By class: the share of each KV cache that it leaves to higher ones.
         self.reserves = [
             admission.reserve if rank > self.default else 0.0 for rank in range(len(classes))
@@ -58,21 +76,17 @@ class ServiceClasses:
             hold_for_backend_s=admission.hold_for_backend_s,
         )
 
-    def rank_of(self, head: RequestHead) -> int:
+    def rank_of(self, head: RequestHead, ask: Ask) -> int:
         """The class of a request, 0 is the highest. Its head has the tenant."""
         own, more = self._of_tenants.get(head.tenant, self._of_others)
-        asked = head.get(ASKED)
-        rank = self._ranks.get(asked, own) if asked is not None else own
+        asked, rank = head.get(ASKED), own
+        if asked is not None:
+            rank = self._ranks.get(asked, own)
+        elif ask.service_tier is not None:
+            rank = self._tiers.get(ask.service_tier, own)
         if rank >= own or rank in more or self._trusting:
             return rank
         return own
-
-    def told(self, rank: int) -> tuple[bytes, bytes]:
-        """What clients and backends are told of a class: its name, and its priority for vLLM.
-
-        vLLM serves lower priorities first if it is started so. The default class has 0.
-        """
-        return self.names[rank].encode(), b"%d" % (rank - self.default)
 
 
 def queue_of(party: str, salt: int) -> str:

@@ -6,7 +6,15 @@ from tests.http.referees import REFEREES, Message, Refused, all_h11_answers
 
 # Ours on the way upstream.
 _WRITTEN = frozenset(
-    (b"host", b"accept-encoding", b"via", b"x-forwarded-for", b"x-request-id", b"content-length")
+    (
+        b"host",
+        b"accept-encoding",
+        b"via",
+        b"x-forwarded-for",
+        b"x-request-id",
+        b"x-vllm-priority",
+        b"content-length",
+    )
 )
 
 

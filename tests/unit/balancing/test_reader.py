@@ -26,6 +26,14 @@ def test_a_chat() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tier", "seen"), [(b'"flex"', "flex"), (b"null", None), (b"3", None), (b'["flex"]', None)]
+)
+def test_a_service_tier_is_text_or_none(tier: bytes, seen: str | None) -> None:
+    assert ask(b'{"model":"m","service_tier":%b}' % tier).service_tier == seen
+    assert ask(b'{"model":"m"}').service_tier is None
+
+
+@pytest.mark.parametrize(
     ("prompt", "prompts", "tokens"),
     [
         (b'"text"', 1, None),
