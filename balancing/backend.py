@@ -74,6 +74,7 @@ class Backend:
         "kept",
         "latency",
         "lengths",
+        "max_requests",
         "models",
         "name",
         "occupancy",
@@ -104,6 +105,7 @@ class Backend:
         self.url = url
         self.pool = pool
         self.weight = weight
+        self.max_requests: int | None = None  # of our own at the same time
         self.state = State.STARTING
         self.reason = "loading"
         self.admin_state = AdminState.READY
@@ -175,6 +177,11 @@ class Backend:
     def can_serve(self) -> bool:
         """Whether requests may be sent here, at least when no other backend can serve."""
         return self.fit or self.last_resort
+
+    @property
+    def full(self) -> bool:
+        """Whether it has all the requests that it may have."""
+        return self.max_requests is not None and self.own.requests >= self.max_requests
 
     def lists(self, model: str) -> bool:
         """Whether the backend's own list of models has this model."""

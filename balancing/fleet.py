@@ -23,6 +23,14 @@ class Pool:
     backends: tuple[Backend, ...]
     policy: Policy
     models: frozenset[str] = frozenset()  # empty: whatever its backends list
+    max_requests: int | None = None  # of our own, at the same time
+
+    @property
+    def full(self) -> bool:
+        """Whether its backends have all the requests that they may have together."""
+        if self.max_requests is None:
+            return False
+        return sum([each.own.requests for each in self.backends]) >= self.max_requests
 
     def serves(self, model: str | None) -> bool:
         """Whether requests for `model` belong to this pool."""

@@ -31,6 +31,10 @@ class NoBackend(LookupError):
     """Nothing can serve this request now."""
 
 
+class Full(Exception):
+    """The pool, or each of its backends, has all the requests that it may have."""
+
+
 class OwnerAway(NoBackend):
     """The backend that made the response which is asked for cannot be asked now."""
 
@@ -97,12 +101,15 @@ class Gate:
     ) -> Lease:
         """Choose a backend and reserve the tokens on it.
 
-        Raises NoBackend, OwnerAway, UnknownResponse, UnknownModel, OverContext.
+        Raises NoBackend, OwnerAway, UnknownResponse, UnknownModel, OverContext, Full.
 
         `tried` are backends that already failed this request; `retry`: an engine may have
         worked on it there.
         """
-        return self.place(self.look(ask, now_s, tried), now_s, retry=retry)
+        look = self.look(ask, now_s, tried)
+        if look.chosen.full or look.pool.full:
+            look = self._elsewhere(look, now_s)
+        return self.place(look, now_s, retry=retry)
 
     def look(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Look:
         """Where the request would go now. Raises NoBackend, OwnerAway, UnknownResponse,
@@ -137,6 +144,16 @@ class Gate:
         if ask.session is not None:
             pool.policy.remember(ask, chosen)
         return Lease(chosen, ask, now_s, _reason(ask, chosen, alone=alone), retry=retry)
+
+    def _elsewhere(self, look: Look, now_s: float) -> Look:
+        """Choose among those that may have another request. Raises Full."""
+        fit = [each for each in look.fit if not each.full]
+        if look.pool.full or not fit:
+            raise Full
+        chosen = (
+            fit[0] if len(fit) == 1 else look.pool.policy.choose(fit, look.ask, now_s, self._rng)
+        )
+        return Look(look.pool, fit, look.ask, chosen)
 
     def explain(self, ask: Ask, now_s: float) -> Choice:
         """What `choose` would do, and why. Reserves and learns nothing. Raises UnknownModel,

@@ -73,6 +73,11 @@ class AdmissionSettings(Section):
         allow_inf_nan=False,
         description="Share of each KV cache that classes below `default_class` leave free.",
     )
+    window_s: DurationS | None = Field(
+        default=None,
+        description="How much prefill a backend gets beforehand, at its measured speed. null:"
+        " 0.1 s.",
+    )
     hold_for_backend_s: OptionalWaitS = Field(
         default=0.0,
         validate_default=True,

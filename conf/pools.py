@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.conf.kinds import BackendUrl, FilePath, Models, Name, Policy, Secret, Weight
+from penstock.conf.kinds import Amount, BackendUrl, FilePath, Models, Name, Policy, Secret, Weight
 from penstock.conf.section import RELATIVE, Section
 
 
@@ -20,6 +20,12 @@ class BackendSettings(Section):
     weight: Weight = Field(
         default=1.0,
         description="Share of the work. Leave it at 1 with `token_cost`, which measures speeds.",
+    )
+
+    max_requests: Amount | None = Field(
+        default=None,
+        description="Most requests of this proxy at the backend at the same time. Others wait or go"
+        " elsewhere; without admission they get 429. null: no limit.",
     )
 
 
@@ -61,6 +67,10 @@ class PoolSettings(Section):
     tls: PoolTlsSettings | None = Field(
         default=None,
         description="Which certificates https backends may have. null: what the system accepts.",
+    )
+    max_requests: Amount | None = Field(
+        default=None,
+        description="Most requests of this proxy in the whole pool at the same time, likewise.",
     )
     backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
         min_length=1, max_length=4096, description="The backends of the pool."

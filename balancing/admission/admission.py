@@ -11,6 +11,7 @@ from random import Random
 from typing import Final
 
 from penstock.balancing.admission.line import Line
+from penstock.balancing.admission.room import WINDOW_S
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
@@ -44,7 +45,7 @@ class Rules:
 
     `classes`: their names, the highest first. `shares`: the least share of each. `weights`: those
     of tenants, by name; 1 for others. `hold_for_backend_s`: how long a request waits while no
-    backend of its pool can serve.
+    backend of its pool can serve. `window_s`: how much prefill a backend gets beforehand.
     """
 
     holds: bool = False  # False: each request is sent at once
@@ -52,6 +53,7 @@ class Rules:
     classes: tuple[str, ...] = ("",)
     weights: Mapping[str, float] = field(default_factory=dict)
     hold_for_backend_s: float = 0.0
+    window_s: float = WINDOW_S
 
 
 class Admission:
@@ -102,18 +104,18 @@ class Admission:
     def enter(self, ticket: Ticket, now_s: float) -> Lease | None:
         """The lease, if it is sent at once. None: it waits, and `ticket.ready` will be called.
 
-        Raises Refused, and what `Gate.look` raises.
+        Raises Refused, and what `Gate.choose` raises.
         """
+        if not self.holds:
+            return self._gate.choose(ticket.ask, now_s, ticket.tried, retry=ticket.retry)
         try:
             look = self._gate.look(ticket.ask, now_s, ticket.tried)
         except NoBackend:
             if self._hold(ticket, now_s):
                 return None
             raise
-        if not self.holds:
-            return self._gate.place(look, now_s, retry=ticket.retry)
         line, ask = self._line_for(ticket, look.pool), look.ask
-        if not _needs_room(ask):
+        if not _needs_room(ask) and line.place_beside(look) is look.chosen:
             return self._send(line, ticket, look, now_s)
         if not line.queue.waiting:
             if line.takes(look.chosen, ticket, ask, now_s):
@@ -155,10 +157,14 @@ class Admission:
             for line in self.lines.values():
                 line.reshape(rules.shares, ranks)
         self.rules, self.holds = rules, rules.holds
-        pools = {pool.name: pool.backends for pool in self._fleet().pools}
+        pools = {pool.name: pool for pool in self._fleet().pools}
         for name, line in list(self.lines.items()):
             line.queue.weigh(rules.weights)
-            line.keep(pools.get(name, ()))
+            pool = pools.get(name)
+            if pool is None:
+                line.keep((), None, rules.window_s)
+            else:
+                line.keep(pool.backends, pool.max_requests, rules.window_s)
             if name not in pools and not line.rooms and not line.queue.waiting:
                 del self.lines[name]
         self._on_change()
@@ -280,7 +286,7 @@ class Admission:
         line = self.lines.get(pool.name)
         if line is None:
             line = self.lines[pool.name] = Line(self.rules.shares, self._rng, self._on_change)
-            line.keep(pool.backends)
+            line.keep(pool.backends, pool.max_requests, self.rules.window_s)
             line.queue.weigh(self.rules.weights)
         ticket.pool = pool.name
         ticket.flow = line.queue.flow(ticket.name)
@@ -363,9 +369,10 @@ class Admission:
 
     def _place(self, line: Line, ticket: Ticket, look: Look, now_s: float) -> Lease | None:
         """Send it, if there is room. Raises Refused."""
-        chosen: Backend | None = look.chosen
         if _needs_room(look.ask):
             chosen = line.place(ticket, look, now_s)
+        else:
+            chosen = line.place_beside(look)
         if chosen is None:
             return None
         if chosen is not look.chosen:

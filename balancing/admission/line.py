@@ -20,7 +20,7 @@ from penstock.balancing.admission.pace import Pace
 from penstock.balancing.admission.prediction import learn, own_s, predict
 from penstock.balancing.admission.queue import ANSWER_WEIGHT, SEEN_MAX, Queue, is_servable, servable
 from penstock.balancing.admission.refusal import LATE, Refusal
-from penstock.balancing.admission.room import Room
+from penstock.balancing.admission.room import WINDOW_S, Room
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.ask import Ask
@@ -54,6 +54,7 @@ class Line(Occupancy):
     """One pool's waiting requests, the room at its backends, and what the waits teach."""
 
     __slots__ = (
+        "_max_requests",
         "_on_change",
         "_pace",
         "_refusal",
@@ -64,6 +65,7 @@ class Line(Occupancy):
         "members",
         "queue",
         "rooms",
+        "window_s",
     )
 
     def __init__(
@@ -78,22 +80,27 @@ class Line(Occupancy):
         self.queue = Queue(shares)
         self.held = Held(self.queue)
         self.rooms: dict[Backend, Room] = {}
+        self.window_s = WINDOW_S
+        self._max_requests: int | None = None  # of the whole pool
         self.members: tuple[Backend, ...] = ()  # the backends that are in the pool now
         self.looks = Looks()
 
     def room_of(self, backend: Backend) -> Room:
         room = self.rooms.get(backend)
         if room is None:
-            room = self.rooms[backend] = Room(backend, self._spread)
+            room = self.rooms[backend] = Room(backend, self._spread, self.window_s)
             backend.occupancy = self
         return room
 
-    def keep(self, backends: tuple[Backend, ...]) -> None:
+    def keep(
+        self, backends: tuple[Backend, ...], max_requests: int | None, window_s: float
+    ) -> None:
         """These are in the pool now. Others are forgotten when they have no requests."""
-        self.members = backends
+        self.members, self._max_requests, self.window_s = backends, max_requests, window_s
         for backend in backends:
             self.room_of(backend)
         for backend, room in list(self.rooms.items()):
+            room.window_s = window_s
             if backend not in backends and not room.tickets:
                 del self.rooms[backend]
                 backend.occupancy = None
@@ -273,7 +280,7 @@ class Line(Occupancy):
         would wait for all of them.
         """
         room = self.room_of(backend)
-        if self._closed(room) and ask.response_id is None:
+        if self.full or (self._closed(room) and ask.response_id is None):
             return False
         if room.cache.is_giant(ticket.flow, ask):
             giants = sum([each.giants for each in self.rooms.values()])
@@ -336,6 +343,8 @@ class Line(Occupancy):
 
     def open_backends(self) -> frozenset[Backend]:
         """Those that take a prompt now. Whether its answer fits is seen for each request."""
+        if self.full:
+            return frozenset()
         return frozenset(
             [
                 backend
@@ -346,6 +355,8 @@ class Line(Occupancy):
 
     def takes_prompts(self) -> bool:
         """Whether any backend does."""
+        if self.full:
+            return False
         for backend in self.members:
             if backend.can_serve and self._opens(self.rooms[backend]):
                 return True
@@ -353,6 +364,20 @@ class Line(Occupancy):
 
     def _opens(self, room: Room) -> bool:
         return room.takes_prompts() and not self._closed(room)
+
+    @property
+    def full(self) -> bool:
+        """Whether the pool has all the requests that it may have."""
+        if self._max_requests is None:
+            return False
+        return sum([each.own.requests for each in self.members]) >= self._max_requests
+
+    def place_beside(self, look: Look) -> Backend | None:
+        """Where one may be sent that needs no room but a place among the requests."""
+        if self.full or not look.chosen.full:
+            return None if self.full else look.chosen
+        places = [each for each in look.fit if not each.full]
+        return min(places, key=_requests) if places else None
 
     @property
     def deserted(self) -> bool:
@@ -393,3 +418,7 @@ class Line(Occupancy):
                     ticket.flow.charge(taken - ticket.charged_tokens)
                     ticket.charged_tokens = taken
         return True
+
+
+def _requests(backend: Backend) -> int:
+    return backend.own.requests

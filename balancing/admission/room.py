@@ -45,9 +45,12 @@ class Room:
         "giants",
         "sequences",
         "tickets",
+        "window_s",
     )
 
-    def __init__(self, backend: Backend, spread: Spread) -> None:
+    def __init__(self, backend: Backend, spread: Spread, window_s: float = WINDOW_S) -> None:
+        """`spread`: of all answers of the pool. `window_s`: how much prefill it gets beforehand."""
+        self.window_s = window_s
         self.backend = backend
         self._slots = Slots()
         self.giants = 0  # requests that may fill the engine by themselves
@@ -79,10 +82,10 @@ class Room:
     def takes_prompts(self) -> bool:
         """Whether the engine would begin with a new prompt in time."""
         backend = self.backend
-        if self.sequences >= self._slots.most:
+        if backend.full or self.sequences >= self._slots.most:
             return False
         work = backend.queued_work - self.beside_work
-        return work < WINDOW_WORK_MIN or work * backend.prefill_speed.work_s < WINDOW_S
+        return work < WINDOW_WORK_MIN or work * backend.prefill_speed.work_s < self.window_s
 
     def prefilled(self, lease: Lease) -> None:
         """Its prompt is held now, also by others that found the same beginning in the cache."""

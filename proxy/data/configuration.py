@@ -62,6 +62,7 @@ class Configuration:
         for pool in self.settings.pools:
             for each in pool.backends:
                 named[each.name].weight = each.weight
+                named[each.name].max_requests = each.max_requests
         for kept, drafted in zip(self.fleet.pools, self.policies, strict=True):
             kept.policy.follow(drafted, kept.backends)
         for backend, connections in self.members:
@@ -191,6 +192,7 @@ def _fleet(new: Draft, members: Mapping[Backend, Member], running: Fleet | None)
                 tuple(members[each][0] for each in pool.backends),
                 _same(pool.policy, learnt.get(pool.name)),
                 pool.models,
+                pool.max_requests,
             )
             for pool in new.fleet.pools
         )
@@ -202,7 +204,7 @@ def _pool_of(pool: PoolSettings, *, strict: bool) -> Pool:
         Backend(each.name, each.url.rstrip("/"), pool.name, each.weight) for each in pool.backends
     )
     policy = POLICIES[pool.policy](backends, strict=strict)
-    return Pool(pool.name, backends, policy, frozenset(pool.models))
+    return Pool(pool.name, backends, policy, frozenset(pool.models), pool.max_requests)
 
 
 def _same(drafted: Policy, learnt: Policy | None) -> Policy:

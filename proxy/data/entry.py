@@ -9,7 +9,7 @@ from collections.abc import Callable
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
-from penstock.balancing.gate import NoBackend, OwnerAway, UnknownResponse
+from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.own_headers import budget_headers
@@ -81,7 +81,7 @@ class Entry:
                 left_s = self._request.patience.next_s(started=False) - now_s
                 ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
             lease = plane.admission.enter(ticket, now_s)
-        except (Refused, UnknownModel, NoBackend, UnknownResponse, OverContext) as error:
+        except (Refused, UnknownModel, NoBackend, UnknownResponse, OverContext, Full) as error:
             raise self._told(error, now_s) from None
         if lease is None:
             self._since_s = now_s
@@ -161,6 +161,8 @@ class Entry:
             return ModelNotFound(ask.model)
         if isinstance(error, OverContext):
             return ContextLengthExceeded(error.context_tokens)
+        if isinstance(error, Full):
+            return plane.refusals.full()
         if isinstance(error, OwnerAway):
             return plane.refusals.out_of_reach()
         if isinstance(error, UnknownResponse):

@@ -74,6 +74,11 @@ class Refusals:
         message = "The bodies of all requests together are too large; retry."
         return self.overloaded("bodies", message)
 
+    def full(self) -> Overloaded:
+        """The backends have all the requests that they may have, and none may wait."""
+        message = "The backends have as many requests as they may have; retry."
+        return self.overloaded("max_requests", message)
+
     def no_backend(self) -> NoBackendReady:
         """No backend can serve. The hint is the time of the next probe, which may change that."""
         return NoBackendReady(retry_after_s=self.probe_interval_s)

@@ -9,6 +9,7 @@ What it may not have is not an error: it gets its own class, and the answer tell
 from typing import Final
 
 from penstock.balancing.admission.admission import Rules
+from penstock.balancing.admission.room import WINDOW_S
 from penstock.balancing.ask import Ask
 from penstock.conf.settings import Settings
 from penstock.proxy.wire.heads import RequestHead
@@ -74,6 +75,7 @@ class ServiceClasses:
             shares=tuple([each.share_min for each in classes]),
             weights={tenant.name: tenant.weight for tenant in settings.tenants},
             hold_for_backend_s=admission.hold_for_backend_s,
+            window_s=admission.window_s or WINDOW_S,
         )
 
     def rank_of(self, head: RequestHead, ask: Ask) -> int:

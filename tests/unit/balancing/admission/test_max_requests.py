@@ -1,0 +1,82 @@
+"""How many requests a backend and a pool may have at the same time."""
+
+import pytest
+
+from penstock.balancing.admission.admission import Rules
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Full
+from tests.unit.balancing.admission.lines import Door
+
+
+def limited(
+    *names: str, each: int | None = None, together: int | None = None, holds: bool = True
+) -> Door:
+    door = Door(*names, holds=holds)
+    for backend in door.backends:
+        backend.max_requests = each
+    door.fleet = Fleet((Pool("p", door.backends, door.policy, max_requests=together),))
+    return door
+
+
+def counts(door: Door) -> list[int]:
+    return [backend.own.requests for backend in door.backends]
+
+
+@pytest.mark.parametrize(("each", "together"), [(2, None), (None, 4), (3, 4)])
+@pytest.mark.parametrize("generates", [True, False])
+def test_what_is_over_waits_until_another_has_ended(
+    each: int | None, together: int | None, *, generates: bool
+) -> None:
+    door = limited("a", "b", each=each, together=together)
+    tickets = [door.enter(10, 0.0, generates=generates) for _ in range(6)]
+    for ticket in tickets[:4]:
+        door.first(ticket, 0.1)
+    assert door.wake(0.2) == []
+    assert sum(counts(door)) == 4
+    assert door.admission.waiting == 2
+    door.finish(tickets[0], 1.0)
+    assert len(door.wake(1.0)) == 1
+    assert sum(counts(door)) == 4
+
+
+def test_a_dearer_backend_takes_what_one_that_is_full_cannot() -> None:
+    door = limited("a", "b")
+    door.policy.prices = {"a": 1.0, "b": 1.05}
+    door.backends[0].max_requests = 1
+    tickets = [door.enter(10, 0.0) for _ in range(2)]
+    door.wake(0.1)
+    assert [door.leases[ticket].backend.name for ticket in tickets] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("each", "together"), [(1, None), (None, 2)])
+def test_without_admission_it_goes_elsewhere_or_is_refused(
+    each: int | None, together: int | None
+) -> None:
+    door = limited("a", "b", each=each, together=together, holds=False)
+    for _ in range(2):
+        door.enter(10, 0.0)
+    with pytest.raises(Full):
+        door.enter(10, 0.0)
+    assert sum(counts(door)) == 2
+
+
+def test_a_reload_changes_the_limit_and_the_window() -> None:
+    door = limited("a", together=1)
+    door.enter(10, 0.0)
+    ticket = door.enter(10, 0.0)
+    assert ticket.waits
+    door.fleet = Fleet((Pool("p", door.backends, door.policy),))
+    door.admission.follow(Rules(holds=True, window_s=2.0))
+    assert door.wake(0.1) == [ticket]
+    assert door.admission.lines["p"].rooms[door.backends[0]].window_s == 2.0
+
+
+def test_a_longer_window_sends_more_prompts_beforehand() -> None:
+    sent = []
+    for window_s in (0.1, 1.0):
+        door = Door("a", window_s=window_s)
+        tickets = [door.enter(2_000, 0.0) for _ in range(20)]
+        sent.append(sum(ticket in door.leases for ticket in tickets))
+    speed = door.backends[0].prefill_speed.work_per_s
+    assert sent[1] == pytest.approx(speed / 2_000, abs=1.5)
+    assert sent[0] < sent[1] / 2
