@@ -114,10 +114,9 @@ class CacheRoom:
         most = ANSWER_SHARE * capacity
         if ask.prompt_tokens + min(most, flow.expect(ask)) > capacity:
             return True  # not even an empty cache has room: what it reports is no measure of this
-        capacity = int(capacity * (1.0 - reserve))
-        exposed_tokens = min(most, most_tokens(flow, ask))
-        if not self._exposure.allows(flow, exposed_tokens, capacity, now_s):
+        if not self.may_grow(flow, ask, now_s, reserve):
             return False
+        capacity = int(capacity * (1.0 - reserve))
         backend = self._backend
         held = backend.active_decode_tokens + backend.queued_prefill_tokens - self._shared_tokens
         answers = self.most_tokens + self._most(flow, ask, most)
@@ -126,6 +125,14 @@ class CacheRoom:
         spare = self._spare_tokens(flow, ask, capacity, now_s)
         self.short = self.short or ask.prompt_tokens > spare
         return ask.prompt_tokens <= spare
+
+    def may_grow(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
+        """Whether its flow may have one more such answer here. Else it waits for its own ones."""
+        capacity = self._capacity
+        if not capacity or not self._tickets:
+            return True
+        exposed_tokens = min(ANSWER_SHARE * capacity, most_tokens(flow, ask))
+        return self._exposure.allows(flow, exposed_tokens, int(capacity * (1.0 - reserve)), now_s)
 
     def likely_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How long it is likely to wait until streams have ended that hold what it needs.

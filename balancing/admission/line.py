@@ -323,12 +323,26 @@ class Line(Occupancy):
         return places[best] if least <= most else None
 
     def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:
-        """Whether one of a higher class waits that could be sent, and too long to be passed."""
+        """Whether one of a higher class waits that could be sent, and too long to be passed.
+
+        Nobody makes way for one whose own flow has too much under way: that is of no use to it.
+        """
         for higher in range(rank):
             for flow in self.queue.backlogs[higher]:
                 oldest = next(iter(flow.queues[higher]))
-                if now_s - oldest.since_s > YIELD_S and servable(flow, higher, 1, opened):
-                    return True
+                if now_s - oldest.since_s <= YIELD_S:
+                    continue
+                for ticket in servable(flow, higher, 1, opened):
+                    if self._may_grow(ticket, opened, now_s):
+                        return True
+        return False
+
+    def _may_grow(self, ticket: Ticket, opened: Collection[Backend], now_s: float) -> bool:
+        """Whether its flow may have one more such answer at one of these."""
+        for backend in opened:
+            cache = self.rooms[backend].cache
+            if cache.may_grow(ticket.flow, ticket.ask, now_s, ticket.reserve):
+                return True
         return False
 
     def stranded(self) -> list[Ticket]:

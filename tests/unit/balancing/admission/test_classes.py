@@ -33,6 +33,18 @@ def test_a_lower_class_passes_no_more_when_a_higher_one_has_waited_for_a_while()
     assert yielding(YIELD_S + 0.01)
 
 
+def test_none_makes_way_for_one_whose_own_answers_are_too_many() -> None:
+    door = Door("a", kv_tokens=10_000, shares=(0.0, 0.0))
+    greedy = [door.enter(100, 0.0, rank=0, name="greedy", max_tokens=2_000) for _ in range(12)]
+    for ticket in greedy:
+        if ticket in door.leases:
+            door.first(ticket, 0.1)
+    assert greedy[-1].waits
+    assert not greedy[0].waits
+    low = door.enter(100, 5.0, rank=1, name="low", max_tokens=100)
+    assert low in door.wake(5.0) or low in door.leases
+
+
 def served_low(*, upper_waits: bool) -> float:
     """The lower class's share of the tokens, with a tenth granted, while the upper never ends."""
     door = full("a", shares=(0.0, 0.1))
