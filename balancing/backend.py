@@ -96,6 +96,7 @@ class Backend:
         "slow_start",
         "state",
         "taken_tokens",
+        "unheld_share",
         "url",
         "weight",
     )
@@ -134,6 +135,7 @@ class Backend:
         self.slow_start: SlowStart | None = None  # while warming
         self.back_since_s = float("-inf")  # its last return from an ejection
         self.report: EngineReport | None = None
+        self.unheld_share = 0.0  # of the streams' tokens, when it came
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
         self.prefilled_work = 0  # prefill work of all requests ever
@@ -280,6 +282,7 @@ class Backend:
     def take(self, report: EngineReport) -> None:
         """Take a new report of its engine's metrics."""
         before, self.report = self.report, report
+        self.unheld_share = report.unheld_share(self.active_decode_tokens, self.streams)
         self.cache.take(report, before)
         if before is None:
             return

@@ -36,6 +36,18 @@ class EngineReport:
         hidden = max(0, self.running + self.waiting - self.known_requests)
         return hidden * self.freshness(now_s)
 
+    def unheld_share(self, known_tokens: int, known_streams: int) -> float:
+        """The share of `known_tokens`, those of all streams, that the engine does not hold.
+
+        It holds a common beginning of prompts once, and nothing of an answer that has ended there
+        while its client still reads. A waiting request may be a stream that was stopped: it will
+        need its tokens again, so they count as held. 0.0 if nothing is known.
+        """
+        if not known_tokens or not self.kv_tokens:
+            return 0.0
+        held = self.kv_usage * self.kv_tokens / known_tokens + self.waiting / max(1, known_streams)
+        return max(0.0, 1.0 - held)
+
     def works_since(self, before: "EngineReport") -> bool:
         """Whether the engine made tokens since then."""
         return self.generated_tokens > before.generated_tokens

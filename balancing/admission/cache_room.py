@@ -118,13 +118,15 @@ class CacheRoom:
             return False
         capacity = int(capacity * (1.0 - reserve))
         backend = self._backend
-        held = backend.active_decode_tokens + backend.queued_prefill_tokens - self._shared_tokens
+        held = backend.active_decode_tokens + backend.queued_prefill_tokens
+        held -= int(self._unheld_tokens(now_s))
         answers = self.most_tokens + self._most(flow, ask, most)
-        if held + ask.prompt_tokens + answers <= capacity:
+        needed = self._needed_tokens(ask, now_s)
+        if held + needed + answers <= capacity:
             return True
         spare = self._spare_tokens(flow, ask, capacity, now_s)
-        self.short = self.short or ask.prompt_tokens > spare
-        return ask.prompt_tokens <= spare
+        self.short = self.short or needed > spare
+        return needed <= spare
 
     def may_grow(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
         """Whether its flow may have one more such answer here. Else it waits for its own ones."""
@@ -133,6 +135,18 @@ class CacheRoom:
             return True
         exposed_tokens = min(ANSWER_SHARE * capacity, most_tokens(flow, ask))
         return self._exposure.allows(flow, exposed_tokens, int(capacity * (1.0 - reserve)), now_s)
+
+    def _needed_tokens(self, ask: Ask, now_s: float) -> float:
+        """What its prompt adds to what is held. A stream may hold its cached beginning already.
+
+        As likely as any of the streams' tokens is held by another one, too.
+        """
+        share = self._unheld_share(now_s)
+        if not share:
+            return ask.prompt_tokens
+        return ask.prompt_tokens - min(
+            self._backend.cache.cached_tokens(ask), share * ask.prompt_tokens
+        )
 
     def likely_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How long it is likely to wait until streams have ended that hold what it needs.
@@ -163,7 +177,7 @@ class CacheRoom:
         if not capacity or self.fits(ticket.flow, ask, now_s, ticket.reserve):
             return 0.0
         spare = self._spare_tokens(ticket.flow, ask, int(capacity * (1.0 - ticket.reserve)), now_s)
-        return max(1.0, ask.prompt_tokens - spare)
+        return max(1.0, self._needed_tokens(ask, now_s) - spare)
 
     def _ends(self) -> list[tuple[float, float]]:
         """Of each stream, in how many steps it ends, and what it gives back then."""
@@ -194,10 +208,25 @@ class CacheRoom:
         if self._at != at:
             remote = self._backend.remote
             others = remote.active_decode_tokens + remote.queued_prefill_tokens
-            capacity += self._shared_tokens - others
+            capacity += int(self._unheld_tokens(now_s)) - others
             self._spare = spare_tokens(self._streams(), new_left, capacity)
             self._at = at
         return self._spare
+
+    def _unheld_tokens(self, now_s: float) -> float:
+        """What is counted for streams and not held, because prompts share it.
+
+        Our own count knows the beginnings that were found in the cache. The engine's last report
+        knows more: also who was the first with a beginning, and shorter ones within it.
+        """
+        share = self._unheld_share(now_s)
+        return max(float(self._shared_tokens), share * self._backend.active_decode_tokens)
+
+    def _unheld_share(self, now_s: float) -> float:
+        backend = self._backend
+        if not backend.unheld_share or backend.report is None:
+            return 0.0
+        return backend.unheld_share * backend.report.freshness(now_s)
 
     def _streams(self) -> list[Stream]:
         """The tokens to come and held of all requests here."""

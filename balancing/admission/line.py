@@ -40,6 +40,12 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 DETOUR: Final = 0.1
 DETOUR_LATE: Final = 0.5
 DETOUR_S: Final = 30.0
+# No detour for a prompt of which a larger share is cached at the choice, until so much of its time
+# is over, and then only to a backend for which nobody else waits. Elsewhere the beginning is
+# computed and held once more: with 180 beginnings on four engines, three quarters of their capacity
+# were too much for them ("Warm prompts" in bench/history/2026-11-admission.md).
+WARM: Final = 0.1
+WARM_LATE: Final = 0.5
 # At most one of four backends has a giant, but at least one may.
 GIANTS_SHARE: Final = 4
 # How often the streams are looked at while requests wait.
@@ -130,6 +136,7 @@ class Line(Occupancy):
         ticket.tokens = max(1, int(uncached * look.ask.likely))
         ticket.answer_tokens = ticket.flow.expect(look.ask)
         ticket.only = look.chosen if look.bound else None
+        self._want(ticket, look.chosen)
         # One that some backends cannot serve tells nothing of the pool when it waits.
         ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= self._able
         full_s = self.room_of(look.chosen).cache.likely_wait_s(ticket, look.ask, now_s)
@@ -195,6 +202,7 @@ class Line(Occupancy):
     def leave(self, ticket: Ticket, now_s: float) -> None:
         """It waits no more: it is sent, refused, or its client has left."""
         self._pace.look(now_s)
+        self._want(ticket, None)
         self.queue.remove(ticket)
         self._look(now_s)
         self._pace.busy = self.queue.general() > 0
@@ -260,6 +268,8 @@ class Line(Occupancy):
 
         Raises Refused if it would come too late there.
         """
+        if ticket.waits:
+            self._want(ticket, look.chosen)
         chosen: Backend | None = look.chosen
         if not self.takes(look.chosen, ticket, look.ask, now_s):
             chosen = self._detour(ticket, look, now_s)
@@ -299,13 +309,8 @@ class Line(Occupancy):
 
     def _detour(self, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
         """The cheapest place with room that is not far dearer than the best one."""
-        places = [look.chosen]
-        for backend in look.fit:
-            room = self.room_of(backend)
-            if backend is look.chosen or room.gap_s > GAP_MAX_S:
-                continue
-            if self.takes(backend, ticket, look.ask, now_s):
-                places.append(backend)
+        late = (now_s - ticket.since_s) / min(DETOUR_S, ticket.deadline_s)
+        places = [look.chosen, *self._places(ticket, look, late, now_s)]
         if len(places) == 1:
             return None
         costs = look.pool.policy.costs(places, look.ask, now_s)
@@ -313,7 +318,6 @@ class Line(Occupancy):
         for place in range(1, len(places)):
             if costs[place] < least:
                 best, least = place, costs[place]
-        late = (now_s - ticket.since_s) / min(DETOUR_S, ticket.deadline_s)
         most = costs[0] * (1.0 + DETOUR + DETOUR_LATE * late)
         room = self.room_of(look.chosen)
         if look.pool.policy.costs_seconds and room.takes_prompts():  # so its cache is full
@@ -321,6 +325,29 @@ class Line(Occupancy):
         if room.giants:  # which may be there for minutes
             most = inf
         return places[best] if least <= most else None
+
+    def _places(self, ticket: Ticket, look: Look, late: float, now_s: float) -> list[Backend]:
+        """The places beside the choice that have room, if it may go to any."""
+        cached = look.chosen.cache.cached_tokens(look.ask) > WARM * look.ask.prompt_tokens
+        if cached and late < WARM_LATE and not self.room_of(look.chosen).giants:
+            return []
+        places = []
+        for backend in look.fit:
+            room = self.room_of(backend)
+            if backend is look.chosen or room.gap_s > GAP_MAX_S or (cached and room.wanted):
+                continue
+            if self.takes(backend, ticket, look.ask, now_s):
+                places.append(backend)
+        return places
+
+    def _want(self, ticket: Ticket, backend: Backend | None) -> None:
+        """It waits for this backend now."""
+        if ticket.wanted is not backend:
+            if ticket.wanted is not None and ticket.wanted in self.rooms:
+                self.rooms[ticket.wanted].wanted -= 1
+            if backend is not None:
+                self.room_of(backend).wanted += 1
+            ticket.wanted = backend
 
     def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:
         """Whether one of a higher class waits that could be sent, and too long to be passed.

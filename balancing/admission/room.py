@@ -45,6 +45,7 @@ class Room:
         "giants",
         "sequences",
         "tickets",
+        "wanted",
         "window_s",
     )
 
@@ -53,6 +54,7 @@ class Room:
         self.window_s = window_s
         self.backend = backend
         self._slots = Slots()
+        self.wanted = 0  # requests that wait, and that the policy would send here
         self.giants = 0  # requests that may fill the engine by themselves
         self.sequences = 0  # that the engine runs of all requests, each choice on its own
         self.tickets: dict[Lease, Ticket] = {}

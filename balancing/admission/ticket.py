@@ -139,6 +139,7 @@ class Ticket:
         "tokens",
         "tried",
         "waits",
+        "wanted",
     )
 
     def __init__(
@@ -170,6 +171,7 @@ class Ticket:
         self.flow = NO_FLOW
         self.tokens = 0  # to prefill, as far as is known while it waits
         self.waits = False
+        self.wanted: Backend | None = None  # where the policy would send it while it waits
         self.general = True  # every backend of its pool may serve it
         self.held_since_s: float | None = None  # when its wait for a backend that serves began
         self.charged_tokens = 0.0

@@ -34,6 +34,7 @@ class Call:
     ttft_s: float = -1.0  # of the attempt that was answered
     tpot_s: float = 0.0
     good: bool = False
+    beginning: int = 0  # which of the shared beginnings its prompt has. 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,11 @@ def poisson(
             continue
         prompt, output = mix.draw(rng)
         rank = 0 if rng.random() < clients.high_share else 1
-        calls.append(
-            Call(at_s, prompt, output, rank, clients.tenant, clients.patience_s, clients.retries)
-        )
+        call = Call(at_s, prompt, output, rank, clients.tenant, clients.patience_s, clients.retries)
+        if mix.beginnings:
+            call.beginning = rng.randint(1, mix.beginnings)
+            call.prompt_tokens += mix.beginning_tokens
+        calls.append(call)
 
 
 def delay_s(attempts: int, retry_after_s: float, rng: Random) -> float:

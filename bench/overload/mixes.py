@@ -18,12 +18,17 @@ H100: Final = GPUS[PROFILE]
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """`draw`: tokens of a prompt and of its answer."""
+    """`draw`: tokens of a prompt and of its answer.
+
+    `beginnings`: how many prompts share with others, `beginning_tokens` each, before what is drawn.
+    """
 
     name: str
     profile: Gpu
     draw: Callable[[Random], tuple[int, int]]
     capacity_per_s: float
+    beginnings: int = 0
+    beginning_tokens: int = 0
 
 
 def _uniform(rng: Random) -> tuple[int, int]:
@@ -42,6 +47,10 @@ def _kv(rng: Random) -> tuple[int, int]:
     return rng.randint(200, 2_000), rng.randint(300, 1_500)
 
 
+def _agents(rng: Random) -> tuple[int, int]:
+    return rng.randint(100, 900), rng.randint(50, 300)
+
+
 MIXES: Final = {
     mix.name: mix
     for mix in (
@@ -49,6 +58,7 @@ MIXES: Final = {
         Mix("skewed", H100, _skewed, 50.0),
         Mix("decode", replace(H100, max_num_seqs=64), _decode, 44.0),
         Mix("kv", replace(H100, kv_tokens=100_000), _kv, 18.0),
+        Mix("agents", H100, _agents, 45.0, beginnings=180, beginning_tokens=6_144),
     )
 }
 

@@ -25,6 +25,7 @@ from penstock.balancing.policies import POLICIES
 from penstock.bench.overload.calls import Call, Log, delay_s
 from penstock.bench.overload.mixes import ENGINES, Mix
 from penstock.bench.routing.adversity import ESTIMATE_SIGMA
+from penstock.bench.routing.trace import BLOCK_TOKENS
 from penstock.bench.sim.engine import Engine, Sequence
 from penstock.bench.wakes import Wakes
 
@@ -109,6 +110,11 @@ class World:
             backend.state = state
         self._wakes.soon()
 
+    def clear_caches(self) -> None:
+        """The engines forget all prompts that are not running. Nobody is told."""
+        for engine in self.engines:
+            engine.cache.forget()
+
     # Admission ---------------------------------------------------------------------------------
 
     def _scrape(self, now_s: float) -> None:
@@ -119,10 +125,14 @@ class World:
                 engine.waiting,
                 kv_usage=engine.kv_usage,
                 kv_tokens=self.mix.profile.kv_tokens,
+                prefix_queries_tokens=engine.cache_queries_total,
+                prefix_hits_tokens=engine.cache_hits_total,
+                generated_tokens=engine.generation_tokens_total,
                 known_requests=backend.known_requests(now_s),
             )
             backend.engine_requests_peak = backend.own.engine_requests
             backend.take(report)
+            backend.cache.index.capacity = self.mix.profile.kv_tokens // BLOCK_TOKENS
         self.at(now_s + SCRAPE_S, self._scrape)
 
     # Clients -----------------------------------------------------------------------------------
@@ -130,8 +140,11 @@ class World:
     def _come(self, call: Call, now_s: float) -> None:
         call.attempts += 1
         estimate = call.prompt_tokens * exp(self._rng.gauss(0.0, ESTIMATE_SIGMA))
+        blocks = tuple(self._blocks(call, BLOCK_TOKENS))
         ask = Ask(
             PATH,
+            blocks=blocks,
+            block_tokens=BLOCK_TOKENS * estimate / call.prompt_tokens,
             prompt_tokens=max(1, round(estimate)),
             stream=True,
             tenant=call.tenant,
@@ -158,14 +171,22 @@ class World:
         else:
             self._wakes.soon()
 
+    def _blocks(self, call: Call, block_tokens: int) -> list[int]:
+        """The blocks of its prompt that others have, too."""
+        if not call.beginning:
+            return []
+        blocks = self.mix.beginning_tokens // block_tokens
+        return [hash((call.beginning, number)) for number in range(blocks)]
+
     def _ready(self, attempt: Attempt, outcome: Lease | Exception) -> None:
         call, now_s = attempt.call, self._now_s
         if isinstance(outcome, Lease):
             attempt.lease = outcome
             attempt.index = int(outcome.backend.name)
             call.sent += 1
+            hashes = self._blocks(call, self.mix.profile.block_tokens)
             attempt.sequence = Sequence(
-                call.prompt_tokens, max(1, call.output_tokens), attempt, None, ()
+                call.prompt_tokens, max(1, call.output_tokens), attempt, None, hashes
             )
             self.at(now_s + NETWORK_S, partial(self._submit, attempt))
             return
@@ -239,7 +260,8 @@ class World:
         attempt.over = True
         lease, call = attempt.lease, attempt.call
         assert lease is not None
-        lease.settle(call.prompt_tokens, None)
+        assert attempt.sequence is not None
+        lease.settle(call.prompt_tokens, attempt.sequence.cached_tokens if call.beginning else None)
         lease.complete(now_s, call.output_tokens)
         self._lengths.observe(call.tenant, None, PATH, None, call.output_tokens)
         call.ttft_s = attempt.first_s - attempt.at_s

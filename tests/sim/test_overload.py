@@ -13,7 +13,7 @@ from penstock.bench.overload.cli import REST_S, Cell
 from penstock.bench.overload.mixes import MIXES
 from penstock.bench.overload.world import World
 
-LENGTHS_S = {"uniform": 50.0, "kv": 36.0}
+LENGTHS_S = {"uniform": 50.0, "kv": 36.0, "agents": 40.0}
 SEEDS = (1, 2)
 # In one run the share of the longest quarter is off by 0.07. Without OWN_SHARE it is 0.38.
 MORE_SEEDS = (1, 2, 3, 4)
@@ -64,6 +64,13 @@ def test_caches_that_would_run_over_do_not() -> None:
     assert held["preemptions"] < at_once["preemptions"] / 5
     assert held["tokens_per_s"] >= at_once["tokens_per_s"]
     assert held["late"] <= 0.001
+
+
+def test_prompts_with_cached_beginnings_stay_where_those_are() -> None:
+    held, at_once = (figures_of("agents", 0.75, rule) for rule in ("admission", "at_once"))
+    assert at_once["goodput"] == 1.0
+    assert held["goodput"] >= 0.999
+    assert held["refused"] == 0.0
 
 
 # After a trigger ---------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytest
 
 from penstock.balancing.admission.line import DETOUR, DETOUR_LATE, GAP_MAX_S
+from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.fleet import Fleet, Pool
 from tests.unit.balancing.admission.lines import FILLS, Door, Priced
@@ -134,3 +135,53 @@ def test_a_place_that_has_served_nothing_yet_is_taken_too() -> None:
     door = Door("a", "b", prices={"a": 1.0, "b": 1.05})
     door.enter(FILLS)
     assert detour(door, 0.0) is door.backends[1]
+
+
+BLOCKS = (1, 2, 3, 4)
+
+
+def warm(*names: str, cached: int = 4) -> Door:
+    """The first backend holds that many blocks of four, and has no room. All cost much the same."""
+    door = Door(*names, prices=dict.fromkeys(names, 1.0))
+    door.policy.prices = {name: float(name != names[0]) for name in names}
+    door.first(door.enter(1_000, name="before", blocks=BLOCKS[:cached], block_tokens=250.0), 0.1)
+    door.enter(FILLS, 0.2, name="before")
+    door.policy.prices = {name: 1.0 + 0.01 * (name != names[0]) for name in names}
+    return door
+
+
+def come(door: Door, now_s: float, name: str = "") -> Ticket:
+    ticket = door.enter(1_000, now_s, deadline_s=10.0, name=name, blocks=BLOCKS, block_tokens=250.0)
+    assert ticket.waits
+    return ticket
+
+
+def test_a_prompt_whose_beginning_is_cached_waits_for_that_place() -> None:
+    door = warm("a", "b")
+    assert door.backends[0].cache.cached_tokens(come(door, 1.0).ask) > 500
+    assert door.wake(1.0) == []
+    assert door.wake(5.9) == []
+    cold = warm("a", "b", cached=0)
+    ticket = come(cold, 1.0)
+    assert cold.wake(1.0) == [ticket]
+
+
+def test_after_half_of_its_time_it_goes_to_a_place_for_which_nobody_waits() -> None:
+    door = warm("a", "b")
+    ticket = come(door, 1.0)
+    assert door.wake(6.1) == [ticket]
+    assert door.leases[ticket].backend is door.backends[1]
+
+
+def test_but_not_to_one_for_which_others_wait() -> None:
+    door = warm("a", "b", "c")
+    door.policy.prices = {"a": 2.0, "b": 1.0, "c": 3.0}
+    door.enter(FILLS, 0.5, name="before")
+    other = door.enter(FILLS, 0.5, name="other")
+    assert other.waits
+    rooms = door.admission.lines["p"].rooms
+    assert [rooms[backend].wanted for backend in door.backends] == [0, 1, 0]
+    door.policy.prices = {"a": 1.0, "b": 1.01, "c": 9.0}
+    assert [rooms[backend].wanted for backend in door.backends] == [0, 1, 0]
+    door.admission.leave(other, 0.6)
+    assert [rooms[backend].wanted for backend in door.backends] == [0, 0, 0]

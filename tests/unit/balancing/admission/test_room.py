@@ -264,3 +264,43 @@ def test_choices_of_one_request_grow_at_once() -> None:
     step_s = room.backend.decode_speed.itl_s(room.backend.active_decode_tokens)
     _, sure_s = waits(room, Flow("f", 1), ask_of(3_000))
     assert sure_s == pytest.approx(100 * step_s)
+
+
+def shared(usage: float, waiting: int = 0) -> Room:
+    """Ten streams of 1,000 tokens, of which the engine holds less."""
+    room, _ = room_of(12_000)
+    for _ in range(10):
+        put(room, ask_of(1_000, max_tokens=1))
+    room.backend.take(
+        EngineReport(1.0, running=10, waiting=waiting, kv_usage=usage, kv_tokens=12_000)
+    )
+    return room
+
+
+def longest(room: Room, now_s: float, blocks: tuple[int, ...] = ()) -> int:
+    """The longest prompt that fits beside the streams, in hundreds of tokens."""
+    flow = Flow("", 1)
+    fits = [
+        tokens
+        for tokens in range(100, 12_000, 100)
+        if room.cache.fits(flow, ask_of(tokens, max_tokens=1), now_s)
+    ]
+    return max(fits, default=0)
+
+
+def test_what_several_streams_hold_once_is_counted_once_when_the_engine_has_told() -> None:
+    assert longest(shared(10_000 / 12_000), 1.0) < 2_000
+    assert 7_500 <= longest(shared(4_000 / 12_000), 1.0) <= 8_000
+
+
+def test_a_report_that_is_old_tells_nothing() -> None:
+    assert longest(shared(4_000 / 12_000), 100.0) < 2_000
+
+
+def test_a_stream_that_was_stopped_counts_as_if_it_were_held() -> None:
+    """Five of ten wait for room in a full cache: there is none for others."""
+    assert longest(shared(5_000 / 12_000, waiting=5), 1.0) < 2_000
+
+
+def test_an_engine_that_holds_more_than_is_known_changes_nothing() -> None:
+    assert longest(shared(1.0), 1.0) == longest(shared(10_000 / 12_000), 1.0)
