@@ -10,9 +10,19 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from penstock.balancing.admission.forecast import (
+    Fate,
+    Forecast,
+    at_once,
+    forecast,
+    lack_of,
+    unused,
+)
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
+from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import Fleet
 from penstock.balancing.gate import Gate, Look
 from penstock.balancing.lease import Lease
@@ -89,7 +99,7 @@ class Admission:
         look = self._gate.look(ticket.ask, now_s, ticket.tried)
         if not self.holds:
             return self._gate.place(look, now_s, retry=ticket.retry)
-        name, ask = look.pool.name, look.ask
+        name = look.pool.name
         line = self.lines.get(name)
         if line is None:
             line = self.lines[name] = Line(self.rules.shares, self._rng, self._on_change)
@@ -97,17 +107,33 @@ class Admission:
             line.queue.weigh(self.rules.weights)
         ticket.pool = name
         ticket.flow = line.queue.flow(ticket.name)
-        if not (ask.engine and ask.generates):
-            return self._send(line, ticket, look, now_s)
-        if not line.queue.waiting:
-            if line.takes(look.chosen, ticket, ask, now_s):
-                return self._send(line, ticket, look, now_s)
-        elif line.may_pass(ticket, now_s):
-            lease = self._place(line, ticket, look, now_s)
-            if lease is not None:
-                return lease
+        chosen = at_once(line, ticket, look, now_s)
+        if chosen is not None:
+            return self._send(line, ticket, look, chosen, now_s)
         line.wait(ticket, look, now_s)
         return None
+
+    def forecast(self, ticket: Ticket, now_s: float) -> Forecast:
+        """What `enter` would do with a dry ticket. Keeps and counts nothing.
+
+        Raises what `Gate.look` raises.
+        """
+        look = self._gate.look(ticket.ask, now_s, dry=True)
+        if not self.holds:
+            return Forecast(Fate.AT_ONCE, look.chosen)
+        line = self.lines.get(look.pool.name)
+        if line is None:
+            line = unused(look.pool, self.rules.shares)
+        ticket.flow = line.queue.seen(ticket.name)
+        return forecast(line, ticket, look, now_s)
+
+    def lack(self, ticket: Ticket, now_s: float) -> tuple[Backend | None, Lack]:
+        """What one that waits has not got yet, and at which backend. Changes nothing."""
+        try:
+            look = self._gate.look(ticket.ask, now_s, ticket.tried, dry=True)
+        except (LookupError, OverContext):  # the next wake tells its client
+            return None, Lack.BACKEND
+        return look.chosen, lack_of(self.lines[ticket.pool], ticket, look, now_s)
 
     def leave(self, ticket: Ticket, now_s: float) -> None:
         """Its client has left while it waited. Does nothing if it does not wait."""
@@ -178,7 +204,7 @@ class Admission:
         """
         before, looks, unseen = len(outcomes), 0, False
         for rank, due in line.queue.ranks():
-            if not due and line.must_yield(rank, opened, now_s):
+            if not due and line.queue.must_yield(rank, opened, now_s):
                 break
             resting, tired = line.resting(rank, now_s), set[Flow]()
             for without in (resting, set[Flow]()):
@@ -275,25 +301,19 @@ class Admission:
             if look.pool.name != ticket.pool:
                 line.leave(ticket, now_s)
                 return self.enter(ticket, now_s)
-            lease = self._place(line, ticket, look, now_s)
+            chosen = line.place(ticket, look, now_s)
+            if chosen is None:
+                return None
+            line.leave(ticket, now_s)
+            return self._send(line, ticket, look, chosen, now_s)
         except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
             if ticket.waits:
                 line.leave(ticket, now_s)
             return error
-        return lease
 
-    def _place(self, line: Line, ticket: Ticket, look: Look, now_s: float) -> Lease | None:
-        """Send it, if there is room. Raises Refused."""
-        chosen = line.place(ticket, look, now_s)
-        if chosen is None:
-            return None
+    def _send(self, line: Line, ticket: Ticket, look: Look, chosen: Backend, now_s: float) -> Lease:
         if chosen is not look.chosen:
             look = Look(look.pool, look.fit, look.ask, chosen)
-        if ticket.waits:
-            line.leave(ticket, now_s)
-        return self._send(line, ticket, look, now_s)
-
-    def _send(self, line: Line, ticket: Ticket, look: Look, now_s: float) -> Lease:
         lease = self._gate.place(look, now_s, retry=ticket.retry)
         try:
             line.sent(ticket, lease)

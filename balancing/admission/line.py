@@ -8,15 +8,16 @@ A backend with slow streams is never such a place. Little is queued there, but i
 decode.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from math import inf
 from random import Random
 from typing import Final
 
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.pace import Pace
 from penstock.balancing.admission.prediction import learn, own_s, predict
-from penstock.balancing.admission.queue import ANSWER_WEIGHT, SEEN_MAX, Queue, is_servable, servable
+from penstock.balancing.admission.queue import ANSWER_WEIGHT, SEEN_MAX, Queue, is_servable
 from penstock.balancing.admission.refusal import LATE, Refusal
 from penstock.balancing.admission.room import Room
 from penstock.balancing.admission.spread import Spread
@@ -44,8 +45,6 @@ GIANTS_SHARE: Final = 4
 SAMPLE_S: Final = 0.1
 # No detour to streams with a longer time between tokens than this.
 GAP_MAX_S: Final = 0.06
-# Lower classes pass nothing once one of a higher class has waited for so long.
-YIELD_S: Final = 0.25
 
 
 class Line(Occupancy):
@@ -101,31 +100,23 @@ class Line(Occupancy):
 
     # What comes --------------------------------------------------------------------------------
 
-    def may_pass(self, ticket: Ticket, now_s: float) -> bool:
-        """Whether a new request may be sent while others wait: it would be looked at first."""
-        for higher in range(ticket.rank):
-            if self.queue.backlogs[higher]:
-                return False
-        for lower in range(ticket.rank + 1, len(self.queue.backlogs)):
-            if self.queue.is_due(lower):
-                return False
-        flow = ticket.flow
-        if flow.queues[ticket.rank]:
-            return False
-        served = self.queue.served_if_it_waits(flow)
-        for other in self.queue.backlogs[ticket.rank]:  # noqa: SIM110 - compiled: no generator
-            if other.served < served:
-                return False
-        return True
-
     def wait(self, ticket: Ticket, look: Look, now_s: float) -> None:
         """Let it wait. Raises Refused if its first token would come too late."""
-        first = bool(ticket.tried)  # its client has waited already
         self._look(now_s)
         if not self.queue.waiting:
             self._sampled_s = now_s
             for room in self.rooms.values():
                 room.begin_samples()
+        self.judge(ticket, look, now_s)
+        self.queue.add(ticket, first=bool(ticket.tried))
+        self._futile_s = 0.0  # there may be room for this one
+        self._pace.busy = self.queue.general() > 0
+
+    def judge(self, ticket: Ticket, look: Look, now_s: float) -> None:
+        """Predict when one that must wait will have its first token. Changes nothing else.
+
+        Raises Refused if that is too late.
+        """
         uncached = look.ask.prompt_tokens - look.chosen.cache.cached_tokens(look.ask)
         ticket.tokens = max(1, int(uncached * look.ask.likely))
         ticket.answer_tokens = ticket.flow.expect(look.ask)
@@ -133,16 +124,20 @@ class Line(Occupancy):
         # One that some backends cannot serve tells nothing of the pool when it waits.
         ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= self._able
         flow = ticket.flow
-        ahead = 0.0 if first else self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
+        ahead = 0.0  # its client has waited already
+        if not ticket.tried:
+            ahead = self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
         speeds = [each.prefill_speed.work_per_s for each in look.fit]
         queued = sum([each.queued_prefill_tokens for each in look.fit])
         full_s = self.room_of(look.chosen).cache.likely_wait_s(ticket, look.ask, now_s)
         seconds = predict(ticket, ahead, queued, full_s, speeds, self._pace)
         seconds += now_s - ticket.since_s
-        self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), now_s)
-        self.queue.add(ticket, first=first)
-        self._futile_s = 0.0  # there may be room for this one
-        self._pace.busy = self.queue.general() > 0
+        allowed_s = self.allowed_s(ticket, now_s)
+        self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), allowed_s)
+
+    def allowed_s(self, ticket: Ticket, now_s: float) -> float:
+        """How late its first token may be predicted to come."""
+        return self._refusal.allowed_s(ticket, self.queue.generals, now_s)
 
     def reshape(self, shares: tuple[float, ...], ranks: Sequence[int]) -> None:
         """Take other classes. `ranks`: for each old one, the class that its requests have now."""
@@ -180,7 +175,7 @@ class Line(Occupancy):
         ticket.tokens = ticket.tokens or lease.queued_tokens
         self.queue.sent(ticket)
         ticket.charged_tokens = lease.queued_tokens + ANSWER_WEIGHT * ticket.answer_tokens
-        ticket.flow.charge(ticket.charged_tokens)
+        ticket.flow.charge(ticket.charged_tokens, lease.began_s)
 
     # What the leases tell ----------------------------------------------------------------------
 
@@ -213,7 +208,7 @@ class Line(Occupancy):
         if not prompts.whole and not prompts.ask.stream:
             unseen = prompts.taken_tokens + ANSWER_WEIGHT * prompts.unseen_tokens(now_s)
             taken = max(taken, ticket.charged_tokens, unseen)
-        ticket.flow.charge(taken - ticket.charged_tokens)
+        ticket.flow.charge(taken - ticket.charged_tokens, now_s)
         ticket.charged_tokens = 0.0
 
     # What waits --------------------------------------------------------------------------------
@@ -236,7 +231,14 @@ class Line(Occupancy):
         return chosen
 
     def takes(self, backend: Backend, ticket: Ticket, ask: Ask, now_s: float) -> bool:
-        """Whether it may be sent there now.
+        """Whether it may be sent there now."""
+        lack = self.lack(backend, ticket, ask, now_s)
+        if lack is not None and not ticket.dry:
+            self.rooms[backend].cache.found(lack, ticket.flow, now_s)
+        return lack is None
+
+    def lack(self, backend: Backend, ticket: Ticket, ask: Ask, now_s: float) -> Lack | None:
+        """What there is not at this backend, for it to be sent there now. Changes nothing.
 
         A giant has its backend for itself, as far as there are others, and giants have a quarter of
         the backends. The engine serves their choices first come, first served: who came after
@@ -244,12 +246,12 @@ class Line(Occupancy):
         """
         room = self.room_of(backend)
         if self._closed(room) and ask.response_id is None:
-            return False
+            return Lack.GIANT
         if room.cache.is_giant(ticket.flow, ask):
             giants = sum([each.giants for each in self.rooms.values()])
             if giants >= max(1, self._able // GIANTS_SHARE):
-                return False
-        return room.takes(ticket, ask, now_s)
+                return Lack.GIANTS
+        return room.lack(ticket, ask, now_s)
 
     def _closed(self, room: Room) -> bool:
         """Whether it is left to a giant: others can serve."""
@@ -284,15 +286,6 @@ class Line(Occupancy):
         if room.giants:  # which may be there for minutes
             most = inf
         return places[best] if least <= most else None
-
-    def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:
-        """Whether one of a higher class waits that could be sent, and too long to be passed."""
-        for higher in range(rank):
-            for flow in self.queue.backlogs[higher]:
-                oldest = next(iter(flow.queues[higher]))
-                if now_s - oldest.since_s > YIELD_S and servable(flow, higher, 1, opened):
-                    return True
-        return False
 
     def stranded(self) -> list[Ticket]:
         """Those among the first of each flow that no backend can serve, however empty it is."""
@@ -379,6 +372,6 @@ class Line(Occupancy):
             for lease, ticket in room.tickets.items():
                 taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
                 if taken > ticket.charged_tokens:
-                    ticket.flow.charge(taken - ticket.charged_tokens)
+                    ticket.flow.charge(taken - ticket.charged_tokens, now_s)
                     ticket.charged_tokens = taken
         return True

@@ -9,7 +9,6 @@ from typing import Final
 
 from penstock.balancing.admission.admission import Rules
 from penstock.conf.settings import Settings
-from penstock.proxy.wire.heads import RequestHead
 
 ASKED: Final = b"x-penstock-priority"
 # Clients without a key share 256 queues, by address. No name of a tenant begins so.
@@ -57,14 +56,20 @@ class ServiceClasses:
             weights={tenant.name: tenant.weight for tenant in settings.tenants},
         )
 
-    def rank_of(self, head: RequestHead) -> int:
-        """The class of a request, 0 is the highest. Its head has the tenant."""
-        own, more = self._of_tenants.get(head.tenant, self._of_others)
-        asked = head.get(ASKED)
+    def rank_of(self, tenant: str, asked: bytes | None) -> int:
+        """The class of a request, 0 is the highest. `asked`: the class in its header."""
+        own, more = self._of_tenants.get(tenant, self._of_others)
         rank = self._ranks.get(asked, own) if asked is not None else own
         if rank >= own or rank in more or self._trusting:
             return rank
         return own
+
+    def deadline_of(self, rank: int, patience_s: float) -> tuple[float, bool]:
+        """How long it may wait for its first token, and whether its client allows no more.
+
+        `patience_s`: how long that waits.
+        """
+        return min(patience_s, self.max_wait_s[rank]), patience_s < self.max_wait_s[rank]
 
     def told(self, rank: int) -> tuple[bytes, bytes]:
         """What clients and backends are told of a class: its name, and its priority for vLLM.

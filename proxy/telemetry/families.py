@@ -111,7 +111,10 @@ class PenstockCollector(Collector):
         for service_class, queued, queued_tokens in self._metrics.queued():
             requests.add_metric([service_class], queued)
             tokens.add_metric([service_class], queued_tokens)
-        yield from (waits, requests, tokens)
+        admitted = _counter("admitted")
+        for labels, count in self._metrics.admitted.items():
+            admitted.add_metric(labels, count)
+        yield from (waits, requests, tokens, admitted)
 
     def _process(self) -> Iterator[Metric]:
         metrics = self._metrics
@@ -124,6 +127,7 @@ class PenstockCollector(Collector):
             ("overhead_seconds", metrics.overhead_s),
             ("event_loop_lag_seconds", metrics.loop_lag_s),
             ("token_estimate_error_ratio", metrics.estimate_ratio),
+            ("predicted_wait_error_ratio", metrics.predicted_ratio),
         ):
             family = _histogram(name)
             _add(family, histogram)
