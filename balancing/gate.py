@@ -111,9 +111,12 @@ class Gate:
             look = self._elsewhere(look, now_s)
         return self.place(look, now_s, retry=retry)
 
-    def look(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Look:
+    def look(
+        self, ask: Ask, now_s: float, tried: Collection[Backend] = (), *, dry: bool = False
+    ) -> Look:
         """Where the request would go now. Raises NoBackend, OwnerAway, UnknownResponse,
-        UnknownModel, OverContext."""
+        UnknownModel, OverContext. `dry`: the policy only says so, and draws nothing.
+        """
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
             owner = self._owner(pools, ask, ask.response_id, now_s)
@@ -129,7 +132,11 @@ class Gate:
                 aimed = bool(self._peers(owner, ask.model))
                 return Look(pool, [owner], ask, owner, bound=True, aimed=aimed)
         pool, fit, ask = self._among(pools, ask, now_s, tried)
-        chosen = fit[0] if len(fit) == 1 else pool.policy.choose(fit, ask, now_s, self._rng)
+        chosen = fit[0]
+        if dry:
+            chosen = next(iter(pool.policy.explain(fit, ask, now_s).best), chosen)
+        elif len(fit) > 1:
+            chosen = pool.policy.choose(fit, ask, now_s, self._rng)
         return Look(pool, fit, ask, chosen)
 
     def place(self, look: Look, now_s: float, *, retry: bool = False) -> Lease:
@@ -164,7 +171,9 @@ class Gate:
                 owner = self._owner(pools, ask, ask.response_id, now_s)
             except UnknownResponse:
                 return Choice(None, [], None, [])
-            if owner is not None and (owner.can_serve or owner.may_finish(ask)):
+            if owner is not None:
+                if not (owner.can_serve or owner.may_finish(ask)):
+                    return Choice(None, [], None, [])
                 return Choice(owner.pool, [owner.name], Reason.AFFINITY, [])
         try:
             pool, fit, ask = self._among(pools, ask, now_s, ())

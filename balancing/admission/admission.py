@@ -7,36 +7,35 @@ TICK_S while something waits: prompts of plain answers leave an engine's queue b
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
+from penstock.balancing.admission.forecast import (
+    Fate,
+    Forecast,
+    at_once,
+    forecast,
+    lack_of,
+    unused,
+)
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.room import WINDOW_S
-from penstock.balancing.admission.ticket import Flow, Ticket
-from penstock.balancing.ask import Ask
+from penstock.balancing.admission.scan import FUTILE_S, Outcome, Scan
+from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
+from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate, Look, NoBackend
 from penstock.balancing.lease import Lease
 
-# How many that wait are looked at in a wake, in the order of their turns. Of 8, 24 and 64, eight
-# cost the least and sent as many (bench/history/2026-11-admission.md, B).
-SCAN: Final = 8
-# Beside other flows one flow gets so many looks that find no room, and a wake has so many in all.
-SCAN_BESIDE: Final = 2
-LOOKS_MAX: Final = 24
-# With more flows than that, those that found no room rest, so that all are looked at in turn.
-FLOWS_SEEN: Final = LOOKS_MAX // SCAN_BESIDE
-# A wake that sent nothing is not repeated for so long, if no other place has opened since.
-FUTILE_S: Final = 0.1
 TICK_S: Final = 0.05
 SEND_ALL_MAX: Final = 64
 
 # A backend that has failed a request and still serves others may have it again after this time.
 # Meanwhile probes have shown most of those that are down.
 AGAIN_S: Final = 1.0
-
-Outcome = tuple[Ticket, Lease | Exception]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +113,40 @@ class Admission:
             if self._hold(ticket, now_s):
                 return None
             raise
-        line, ask = self._line_for(ticket, look.pool), look.ask
-        if not _needs_room(ask) and line.place_beside(look) is look.chosen:
-            return self._send(line, ticket, look, now_s)
-        if not line.queue.waiting:
-            if line.takes(look.chosen, ticket, ask, now_s):
-                return self._send(line, ticket, look, now_s)
-        elif line.may_pass(ticket, now_s):
-            lease = self._place(line, ticket, look, now_s)
-            if lease is not None:
-                return lease
+        line = self._line_for(ticket, look.pool)
+        chosen = at_once(line, ticket, look, now_s)
+        if chosen is not None:
+            return self._send(line, ticket, look, chosen, now_s)
         line.wait(ticket, look, now_s)
         return None
+
+    def forecast(self, ticket: Ticket, now_s: float) -> Forecast:
+        """What `enter` would do with a dry ticket. Keeps and counts nothing.
+
+        Raises what `Gate.look` raises.
+        """
+        try:
+            look = self._gate.look(ticket.ask, now_s, dry=True)
+        except NoBackend:
+            if self._pool_that_holds(ticket) is None:
+                raise
+            longest_s = self.rules.hold_for_backend_s
+            return Forecast(Fate.WAIT, None, Lack.BACKEND, allowed_s=longest_s)
+        if not self.holds:
+            return Forecast(Fate.AT_ONCE, look.chosen)
+        line = self.lines.get(look.pool.name)
+        if line is None:
+            line = unused(look.pool, self.rules.shares, self.rules.window_s)
+        ticket.flow = line.queue.seen(ticket.name)
+        return forecast(line, ticket, look, now_s)
+
+    def lack(self, ticket: Ticket, now_s: float) -> tuple[Backend | None, Lack]:
+        """What one that waits has not got yet, and at which backend. Changes nothing."""
+        try:
+            look = self._gate.look(ticket.ask, now_s, ticket.tried, dry=True)
+        except (LookupError, OverContext):  # the next wake tells its client
+            return None, Lack.BACKEND
+        return look.chosen, lack_of(self.lines[ticket.pool], ticket, look, now_s)
 
     def leave(self, ticket: Ticket, now_s: float) -> None:
         """Its client has left while it waited. Does nothing if it does not wait."""
@@ -162,10 +183,10 @@ class Admission:
             line.queue.weigh(rules.weights)
             pool = pools.get(name)
             if pool is None:
-                line.keep((), None, rules.window_s)
+                line.places.keep((), None, rules.window_s)
             else:
-                line.keep(pool.backends, pool.max_requests, rules.window_s)
-            if name not in pools and not line.rooms and not line.queue.waiting:
+                line.places.keep(pool.backends, pool.max_requests, rules.window_s)
+            if name not in pools and not line.places.rooms and not line.queue.waiting:
                 del self.lines[name]
         self._on_change()
 
@@ -175,7 +196,7 @@ class Admission:
             line.slept(time_s)
 
     def _wake(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
-        for backend in list(line.rooms):
+        for backend in list(line.places.rooms):
             backend.advance(now_s)
         if line.samples(now_s):
             for ticket, refused in line.overdue(now_s):
@@ -183,110 +204,25 @@ class Admission:
             if line.held.active:
                 self._look_after_held(line, now_s, outcomes)
             else:
-                for ticket in line.stranded():
-                    outcome = self._try(line, ticket, now_s)
-                    if outcome is not None:
-                        outcomes.append((ticket, outcome))
-        if not self.holds or (line.deserted and not line.held.active):
+                self._look_after_stranded(line, now_s, outcomes)
+        if not self.holds or (line.places.deserted and not line.held.active):
             self._send_all(line, now_s, outcomes)
-        opened = line.open_backends()
+        opened = line.places.opened()
         if not line.queue.waiting or line.looks.is_futile(opened, now_s):
             return
-        if not self._scan(line, opened, now_s, outcomes):
-            line.looks.futile(line.open_backends(), now_s + FUTILE_S)
-
-    def _scan(
-        self, line: Line, opened: frozenset[Backend], now_s: float, outcomes: list[Outcome]
-    ) -> bool:
-        """Look at the next ones in the order of their turns. Whether another look may find more.
-
-        Flows that rest come last: with many of them the others would not be looked at.
-        """
-        before, looks, unseen = len(outcomes), 0, False
-        for rank, due in line.queue.ranks():
-            if not due and line.must_yield(rank, opened, now_s):
-                break
-            resting, tired = line.looks.resting(rank, now_s), set[Flow]()
-            for without in (resting, set[Flow]()):
-                looks += self._sweep(
-                    line, rank, opened, without, tired, LOOKS_MAX - looks, outcomes, now_s, due=due
-                )
-                if without is resting:
-                    unseen = unseen or looks == LOOKS_MAX
-                if due or not resting:
-                    break
-        sent = len(outcomes) > before
-        if unseen or (sent and line.takes_prompts()):
+        scan = Scan(line, opened, partial(self._try, line), outcomes, now_s)
+        scan.run()
+        if scan.unseen or (scan.found and line.places.takes_prompts()):
             self._on_change()
-        return sent or unseen
-
-    def _sweep(
-        self,
-        line: Line,
-        rank: int,
-        opened: frozenset[Backend],
-        without: set[Flow],
-        tired: set[Flow],
-        most: int,
-        outcomes: list[Outcome],
-        now_s: float,
-        *,
-        due: bool,
-    ) -> int:
-        """Try up to so many of a class, but of some flows none. Returns how many."""
-        looks = 0
-        while looks < most and line.takes_prompts():
-            known = len(tired)
-            turns = line.queue.turns(rank, most - looks, opened, tired | without)
-            looks += self._try_all(line, turns, tired, outcomes, now_s, due=due)
-            if due or len(tired) == known:
-                break  # else some were left out of the list, and others may come instead
-        return looks
-
-    def _try_all(
-        self,
-        line: Line,
-        turns: list[Ticket],
-        tired: set[Flow],
-        outcomes: list[Outcome],
-        now_s: float,
-        *,
-        due: bool,
-    ) -> int:
-        """Try these, but no more of a flow than a few that find no room. Returns how many.
-
-        `tired`: flows that have had their tries. `due`: only one may be sent, that is owed.
-        """
-        looks = 0
-        failed: dict[Flow, int] = {}
-        for ticket in turns:
-            flow = ticket.flow
-            if flow in tired or (due and not line.queue.is_owed(ticket)):
-                continue
-            if not line.takes_prompts():
-                break
-            looks += 1
-            outcome = self._try(line, ticket, now_s)
-            if outcome is not None:
-                outcomes.append((ticket, outcome))
-                if due:
-                    break
-                continue
-            failed[flow] = failed.get(flow, 0) + 1
-            flows = len(line.queue.backlogs[ticket.rank])
-            if failed[flow] == (SCAN if flows == 1 else SCAN_BESIDE):
-                tired.add(flow)
-            if flows > FLOWS_SEEN:
-                tired.add(flow)
-                line.looks.rest(flow, ticket.rank, now_s + FUTILE_S * flows / FLOWS_SEEN)
-        return looks
+        if not scan.found and not scan.unseen:
+            line.looks.futile(line.places.opened(), now_s + FUTILE_S)
 
     def _line_for(self, ticket: Ticket, pool: Pool) -> Line:
         """The line of its pool, in which it is from now on."""
         line = self.lines.get(pool.name)
         if line is None:
             line = self.lines[pool.name] = Line(self.rules.shares, self._rng, self._on_change)
-            line.keep(pool.backends, pool.max_requests, self.rules.window_s)
+            line.places.keep(pool.backends, pool.max_requests, self.rules.window_s)
             line.queue.weigh(self.rules.weights)
         ticket.pool = pool.name
         ticket.flow = line.queue.flow(ticket.name)
@@ -298,23 +234,36 @@ class Admission:
             return False
         return pool in [each.name for each in self._fleet().pools]
 
+    def _pool_that_holds(self, ticket: Ticket) -> Pool | None:
+        """The pool whose backends a request waits for that none can serve now, if it waits."""
+        pool = self._fleet().resolve(ticket.ask)[0]
+        waits = self._holds_for_backends(pool.name) and ticket.ask.response_id is None
+        return pool if waits else None
+
     def _hold(self, ticket: Ticket, now_s: float) -> bool:
         """Let it wait for a backend, if there is none at all. Raises Refused."""
-        pool = self._fleet().resolve(ticket.ask)[0]
-        if not self._holds_for_backends(pool.name) or ticket.ask.response_id is not None:
+        pool = self._pool_that_holds(ticket)
+        if pool is None:
             return False
         line = self._line_for(ticket, pool)
-        if not line.lacks(ticket):
+        if not line.places.lacks(ticket):
             return False
         line.hold(ticket, now_s)
         return True
+
+    def _look_after_stranded(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
+        """Another pool may serve them. If not, they are told."""
+        for ticket in line.stranded():
+            outcome = self._try(line, ticket, now_s)
+            if outcome is not None:
+                outcomes.append((ticket, outcome))
 
     def _look_after_held(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Give up what was held for too long. Send what a backend of another pool can serve."""
         for ticket in line.held.over(self.rules.hold_for_backend_s, now_s):
             line.leave(ticket, now_s)
             outcomes.append((ticket, NoBackend()))
-        others = [each for each in self._fleet().backends if each not in line.rooms]
+        others = [each for each in self._fleet().backends if each not in line.places.rooms]
         if not [each for each in others if each.can_serve]:
             return
         nowhere, looks = set[str | None](), 0
@@ -352,7 +301,11 @@ class Admission:
                 line.leave(ticket, now_s)
                 ticket.release(now_s)
                 return self.enter(ticket, now_s)
-            lease = self._place(line, ticket, look, now_s)
+            chosen = line.place(ticket, look, now_s)
+            if chosen is None:
+                return None
+            line.leave(ticket, now_s)
+            return self._send(line, ticket, look, chosen, now_s)
         except NoBackend as error:
             if ticket.held_since_s is not None:
                 if not line.held.active and now_s - ticket.held_since_s >= AGAIN_S:
@@ -365,23 +318,10 @@ class Admission:
             if ticket.waits:
                 line.leave(ticket, now_s)
             return error
-        return lease
 
-    def _place(self, line: Line, ticket: Ticket, look: Look, now_s: float) -> Lease | None:
-        """Send it, if there is room. Raises Refused."""
-        if _needs_room(look.ask):
-            chosen = line.place(ticket, look, now_s)
-        else:
-            chosen = line.place_beside(look)
-        if chosen is None:
-            return None
+    def _send(self, line: Line, ticket: Ticket, look: Look, chosen: Backend, now_s: float) -> Lease:
         if chosen is not look.chosen:
             look = Look(look.pool, look.fit, look.ask, chosen)
-        if ticket.waits:
-            line.leave(ticket, now_s)
-        return self._send(line, ticket, look, now_s)
-
-    def _send(self, line: Line, ticket: Ticket, look: Look, now_s: float) -> Lease:
         lease = self._gate.place(look, now_s, retry=ticket.retry)
         try:
             line.sent(ticket, lease)
@@ -389,8 +329,3 @@ class Admission:
             lease.end(now_s)
             raise
         return lease
-
-
-def _needs_room(ask: Ask) -> bool:
-    """Whether it may have to wait for room. What generates nothing is sent at once."""
-    return ask.engine and ask.generates

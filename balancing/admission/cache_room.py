@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.balancing.admission.exposure import Exposure, most_tokens
 from penstock.balancing.admission.kv_peak import Stream, spare_tokens, steps_until
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
@@ -104,18 +105,22 @@ class CacheRoom:
             self._shared_tokens = 0
 
     def fits(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
-        """Whether the KV cache has room for such a prompt and its answer, as far as is known.
+        """Whether the KV cache has room for such a prompt and its answer, as far as is known."""
+        return self.lack(flow, ask, now_s, reserve) is None
+
+    def lack(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> Lack | None:
+        """Why it has none. Changes nothing. None: it has room.
 
         `reserve`: the share of the cache that stays free beside it, for higher classes.
         """
         capacity = self._capacity
         if not capacity or not self._tickets:
-            return True
+            return None
         most = ANSWER_SHARE * capacity
         if ask.prompt_tokens + min(most, flow.expect(ask)) > capacity:
-            return True  # not even an empty cache has room: what it reports is no measure of this
+            return None  # not even an empty cache has room: what it reports is no measure of this
         if not self.may_grow(flow, ask, now_s, reserve):
-            return False
+            return Lack.ANSWERS
         capacity = int(capacity * (1.0 - reserve))
         backend = self._backend
         held = backend.active_decode_tokens + backend.queued_prefill_tokens
@@ -123,10 +128,16 @@ class CacheRoom:
         answers = self.most_tokens + self._most(flow, ask, most)
         needed = self._needed_tokens(ask, now_s)
         if held + needed + answers <= capacity:
-            return True
+            return None
         spare = self._spare_tokens(flow, ask, capacity, now_s)
-        self.short = self.short or needed > spare
-        return needed <= spare
+        return None if needed <= spare else Lack.KV_CACHE
+
+    def found(self, lack: Lack, flow: Flow, now_s: float) -> None:
+        """A request of this flow waits for that."""
+        if lack is Lack.KV_CACHE:
+            self.short = True
+        if lack is Lack.KV_CACHE or lack is Lack.ANSWERS:
+            self._exposure.look(flow, now_s)
 
     def may_grow(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
         """Whether its flow may have one more such answer here. Else it waits for its own ones."""

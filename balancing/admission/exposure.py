@@ -52,9 +52,15 @@ class _Stake:
     def unearned(self) -> float:
         return max(0.0, self.tokens - self.earned)
 
+    def unearned_at(self, now_s: float) -> float:
+        return max(0.0, self.tokens - self._earned_at(now_s))
+
     def fade(self, now_s: float) -> None:
-        self.earned *= exp(min(0.0, self.at_s - now_s) / EARNED_TAU_S)
+        self.earned = self._earned_at(now_s)
         self.at_s = max(self.at_s, now_s)
+
+    def _earned_at(self, now_s: float) -> float:
+        return self.earned * exp(min(0.0, self.at_s - now_s) / EARNED_TAU_S)
 
 
 class Exposure:
@@ -75,13 +81,19 @@ class Exposure:
         if self._tokens + tokens <= capacity * ALPHA / (1.0 + ALPHA):
             return True
         stake = self._stakes.get(flow)
-        mine = 0.0
+        mine, unearned = 0.0, self._unearned
+        if stake is not None:
+            mine = stake.unearned_at(now_s)
+            unearned += mine - stake.unearned
+        return mine < ALPHA * (capacity - unearned)
+
+    def look(self, flow: Flow, now_s: float) -> None:
+        """Let what a flow was given fade: others see what it may still take."""
+        stake = self._stakes.get(flow)
         if stake is not None:
             self._unearned -= stake.unearned
             stake.fade(now_s)
-            mine = stake.unearned
-            self._unearned += mine
-        return mine < ALPHA * (capacity - self._unearned)
+            self._unearned += stake.unearned
 
     def add(self, flow: Flow, tokens: float, now_s: float) -> None:
         """It is sent one."""

@@ -1,77 +1,53 @@
 """The line before one pool: who passes at once, who waits, who is refused.
 
 The policy chooses among all backends. If its choice has no room, the request waits, and is chosen
-for again when that may have changed. Waiting has its price too: a place with room is taken if it
-costs little more than the best one, and the nearer the deadline, the more that may be. The time
-until a full cache has room counts as cost, too.
-A backend with slow streams is never such a place. Little is queued there, but it has much to
-decode.
+for again when that may have changed. Waiting has its price too: now and then another place is taken
+(`detour`).
 """
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
-from math import inf
 from random import Random
 from typing import Final
 
+from penstock.balancing.admission.detour import detour
 from penstock.balancing.admission.held import Held
 from penstock.balancing.admission.looks import Looks
 from penstock.balancing.admission.pace import Pace
+from penstock.balancing.admission.places import Places, needs_room
 from penstock.balancing.admission.prediction import learn, own_s, predict
-from penstock.balancing.admission.queue import ANSWER_WEIGHT, SEEN_MAX, Queue, is_servable, servable
+from penstock.balancing.admission.queue import (
+    ANSWER_WEIGHT,
+    SEEN_MAX,
+    YIELD_S,
+    Queue,
+    is_servable,
+    servable,
+)
 from penstock.balancing.admission.refusal import LATE, Refusal
-from penstock.balancing.admission.room import WINDOW_S, Room
-from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Refused, Ticket
-from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Look
 from penstock.balancing.lease import Lease
 from penstock.balancing.occupancy import Occupancy
 from penstock.balancing.queued_prompts import QueuedPrompts
 
-# A backend with room may cost a tenth more than the best one. That share grows with the wait, by a
-# half until the deadline or until 30 s, whichever is first. Places that cost more are worse than
-# waiting: long prompts then go everywhere, and all streams become slower. On a published trace with
-# long conversations, at 0.95 of capacity, answers took 28 % longer if a tenth was added for each
-# second, and if a full cache made any place good enough. Without what is added, the longest quarter
-# of prompts got less than half of its part above capacity ("Detours" in
-# bench/history/2026-11-admission.md).
-DETOUR: Final = 0.1
-DETOUR_LATE: Final = 0.5
-DETOUR_S: Final = 30.0
-# No detour for a prompt of which a larger share is cached at the choice, until so much of its time
-# is over, and then only to a backend for which nobody else waits. Elsewhere the beginning is
-# computed and held once more: with 180 beginnings on four engines, three quarters of their capacity
-# were too much for them ("Warm prompts" in bench/history/2026-11-admission.md).
-WARM: Final = 0.1
-WARM_LATE: Final = 0.5
-# At most one of four backends has a giant, but at least one may.
-GIANTS_SHARE: Final = 4
 # How often the streams are looked at while requests wait.
 SAMPLE_S: Final = 0.1
-# No detour to streams with a longer time between tokens than this.
-GAP_MAX_S: Final = 0.06
-# Lower classes pass nothing once one of a higher class has waited for so long.
-YIELD_S: Final = 0.25
 
 
 class Line(Occupancy):
     """One pool's waiting requests, the room at its backends, and what the waits teach."""
 
     __slots__ = (
-        "_max_requests",
         "_on_change",
         "_pace",
         "_refusal",
         "_sampled_s",
-        "_spread",
         "held",
         "looks",
-        "members",
+        "places",
         "queue",
-        "rooms",
-        "window_s",
     )
 
     def __init__(
@@ -80,117 +56,88 @@ class Line(Occupancy):
         """`shares`: the least share of each class, the highest first."""
         self._refusal = Refusal(len(shares), rng)
         self._on_change = on_change
-        self._spread = Spread()  # of the answers of all flows
         self._pace = Pace(len(shares))
         self._sampled_s = 0.0
         self.queue = Queue(shares)
         self.held = Held(self.queue)
-        self.rooms: dict[Backend, Room] = {}
-        self.window_s = WINDOW_S
-        self._max_requests: int | None = None  # of the whole pool
-        self.members: tuple[Backend, ...] = ()  # the backends that are in the pool now
+        self.places = Places(self)
         self.looks = Looks()
-
-    def room_of(self, backend: Backend) -> Room:
-        room = self.rooms.get(backend)
-        if room is None:
-            room = self.rooms[backend] = Room(backend, self._spread, self.window_s)
-            backend.occupancy = self
-        return room
-
-    def keep(
-        self, backends: tuple[Backend, ...], max_requests: int | None, window_s: float
-    ) -> None:
-        """These are in the pool now. Others are forgotten when they have no requests."""
-        self.members, self._max_requests, self.window_s = backends, max_requests, window_s
-        for backend in backends:
-            self.room_of(backend)
-        for backend, room in list(self.rooms.items()):
-            room.window_s = window_s
-            if backend not in backends and not room.tickets:
-                del self.rooms[backend]
-                backend.occupancy = None
 
     # What comes --------------------------------------------------------------------------------
 
-    def may_pass(self, ticket: Ticket, now_s: float) -> bool:
-        """Whether a new request may be sent while others wait: it would be looked at first."""
-        for higher in range(ticket.rank):
-            if self.queue.backlogs[higher]:
-                return False
-        for lower in range(ticket.rank + 1, len(self.queue.backlogs)):
-            if self.queue.is_due(lower):
-                return False
-        flow = ticket.flow
-        if flow.queues[ticket.rank]:
-            return False
-        served = self.queue.served_if_it_waits(flow)
-        for other in self.queue.backlogs[ticket.rank]:  # noqa: SIM110 - compiled: no generator
-            if other.served < served:
-                return False
-        return True
-
     def wait(self, ticket: Ticket, look: Look, now_s: float) -> None:
         """Let it wait. Raises Refused if its first token would come too late."""
-        uncached = look.ask.prompt_tokens - look.chosen.cache.cached_tokens(look.ask)
-        ticket.tokens = max(1, int(uncached * look.ask.likely))
-        ticket.answer_tokens = ticket.flow.expect(look.ask)
-        ticket.only = look.chosen if look.bound else None
+        self._look(now_s)
+        self.judge(ticket, look, now_s)
+        self._line_up(ticket, now_s)
         self._want(ticket, look.chosen)
-        # One that some backends cannot serve tells nothing of the pool when it waits.
-        ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= self._able
-        full_s = self.room_of(look.chosen).cache.likely_wait_s(ticket, look.ask, now_s)
-        self._line_up(ticket, look.fit, full_s, now_s)
-
-    def lacks(self, ticket: Ticket) -> bool:
-        """Whether no backend can serve it now, or only those that have just failed it."""
-        for backend in self.members:
-            if backend.can_serve and backend not in ticket.tried:
-                return False
-        return True
 
     def hold(self, ticket: Ticket, now_s: float) -> None:
         """Let it wait until a backend can serve. Raises Refused if too much waits already."""
         self.look_for_backends(now_s, holds=True)
+        self._look(now_s)
         ticket.tokens = ticket.ask.prompt_tokens
         ticket.answer_tokens = ticket.flow.expect(ticket.ask)
         ticket.only, ticket.general = None, False
         ticket.held_since_s = now_s
-        self._line_up(ticket, self.members, 0.0, now_s)
+        self._predict(ticket, self.places.members, 0.0, now_s)
+        self._line_up(ticket, now_s)
 
     def look_for_backends(self, now_s: float, *, holds: bool) -> None:
         """Begin to hold what waits if no backend can serve, or end that."""
-        deserted = holds and self.deserted
+        deserted = holds and self.places.deserted
         if deserted is not self.held.active:
             self._look(now_s)
             self.held.become(now_s, active=deserted)
             self._pace.busy = self.queue.general() > 0
             self.looks.renew()
 
-    def _line_up(
-        self, ticket: Ticket, backends: Sequence[Backend], full_s: float, now_s: float
-    ) -> None:
-        first = bool(ticket.tried)  # its client has waited already
-        self._look(now_s)
+    def _line_up(self, ticket: Ticket, now_s: float) -> None:
         if not self.queue.waiting:
             self._sampled_s = now_s
-            for room in self.rooms.values():
+            for room in self.places.rooms.values():
                 room.begin_samples()
-        flow = ticket.flow
-        ahead = 0.0 if first else self.queue.ahead_tokens(flow, ticket.rank, ticket.tokens)
+        self.queue.add(ticket, first=bool(ticket.tried))
+        self.looks.renew()  # there may be room for this one
+        self._pace.busy = self.queue.general() > 0
+
+    def judge(self, ticket: Ticket, look: Look, now_s: float) -> None:
+        """Predict when one that must wait will have its first token. Changes nothing else.
+
+        Raises Refused if that is too late.
+        """
+        uncached = look.ask.prompt_tokens - look.chosen.cache.cached_tokens(look.ask)
+        ticket.tokens = max(1, int(uncached * look.ask.likely))
+        ticket.answer_tokens = ticket.flow.expect(look.ask)
+        ticket.only = look.chosen if look.bound else None
+        # One that some backends cannot serve tells nothing of the pool when it waits.
+        ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= self.places.able
+        full_s = self.places.room_of(look.chosen).cache.likely_wait_s(ticket, look.ask, now_s)
+        self._predict(ticket, look.fit, full_s, now_s)
+
+    def _predict(
+        self, ticket: Ticket, backends: Sequence[Backend], full_s: float, now_s: float
+    ) -> None:
+        ahead = 0.0  # its client has waited already
+        if not ticket.tried:
+            ahead = self.queue.ahead_tokens(ticket.flow, ticket.rank, ticket.tokens)
         speeds = [each.prefill_speed.work_per_s for each in backends]
         queued = sum([each.queued_prefill_tokens for each in backends])
         seconds = predict(ticket, ahead, queued, full_s, speeds, self._pace)
         seconds += now_s - ticket.since_s
-        self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), now_s)
-        self.queue.add(ticket, first=first)
-        self.looks.renew()  # there may be room for this one
-        self._pace.busy = self.queue.general() > 0
+        allowed_s = self.allowed_s(ticket, now_s)
+        self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), allowed_s)
+
+    def allowed_s(self, ticket: Ticket, now_s: float) -> float:
+        """How late its first token may be predicted to come."""
+        return self._refusal.allowed_s(ticket, self.queue.generals, now_s)
 
     def reshape(self, shares: tuple[float, ...], ranks: Sequence[int]) -> None:
         """Take other classes. `ranks`: for each old one, the class that its requests have now."""
         waiting = self.queue.take_all()
-        tickets = [ticket for room in self.rooms.values() for ticket in room.tickets.values()]
+        tickets = [
+            ticket for room in self.places.rooms.values() for ticket in room.tickets.values()
+        ]
         for ticket in tickets + waiting:
             ticket.rank = ranks[ticket.rank]
         self.queue.reshape(shares)
@@ -220,17 +167,17 @@ class Line(Occupancy):
 
     def sent(self, ticket: Ticket, lease: Lease) -> None:
         """It is sent. Its flow is charged what it should take; `ended` corrects that."""
-        self.room_of(lease.backend).add(lease, ticket)
+        self.places.room_of(lease.backend).add(lease, ticket)
         ticket.tokens = ticket.tokens or lease.queued_tokens
         self.queue.sent(ticket)
         ticket.charged_tokens = lease.queued_tokens + ANSWER_WEIGHT * ticket.answer_tokens
-        ticket.flow.charge(ticket.charged_tokens)
+        ticket.flow.charge(ticket.charged_tokens, lease.began_s)
 
     # What the leases tell ----------------------------------------------------------------------
 
     def prefilled(self, prompts: QueuedPrompts, now_s: float) -> None:
         assert isinstance(prompts, Lease)
-        room = self.rooms[prompts.backend]
+        room = self.places.rooms[prompts.backend]
         room.prefilled(prompts)
         if self.queue.waiting:
             self._on_change()
@@ -242,7 +189,7 @@ class Line(Occupancy):
 
     def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
         assert isinstance(prompts, Lease)
-        room = self.rooms[prompts.backend]
+        room = self.places.rooms[prompts.backend]
         ticket = room.remove(prompts, now_s)
         if self.queue.waiting:
             self._on_change()
@@ -253,12 +200,14 @@ class Line(Occupancy):
             return
         if prompts.whole and prompts.ask.stream and prompts.ask.generates:
             choices = prompts.ask.prompts * prompts.ask.choices
-            self._spread.observe(ticket.flow.answered(max(1, prompts.generated_tokens // choices)))
+            self.places.spread.observe(
+                ticket.flow.answered(max(1, prompts.generated_tokens // choices))
+            )
         taken = prompts.taken_tokens + ANSWER_WEIGHT * prompts.generated_tokens
         if not prompts.whole and not prompts.ask.stream:
             unseen = prompts.taken_tokens + ANSWER_WEIGHT * prompts.unseen_tokens(now_s)
             taken = max(taken, ticket.charged_tokens, unseen)
-        ticket.flow.charge(taken - ticket.charged_tokens)
+        ticket.flow.charge(taken - ticket.charged_tokens, now_s)
         ticket.charged_tokens = 0.0
 
     # What waits --------------------------------------------------------------------------------
@@ -268,11 +217,13 @@ class Line(Occupancy):
 
         Raises Refused if it would come too late there.
         """
+        if not needs_room(look.ask):
+            return self.places.beside(look)
         if ticket.waits:
             self._want(ticket, look.chosen)
         chosen: Backend | None = look.chosen
-        if not self.takes(look.chosen, ticket, look.ask, now_s):
-            chosen = self._detour(ticket, look, now_s)
+        if not self.places.takes(look.chosen, ticket, look.ask, now_s):
+            chosen = detour(self.places, ticket, look, now_s)
         if chosen is None:
             return None
         speed = chosen.prefill_speed
@@ -282,71 +233,13 @@ class Line(Occupancy):
         self._refusal.check_sending(ticket, seconds, own)
         return chosen
 
-    def takes(self, backend: Backend, ticket: Ticket, ask: Ask, now_s: float) -> bool:
-        """Whether it may be sent there now.
-
-        A giant has its backend for itself, as far as there are others, and giants have a quarter of
-        the backends. The engine serves their choices first come, first served: who came after
-        would wait for all of them.
-        """
-        room = self.room_of(backend)
-        if self.full or (self._closed(room) and ask.response_id is None):
-            return False
-        if room.cache.is_giant(ticket.flow, ask):
-            giants = sum([each.giants for each in self.rooms.values()])
-            if giants >= max(1, self._able // GIANTS_SHARE):
-                return False
-        return room.takes(ticket, ask, now_s)
-
-    def _closed(self, room: Room) -> bool:
-        """Whether it is left to a giant: others can serve."""
-        return room.giants > 0 and self._able > 1
-
-    @property
-    def _able(self) -> int:
-        """How many backends can serve."""
-        return sum([backend.can_serve for backend in self.members])
-
-    def _detour(self, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
-        """The cheapest place with room that is not far dearer than the best one."""
-        late = (now_s - ticket.since_s) / min(DETOUR_S, ticket.deadline_s)
-        places = [look.chosen, *self._places(ticket, look, late, now_s)]
-        if len(places) == 1:
-            return None
-        costs = look.pool.policy.costs(places, look.ask, now_s)
-        best, least = 0, inf
-        for place in range(1, len(places)):
-            if costs[place] < least:
-                best, least = place, costs[place]
-        most = costs[0] * (1.0 + DETOUR + DETOUR_LATE * late)
-        room = self.room_of(look.chosen)
-        if look.pool.policy.costs_seconds and room.takes_prompts():  # so its cache is full
-            most += room.cache.sure_wait_s(ticket, look.ask, now_s)
-        if room.giants:  # which may be there for minutes
-            most = inf
-        return places[best] if least <= most else None
-
-    def _places(self, ticket: Ticket, look: Look, late: float, now_s: float) -> list[Backend]:
-        """The places beside the choice that have room, if it may go to any."""
-        cached = look.chosen.cache.cached_tokens(look.ask) > WARM * look.ask.prompt_tokens
-        if cached and late < WARM_LATE and not self.room_of(look.chosen).giants:
-            return []
-        places = []
-        for backend in look.fit:
-            room = self.room_of(backend)
-            if backend is look.chosen or room.gap_s > GAP_MAX_S or (cached and room.wanted):
-                continue
-            if self.takes(backend, ticket, look.ask, now_s):
-                places.append(backend)
-        return places
-
     def _want(self, ticket: Ticket, backend: Backend | None) -> None:
         """It waits for this backend now."""
         if ticket.wanted is not backend:
-            if ticket.wanted is not None and ticket.wanted in self.rooms:
-                self.rooms[ticket.wanted].wanted -= 1
+            if ticket.wanted is not None and ticket.wanted in self.places.rooms:
+                self.places.rooms[ticket.wanted].wanted -= 1
             if backend is not None:
-                self.room_of(backend).wanted += 1
+                self.places.room_of(backend).wanted += 1
             ticket.wanted = backend
 
     def must_yield(self, rank: int, opened: Collection[Backend], now_s: float) -> bool:
@@ -360,73 +253,19 @@ class Line(Occupancy):
                 if now_s - oldest.since_s <= YIELD_S:
                     continue
                 for ticket in servable(flow, higher, 1, opened):
-                    if self._may_grow(ticket, opened, now_s):
+                    if self.places.may_grow(ticket, opened, now_s):
                         return True
-        return False
-
-    def _may_grow(self, ticket: Ticket, opened: Collection[Backend], now_s: float) -> bool:
-        """Whether its flow may have one more such answer at one of these."""
-        for backend in opened:
-            cache = self.rooms[backend].cache
-            if cache.may_grow(ticket.flow, ticket.ask, now_s, ticket.reserve):
-                return True
         return False
 
     def stranded(self) -> list[Ticket]:
         """Those among the first of each flow that no backend can serve, however empty it is."""
-        able = [backend for backend in self.members if backend.can_serve]
+        able = [backend for backend in self.places.members if backend.can_serve]
         found: list[Ticket] = []
         for rank, backlog in enumerate(self.queue.backlogs):
             for flow in backlog:
                 seen = islice(flow.queues[rank], SEEN_MAX)
                 found += [ticket for ticket in seen if not is_servable(ticket, able)]
         return found
-
-    def open_backends(self) -> frozenset[Backend]:
-        """Those that take a prompt now. Whether its answer fits is seen for each request."""
-        if self.full:
-            return frozenset()
-        return frozenset(
-            [
-                backend
-                for backend in self.members
-                if backend.can_serve and self._opens(self.rooms[backend])
-            ]
-        )
-
-    def takes_prompts(self) -> bool:
-        """Whether any backend does."""
-        if self.full:
-            return False
-        for backend in self.members:
-            if backend.can_serve and self._opens(self.rooms[backend]):
-                return True
-        return False
-
-    def _opens(self, room: Room) -> bool:
-        return room.takes_prompts() and not self._closed(room)
-
-    @property
-    def full(self) -> bool:
-        """Whether the pool has all the requests that it may have."""
-        if self._max_requests is None:
-            return False
-        return sum([each.own.requests for each in self.members]) >= self._max_requests
-
-    def place_beside(self, look: Look) -> Backend | None:
-        """Where one may be sent that needs no room but a place among the requests."""
-        if self.full or not look.chosen.full:
-            return None if self.full else look.chosen
-        places = [each for each in look.fit if not each.full]
-        return min(places, key=_requests) if places else None
-
-    @property
-    def deserted(self) -> bool:
-        """Whether no backend can serve: nobody need wait for that."""
-        for backend in self.members:  # noqa: SIM110 - compiled: no generator
-            if backend.can_serve:
-                return False
-        return True
 
     def overdue(self, now_s: float) -> list[tuple[Ticket, Refused]]:
         """Take out those that nobody waits for any more, first of all in each flow."""
@@ -451,15 +290,11 @@ class Line(Occupancy):
             return False
         self._pace.look(now_s)
         self._sampled_s = now_s
-        for room in self.rooms.values():
+        for room in self.places.rooms.values():
             room.sample(passed_s, now_s)
             for lease, ticket in room.tickets.items():
                 taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
                 if taken > ticket.charged_tokens:
-                    ticket.flow.charge(taken - ticket.charged_tokens)
+                    ticket.flow.charge(taken - ticket.charged_tokens, now_s)
                     ticket.charged_tokens = taken
         return True
-
-
-def _requests(backend: Backend) -> int:
-    return backend.own.requests

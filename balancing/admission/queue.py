@@ -23,17 +23,19 @@ OWED_MAX: Final = 131_072.0
 DUE_MAX: Final = 65_536.0
 # A generated token counts as two prompt tokens, as in VTC: it takes a place in a step of its own.
 ANSWER_WEIGHT: Final = 2.0
+# Lower classes pass nothing once one of a higher class has waited for so long.
+YIELD_S: Final = 0.25
 
 
 class Queue:
     """The waiting requests of one pool. `shares`: what each class is granted at least, 0 to 1."""
 
     __slots__ = (
-        "_flows",
         "_last_served",
         "_owed",
         "_weights",
         "backlogs",
+        "flows",
         "generals",
         "shares",
         "waiting",
@@ -41,7 +43,7 @@ class Queue:
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         self.shares = shares
-        self._flows: dict[str, Flow] = {}
+        self.flows: dict[str, Flow] = {}
         self.backlogs: list[dict[Flow, None]] = [{} for _ in shares]  # by class: who waits there
         self._owed = [0.0] * len(shares)
         self._last_served = 0.0  # of the flow that was last to have nothing waiting
@@ -55,16 +57,21 @@ class Queue:
 
     def flow(self, name: str) -> Flow:
         """The flow of this name. The number of names is bounded by whoever gives them."""
-        flow = self._flows.get(name)
+        flow = self.flows.get(name)
         if flow is None:
             weight = self._weights.get(name, 1.0)
-            flow = self._flows[name] = Flow(name, len(self.shares), weight)
+            flow = self.flows[name] = Flow(name, len(self.shares), weight)
         return flow
+
+    def seen(self, name: str) -> Flow:
+        """The same for a dry run: a flow that is not there yet is made, and not kept."""
+        flow = self.flows.get(name)
+        return flow or Flow(name, len(self.shares), self._weights.get(name, 1.0))
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Take the weights of flows, by name. Others have a weight of 1."""
         self._weights = weights
-        for name, flow in self._flows.items():
+        for name, flow in self.flows.items():
             flow.weight = weights.get(name, 1.0)
 
     def take_all(self) -> list[Ticket]:
@@ -89,7 +96,7 @@ class Queue:
         self._owed = [0.0] * len(shares)
         self.backlogs = [{} for _ in shares]
         self.generals = [0] * len(shares)
-        for flow in self._flows.values():
+        for flow in self.flows.values():
             flow.queues = [OrderedDict() for _ in shares]
             flow.queued_tokens = [0] * len(shares)
 
@@ -170,6 +177,23 @@ class Queue:
         """Whether its class is owed enough for it."""
         return self._owed[ticket.rank] >= min(ticket.tokens, DUE_MAX)
 
+    def may_pass(self, ticket: Ticket) -> bool:
+        """Whether a new request may be sent while others wait: it would be looked at first."""
+        for higher in range(ticket.rank):
+            if self.backlogs[higher]:
+                return False
+        for lower in range(ticket.rank + 1, len(self.backlogs)):
+            if self.is_due(lower):
+                return False
+        flow = ticket.flow
+        if flow.queues[ticket.rank]:
+            return False
+        served = self.served_if_it_waits(flow)
+        for other in self.backlogs[ticket.rank]:  # noqa: SIM110 - compiled: no generator
+            if other.served < served:
+                return False
+        return True
+
     def turns(
         self,
         rank: int,
@@ -200,21 +224,29 @@ class Queue:
         return order
 
     def ahead_tokens(self, flow: Flow, rank: int, tokens: int) -> float:
-        """The tokens that are sent before a new request of this flow and class.
+        """The tokens that are sent before a new request of this flow and class."""
+        return sum([before for _, _, before in self.ahead(flow, rank, tokens)], 0.0)
+
+    def ahead(self, flow: Flow, rank: int, tokens: int) -> list[tuple[Flow, int, float]]:
+        """Whose tokens those are: by flow and class.
 
         All of the higher classes, all of its own flow, and of each other flow as much as its
         counter lets pass until then.
         """
-        ahead = 0.0
+        found: list[tuple[Flow, int, float]] = []
         for higher in range(rank):
-            ahead += sum([each.queued_tokens[higher] for each in self.backlogs[higher]])
+            found += [
+                (each, higher, float(each.queued_tokens[higher])) for each in self.backlogs[higher]
+            ]
         mine = float(flow.queued_tokens[rank])
         until = self.served_if_it_waits(flow) + (mine + tokens) / flow.weight
         for other in self.backlogs[rank]:
             if other is not flow:
                 passes = max(0.0, until - other.served) * other.weight
-                ahead += min(float(other.queued_tokens[rank]), passes)
-        return ahead + mine
+                found.append((other, rank, min(float(other.queued_tokens[rank]), passes)))
+        if mine:
+            found.append((flow, rank, mine))
+        return found
 
     def _lift(self, flow: Flow) -> None:
         flow.served = self.served_if_it_waits(flow)

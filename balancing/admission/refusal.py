@@ -52,10 +52,16 @@ class Refusal:
                 return
             self._empty_at_s[rank] = now_s
 
-    def check(self, ticket: Ticket, seconds: float, own_s: float, now_s: float) -> None:
+    def allowed_s(self, ticket: Ticket, backlogs: list[int], now_s: float) -> float:
+        """How late its first token may be predicted to come. `backlogs` as for `look`."""
+        rank = ticket.rank
+        standing = False
+        if rank > 0 and now_s - self._empty_at_s[rank] > STANDING_S:
+            standing = sum(backlogs[: rank + 1]) > 0
+        return (STANDING_SHARE if standing else SHARE) * ticket.deadline_s
+
+    def check(self, ticket: Ticket, seconds: float, own_s: float, allowed_s: float) -> None:
         """Raises Refused if a first token after `seconds` is too late. `own_s`: its own prefill."""
-        standing = ticket.rank > 0 and now_s - self._empty_at_s[ticket.rank] > STANDING_S
-        allowed_s = (STANDING_SHARE if standing else SHARE) * ticket.deadline_s
         beside = OWN_SHARE if ticket.impatient else 1.0
         if seconds - beside * own_s > allowed_s:
             raise self.refused(ticket, seconds)
@@ -68,9 +74,10 @@ class Refusal:
             raise self.refused(ticket, seconds)
 
     def refused(self, ticket: Ticket, seconds: float) -> Refused:
-        """The refusal, with a time to come back."""
+        """The refusal, with a time to come back. In a dry run that is the least of such times."""
         hint_s = max(HINT_MIN_S, seconds - SHARE * ticket.deadline_s)
-        return Refused(min(HINT_MAX_S, hint_s * self._rng.uniform(1.0, 2.0)), seconds)
+        spread = 1.0 if ticket.dry else self._rng.uniform(1.0, 2.0)
+        return Refused(min(HINT_MAX_S, hint_s * spread), seconds)
 
 
 def _counted_s(ticket: Ticket, seconds: float, own_s: float) -> float:

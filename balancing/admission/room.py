@@ -17,6 +17,7 @@ from math import exp, inf
 from typing import Final
 
 from penstock.balancing.admission.cache_room import CacheRoom
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.slots import STUCK_S, STUCK_TIMES, Slots
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Ticket
@@ -77,14 +78,22 @@ class Room:
             ticket.beside_work = lease.queued_work
             self.beside_work += ticket.beside_work
 
-    def takes(self, ticket: Ticket, ask: Ask, now_s: float) -> bool:
-        """Whether there is room for this request now."""
-        return self.takes_prompts() and self.cache.fits(ticket.flow, ask, now_s, ticket.reserve)
+    def lack(self, ticket: Ticket, ask: Ask, now_s: float) -> Lack | None:
+        """Why there is no room for this request now. None: there is."""
+        if not self.takes_prompts():
+            if self.backend.full:
+                return Lack.REQUESTS
+            return Lack.SEQUENCES if self._runs_most else Lack.PROMPTS
+        return self.cache.lack(ticket.flow, ask, now_s, ticket.reserve)
+
+    @property
+    def _runs_most(self) -> bool:
+        return self.sequences >= self._slots.most
 
     def takes_prompts(self) -> bool:
         """Whether the engine would begin with a new prompt in time."""
         backend = self.backend
-        if backend.full or self.sequences >= self._slots.most:
+        if backend.full or self._runs_most:
             return False
         work = backend.queued_work - self.beside_work
         return work < WINDOW_WORK_MIN or work * backend.prefill_speed.work_s < self.window_s

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from math import inf
+from math import exp, inf
 from typing import Final
 
 from penstock.balancing.admission.spread import TIMES_MAX, Spread
@@ -16,6 +16,8 @@ SIZES: Final = 5
 
 # How much an answer changes the mean of its flow.
 MEAN_SHARE: Final = 0.02
+# What a flow was given lately is forgotten with this time constant.
+LATELY_TAU_S: Final = 60.0
 
 
 class Refused(Exception):
@@ -38,6 +40,8 @@ class Flow:
         "answer_tokens",
         "answers",
         "errors",
+        "given",
+        "given_s",
         "name",
         "queued_tokens",
         "queues",
@@ -50,6 +54,7 @@ class Flow:
         self.name = name
         self.weight = weight
         self.served = 0.0
+        self.given = self.given_s = 0.0  # the tokens that it was given lately, at that time
         self.answer_tokens = 0.0  # the mean of its answers. 0.0: unknown
         self.answers = 0  # how many were whole
         self.spread = Spread()  # of its answers' lengths around the mean
@@ -95,9 +100,15 @@ class Flow:
         most = ask.max_tokens * ask.prompts * ask.choices
         return min(left, max(0.0, float(most - generated_tokens)))
 
-    def charge(self, tokens: float) -> None:
+    def charge(self, tokens: float, now_s: float) -> None:
         """Count tokens that it was given. Negative ones give back what was charged too much."""
         self.served += tokens / self.weight
+        self.given = self.given_lately(now_s) + tokens
+        self.given_s = now_s
+
+    def given_lately(self, now_s: float) -> float:
+        """The tokens that it was given in about the last minute. A generated one counts as two."""
+        return self.given * exp(min(0.0, self.given_s - now_s) / LATELY_TAU_S)
 
 
 NO_FLOW: Final = Flow("", 0)
@@ -116,6 +127,7 @@ class Ticket:
         "beside_work",
         "charged_tokens",
         "deadline_s",
+        "dry",
         "exposed_tokens",
         "flow",
         "general",
@@ -153,10 +165,12 @@ class Ticket:
         reserve: float = 0.0,
         *,
         impatient: bool = True,
+        dry: bool = False,
     ) -> None:
         """`name`: whose it is. `since_s`: when it came. `reserve`: the share of each KV cache that
         its class leaves to higher ones. `impatient`: its client leaves at the deadline. Otherwise
-        that bounds its wait, and the time of its own prompt comes on top."""
+        that bounds its wait, and the time of its own prompt comes on top. `dry`: it is only asked
+        what would become of it, so nothing is noted."""
         self.ask = ask
         self.since_s = since_s
         self.ready = ready
@@ -165,6 +179,7 @@ class Ticket:
         self.deadline_s = deadline_s
         self.reserve = reserve
         self.impatient = impatient
+        self.dry = dry
         self.tried: Collection[Backend] = ()  # backends that have failed it
         self.retry = False  # an engine may have worked on it there
         self.pool = ""  # in whose line it waits

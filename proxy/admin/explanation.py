@@ -6,7 +6,6 @@ data port while they are here. They never take the last of that room, and nobody
 
 import asyncio
 from io import BytesIO
-from time import monotonic
 from typing import Final
 
 import msgspec
@@ -22,6 +21,7 @@ from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import Steps, T
 from penstock.balancing.reader import NO_OBJECT, MalformedAsk
 from penstock.proxy.admin.json_answers import answer_of, error_answer, json_answer
+from penstock.proxy.admin.outlook import outlook
 from penstock.proxy.data.invocations import INVOCATIONS, invoked_path
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import reading_ask
@@ -124,7 +124,9 @@ class Explanation:
         ]
         try:
             ask = await _taken(reading_ask(plane, path, endpoint, headers, body, tenant))
-            choice = plane.gate.explain(ask, monotonic())
+            now_s = plane.now()
+            choice = plane.gate.explain(ask, now_s)
+            prospect = outlook(plane, ask, headers, now_s)
         except MalformedAsk as error:
             return error_answer(400, "invalid_request", str(error))
         except UnknownModel:
@@ -132,7 +134,8 @@ class Explanation:
         except OverContext as error:
             return answer_of(ContextLengthExceeded(error.context_tokens))
         policies = {pool.name: pool.policy for pool in plane.settings.pools}
-        return json_answer(render(ask, choice, policies.get(choice.pool or "")))
+        told = render(ask, choice, policies.get(choice.pool or ""))
+        return json_answer(told | {"admission": prospect})
 
 
 def path_of(body: bytes) -> Steps[str]:

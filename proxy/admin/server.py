@@ -182,7 +182,7 @@ class Admin:
         return describe(backend, probes, now_s, to_return=to_return)
 
     async def _queue(self, request: web.Request) -> web.Response:
-        return json_answer(queue_listing(self._plane, self._plane.now()))
+        return json_answer(await queue_listing(self._plane))
 
     async def _config(self, request: web.Request) -> web.Response:
         running = self._plane.configuration

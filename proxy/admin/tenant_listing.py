@@ -3,6 +3,7 @@
 Counts begin with the process, or with the file in `state.dir`.
 """
 
+from penstock.balancing.admission.queue import Queue
 from penstock.proxy.data.budgets import TenantBudget
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.telemetry.usage import TenantUsage
@@ -11,6 +12,9 @@ from penstock.proxy.telemetry.usage import TenantUsage
 def tenant_listing(plane: DataPlane, now_s: float) -> list[dict[str, object]]:
     """The tenants of the configuration, in its order."""
     models = _models(plane.metrics.usage)
+    queues = [line.queue for line in plane.admission.lines.values()]
+    flows = [flow for queue in queues for flow in queue.flows.values()]
+    given = sum([flow.given_lately(now_s) for flow in flows])
     return [
         {
             "name": tenant.name,
@@ -19,6 +23,7 @@ def tenant_listing(plane: DataPlane, now_s: float) -> list[dict[str, object]]:
             "models": models.get(tenant.name, []),
             "budgets": _left(plane.budgets.tenants.get(tenant.name), now_s),
             "refused": plane.metrics.rate_limited[tenant.name,],
+            **_share(queues, tenant.name, given, now_s),
         }
         for tenant in plane.settings.tenants
     ]
@@ -37,6 +42,18 @@ def _models(usage: TenantUsage) -> dict[str, list[dict[str, object]]]:
         }
         found.setdefault(tenant, []).append(counts)
     return found
+
+
+def _share(queues: list[Queue], name: str, given: float, now_s: float) -> dict[str, object]:
+    """What it was given lately, its share of what all were given, and what of it waits."""
+    flows = [queue.flows[name] for queue in queues if name in queue.flows]
+    mine = max(0.0, sum([flow.given_lately(now_s) for flow in flows]))
+    return {
+        "given_tokens": round(mine),
+        "given_share": round(min(1.0, mine / given), 3) if given > 0.0 else 0.0,
+        "waiting_requests": sum([len(each) for flow in flows for each in flow.queues]),
+        "waiting_tokens": sum([sum(flow.queued_tokens) for flow in flows]),
+    }
 
 
 def _left(found: TenantBudget | None, now_s: float) -> list[dict[str, object]]:

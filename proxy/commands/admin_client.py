@@ -64,6 +64,11 @@ class AdminClient:
         told: dict[str, Any] = self._ask("GET", "/api/v1/proxy", dict)
         return told
 
+    def queue(self) -> dict[str, Any]:
+        """What waits for room at a backend."""
+        told: dict[str, Any] = self._ask("GET", "/api/v1/queue", dict)
+        return told
+
     def tenants(self) -> list[dict[str, Any]]:
         """What each tenant has used, and what is left of its budgets."""
         listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/tenants", list)

@@ -223,11 +223,11 @@ def _add_reload(commands: Any) -> None:
 def _add_explain(commands: Any) -> None:
     dry = commands.add_parser(
         "explain",
-        help="show which backend would take a request, and each backend's cost",
+        help="show which backend would take a request, each backend's cost, and why it would wait",
         description="A dry run: nothing is sent, reserved or remembered.",
         epilog="Example: penstock explain request.json --header 'x-session-id: abc'. FILE is the "
-        "body of a request, - is standard input. Exit status 1 when no backend can take it, or "
-        "the proxy does not answer.",
+        "body of a request, - is standard input. Exit status 1 when no backend can take it, it "
+        "would be refused, or the proxy does not answer.",
     )
     dry.add_argument("file", type=Path, metavar="FILE", help="the body of a request, as JSON")
     dry.add_argument("--path", metavar="PATH", help="path of the request (default: by its keys)")

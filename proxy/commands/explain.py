@@ -1,4 +1,4 @@
-"""`penstock explain FILE.json`: which backend would take a request, and each backend's cost."""
+"""`penstock explain FILE.json`: where a request would go, each backend's cost, and its wait."""
 
 import argparse
 import re
@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from penstock.proxy.commands.admin_client import AdminError, client_of
+from penstock.proxy.commands.waits import prospect
 
 # Valid names and values of HTTP headers.
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -16,7 +17,7 @@ _VALUE: Final = re.compile(r"[\t -~]*")
 
 
 def explain(parsed: argparse.Namespace) -> int:
-    """Print the table, or JSON. Returns 1 when no backend would take the request."""
+    """Print the table, or JSON. Returns 1 when the request would be refused."""
     try:
         body = sys.stdin.buffer.read() if str(parsed.file) == "-" else parsed.file.read_bytes()
     except OSError as error:
@@ -27,7 +28,7 @@ def explain(parsed: argparse.Namespace) -> int:
     else:
         print(text(found))
     taken = found["chosen"] or any(each["eligible"] for each in found["candidates"])
-    return 0 if taken else 1
+    return 0 if taken and found["admission"]["outcome"] != "refuse" else 1
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -54,6 +55,7 @@ def text(found: Mapping[str, Any]) -> str:
         lines.append("-> no backend can take it now")
     else:
         lines.append(f"-> not predictable: {found['policy']} draws at random")
+    lines += prospect(found["admission"])
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from penstock.proxy.commands.admin_client import client_of
+from penstock.proxy.commands.waits import heads_of
 
 _HEADS: Final = (
     "BACKEND",
@@ -30,11 +31,10 @@ def status(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(orjson.dumps(backends, option=orjson.OPT_INDENT_2).decode())
     else:
-        print(
-            "\n".join(
-                [table(backends), *ejected_of(backends), *set_aside(backends), *told_of(proxy)]
-            )
-        )
+        lines = [table(backends), *ejected_of(backends), *set_aside(backends), *told_of(proxy)]
+        if any(proxy["waiting"].values()):
+            lines += heads_of(client.queue())
+        print("\n".join(lines))
     if proxy["state"] in ("draining", "memory"):
         return 1
     return 0 if any(backend["can_serve"] for backend in backends) else 1
@@ -82,15 +82,15 @@ def told_of(proxy: Mapping[str, Any]) -> list[str]:
         lines.append("This proxy is starting: it has not probed every backend yet.")
     if proxy["state"] == "memory":
         lines.append("This proxy refuses every request: it lacks memory, see its log.")
-    queued = {name: count for name, count in proxy.get("waiting", {}).items() if count}
-    if queued:
-        classes = ", ".join(f"{name} {count:,}" for name, count in queued.items())
-        lines.append(f"Requests that wait for room at a backend: {classes}.")
     if proxy["reload_failed"]:
         lines.append("The last reload failed; the previous configuration is still in use:")
         lines += [f"  {line}" for line in proxy["reload_failed"]]
     if waiting := proxy.get("needs_restart"):
         lines.append(f"Changed settings that wait for a restart: {', '.join(waiting)}")
+    queued = {name: count for name, count in proxy.get("waiting", {}).items() if count}
+    if queued:
+        classes = ", ".join(f"{name} {count:,}" for name, count in queued.items())
+        lines.append(f"Requests that wait for room at a backend: {classes}.")
     return lines
 
 

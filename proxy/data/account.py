@@ -65,6 +65,8 @@ def ended(
     pool.request(record.backend, record.status, record.ended_s - record.began_s)
     if record.streamed and record.first_token_s:
         pool.ttft_s.observe(record.first_token_s - record.began_s)
+        if record.predicted_s and len(record.tries) == 1:  # else it lost time by a failure
+            plane.metrics.predicted(record.predicted_s, record.first_token_s - record.received_s)
     if record.sent_s:
         plane.metrics.overhead_s.observe(record.sent_s - record.received_s - record.waited_s)
     if lease is not None:

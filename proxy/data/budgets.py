@@ -46,6 +46,16 @@ class TenantBudget:
 
     def charge(self, ask: Ask, now_s: float) -> Charge:
         """Charge a request beforehand. Raises OverBudget, OverLimit and ModelNotFound."""
+        self._allow(ask)
+        return self.budget.reserve(_most(ask), now_s)
+
+    def check(self, ask: Ask, now_s: float) -> None:
+        """Raise what `charge` would. Charges nothing."""
+        self._allow(ask)
+        self.budget.check(_most(ask), now_s)
+
+    def _allow(self, ask: Ask) -> None:
+        """Whether its tenant may ask for so much at all. Raises OverLimit and ModelNotFound."""
         limits = self.limits
         if limits.models and ask.engine and ask.model not in limits.models:
             raise ModelNotFound(ask.model)  # also without a model: the default one may be any
@@ -61,7 +71,6 @@ class TenantBudget:
                     f" most {limits.max_tokens}.",
                     param="max_tokens",
                 )
-        return self.budget.reserve(_most(ask), now_s)
 
 
 class Budgets:
@@ -104,6 +113,15 @@ class Budgets:
             return found.charge(ask, now_s)
         except OverBudget as over:
             raise self._refused(ask.tenant, over) from None
+
+    def check(self, ask: Ask, now_s: float) -> None:
+        """Raise what `charge` would. Charges and counts nothing."""
+        found = self.tenants.get(ask.tenant)
+        if found is not None and ask.engine:
+            try:
+                found.check(ask, now_s)
+            except OverBudget as over:
+                raise RateLimited(over.limit, over.allowed, over.wait_s) from None
 
     def headers(self, tenant: str, now_s: float, *, anthropic: bool) -> Headers:
         """What is left, of the budget with the least left for requests and for tokens."""

@@ -15,7 +15,7 @@ from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.service_classes import queue_of
+from penstock.proxy.data.service_classes import ASKED, queue_of
 from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 
@@ -85,7 +85,10 @@ class Entry:
             raise self._told(error, now_s) from None
         if lease is None:
             self._since_s = now_s
+            self._request.record.predicted_s = ticket.predicted_s
             plane.wakes.soon()
+        elif not tried:
+            plane.metrics.admitted.add(self._class, "no")
         return lease
 
     def end(self, now_s: float) -> None:
@@ -114,14 +117,14 @@ class Entry:
     def _new_ticket(self, party: str) -> Ticket:
         plane, request = self._plane, self._request
         classes = plane.classes
-        rank = classes.rank_of(request.head, request.ask)
+        asked = request.head.get(ASKED)
+        rank = classes.rank_of(request.head.tenant, asked, request.ask.service_tier)
         self._class = classes.names[rank]
         request.service_class, priority = classes.told[rank]
         if request.ask.engine:
             request.priority = priority
-        deadline_s, patience_s = classes.max_wait_s[rank], request.patience.begins_within_s
-        if patience_s < deadline_s:
-            deadline_s, self._impatient = patience_s, True
+        patience_s = request.patience.begins_within_s
+        deadline_s, self._impatient = classes.deadline_of(rank, patience_s)
         name = request.head.tenant or queue_of(party, plane.salt)
         began_s = request.record.received_s
         reserve = classes.reserves[rank]
@@ -144,6 +147,8 @@ class Entry:
                 outcome.end(now_s)
             return
         self._waited(now_s)
+        if isinstance(outcome, Lease) and not self._ticket.tried:
+            self._plane.metrics.admitted.add(self._class, "yes")
         self._admitted(outcome if isinstance(outcome, Lease) else self._told(outcome, now_s))
 
     def _waited(self, now_s: float) -> None:

@@ -22,6 +22,11 @@ PRIORITY: Final = "0"
 ROOM_S: Final = 1.0
 
 
+def late(retry_after_s: float, wait_s: float, *, own: bool) -> PenstockError:
+    """Its first token would come too late. `own`: for the time that its client allows."""
+    return (TooLate if own else TooLong)(wait_s, retry_after_s=retry_after_s)
+
+
 class Refusals:
     """Makes, and counts, errors for penstock's own limits, with retry hints."""
 
@@ -59,9 +64,9 @@ class Refusals:
     def too_late(
         self, retry_after_s: float, wait_s: float, service_class: str, *, own: bool
     ) -> PenstockError:
-        """Its first token would come too late. `own`: for the time that its client allows."""
+        """Its first token would come too late: count it. `own` as for `late`."""
         self._metrics.shed.add("deadline" if own else "wait", service_class)
-        return (TooLate if own else TooLong)(wait_s, retry_after_s=retry_after_s)
+        return late(retry_after_s, wait_s, own=own)
 
     def crowded(self) -> Overloaded:
         """There are more clients than seats."""

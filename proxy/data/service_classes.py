@@ -10,9 +10,7 @@ from typing import Final
 
 from penstock.balancing.admission.admission import Rules
 from penstock.balancing.admission.room import WINDOW_S
-from penstock.balancing.ask import Ask
 from penstock.conf.settings import Settings
-from penstock.proxy.wire.heads import RequestHead
 
 ASKED: Final = b"x-penstock-priority"
 # OpenAI's tiers, and `fast`, its other name for `priority`: how many classes above the default
@@ -78,17 +76,27 @@ class ServiceClasses:
             window_s=admission.window_s or WINDOW_S,
         )
 
-    def rank_of(self, head: RequestHead, ask: Ask) -> int:
-        """The class of a request, 0 is the highest. Its head has the tenant."""
-        own, more = self._of_tenants.get(head.tenant, self._of_others)
-        asked, rank = head.get(ASKED), own
+    def rank_of(self, tenant: str, asked: bytes | None, tier: str | None = None) -> int:
+        """The class of a request, 0 is the highest.
+
+        `asked`: the class in its header. `tier`: the service tier in its body.
+        """
+        own, more = self._of_tenants.get(tenant, self._of_others)
+        rank = own
         if asked is not None:
             rank = self._ranks.get(asked, own)
-        elif ask.service_tier is not None:
-            rank = self._tiers.get(ask.service_tier, own)
+        elif tier is not None:
+            rank = self._tiers.get(tier, own)
         if rank >= own or rank in more or self._trusting:
             return rank
         return own
+
+    def deadline_of(self, rank: int, patience_s: float) -> tuple[float, bool]:
+        """How long it may wait for its first token, and whether its client allows no more.
+
+        `patience_s`: how long that waits.
+        """
+        return min(patience_s, self.max_wait_s[rank]), patience_s < self.max_wait_s[rank]
 
 
 def queue_of(party: str, salt: int) -> str:

@@ -7,7 +7,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from penstock.balancing.admission.admission import TICK_S, Admission, Outcome
+from penstock.balancing.admission.admission import TICK_S, Admission
+from penstock.balancing.admission.scan import Outcome
 from penstock.proxy.wire.deadline import LATE_S
 from penstock.proxy.wire.pulse import BEAT_S
 

@@ -115,7 +115,10 @@ class PenstockCollector(Collector):
         for pool, held, tokens_held in self._metrics.held():
             held_requests.add_metric([pool], held)
             held_tokens.add_metric([pool], tokens_held)
-        yield from (waits, requests, tokens, held_requests, held_tokens)
+        admitted = _counter("admitted")
+        for labels, count in self._metrics.admitted.items():
+            admitted.add_metric(labels, count)
+        yield from (waits, requests, tokens, held_requests, held_tokens, admitted)
 
     def _process(self) -> Iterator[Metric]:
         metrics = self._metrics
@@ -128,6 +131,7 @@ class PenstockCollector(Collector):
             ("overhead_seconds", metrics.overhead_s),
             ("event_loop_lag_seconds", metrics.loop_lag_s),
             ("token_estimate_error_ratio", metrics.estimate_ratio),
+            ("predicted_wait_error_ratio", metrics.predicted_ratio),
         ):
             family = _histogram(name)
             _add(family, histogram)

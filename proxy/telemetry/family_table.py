@@ -32,6 +32,7 @@ LABELS: Final = {
     " while connecting to it. `prefill`: before the first token. `decode`: after it. `unsent`: the"
     " whole answer was written to the connection, but the client did not read it all.",
     "priority": "A class of `admission.classes`. `0` where no class counts.",
+    "waited": "`yes`: it waited in the proxy. `no`: it was sent at once.",
     "tenant": "The name of a tenant in the configuration.",
     "model": "A model that its backend lists. `other`: any other name, or more than 256 models.",
     "kind": "`prompt`, `cached` (a part of `prompt`) or `completion`.",
@@ -283,6 +284,23 @@ FAMILIES: Final = {
         "seconds",
         "Time that requests waited in the proxy, of those that had to wait.",
         "When first tokens come late: how much of it is the queue before the backends?",
+    ),
+    "predicted_wait_error_ratio": Family(
+        "histogram",
+        (),
+        "ratio",
+        "Predicted divided by true time to the first token of streams that waited in the proxy and"
+        " came to their first token at the first attempt.",
+        "When requests are refused too early or too late. Most far above 1: refusals that need not"
+        " be. Most far below 1: clients wait in vain.",
+    ),
+    "admitted": Family(
+        "counter",
+        ("priority", "waited"),
+        "requests",
+        "Requests that admission let through to a backend.",
+        "When first tokens come late: which share of a class had to wait? Compare it with"
+        " `penstock_shed_total`.",
     ),
     "queued_requests": Family(
         "gauge",

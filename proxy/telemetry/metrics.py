@@ -41,6 +41,12 @@ RATIO: Final[tuple[float, ...]] = (
 )
 
 
+# Predicted over true waits.
+WAIT_RATIO: Final[tuple[float, ...]] = (
+    0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0,
+)  # fmt: skip
+
+
 class Histogram:
     """Counts per bucket; `bounds` are upper bounds, the last bucket is +Inf."""
 
@@ -138,6 +144,8 @@ class Metrics:
         self.queued: Callable[[], Iterable[tuple[str, int, int]]] = tuple
         self.held: Callable[[], Iterable[tuple[str, int, int]]] = tuple
         self.usage = TenantUsage()
+        self.admitted = Counter()  # by class, and whether they had to wait
+        self.predicted_ratio = Histogram(WAIT_RATIO)
         self.queue_wait_s: dict[str, Histogram] = {}  # by class, of those that had to wait
         self.access_lines_dropped = 0
         # Set four times a second by `Pressure`.
@@ -157,6 +165,11 @@ class Metrics:
         if waits is None:
             waits = self.queue_wait_s[service_class] = Histogram(LATENCY_S)
         waits.observe(seconds)
+
+    def predicted(self, predicted_s: float, true_s: float) -> None:
+        """A request that had to wait has had its first token after that time."""
+        if true_s > 0.0:
+            self.predicted_ratio.observe(predicted_s / true_s)
 
     def answered(self, *, refused_midway: bool) -> None:
         """Count an answer that was passed on unchanged."""

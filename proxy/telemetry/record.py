@@ -50,6 +50,7 @@ class Record:
         "ended_s",
         "error",
         "pool",
+        "predicted_s",
         "read_s",
         "received_s",
         "status",
@@ -66,6 +67,7 @@ class Record:
         self.accepted_s = accepted_s
         self.received_s = received_s
         self.waited_s = 0.0  # for room at a backend, before all its attempts
+        self.predicted_s = 0.0  # until its first token, as was predicted when it began to wait
         self.read_s = 0.0  # when the model and the number of tokens were known
         self.tries: list[Try] = []
         self.attempts = 0  # as told to the client: a stale connection that failed counts, too

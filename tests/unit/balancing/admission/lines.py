@@ -14,7 +14,7 @@ from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
-from penstock.balancing.policies.policy import Explanation, Part, Policy, cheapest
+from penstock.balancing.policies.policy import Explanation, Policy, all_cheapest, cheapest
 
 # An engine with such a prompt in its queue has no room for another one.
 FILLS = 3_000
@@ -52,7 +52,7 @@ class Priced:
         """Nothing is learnt of sessions."""
 
     def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
-        return Explanation([], [Part()] * len(fit))
+        return all_cheapest(fit, self.costs(fit, ask, now_s))
 
     def follow(self, new: Policy, backends: Sequence[Backend]) -> None:
         """There is nothing to follow."""
@@ -197,7 +197,7 @@ def send(queue: Queue, ticket: Ticket, tokens: float | None = None) -> None:
     """Send it, and charge its flow for its prompt, or for so many tokens."""
     queue.remove(ticket)
     queue.sent(ticket)
-    ticket.flow.charge(ticket.tokens if tokens is None else tokens)
+    ticket.flow.charge(ticket.tokens if tokens is None else tokens, 0.0)
 
 
 OPEN = [ready("open")]

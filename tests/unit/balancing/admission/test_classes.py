@@ -1,6 +1,6 @@
 """What a class may do to a lower one, and what that is granted."""
 
-from penstock.balancing.admission.line import YIELD_S
+from penstock.balancing.admission.queue import YIELD_S
 from tests.unit.balancing.admission.lines import FILLS, Door, full
 
 

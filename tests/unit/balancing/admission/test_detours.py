@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from penstock.balancing.admission.line import DETOUR, DETOUR_LATE, GAP_MAX_S
+from penstock.balancing.admission.detour import DETOUR, DETOUR_LATE, GAP_MAX_S
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.fleet import Fleet, Pool
@@ -77,7 +77,7 @@ def test_the_time_until_a_full_cache_has_room_counts_as_cost() -> None:
     door.first(door.enter(700, 0.5, output_tokens=450.0), 0.5)
     ticket = door.enter(100, 1.0, max_tokens=200)
     assert ticket.waits
-    room = door.admission.lines["p"].room_of(door.backends[0])
+    room = door.admission.lines["p"].places.room_of(door.backends[0])
     full_s = room.cache.sure_wait_s(ticket, ticket.ask, 1.0)
     assert full_s > 1.0
     for price, taken in ((1.2 + full_s, False), (1.0 + full_s, True)):
@@ -179,7 +179,7 @@ def test_but_not_to_one_for_which_others_wait() -> None:
     door.enter(FILLS, 0.5, name="before")
     other = door.enter(FILLS, 0.5, name="other")
     assert other.waits
-    rooms = door.admission.lines["p"].rooms
+    rooms = door.admission.lines["p"].places.rooms
     assert [rooms[backend].wanted for backend in door.backends] == [0, 1, 0]
     door.policy.prices = {"a": 1.0, "b": 1.01, "c": 9.0}
     assert [rooms[backend].wanted for backend in door.backends] == [0, 1, 0]

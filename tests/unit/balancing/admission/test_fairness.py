@@ -208,5 +208,5 @@ def test_an_answer_without_an_end_is_charged_while_it_goes_on() -> None:
 
 def test_a_weight_below_one_is_charged_more() -> None:
     flow = Flow("a", 1, 0.5)
-    flow.charge(100.0)
+    flow.charge(100.0, 0.0)
     assert flow.served == 200.0

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from penstock.balancing.admission.admission import Rules
-from penstock.balancing.admission.ticket import Refused
+from penstock.balancing.admission.forecast import Fate
+from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.backend import State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import NoBackend
@@ -205,3 +207,13 @@ def test_nothing_is_learnt_of_the_pace_while_no_backend_can_serve() -> None:
     set_state(door, State.READY)
     door.wake(50.0)
     assert line.queue.general() == 1
+
+
+def test_a_dry_run_says_that_it_would_wait_for_a_backend() -> None:
+    door = starting("a")
+    ticket = Ticket(door.ticket(100).ask, 0.0, print, dry=True)
+    told = door.admission.forecast(ticket, 0.0)
+    assert (told.fate, told.lack, told.allowed_s) == (Fate.WAIT, Lack.BACKEND, 60.0)
+    assert door.admission.waiting == 0
+    with pytest.raises(NoBackend):
+        starting("a", hold_s=0.0).admission.forecast(ticket, 0.0)

@@ -68,7 +68,7 @@ def test_a_reload_changes_the_limit_and_the_window() -> None:
     door.fleet = Fleet((Pool("p", door.backends, door.policy),))
     door.admission.follow(Rules(holds=True, window_s=2.0))
     assert door.wake(0.1) == [ticket]
-    assert door.admission.lines["p"].rooms[door.backends[0]].window_s == 2.0
+    assert door.admission.lines["p"].places.rooms[door.backends[0]].window_s == 2.0
 
 
 def test_a_longer_window_sends_more_prompts_beforehand() -> None:

@@ -34,7 +34,7 @@ def test_a_class_is_served_before_all_lower_ones() -> None:
     rng = Random(1)
     flows = [queue.flow(name) for name in "abc"]
     for flow in flows:
-        flow.charge(rng.randint(0, 10_000))
+        flow.charge(rng.randint(0, 10_000), 0.0)
     for _ in range(90):
         waiting(queue, rng.choice(flows), rng.randint(1, 1_000), rng.randrange(3))
     ranks = [ticket.rank for ticket in sent_in_turn(queue)]
@@ -159,7 +159,7 @@ def test_turns_name_nobody_twice_and_no_more_than_there_are() -> None:
 def test_a_flow_whose_requests_find_no_room_leaves_the_others_their_turns() -> None:
     queue = Queue((0.0,))
     large, small = queue.flow("large"), queue.flow("small")
-    small.charge(50.0)
+    small.charge(50.0, 0.0)
     for _ in range(10):
         waiting(queue, large, 30_000)
         waiting(queue, small, 100)
@@ -173,7 +173,7 @@ def test_what_no_open_backend_may_serve_stands_in_nobodys_way() -> None:
     for number in range(20):
         waiting(queue, queue.flow(f"{number}"), 100).only = closed
     bound, other = queue.flow("0"), queue.flow("other")
-    other.charge(50.0)
+    other.charge(50.0, 0.0)
     free = [waiting(queue, bound, 100), waiting(queue, other, 100)]
     assert turns(queue, 0, 8) == free
     assert len(queue.turns(0, 8, [closed])) == 8

@@ -88,7 +88,7 @@ def test_of_each_other_flow_it_is_off_by_a_request_at_most(seed: int) -> None:
     queue, longest = Queue((0.0, 0.0)), 2_000
     flows = [weighted(queue, str(i), rng.choice([0.5, 1.0, 3.0])) for i in range(6)]
     for flow in flows:
-        flow.charge(rng.randint(0, 20_000))
+        flow.charge(rng.randint(0, 20_000), 0.0)
     for _ in range(200):
         number = rng.randrange(6)
         waiting(queue, flows[number], rng.randint(1, longest), number % 2)

@@ -29,7 +29,7 @@ def shared(tokens: int = 1_600, own: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def room(door: Door, place: int = 0) -> Room:
-    return door.admission.lines["p"].rooms[door.backends[place]]
+    return door.admission.lines["p"].places.rooms[door.backends[place]]
 
 
 def learned(door: Door) -> None:
@@ -80,7 +80,7 @@ def spare(door: Door, now_s: float, place: int = 0) -> int:
 
 def assert_empty(door: Door) -> None:
     """Nothing is counted at any backend, and another request finds what it would at a new one."""
-    for each in door.admission.lines["p"].rooms.values():
+    for each in door.admission.lines["p"].places.rooms.values():
         assert each.backend.own.idle
         assert not each.tickets
         assert each.cache.most_tokens == 0.0

@@ -84,6 +84,6 @@ def test_each_choice_takes_a_slot() -> None:
     door = Door("a")
     room = door.admission.lines
     ticket = door.enter(10, 0.0, choices=5, prompts=2)
-    assert room["p"].rooms[door.backends[0]].sequences == 10
+    assert room["p"].places.rooms[door.backends[0]].sequences == 10
     door.finish(ticket, 1.0)
-    assert room["p"].rooms[door.backends[0]].sequences == 0
+    assert room["p"].places.rooms[door.backends[0]].sequences == 0

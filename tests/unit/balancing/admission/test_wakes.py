@@ -1,6 +1,6 @@
 """A wake looks again only where that may find something."""
 
-from penstock.balancing.admission.admission import FUTILE_S
+from penstock.balancing.admission.scan import FUTILE_S
 from tests.unit.balancing.admission.lines import Door, full
 
 

@@ -211,3 +211,58 @@ def test_the_access_line_tells_how_long_it_waited(play: Play) -> None:
     add_request(line, record, None, stream=True)
     assert line["waited_ms"] == pytest.approx(400, abs=10)
     second.closes()
+
+
+def test_who_is_let_through_is_counted_by_whether_it_had_to_wait(play: Play) -> None:
+    busy(play)
+    second = another(play, b"x-penstock-priority: batch\r\n")
+    admitted = play.metrics.admitted
+    assert list(admitted.items()) == [(("standard", "no"), 1)]
+    play["b1"].sends(STREAM, token("a"), DONE, END)
+    assert list(admitted.items()) == [(("batch", "yes"), 1), (("standard", "no"), 1)]
+    second.closes()
+
+
+def test_what_was_predicted_is_compared_with_the_first_token(play: Play) -> None:
+    busy(play)
+    second = another(play)
+    exchange = second.connection._exchange
+    assert exchange is not None
+    predicted_s = exchange.request.record.predicted_s
+    assert predicted_s > 0.1
+    play.passes(0.2)
+    play["b1"].sends(STREAM, token("a"), DONE, END)
+    ratio = play.metrics.predicted_ratio
+    assert sum(ratio.counts) == 0  # the first one did not wait
+    play.passes(0.3)
+    play["b1"].sends(STREAM, token("b"), DONE, END)
+    play.happened()
+    assert sum(ratio.counts) == 1
+    assert ratio.total == pytest.approx(predicted_s / 0.5, rel=0.05)
+    second.closes()
+
+
+def test_a_request_that_failed_is_counted_once_and_teaches_nothing_of_predictions() -> None:
+    play = Play(2, admission=HOLDS)
+    play.client.sends(chat(content=LONG))
+    second = another(play)
+    play["b1"].sends(plain("503 Busy"))  # the first one waits now
+    assert play.plane.admission.waiting == 1
+    play["b2"].sends(STREAM, token("b"), DONE, END)
+    play.passes(0.2)
+    play["b2"].sends(STREAM, token("a"), DONE, END)
+    play.happened()
+    assert b'"a"' in play.client.written
+    assert list(play.metrics.admitted.items()) == [(("standard", "no"), 2)]
+    assert sum(play.metrics.predicted_ratio.counts) == 0
+    second.closes()
+    play.close()
+
+
+def test_one_that_is_tried_again_at_once_is_counted_once() -> None:
+    play = Play(2, admission=HOLDS)
+    play.client.sends(chat())
+    play["b1"].sends(plain("503 Busy"))
+    assert "b2 got POST" in play.happened()
+    assert list(play.metrics.admitted.items()) == [(("standard", "no"), 1)]
+    play.close()

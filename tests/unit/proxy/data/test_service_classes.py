@@ -4,10 +4,8 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.ask import Ask
 from penstock.conf.settings import Settings
 from penstock.proxy.data.service_classes import ServiceClasses
-from penstock.proxy.wire.heads import parse_request_head
 
 FLEET = [{"name": "p", "backends": [{"name": "b", "url": "http://127.0.0.1:1"}]}]
 TENANTS = [
@@ -25,10 +23,8 @@ def classes(**admission: Any) -> ServiceClasses:
 def served(
     known: ServiceClasses, tenant: str, tier: str | None = None, header: str | None = None
 ) -> str:
-    line = b"" if header is None else b"\r\nx-penstock-priority: %b" % header.encode()
-    head = parse_request_head(b"POST /v1/completions HTTP/1.1\r\nhost: h" + line)
-    head.tenant = tenant
-    return known.names[known.rank_of(head, Ask("/v1/completions", service_tier=tier))]
+    asked = header.encode() if header is not None else None
+    return known.names[known.rank_of(tenant, asked, tier)]
 
 
 @pytest.mark.parametrize(

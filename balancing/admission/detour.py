@@ -1,0 +1,67 @@
+"""Where a request goes whose choice has no room: to another place, if that costs little more.
+
+A backend with slow streams is never such a place. Little is queued there, but it has much to
+decode.
+"""
+
+from math import inf
+from typing import Final
+
+from penstock.balancing.admission.places import Places
+from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.backend import Backend
+from penstock.balancing.gate import Look
+
+# A backend with room may cost a tenth more than the best one. That share grows with the wait, by a
+# half until the deadline or until 30 s, whichever is first. Places that cost more are worse than
+# waiting: long prompts then go everywhere, and all streams become slower. On a published trace with
+# long conversations, at 0.95 of capacity, answers took 28 % longer if a tenth was added for each
+# second, and if a full cache made any place good enough. Without what is added, the longest quarter
+# of prompts got less than half of its part above capacity ("Detours" in
+# bench/history/2026-11-admission.md).
+DETOUR: Final = 0.1
+DETOUR_LATE: Final = 0.5
+DETOUR_S: Final = 30.0
+# No detour for a prompt of which a larger share is cached at the choice, until so much of its time
+# is over, and then only to a backend for which nobody else waits. Elsewhere the beginning is
+# computed and held once more: with 180 beginnings on four engines, three quarters of their capacity
+# were too much for them ("Warm prompts" in bench/history/2026-11-admission.md).
+WARM: Final = 0.1
+WARM_LATE: Final = 0.5
+# No detour to streams with a longer time between tokens than this.
+GAP_MAX_S: Final = 0.06
+
+
+def detour(places: Places, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
+    """The cheapest place with room that is not far dearer than the best one."""
+    late = (now_s - ticket.since_s) / min(DETOUR_S, ticket.deadline_s)
+    found = [look.chosen, *_others(places, ticket, look, late, now_s)]
+    if len(found) == 1:
+        return None
+    costs = look.pool.policy.costs(found, look.ask, now_s)
+    best, least = 0, inf
+    for place in range(1, len(found)):
+        if costs[place] < least:
+            best, least = place, costs[place]
+    most = costs[0] * (1.0 + DETOUR + DETOUR_LATE * late)
+    room = places.room_of(look.chosen)
+    if look.pool.policy.costs_seconds and room.takes_prompts():  # so its cache is full
+        most += room.cache.sure_wait_s(ticket, look.ask, now_s)
+    if room.giants:  # which may be there for minutes
+        most = inf
+    return found[best] if least <= most else None
+
+
+def _others(places: Places, ticket: Ticket, look: Look, late: float, now_s: float) -> list[Backend]:
+    """The places beside the choice that have room, if it may go to any."""
+    cached = look.chosen.cache.cached_tokens(look.ask) > WARM * look.ask.prompt_tokens
+    if cached and late < WARM_LATE and not places.room_of(look.chosen).giants:
+        return []
+    found = []
+    for backend in look.fit:
+        room = places.room_of(backend)
+        if backend is look.chosen or room.gap_s > GAP_MAX_S or (cached and room.wanted):
+            continue
+        if places.takes(backend, ticket, look.ask, now_s):
+            found.append(backend)
+    return found

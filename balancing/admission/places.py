@@ -1,0 +1,156 @@
+"""The backends of one pool: which of them have room for what waits."""
+
+from collections.abc import Collection
+from typing import Final
+
+from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.room import WINDOW_S, Room
+from penstock.balancing.admission.spread import Spread
+from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.gate import Look
+from penstock.balancing.occupancy import Occupancy
+
+# At most one of four backends has a giant, but at least one may.
+GIANTS_SHARE: Final = 4
+
+
+class Places:
+    """The rooms at the backends of one pool. `members`: those that are in it now."""
+
+    __slots__ = ("_max_requests", "_occupancy", "_window_s", "members", "rooms", "spread")
+
+    def __init__(self, occupancy: Occupancy | None = None) -> None:
+        """`occupancy`: who is told what becomes of requests there. None: a dry run."""
+        self._occupancy = occupancy
+        self._window_s = WINDOW_S
+        self._max_requests: int | None = None  # of the whole pool
+        self.spread = Spread()  # of the answers of all flows
+        self.members: tuple[Backend, ...] = ()
+        self.rooms: dict[Backend, Room] = {}
+
+    def room_of(self, backend: Backend) -> Room:
+        room = self.rooms.get(backend)
+        if room is None:
+            room = self.rooms[backend] = Room(backend, self.spread, self._window_s)
+            if self._occupancy is not None:
+                backend.occupancy = self._occupancy
+        return room
+
+    def keep(
+        self, backends: tuple[Backend, ...], max_requests: int | None, window_s: float
+    ) -> None:
+        """These are in the pool now. Others are forgotten when they have no requests."""
+        self.members, self._max_requests, self._window_s = backends, max_requests, window_s
+        for backend in backends:
+            self.room_of(backend)
+        for backend, room in list(self.rooms.items()):
+            room.window_s = window_s
+            if backend not in backends and not room.tickets:
+                del self.rooms[backend]
+                backend.occupancy = None
+
+    def may_grow(self, ticket: Ticket, opened: Collection[Backend], now_s: float) -> bool:
+        """Whether its flow may have one more such answer at one of these."""
+        for backend in opened:
+            cache = self.rooms[backend].cache
+            if cache.may_grow(ticket.flow, ticket.ask, now_s, ticket.reserve):
+                return True
+        return False
+
+    def takes(self, backend: Backend, ticket: Ticket, ask: Ask, now_s: float) -> bool:
+        """Whether it may be sent there now."""
+        lack = self.lack(backend, ticket, ask, now_s)
+        if lack is not None and not ticket.dry:
+            self.rooms[backend].cache.found(lack, ticket.flow, now_s)
+        return lack is None
+
+    def lack(self, backend: Backend, ticket: Ticket, ask: Ask, now_s: float) -> Lack | None:
+        """What there is not at this backend, for it to be sent there now. Changes nothing.
+
+        A giant has its backend for itself, as far as there are others, and giants have a quarter of
+        the backends. The engine serves their choices first come, first served: who came after
+        would wait for all of them.
+        """
+        room = self.room_of(backend)
+        if self.full:
+            return Lack.REQUESTS
+        if self._closed(room) and ask.response_id is None:
+            return Lack.GIANT
+        if room.cache.is_giant(ticket.flow, ask):
+            giants = sum([each.giants for each in self.rooms.values()])
+            if giants >= max(1, self.able // GIANTS_SHARE):
+                return Lack.GIANTS
+        return room.lack(ticket, ask, now_s)
+
+    def _closed(self, room: Room) -> bool:
+        """Whether it is left to a giant: others can serve."""
+        return room.giants > 0 and self.able > 1
+
+    @property
+    def able(self) -> int:
+        """How many backends can serve."""
+        return sum([backend.can_serve for backend in self.members])
+
+    def opened(self) -> frozenset[Backend]:
+        """Those that take a prompt now. Whether its answer fits is seen for each request."""
+        if self.full:
+            return frozenset()
+        return frozenset(
+            [
+                backend
+                for backend in self.members
+                if backend.can_serve and self._opens(self.rooms[backend])
+            ]
+        )
+
+    def takes_prompts(self) -> bool:
+        """Whether any backend does."""
+        if self.full:
+            return False
+        for backend in self.members:
+            if backend.can_serve and self._opens(self.rooms[backend]):
+                return True
+        return False
+
+    def _opens(self, room: Room) -> bool:
+        return room.takes_prompts() and not self._closed(room)
+
+    @property
+    def full(self) -> bool:
+        """Whether the pool has all the requests that it may have."""
+        if self._max_requests is None:
+            return False
+        return sum([each.own.requests for each in self.members]) >= self._max_requests
+
+    def beside(self, look: Look) -> Backend | None:
+        """Where one may be sent that needs no room but a place among the requests."""
+        if self.full or not look.chosen.full:
+            return None if self.full else look.chosen
+        places = [each for each in look.fit if not each.full]
+        return min(places, key=_requests) if places else None
+
+    @property
+    def deserted(self) -> bool:
+        """Whether no backend can serve: nobody need wait for that."""
+        for backend in self.members:  # noqa: SIM110 - compiled: no generator
+            if backend.can_serve:
+                return False
+        return True
+
+    def lacks(self, ticket: Ticket) -> bool:
+        """Whether no backend can serve it now, or only those that have just failed it."""
+        for backend in self.members:
+            if backend.can_serve and backend not in ticket.tried:
+                return False
+        return True
+
+
+def needs_room(ask: Ask) -> bool:
+    """Whether it may have to wait for room. What generates nothing is never held back for that."""
+    return ask.engine and ask.generates
+
+
+def _requests(backend: Backend) -> int:
+    return backend.own.requests

@@ -1,0 +1,114 @@
+"""One look at what waits in a line, in the order of the turns, while there is room somewhere.
+
+It tries few, because each try is a choice of a backend.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.balancing.admission.line import Line
+from penstock.balancing.admission.ticket import Flow, Ticket
+from penstock.balancing.backend import Backend
+from penstock.balancing.lease import Lease
+
+# How many that wait are looked at in a wake, in the order of their turns. Of 8, 24 and 64, eight
+# cost the least and sent as many (bench/history/2026-11-admission.md, B).
+SCAN: Final = 8
+# Beside other flows one flow gets so many looks that find no room, and a wake has so many in all.
+SCAN_BESIDE: Final = 2
+LOOKS_MAX: Final = 24
+# With more flows than that, those that found no room rest, so that all are looked at in turn.
+FLOWS_SEEN: Final = LOOKS_MAX // SCAN_BESIDE
+# A wake that sent nothing is not repeated for so long, if no other place has opened since.
+FUTILE_S: Final = 0.1
+
+Outcome = tuple[Ticket, Lease | Exception]
+
+
+class Scan:
+    """`found`: some were sent or refused. `unseen`: others might be, too, and had no look."""
+
+    __slots__ = (
+        "_attempt",
+        "_left",
+        "_line",
+        "_now_s",
+        "_opened",
+        "_outcomes",
+        "_tired",
+        "found",
+        "unseen",
+    )
+
+    def __init__(
+        self,
+        line: Line,
+        opened: frozenset[Backend],
+        attempt: Callable[[Ticket, float], Lease | Exception | None],
+        outcomes: list[Outcome],
+        now_s: float,
+    ) -> None:
+        """`opened`: the backends that take prompts. `attempt` sends a ticket, if it has room.
+
+        What becomes of each is added to `outcomes`.
+        """
+        self._line = line
+        self._opened = opened
+        self._attempt = attempt
+        self._outcomes = outcomes
+        self._now_s = now_s
+        self._left = LOOKS_MAX
+        self._tired: set[Flow] = set()  # those of the class that have had their tries
+        self.found = self.unseen = False
+
+    def run(self) -> None:
+        """Look at each class. Flows that rest come last: else others would not be looked at."""
+        line, before = self._line, len(self._outcomes)
+        for rank, due in line.queue.ranks():
+            if not due and line.must_yield(rank, self._opened, self._now_s):
+                break
+            resting = line.looks.resting(rank, self._now_s)
+            self._tired = set()
+            self._sweep(rank, resting, due=due)
+            self.unseen = self.unseen or not self._left
+            if resting and not due:
+                self._sweep(rank, set(), due=due)
+        self.found = len(self._outcomes) > before
+
+    def _sweep(self, rank: int, without: set[Flow], *, due: bool) -> None:
+        """Try some of a class, but of some flows none."""
+        line = self._line
+        while self._left and line.places.takes_prompts():
+            known = len(self._tired)
+            turns = line.queue.turns(rank, self._left, self._opened, self._tired | without)
+            self._try_all(turns, due=due)
+            if due or len(self._tired) == known:
+                break  # else some were left out of the list, and others may come instead
+
+    def _try_all(self, turns: list[Ticket], *, due: bool) -> None:
+        """Try these, but no more of a flow than a few that find no room.
+
+        `due`: only one may be sent, that is owed.
+        """
+        line = self._line
+        failed: dict[Flow, int] = {}
+        for ticket in turns:
+            flow = ticket.flow
+            if flow in self._tired or (due and not line.queue.is_owed(ticket)):
+                continue
+            if not line.places.takes_prompts():
+                break
+            self._left -= 1
+            outcome = self._attempt(ticket, self._now_s)
+            if outcome is not None:
+                self._outcomes.append((ticket, outcome))
+                if due:
+                    break
+                continue
+            failed[flow] = failed.get(flow, 0) + 1
+            flows = len(line.queue.backlogs[ticket.rank])
+            if failed[flow] == (SCAN if flows == 1 else SCAN_BESIDE):
+                self._tired.add(flow)
+            if flows > FLOWS_SEEN:
+                self._tired.add(flow)
+                line.looks.rest(flow, ticket.rank, self._now_s + FUTILE_S * flows / FLOWS_SEEN)

@@ -1,0 +1,99 @@
+"""What would become of a request before a backend, as JSON: sent, kept waiting or refused.
+
+A dry run of admission and of the tenant's budget. It does not say whether the proxy itself is at a
+limit.
+"""
+
+from penstock.balancing.admission.forecast import Forecast
+from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.ask import Ask
+from penstock.balancing.gate import NoBackend, OwnerAway, UnknownResponse
+from penstock.proxy.data.patience import Patience
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.refusals import late
+from penstock.proxy.data.service_classes import ASKED
+from penstock.proxy.errors.client import ResponseNotFound
+from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.wire.header_fields import Headers
+
+
+def outlook(plane: DataPlane, ask: Ask, headers: Headers, now_s: float) -> dict[str, object]:
+    """Without a tenant it is that of a client that has sent nothing lately."""
+    ticket = _ticket(plane, ask, headers, now_s)
+    told: dict[str, object] = {"class": plane.classes.names[ticket.rank]}
+    try:
+        plane.budgets.check(ask, now_s)
+        found = plane.admission.forecast(ticket, now_s)
+    except PenstockError as error:
+        return told | _refused(error)
+    except OwnerAway:
+        return told | _refused(plane.refusals.out_of_reach())
+    except NoBackend:
+        return told | _refused(plane.refusals.no_backend())
+    except UnknownResponse:
+        return told | _refused(ResponseNotFound(ask.response_id))
+    told |= _foreseen(plane, found, ticket)
+    if found.refused is not None:
+        told |= _refused(_late(found.refused, ticket))
+    return told
+
+
+def _ticket(plane: DataPlane, ask: Ask, headers: Headers, now_s: float) -> Ticket:
+    """As the data port would make it of its headers and its tenant."""
+    classes = plane.classes
+    asked = [value for name, value in headers if name == ASKED]
+    rank = classes.rank_of(ask.tenant, asked[0] if asked else None)
+    patience = Patience(headers, now_s, plane.timeouts.total_s)
+    deadline_s, impatient = classes.deadline_of(rank, patience.begins_within_s)
+    return Ticket(
+        ask,
+        now_s,
+        lambda _: None,
+        ask.tenant,
+        rank,
+        deadline_s,
+        classes.reserves[rank],
+        impatient=impatient,
+        dry=True,
+    )
+
+
+def _foreseen(plane: DataPlane, found: Forecast, ticket: Ticket) -> dict[str, object]:
+    told: dict[str, object] = {
+        "outcome": found.fate.value,
+        "backend": found.backend.name if found.backend is not None else None,
+    }
+    if found.lack is None:
+        return told
+    return told | {
+        "waits_for": found.lack.value,
+        "ahead": [
+            {
+                "class": plane.classes.names[each.rank],
+                "requests": each.requests,
+                "tokens": each.tokens,
+                "tenants": each.flows,
+            }
+            for each in found.ahead
+        ],
+        "predicted_s": round(found.predicted_s, 3),
+        "allowed_s": round(found.allowed_s, 3),
+        "deadline_s": round(ticket.deadline_s, 3),
+    }
+
+
+def _late(refused: Refused, ticket: Ticket) -> PenstockError:
+    return late(refused.retry_after_s, refused.predicted_s, own=ticket.impatient)
+
+
+def _refused(error: PenstockError) -> dict[str, object]:
+    """The error that its client would get. The data port spreads the time of some retries."""
+    return {
+        "outcome": "refuse",
+        "error": {
+            "status": error.status,
+            "code": error.code,
+            "message": str(error),
+            "headers": {name.decode(): value.decode() for name, value in error.headers},
+        },
+    }

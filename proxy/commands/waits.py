@@ -1,0 +1,74 @@
+"""What requests wait for, in words: `penstock explain` and `penstock status` say the same."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+WORDS: Final = {
+    "prompts": "{backend} has enough prompts to prefill.",
+    "sequences": "{backend} runs as many streams as it can.",
+    "kv_cache": "The KV cache of {backend} has no room for its prompt and all answers.",
+    "answers": "Its tenant's running answers could outgrow the KV cache of {backend}.",
+    "requests": "{backend} or its pool has as many requests as it may have.",
+    "giant": "{backend} is left to a request with very many choices.",
+    "giants": "It has very many choices, and enough such requests run.",
+    "class": "A request of a higher class goes first.",
+    "turn": "Others go first.",
+    "backend": "No backend can serve it now.",
+}
+
+
+def reason(told: Mapping[str, Any]) -> str:
+    """Why one waits, of an entry with `waits_for` and `backend`."""
+    word = told["waits_for"]
+    return WORDS.get(word, f"{word}.").format(backend=told["backend"])
+
+
+def heads_of(queue: Mapping[str, Any]) -> list[str]:
+    """A line for each class in which something waits, on the next one: of `/api/v1/queue`."""
+    lines = []
+    for each in queue["classes"]:
+        head = each["next"]
+        if head is not None:
+            whose = f" of {head['tenant']}" if head["tenant"] else ""
+            lines.append(
+                f"  {each['name']}: the next one{whose} has waited {head['waited_s']:.1f} s"
+                f" (predicted {head['predicted_s']:.1f} s, deadline {head['deadline_s']:.0f} s)."
+                f" {reason(head)}"
+            )
+    return lines
+
+
+def prospect(told: Mapping[str, Any]) -> list[str]:
+    """What would become of a request: of `admission` in an explanation."""
+    name = told["class"]
+    if told["outcome"] == "at_once":
+        return [f"In the class {name} it would be sent at once."]
+    lines = []
+    if told["outcome"] == "wait" and told["waits_for"] == "backend":
+        longest_s = told["allowed_s"]
+        lines.append(f"In the class {name} it would wait, for {longest_s:.0f} s at most.")
+    elif told["outcome"] == "wait":
+        lines.append(
+            f"In the class {name} it would wait: first token in about {told['predicted_s']:.1f} s,"
+            f" deadline {told['deadline_s']:.0f} s."
+        )
+    else:
+        error = told["error"]
+        after = error["headers"].get("retry-after")
+        hint = f", Retry-After {after}" if after else ""
+        lines.append(
+            f"In the class {name} it would be refused: {error['status']} {error['code']}{hint}."
+        )
+        lines.append(f"  {error['message']}")
+    if "waits_for" in told:
+        lines.append(f"  {reason(told)}")
+        lines += [f"  Before it: {_ahead(each)}" for each in told["ahead"]]
+    return lines
+
+
+def _ahead(ahead: Mapping[str, Any]) -> str:
+    requests, tenants = ahead["requests"], ahead["tenants"]
+    return (
+        f"{requests:,} request{'s' * (requests != 1)} of the class {ahead['class']},"
+        f" {ahead['tokens']:,} tokens, of {tenants:,} tenant{'s' * (tenants != 1)}."
+    )
