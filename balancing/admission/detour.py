@@ -7,6 +7,7 @@ decode.
 from math import inf
 from typing import Final
 
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.places import Places
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
@@ -22,10 +23,11 @@ from penstock.balancing.gate import Look
 DETOUR: Final = 0.1
 DETOUR_LATE: Final = 0.5
 DETOUR_S: Final = 30.0
-# No detour for a prompt of which a larger share is cached at the choice, until so much of its time
-# is over, and then only to a backend for which nobody else waits. Elsewhere the beginning is
-# computed and held once more: with 180 beginnings on four engines, three quarters of their capacity
-# were too much for them ("Warm prompts" in bench/history/2026-11-admission.md).
+# No detour for a prompt of which a larger share is cached at the choice. If only prompts are before
+# it there, its cost tells that. Else it may leave after so much of its time, for a backend that
+# nobody else waits for. Elsewhere the beginning is computed and held once more: with 180 beginnings
+# on four engines, three quarters of their capacity were too much for them ("Warm prompts" in
+# bench/history/2026-11-admission.md).
 WARM: Final = 0.1
 WARM_LATE: Final = 0.5
 # No detour to streams with a longer time between tokens than this.
@@ -55,8 +57,10 @@ def detour(places: Places, ticket: Ticket, look: Look, now_s: float) -> Backend 
 def _others(places: Places, ticket: Ticket, look: Look, late: float, now_s: float) -> list[Backend]:
     """The places beside the choice that have room, if it may go to any."""
     cached = look.chosen.cache.cached_tokens(look.ask) > WARM * look.ask.prompt_tokens
-    if cached and late < WARM_LATE and not places.room_of(look.chosen).giants:
-        return []
+    if cached:
+        lack = places.lack(look.chosen, ticket, look.ask, now_s)
+        if lack is Lack.PROMPTS or (late < WARM_LATE and lack is not Lack.GIANT):
+            return []
     found = []
     for backend in look.fit:
         room = places.room_of(backend)

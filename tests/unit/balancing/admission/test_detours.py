@@ -140,12 +140,18 @@ def test_a_place_that_has_served_nothing_yet_is_taken_too() -> None:
 BLOCKS = (1, 2, 3, 4)
 
 
-def warm(*names: str, cached: int = 4) -> Door:
-    """The first backend holds that many blocks of four, and has no room. All cost much the same."""
+def warm(*names: str, cached: int = 4, prompts: bool = True) -> Door:
+    """The first backend holds that many blocks of four, and has no room. All cost much the same.
+
+    `prompts`: it has a prompt to compute. Otherwise it has as many requests as it may have.
+    """
     door = Door(*names, prices=dict.fromkeys(names, 1.0))
     door.policy.prices = {name: float(name != names[0]) for name in names}
     door.first(door.enter(1_000, name="before", blocks=BLOCKS[:cached], block_tokens=250.0), 0.1)
-    door.enter(FILLS, 0.2, name="before")
+    if prompts:
+        door.enter(FILLS, 0.2, name="before")
+    else:
+        door.backends[0].max_requests = 1
     door.policy.prices = {name: 1.0 + 0.01 * (name != names[0]) for name in names}
     return door
 
@@ -160,28 +166,31 @@ def test_a_prompt_whose_beginning_is_cached_waits_for_that_place() -> None:
     door = warm("a", "b")
     assert door.backends[0].cache.cached_tokens(come(door, 1.0).ask) > 500
     assert door.wake(1.0) == []
-    assert door.wake(5.9) == []
+    assert door.wake(9.0) == []
     cold = warm("a", "b", cached=0)
     ticket = come(cold, 1.0)
     assert cold.wake(1.0) == [ticket]
 
 
-def test_after_half_of_its_time_it_goes_to_a_place_for_which_nobody_waits() -> None:
-    door = warm("a", "b")
+def test_if_no_prompt_is_in_its_way_it_leaves_after_half_of_its_time() -> None:
+    door = warm("a", "b", prompts=False)
     ticket = come(door, 1.0)
+    assert door.wake(5.9) == []
     assert door.wake(6.1) == [ticket]
     assert door.leases[ticket].backend is door.backends[1]
 
 
-def test_but_not_to_one_for_which_others_wait() -> None:
-    door = warm("a", "b", "c")
-    door.policy.prices = {"a": 2.0, "b": 1.0, "c": 3.0}
+def test_but_not_to_a_place_for_which_others_wait() -> None:
+    door = warm("a", "b", prompts=False)
+    door.policy.prices = {"a": 2.0, "b": 1.0}
     door.enter(FILLS, 0.5, name="before")
-    other = door.enter(FILLS, 0.5, name="other")
+    other = door.enter(8_000, 0.6, name="other")
     assert other.waits
     rooms = door.admission.lines["p"].places.rooms
-    assert [rooms[backend].wanted for backend in door.backends] == [0, 1, 0]
-    door.policy.prices = {"a": 1.0, "b": 1.01, "c": 9.0}
-    assert [rooms[backend].wanted for backend in door.backends] == [0, 1, 0]
-    door.admission.leave(other, 0.6)
-    assert [rooms[backend].wanted for backend in door.backends] == [0, 0, 0]
+    assert [rooms[backend].wanted for backend in door.backends] == [0, 1]
+    door.policy.prices = {"a": 1.0, "b": 1.01}
+    ticket = come(door, 1.0)
+    assert [rooms[backend].wanted for backend in door.backends] == [1, 1]
+    door.admission.leave(other, 2.0)
+    door.admission.leave(ticket, 2.0)
+    assert [rooms[backend].wanted for backend in door.backends] == [0, 0]
