@@ -55,13 +55,13 @@ class Line(Occupancy):
         "_futile",
         "_futile_s",
         "_on_change",
-        "_pace",
-        "_refusal",
         "_resting",
         "_sampled_s",
         "_spread",
         "members",
+        "pace",
         "queue",
+        "refusal",
         "rooms",
     )
 
@@ -69,10 +69,10 @@ class Line(Occupancy):
         self, shares: tuple[float, ...], rng: Random, on_change: Callable[[], None]
     ) -> None:
         """`shares`: the least share of each class, the highest first."""
-        self._refusal = Refusal(len(shares), rng)
+        self.refusal = Refusal(len(shares), rng)
         self._on_change = on_change
         self._spread = Spread()  # of the answers of all flows
-        self._pace = Pace(len(shares))
+        self.pace = Pace(len(shares))
         self._sampled_s = 0.0
         self.queue = Queue(shares)
         self.rooms: dict[Backend, Room] = {}
@@ -137,12 +137,12 @@ class Line(Occupancy):
         speeds = [each.prefill_speed.work_per_s for each in look.fit]
         queued = sum([each.queued_prefill_tokens for each in look.fit])
         full_s = self.room_of(look.chosen).cache.likely_wait_s(ticket, look.ask, now_s)
-        seconds = predict(ticket, ahead, queued, full_s, speeds, self._pace)
+        seconds = predict(ticket, ahead, queued, full_s, speeds, self.pace)
         seconds += now_s - ticket.since_s
-        self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), now_s)
+        self.refusal.check(ticket, seconds, own_s(ticket, speeds, self.pace), now_s)
         self.queue.add(ticket, first=first)
         self._futile_s = 0.0  # there may be room for this one
-        self._pace.busy = self.queue.general() > 0
+        self.pace.busy = self.queue.general() > 0
 
     def reshape(self, shares: tuple[float, ...], ranks: Sequence[int]) -> None:
         """Take other classes. `ranks`: for each old one, the class that its requests have now."""
@@ -153,26 +153,26 @@ class Line(Occupancy):
         self.queue.reshape(shares)
         for ticket in waiting:
             self.queue.add(ticket)
-        self._refusal.reshape(len(shares))
-        self._pace.reshape(len(shares))
+        self.refusal.reshape(len(shares))
+        self.pace.reshape(len(shares))
 
     def leave(self, ticket: Ticket, now_s: float) -> None:
         """It waits no more: it is sent, refused, or its client has left."""
-        self._pace.look(now_s)
+        self.pace.look(now_s)
         self.queue.remove(ticket)
         self._look(now_s)
-        self._pace.busy = self.queue.general() > 0
+        self.pace.busy = self.queue.general() > 0
 
     def slept(self, time_s: float) -> None:
         """The process did not run for this long: nobody has waited meanwhile."""
-        self._pace.slept(time_s)
-        self._refusal.slept(time_s)
+        self.pace.slept(time_s)
+        self.refusal.slept(time_s)
         self._sampled_s += time_s
 
     def _look(self, now_s: float) -> None:
         """Before something begins or ends to wait: look at the time."""
-        self._pace.look(now_s)
-        self._refusal.look(self.queue.generals, now_s)
+        self.pace.look(now_s)
+        self.refusal.look(self.queue.generals, now_s)
 
     def sent(self, ticket: Ticket, lease: Lease) -> None:
         """It is sent. Its flow is charged what it should take; `ended` corrects that."""
@@ -193,7 +193,7 @@ class Line(Occupancy):
         ticket = room.tickets.get(prompts)
         if ticket is not None:
             tokens = prompts.ask.prompt_tokens - prompts.cached_tokens
-            self._pace.count(tokens, ticket.rank, now_s)
+            self.pace.count(tokens, ticket.rank, now_s)
             learn(ticket, now_s - ticket.since_s)
 
     def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
@@ -232,7 +232,7 @@ class Line(Occupancy):
         own = (ticket.tokens or look.ask.prompt_tokens) * speed.work_s
         before = chosen.wait_work(now_s) * speed.work_s
         seconds = now_s - ticket.since_s + before + own + speed.step_s
-        self._refusal.check_sending(ticket, seconds, own)
+        self.refusal.check_sending(ticket, seconds, own)
         return chosen
 
     def takes(self, backend: Backend, ticket: Ticket, ask: Ask, now_s: float) -> bool:
@@ -361,7 +361,7 @@ class Line(Occupancy):
                     if waited_s <= LATE * ticket.deadline_s:
                         break
                     self.leave(ticket, now_s)
-                    over.append((ticket, self._refusal.refused(ticket, waited_s)))
+                    over.append((ticket, self.refusal.refused(ticket, waited_s)))
         return over
 
     def samples(self, now_s: float) -> bool:
@@ -372,7 +372,7 @@ class Line(Occupancy):
         passed_s = now_s - self._sampled_s
         if passed_s < SAMPLE_S:
             return False
-        self._pace.look(now_s)
+        self.pace.look(now_s)
         self._sampled_s = now_s
         for room in self.rooms.values():
             room.sample(passed_s, now_s)

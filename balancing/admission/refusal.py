@@ -54,13 +54,17 @@ class Refusal:
 
     def check(self, ticket: Ticket, seconds: float, own_s: float, now_s: float) -> None:
         """Raises Refused if a first token after `seconds` is too late. `own_s`: its own prefill."""
-        standing = ticket.rank > 0 and now_s - self._empty_at_s[ticket.rank] > STANDING_S
-        allowed_s = (STANDING_SHARE if standing else SHARE) * ticket.deadline_s
+        allowed_s = self.allowed_s(ticket.rank, ticket.deadline_s, now_s)
         beside = OWN_SHARE if ticket.impatient else 1.0
         if seconds - beside * own_s > allowed_s:
             raise self.refused(ticket, seconds)
         if _counted_s(ticket, seconds, own_s) > SURELY_LATE * ticket.deadline_s:
             raise self.refused(ticket, seconds)
+
+    def allowed_s(self, rank: int, deadline_s: float, now_s: float) -> float:
+        """The predicted wait beyond which a request of this class is refused."""
+        standing = rank > 0 and now_s - self._empty_at_s[rank] > STANDING_S
+        return (STANDING_SHARE if standing else SHARE) * deadline_s
 
     def check_sending(self, ticket: Ticket, seconds: float, own_s: float) -> None:
         """The same when it would be sent. `seconds`: waited, and still to do there."""

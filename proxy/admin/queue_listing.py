@@ -1,4 +1,4 @@
-"""What waits for room at a backend, as JSON: by class, and who is next in each pool.
+"""What waits for room at a backend, as JSON: by class, and for each pool who is next.
 
 Tenants are named. Clients without a key are not: their queues belong to addresses.
 """
@@ -12,7 +12,8 @@ HEADS_MAX: Final = 20
 
 
 def queue_listing(plane: DataPlane, now_s: float) -> dict[str, object]:
-    """The classes, the highest first, and the next requests in the order of their turns."""
+    """The classes, the highest first. Of each pool the pressure in each class, and the next
+    requests in the order of their turns."""
     names = plane.classes.names
     classes = [
         {"name": name, "requests": requests, "tokens": tokens}
@@ -20,10 +21,14 @@ def queue_listing(plane: DataPlane, now_s: float) -> dict[str, object]:
             names, map(plane.admission.queued, range(len(names))), strict=True
         )
     ]
+    pressures: dict[str, dict[str, float]] = {}
+    for pool, name, pressed in plane.pressures():
+        pressures.setdefault(pool, {})[name] = round(pressed, 3)
     pools = [
         {
             "pool": pool,
             "waiting": line.queue.waiting,
+            "pressure": pressures.get(pool, {}),
             "next": [
                 _told(ticket, names[ticket.rank], now_s)
                 for rank in range(len(names))

@@ -8,6 +8,7 @@ What it may not have is not an error: it gets its own class, and the answer tell
 from typing import Final
 
 from penstock.balancing.admission.admission import Rules
+from penstock.balancing.admission.degradation import Step
 from penstock.conf.settings import Settings
 from penstock.proxy.wire.heads import RequestHead
 
@@ -20,6 +21,7 @@ class ServiceClasses:
     """The classes of one configuration."""
 
     __slots__ = (
+        "_degradable",
         "_of_others",
         "_of_tenants",
         "_ranks",
@@ -29,6 +31,7 @@ class ServiceClasses:
         "names",
         "reserves",
         "rules",
+        "steps",
     )
 
     def __init__(self, settings: Settings) -> None:
@@ -56,6 +59,26 @@ class ServiceClasses:
             shares=tuple([each.share_min for each in classes]),
             weights={tenant.name: tenant.weight for tenant in settings.tenants},
         )
+
+        self.steps = tuple(
+            [
+                Step(
+                    self.names.index(each.service_class),
+                    each.pressure,
+                    each.max_tokens,
+                    each.prompt_tokens,
+                )
+                for each in admission.degrade
+            ]
+        )
+        # Where there are tenants, those that the steps are for.
+        self._degradable: frozenset[str] | None = None
+        if settings.tenants:
+            self._degradable = frozenset([each.name for each in settings.tenants if each.degrade])
+
+    def may_degrade(self, tenant: str) -> bool:
+        """Whether the steps of degradation are for its requests."""
+        return self._degradable is None or tenant in self._degradable
 
     def rank_of(self, head: RequestHead) -> int:
         """The class of a request, 0 is the highest. Its head has the tenant."""

@@ -111,11 +111,21 @@ class PenstockCollector(Collector):
         for service_class, queued, queued_tokens in self._metrics.queued():
             requests.add_metric([service_class], queued)
             tokens.add_metric([service_class], queued_tokens)
-        yield from (waits, requests, tokens)
+        pressure = _gauge("pressure")
+        for pool, service_class, pressed in self._metrics.pressures():
+            pressure.add_metric([pool, service_class], pressed)
+        yield from (waits, requests, tokens, pressure)
 
     def _process(self) -> Iterator[Metric]:
         metrics = self._metrics
-        for name in ("attempts", "affinity", "client_aborts", "stream_failures", "shed"):
+        for name in (
+            "attempts",
+            "affinity",
+            "client_aborts",
+            "stream_failures",
+            "shed",
+            "degraded",
+        ):
             counter = _counter(name)
             for values, count in getattr(metrics, name).items():
                 counter.add_metric(values, count)

@@ -34,6 +34,8 @@ LABELS: Final = {
     "priority": "A class of `admission.classes`. `0` where no class counts.",
     "tenant": "The name of a tenant in the configuration.",
     "model": "A model that its backend lists. `other`: any other name, or more than 256 models.",
+    "action": "`max_tokens`: the answer was given fewer tokens. `prompt_tokens`: the prompt was too"
+    " long for now.",
     "kind": "`prompt`, `cached` (a part of `prompt`) or `completion`.",
     "version": "The version of penstock.",
     "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
@@ -234,6 +236,14 @@ FAMILIES: Final = {
         " of its own.",
         "When clients get 429 with the code `overloaded`: the reason names the limit.",
     ),
+    "degraded": Family(
+        "counter",
+        ("action",),
+        "requests",
+        "Requests of which something was cut, or that were refused for their length, by a step of"
+        " `admission.degrade`.",
+        "When users report short answers: how many are cut?",
+    ),
     "overhead_seconds": Family(
         "histogram",
         (),
@@ -297,6 +307,14 @@ FAMILIES: Final = {
         "tokens",
         "Prompt tokens to prefill of the requests that wait in the proxy.",
         "For autoscaling: work that no backend has yet.",
+    ),
+    "pressure": Family(
+        "gauge",
+        ("pool", "priority"),
+        "ratio",
+        "The predicted wait of the client that would wait longest, over the wait at which its"
+        " requests are refused.",
+        "Before you choose steps of `admission.degrade`, and for autoscaling. At 1 refusals begin.",
     ),
     "tenant_requests": Family(
         "counter",

@@ -136,6 +136,9 @@ class Metrics:
         self.rate_limited = Counter()  # by tenant
         # By class: how many requests wait now, and their prompt tokens.
         self.queued: Callable[[], Iterable[tuple[str, int, int]]] = tuple
+        # By pool and class: how near it is to refusing.
+        self.pressures: Callable[[], Iterable[tuple[str, str, float]]] = tuple
+        self.degraded = Counter()  # by what was cut
         self.usage = TenantUsage()
         self.queue_wait_s: dict[str, Histogram] = {}  # by class, of those that had to wait
         self.access_lines_dropped = 0
