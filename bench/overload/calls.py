@@ -34,6 +34,12 @@ class Call:
     ttft_s: float = -1.0  # of the attempt that was answered
     tpot_s: float = 0.0
     good: bool = False
+    capped: int | None = None  # the most tokens that its last attempt was allowed
+
+    @property
+    def answer_tokens(self) -> int:
+        """The length of its answer."""
+        return self.output_tokens if self.capped is None else min(self.output_tokens, self.capped)
 
 
 @dataclass(frozen=True, slots=True)
