@@ -2,11 +2,13 @@
 
 from typing import Any, Final
 
+from penstock.balancing.answer_cap import AnswerLimits
 from penstock.balancing.output_length import PRIOR_TOKENS
 from penstock.balancing.prompt_blocks import BLOCKS_MAX, Blocks
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
 
 FIELDS: Final = (
+    "answer_limits",
     "block_tokens",
     "blocks",
     "choices",
@@ -60,6 +62,7 @@ class Ask:
         prompts: int = 1,
         choices: int = 1,
         max_tokens: int | None = None,
+        answer_limits: AnswerLimits | None = None,
         stream: bool = False,
         usage_options: bytes = b"",
         generates: bool = True,
@@ -89,6 +92,8 @@ class Ask:
         self.prompts = prompts
         self.choices = choices
         self.max_tokens = max_tokens
+        # What its body says of the length of its answer. None: that was not read.
+        self.answer_limits = answer_limits
         self.stream = stream
         # The options that make a backend report usage which the client did not ask for. Empty:
         # change nothing.

@@ -34,6 +34,7 @@ class Fields(msgspec.Struct):
     max_tokens: msgspec.Raw = NO_FIELD
     max_completion_tokens: msgspec.Raw = NO_FIELD
     max_output_tokens: msgspec.Raw = NO_FIELD
+    min_tokens: msgspec.Raw = NO_FIELD
     truncate_prompt_tokens: msgspec.Raw = NO_FIELD
     truncation: msgspec.Raw = NO_FIELD
     service_tier: msgspec.Raw = NO_FIELD

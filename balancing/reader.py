@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.balancing.answer_cap import answer_limits
 from penstock.balancing.ask import Ask
 from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
 from penstock.balancing.field_scan import FieldScan, Found
@@ -79,7 +80,7 @@ NO_ENGINE: Final = Work(engine=False)
 class Reader:
     """Reads requests, with what all of them share."""
 
-    __slots__ = ("_decoder", "_estimator", "_outputs", "_prefixes", "_scan", "_sessions")
+    __slots__ = ("_caps", "_decoder", "_estimator", "_outputs", "_prefixes", "_scan", "_sessions")
 
     def __init__(
         self,
@@ -88,16 +89,18 @@ class Reader:
         outputs: OutputLength | None = None,
         sessions: SessionKeys | None = None,
         prefixes: bool = False,
+        caps: bool = False,
     ) -> None:
         """`outputs` predicts the lengths of answers.
 
         `sessions`: where session keys are, if a policy needs them. `prefixes`: whether a policy
-        needs the blocks of the text.
+        needs the blocks of the text. `caps`: whether answers may be made shorter than asked for.
         """
         self._estimator = estimator
         self._outputs = outputs
         self._sessions = sessions
         self._prefixes = prefixes
+        self._caps = caps
         self._decoder = _fields if sessions is None else sessions.decoder
         self._scan = FieldScan(self._decoder.type)
 
@@ -204,6 +207,7 @@ class Reader:
             prompts=batch.prompts,
             choices=min(_positive(fields.n) or 1, PROMPTS_MAX),
             max_tokens=max_tokens,
+            answer_limits=answer_limits(fields) if self._caps else None,
             stream=fields.stream is not NO_FIELD and work.streams and truth(fields.stream) is True,
             generates=work.generates,
             engine=work.engine,

@@ -1,13 +1,22 @@
 """The settings of admission: classes of requests, and how long each may wait."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails
 
-from penstock.conf.kinds import DurationS, Name, OptionalWaitS
+from penstock.conf.kinds import Amount, DurationS, Name, OptionalWaitS
 from penstock.conf.section import Section
 
 CLASSES_MAX: Final = 16
+STEPS_MAX: Final = 64
 
 
 class ClassSettings(Section):
@@ -26,6 +35,32 @@ class ClassSettings(Section):
         allow_inf_nan=False,
         description="Share of the tokens that the class gets while higher ones wait, too.",
     )
+
+
+class StepSettings(Section):
+    """One step of degradation. Give `max_tokens` or `prompt_tokens`."""
+
+    service_class: Name = Field(alias="class", description="Class whose requests it is for.")
+    pressure: float = Field(
+        gt=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="Pressure at which it begins: the predicted wait of the class, over the wait at"
+        " which its requests are refused. 1: when they begin to be refused.",
+    )
+    max_tokens: Amount | None = Field(
+        default=None, description="The most tokens of an answer. Longer ones are cut there."
+    )
+    prompt_tokens: Amount | None = Field(
+        default=None,
+        description="The longest prompt. Requests with a longer one are refused with 413.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_limit(self) -> Self:
+        if (self.max_tokens is None) == (self.prompt_tokens is None):
+            raise ValueError("give one of max_tokens and prompt_tokens")
+        return self
 
 
 def _names_are_unique(classes: tuple[ClassSettings, ...]) -> tuple[ClassSettings, ...]:
@@ -96,6 +131,31 @@ class AdmissionSettings(Section):
         if hold_s and not info.data.get("enabled", True):
             raise ValueError("needs admission.enabled: true, or no request may wait")
         return hold_s
+
+    degrade: Annotated[tuple[StepSettings, ...], Field(strict=False, max_length=STEPS_MAX)] = Field(
+        default=(),
+        description="What is cut from requests before any is refused (docs/admission.md). If there"
+        " are tenants, only for those with `degrade: true`. An empty list: nothing.",
+    )
+
+    @field_validator("degrade")
+    @classmethod
+    def _steps_have_classes(
+        cls, steps: tuple[StepSettings, ...], info: ValidationInfo
+    ) -> tuple[StepSettings, ...]:
+        known = [each.name for each in info.data.get("classes", ())]
+        errors: list[InitErrorDetails] = []
+        for number, step in enumerate(steps):
+            name = step.service_class
+            if known and name not in known:
+                problem = ValueError(f"there is no class {name}: there are {', '.join(known)}")
+                at = (number, "class")  # so that the line of this step is told
+                errors.append(
+                    {"type": "value_error", "loc": at, "input": name, "ctx": {"error": problem}}
+                )
+        if errors:
+            raise ValidationError.from_exception_data("degrade", errors)
+        return steps
 
     @field_validator("default_class")
     @classmethod

@@ -31,6 +31,7 @@ def doubts(settings: Settings) -> Iterator[Doubt]:
     yield from _secrets(settings)
     yield from _fleet(settings)
     yield from _affinity(settings)
+    yield from _degradation(settings)
     for index, pool in enumerate(settings.pools):
         yield from _of_pool(pool, ("pools", index))
 
@@ -117,6 +118,18 @@ def _affinity(settings: Settings) -> Iterator[Doubt]:
     policies = {pool.policy for pool in settings.pools}
     if settings.affinity.strict and "token_cost" not in policies:
         yield ("affinity", "strict"), "does nothing: no pool has the policy token_cost"
+
+
+def _degradation(settings: Settings) -> Iterator[Doubt]:
+    at = ("admission", "degrade")
+    if not settings.admission.degrade:
+        for index, tenant in enumerate(settings.tenants):
+            if tenant.degrade:
+                yield ("tenants", index, "degrade"), "does nothing: admission.degrade has no steps"
+    elif not settings.admission.enabled:
+        yield at, "does nothing while admission.enabled is false"
+    elif settings.tenants and not [each for each in settings.tenants if each.degrade]:
+        yield at, "does nothing: no tenant has `degrade: true`"
 
 
 def _of_pool(pool: PoolSettings, at: KeyPath) -> Iterator[Doubt]:

@@ -85,6 +85,10 @@ class TenantSettings(Section):
         description="Further classes that its requests may ask for with the header"
         " `x-penstock-priority`. Lower ones than its own may always be asked for.",
     )
+    degrade: bool = Field(
+        default=False,
+        description="Whether the steps of `admission.degrade` apply to its requests.",
+    )
     limits: TenantLimitSettings = Field(
         default=TenantLimitSettings(), description="What it may use (docs/budgets.md)."
     )

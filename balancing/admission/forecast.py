@@ -82,7 +82,7 @@ def forecast(line: Line, ticket: Ticket, look: Look, now_s: float) -> Forecast:
         lack_of(line, ticket, look, now_s),
         ahead_of(line, ticket),
         refused.predicted_s if refused is not None else ticket.predicted_s,
-        line.allowed_s(ticket, now_s),
+        line.allowed_s(ticket.rank, ticket.deadline_s, now_s),
         refused,
     )
 

@@ -41,22 +41,22 @@ class Line(Occupancy):
 
     __slots__ = (
         "_on_change",
-        "_pace",
-        "_refusal",
         "_sampled_s",
         "held",
         "looks",
+        "pace",
         "places",
         "queue",
+        "refusal",
     )
 
     def __init__(
         self, shares: tuple[float, ...], rng: Random, on_change: Callable[[], None]
     ) -> None:
         """`shares`: the least share of each class, the highest first."""
-        self._refusal = Refusal(len(shares), rng)
+        self.refusal = Refusal(len(shares), rng)
         self._on_change = on_change
-        self._pace = Pace(len(shares))
+        self.pace = Pace(len(shares))
         self._sampled_s = 0.0
         self.queue = Queue(shares)
         self.held = Held(self.queue)
@@ -89,7 +89,7 @@ class Line(Occupancy):
         if deserted is not self.held.active:
             self._look(now_s)
             self.held.become(now_s, active=deserted)
-            self._pace.busy = self.queue.general() > 0
+            self.pace.busy = self.queue.general() > 0
             self.looks.renew()
 
     def _line_up(self, ticket: Ticket, now_s: float) -> None:
@@ -99,7 +99,7 @@ class Line(Occupancy):
                 room.begin_samples()
         self.queue.add(ticket, first=bool(ticket.tried))
         self.looks.renew()  # there may be room for this one
-        self._pace.busy = self.queue.general() > 0
+        self.pace.busy = self.queue.general() > 0
 
     def judge(self, ticket: Ticket, look: Look, now_s: float) -> None:
         """Predict when one that must wait will have its first token. Changes nothing else.
@@ -123,14 +123,14 @@ class Line(Occupancy):
             ahead = self.queue.ahead_tokens(ticket.flow, ticket.rank, ticket.tokens)
         speeds = [each.prefill_speed.work_per_s for each in backends]
         queued = sum([each.queued_prefill_tokens for each in backends])
-        seconds = predict(ticket, ahead, queued, full_s, speeds, self._pace)
+        seconds = predict(ticket, ahead, queued, full_s, speeds, self.pace)
         seconds += now_s - ticket.since_s
-        allowed_s = self.allowed_s(ticket, now_s)
-        self._refusal.check(ticket, seconds, own_s(ticket, speeds, self._pace), allowed_s)
+        allowed_s = self.allowed_s(ticket.rank, ticket.deadline_s, now_s)
+        self.refusal.check(ticket, seconds, own_s(ticket, speeds, self.pace), allowed_s)
 
-    def allowed_s(self, ticket: Ticket, now_s: float) -> float:
-        """How late its first token may be predicted to come."""
-        return self._refusal.allowed_s(ticket, self.queue.generals, now_s)
+    def allowed_s(self, rank: int, deadline_s: float, now_s: float) -> float:
+        """How late a first token of this class may be predicted to come."""
+        return self.refusal.allowed_s(rank, deadline_s, self.queue.generals, now_s)
 
     def reshape(self, shares: tuple[float, ...], ranks: Sequence[int]) -> None:
         """Take other classes. `ranks`: for each old one, the class that its requests have now."""
@@ -143,27 +143,27 @@ class Line(Occupancy):
         self.queue.reshape(shares)
         for ticket in waiting:
             self.queue.add(ticket)
-        self._refusal.reshape(len(shares))
-        self._pace.reshape(len(shares))
+        self.refusal.reshape(len(shares))
+        self.pace.reshape(len(shares))
 
     def leave(self, ticket: Ticket, now_s: float) -> None:
         """It waits no more: it is sent, refused, or its client has left."""
-        self._pace.look(now_s)
+        self.pace.look(now_s)
         self._want(ticket, None)
         self.queue.remove(ticket)
         self._look(now_s)
-        self._pace.busy = self.queue.general() > 0
+        self.pace.busy = self.queue.general() > 0
 
     def slept(self, time_s: float) -> None:
         """The process did not run for this long: nobody has waited meanwhile."""
-        self._pace.slept(time_s)
-        self._refusal.slept(time_s)
+        self.pace.slept(time_s)
+        self.refusal.slept(time_s)
         self._sampled_s += time_s
 
     def _look(self, now_s: float) -> None:
         """Before something begins or ends to wait: look at the time."""
-        self._pace.look(now_s)
-        self._refusal.look(self.queue.generals, now_s)
+        self.pace.look(now_s)
+        self.refusal.look(self.queue.generals, now_s)
 
     def sent(self, ticket: Ticket, lease: Lease) -> None:
         """It is sent. Its flow is charged what it should take; `ended` corrects that."""
@@ -184,7 +184,7 @@ class Line(Occupancy):
         ticket = room.tickets.get(prompts)
         if ticket is not None:
             tokens = prompts.ask.prompt_tokens - prompts.cached_tokens
-            self._pace.count(tokens, ticket.rank, now_s)
+            self.pace.count(tokens, ticket.rank, now_s)
             learn(ticket, now_s - ticket.since_s)
 
     def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
@@ -230,7 +230,7 @@ class Line(Occupancy):
         own = (ticket.tokens or look.ask.prompt_tokens) * speed.work_s
         before = chosen.wait_work(now_s) * speed.work_s
         seconds = now_s - ticket.since_s + before + own + speed.step_s
-        self._refusal.check_sending(ticket, seconds, own)
+        self.refusal.check_sending(ticket, seconds, own)
         return chosen
 
     def _want(self, ticket: Ticket, backend: Backend | None) -> None:
@@ -277,7 +277,7 @@ class Line(Occupancy):
                     if waited_s <= LATE * ticket.deadline_s:
                         break
                     self.leave(ticket, now_s)
-                    over.append((ticket, self._refusal.refused(ticket, waited_s)))
+                    over.append((ticket, self.refusal.refused(ticket, waited_s)))
         return over
 
     def samples(self, now_s: float) -> bool:
@@ -288,7 +288,7 @@ class Line(Occupancy):
         passed_s = now_s - self._sampled_s
         if passed_s < SAMPLE_S:
             return False
-        self._pace.look(now_s)
+        self.pace.look(now_s)
         self._sampled_s = now_s
         for room in self.places.rooms.values():
             room.sample(passed_s, now_s)

@@ -36,19 +36,32 @@ def predict(
 
     Sets `raw_s` and `predicted_s` of the ticket.
     """
-    together = sum(speeds)
-    raw_s = max(full_s, ahead_tokens / pace.per_s(together, ticket.rank))
-    raw_s += queued_tokens / pace.per_s(together) + own_s(ticket, speeds, pace)
+    raw_s = before_s(ahead_tokens, ticket.rank, queued_tokens, full_s, speeds, pace)
+    raw_s += own_s(ticket, speeds, pace)
     ticket.raw_s = raw_s
-    ticket.predicted_s = raw_s * exp(ticket.flow.errors[_size(ticket.tokens)])
+    ticket.predicted_s = raw_s * exp(ticket.flow.errors[size_of(ticket.tokens)])
     return ticket.predicted_s
+
+
+def before_s(
+    ahead_tokens: float,
+    rank: int,
+    queued_tokens: int,
+    full_s: float,
+    speeds: list[float],
+    pace: Pace,
+) -> float:
+    """Seconds until an engine begins with a request of this class. Not corrected."""
+    together = sum(speeds)
+    wait_s = max(full_s, ahead_tokens / pace.per_s(together, rank))
+    return wait_s + queued_tokens / pace.per_s(together)
 
 
 def learn(ticket: Ticket, waited_s: float) -> None:
     """It has its first token, so long after it came. Teaches nothing if it did not wait."""
     if not ticket.raw_s:
         return
-    errors, size = ticket.flow.errors, _size(ticket.tokens)
+    errors, size = ticket.flow.errors, size_of(ticket.tokens)
     true = log(max(LEAST_S, waited_s) / max(LEAST_S, ticket.raw_s))
     step = STEP if true > errors[size] else -STEP
     most = log(FACTOR_MAX)
@@ -60,5 +73,6 @@ def own_s(ticket: Ticket, speeds: list[float], pace: Pace) -> float:
     return ticket.tokens * len(speeds) / pace.per_s(sum(speeds))
 
 
-def _size(tokens: int) -> int:
+def size_of(tokens: int) -> int:
+    """Which of the sizes that are corrected apart a prompt has."""
     return min(SIZES - 1, max(0, (tokens.bit_length() - SMALLEST_BITS + 1) // 2))

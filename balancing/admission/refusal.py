@@ -52,13 +52,12 @@ class Refusal:
                 return
             self._empty_at_s[rank] = now_s
 
-    def allowed_s(self, ticket: Ticket, backlogs: list[int], now_s: float) -> float:
-        """How late its first token may be predicted to come. `backlogs` as for `look`."""
-        rank = ticket.rank
+    def allowed_s(self, rank: int, deadline_s: float, backlogs: list[int], now_s: float) -> float:
+        """How late a first token may be predicted to come. `backlogs` as for `look`."""
         standing = False
         if rank > 0 and now_s - self._empty_at_s[rank] > STANDING_S:
             standing = sum(backlogs[: rank + 1]) > 0
-        return (STANDING_SHARE if standing else SHARE) * ticket.deadline_s
+        return (STANDING_SHARE if standing else SHARE) * deadline_s
 
     def check(self, ticket: Ticket, seconds: float, own_s: float, allowed_s: float) -> None:
         """Raises Refused if a first token after `seconds` is too late. `own_s`: its own prefill."""

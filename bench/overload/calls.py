@@ -35,6 +35,12 @@ class Call:
     tpot_s: float = 0.0
     good: bool = False
     beginning: int = 0  # which of the shared beginnings its prompt has. 0: none
+    capped: int | None = None  # the most tokens that its last attempt was allowed
+
+    @property
+    def answer_tokens(self) -> int:
+        """The length of its answer."""
+        return self.output_tokens if self.capped is None else min(self.output_tokens, self.capped)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import Final
 
 import uvloop
 
+from penstock.balancing.admission.degradation import Step
 from penstock.bench.arguments import count, listed, names, positive
 from penstock.bench.overload.calls import Call, Clients, poisson
 from penstock.bench.overload.http import Player
@@ -40,12 +41,15 @@ SHOWN: Final = (
     ("low_ttft_p50_s", "low: TTFT p50 s"),
     ("low_ttft_p99_s", "p99 s"),
     ("refused", "refused"),
+    ("capped", "capped"),
     ("late", "late"),
     ("longest_quarter", "longest quarter"),
     ("preemptions", "preemptions"),
     ("prediction_error", "prediction off"),
 )
-RULES: Final = ("at_once", "admission")
+RULES: Final = ("at_once", "admission", "degrade")
+# What `degrade` does beside admission: at half of the pressure, shorter answers to the low class.
+STEPS: Final = (Step(rank=1, pressure=0.5, max_tokens=256),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,8 @@ class Cell:
     def figures(self) -> dict[str, float]:
         """Compute it, in virtual time. The same cell gives the same figures."""
         mix = MIXES[self.mix]
-        world = World(mix, holds=self.rule == "admission", seed=self.seed)
+        steps = STEPS if self.rule == "degrade" else ()
+        world = World(mix, holds=self.rule != "at_once", seed=self.seed, steps=steps)
         log = world.run(self.calls(), self.length_s + REST_S)
         preemptions = sum(engine.preemptions_total for engine in world.engines)
         return figures(mix, log, WARM_S, self.length_s, preemptions)
@@ -155,9 +160,10 @@ def arguments(parser: ArgumentParser) -> None:
     add(
         "--rules",
         type=names("rule", RULES),
-        default=list(RULES),
+        default=list(RULES[:2]),
         metavar="NAME,…",
-        help=f"{', '.join(RULES)} (default both)",
+        help=f"{', '.join(RULES)} (default the first two); degrade: admission, and at half of the"
+        " pressure answers of 256 tokens at most for the low class",
     )
     add(
         "--http",

@@ -33,6 +33,7 @@ def figures(
         "low_ttft_p50_s": quantile(low, 0.5),
         "low_ttft_p99_s": quantile(low, 0.99),
         "refused": sum(c.refused for c in calls) / max(1, sum(c.attempts for c in calls)),
+        "capped": sum(c.answer_tokens < c.output_tokens for c in calls) / max(1, len(calls)),
         "late": sum(call.late for call in calls) / max(1, sent),
         "least_quarter": min(shares),
         "longest_quarter": shares[3],

@@ -5,7 +5,7 @@ network before the engines, so that what is sent always misses the step in progr
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import count
 from math import exp
@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from penstock.balancing.admission.admission import Admission, Rules
+from penstock.balancing.admission.degradation import Degradation, Step
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
@@ -67,8 +68,11 @@ class World:
         deadline_s: float = GOOD_TTFT_S,
         policy: str = "token_cost",
         shares: tuple[float, ...] = (0.0, 0.0),
+        steps: tuple[Step, ...] = (),
+        degradable: Collection[str] | None = None,
     ) -> None:
-        """`deadline_s`: that of a class. A client with less patience says so."""
+        """`deadline_s`: that of a class. A client with less patience says so. `steps`: they cap
+        answers, for all tenants or for these (`degradable`)."""
         self.mix = mix
         self._deadline_s = deadline_s
         self._rng = Random(f"clients {seed}")
@@ -83,6 +87,9 @@ class World:
         self._wakes = Wakes(self.at, lambda: self._now_s)
         self.admission = Admission(gate, lambda: fleet, rng, self._wakes.soon, rules)
         self._wakes.admissions.append(self.admission)
+        self._degradation = Degradation()
+        self._degradation.follow(steps)
+        self._degradable = degradable
         self._lengths = OutputLength()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._number = count()
@@ -139,6 +146,7 @@ class World:
 
     def _come(self, call: Call, now_s: float) -> None:
         call.attempts += 1
+        call.capped = most = self._most(call, now_s)
         estimate = call.prompt_tokens * exp(self._rng.gauss(0.0, ESTIMATE_SIGMA))
         blocks = tuple(self._blocks(call, BLOCK_TOKENS))
         ask = Ask(
@@ -149,7 +157,8 @@ class World:
             stream=True,
             tenant=call.tenant,
             client=call.tenant,
-            output_tokens=self._lengths.expect(call.tenant, None, PATH, None),
+            max_tokens=most,
+            output_tokens=self._lengths.expect(call.tenant, None, PATH, most),
         )
         attempt = Attempt(call, now_s)
         self.at(now_s + call.patience_s, partial(self._lose_patience, attempt))
@@ -178,6 +187,14 @@ class World:
         blocks = self.mix.beginning_tokens // block_tokens
         return [hash((call.beginning, number)) for number in range(blocks)]
 
+    def _most(self, call: Call, now_s: float) -> int | None:
+        """The most tokens that its answer may have now."""
+        if self._degradable is not None and call.tenant not in self._degradable:
+            return None
+        line = self.admission.lines.get("gpus")
+        limits = self._degradation.limits
+        return limits("gpus", line, call.tenant, call.rank, self._deadline_s, now_s)[0]
+
     def _ready(self, attempt: Attempt, outcome: Lease | Exception) -> None:
         call, now_s = attempt.call, self._now_s
         if isinstance(outcome, Lease):
@@ -186,7 +203,7 @@ class World:
             call.sent += 1
             hashes = self._blocks(call, self.mix.profile.block_tokens)
             attempt.sequence = Sequence(
-                call.prompt_tokens, max(1, call.output_tokens), attempt, None, hashes
+                call.prompt_tokens, max(1, call.answer_tokens), attempt, None, hashes
             )
             self.at(now_s + NETWORK_S, partial(self._submit, attempt))
             return
@@ -262,9 +279,10 @@ class World:
         assert lease is not None
         assert attempt.sequence is not None
         lease.settle(call.prompt_tokens, attempt.sequence.cached_tokens if call.beginning else None)
-        lease.complete(now_s, call.output_tokens)
-        self._lengths.observe(call.tenant, None, PATH, None, call.output_tokens)
+        tokens = call.answer_tokens
+        lease.complete(now_s, tokens)
+        self._lengths.observe(call.tenant, None, PATH, call.capped, tokens)
         call.ttft_s = attempt.first_s - attempt.at_s
-        call.tpot_s = (now_s - attempt.first_s) / max(1, call.output_tokens - 1)
+        call.tpot_s = (now_s - attempt.first_s) / max(1, tokens - 1)
         call.late += call.ttft_s > GOOD_TTFT_S
         call.good = call.ttft_s <= GOOD_TTFT_S and call.tpot_s <= GOOD_TPOT_S

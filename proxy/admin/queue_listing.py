@@ -14,12 +14,16 @@ HEADS_MAX: Final = 20
 
 
 async def queue_listing(plane: DataPlane) -> dict[str, object]:
-    """The classes, the highest first, and the next requests in the order of their turns.
+    """The classes, the highest first. Of each pool the pressure in each class, and the next
+    requests in the order of their turns.
 
     What one waits for takes a choice among its backends, so other work runs after each.
     """
     pools: list[dict[str, object]] = []
     firsts: dict[str, tuple[float, dict[str, object]]] = {}  # by class: since when it waits
+    pressures: dict[str, dict[str, float]] = {}
+    for pool, name, pressed in plane.pressures():
+        pressures.setdefault(pool, {})[name] = round(pressed, 3)
     for pool, line in list(plane.admission.lines.items()):
         told = []
         seen = set()
@@ -32,7 +36,14 @@ async def queue_listing(plane: DataPlane) -> dict[str, object]:
                 firsts[name] = ticket.since_s, {"pool": pool} | told[-1]
             seen.add(name)
             await asyncio.sleep(0)
-        pools.append({"pool": pool, "waiting": line.queue.waiting, "next": told})
+        pools.append(
+            {
+                "pool": pool,
+                "waiting": line.queue.waiting,
+                "pressure": pressures.get(pool, {}),
+                "next": told,
+            }
+        )
     classes = [
         {
             "name": name,

@@ -71,6 +71,8 @@ def ended(
         plane.metrics.overhead_s.observe(record.sent_s - record.received_s - record.waited_s)
     if lease is not None:
         _placed(plane, lease)
+        if record.degraded:
+            plane.metrics.degraded.add("max_tokens")
     if record.usage is not None:
         pool.prompt_tokens += record.usage.prompt_tokens
         pool.completion_tokens += record.usage.completion_tokens

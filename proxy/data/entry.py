@@ -11,6 +11,7 @@ from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
+from penstock.proxy.data.degrading import degrade
 from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
@@ -75,8 +76,8 @@ class Entry:
         try:
             if not plane.admission.holds:
                 return plane.gate.choose(ask, now_s, tried, retry=retry)
-            ticket = self._ticket or self._new_ticket(party)
-            ticket.ask, ticket.tried, ticket.retry = ask, tried, retry
+            ticket = self._ticket or self._new_ticket(party, now_s)
+            ticket.ask, ticket.tried, ticket.retry = self._request.ask, tried, retry
             if tried:  # what a failure took is not what it has waited
                 left_s = self._request.patience.next_s(started=False) - now_s
                 ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
@@ -114,7 +115,7 @@ class Entry:
         finally:
             request.answer.tell(budget_headers(plane, request.head))
 
-    def _new_ticket(self, party: str) -> Ticket:
+    def _new_ticket(self, party: str, now_s: float) -> Ticket:
         plane, request = self._plane, self._request
         classes = plane.classes
         asked = request.head.get(ASKED)
@@ -126,6 +127,8 @@ class Entry:
         patience_s = request.patience.begins_within_s
         deadline_s, self._impatient = classes.deadline_of(rank, patience_s)
         name = request.head.tenant or queue_of(party, plane.salt)
+        if plane.degradation.steps:
+            degrade(plane, request, name, rank, now_s)
         began_s = request.record.received_s
         reserve = classes.reserves[rank]
         ticket = self._ticket = Ticket(

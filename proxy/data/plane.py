@@ -10,6 +10,8 @@ from time import monotonic
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.admission.admission import Admission
+from penstock.balancing.admission.degradation import Degradation
+from penstock.balancing.admission.pressure import highest_pressure
 from penstock.balancing.backend import Backend
 from penstock.balancing.deaths import Deaths
 from penstock.balancing.gate import Gate
@@ -81,7 +83,8 @@ class DataPlane:
             self.gate, lambda: self.fleet, rng, self._room_changed, self.classes.rules
         )
         self.wakes = Wakes(loop, now, self.admission)
-        metrics.queued = self.queued
+        self.degradation = Degradation()
+        metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held = self.held
         self.budgets = Budgets(metrics)
         self.salt = rng.getrandbits(64)  # of the queues of clients without a key
@@ -139,12 +142,14 @@ class DataPlane:
             outputs=self.outputs,
             sessions=configuration.sessions,
             prefixes=configuration.prefixes,
+            caps=bool(settings.admission.degrade),
         )
         self.counting = configuration.counting
         self.session_pools = configuration.session_pools
         self.paths = configuration.paths
         self.classes = ServiceClasses(settings)
         self.admission.follow(self.classes.rules)
+        self.degradation.follow(self.classes.steps)
         self.budgets.follow(settings, self.now())
         self._share_memory()
         self.clients.use(settings.limits.connections, keyed=bool(configuration.tenants))
@@ -157,6 +162,18 @@ class DataPlane:
     def held(self) -> list[tuple[str, int, int]]:
         """How many requests wait for a backend of each pool, and their prompt tokens."""
         return [(each.name, *self.admission.held(each.name)) for each in self.fleet.pools]
+
+    def pressures(self) -> list[tuple[str, str, float]]:
+        """The pressure in each pool, by class: that of the client that would wait longest."""
+        found, now_s, classes = [], self.now(), self.classes
+        for pool in self.fleet.pools if self.admission.holds else ():
+            line = self.admission.lines.get(pool.name)
+            for rank, name in enumerate(classes.names):
+                pressed = 0.0
+                if line is not None:
+                    pressed = highest_pressure(line, rank, classes.max_wait_s[rank], now_s)
+                found.append((pool.name, name, pressed))
+        return found
 
     def _room_changed(self) -> None:
         self.wakes.soon()

@@ -5,9 +5,11 @@ from random import Random
 from time import monotonic
 from typing import Final
 
+from penstock.balancing.admission.degradation import HOLD_S
 from penstock.proxy.data.overload import Overload
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import (
+    ContextTooLongNow,
     NoBackendReady,
     Overloaded,
     ResponseOutOfReach,
@@ -67,6 +69,12 @@ class Refusals:
         """Its first token would come too late: count it. `own` as for `late`."""
         self._metrics.shed.add("deadline" if own else "wait", service_class)
         return late(retry_after_s, wait_s, own=own)
+
+    def too_long_now(self, most_tokens: int) -> ContextTooLongNow:
+        """Longer prompts than this are refused for now. That lasts for HOLD_S at least."""
+        self._metrics.degraded.add("prompt_tokens")
+        retry_after_s = HOLD_S * self._rng.uniform(1.0, 2.0)
+        return ContextTooLongNow(most_tokens, retry_after_s=retry_after_s)
 
     def crowded(self) -> Overloaded:
         """There are more clients than seats."""

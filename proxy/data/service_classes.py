@@ -9,6 +9,7 @@ What it may not have is not an error: it gets its own class, and the answer tell
 from typing import Final
 
 from penstock.balancing.admission.admission import Rules
+from penstock.balancing.admission.degradation import Step
 from penstock.balancing.admission.room import WINDOW_S
 from penstock.conf.settings import Settings
 
@@ -24,6 +25,7 @@ class ServiceClasses:
     """The classes of one configuration."""
 
     __slots__ = (
+        "_degradable",
         "_of_others",
         "_of_tenants",
         "_ranks",
@@ -34,6 +36,7 @@ class ServiceClasses:
         "names",
         "reserves",
         "rules",
+        "steps",
         "told",
     )
 
@@ -75,6 +78,26 @@ class ServiceClasses:
             hold_for_backend_s=admission.hold_for_backend_s,
             window_s=admission.window_s or WINDOW_S,
         )
+
+        self.steps = tuple(
+            [
+                Step(
+                    self.names.index(each.service_class),
+                    each.pressure,
+                    each.max_tokens,
+                    each.prompt_tokens,
+                )
+                for each in admission.degrade
+            ]
+        )
+        # Where there are tenants, those that the steps are for.
+        self._degradable: frozenset[str] | None = None
+        if settings.tenants:
+            self._degradable = frozenset([each.name for each in settings.tenants if each.degrade])
+
+    def may_degrade(self, tenant: str) -> bool:
+        """Whether the steps of degradation are for its requests."""
+        return self._degradable is None or tenant in self._degradable
 
     def rank_of(self, tenant: str, asked: bytes | None, tier: str | None = None) -> int:
         """The class of a request, 0 is the highest.

@@ -62,6 +62,21 @@ class TooLate(PenstockError):
         )
 
 
+class ContextTooLongNow(PenstockError):
+    """So long a prompt is not taken while the backends have so much to do."""
+
+    status = 413
+    code = "context_too_long_now"
+    kind = "invalid_request_error"
+
+    def __init__(self, most_tokens: int, *, retry_after_s: float) -> None:
+        super().__init__(
+            f"All backends are busy: prompts of {most_tokens} tokens at most are taken now. Send a"
+            f" shorter one, or retry in {ceil(retry_after_s)} s.",
+            retry_after_s=retry_after_s,
+        )
+
+
 class RateLimited(PenstockError):
     """The tenant has used up one of its budgets."""
 

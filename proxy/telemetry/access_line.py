@@ -64,6 +64,8 @@ def add_request(
     line["completion_tokens"] = usage.completion_tokens if usage else None
     if record.waited_s:
         line["waited_ms"] = int(record.waited_s * 1e6) / 1000
+    if record.degraded:
+        line["degraded"] = record.degraded
     if failed := [each for each in record.tries if each.failure]:
         line["failed"] = [
             {

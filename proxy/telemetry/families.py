@@ -118,11 +118,21 @@ class PenstockCollector(Collector):
         admitted = _counter("admitted")
         for labels, count in self._metrics.admitted.items():
             admitted.add_metric(labels, count)
-        yield from (waits, requests, tokens, held_requests, held_tokens, admitted)
+        pressure = _gauge("pressure")
+        for pool, service_class, pressed in self._metrics.pressures():
+            pressure.add_metric([pool, service_class], pressed)
+        yield from (waits, requests, tokens, held_requests, held_tokens, admitted, pressure)
 
     def _process(self) -> Iterator[Metric]:
         metrics = self._metrics
-        for name in ("attempts", "affinity", "client_aborts", "stream_failures", "shed"):
+        for name in (
+            "attempts",
+            "affinity",
+            "client_aborts",
+            "stream_failures",
+            "shed",
+            "degraded",
+        ):
             counter = _counter(name)
             for values, count in getattr(metrics, name).items():
                 counter.add_metric(values, count)

@@ -35,6 +35,8 @@ LABELS: Final = {
     "waited": "`yes`: it waited in the proxy. `no`: it was sent at once.",
     "tenant": "The name of a tenant in the configuration.",
     "model": "A model that its backend lists. `other`: any other name, or more than 256 models.",
+    "action": "`max_tokens`: the answer was given fewer tokens. `prompt_tokens`: the prompt was too"
+    " long for now.",
     "kind": "`prompt`, `cached` (a part of `prompt`) or `completion`.",
     "version": "The version of penstock.",
     "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
@@ -235,6 +237,14 @@ FAMILIES: Final = {
         " of its own.",
         "When clients get 429 with the code `overloaded`: the reason names the limit.",
     ),
+    "degraded": Family(
+        "counter",
+        ("action",),
+        "requests",
+        "Requests of which something was cut, or that were refused for their length, by a step of"
+        " `admission.degrade`.",
+        "When users report short answers: how many are cut?",
+    ),
     "overhead_seconds": Family(
         "histogram",
         (),
@@ -329,6 +339,14 @@ FAMILIES: Final = {
         "tokens",
         "Prompt tokens of these requests.",
         "For autoscaling: how many backends to start.",
+    ),
+    "pressure": Family(
+        "gauge",
+        ("pool", "priority"),
+        "ratio",
+        "The predicted wait of the client that would wait longest, over the wait at which its"
+        " requests are refused.",
+        "Before you choose steps of `admission.degrade`, and for autoscaling. At 1 refusals begin.",
     ),
     "tenant_requests": Family(
         "counter",

@@ -143,6 +143,9 @@ class Metrics:
         # By class: how many requests wait now, and their prompt tokens.
         self.queued: Callable[[], Iterable[tuple[str, int, int]]] = tuple
         self.held: Callable[[], Iterable[tuple[str, int, int]]] = tuple
+        # By pool and class: how near it is to refusing.
+        self.pressures: Callable[[], Iterable[tuple[str, str, float]]] = tuple
+        self.degraded = Counter()  # by what was cut
         self.usage = TenantUsage()
         self.admitted = Counter()  # by class, and whether they had to wait
         self.predicted_ratio = Histogram(WAIT_RATIO)

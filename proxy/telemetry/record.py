@@ -47,6 +47,7 @@ class Record:
         "accepted_s",
         "attempts",
         "began_s",
+        "degraded",
         "ended_s",
         "error",
         "pool",
@@ -68,6 +69,7 @@ class Record:
         self.received_s = received_s
         self.waited_s = 0.0  # for room at a backend, before all its attempts
         self.predicted_s = 0.0  # until its first token, as was predicted when it began to wait
+        self.degraded = ""  # what was cut, as its client is told
         self.read_s = 0.0  # when the model and the number of tokens were known
         self.tries: list[Try] = []
         self.attempts = 0  # as told to the client: a stale connection that failed counts, too

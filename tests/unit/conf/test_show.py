@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from penstock import conf
-from penstock.conf.admission import AdmissionSettings, ClassSettings
+from penstock.conf.admission import AdmissionSettings, ClassSettings, StepSettings
 from penstock.conf.document import read
 from penstock.conf.keypath import fields_of, type_at
 from penstock.conf.load import load
@@ -80,7 +80,7 @@ def test_the_committed_schema_is_the_generated_one() -> None:
 def test_the_schema_knows_every_key_and_no_other() -> None:
     sections = [json.loads(schema()), *json.loads(schema())["$defs"].values()]
     mappings = [section for section in sections if section.get("type") == "object"]
-    assert len(mappings) == 21
+    assert len(mappings) == 22
     assert all(section["additionalProperties"] is False for section in mappings)
     keys = {key for section in mappings for key in section["properties"]}
     assert keys == {path[-1] for path in key_paths(Settings)}
@@ -191,7 +191,7 @@ def key_paths(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[
             "keys": TenantKeySettings,
         }
         if section is AdmissionSettings:
-            lists = {"classes": ClassSettings}
+            lists = {"classes": ClassSettings, "degrade": StepSettings}
         inner = lists.get(key) or type_at(section, (key,))
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield from key_paths(inner, (*path, key))

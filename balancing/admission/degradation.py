@@ -1,0 +1,97 @@
+"""What is cut from requests before any is refused: steps of a class, by the pressure in its pool.
+
+A step begins at its pressure. It ends when the pressure has been lower than most of that for a
+while. Each client has a pressure of its own (`pressure.py`), and so its own steps: a flood has its
+own requests degraded.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.balancing.admission.line import Line
+from penstock.balancing.admission.pace import TAU_S
+from penstock.balancing.admission.pressure import pressure
+
+# A step goes on while the pressure is above this share of its own.
+END_SHARE: Final = 0.8
+# For so long it must have been lower. The pace forgets in TAU_S, so a shorter time would follow the
+# noise of the prediction. A longer one would cut answers when nothing waits any more.
+HOLD_S: Final = 2.0 * TAU_S
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. `rank`: its class, 0 is the highest. It has one of the two limits."""
+
+    rank: int
+    pressure: float
+    max_tokens: int | None = None  # of an answer
+    prompt_tokens: int | None = None
+
+
+# The most tokens of an answer, and of a prompt. None: no limit.
+Limits = tuple[int | None, int | None]
+UNLIMITED: Final[Limits] = (None, None)
+
+
+class Degradation:
+    """The steps of all pools, and until when each goes on for whom."""
+
+    __slots__ = ("_swept_s", "_until_s", "steps")
+
+    def __init__(self) -> None:
+        self.steps: tuple[Step, ...] = ()
+        # By pool, flow and number of the step.
+        self._until_s: dict[tuple[str, str, int], float] = {}
+        self._swept_s = 0.0
+
+    def follow(self, steps: tuple[Step, ...]) -> None:
+        """Take the steps of a configuration. New ones begin anew."""
+        if steps != self.steps:
+            self.steps = steps
+            self._until_s = {}
+
+    def limits(
+        self, pool: str, line: Line | None, name: str, rank: int, max_wait_s: float, now_s: float
+    ) -> Limits:
+        """What a new request may have. `line`: that of its pool. `name`: whose it is.
+
+        Of several steps the least counts.
+        """
+        if line is None or (not line.queue.waiting and not self._until_s):
+            return UNLIMITED
+        pressed = -1.0
+        most: int | None = None
+        longest: int | None = None
+        for number, step in enumerate(self.steps):
+            if step.rank != rank:
+                continue
+            if pressed < 0.0:
+                pressed = pressure(line, line.queue.flow(name), rank, max_wait_s, now_s)
+            if not self._goes_on((pool, name, number), step, pressed, now_s):
+                continue
+            most = _least(most, step.max_tokens)
+            longest = _least(longest, step.prompt_tokens)
+        return most, longest
+
+    def _goes_on(self, key: tuple[str, str, int], step: Step, pressed: float, now_s: float) -> bool:
+        """Whether a step is in force, now that its client has this pressure."""
+        held = now_s < self._until_s.get(key, 0.0)
+        if pressed >= step.pressure or (held and pressed >= END_SHARE * step.pressure):
+            self._sweep(now_s)
+            self._until_s[key] = now_s + HOLD_S
+            return True
+        return held
+
+    def _sweep(self, now_s: float) -> None:
+        """Forget what is over, once in a while."""
+        if now_s - self._swept_s > HOLD_S:
+            self._until_s = {key: until for key, until in self._until_s.items() if until > now_s}
+            self._swept_s = now_s
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    """The smaller limit. None is none."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

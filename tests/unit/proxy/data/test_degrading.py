@@ -1,0 +1,196 @@
+"""Transcripts of requests of which something is cut because others wait."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.balancing.admission.degradation import HOLD_S, Step
+from penstock.conf.admission import AdmissionSettings
+from penstock.proxy.admin.queue_listing import queue_listing
+from penstock.proxy.data.configuration import configure, draft
+from penstock.proxy.telemetry.access_line import add_request
+from penstock.proxy.wire.host import Names
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
+
+# A prompt of some 5,000 tokens: more than a backend is sent beforehand.
+LONG = "all work and no play " * 1_000
+CAP: dict[str, Any] = {"class": "standard", "pressure": 0.001, "max_tokens": 512}
+SHORT: dict[str, Any] = {"class": "standard", "pressure": 0.001, "prompt_tokens": 1_000}
+
+
+class Crowd(Play):
+    """One request after another of the same client, before busy backends."""
+
+    def __init__(self, *steps: dict[str, Any], backends: int = 1) -> None:
+        super().__init__(backends, admission={"degrade": list(steps)})
+        self.members: list[Client] = []
+        for _ in range(backends + 1):
+            another(self)
+        assert self.plane.admission.waiting == 1
+        self.happened()
+
+    def close(self) -> None:
+        for member in self.members:
+            if not member.closed:
+                member.closes()
+        super().close()
+
+    def reload(self, *steps: dict[str, Any]) -> None:
+        """Take a configuration with these steps."""
+        old = self.plane.configuration
+        admission = AdmissionSettings.model_validate({"degrade": list(steps)})
+        settings = old.settings.model_copy(update={"admission": admission})
+        drafted = draft(settings, {}, None)
+        names = Names(has_way=lambda _: True)
+        new = configure(
+            drafted, self.loop, names, old.members, running=old.fleet, now=self.loop.time
+        )
+        self.plane.use(new)
+
+
+@pytest.fixture
+def play() -> Iterator[Crowd]:
+    playing = Crowd(CAP)
+    yield playing
+    playing.close()
+
+
+def another(play: Crowd, *fields: str, head: bytes = b"", content: str = LONG) -> Client:
+    client = play.connects()
+    play.members.append(client)
+    client.sends(chat(*fields, head=head, content=content))
+    return client
+
+
+def answer(play: Crowd, name: str = "b1") -> None:
+    play[name].sends(STREAM, token("a"), DONE, END)
+    play.happened()
+
+
+def record_of(client: Client) -> Any:
+    exchange = client.connection._exchange
+    assert exchange is not None
+    return exchange.request.record
+
+
+def test_the_answer_to_one_that_comes_while_another_waits_is_capped_and_says_so(
+    play: Crowd,
+) -> None:
+    client = another(play, '"max_tokens":4096', '"odd" : [1.50, "\\u00e4"]')
+    record = record_of(client)
+    answer(play)
+    answer(play)
+    sent = play["b1"].body
+    assert sent.count(b"max_tokens") == 2
+    assert b'"odd" : [1.50, "\\u00e4"]' in sent  # every other byte is the client's
+    assert orjson.loads(sent)["max_tokens"] == 512  # the last one counts
+    assert b'"stream_options":{"include_usage":true}' in sent  # as without steps
+    answer(play)
+    assert b"x-penstock-degraded: max_tokens=512" in client.written
+    assert play.metrics.degraded["max_tokens",] == 1
+    line: dict[str, object] = {}
+    add_request(line, record, None, stream=True)
+    assert line["degraded"] == "max_tokens=512"
+
+
+def test_those_that_came_before_are_as_they_were(play: Crowd) -> None:
+    answer(play)
+    assert b"max_tokens" not in play["b1"].body
+    assert play.metrics.degraded["max_tokens",] == 0
+
+
+def test_what_admission_thinks_of_the_answer_is_what_is_sent(play: Crowd) -> None:
+    client = another(play, '"max_tokens":4096', '"n":2')
+    exchange = client.connection._exchange
+    assert exchange is not None
+    ask = exchange.request.ask
+    assert (ask.max_tokens, ask.choices) == (512, 2)
+    assert ask.output_tokens <= 512
+    ticket = exchange._entry._ticket
+    assert ticket is not None
+    assert ticket.ask is ask
+
+
+def test_one_that_asks_for_less_is_not_touched(play: Crowd) -> None:
+    client = another(play, '"max_tokens":100')
+    assert record_of(client).degraded == ""
+
+
+def test_one_in_another_class_is_not_touched(play: Crowd) -> None:
+    client = another(play, '"max_tokens":4096', head=b"x-penstock-priority: batch\r\n")
+    assert record_of(client).degraded == ""
+
+
+def test_a_prompt_that_is_too_long_for_now_is_refused_with_the_length_that_is_taken() -> None:
+    play = Crowd(SHORT)
+    client = another(play)
+    assert play.happened() == ["client got 413, context_too_long_now", "counted 413 nobody"]
+    assert b"prompts of 1000 tokens at most are taken now" in client.written
+    hint = int(client.written.partition(b"retry-after: ")[2].partition(b"\r\n")[0])
+    assert HOLD_S <= hint <= 2 * HOLD_S + 1
+    assert play.metrics.degraded["prompt_tokens",] == 1
+    short = another(play, content="x")
+    assert b"413" not in short.written
+    play.close()
+
+
+def test_a_later_attempt_keeps_the_cap_of_the_first() -> None:
+    play = Crowd(CAP, backends=2)
+    client = another(play, '"max_tokens":4096')
+    record = record_of(client)
+    for _ in range(2):
+        answer(play)
+    first = next(name for name in ("b1", "b2") if b'"max_tokens":512' in play[name].body)
+    other = {"b1": "b2", "b2": "b1"}[first]
+    answer(play, other)
+    play[first].sends(plain("503 Busy"))
+    play.happened()
+    assert b'"max_tokens":512' in play[other].body
+    assert play[other].body.count(b"max_tokens") == 2
+    answer(play, other)
+    assert record.attempts == 2
+    assert b"x-penstock-degraded: max_tokens=512" in client.written
+    assert play.metrics.degraded["max_tokens",] == 1
+    play.close()
+
+
+def test_a_stream_that_gets_its_200_while_it_waits_is_told(play: Crowd) -> None:
+    client = another(play, '"max_tokens":4096')
+    play.passes(21.0)
+    assert client.written.startswith(b"HTTP/1.1 200")
+    assert b"x-penstock-degraded: max_tokens=512" in client.written
+    assert b": ping" in client.written
+
+
+def test_new_steps_are_for_what_comes_after(play: Crowd) -> None:
+    before = another(play, '"max_tokens":4096')
+    play.reload(CAP | {"max_tokens": 64})
+    after = another(play, '"max_tokens":4096')
+    play.reload()
+    last = another(play, '"max_tokens":4096')
+    told = [record_of(client).degraded for client in (before, after, last)]
+    assert told == ["max_tokens=512", "max_tokens=64", ""]
+
+
+def test_what_was_read_before_there_were_steps_is_not_touched() -> None:
+    play = Crowd()
+    play.plane.degradation.follow((Step(1, 0.001, max_tokens=512),))
+    client = another(play, '"max_tokens":4')
+    assert record_of(client).degraded == ""
+    answer(play)
+    assert b"512" not in play["b1"].body
+    play.close()
+
+
+def test_the_pressure_is_told_for_each_pool_and_class(play: Crowd) -> None:
+    told = {(pool, name): pressed for pool, name, pressed in play.plane.pressures()}
+    assert {name for _, name in told} == {"interactive", "standard", "batch"}
+    (pool,) = {pool for pool, _ in told}
+    assert 0.0 < told[pool, "standard"] < 1.0
+    listing: Any = asyncio.run(queue_listing(play.plane))
+    assert listing["pools"][0]["pressure"] == {
+        name: pytest.approx(pressed, abs=0.001) for (_, name), pressed in told.items()
+    }
