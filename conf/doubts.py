@@ -127,10 +127,11 @@ def _of_pool(pool: PoolSettings, at: KeyPath) -> Iterator[Doubt]:
         seen.add(model)
     if pool.tls is not None:
         plain = [each.name for each in pool.backends if not each.url.startswith("https:")]
+        key = "ca_file" if pool.tls.ca_file is not None else "cert_file"
         if len(plain) == len(pool.backends):
-            yield (*at, "tls", "ca_file"), "does nothing: no backend of this pool is https"
+            yield (*at, "tls", key), "does nothing: no backend of this pool is https"
         elif plain:
-            yield (*at, "tls", "ca_file"), f"does nothing for {plain[0]}, whose url is http"
+            yield (*at, "tls", key), f"does nothing for {plain[0]}, whose url is http"
 
 
 def _share_models(one: PoolSettings, other: PoolSettings) -> bool:

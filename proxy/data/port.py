@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.wire.client_certificate import ClientCertificate
 from penstock.proxy.wire.tls import TlsConnection
 
 BACKLOG: Final = 4_096
@@ -79,16 +80,22 @@ class Port:
 def client_of(plane: DataPlane) -> asyncio.Protocol:
     """The protocol of a new connection to the data port."""
     client = ClientConnection(plane)
-    context = plane.certificates.listener
+    certificates = plane.certificates
+    context = certificates.listener
     if context is None:
         return client
+    asks = bool(certificates.client_authority)
+    if asks:
+        client.certificate = ClientCertificate(certificates.client_authority)
     return TlsConnection(
         plane.loop,
         context,
         client,
         handshake_s=plane.timeouts.client_head_s,
         on_failure=plane.metrics.handshake_failed,
-        rota=plane.handshakes,
+        rota=None if asks else plane.handshakes,
+        parties=plane.client_handshakes if asks else None,
+        certificate=client.certificate,
         reads=plane.record_reads,
         sender=client,
     )

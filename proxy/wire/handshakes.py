@@ -1,9 +1,10 @@
-"""Steps of TLS handshakes with one backend, done in a thread, one after the other.
+"""Steps of TLS handshakes with one peer, done in a thread, one after the other.
 
 OpenSSL reads a backend's certificates before it verifies them. 190 certificates of 128 bytes, with
 keys on a rare curve, take 200 ms. OpenSSL releases Python's lock meanwhile, so the event loop goes
 on. A backend has one thread at a time, and which one depends on what its handshakes have cost
-(`handshake_threads.py`).
+(`handshake_threads.py`). So has each party of clients where certificates are asked for
+(`client_handshakes.py`); here it counts as a backend.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from typing import Final
 
 from penstock.proxy.wire.handshake_threads import Rank, Work
 
-Step = Callable[[], None]
+# Returns False if it has ended without showing that the peer may be believed.
+Step = Callable[[], bool | None]
 Done = Callable[[OSError | None], None]
 # Does the work beside the loop. Raises RuntimeError, or its future holds it.
 Beside = Callable[[Work, Rank | None], asyncio.Future[float]]
@@ -60,6 +62,11 @@ class Handshakes:
         self._waiting.append((step, done, gone, size_bytes))
         self._begin()
 
+    @property
+    def memorable(self) -> bool:
+        """Whether what steps have cost says anything of the next ones."""
+        return self._verified or self._now() < self._dear_until_s
+
     def _begin(self) -> None:
         if self._busy or not self._waiting:
             return
@@ -90,8 +97,8 @@ class Handshakes:
             error: OSError | None = None
             step_s = thread_time()
             try:
-                step()
-                self._verified = True
+                if step() is not False:
+                    self._verified = True
             except OSError as failure:
                 # Its traceback would hold the connection until the collector runs.
                 error = failure.with_traceback(None)

@@ -9,8 +9,9 @@ An answer is whole only if `close_notify` has told its end. For the protocol beh
 lost connection.
 
 A step of a server's handshake may take 1.6 ms (a private key of RSA with 2,048 bits). So these
-steps have turns of their own, apart from those for bodies. A step of a handshake with a backend may
-take 200 ms. So a thread does it (`handshakes.py`), and meanwhile the loop does not touch `_ssl`.
+steps have turns of their own, apart from those for bodies. A step that reads certificates may take
+200 ms. So a thread does all steps with a backend (`handshakes.py`), and with a client that is asked
+for a certificate (`client_handshakes.py`). Meanwhile the loop does not touch `_ssl`.
 
 Reads of very many records are taken in turns (`records.py`). A peer that sends too many records
 without data is disconnected. One that does not take our replies to its key updates is not read.
@@ -23,6 +24,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, cast
 
+from penstock.proxy.wire.client_certificate import ClientCertificate, names_shown
+from penstock.proxy.wire.client_handshakes import ClientHandshakes
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.handshakes import Handshakes
 from penstock.proxy.wire.party import STRANGERS, party_of
@@ -40,6 +43,8 @@ READ_BYTES: Final = 65_536
 HELLO_BYTES_MAX: Final = 8_192
 # The server's part of a handshake: 190 certificates of 128 bytes took 200 ms of a thread.
 CHAIN_BYTES_MAX: Final = 24_576
+# The client's part if it is asked for a certificate: 2 to 5 KB are usual. OpenSSL keeps it.
+SHOWN_BYTES_MAX: Final = 16_384
 
 _NOBODY: Final = asyncio.Protocol()
 
@@ -49,6 +54,7 @@ class TlsConnection(TlsTransport):
 
     __slots__ = (
         "_app",
+        "_certificate",
         "_choked",
         "_context",
         "_deadline",
@@ -56,6 +62,7 @@ class TlsConnection(TlsTransport):
         "_handshakes",
         "_incoming",
         "_on_failure",
+        "_parties",
         "_party",
         "_queued",
         "_reads",
@@ -80,11 +87,15 @@ class TlsConnection(TlsTransport):
         on_failure: Callable[[], None] = lambda: None,
         rota: Rota | None = None,
         handshakes: Handshakes | None = None,
+        parties: ClientHandshakes | None = None,
+        certificate: ClientCertificate | None = None,
         sender: Sender | None = None,
     ) -> None:
         """`server_name`: the server that a client wants to reach. None on the server's side.
 
-        A server's handshakes take the turns of `rota`, a client's a thread of `handshakes`.
+        A server's handshakes take the turns of `rota`, a client's a thread of `handshakes`. A
+        server that asks for a certificate uses a thread of `parties`, and gives what it was shown
+        to `certificate`.
         `reads` is shared by the connections that may not block the loop together. `sender` is the
         client, on the server's side: it is refused if too many of its bytes wait. `opened` is done
         after the handshake, or holds the OSError of its failure.
@@ -96,9 +107,11 @@ class TlsConnection(TlsTransport):
         self._on_failure = on_failure
         self._rota = rota
         self._handshakes = handshakes
+        self._parties = parties
+        self._certificate = certificate
         self._sender = sender
         self._reads = reads
-        self._records = Records(strange=sender is not None)
+        self._records = Records(strange=sender is not None, single=parties is not None)
         self._queued = False  # it waits for its turn or has it
         self._unsent = False  # the transport's write buffer is above its limit
         self._choked = False  # our replies to key updates are unsent: decipher nothing meanwhile
@@ -115,6 +128,8 @@ class TlsConnection(TlsTransport):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._party = party_of(peer[0]) if peer else ""
+        if self._parties is not None:
+            self._handshakes = self._parties.enter(self._party)
         name = self._server_name
         self._ssl = self._context.wrap_bio(
             self._incoming, self._outgoing, server_side=name is None, server_hostname=name
@@ -166,6 +181,7 @@ class TlsConnection(TlsTransport):
         self._records.rest()
         self._reads.waiting.done(self)
         self._sender = None
+        self._leave_handshake()
         error = self._error or exc
         if not self._open and not self.opened.done():
             self._on_failure()
@@ -288,8 +304,8 @@ class TlsConnection(TlsTransport):
             self._incoming.write(data)
             if self._handshakes is not None:
                 self._shaking = True
-                step, size = self._ssl.do_handshake, self._shaken_bytes
-                self._handshakes.add(step, self._stepped, self.is_closing, size)
+                size = self._shaken_bytes
+                self._handshakes.add(self._step, self._stepped, self.is_closing, size)
             elif self._shake_hands():
                 self._decrypt(0)  # records of a handshake are not counted
         else:
@@ -303,9 +319,25 @@ class TlsConnection(TlsTransport):
         """
         if self._server_name is None:
             self._shaken_bytes += self._records.hello_bytes
-            return self._shaken_bytes <= HELLO_BYTES_MAX
+            limit_bytes = HELLO_BYTES_MAX if self._certificate is None else SHOWN_BYTES_MAX
+            return self._shaken_bytes <= limit_bytes
         self._shaken_bytes += len(data)
         return self._shaken_bytes <= CHAIN_BYTES_MAX
+
+    def _step(self) -> bool:
+        """Go on with the handshake, in a thread. False if a client has shown no certificate."""
+        self._ssl.do_handshake()
+        certificate = self._certificate
+        if certificate is None:
+            return True
+        certificate.names = names_shown(self._ssl)
+        return certificate.names is not None
+
+    def _leave_handshake(self) -> None:
+        parties, self._parties = self._parties, None
+        if parties is not None:
+            self._handshakes = None
+            parties.leave(self._party)
 
     def _stepped(self, error: OSError | None) -> None:
         """The thread has done a step. The loop may use `_ssl` again."""
@@ -331,11 +363,12 @@ class TlsConnection(TlsTransport):
                 self._flush()
             elif isinstance(error, ssl.SSLError):
                 self._fail(error)
-            else:  # there was no thread
+            else:  # there was no thread, or the certificate is not taken
                 self._error = error
                 self.abort()
             return False
         self._open = True
+        self._leave_handshake()
         self._records.shaken()
         self._deadline.clear()
         self._flush()

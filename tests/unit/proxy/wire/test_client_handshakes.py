@@ -1,0 +1,85 @@
+"""Which parties of clients are remembered, and that nobody fills the table for others."""
+
+import asyncio
+
+import pytest
+
+from penstock.proxy.wire.client_handshakes import REMEMBERED_MAX, ClientHandshakes
+from penstock.proxy.wire.handshake_threads import Rank, Work
+
+
+class Beside:
+    """Does a work when it is told to."""
+
+    def __init__(self) -> None:
+        self.works: list[tuple[Work, Rank | None, asyncio.Future[float]]] = []
+
+    def __call__(self, work: Work, rank: Rank | None) -> asyncio.Future[float]:
+        future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.works.append((work, rank, future))
+        return future
+
+    async def go(self) -> Rank | None:
+        work, rank, future = self.works.pop(0)
+        future.set_result(work())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return rank
+
+
+@pytest.fixture
+def beside() -> Beside:
+    return Beside()
+
+
+async def shake(table: ClientHandshakes, beside: Beside, party: str, verified: bool) -> Rank | None:
+    """One handshake of one step. Returns the rank that it had."""
+    table.enter(party).add(lambda: verified, lambda error: None, lambda: False)
+    rank = await beside.go()
+    table.leave(party)
+    return rank
+
+
+async def test_a_party_that_has_shown_a_certificate_is_remembered(beside: Beside) -> None:
+    table = ClientHandshakes(asyncio.get_running_loop(), beside)
+    assert await shake(table, beside, "a", True) == Rank()
+    assert await shake(table, beside, "a", True) is None
+    assert await shake(table, beside, "b", False) == Rank()
+    assert await shake(table, beside, "b", False) == Rank()
+    assert len(table) == 1
+
+
+async def test_all_connections_of_a_party_take_turns(beside: Beside) -> None:
+    """Also if one of them has ended meanwhile: nobody gets a second place in the queue."""
+    table = ClientHandshakes(asyncio.get_running_loop(), beside)
+    first, other = table.enter("a"), table.enter("b")
+    second = table.enter("a")
+    table.leave("a")
+    third = table.enter("a")
+    assert first is second is third is not other
+    for each in (first, third, other):
+        each.add(lambda: False, lambda error: None, lambda: False)
+    assert len(beside.works) == 2
+    for party in ("a", "a", "b"):
+        table.leave(party)
+    assert len(table) == 0
+
+
+async def test_of_those_remembered_the_oldest_is_forgotten(beside: Beside) -> None:
+    table = ClientHandshakes(asyncio.get_running_loop(), beside)
+    for number in range(REMEMBERED_MAX):
+        await shake(table, beside, str(number), True)
+    assert await shake(table, beside, "0", True) is None  # it is the youngest now
+    await shake(table, beside, "more", True)
+    assert len(table) == REMEMBERED_MAX
+    assert await shake(table, beside, "0", True) is None
+    assert await shake(table, beside, "1", True) == Rank()
+
+
+async def test_strangers_take_no_place_of_those_remembered(beside: Beside) -> None:
+    table = ClientHandshakes(asyncio.get_running_loop(), beside)
+    await shake(table, beside, "known", True)
+    for number in range(REMEMBERED_MAX + 1):
+        await shake(table, beside, str(number), False)
+    assert await shake(table, beside, "known", True) is None
+    assert len(table) == 1
