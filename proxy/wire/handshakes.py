@@ -37,17 +37,29 @@ SIZE_BYTES: Final = 4_096
 class Handshakes:
     """The steps that wait for a thread, whether it is at work, and what steps have cost."""
 
-    __slots__ = ("_beside", "_busy", "_dear_until_s", "_loop", "_now", "_verified", "_waiting")
+    __slots__ = (
+        "_beside",
+        "_busy",
+        "_dear_until_s",
+        "_loop",
+        "_now",
+        "_rested",
+        "_verified",
+        "_waiting",
+    )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         beside: Beside,
         now: Callable[[], float] = monotonic,
+        rested: Callable[[], None] = lambda: None,
     ) -> None:
+        """`rested` is called when all steps are done."""
         self._loop = loop
         self._beside = beside
         self._now = now
+        self._rested = rested
         self._waiting: deque[tuple[Step, Done, Callable[[], bool], int]] = deque()
         self._busy = False
         self._verified = False  # a handshake has succeeded
@@ -61,6 +73,11 @@ class Handshakes:
         """
         self._waiting.append((step, done, gone, size_bytes))
         self._begin()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no step is under way or waits."""
+        return not (self._busy or self._waiting)
 
     @property
     def memorable(self) -> bool:
@@ -115,6 +132,8 @@ class Handshakes:
         if not future.cancelled() and isinstance(future.exception(), RuntimeError):
             self._refuse()
         self._begin()
+        if self.idle:
+            self._rested()
 
     def _refuse(self) -> None:
         """There is no thread to be had. One that comes late finds nothing."""

@@ -24,9 +24,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, cast
 
-from penstock.proxy.wire.client_certificate import ClientCertificate, names_shown
-from penstock.proxy.wire.client_handshakes import ClientHandshakes
+from penstock.proxy.wire.client_handshakes import AskedClient
 from penstock.proxy.wire.deadline import Deadline
+from penstock.proxy.wire.handshake_size import HandshakeSize
 from penstock.proxy.wire.handshakes import Handshakes
 from penstock.proxy.wire.party import STRANGERS, party_of
 from penstock.proxy.wire.records import BARREN_MAX, RecordReads, Records
@@ -38,13 +38,6 @@ logger = logging.getLogger(__name__)
 
 # More than a record holds (16 KiB). OpenSSL returns one record at a time.
 READ_BYTES: Final = 65_536
-# A client's hello of 65 KB, with keys of very many groups, took 155 ms; one of 8 KB takes 1.4 ms.
-# One for post-quantum keys has 1.8 KB and may come twice.
-HELLO_BYTES_MAX: Final = 8_192
-# The server's part of a handshake: 190 certificates of 128 bytes took 200 ms of a thread.
-CHAIN_BYTES_MAX: Final = 24_576
-# The client's part if it is asked for a certificate: 2 to 5 KB are usual. OpenSSL keeps it.
-SHOWN_BYTES_MAX: Final = 16_384
 
 _NOBODY: Final = asyncio.Protocol()
 
@@ -54,7 +47,7 @@ class TlsConnection(TlsTransport):
 
     __slots__ = (
         "_app",
-        "_certificate",
+        "_asked",
         "_choked",
         "_context",
         "_deadline",
@@ -62,15 +55,14 @@ class TlsConnection(TlsTransport):
         "_handshakes",
         "_incoming",
         "_on_failure",
-        "_parties",
         "_party",
         "_queued",
         "_reads",
         "_records",
         "_rota",
         "_sender",
-        "_shaken_bytes",
         "_shaking",
+        "_size",
         "_unsent",
         "opened",
     )
@@ -87,15 +79,13 @@ class TlsConnection(TlsTransport):
         on_failure: Callable[[], None] = lambda: None,
         rota: Rota | None = None,
         handshakes: Handshakes | None = None,
-        parties: ClientHandshakes | None = None,
-        certificate: ClientCertificate | None = None,
+        asked: AskedClient | None = None,
         sender: Sender | None = None,
     ) -> None:
         """`server_name`: the server that a client wants to reach. None on the server's side.
 
-        A server's handshakes take the turns of `rota`, a client's a thread of `handshakes`. A
-        server that asks for a certificate uses a thread of `parties`, and gives what it was shown
-        to `certificate`.
+        A server's handshakes take the turns of `rota`, a client's a thread of `handshakes`, and a
+        server's that asks for a certificate a thread of `asked`.
         `reads` is shared by the connections that may not block the loop together. `sender` is the
         client, on the server's side: it is refused if too many of its bytes wait. `opened` is done
         after the handshake, or holds the OSError of its failure.
@@ -107,11 +97,10 @@ class TlsConnection(TlsTransport):
         self._on_failure = on_failure
         self._rota = rota
         self._handshakes = handshakes
-        self._parties = parties
-        self._certificate = certificate
+        self._asked = asked
         self._sender = sender
         self._reads = reads
-        self._records = Records(strange=sender is not None, single=parties is not None)
+        self._records = Records(strange=sender is not None, single=asked is not None)
         self._queued = False  # it waits for its turn or has it
         self._unsent = False  # the transport's write buffer is above its limit
         self._choked = False  # our replies to key updates are unsent: decipher nothing meanwhile
@@ -119,7 +108,7 @@ class TlsConnection(TlsTransport):
         self._incoming = ssl.MemoryBIO()
         self._party = ""  # the party of the peer's address
         self._shaking = False  # a step is in a thread or waits for it: only it may use `_ssl`
-        self._shaken_bytes = 0  # of the handshake, to limit it
+        self._size = HandshakeSize(server=server_name is None, asks=asked is not None)
         self.opened: asyncio.Future[None] = loop.create_future()
 
     # What the loop calls ---------------------------------------------------------------------
@@ -128,12 +117,12 @@ class TlsConnection(TlsTransport):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._party = party_of(peer[0]) if peer else ""
-        if self._parties is not None:
-            self._handshakes = self._parties.enter(self._party)
         name = self._server_name
         self._ssl = self._context.wrap_bio(
             self._incoming, self._outgoing, server_side=name is None, server_hostname=name
         )
+        if self._asked is not None:
+            self._handshakes = self._asked.enter(self._party, self._ssl)
         self._deadline.set(monotonic() + self._handshake_s)
         self._app.connection_made(cast(asyncio.Transport, self))
         if not self.is_closing():
@@ -181,7 +170,8 @@ class TlsConnection(TlsTransport):
         self._records.rest()
         self._reads.waiting.done(self)
         self._sender = None
-        self._leave_handshake()
+        if self._asked is not None:
+            self._asked.leave()
         error = self._error or exc
         if not self._open and not self.opened.done():
             self._on_failure()
@@ -300,44 +290,17 @@ class TlsConnection(TlsTransport):
         if self._open:
             self._incoming.write(data)
             self._decrypt(records.count)
-        elif self._is_short(data):
+        elif self._size.takes(len(data), records.hello_bytes):
             self._incoming.write(data)
             if self._handshakes is not None:
                 self._shaking = True
-                size = self._shaken_bytes
-                self._handshakes.add(self._step, self._stepped, self.is_closing, size)
+                step = self._ssl.do_handshake if self._asked is None else self._asked.step
+                self._handshakes.add(step, self._stepped, self.is_closing, self._size.bytes)
             elif self._shake_hands():
                 self._decrypt(0)  # records of a handshake are not counted
         else:
             self._error = ConnectionAbortedError("too long a handshake")
             self.abort()
-
-    def _is_short(self, data: bytes) -> bool:
-        """Whether the peer's part of the handshake is short enough so far.
-
-        A client's first data may come with the end of it. A server waits for the request.
-        """
-        if self._server_name is None:
-            self._shaken_bytes += self._records.hello_bytes
-            limit_bytes = HELLO_BYTES_MAX if self._certificate is None else SHOWN_BYTES_MAX
-            return self._shaken_bytes <= limit_bytes
-        self._shaken_bytes += len(data)
-        return self._shaken_bytes <= CHAIN_BYTES_MAX
-
-    def _step(self) -> bool:
-        """Go on with the handshake, in a thread. False if a client has shown no certificate."""
-        self._ssl.do_handshake()
-        certificate = self._certificate
-        if certificate is None:
-            return True
-        certificate.names = names_shown(self._ssl)
-        return certificate.names is not None
-
-    def _leave_handshake(self) -> None:
-        parties, self._parties = self._parties, None
-        if parties is not None:
-            self._handshakes = None
-            parties.leave(self._party)
 
     def _stepped(self, error: OSError | None) -> None:
         """The thread has done a step. The loop may use `_ssl` again."""
@@ -368,7 +331,8 @@ class TlsConnection(TlsTransport):
                 self.abort()
             return False
         self._open = True
-        self._leave_handshake()
+        if self._asked is not None:
+            self._asked.leave()
         self._records.shaken()
         self._deadline.clear()
         self._flush()

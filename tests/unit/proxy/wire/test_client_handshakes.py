@@ -1,11 +1,13 @@
 """Which parties of clients are remembered, and that nobody fills the table for others."""
 
 import asyncio
+import time
 
 import pytest
 
 from penstock.proxy.wire.client_handshakes import REMEMBERED_MAX, ClientHandshakes
 from penstock.proxy.wire.handshake_threads import Rank, Work
+from penstock.proxy.wire.handshakes import DEAR_S
 
 
 class Beside:
@@ -62,7 +64,33 @@ async def test_all_connections_of_a_party_take_turns(beside: Beside) -> None:
     assert len(beside.works) == 2
     for party in ("a", "a", "b"):
         table.leave(party)
+    while beside.works:
+        await beside.go()
     assert len(table) == 0
+
+
+async def test_who_leaves_amid_a_step_gets_no_second_one_beside_it(beside: Beside) -> None:
+    """Nor is it forgotten that the step was dear."""
+    table = ClientHandshakes(asyncio.get_running_loop(), beside)
+    first = table.enter("a")
+
+    def dear() -> bool:
+        until_s = time.thread_time() + 1.2 * DEAR_S
+        while time.thread_time() < until_s:
+            pass
+        return False
+
+    first.add(dear, lambda error: None, lambda: False)
+    table.leave("a")
+    again = table.enter("a")
+    assert again is first
+    again.add(lambda: False, lambda error: None, lambda: False)
+    table.leave("a")
+    assert len(beside.works) == 1
+    assert await beside.go() == Rank()
+    assert len(beside.works) <= 1
+    assert len(table) == 1
+    assert await shake(table, beside, "a", False) == Rank(dear=True)
 
 
 async def test_of_those_remembered_the_oldest_is_forgotten(beside: Beside) -> None:
