@@ -29,6 +29,7 @@ def doubts(settings: Settings) -> Iterator[Doubt]:
     yield from _addresses(settings)
     yield from _probes(settings)
     yield from _secrets(settings)
+    yield from _certificates(settings)
     yield from _fleet(settings)
     yield from _affinity(settings)
     for index, pool in enumerate(settings.pools):
@@ -96,6 +97,17 @@ def _secrets(settings: Settings) -> Iterator[Doubt]:
                 f"is a key of fewer than {KEY_CHARS_MIN} characters, which can be guessed:"
                 " `openssl rand -hex 32` makes a good one",
             )
+
+
+def _certificates(settings: Settings) -> Iterator[Doubt]:
+    """Find authorities that tell no tenant, and keep nobody out who has a key."""
+    tls, tenants = settings.listen.tls, settings.tenants
+    asks = tls is not None and tls.client_ca_file is not None
+    if asks and tenants and not any(tenant.certificates for tenant in tenants):
+        yield (
+            ("listen", "tls", "client_ca_file"),
+            "does little: no tenant has certificates, so each request still needs a key",
+        )
 
 
 def _fleet(settings: Settings) -> Iterator[Doubt]:

@@ -8,6 +8,7 @@ threads of their own.
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -18,12 +19,17 @@ from penstock.proxy.wire.handshakes import Beside, Handshakes
 # How many parties are remembered that have nothing under way. Nobody gets in without a verified
 # certificate, or without 50 ms of the one thread for strangers.
 REMEMBERED_MAX: Final = 2_048
+# What all clients may have sent in unfinished handshakes, without so much of each, which is a
+# hello. OpenSSL takes 15 to 30 times as much to hold certificates, and everybody can show those
+# of others and stop there.
+UNFINISHED_BYTES_MAX: Final = 4_194_304
+HELLO_BYTES: Final = 2_048
 
 
 class ClientHandshakes:
     """The handshakes of each party. Those without a connection in its handshake are remembered."""
 
-    __slots__ = ("_beside", "_loop", "_parties", "_remembered")
+    __slots__ = ("_beside", "_loop", "_parties", "_remembered", "_unfinished", "_unfinished_bytes")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, beside: Beside | None = None) -> None:
         """`beside`: as of `Handshakes`."""
@@ -31,6 +37,8 @@ class ClientHandshakes:
         self._beside = beside or HandshakeThreads(loop)
         self._parties: dict[str, tuple[Handshakes, int]] = {}  # with the number of connections
         self._remembered: dict[str, Handshakes] = {}  # the oldest first
+        self._unfinished: dict[AskedClient, int] = {}  # what they have sent; the oldest first
+        self._unfinished_bytes = 0
 
     def __len__(self) -> int:
         return len(self._parties) + len(self._remembered)
@@ -52,6 +60,22 @@ class ClientHandshakes:
         self._parties[party] = handshakes, count - 1
         self._rest(party)
 
+    def hold(self, client: "AskedClient", size_bytes: int) -> None:
+        """A client has sent so much by now. The largest give way if it is too much together."""
+        more_bytes = size_bytes - HELLO_BYTES - self._unfinished.get(client, 0)
+        if more_bytes <= 0:
+            return
+        self._unfinished[client] = size_bytes - HELLO_BYTES
+        self._unfinished_bytes += more_bytes
+        while self._unfinished_bytes > UNFINISHED_BYTES_MAX:
+            largest = max(self._unfinished, key=self._unfinished.__getitem__)
+            self.release(largest)
+            largest.give_way()
+
+    def release(self, client: "AskedClient") -> None:
+        """Its handshake has ended."""
+        self._unfinished_bytes -= self._unfinished.pop(client, 0)
+
     def _rest(self, party: str) -> None:
         """Forget a party that has nothing under way, or remember what its steps have cost.
 
@@ -70,7 +94,7 @@ class ClientHandshakes:
 class AskedClient:
     """The handshake of one client that is asked for a certificate."""
 
-    __slots__ = ("_certificate", "_connection", "_party", "_table")
+    __slots__ = ("_abort", "_certificate", "_connection", "_party", "_table")
 
     def __init__(self, table: ClientHandshakes, certificate: ClientCertificate) -> None:
         """`certificate` gets what the client shows."""
@@ -78,11 +102,21 @@ class AskedClient:
         self._certificate = certificate
         self._party = ""
         self._connection: ssl.SSLObject | None = None
+        self._abort: Callable[[], None] | None = None
 
-    def enter(self, party: str, connection: ssl.SSLObject) -> Handshakes:
+    def enter(self, party: str, connection: ssl.SSLObject, abort: Callable[[], None]) -> Handshakes:
         """The handshake begins. Returns where its steps are done."""
-        self._party, self._connection = party, connection
+        self._party, self._connection, self._abort = party, connection, abort
         return self._table.enter(party)
+
+    def hold(self, size_bytes: int) -> None:
+        """The client has sent so much of the handshake."""
+        self._table.hold(self, size_bytes)
+
+    def give_way(self) -> None:
+        """End the connection: too much is held for unfinished handshakes."""
+        if self._abort is not None:
+            self._abort()
 
     def step(self) -> bool:
         """Go on with it, in a thread. False if it ends without a certificate. Raises OSError."""
@@ -96,5 +130,6 @@ class AskedClient:
     def leave(self) -> None:
         """It has ended, or the connection is lost. May be called again."""
         if self._connection is not None:
-            self._connection = None
+            self._connection = self._abort = None
+            self._table.release(self)
             self._table.leave(self._party)

@@ -122,7 +122,7 @@ class TlsConnection(TlsTransport):
             self._incoming, self._outgoing, server_side=name is None, server_hostname=name
         )
         if self._asked is not None:
-            self._handshakes = self._asked.enter(self._party, self._ssl)
+            self._handshakes = self._asked.enter(self._party, self._ssl, self.abort)
         self._deadline.set(monotonic() + self._handshake_s)
         self._app.connection_made(cast(asyncio.Transport, self))
         if not self.is_closing():
@@ -291,6 +291,8 @@ class TlsConnection(TlsTransport):
             self._incoming.write(data)
             self._decrypt(records.count)
         elif self._size.takes(len(data), records.hello_bytes):
+            if self._asked is not None:
+                self._asked.hold(self._size.bytes)
             self._incoming.write(data)
             if self._handshakes is not None:
                 self._shaking = True

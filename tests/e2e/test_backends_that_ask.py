@@ -14,7 +14,7 @@ import trustme
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tests.certificates import Files, authority, client_certificate, issue
-from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.process import Serve, Simulate
 from tests.e2e.request import BODIES, ask
 from tests.e2e.tls import TlsFront
 
@@ -75,12 +75,6 @@ def tls_of(shown: Files | None, ca: Path) -> dict[str, str]:
     return {"ca_file": str(ca)} | (shown.settings if shown else {})
 
 
-async def reason(penstock: Penstock) -> str:
-    await penstock.until(lambda listing: "live" in listing[0]["last_probe"], 10)
-    probe: dict[str, Any] = (await penstock.backends())[0]["last_probe"]["live"]
-    return str(probe.get("reason"))
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_requests_probes_scrapes_and_searches_show_the_certificate(
     simulate: Simulate,
@@ -96,7 +90,9 @@ async def test_requests_probes_scrapes_and_searches_show_the_certificate(
     shown = client_certificate(tmp_path, "penstock.example")
     pool = {"tls": tls_of(shown, issue(tmp_path).ca)}
     penstock = await serve(
-        [front.url for front in fronts], pool=pool, health={"deep": {"interval_s": 0.5}}
+        [front.url for front in fronts],
+        pool=pool,
+        health={"timeout_s": 5, "deep": {"interval_s": 0.5, "timeout_s": 5}},
     )
     await penstock.until(
         lambda listing: all(
@@ -122,8 +118,11 @@ async def test_a_backend_that_refuses_it_is_told_of(
     shown = None if wrong == "none" else client_certificate(tmp_path, **case)
     pool = {"tls": tls_of(shown, issue(tmp_path).ca)}
     with refusing(asking(version)) as url:
-        penstock = await serve([url], ready=0, pool=pool)
-        assert await reason(penstock) == "untrusted"
+        penstock = await serve([url], ready=0, pool=pool, health={"timeout_s": 5})
+        await penstock.until(
+            lambda listing: listing[0]["last_probe"].get("live", {}).get("reason") == "untrusted",
+            20,
+        )
 
 
 async def test_a_renewed_certificate_is_shown_from_the_next_connection(

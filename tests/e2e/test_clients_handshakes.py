@@ -148,5 +148,6 @@ async def test_certificates_that_take_long_delay_neither_streams_nor_other_hands
         f" longest gaps of the stream {[round(gap * 1000) for gap in gaps[-3:]]} ms"
     )
     assert len(steps_s) > 3  # their party has a quarter of a thread
-    assert gaps[-len(gaps) // 20] < 0.1
-    assert sorted(took_s)[len(took_s) // 2] < 0.5
+    # In the loop itself: gaps of 500 ms, and handshakes of 3 to 8 s.
+    assert gaps[-len(gaps) // 20] < 0.2
+    assert sorted(took_s)[len(took_s) // 2] < 1

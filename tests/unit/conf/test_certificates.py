@@ -121,3 +121,15 @@ def test_what_does_nothing_and_who_may_read_the_key_is_doubted(folder: Folder) -
         " (mode 0644); chmod 600",
         "conf.yaml:3: pools[0].tls.cert_file: does nothing: no backend of this pool is https",
     ]
+
+
+def test_authorities_without_certificates_are_doubted(folder: Folder) -> None:
+    key = "0123456789abcdef"
+    keyed = f"{{name: k, keys: [{{key_sha256: {key * 4}}}]}}"
+    (told,) = folder.load(FLEET + ASKS + tenants(keyed)).warnings
+    assert str(told).replace(f"{folder.path}/", "") == (
+        "conf.yaml:5: listen.tls.client_ca_file: does little: no tenant has certificates, so each"
+        " request still needs a key"
+    )
+    assert not folder.load(FLEET + ASKS).warnings
+    assert not folder.load(FLEET + ASKS + tenants(keyed, "{name: c, certificates: [a]}")).warnings

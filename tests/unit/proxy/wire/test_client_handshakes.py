@@ -2,10 +2,18 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
-from penstock.proxy.wire.client_handshakes import REMEMBERED_MAX, ClientHandshakes
+from penstock.proxy.wire.client_certificate import ClientCertificate
+from penstock.proxy.wire.client_handshakes import (
+    HELLO_BYTES,
+    REMEMBERED_MAX,
+    UNFINISHED_BYTES_MAX,
+    AskedClient,
+    ClientHandshakes,
+)
 from penstock.proxy.wire.handshake_threads import Rank, Work
 from penstock.proxy.wire.handshakes import DEAR_S
 
@@ -111,3 +119,33 @@ async def test_strangers_take_no_place_of_those_remembered(beside: Beside) -> No
         await shake(table, beside, str(number), False)
     assert await shake(table, beside, "known", True) is None
     assert len(table) == 1
+
+
+async def test_of_what_is_shown_and_not_finished_the_largest_goes(beside: Beside) -> None:
+    """Not who comes last, and hellos alone cost nobody anything."""
+    table = ClientHandshakes(asyncio.get_running_loop(), beside)
+    gone: list[str] = []
+
+    def shown(name: str, size_bytes: int) -> AskedClient:
+        client = AskedClient(table, ClientCertificate(b"ours"))
+        connection: Any = object()
+        client.enter(name, connection, lambda: gone.append(name))
+        client.hold(size_bytes)
+        return client
+
+    hellos = [shown("hello", HELLO_BYTES) for _ in range(10_000)]
+    healthy = shown("healthy", 4_096)
+    count = (UNFINISHED_BYTES_MAX - 2_048) // (16_384 - HELLO_BYTES)
+    attackers = [shown(f"attacker-{number}", 16_384) for number in range(count)]
+    assert not gone
+    for number in range(3):
+        attackers.append(shown("late", 16_384))
+        assert gone[-1] == f"attacker-{number}"
+    healthy.hold(4_500)
+    assert len(gone) == 3
+    for client in (healthy, *hellos, *attackers):
+        client.leave()
+        client.leave()
+    assert len(table) == 0
+    shown("again", 16_384)
+    assert len(gone) == 3
