@@ -35,6 +35,9 @@ _WANTED: Final = {
     "too_long": "must have at most {max_length} entries",
     "literal_error": "must be one of {expected}",
 }
+_NO_CLIENT_CA: Final = (
+    "nothing verifies them: name the authority that issues them in listen.tls.client_ca_file"
+)
 
 
 def complaints(
@@ -54,6 +57,8 @@ def complaints(
             continue  # reported already, with its line
         elif kind == "too_short" and value:
             continue  # the list has entries, and they were refused
+        elif kind == "no_client_ca":
+            yield (*error["ctx"]["at"], "certificates"), _NO_CLIENT_CA
         else:
             yield error["loc"], _refused(error, given(error["loc"]))
 

@@ -29,6 +29,7 @@ def doubts(settings: Settings) -> Iterator[Doubt]:
     yield from _addresses(settings)
     yield from _probes(settings)
     yield from _secrets(settings)
+    yield from _certificates(settings)
     yield from _fleet(settings)
     yield from _affinity(settings)
     yield from _degradation(settings)
@@ -99,6 +100,17 @@ def _secrets(settings: Settings) -> Iterator[Doubt]:
             )
 
 
+def _certificates(settings: Settings) -> Iterator[Doubt]:
+    """Find authorities that tell no tenant, and keep nobody out who has a key."""
+    tls, tenants = settings.listen.tls, settings.tenants
+    asks = tls is not None and tls.client_ca_file is not None
+    if asks and tenants and not any(tenant.certificates for tenant in tenants):
+        yield (
+            ("listen", "tls", "client_ca_file"),
+            "does little: no tenant has certificates, so each request still needs a key",
+        )
+
+
 def _fleet(settings: Settings) -> Iterator[Doubt]:
     """Find a server that is listed twice: each entry would have a load of its own."""
     seen: dict[tuple[str, int], list[tuple[int, KeyPath]]] = {}
@@ -140,10 +152,11 @@ def _of_pool(pool: PoolSettings, at: KeyPath) -> Iterator[Doubt]:
         seen.add(model)
     if pool.tls is not None:
         plain = [each.name for each in pool.backends if not each.url.startswith("https:")]
+        key = "ca_file" if pool.tls.ca_file is not None else "cert_file"
         if len(plain) == len(pool.backends):
-            yield (*at, "tls", "ca_file"), "does nothing: no backend of this pool is https"
+            yield (*at, "tls", key), "does nothing: no backend of this pool is https"
         elif plain:
-            yield (*at, "tls", "ca_file"), f"does nothing for {plain[0]}, whose url is http"
+            yield (*at, "tls", key), f"does nothing for {plain[0]}, whose url is http"
 
 
 def _share_models(one: PoolSettings, other: PoolSettings) -> bool:

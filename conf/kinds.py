@@ -22,6 +22,10 @@ PROXIED_PATH: Final = r"^(GET|POST) /[!-\"$->@-~]{0,1023}$"
 SECRET_CHARS_MAX: Final = 4096
 SECRET: Final = rf"^[!-~]{{1,{SECRET_CHARS_MAX}}}$"
 DIGEST: Final = r"^[0-9a-fA-F]{64}$"
+# A DNS name, or a URI with an authority: a scheme and `://` tell the two apart.
+CERTIFICATE_NAME: Final = (
+    r"^([a-zA-Z0-9_][a-zA-Z0-9_.-]{0,252}|[a-zA-Z][a-zA-Z0-9+.-]{0,31}://[!-~]{1,2000})$"
+)
 
 SHAPES: Final = {
     NAME: "must be 1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit",
@@ -34,6 +38,8 @@ SHAPES: Final = {
     " 'GET /tokenizer_info', in visible ASCII without '?' and '#'",
     SECRET: f"must be 1 to {SECRET_CHARS_MAX} characters of visible ASCII without spaces",
     DIGEST: "must be 64 hexadecimal digits",
+    CERTIFICATE_NAME: "must be a DNS name or a URI such as spiffe://acme/research, as it stands in"
+    " the certificate's subject alternative names; no wildcard, address or e-mail",
 }
 
 Policy = Literal[
@@ -94,6 +100,15 @@ def check_digest(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _no_address(text: str) -> str:
+    """Refuse an IP address: a certificate holds it in another kind of name."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return text
+    raise ValueError(SHAPES[CERTIFICATE_NAME])
+
+
 def is_loopback(host: str) -> bool:
     """Whether a configured or requested host is this machine itself."""
     if host == "localhost":
@@ -120,6 +135,7 @@ Word = Annotated[str, Field(pattern=WORD)]
 Header = Annotated[str, Field(pattern=HEADER), AfterValidator(str.lower)]
 Origin = Annotated[str, Field(pattern=ORIGIN)]
 ProxiedPath = Annotated[str, Field(pattern=PROXIED_PATH)]
+CertificateName = Annotated[str, Field(pattern=CERTIFICATE_NAME), AfterValidator(_no_address)]
 FilePath = Annotated[str, Field(min_length=1)]
 
 Port = Annotated[int, Field(ge=0, le=65535)]

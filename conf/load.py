@@ -24,12 +24,13 @@ from penstock.conf.secret_files import doubt_open_file, mode_for_all, put_secret
 from penstock.conf.settings import Settings
 
 FILE_BYTES_MAX: Final = 1_048_576
-_KEY_FILE: Final = ("listen", "tls", "key_file")
+_TLS: Final = ("listen", "tls")
 # Files that are read later, when the settings are known. Those of pools come on top.
 _FILES: Final[tuple[KeyPath, ...]] = (
     ("tokens", "file"),
-    ("listen", "tls", "cert_file"),
-    _KEY_FILE,
+    (*_TLS, "cert_file"),
+    (*_TLS, "key_file"),
+    (*_TLS, "client_ca_file"),
 )
 # Top-level keys with this prefix are free for anchors.
 FREE_PREFIX: Final = "x-"
@@ -60,20 +61,20 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     folder = path.parent if path is not None else Path()
     put_secrets(draft, folder)
     pools = draft.get(("pools",))
-    named_at: list[KeyPath] = [
-        *_FILES,
-        *(
-            ("pools", index, "tls", "ca_file")
-            for index in range(len(pools) if isinstance(pools, list) else 0)
-        ),
+    pool_tls: list[KeyPath] = [
+        ("pools", index, "tls") for index in range(len(pools) if isinstance(pools, list) else 0)
     ]
+    named_at = list(_FILES)
+    for at in pool_tls:
+        named_at += [(*at, name) for name in ("ca_file", "cert_file", "key_file")]
     for at in named_at:
         _place(draft, at, folder)
     _place(draft, ("state", "dir"), folder)
     settings = _validated(draft, named_at)
-    key_file = draft.get(_KEY_FILE)
-    if isinstance(key_file, str):
-        doubt_open_file(draft, _KEY_FILE, Path(key_file))
+    for at in (_TLS, *pool_tls):
+        key_file = draft.get((*at, "key_file"))
+        if isinstance(key_file, str):
+            doubt_open_file(draft, (*at, "key_file"), Path(key_file))
     for at, problem in doubts(settings):
         draft.doubt(at, problem)
     if path is not None:

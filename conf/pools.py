@@ -1,8 +1,8 @@
 """The settings of pools and their backends."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.conf.kinds import Amount, BackendUrl, FilePath, Models, Name, Policy, Secret, Weight
 from penstock.conf.section import RELATIVE, Section
@@ -30,12 +30,28 @@ class BackendSettings(Section):
 
 
 class PoolTlsSettings(Section):
-    """Which certificates are accepted from the pool's https backends."""
+    """Which certificates the pool's https backends must have, and which one they are shown."""
 
-    ca_file: FilePath = Field(
+    ca_file: FilePath | None = Field(
+        default=None,
         description="PEM file with the certificate authorities that may sign the backends'"
-        " certificates. They replace those of the system." + RELATIVE
+        " certificates. They replace those of the system. null: the system's." + RELATIVE,
     )
+    cert_file: FilePath | None = Field(
+        default=None,
+        description="PEM file with the certificate that penstock shows to the backends."
+        " Intermediate certificates follow it in the same file. null: none." + RELATIVE,
+    )
+    key_file: FilePath | None = Field(
+        default=None,
+        description="PEM file with its private key, not encrypted." + RELATIVE,
+    )
+
+    @model_validator(mode="after")
+    def _has_both_or_neither(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("give both cert_file and key_file, or neither")
+        return self
 
 
 class PoolSettings(Section):
@@ -66,7 +82,8 @@ class PoolSettings(Section):
     )
     tls: PoolTlsSettings | None = Field(
         default=None,
-        description="Which certificates https backends may have. null: what the system accepts.",
+        description="TLS to https backends. null: certificates that the system accepts, and none"
+        " is shown.",
     )
     max_requests: Amount | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""Finds names and keys that occur twice, before or after validation.
+"""Finds names, keys and certificates that occur twice, before or after validation.
 
 It reads plain data and skips parts with a wrong shape. So a repeated name is reported together with
 all other errors, at the line of the second one.
@@ -13,7 +13,7 @@ from penstock.conf.keypath import KeyPath, spell
 
 
 def repeated_names(tree: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the path of each repeated name or key, and the problem."""
+    """Yield the path of each repeated name, key or certificate, and the problem."""
     yield from _of_fleet(tree.get("pools"))
     yield from _of_tenants(tree.get("tenants"))
 
@@ -30,6 +30,7 @@ def _of_fleet(pools: object) -> Iterator[tuple[KeyPath, str]]:
 def _of_tenants(tenants: object) -> Iterator[tuple[KeyPath, str]]:
     seen_tenants: dict[str, KeyPath] = {}
     seen_keys: dict[bytes, KeyPath] = {}
+    seen_certificates: dict[str, KeyPath] = {}
     for tenant_path, tenant in _mappings(tenants, ("tenants",)):
         yield from _check(tenant, tenant_path, seen_tenants, "tenant")
         for key_path, key in _mappings(tenant.get("keys"), (*tenant_path, "keys")):
@@ -37,6 +38,17 @@ def _of_tenants(tenants: object) -> Iterator[tuple[KeyPath, str]]:
             first = seen_keys.setdefault(digest, key_path) if digest else key_path
             if first != key_path:
                 yield key_path, f"is the same key as {spell(first)}; each key is for one tenant"
+        yield from _of_certificates(tenant.get("certificates"), tenant_path, seen_certificates)
+
+
+def _of_certificates(
+    names: object, tenant_path: KeyPath, seen: dict[str, KeyPath]
+) -> Iterator[tuple[KeyPath, str]]:
+    for index, name in enumerate(names if isinstance(names, list | tuple) else ()):
+        path = (*tenant_path, "certificates", index)
+        first = seen.setdefault(name, path) if isinstance(name, str) else path
+        if first != path:
+            yield path, f"{name[:63]!r} is taken by {spell(first)}; each name is for one tenant"
 
 
 def _digest(entry: dict[str, object]) -> bytes:

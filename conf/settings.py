@@ -40,6 +40,12 @@ class ListenTlsSettings(Section):
         " same file." + RELATIVE
     )
     key_file: FilePath = Field(description="PEM file with the private key, not encrypted.")
+    client_ca_file: FilePath | None = Field(
+        default=None,
+        description="PEM file with the certificates that clients' certificates must come from."
+        " Clients are then asked for one. It is required unless some tenant has `keys`."
+        " null: clients are not asked." + RELATIVE,
+    )
 
 
 class ListenSettings(Section):
@@ -335,8 +341,8 @@ class Settings(Section):
     tenants: Tenants = Field(
         default=(),
         max_length=TENANT_KEYS_MAX,
-        description="Clients that may send requests, each with keys of its own. An empty list:"
-        " no key is asked for. All tenants together may have 1,024 keys.",
+        description="Clients that may send requests, each with keys or certificates of its own."
+        " An empty list: no key is asked for. All tenants together may have 1,024 keys.",
     )
     admission: AdmissionSettings = AdmissionSettings()
     state: StateSettings = StateSettings()
@@ -358,6 +364,14 @@ class Settings(Section):
                     problem = f"the tenant {tenant.name} has the class {name}, which is not in"
                     problem += f" admission.classes: there are {', '.join(known)}"
                     raise PydanticCustomError("no_class", "{problem}", {"problem": problem})
+        return self
+
+    @model_validator(mode="after")
+    def _certificates_can_be_verified(self) -> Self:
+        if self.listen.tls is None or self.listen.tls.client_ca_file is None:
+            for index, tenant in enumerate(self.tenants):
+                if tenant.certificates:
+                    raise PydanticCustomError("no_client_ca", "", {"at": ("tenants", index)})
         return self
 
     @model_validator(mode="after")

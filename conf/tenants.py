@@ -6,7 +6,16 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from penstock.conf.admission import CLASSES_MAX
-from penstock.conf.kinds import Amount, Digest, FilePath, Models, Name, Secret, Weight
+from penstock.conf.kinds import (
+    Amount,
+    CertificateName,
+    Digest,
+    FilePath,
+    Models,
+    Name,
+    Secret,
+    Weight,
+)
 from penstock.conf.section import RELATIVE, Section
 
 # The limit for all tenants together: every key is compared for each request (docs/security.md).
@@ -63,13 +72,21 @@ class TenantLimitSettings(Section):
 
 
 class TenantSettings(Section):
-    """One tenant: a client or a group of clients with API keys of its own."""
+    """One tenant: a client or a group of clients with keys or certificates of its own."""
 
     name: Name = Field(description="Name in the access log. No two tenants share one.")
     keys: Annotated[tuple[TenantKeySettings, ...], Field(strict=False)] = Field(
-        min_length=1,
+        default=(),
         max_length=64,
-        description="API keys of the tenant. Give two while one replaces the other.",
+        description="API keys of the tenant. Give two while one replaces the other. It needs keys"
+        " or `certificates`.",
+    )
+    certificates: Annotated[tuple[CertificateName, ...], Field(strict=False)] = Field(
+        default=(),
+        max_length=64,
+        description="Names in the certificates of its clients: DNS names or URIs such as"
+        " spiffe://acme/research. One of them must equal a subject alternative name of the"
+        " certificate exactly. `listen.tls.client_ca_file` is needed.",
     )
     weight: Weight = Field(
         default=1.0,
@@ -92,6 +109,12 @@ class TenantSettings(Section):
     limits: TenantLimitSettings = Field(
         default=TenantLimitSettings(), description="What it may use (docs/budgets.md)."
     )
+
+    @model_validator(mode="after")
+    def _can_be_told(self) -> Self:
+        if not self.keys and not self.certificates:
+            raise ValueError("give keys or certificates (or both): nothing else tells its requests")
+        return self
 
 
 def _within_the_limit_of_keys(

@@ -1,6 +1,7 @@
 """One connection to a backend for probes. It asks one question at a time."""
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,7 +68,10 @@ class Line(asyncio.Protocol):
         self.open = False  # another question may be asked
 
     async def ask(self, request: bytes, limit_bytes: int) -> Answer:
-        """Send a request and wait for its answer. Raises Unheard. May be cancelled."""
+        """Send a request and wait for its answer. May be cancelled.
+
+        Raises Unheard, or an SSLError of the backend's.
+        """
         assert self._transport is not None
         self._waiter = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
@@ -119,6 +123,9 @@ class Line(asyncio.Protocol):
         self._ended()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # With TLS 1.3 a backend refuses a certificate only after the handshake.
+        if isinstance(exc, ssl.SSLError) and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(exc)
         self._ended(lost=exc is not None)
 
     def _ended(self, *, lost: bool = False) -> None:

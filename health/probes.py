@@ -164,7 +164,7 @@ async def _told(question: Coroutine[None, None, Answer], timeout_s: float) -> An
     except TimeoutError:
         return Outcome("timeout")
     except ssl.SSLError:
-        return Outcome("untrusted")  # a bad certificate, or no TLS at all
+        return Outcome("untrusted")  # a bad certificate, its or ours, or no TLS at all
     except Lacking as error:
         return Outcome(errno.errorcode.get(error.errno or 0, "lacking"), own=True)
     except Unresolved:

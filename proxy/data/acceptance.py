@@ -8,7 +8,8 @@ from typing import Final
 from penstock.proxy.data.client import Client
 from penstock.proxy.data.endpoints import WEBSOCKET_PATHS, Endpoint, is_answered_here
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.errors.client import BodyTooLarge, UnknownPath, UpgradeRequired
+from penstock.proxy.data.tenants import Tenants
+from penstock.proxy.errors.client import BodyTooLarge, Unauthorized, UnknownPath, UpgradeRequired
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.wire.heads import RequestHead
 
@@ -86,12 +87,31 @@ def release(plane: DataPlane, client: Client, kept_bytes: int = 0) -> None:
 def _identify(plane: DataPlane, head: RequestHead, client: Client) -> None:
     """Set the tenant. Also find a seat if the client has none. Raises Unauthorized."""
     if plane.tenants and not _open_to_all(plane, head):
-        head.tenant = client.tenant = plane.tenants.of(head.headers)
+        if plane.tenants.authority:
+            _identify_connection(plane.tenants, head, client)
+        else:
+            head.tenant = client.tenant = plane.tenants.of(head.headers)
         client.proven = True
     if client.excess:  # others may have left meanwhile, or must leave for a client with a key
         client.excess = not plane.clients.seat(client)
         if client.excess:
             head.keep_alive = False
+
+
+def _identify_connection(tenants: Tenants, head: RequestHead, client: Client) -> None:
+    """Set the tenant where connections tell it, too.
+
+    After a refusal the connection ends: only a new one can show a certificate, or another one.
+    """
+    certificate = client.certificate
+    try:
+        head.tenant = client.tenant = tenants.on(certificate, head.headers)
+    except Unauthorized:
+        head.keep_alive = False
+        raise
+    if certificate is not None and certificate.tenant:
+        # Backends' connections are not shared between tenants, whatever key their clients send.
+        head.credentials = b"%b\n%b" % (head.tenant.encode(), head.credentials)
 
 
 def _open_to_all(plane: DataPlane, head: RequestHead) -> bool:

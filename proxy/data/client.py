@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from penstock.proxy.wire.client_certificate import ClientCertificate
+
 
 class Client(Protocol):
     """One connection to the data port."""
@@ -11,7 +13,8 @@ class Client(Protocol):
     body_bytes: int  # counted for its body or its long head
     proven: bool  # a request of it that is not open to all was accepted
     excess: bool  # it has no seat
-    tenant: str  # whose key it has shown last
+    tenant: str  # whose key or certificate it has shown last
+    certificate: ClientCertificate | None  # None: it was not asked for one
     pace: float  # how fast it took answers that were slow, in bytes per second; 0: none was
 
     @property
@@ -30,5 +33,6 @@ class Client(Protocol):
     def give_way(self) -> None: ...
     def slept(self, time_s: float) -> None: ...
     def announce_close(self) -> None: ...
+    def outdate(self) -> None: ...
     def close_if_idle(self) -> None: ...
     def break_off(self) -> None: ...

@@ -141,7 +141,7 @@ def configure(
             pool.name: _credentials(pool, tenants=bool(settings.tenants)) for pool in settings.pools
         },
         certificates=new.certificates,
-        tenants=Tenants(settings.tenants),
+        tenants=Tenants(settings.tenants, authority=new.certificates.client_authority),
         sessions=new.sessions,
         session_pools=frozenset(
             pool.name for pool in new.fleet.pools if pool.policy.needs_sessions

@@ -22,6 +22,7 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.client import RequestTimeout
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import Draining
+from penstock.proxy.wire.client_certificate import ClientCertificate
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.heads import RequestHead
 from penstock.proxy.wire.sockets import reset
@@ -47,6 +48,7 @@ class EndingConnection(asyncio.Protocol):
         "_write_paused",
         "began_s",
         "body_bytes",
+        "certificate",
         "excess",
         "made_s",
         "pace",
@@ -72,7 +74,8 @@ class EndingConnection(asyncio.Protocol):
         self.peer = b""
         self.party = ""  # whom the address stands for
         self.proven = False  # a request that is not open to all was accepted
-        self.tenant = ""  # the tenant whose key it has shown last
+        self.tenant = ""  # the tenant whose key or certificate it has shown last
+        self.certificate: ClientCertificate | None = None  # None: it was not asked for one
 
     def _go_on(self) -> None:
         """Go on to the next request."""
@@ -110,6 +113,14 @@ class EndingConnection(asyncio.Protocol):
         """The proxy drains: an answer that has not started will say `close`."""
         if self._exchange is not None and not self._exchange.request.answer.started:
             self._exchange.request.answer.keep_alive = False
+
+    def outdate(self) -> None:
+        """The authorities of certificates have changed: take no request after the present one."""
+        if self._exchange is not None:
+            self._exchange.request.answer.keep_alive = False
+        elif self._head is not None:  # its body is still coming
+            self._head.keep_alive = False
+        self.close_if_idle()
 
     def close_if_idle(self) -> None:
         """The proxy accepts no new clients: close, unless a request is here or may be coming."""

@@ -43,7 +43,7 @@ def headers_upstream(plane: DataPlane, request: Request) -> Headers:
     id of another tenant. So it differs each time it is sent.
     """
     request_id, priority = request.answer.request_id, request.priority
-    if plane.tenants:
+    if plane.settings.tenants:
         request_id = request_id[:UPSTREAM_ID_BYTES_MAX] + b"-" + token_hex(8).encode()
     if not priority:
         return [(b"x-request-id", request_id)]

@@ -43,6 +43,7 @@ from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.wire.answer_reads import AnswerReads
+from penstock.proxy.wire.client_handshakes import ClientHandshakes
 from penstock.proxy.wire.long_reads import TURN_S
 from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.rota import Rota
@@ -99,6 +100,7 @@ class DataPlane:
         # Anybody may open connections, from many addresses. So handshakes have a rota of their own
         # beside that of the requests, and each rota has its share of a turn.
         self.handshakes = Rota(loop, TURN_S, now)
+        self.client_handshakes = ClientHandshakes(loop)  # with those asked for a certificate
         self.record_reads = RecordReads(loop, waiting=self.waiting)
         self.answer_reads = AnswerReads(loop, now)
         self.uploads = Rota(loop, TURN_S, now)  # the pieces of large bodies to backends
@@ -123,6 +125,10 @@ class DataPlane:
         if configuration.prefixes and not self.configuration.prefixes:
             for backend in configuration.fleet.backends:
                 backend.prefixes_looked_for()
+        authority = configuration.certificates.client_authority
+        if authority != self.configuration.certificates.client_authority:
+            for client in self.clients:
+                client.outdate()
         self.configuration = configuration
         # Requests read these often, so each is one attribute away.
         settings = self.settings = configuration.settings

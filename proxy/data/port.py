@@ -10,6 +10,8 @@ from typing import Final
 
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.wire.client_certificate import ClientCertificate
+from penstock.proxy.wire.client_handshakes import AskedClient
 from penstock.proxy.wire.tls import TlsConnection
 
 BACKLOG: Final = 4_096
@@ -79,16 +81,22 @@ class Port:
 def client_of(plane: DataPlane) -> asyncio.Protocol:
     """The protocol of a new connection to the data port."""
     client = ClientConnection(plane)
-    context = plane.certificates.listener
+    certificates = plane.certificates
+    context = certificates.listener
     if context is None:
         return client
+    asked: AskedClient | None = None
+    if certificates.client_authority:
+        client.certificate = ClientCertificate(certificates.client_authority)
+        asked = AskedClient(plane.client_handshakes, client.certificate)
     return TlsConnection(
         plane.loop,
         context,
         client,
         handshake_s=plane.timeouts.client_head_s,
         on_failure=plane.metrics.handshake_failed,
-        rota=plane.handshakes,
+        rota=plane.handshakes if asked is None else None,
+        asked=asked,
         reads=plane.record_reads,
         sender=client,
     )

@@ -1,8 +1,12 @@
-"""Finds the tenant of a request by the digest of its key, before anything else is believed.
+"""Finds the tenant of a request by its key or its connection's certificate, before anything else
+is believed.
 
 Every digest is compared in constant time, whichever matches. A request without a usable
 key is compared in the same way. So neither the answer nor its time tells how near a
 guess was or whose key it is. Keys are kept as digests only.
+
+A certificate was verified in the handshake. Its tenant is found once a connection, and again after
+a reload. It counts only while those authorities are configured by which it was verified.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +16,7 @@ from typing import Final
 
 from penstock.conf.tenants import TenantSettings
 from penstock.proxy.errors.client import Unauthorized
+from penstock.proxy.wire.client_certificate import ClientCertificate
 from penstock.proxy.wire.header_fields import Headers
 
 # Stands for "no usable key". No key equals it, because keys are visible ASCII.
@@ -19,28 +24,76 @@ _NO_KEY: Final = b""
 
 
 class Tenants:
-    """The tenants of a configuration. False when there are none, and no key is asked for."""
+    """The tenants of a configuration. False when neither a key nor a certificate is asked for."""
 
-    __slots__ = ("_compare", "_digests", "_names")
+    __slots__ = ("_certified", "_compare", "_digests", "_listed", "_names", "authority")
 
     def __init__(
         self,
         tenants: Sequence[TenantSettings],
         compare: Callable[[bytes, bytes], bool] = compare_digest,
+        authority: bytes = b"",
     ) -> None:
+        """`authority` identifies the authorities of certificates. Empty: none is asked for."""
         self._compare = compare
+        self._listed = bool(tenants)
         self._digests: list[bytes] = []
         self._names: list[str] = [""]
+        self._certified: dict[str, str] = {}  # the tenant of each name in certificates
+        self.authority = authority
         for tenant in tenants:
             for key in tenant.keys:
                 self._digests.append(key.digest)
                 self._names.append(tenant.name)
+            for name in tenant.certificates:
+                self._certified[name] = tenant.name
 
-    def __len__(self) -> int:
-        return len(self._digests)
+    def __bool__(self) -> bool:
+        return self._listed or bool(self.authority)
 
     def of(self, headers: Headers) -> str:
         """The name of the tenant whose key the request has. Raises Unauthorized."""
+        tenant = self._of_key(headers)
+        if not tenant:
+            raise Unauthorized
+        return tenant
+
+    def on(self, certificate: ClientCertificate | None, headers: Headers) -> str:
+        """The same for a request on a connection with this certificate, or with none.
+
+        A certificate needs no key, and a wrong key does it no harm: many clients always send one.
+        But the key of another tenant is refused: who is believed must not depend on the reader.
+        Without tenants it is "" for any certificate.
+        """
+        told = self._of_certificate(certificate)
+        if not self._listed:
+            if certificate is None or not self._counts(certificate):
+                raise Unauthorized
+            return ""
+        tenant = self._of_key(headers)
+        if tenant != told and tenant and told:
+            raise Unauthorized
+        if not (told or tenant):
+            raise Unauthorized
+        return told or tenant
+
+    def _of_certificate(self, certificate: ClientCertificate | None) -> str:
+        """The one tenant that the certificate names. Empty if it is none, or several."""
+        if certificate is None:
+            return ""
+        if certificate.told_by is not self:
+            certificate.told_by = self
+            names = certificate.names if self._counts(certificate) else None
+            told = {self._certified.get(name, "") for name in names or ()} - {""}
+            certificate.tenant = told.pop() if len(told) == 1 else ""
+        return certificate.tenant
+
+    def _counts(self, certificate: ClientCertificate) -> bool:
+        """Whether there is one, verified by the present authorities."""
+        return certificate.names is not None and certificate.authority == self.authority
+
+    def _of_key(self, headers: Headers) -> str:
+        """The name of the tenant whose key the request has. Empty if it has none."""
         given = sha256(_given_key(headers)).digest()
         found = 0
         number = 1
@@ -48,8 +101,6 @@ class Tenants:
         for digest in self._digests:  # compare all of them, with the same work for each
             found += number * compare(digest, given)
             number += 1
-        if found == 0:
-            raise Unauthorized
         return self._names[found]
 
 

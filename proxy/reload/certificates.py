@@ -5,13 +5,14 @@ contexts are made. So a renewed certificate is used after a reload.
 """
 
 import ssl
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, NoReturn
 
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.keypath import KeyPath, spell
 from penstock.conf.load import Loaded
-from penstock.conf.pools import PoolSettings
+from penstock.conf.pools import PoolSettings, PoolTlsSettings
 from penstock.conf.regular_files import read_regular
 from penstock.conf.settings import ListenTlsSettings
 from penstock.proxy.wire.contexts import Certificates
@@ -37,29 +38,38 @@ def certificates_of(loaded: Loaded, config: Path | None) -> Certificates:
     issues: list[Issue] = []
     settings = loaded.settings
     listener: ssl.SSLContext | None = None
-    pools: dict[str, ssl.SSLContext] = {}
-    if settings.listen.tls is not None:
-        wrong = _wrong_with(settings.listen.tls)
+    tls = settings.listen.tls
+    if tls is not None:
+        required = not any(tenant.keys for tenant in settings.tenants)
+        wrong = _wrong_with_pair(tls.cert_file, tls.key_file)
+        wrong += _wrong_with_authorities("client_ca_file", tls.client_ca_file)
         try:
-            listener = None if wrong else _of_listener(settings.listen.tls)
+            listener = None if wrong else _of_listener(tls, required=required)
         except _Unusable as error:
             wrong = [error]
         issues += [_issue(loaded, config, ("listen", "tls", each.key), str(each)) for each in wrong]
+    pools: dict[str, ssl.SSLContext] = {}
     system: ssl.SSLContext | None = None
     for index, pool in enumerate(settings.pools):
         if not _has_https(pool):
             continue
         if pool.tls is None:  # one context for all: reading the system's takes tens of ms
-            system = system or _client_context(None)
+            system = system or _of_pool(PoolTlsSettings())
             pools[pool.name] = system
             continue
+        wrong = _wrong_with_authorities("ca_file", pool.tls.ca_file)
+        if pool.tls.cert_file is not None and pool.tls.key_file is not None:
+            wrong += _wrong_with_pair(pool.tls.cert_file, pool.tls.key_file)
         try:
-            pools[pool.name] = _client_context(pool.tls.ca_file)
+            if not wrong:
+                pools[pool.name] = _of_pool(pool.tls)
         except _Unusable as error:
-            issues.append(_issue(loaded, config, ("pools", index, "tls", error.key), str(error)))
+            wrong = [error]
+        at = ("pools", index, "tls")
+        issues += [_issue(loaded, config, (*at, each.key), str(each)) for each in wrong]
     if issues:
         raise ConfigError(issues)
-    return Certificates(listener, pools)
+    return Certificates(listener, pools, _identity(tls.client_ca_file if tls else None))
 
 
 def _has_https(pool: PoolSettings) -> bool:
@@ -73,77 +83,102 @@ def _issue(loaded: Loaded, config: Path | None, path: KeyPath, problem: str) -> 
     return Issue(where, path, problem)
 
 
-def _of_listener(settings: ListenTlsSettings) -> ssl.SSLContext:
+def _of_listener(settings: ListenTlsSettings, *, required: bool) -> ssl.SSLContext:
+    """`required`: clients without a certificate are refused, if one is asked for at all.
+
+    Each context has ticket keys of its own. So no session outlives a reload.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _restrict(context)
-    try:
-        context.load_cert_chain(settings.cert_file, settings.key_file, _no_passphrase)
-    except (ssl.SSLError, OSError) as error:
-        _refuse(settings, _read("cert_file", settings.cert_file), error)
+    _load_pair(context, settings.cert_file, settings.key_file)
+    if settings.client_ca_file is not None:
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        # What the file holds is believed, also an intermediate authority without its root.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.load_verify_locations(settings.client_ca_file)
     return context
 
 
-def _wrong_with(settings: ListenTlsSettings) -> list[_Unusable]:
+def _of_pool(settings: PoolTlsSettings) -> ssl.SSLContext:
+    """A context for TLS 1.2 or newer that verifies the certificate and the host name of the URL."""
+    context = ssl.create_default_context(cafile=settings.ca_file)
+    _restrict(context)
+    if settings.cert_file is not None and settings.key_file is not None:
+        _load_pair(context, settings.cert_file, settings.key_file)
+    return context
+
+
+def _identity(ca_file: str | None) -> bytes:
+    """Tells one file of authorities from another one. Empty without a file."""
+    return b"" if ca_file is None else sha256(_read("client_ca_file", ca_file)).digest()
+
+
+def _wrong_with_pair(cert_file: str, key_file: str) -> list[_Unusable]:
     """What is wrong with each of the two files by itself."""
     wrong = []
-    for look in (_look_at_certificate, _look_at_key):
+    for look, file in ((_look_at_certificate, cert_file), (_look_at_key, key_file)):
         try:
-            look(settings)
+            look(file)
         except _Unusable as error:
             wrong.append(error)
     return wrong
 
 
-def _look_at_certificate(settings: ListenTlsSettings) -> None:
-    if b"-----BEGIN CERTIFICATE-----" not in _read("cert_file", settings.cert_file):
-        raise _Unusable("cert_file", f"{_named(settings.cert_file)} holds no PEM certificate")
+def _look_at_certificate(file: str) -> None:
+    if b"-----BEGIN CERTIFICATE-----" not in _read("cert_file", file):
+        raise _Unusable("cert_file", f"{_named(file)} holds no PEM certificate")
 
 
-def _look_at_key(settings: ListenTlsSettings) -> None:
-    key = _read("key_file", settings.key_file)
+def _look_at_key(file: str) -> None:
+    key = _read("key_file", file)
     if b"PRIVATE KEY-----" not in key:
-        raise _Unusable("key_file", f"{_named(settings.key_file)} holds no PEM private key")
+        raise _Unusable("key_file", f"{_named(file)} holds no PEM private key")
     if b"ENCRYPTED" in key:
         raise _Unusable(
-            "key_file",
-            f"{_named(settings.key_file)} is encrypted: nobody is there to type a passphrase",
+            "key_file", f"{_named(file)} is encrypted: nobody is there to type a passphrase"
         )
 
 
-def _refuse(settings: ListenTlsSettings, certificate: bytes, error: OSError) -> NoReturn:
+def _wrong_with_authorities(key: str, file: str | None) -> list[_Unusable]:
+    """What is wrong with a file of authorities."""
+    if file is None:
+        return []
+    try:
+        _read(key, file)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except ssl.SSLError:
+        return [_Unusable(key, f"{_named(file)} holds no PEM certificate")]
+    except _Unusable as error:
+        return [error]
+    return []
+
+
+def _load_pair(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
+    try:
+        context.load_cert_chain(cert_file, key_file, _no_passphrase)
+    except (ssl.SSLError, OSError) as error:
+        _refuse(cert_file, key_file, error)
+
+
+def _refuse(cert_file: str, key_file: str, error: OSError) -> NoReturn:
     """Tell which of the two files is wrong, because OpenSSL does not."""
     reason = getattr(error, "reason", None) or error.strerror
     if reason == "KEY_VALUES_MISMATCH":
-        raise _Unusable(
-            "key_file", f"{_named(settings.key_file)} is not the key of cert_file"
-        ) from None
+        raise _Unusable("key_file", f"{_named(key_file)} is not the key of cert_file") from None
     try:
         alone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        alone.load_verify_locations(cadata=certificate.decode("ascii"))
+        alone.load_verify_locations(cadata=_read("cert_file", cert_file).decode("ascii"))
     except (ssl.SSLError, ValueError):
         raise _Unusable(
-            "cert_file", f"{_named(settings.cert_file)} holds a certificate that cannot be read"
+            "cert_file", f"{_named(cert_file)} holds a certificate that cannot be read"
         ) from None
     raise _Unusable(
-        "key_file", f"{_named(settings.key_file)} cannot be used with cert_file ({reason})"
+        "key_file", f"{_named(key_file)} cannot be used with cert_file ({reason})"
     ) from None
 
 
 def _no_passphrase() -> str:
     raise ssl.SSLError("encrypted")  # otherwise OpenSSL would ask on the terminal
-
-
-def _client_context(ca_file: str | None) -> ssl.SSLContext:
-    """A context for TLS 1.2 or newer that verifies the certificate and the host name of the URL."""
-    if ca_file is not None:
-        _read("ca_file", ca_file)
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-    except ssl.SSLError:
-        assert ca_file is not None
-        raise _Unusable("ca_file", f"{_named(ca_file)} holds no PEM certificate") from None
-    _restrict(context)
-    return context
 
 
 def _restrict(context: ssl.SSLContext) -> None:

@@ -8,10 +8,15 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """TLS contexts: of the data port (None: plain HTTP), and by name of pools with https."""
+    """TLS contexts: of the data port (None: plain HTTP), and by name of pools with https.
+
+    `client_authority` identifies the authorities of clients' certificates. Empty: none is asked
+    for.
+    """
 
     listener: ssl.SSLContext | None
     pools: Mapping[str, ssl.SSLContext]
+    client_authority: bytes = b""
 
 
 PLAIN: Final = Certificates(None, {})

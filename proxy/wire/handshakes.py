@@ -1,9 +1,10 @@
-"""Steps of TLS handshakes with one backend, done in a thread, one after the other.
+"""Steps of TLS handshakes with one peer, done in a thread, one after the other.
 
 OpenSSL reads a backend's certificates before it verifies them. 190 certificates of 128 bytes, with
 keys on a rare curve, take 200 ms. OpenSSL releases Python's lock meanwhile, so the event loop goes
 on. A backend has one thread at a time, and which one depends on what its handshakes have cost
-(`handshake_threads.py`).
+(`handshake_threads.py`). So has each party of clients where certificates are asked for
+(`client_handshakes.py`); here it counts as a backend.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from typing import Final
 
 from penstock.proxy.wire.handshake_threads import Rank, Work
 
-Step = Callable[[], None]
+# Returns False if it has ended without showing that the peer may be believed.
+Step = Callable[[], bool | None]
 Done = Callable[[OSError | None], None]
 # Does the work beside the loop. Raises RuntimeError, or its future holds it.
 Beside = Callable[[Work, Rank | None], asyncio.Future[float]]
@@ -35,17 +37,29 @@ SIZE_BYTES: Final = 4_096
 class Handshakes:
     """The steps that wait for a thread, whether it is at work, and what steps have cost."""
 
-    __slots__ = ("_beside", "_busy", "_dear_until_s", "_loop", "_now", "_verified", "_waiting")
+    __slots__ = (
+        "_beside",
+        "_busy",
+        "_dear_until_s",
+        "_loop",
+        "_now",
+        "_rested",
+        "_verified",
+        "_waiting",
+    )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         beside: Beside,
         now: Callable[[], float] = monotonic,
+        rested: Callable[[], None] = lambda: None,
     ) -> None:
+        """`rested` is called when all steps are done."""
         self._loop = loop
         self._beside = beside
         self._now = now
+        self._rested = rested
         self._waiting: deque[tuple[Step, Done, Callable[[], bool], int]] = deque()
         self._busy = False
         self._verified = False  # a handshake has succeeded
@@ -59,6 +73,16 @@ class Handshakes:
         """
         self._waiting.append((step, done, gone, size_bytes))
         self._begin()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no step is under way or waits."""
+        return not (self._busy or self._waiting)
+
+    @property
+    def memorable(self) -> bool:
+        """Whether what steps have cost says anything of the next ones."""
+        return self._verified or self._now() < self._dear_until_s
 
     def _begin(self) -> None:
         if self._busy or not self._waiting:
@@ -90,8 +114,8 @@ class Handshakes:
             error: OSError | None = None
             step_s = thread_time()
             try:
-                step()
-                self._verified = True
+                if step() is not False:
+                    self._verified = True
             except OSError as failure:
                 # Its traceback would hold the connection until the collector runs.
                 error = failure.with_traceback(None)
@@ -108,6 +132,8 @@ class Handshakes:
         if not future.cancelled() and isinstance(future.exception(), RuntimeError):
             self._refuse()
         self._begin()
+        if self.idle:
+            self._rested()
 
     def _refuse(self) -> None:
         """There is no thread to be had. One that comes late finds nothing."""

@@ -61,17 +61,23 @@ class Records:
         "_foreign",
         "_next",
         "_parted",
+        "_single",
         "barren",
         "count",
         "counted",
         "hello_bytes",
     )
 
-    def __init__(self, *, strange: bool = False) -> None:
-        """`strange`: the peer is a client that has shown no key."""
+    def __init__(self, *, strange: bool = False, single: bool = False) -> None:
+        """`strange`: the peer is a client that has shown no key.
+
+        `single`: take one record at a time until the end of the handshake, and count all of them
+        for it. TLS 1.3 encrypts certificates, so that their records look like data.
+        """
         self._data = b""
         # The types of records of which a slice may have a part.
         self._parted = HELLO_TYPES if strange else ALL_TYPES
+        self._single = single
         self._fits = True  # the next slice takes everything that may be taken now
         self._empty = 0  # records without data so far
         self.barren = 0  # the same, minus those with data, and never below 0
@@ -104,6 +110,7 @@ class Records:
 
     def shaken(self) -> None:
         """The handshake is over."""
+        self._single = False
         if self.keeps_parts:
             self._parted = NO_TYPES
             self._next = -1
@@ -172,11 +179,12 @@ class Records:
         count = 1 if self._ahead else 0
         size = 0
         self.hello_bytes = 0
-        while at <= last and count < RECORDS_MAX:
+        most = 1 if self._single else RECORDS_MAX
+        while at <= last and count < most:
             count += 1
             if data[at] & TYPE_MASK == TYPES and not self._foreign:
                 size = HEAD_BYTES + (data[at + 3] << 8 | data[at + 4])
-                if data[at] == HANDSHAKE:
+                if data[at] == HANDSHAKE or self._single:
                     self.hello_bytes += size
                 at += size
             else:

@@ -9,8 +9,9 @@ An answer is whole only if `close_notify` has told its end. For the protocol beh
 lost connection.
 
 A step of a server's handshake may take 1.6 ms (a private key of RSA with 2,048 bits). So these
-steps have turns of their own, apart from those for bodies. A step of a handshake with a backend may
-take 200 ms. So a thread does it (`handshakes.py`), and meanwhile the loop does not touch `_ssl`.
+steps have turns of their own, apart from those for bodies. A step that reads certificates may take
+200 ms. So a thread does all steps with a backend (`handshakes.py`), and with a client that is asked
+for a certificate (`client_handshakes.py`). Meanwhile the loop does not touch `_ssl`.
 
 Reads of very many records are taken in turns (`records.py`). A peer that sends too many records
 without data is disconnected. One that does not take our replies to its key updates is not read.
@@ -23,7 +24,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, cast
 
+from penstock.proxy.wire.client_handshakes import AskedClient
 from penstock.proxy.wire.deadline import Deadline
+from penstock.proxy.wire.handshake_size import HandshakeSize
 from penstock.proxy.wire.handshakes import Handshakes
 from penstock.proxy.wire.party import STRANGERS, party_of
 from penstock.proxy.wire.records import BARREN_MAX, RecordReads, Records
@@ -35,11 +38,6 @@ logger = logging.getLogger(__name__)
 
 # More than a record holds (16 KiB). OpenSSL returns one record at a time.
 READ_BYTES: Final = 65_536
-# A client's hello of 65 KB, with keys of very many groups, took 155 ms; one of 8 KB takes 1.4 ms.
-# One for post-quantum keys has 1.8 KB and may come twice.
-HELLO_BYTES_MAX: Final = 8_192
-# The server's part of a handshake: 190 certificates of 128 bytes took 200 ms of a thread.
-CHAIN_BYTES_MAX: Final = 24_576
 
 _NOBODY: Final = asyncio.Protocol()
 
@@ -49,6 +47,7 @@ class TlsConnection(TlsTransport):
 
     __slots__ = (
         "_app",
+        "_asked",
         "_choked",
         "_context",
         "_deadline",
@@ -62,8 +61,8 @@ class TlsConnection(TlsTransport):
         "_records",
         "_rota",
         "_sender",
-        "_shaken_bytes",
         "_shaking",
+        "_size",
         "_unsent",
         "opened",
     )
@@ -80,11 +79,13 @@ class TlsConnection(TlsTransport):
         on_failure: Callable[[], None] = lambda: None,
         rota: Rota | None = None,
         handshakes: Handshakes | None = None,
+        asked: AskedClient | None = None,
         sender: Sender | None = None,
     ) -> None:
         """`server_name`: the server that a client wants to reach. None on the server's side.
 
-        A server's handshakes take the turns of `rota`, a client's a thread of `handshakes`.
+        A server's handshakes take the turns of `rota`, a client's a thread of `handshakes`, and a
+        server's that asks for a certificate a thread of `asked`.
         `reads` is shared by the connections that may not block the loop together. `sender` is the
         client, on the server's side: it is refused if too many of its bytes wait. `opened` is done
         after the handshake, or holds the OSError of its failure.
@@ -96,9 +97,10 @@ class TlsConnection(TlsTransport):
         self._on_failure = on_failure
         self._rota = rota
         self._handshakes = handshakes
+        self._asked = asked
         self._sender = sender
         self._reads = reads
-        self._records = Records(strange=sender is not None)
+        self._records = Records(strange=sender is not None, single=asked is not None)
         self._queued = False  # it waits for its turn or has it
         self._unsent = False  # the transport's write buffer is above its limit
         self._choked = False  # our replies to key updates are unsent: decipher nothing meanwhile
@@ -106,7 +108,7 @@ class TlsConnection(TlsTransport):
         self._incoming = ssl.MemoryBIO()
         self._party = ""  # the party of the peer's address
         self._shaking = False  # a step is in a thread or waits for it: only it may use `_ssl`
-        self._shaken_bytes = 0  # of the handshake, to limit it
+        self._size = HandshakeSize(server=server_name is None, asks=asked is not None)
         self.opened: asyncio.Future[None] = loop.create_future()
 
     # What the loop calls ---------------------------------------------------------------------
@@ -119,6 +121,8 @@ class TlsConnection(TlsTransport):
         self._ssl = self._context.wrap_bio(
             self._incoming, self._outgoing, server_side=name is None, server_hostname=name
         )
+        if self._asked is not None:
+            self._handshakes = self._asked.enter(self._party, self._ssl, self.abort)
         self._deadline.set(monotonic() + self._handshake_s)
         self._app.connection_made(cast(asyncio.Transport, self))
         if not self.is_closing():
@@ -166,6 +170,8 @@ class TlsConnection(TlsTransport):
         self._records.rest()
         self._reads.waiting.done(self)
         self._sender = None
+        if self._asked is not None:
+            self._asked.leave()
         error = self._error or exc
         if not self._open and not self.opened.done():
             self._on_failure()
@@ -284,28 +290,19 @@ class TlsConnection(TlsTransport):
         if self._open:
             self._incoming.write(data)
             self._decrypt(records.count)
-        elif self._is_short(data):
+        elif self._size.takes(len(data), records.hello_bytes):
+            if self._asked is not None:
+                self._asked.hold(self._size.bytes)
             self._incoming.write(data)
             if self._handshakes is not None:
                 self._shaking = True
-                step, size = self._ssl.do_handshake, self._shaken_bytes
-                self._handshakes.add(step, self._stepped, self.is_closing, size)
+                step = self._ssl.do_handshake if self._asked is None else self._asked.step
+                self._handshakes.add(step, self._stepped, self.is_closing, self._size.bytes)
             elif self._shake_hands():
                 self._decrypt(0)  # records of a handshake are not counted
         else:
             self._error = ConnectionAbortedError("too long a handshake")
             self.abort()
-
-    def _is_short(self, data: bytes) -> bool:
-        """Whether the peer's part of the handshake is short enough so far.
-
-        A client's first data may come with the end of it. A server waits for the request.
-        """
-        if self._server_name is None:
-            self._shaken_bytes += self._records.hello_bytes
-            return self._shaken_bytes <= HELLO_BYTES_MAX
-        self._shaken_bytes += len(data)
-        return self._shaken_bytes <= CHAIN_BYTES_MAX
 
     def _stepped(self, error: OSError | None) -> None:
         """The thread has done a step. The loop may use `_ssl` again."""
@@ -331,11 +328,13 @@ class TlsConnection(TlsTransport):
                 self._flush()
             elif isinstance(error, ssl.SSLError):
                 self._fail(error)
-            else:  # there was no thread
+            else:  # there was no thread, or the certificate is not taken
                 self._error = error
                 self.abort()
             return False
         self._open = True
+        if self._asked is not None:
+            self._asked.leave()
         self._records.shaken()
         self._deadline.clear()
         self._flush()

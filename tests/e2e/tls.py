@@ -7,7 +7,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import orjson
 
@@ -21,19 +21,26 @@ class TlsClient:
 
     opened: ClassVar[list["TlsClient"]] = []
 
-    def __init__(self, penstock: Penstock, *, receive_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        penstock: Penstock,
+        *,
+        receive_bytes: int = 0,
+        context: ssl.SSLContext | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> None:
         self.tcp = socket.socket()
         if receive_bytes:
             self.tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.tcp.settimeout(10)
         self.tcp.connect(("127.0.0.1", penstock.port))
-        self.sock = client_context().wrap_socket(
-            self.tcp, server_hostname="localhost", suppress_ragged_eofs=False
+        self.sock = (context or client_context()).wrap_socket(
+            self.tcp, server_hostname="localhost", suppress_ragged_eofs=False, session=session
         )
         self.opened.append(self)
 
     @classmethod
-    async def open(cls, penstock: Penstock, data: bytes = b"", **options: int) -> "TlsClient":
+    async def open(cls, penstock: Penstock, data: bytes = b"", **options: Any) -> "TlsClient":
         client = await asyncio.to_thread(lambda: cls(penstock, **options))
         if data:
             await asyncio.to_thread(client.sock.sendall, data)
@@ -89,10 +96,18 @@ class TlsFront:
     An end of the server's becomes a FIN without close_notify, or with it if `tells`.
     """
 
-    def __init__(self, to: int, *names: str, port: int = 0, tells: bool = False) -> None:
+    def __init__(
+        self,
+        to: int,
+        *names: str,
+        port: int = 0,
+        tells: bool = False,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """`context`: instead of one that asks for no certificate."""
         self._to = to
-        self._names = names
         self._tells = tells
+        self._context = context or server_context(*names)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = port
@@ -103,7 +118,7 @@ class TlsFront:
 
     async def start(self) -> "TlsFront":
         self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, ssl=server_context(*self._names)
+            self._serve, "127.0.0.1", self.port, ssl=self._context
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -30,6 +31,15 @@ async def asked(line: Line, limit_bytes: int = 100) -> asyncio.Task[Answer]:
     task = asyncio.create_task(line.ask(ASKED, limit_bytes))
     await asyncio.sleep(0)
     return task
+
+
+async def test_a_refused_certificate_is_told() -> None:
+    """With TLS 1.3 a backend refuses it after the handshake."""
+    line, _ = connected()
+    task = await asked(line)
+    line.connection_lost(ssl.SSLError(1, "certificate required"))
+    with pytest.raises(ssl.SSLError):
+        await task
 
 
 async def test_what_was_answered_is_let_go_with_its_line() -> None:

@@ -10,6 +10,7 @@ from penstock.proxy.data.room import (
     HELD_S,
     Bodies,
 )
+from penstock.proxy.wire.client_certificate import ClientCertificate
 
 LIMIT = 1_000
 
@@ -39,6 +40,7 @@ class Client:
     excess: bool = False
     bodies: Bodies | None = None
     tenant: str = ""
+    certificate: ClientCertificate | None = None
     pace: float = 0.0
     stopped: bool = False
     gone: bool = False
@@ -67,6 +69,7 @@ class Client:
         self.began_s += time_s
 
     def announce_close(self) -> None: ...
+    def outdate(self) -> None: ...
     def close_if_idle(self) -> None: ...
     def break_off(self) -> None: ...
 

@@ -15,7 +15,7 @@ from penstock.conf.load import load
 from penstock.proxy.commands.cli import main
 from penstock.proxy.reload.certificates import certificates_of
 from penstock.proxy.wire.contexts import Certificates
-from tests.certificates import issue
+from tests.certificates import client_certificate, client_context, issue
 
 PLAIN = {"name": "a", "url": "http://a:1"}
 HTTPS = {"name": "a", "url": "https://a:1"}
@@ -192,3 +192,107 @@ def test_a_chain_of_certificates_is_used_whole(tmp_path: Path) -> None:
     files = issue(tmp_path, by=between)
     assert files.cert.read_text().count("BEGIN CERTIFICATE") == 2
     assert made(written(tmp_path, files.settings)).listener is not None
+
+
+# Certificates of clients, and ours for backends --------------------------------------------------
+
+
+def asks(folder: Path, tenants: Any = ()) -> ssl.SSLContext:
+    """The context of a data port that asks for certificates."""
+    tls = issue(folder).settings | {"client_ca_file": "tls.ca"}
+    path = written(folder, tls)
+    path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"tenants": tenants}))
+    context = made(path).listener
+    assert context is not None
+    return context
+
+
+CERTIFIED = {"name": "c", "certificates": ["a.example"]}
+KEYED = {"name": "k", "keys": [{"key": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("tenants", "required"),
+    [
+        ([], True),
+        ([CERTIFIED], True),
+        ([CERTIFIED, KEYED], False),
+        ([KEYED], False),
+        ([CERTIFIED | {"keys": [{"key": "x"}]}], False),
+    ],
+)
+def test_a_certificate_is_required_unless_a_key_may_do(
+    tmp_path: Path, tenants: Any, required: bool
+) -> None:
+    context = asks(tmp_path, tenants)
+    assert context.verify_mode is (ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL)
+
+
+def test_nobody_is_asked_again_after_the_handshake(tmp_path: Path) -> None:
+    context = asks(tmp_path)
+    assert not context.post_handshake_auth
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+
+
+def test_an_intermediate_authority_is_believed_without_its_root(tmp_path: Path) -> None:
+    between = trustme.CA().create_child_ca()
+    context = asks(tmp_path)
+    shown = client_certificate(tmp_path, "a.example", by=between)
+    assert not _shakes(client_context(shown), context)
+    files = issue(tmp_path)
+    (tmp_path / "between").write_bytes(between.cert_pem.bytes())
+    tls = files.settings | {"client_ca_file": "between"}
+    assert _shakes(client_context(shown), made(written(tmp_path, tls)).listener)
+
+
+def test_another_file_of_authorities_is_told_from_the_same_one(tmp_path: Path) -> None:
+    tls = issue(tmp_path).settings | {"client_ca_file": "tls.ca"}
+    path = written(tmp_path, tls)
+    first = made(path).client_authority
+    assert first == made(path).client_authority != b""
+    (tmp_path / "tls.ca").write_bytes(trustme.CA().cert_pem.bytes())
+    assert made(path).client_authority not in (first, b"")
+    assert made(written(tmp_path, issue(tmp_path).settings)).client_authority == b""
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [("x", "holds no PEM certificate"), (None, "cannot be read: No such file or directory")],
+)
+def test_authorities_of_clients_that_are_none(
+    tmp_path: Path, content: str | None, told: str
+) -> None:
+    tls = issue(tmp_path).settings | {"client_ca_file": "ca"}
+    if content is not None:
+        (tmp_path / "ca").write_text(content)
+    assert refused(written(tmp_path, tls)) == [f"6: listen.tls.client_ca_file: ca {told}"]
+
+
+@pytest.mark.parametrize("with_authority", [True, False])
+def test_a_pools_certificate_is_shown(tmp_path: Path, with_authority: bool) -> None:
+    server = asks(tmp_path)
+    shown = client_certificate(tmp_path, "penstock.example")
+    tls = shown.settings | ({"ca_file": "tls.ca"} if with_authority else {})
+    context = made(written(tmp_path, backend=HTTPS, pool=tls)).pools["p"]
+    assert not context.post_handshake_auth
+    if not with_authority:
+        context.load_verify_locations(tmp_path / "tls.ca")
+    assert _shakes(context, server)
+
+
+def test_what_is_wrong_with_a_pools_files_is_told_with_its_line(tmp_path: Path) -> None:
+    shown = client_certificate(tmp_path, name="tls")
+    client_certificate(tmp_path, name="other").key.replace(shown.key)
+    tls = {"ca_file": "none", "cert_file": "tls.crt", "key_file": "tls.key"}
+    path = written(tmp_path, backend=HTTPS, pool=tls)
+    assert refused(path) == [
+        "9: pools[0].tls.ca_file: none cannot be read: No such file or directory"
+    ]
+    (tmp_path / "none").write_bytes(shown.ca.read_bytes())
+    assert refused(path) == ["11: pools[0].tls.key_file: tls.key is not the key of cert_file"]
+    (tmp_path / "tls.crt").write_text("x")
+    (tmp_path / "tls.key").unlink()
+    assert refused(path) == [
+        "10: pools[0].tls.cert_file: tls.crt holds no PEM certificate",
+        "11: pools[0].tls.key_file: tls.key cannot be read: No such file or directory",
+    ]

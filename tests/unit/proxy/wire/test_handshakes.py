@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.proxy.wire import handshakes as module
+from penstock.proxy.wire.handshake_size import CHAIN_BYTES_MAX
 from penstock.proxy.wire.handshake_threads import Rank, Work
 from penstock.proxy.wire.handshakes import DEAR_FOR_S, DEAR_S, SIZE_BYTES, Handshakes
-from penstock.proxy.wire.tls import CHAIN_BYTES_MAX
 from tests.certificates import client_context, server_context
 from tests.unit.proxy.wire.forged_records import Forger
 from tests.unit.proxy.wire.tls_ends import End, Wire, deliver

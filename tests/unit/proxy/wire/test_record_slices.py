@@ -97,3 +97,23 @@ def test_of_a_strangers_handshake_its_own_records_are_taken_in_part() -> None:
     records = Records(strange=True)
     records.add(record(16_000)[:500])
     assert not records.left
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 7, 10_000])
+def test_of_a_handshake_with_certificates_each_record_counts(cut_bytes: int) -> None:
+    """TLS 1.3 encrypts them. What follows the handshake does not count."""
+    sizes = (500, 300, 2_000, 60)
+    sent = b"".join(record(size) for size in sizes)
+    records, counted, taken = Records(strange=True, single=True), 0, b""
+    for at in range(0, len(sent), cut_bytes):
+        records.add(sent[at : at + cut_bytes])
+        while records.left:
+            records.fit()
+            counted += records.hello_bytes
+            taken += records.take()
+            assert records.count <= 1
+    assert (taken, counted) == (sent, sum(sizes) + len(sizes) * HEAD_BYTES)
+    records.shaken()
+    records.add(sent)
+    assert records.take() == sent
+    assert records.hello_bytes == 0
