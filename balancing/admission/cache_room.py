@@ -171,7 +171,7 @@ class CacheRoom:
         own = ask.prompt_tokens + min(ANSWER_SHARE * self._capacity, ticket.flow.expect(ask))
         back = sum([given / max(1.0, steps) for steps, given in self._ends()])  # in each step
         # What is short beside its own comes back by itself: many answers end sooner than expected.
-        return min(own, missing) / max(1.0, back) * self._step_s
+        return min(own, missing) / max(1.0, back) * self.step_s
 
     def sure_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """The same if each stream has the length that is expected of it.
@@ -180,7 +180,7 @@ class CacheRoom:
         of capacity: the p99 of first tokens was 4.0 s with this one and 5.1 s with the other.)
         """
         missing = self._missing_tokens(ticket, ask, now_s)
-        return steps_until(self._ends(), missing) * self._step_s if missing else 0.0
+        return steps_until(self._ends(), missing) * self.step_s if missing else 0.0
 
     def _missing_tokens(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How much of the cache must come back before it fits. 0.0 if it fits."""
@@ -198,7 +198,8 @@ class CacheRoom:
         ]
 
     @property
-    def _step_s(self) -> float:
+    def step_s(self) -> float:
+        """The time of a step of the engine, which makes a token of each stream."""
         return self._backend.decode_speed.itl_s(self._backend.active_decode_tokens)
 
     @property

@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.balancing.admission.detour import detour
 from penstock.balancing.admission.held import Held
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.looks import Looks
 from penstock.balancing.admission.pace import Pace
 from penstock.balancing.admission.places import Places, needs_room
@@ -150,6 +151,7 @@ class Line(Occupancy):
         """It waits no more: it is sent, refused, or its client has left."""
         self.pace.look(now_s)
         self._want(ticket, None)
+        self.places.backfill.release(ticket)
         self.queue.remove(ticket)
         self._look(now_s)
         self.pace.busy = self.queue.general() > 0
@@ -257,6 +259,15 @@ class Line(Occupancy):
                         return True
         return False
 
+    def keep_place(self, ticket: Ticket, now_s: float) -> None:
+        """It is next, and has found no room. Keep a backend for it, if it needs that."""
+        backfill, backend = self.places.backfill, ticket.wanted
+        if backend is None or not backfill.wants(ticket, now_s):
+            return
+        if self.places.lack(backend, ticket, ticket.ask, now_s) is Lack.KV_CACHE:
+            within_s = self.places.rooms[backend].cache.sure_wait_s(ticket, ticket.ask, now_s)
+            backfill.keep(backend, ticket, within_s, self.places.able, now_s)
+
     def stranded(self) -> list[Ticket]:
         """Those among the first of each flow that no backend can serve, however empty it is."""
         able = [backend for backend in self.places.members if backend.can_serve]
@@ -289,6 +300,7 @@ class Line(Occupancy):
         if passed_s < SAMPLE_S:
             return False
         self.pace.look(now_s)
+        self.places.backfill.expire(now_s)
         self._sampled_s = now_s
         for room in self.places.rooms.values():
             room.sample(passed_s, now_s)

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Final
 
+from penstock.balancing.admission.backfill import Backfill
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.room import WINDOW_S, Room
 from penstock.balancing.admission.spread import Spread
@@ -19,13 +20,22 @@ GIANTS_SHARE: Final = 4
 class Places:
     """The rooms at the backends of one pool. `members`: those that are in it now."""
 
-    __slots__ = ("_max_requests", "_occupancy", "_window_s", "members", "rooms", "spread")
+    __slots__ = (
+        "_max_requests",
+        "_occupancy",
+        "_window_s",
+        "backfill",
+        "members",
+        "rooms",
+        "spread",
+    )
 
     def __init__(self, occupancy: Occupancy | None = None) -> None:
         """`occupancy`: who is told what becomes of requests there. None: a dry run."""
         self._occupancy = occupancy
         self._window_s = WINDOW_S
         self._max_requests: int | None = None  # of the whole pool
+        self.backfill = Backfill()
         self.spread = Spread()  # of the answers of all flows
         self.members: tuple[Backend, ...] = ()
         self.rooms: dict[Backend, Room] = {}
@@ -82,7 +92,12 @@ class Places:
             giants = sum([each.giants for each in self.rooms.values()])
             if giants >= max(1, self.able // GIANTS_SHARE):
                 return Lack.GIANTS
-        return room.lack(ticket, ask, now_s)
+        lack = room.lack(ticket, ask, now_s)
+        if lack is None and self.backfill.kept:
+            step_s = room.cache.step_s
+            if not self.backfill.admits(backend, ticket, ask, step_s, now_s):
+                return Lack.TURN
+        return lack
 
     def _closed(self, room: Room) -> bool:
         """Whether it is left to a giant: others can serve."""

@@ -77,21 +77,23 @@ class Scan:
 
     def _sweep(self, rank: int, without: set[Flow], *, due: bool) -> None:
         """Try some of a class, but of some flows none."""
-        line = self._line
+        line, first = self._line, True
         while self._left and line.places.takes_prompts():
             known = len(self._tired)
             turns = line.queue.turns(rank, self._left, self._opened, self._tired | without)
-            self._try_all(turns, due=due)
+            self._try_all(turns, first=first, due=due)
+            first = False
             if due or len(self._tired) == known:
                 break  # else some were left out of the list, and others may come instead
 
-    def _try_all(self, turns: list[Ticket], *, due: bool) -> None:
+    def _try_all(self, turns: list[Ticket], *, first: bool, due: bool) -> None:
         """Try these, but no more of a flow than a few that find no room.
 
-        `due`: only one may be sent, that is owed.
+        `first`: these are next in their class. `due`: only one may be sent, that is owed.
         """
         line = self._line
         failed: dict[Flow, int] = {}
+        first = first and not due
         for ticket in turns:
             flow = ticket.flow
             if flow in self._tired or (due and not line.queue.is_owed(ticket)):
@@ -105,6 +107,9 @@ class Scan:
                 if due:
                     break
                 continue
+            if first:
+                line.keep_place(ticket, self._now_s)
+            first = False
             failed[flow] = failed.get(flow, 0) + 1
             flows = len(line.queue.backlogs[ticket.rank])
             if failed[flow] == (SCAN if flows == 1 else SCAN_BESIDE):

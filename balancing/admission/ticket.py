@@ -134,6 +134,7 @@ class Ticket:
         "giant",
         "held_since_s",
         "impatient",
+        "kept_before",
         "most_tokens",
         "name",
         "only",
@@ -186,6 +187,7 @@ class Ticket:
         self.flow = NO_FLOW
         self.tokens = 0  # to prefill, as far as is known while it waits
         self.waits = False
+        self.kept_before = False  # a backend is or was kept for it
         self.wanted: Backend | None = None  # where the policy would send it while it waits
         self.general = True  # every backend of its pool may serve it
         self.held_since_s: float | None = None  # when its wait for a backend that serves began

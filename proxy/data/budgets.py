@@ -164,15 +164,17 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
     # An attempt that has failed takes nothing, unless its first token had come.
     prompt = lease.taken_tokens or max(0, lease.ask.prompt_tokens - lease.cached_tokens)
     failure = record.tries[-1].failure
+    failed = failure not in ("", GIVEN_UP)
     given_up = record.status in (LEFT, RequestTimeout.status) and record.sent_s
-    if given_up and failure in ("", GIVEN_UP):
+    if given_up and not failed:
         unseen = round(lease.unseen_tokens(record.ended_s))
         return 1, prompt, max(lease.generated_tokens, unseen)
-    if lease.first_token_s is not None or record.status < 400:
+    # A stream that is held has a status below 400 before any backend has answered.
+    if lease.first_token_s is not None or (record.status < 400 and not failed):
         later = ask.path == RESPONSES_PATH and not ask.stream  # it may go on in the background
         expected = round(_answer(ask)) if later and record.status < 400 else 0
         return 1, prompt, max(lease.generated_tokens, expected)
-    return int(record.status < 500 and record.status not in (LEFT, 408, 429)), 0, 0
+    return int(400 <= record.status < 500 and record.status not in (LEFT, 408, 429)), 0, 0
 
 
 def _most(ask: Ask) -> float:

@@ -6,6 +6,7 @@ TEST_VLLM_VENV, and the tiny model beside it.
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ MODEL: Final = "tiny"
 CONTEXT_TOKENS: Final = 16_384  # of the tests' servers; by itself a VllmServer has 4,096
 # 20 s alone on an idle machine, 35 s beside another; shared cores multiply that.
 START_WITHIN_S: Final = 300.0
+_RECEIVED: Final = re.compile(rb"Received request (\S+?):")
 ENGINE_NICE: Final = 15
 # 32,768 tokens of KV cache, so that it can be filled; blocks of a multiple of 32 are the
 # only ones that the CPU's attention takes.
@@ -114,11 +116,22 @@ class VllmServer:
 
     def gauge(self, name: str) -> float:
         """The sum of a metric's series, such as `vllm:num_requests_running`."""
+        return self.gauges(name)[name]
+
+    def gauges(self, *names: str) -> dict[str, float]:
+        """The same of several metrics, as they were at one moment."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
             lines = answer.read().decode().split("\n")
-        values = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{")]
-        assert values, f"no metric {name}"
-        return sum(values)
+        sums = {}
+        for name in names:
+            values = [float(line.split(" ")[-1]) for line in lines if line.startswith(f"{name}{{")]
+            assert values, f"no metric {name}"
+            sums[name] = sum(values)
+        return sums
+
+    def asked(self) -> set[str]:
+        """The ids of all requests that reached it, if it has `--enable-log-requests`."""
+        return {each.decode() for each in _RECEIVED.findall(self._log.read_bytes())}
 
     def busy(self) -> float:
         """Requests that its engine has running or waiting."""

@@ -103,6 +103,29 @@ def test_what_no_backend_served_costs_nothing(play: Play) -> None:
     assert play.happened()[-1].startswith("counted 5")
 
 
+def test_a_stream_that_is_held_and_that_no_backend_serves_costs_nothing() -> None:
+    """Its client has the 200 and comments already."""
+    play = playing(timeouts={"hold_s": 1})
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    play.passes(1.5)
+    assert b": ping" in play.client.written
+    for name in ("b1", "b2"):
+        play[name].resets()
+    assert b'"error"' in play.client.written
+    assert used(play) == (0, 0)
+    play.close()
+
+
+def test_a_stream_that_is_held_and_whose_client_leaves_costs_its_prompt() -> None:
+    play = playing(timeouts={"hold_s": 1})
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    play.passes(1.5)
+    play.client.closes()
+    assert used(play)[0] == 1
+    assert 1_500 < used(play)[1] < 2_500
+    play.close()
+
+
 def test_what_two_backends_tried_costs_once(play: Play) -> None:
     play.client.sends(chat(head=KEY, content="all work " * 1_000))
     play["b1"].resets()
