@@ -20,8 +20,8 @@ from penstock.balancing.backend import Backend
 WAITED_SHARE: Final = 0.1
 DEADLINE_MAX_S: Final = 30.0
 KEPT_SHARE: Final = 4
-# It is kept only if there should be room within this time, and no longer: what is expected of answers
-# may be wrong.
+# It is kept only if there should be room within this time, and no longer: what is expected of
+# answers may be wrong.
 KEPT_S: Final = 15.0
 KEPT_ALONE_S: Final = 5.0
 

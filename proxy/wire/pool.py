@@ -24,6 +24,7 @@ from penstock.health.shortage import OWN_ERRORS, Lacking, explained, judge
 from penstock.proxy.errors.backend import ConnectFailed, ConnectionRefused, NoPorts
 from penstock.proxy.wire.connection import BackendConnection, ConnectionOwner
 from penstock.proxy.wire.deadline import Deadline
+from penstock.proxy.wire.dial_time import dial_time
 from penstock.proxy.wire.handshake_threads import HandshakeThreads
 from penstock.proxy.wire.handshakes import Handshakes
 from penstock.proxy.wire.host import Host, Names
@@ -111,7 +112,7 @@ class ConnectionPool(ConnectionOwner):
         failures: list[OSError] = []
         address = ""
         try:
-            async with asyncio.timeout(self.connect_timeout_s):
+            async with dial_time(self.loop, self.connect_timeout_s):
                 for address in await self.host.addresses():
                     try:
                         connection = BackendConnection(self)

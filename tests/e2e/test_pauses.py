@@ -63,3 +63,28 @@ async def test_a_pause_of_the_process_breaks_no_stream_and_is_held_against_nobod
     assert sorted(ends) == ["200"] * 4 + ["data: [DONE]\n\n"] * 12, ends
     assert b"the process was not running" in log
     assert b"backend ejected" not in log, log.decode()
+
+
+@pytest.mark.alone
+async def test_a_dial_that_was_under_way_does_not_fail_for_it(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """The timer of 0.3 s comes before what was received, unless it waits for that."""
+    servers = await simulate(1)
+    penstock = await serve(servers, timeouts={"connect_s": 0.3})
+    statuses: list[int] = []
+
+    async def ask(session: aiohttp.ClientSession) -> None:
+        async with session.post(f"{penstock.url}/v1/completions", json=PLAIN) as answer:
+            statuses.append(answer.status)
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        for _ in range(PAUSES):
+            tasks = [asyncio.create_task(ask(session)) for _ in range(60)]
+            await asyncio.sleep(0.02)
+            penstock.process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(0.8)
+            penstock.process.send_signal(signal.SIGCONT)
+            await asyncio.gather(*tasks)
+    assert statuses == [200] * len(statuses)
+    assert len(statuses) == 60 * PAUSES
