@@ -306,14 +306,14 @@ class Admission:
                 return None
             line.leave(ticket, now_s)
             return self._send(line, ticket, look, chosen, now_s)
-        except NoBackend as error:
+        except NoBackend as nobody:  # another name than below: a compiled name has one type
             if ticket.held_since_s is not None:
                 if not line.held.active and now_s - ticket.held_since_s >= AGAIN_S:
                     ticket.release(now_s)
                 return None
             if ticket.waits:
                 line.leave(ticket, now_s)
-            return error
+            return nobody
         except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
             if ticket.waits:
                 line.leave(ticket, now_s)
