@@ -253,7 +253,7 @@ class Admission:
 
     def _look_after_stranded(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Another pool may serve them. If not, they are told."""
-        for ticket in line.stranded():
+        for ticket in line.stranded(now_s):
             outcome = self._try(line, ticket, now_s)
             if outcome is not None:
                 outcomes.append((ticket, outcome))

@@ -35,6 +35,8 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 
 # How often the streams are looked at while requests wait.
 SAMPLE_S: Final = 0.1
+# How often those are looked for that no backend can serve. With many flows that takes milliseconds.
+STRANDED_S: Final = 0.5
 
 
 class Line(Occupancy):
@@ -43,6 +45,7 @@ class Line(Occupancy):
     __slots__ = (
         "_on_change",
         "_sampled_s",
+        "_stranded_s",
         "held",
         "looks",
         "pace",
@@ -59,6 +62,7 @@ class Line(Occupancy):
         self._on_change = on_change
         self.pace = Pace(len(shares))
         self._sampled_s = 0.0
+        self._stranded_s = -STRANDED_S
         self.queue = Queue(shares)
         self.held = Held(self.queue)
         self.places = Places(self)
@@ -268,8 +272,14 @@ class Line(Occupancy):
             within_s = self.places.rooms[backend].cache.sure_wait_s(ticket, ticket.ask, now_s)
             backfill.keep(backend, ticket, within_s, self.places.able, now_s)
 
-    def stranded(self) -> list[Ticket]:
-        """Those among the first of each flow that no backend can serve, however empty it is."""
+    def stranded(self, now_s: float) -> list[Ticket]:
+        """Those among the first of each flow that no backend can serve, however empty it is.
+
+        Nobody, if it has looked a short time ago.
+        """
+        if now_s - self._stranded_s < STRANDED_S:
+            return []
+        self._stranded_s = now_s
         able = [backend for backend in self.places.members if backend.can_serve]
         found: list[Ticket] = []
         for rank, backlog in enumerate(self.queue.backlogs):
@@ -283,7 +293,9 @@ class Line(Occupancy):
         over = []
         for rank, backlog in enumerate(self.queue.backlogs):
             for flow in list(backlog):
-                for ticket in list(flow.queues[rank]):
+                queue = flow.queues[rank]
+                while queue:
+                    ticket = next(iter(queue))
                     waited_s = ticket.waited_s(now_s)
                     if waited_s <= LATE * ticket.deadline_s:
                         break

@@ -125,6 +125,23 @@ def test_without_admission_it_is_not_forgotten(trigger: str, seed: int) -> None:
     assert after(trigger, holds=False, seed=seed)[0] < 0.8
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_caches_that_are_lost_at_once_are_hardly_noticed(seed: int) -> None:
+    """Seven seconds of all engines' prefill are to be done again, beside 0.85 of the capacity.
+
+    There is no control: without admission these engines recover, too.
+    """
+    mix = MIXES["agents"]
+    until_s = 70.0
+    rate = BASE * mix.capacity_per_s
+    calls = poisson(mix, lambda _: rate, until_s, Random(f"{seed}"), Clients(patience_s=10.0))
+    world = World(mix, holds=True, seed=seed)
+    world.at(30.0, lambda now_s: world.clear_caches())
+    log = world.run(calls, until_s + REST_S)
+    assert goodput(calls, 30.0, until_s) >= 0.98
+    assert sum(at_s >= 60.0 for at_s in log.refusals) == 0
+
+
 def test_a_run_can_be_repeated() -> None:
     cell = Cell("uniform", 2.0, "admission", 3, 22.0)
     assert cell.figures() == cell.figures()
