@@ -3,6 +3,7 @@
 A tenant without limits costs a look into a dictionary.
 """
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -93,6 +94,11 @@ class Budgets:
                 self.tenants[name].follow(wanted, now_s)
             elif wanted != _NONE:
                 self.tenants[name] = TenantBudget(wanted, now_s)
+
+    def models_of(self, tenant: str) -> Collection[str]:
+        """The models that a tenant may ask for. Empty: all."""
+        found = self.tenants.get(tenant)
+        return found.limits.models if found is not None else ()
 
     def glance(self, tenant: str, now_s: float) -> None:
         """Refuse by the head what has no budget at all. Raises RateLimited."""

@@ -26,7 +26,8 @@ def answer_here(plane: DataPlane, head: RequestHead, answer: Answer) -> None:
     elif is_of_models(head.path):
         if not serves:
             raise plane.refusals.no_backend()
-        body = models_told(head.path, plane.fleet.backends)
+        allowed = plane.budgets.models_of(head.tenant)
+        body = models_told(head.path, plane.fleet.backends, allowed)
     elif plane.draining or not serves:
         error = Draining() if plane.draining else plane.refusals.no_backend()
         status, body = error.status, orjson.dumps({"status": error.code})

@@ -1,6 +1,6 @@
 """Answers `/v1/models` and `/v1/models/{id}`: the models of all backends that can serve."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -16,13 +16,17 @@ def is_of_models(path: bytes) -> bool:
     return path == MODELS or path.startswith(_MODEL)
 
 
-def models_told(path: bytes, backends: Iterable[Backend]) -> bytes:
-    """The list with each model once, or the card of the model in the path. Raises ModelNotFound."""
+def models_told(path: bytes, backends: Iterable[Backend], allowed: Collection[str] = ()) -> bytes:
+    """The list with each model once, or the card of the model in the path. Raises ModelNotFound.
+
+    `allowed`: the models that the client may ask for. Empty: all.
+    """
     cards: dict[str, bytes] = {}
     for backend in backends:
         if backend.can_serve and backend.models:
             for listed, its_card in backend.models.items():
-                cards.setdefault(listed, its_card)
+                if not allowed or listed in allowed:
+                    cards.setdefault(listed, its_card)
     if path == MODELS:
         return b'{"object":"list","data":[%b]}' % b",".join(cards.values())
     model = unquote_to_bytes(path[len(_MODEL) :]).decode(errors="replace")

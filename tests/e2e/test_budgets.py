@@ -24,7 +24,7 @@ HEADERS = {"authorization": f"Bearer {KEY}"}
 USER: list[dict[str, str]] = [{"role": "user", "content": "Tell me of rivers."}]
 
 
-def tenants(**limits: int) -> list[dict[str, Any]]:
+def tenants(**limits: Any) -> list[dict[str, Any]]:
     return [
         {"name": "research", "keys": [{"key": KEY}], "limits": limits},
         {"name": "others", "keys": [{"key": OTHER}]},
@@ -268,3 +268,19 @@ async def test_at_its_end_a_process_writes_what_is_left(
     assert await first.stop() == 0
     second = await serve(servers, **settings)
     assert (await used(second))["requests_per_day"] == 1
+
+
+async def test_the_list_of_models_has_those_that_a_key_may_ask_for(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(1, model="one") + await simulate(1, model="two")
+    penstock = await serve(servers, tenants=tenants(models=["two", "three"]))
+    seen = []
+    async with aiohttp.ClientSession() as session:
+        for key in (KEY, OTHER):
+            headers = {"authorization": f"Bearer {key}"}
+            async with session.get(f"{penstock.url}/v1/models", headers=headers) as answer:
+                seen.append([each["id"] for each in (await answer.json())["data"]])
+            async with session.get(f"{penstock.url}/v1/models/one", headers=headers) as answer:
+                seen.append([str(answer.status)])
+    assert seen == [["two"], ["404"], ["one", "two"], ["200"]]
