@@ -111,7 +111,7 @@ class AdmissionSettings(Section):
     window_s: DurationS | None = Field(
         default=None,
         description="How much prefill a backend gets beforehand, at its measured speed. null:"
-        " 0.1 s.",
+        " 0.1 s, or four steps of its engine if they take longer.",
     )
     hold_for_backend_s: OptionalWaitS = Field(
         default=0.0,

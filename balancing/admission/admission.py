@@ -14,6 +14,7 @@ from typing import Final
 from penstock.balancing.admission.forecast import (
     Fate,
     Forecast,
+    ahead_of,
     at_once,
     forecast,
     lack_of,
@@ -21,9 +22,8 @@ from penstock.balancing.admission.forecast import (
 )
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
-from penstock.balancing.admission.room import WINDOW_S
 from penstock.balancing.admission.scan import FUTILE_S, Outcome, Scan
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import Fleet, Pool
@@ -45,6 +45,7 @@ class Rules:
     `classes`: their names, the highest first. `shares`: the least share of each. `weights`: those
     of tenants, by name; 1 for others. `hold_for_backend_s`: how long a request waits while no
     backend of its pool can serve. `window_s`: how much prefill a backend gets beforehand.
+    None: what is usual.
     """
 
     holds: bool = False  # False: each request is sent at once
@@ -52,7 +53,7 @@ class Rules:
     classes: tuple[str, ...] = ("",)
     weights: Mapping[str, float] = field(default_factory=dict)
     hold_for_backend_s: float = 0.0
-    window_s: float = WINDOW_S
+    window_s: float | None = None
 
 
 class Admission:
@@ -95,9 +96,9 @@ class Admission:
         if line is None or not line.held.active:
             return 0, 0
         tokens = 0
-        for backlog in line.queue.backlogs:
+        for rank, backlog in enumerate(line.queue.backlogs):
             for flow in backlog:
-                tokens += sum(flow.queued_tokens)
+                tokens += flow.queued_tokens[rank]
         return line.queue.waiting, tokens
 
     def enter(self, ticket: Ticket, now_s: float) -> Lease | None:
@@ -105,6 +106,7 @@ class Admission:
 
         Raises Refused, and what `Gate.choose` raises.
         """
+        ticket.rank = min(ticket.rank, len(self.rules.shares) - 1)  # a reload may have fewer
         if not self.holds:
             return self._gate.choose(ticket.ask, now_s, ticket.tried, retry=ticket.retry)
         try:
@@ -128,10 +130,10 @@ class Admission:
         try:
             look = self._gate.look(ticket.ask, now_s, dry=True)
         except NoBackend:
-            if self._pool_that_holds(ticket) is None:
+            found = self._forecast_held(ticket, now_s)
+            if found is None:
                 raise
-            longest_s = self.rules.hold_for_backend_s
-            return Forecast(Fate.WAIT, None, Lack.BACKEND, allowed_s=longest_s)
+            return found
         if not self.holds:
             return Forecast(Fate.AT_ONCE, look.chosen)
         line = self.lines.get(look.pool.name)
@@ -140,12 +142,40 @@ class Admission:
         ticket.flow = line.queue.seen(ticket.name)
         return forecast(line, ticket, look, now_s)
 
+    def _forecast_held(self, ticket: Ticket, now_s: float) -> Forecast | None:
+        """The same for one that no backend can serve now. None: it would not wait for that."""
+        pool = self._pool_that_holds(ticket)
+        if pool is None:
+            return None
+        line = self.lines.get(pool.name)
+        if line is None:
+            line = unused(pool, self.rules.shares, self.rules.window_s)
+        if not line.places.nobody_serves(ticket):
+            return None
+        ticket.flow = line.queue.seen(ticket.name)
+        refused = None
+        try:
+            line.judge_held(ticket, now_s)
+        except Refused as error:
+            refused = error
+        return Forecast(
+            Fate.WAIT if refused is None else Fate.REFUSE,
+            None,
+            Lack.BACKEND,
+            ahead_of(line, ticket),
+            refused.predicted_s if refused is not None else 0.0,
+            self.rules.hold_for_backend_s,
+            refused,
+        )
+
     def lack(self, ticket: Ticket, now_s: float) -> tuple[Backend | None, Lack]:
         """What one that waits has not got yet, and at which backend. Changes nothing."""
         try:
             look = self._gate.look(ticket.ask, now_s, ticket.tried, dry=True)
         except (LookupError, OverContext):  # the next wake tells its client
             return None, Lack.BACKEND
+        if look.pool.name != ticket.pool:  # it goes there with the next wake that looks at it
+            return look.chosen, Lack.TURN
         return look.chosen, lack_of(self.lines[ticket.pool], ticket, look, now_s)
 
     def leave(self, ticket: Ticket, now_s: float) -> None:
@@ -207,6 +237,7 @@ class Admission:
                 self._look_after_stranded(line, now_s, outcomes)
         if not self.holds or (line.places.deserted and not line.held.active):
             self._send_all(line, now_s, outcomes)
+        self._send_beside(line, now_s, outcomes)
         opened = line.places.opened()
         if not line.queue.waiting or line.looks.is_futile(opened, now_s):
             return
@@ -246,7 +277,7 @@ class Admission:
         if pool is None:
             return False
         line = self._line_for(ticket, pool)
-        if not line.places.lacks(ticket):
+        if not line.places.nobody_serves(ticket):
             return False
         line.hold(ticket, now_s)
         return True
@@ -266,24 +297,33 @@ class Admission:
         others = [each for each in self._fleet().backends if each not in line.places.rooms]
         if not [each for each in others if each.can_serve]:
             return
-        nowhere, looks = set[str | None](), 0
+        nowhere, looks = set[tuple[bool, str | None]](), 0
         for ticket in line.queue.oldest(line.queue.waiting):
-            if ticket.ask.model in nowhere:
+            wanted = ticket.ask.first_pool, ticket.ask.model
+            if wanted in nowhere:
                 continue
             outcome = self._try(line, ticket, now_s)
             if outcome is not None:
                 outcomes.append((ticket, outcome))
-            elif ticket.held_since_s is not None:
-                nowhere.add(ticket.ask.model)
+            elif ticket.held_since_s is not None and not ticket.tried:
+                nowhere.add(wanted)
             looks += 1
             if looks == SEND_ALL_MAX:
                 return
+
+    def _send_beside(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
+        """Send what needs no room, as long as there are places among the requests."""
+        for ticket in line.beside_turns():
+            outcome = self._try(line, ticket, now_s)
+            if outcome is None:
+                return
+            outcomes.append((ticket, outcome))
+            self._on_change()  # its flow may have another one
 
     def _send_all(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Nobody need wait: a reload said so, or no backend is there. Takes several wakes."""
         for ticket in line.queue.oldest(SEND_ALL_MAX):
             line.leave(ticket, now_s)
-            ticket.release(now_s)
             try:
                 outcome: Lease | Exception | None = self.enter(ticket, now_s)
             except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
@@ -299,7 +339,6 @@ class Admission:
             look = self._gate.look(ticket.ask, now_s, ticket.tried)
             if look.pool.name != ticket.pool:
                 line.leave(ticket, now_s)
-                ticket.release(now_s)
                 return self.enter(ticket, now_s)
             chosen = line.place(ticket, look, now_s)
             if chosen is None:
@@ -308,8 +347,10 @@ class Admission:
             return self._send(line, ticket, look, chosen, now_s)
         except NoBackend as nobody:  # another name than below: a compiled name has one type
             if ticket.held_since_s is not None:
-                if not line.held.active and now_s - ticket.held_since_s >= AGAIN_S:
-                    ticket.release(now_s)
+                if now_s - ticket.held_since_s >= AGAIN_S:
+                    ticket.tried = ()
+                    if not line.held.active:
+                        ticket.release(now_s)
                 return None
             if ticket.waits:
                 line.leave(ticket, now_s)

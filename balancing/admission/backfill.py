@@ -15,8 +15,8 @@ from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 
-# A prompt waits for this share of its time before a backend is kept for it, as if that were 30 s at
-# most.
+# A backend is kept once the prompt has waited for a tenth of its deadline, or for 3 s if that is
+# less.
 WAITED_SHARE: Final = 0.1
 DEADLINE_MAX_S: Final = 30.0
 KEPT_SHARE: Final = 4

@@ -150,7 +150,7 @@ class CacheRoom:
     def _needed_tokens(self, ask: Ask, now_s: float) -> float:
         """What its prompt adds to what is held. A stream may hold its cached beginning already.
 
-        As likely as any of the streams' tokens is held by another one, too.
+        The share of it that is held is taken to be that of all streams' tokens.
         """
         share = self._unheld_share(now_s)
         if not share:

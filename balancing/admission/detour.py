@@ -23,11 +23,11 @@ from penstock.balancing.gate import Look
 DETOUR: Final = 0.1
 DETOUR_LATE: Final = 0.5
 DETOUR_S: Final = 30.0
-# No detour for a prompt of which a larger share is cached at the choice. If only prompts are before
-# it there, its cost tells that. Else it may leave after so much of its time, for a backend that
-# nobody else waits for. Elsewhere the beginning is computed and held once more: with 180 beginnings
-# on four engines, three quarters of their capacity were too much for them ("Warm prompts" in
-# bench/history/2026-11-admission.md).
+# No detour for a prompt of which a larger share is cached at the choice. If its choice lacks only
+# room for prompts, it stays. If the cache or the streams are full, it may leave after half of its
+# time, for a backend that no other request wants. Elsewhere the beginning is computed and held once
+# more: with 180 beginnings on four engines, three quarters of their capacity were too much for them
+# ("Warm prompts" in bench/history/2026-11-admission.md).
 WARM: Final = 0.1
 WARM_LATE: Final = 0.5
 # No detour to streams with a longer time between tokens than this.

@@ -112,7 +112,7 @@ def ahead_of(line: Line, ticket: Ticket) -> list[Ahead]:
     return [found[rank] for rank in sorted(found)]
 
 
-def unused(pool: Pool, shares: tuple[float, ...], window_s: float) -> Line:
+def unused(pool: Pool, shares: tuple[float, ...], window_s: float | None) -> Line:
     """A line for the dry run of a pool that has none yet. No backend knows it."""
     line = Line(shares, Random(0), _nothing)
     line.places = Places()

@@ -1,8 +1,8 @@
 """What waits in a line while none of its backends can serve: for one that starts or comes back.
 
 That time does not count for a request's class, whose clock goes on once a backend can serve. It
-does count for a client that said how long it waits. Nothing is learnt from it. How much may wait
-is bounded as ever: by the time that it takes backends of the pool's speed.
+does count for a client that said how long it waits. Nothing is learnt from it. A request is refused
+if the pool's backends, at the speed that was measured last, could not serve it in time.
 """
 
 from penstock.balancing.admission.queue import Queue
@@ -24,10 +24,11 @@ class Held:
         for ticket in self._queue.oldest(self._queue.waiting):
             if active:
                 ticket.held_since_s = now_s
+                ticket.general_then = ticket.general
                 self._queue.counts(ticket, general=False)
             elif ticket.held_since_s is not None:
                 ticket.release(now_s)
-                self._queue.counts(ticket, general=True)
+                self._queue.counts(ticket, general=ticket.general_then)
 
     def over(self, most_s: float, now_s: float) -> list[Ticket]:
         """Those that have been held for longer than that, first of all in each flow."""

@@ -26,7 +26,7 @@ from penstock.balancing.admission.queue import (
     servable,
 )
 from penstock.balancing.admission.refusal import LATE, Refusal
-from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.admission.ticket import Flow, Refused, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Look
 from penstock.balancing.lease import Lease
@@ -35,6 +35,8 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 
 # How often the streams are looked at while requests wait.
 SAMPLE_S: Final = 0.1
+# A long prompt, for which a backend is kept, is so many times as long as those that run there.
+LONG: Final = 1.5
 # How often those are looked for that no backend can serve. With many flows that takes milliseconds.
 STRANDED_S: Final = 0.5
 
@@ -43,6 +45,7 @@ class Line(Occupancy):
     """One pool's waiting requests, the room at its backends, and what the waits teach."""
 
     __slots__ = (
+        "_beside",
         "_on_change",
         "_sampled_s",
         "_stranded_s",
@@ -61,6 +64,7 @@ class Line(Occupancy):
         self.refusal = Refusal(len(shares), rng)
         self._on_change = on_change
         self.pace = Pace(len(shares))
+        self._beside: dict[Ticket, None] = {}  # what waits and needs no room
         self._sampled_s = 0.0
         self._stranded_s = -STRANDED_S
         self.queue = Queue(shares)
@@ -81,12 +85,17 @@ class Line(Occupancy):
         """Let it wait until a backend can serve. Raises Refused if too much waits already."""
         self.look_for_backends(now_s, holds=True)
         self._look(now_s)
+        self.judge_held(ticket, now_s)
+        ticket.general, ticket.general_then = False, True
+        ticket.held_since_s = now_s
+        self._line_up(ticket, now_s)
+
+    def judge_held(self, ticket: Ticket, now_s: float) -> None:
+        """The same as `judge` for one that waits for a backend. Raises Refused."""
         ticket.tokens = ticket.ask.prompt_tokens
         ticket.answer_tokens = ticket.flow.expect(ticket.ask)
-        ticket.only, ticket.general = None, False
-        ticket.held_since_s = now_s
+        ticket.only = None
         self._predict(ticket, self.places.members, 0.0, now_s)
-        self._line_up(ticket, now_s)
 
     def look_for_backends(self, now_s: float, *, holds: bool) -> None:
         """Begin to hold what waits if no backend can serve, or end that."""
@@ -103,6 +112,8 @@ class Line(Occupancy):
             for room in self.places.rooms.values():
                 room.begin_samples()
         self.queue.add(ticket, first=bool(ticket.tried))
+        if not needs_room(ticket.ask):
+            self._beside[ticket] = None
         self.looks.renew()  # there may be room for this one
         self.pace.busy = self.queue.general() > 0
 
@@ -156,7 +167,9 @@ class Line(Occupancy):
         self.pace.look(now_s)
         self._want(ticket, None)
         self.places.backfill.release(ticket)
+        self._beside.pop(ticket, None)
         self.queue.remove(ticket)
+        ticket.release(now_s)
         self._look(now_s)
         self.pace.busy = self.queue.general() > 0
 
@@ -239,6 +252,15 @@ class Line(Occupancy):
         self.refusal.check_sending(ticket, seconds, own)
         return chosen
 
+    def beside_turns(self) -> list[Ticket]:
+        """Of what needs no room the next one of each flow, in the order of their turns."""
+        if not self._beside or self.places.full or self.places.deserted:
+            return []
+        heads: dict[Flow, Ticket] = {}
+        for ticket in self._beside:
+            heads.setdefault(ticket.flow, ticket)
+        return sorted(heads.values(), key=_turn)
+
     def _want(self, ticket: Ticket, backend: Backend | None) -> None:
         """It waits for this backend now."""
         if ticket.wanted is not backend:
@@ -268,6 +290,8 @@ class Line(Occupancy):
         backfill, backend = self.places.backfill, ticket.wanted
         if backend is None or not backfill.wants(ticket, now_s):
             return
+        if ticket.ask.prompt_tokens < LONG * self.places.rooms[backend].mean_prompt_tokens:
+            return  # where all are that long, to keep a backend helps none
         if self.places.lack(backend, ticket, ticket.ask, now_s) is Lack.KV_CACHE:
             within_s = self.places.rooms[backend].cache.sure_wait_s(ticket, ticket.ask, now_s)
             backfill.keep(backend, ticket, within_s, self.places.able, now_s)
@@ -322,3 +346,7 @@ class Line(Occupancy):
                     ticket.flow.charge(taken - ticket.charged_tokens, now_s)
                     ticket.charged_tokens = taken
         return True
+
+
+def _turn(ticket: Ticket) -> tuple[int, float]:
+    return ticket.rank, ticket.flow.served

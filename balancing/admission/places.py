@@ -5,7 +5,7 @@ from typing import Final
 
 from penstock.balancing.admission.backfill import Backfill
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.room import WINDOW_S, Room
+from penstock.balancing.admission.room import Room
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
@@ -33,7 +33,7 @@ class Places:
     def __init__(self, occupancy: Occupancy | None = None) -> None:
         """`occupancy`: who is told what becomes of requests there. None: a dry run."""
         self._occupancy = occupancy
-        self._window_s = WINDOW_S
+        self._window_s: float | None = None
         self._max_requests: int | None = None  # of the whole pool
         self.backfill = Backfill()
         self.spread = Spread()  # of the answers of all flows
@@ -49,7 +49,7 @@ class Places:
         return room
 
     def keep(
-        self, backends: tuple[Backend, ...], max_requests: int | None, window_s: float
+        self, backends: tuple[Backend, ...], max_requests: int | None, window_s: float | None
     ) -> None:
         """These are in the pool now. Others are forgotten when they have no requests."""
         self.members, self._max_requests, self._window_s = backends, max_requests, window_s
@@ -57,7 +57,7 @@ class Places:
             self.room_of(backend)
         for backend, room in list(self.rooms.items()):
             room.window_s = window_s
-            if backend not in backends and not room.tickets:
+            if backend not in backends and not room.tickets and not room.wanted:
                 del self.rooms[backend]
                 backend.occupancy = None
 
@@ -154,7 +154,7 @@ class Places:
                 return False
         return True
 
-    def lacks(self, ticket: Ticket) -> bool:
+    def nobody_serves(self, ticket: Ticket) -> bool:
         """Whether no backend can serve it now, or only those that have just failed it."""
         for backend in self.members:
             if backend.can_serve and backend not in ticket.tried:

@@ -131,6 +131,7 @@ class Ticket:
         "exposed_tokens",
         "flow",
         "general",
+        "general_then",
         "giant",
         "held_since_s",
         "impatient",
@@ -190,6 +191,7 @@ class Ticket:
         self.kept_before = False  # a backend is or was kept for it
         self.wanted: Backend | None = None  # where the policy would send it while it waits
         self.general = True  # every backend of its pool may serve it
+        self.general_then = True  # whether it will be so when it is held no more
         self.held_since_s: float | None = None  # when its wait for a backend that serves began
         self.charged_tokens = 0.0
         self.answer_tokens = 0.0  # of all its choices, as was expected when it was sent

@@ -42,7 +42,7 @@ def _ticket(plane: DataPlane, ask: Ask, headers: Headers, now_s: float) -> Ticke
     """As the data port would make it of its headers and its tenant."""
     classes = plane.classes
     asked = [value for name, value in headers if name == ASKED]
-    rank = classes.rank_of(ask.tenant, asked[0] if asked else None)
+    rank = classes.rank_of(ask.tenant, asked[0] if asked else None, ask.service_tier)
     patience = Patience(headers, now_s, plane.timeouts.total_s)
     deadline_s, impatient = classes.deadline_of(rank, patience.begins_within_s)
     return Ticket(

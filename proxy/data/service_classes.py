@@ -10,13 +10,13 @@ from typing import Final
 
 from penstock.balancing.admission.admission import Rules
 from penstock.balancing.admission.degradation import Step
-from penstock.balancing.admission.room import WINDOW_S
 from penstock.conf.settings import Settings
 
 ASKED: Final = b"x-penstock-priority"
 # OpenAI's tiers, and `fast`, its other name for `priority`: how many classes above the default
 # one, or -1 for the lowest of all. Others ask for none, such as Anthropic's `standard_only`.
 _TIERS: Final = {"priority": 1, "fast": 1, "flex": -1, "batch": -1}
+_UPWARDS: Final = frozenset({"priority", "fast"})
 # Clients without a key share 256 queues, by address. No name of a tenant begins so.
 _QUEUES: Final = [f"\0{number}" for number in range(256)]
 
@@ -76,7 +76,7 @@ class ServiceClasses:
             shares=tuple([each.share_min for each in classes]),
             weights={tenant.name: tenant.weight for tenant in settings.tenants},
             hold_for_backend_s=admission.hold_for_backend_s,
-            window_s=admission.window_s or WINDOW_S,
+            window_s=admission.window_s,
         )
 
         self.steps = tuple(
@@ -110,6 +110,8 @@ class ServiceClasses:
             rank = self._ranks.get(asked, own)
         elif tier is not None:
             rank = self._tiers.get(tier, own)
+            if tier in _UPWARDS:
+                rank = min(own, rank)
         if rank >= own or rank in more or self._trusting:
             return rank
         return own

@@ -7,6 +7,7 @@ checked it as something else.
 
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from time import time
 from typing import Any, Final
 
@@ -47,11 +48,13 @@ def names_shown(
     if cached and not connection.session_reused:
         # OpenSSL keeps it, up to 20,480 of them with 100 KB each. Aborted, it is forgotten.
         raise ConnectionAbortedError("a client's certificate needs TLS 1.3 or session tickets")
-    if len(certificate) > CERTIFICATE_BYTES_MAX:
-        return ()
-    try:
-        fields: dict[str, Any] = connection.getpeercert() or {}
-    except (ValueError, ssl.SSLError):  # a name that is no text
+    fields: dict[str, Any] = {}
+    if len(certificate) <= CERTIFICATE_BYTES_MAX:
+        with suppress(ValueError, ssl.SSLError):  # a name that is no text
+            fields = connection.getpeercert() or {}
+    if not fields:
+        if connection.session_reused:
+            raise ConnectionAbortedError("the certificate of a resumed session cannot be read")
         return ()
     if connection.session_reused and ssl.cert_time_to_seconds(fields["notAfter"]) < now():
         raise ConnectionAbortedError("the certificate of a resumed session has expired")

@@ -8,6 +8,7 @@ threads of their own.
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -19,8 +20,8 @@ from penstock.proxy.wire.handshakes import Beside, Handshakes
 # How many parties are remembered that have nothing under way. Nobody gets in without a verified
 # certificate, or without 50 ms of the one thread for strangers.
 REMEMBERED_MAX: Final = 2_048
-# What all clients may have sent in unfinished handshakes, without so much of each, which is a
-# hello. OpenSSL takes 15 to 30 times as much to hold certificates, and everybody can show those
+# Most bytes of all unfinished handshakes together. The first ones of each, its hello, do not count.
+# OpenSSL takes 15 to 30 times as much to hold certificates, and everybody can show those
 # of others and stop there.
 UNFINISHED_BYTES_MAX: Final = 4_194_304
 HELLO_BYTES: Final = 2_048
@@ -38,7 +39,7 @@ class ClientHandshakes:
         self._parties: dict[str, tuple[Handshakes, int]] = {}  # with the number of connections
         self._remembered: dict[str, Handshakes] = {}  # the oldest first
         self._unfinished: dict[AskedClient, int] = {}  # what they have sent; the oldest first
-        self._unfinished_bytes = 0
+        self._unfinished_bytes: Counter[str] = Counter()  # by party
 
     def __len__(self) -> int:
         return len(self._parties) + len(self._remembered)
@@ -61,20 +62,27 @@ class ClientHandshakes:
         self._rest(party)
 
     def hold(self, client: "AskedClient", size_bytes: int) -> None:
-        """A client has sent so much by now. The largest give way if it is too much together."""
+        """A client has sent so much by now. If it is too much together, the party with the most
+        loses its largest connection."""
         more_bytes = size_bytes - HELLO_BYTES - self._unfinished.get(client, 0)
         if more_bytes <= 0:
             return
         self._unfinished[client] = size_bytes - HELLO_BYTES
-        self._unfinished_bytes += more_bytes
-        while self._unfinished_bytes > UNFINISHED_BYTES_MAX:
-            largest = max(self._unfinished, key=self._unfinished.__getitem__)
+        self._unfinished_bytes[client.party] += more_bytes
+        while self._unfinished_bytes.total() > UNFINISHED_BYTES_MAX:
+            ((party, _),) = self._unfinished_bytes.most_common(1)
+            theirs = [each for each in self._unfinished if each.party == party]
+            largest = max(theirs, key=self._unfinished.__getitem__)
             self.release(largest)
             largest.give_way()
 
     def release(self, client: "AskedClient") -> None:
         """Its handshake has ended."""
-        self._unfinished_bytes -= self._unfinished.pop(client, 0)
+        size_bytes = self._unfinished.pop(client, 0)
+        if size_bytes:
+            self._unfinished_bytes[client.party] -= size_bytes
+            if not self._unfinished_bytes[client.party]:
+                del self._unfinished_bytes[client.party]
 
     def _rest(self, party: str) -> None:
         """Forget a party that has nothing under way, or remember what its steps have cost.
@@ -94,19 +102,19 @@ class ClientHandshakes:
 class AskedClient:
     """The handshake of one client that is asked for a certificate."""
 
-    __slots__ = ("_abort", "_certificate", "_connection", "_party", "_table")
+    __slots__ = ("_abort", "_certificate", "_connection", "_table", "party")
 
     def __init__(self, table: ClientHandshakes, certificate: ClientCertificate) -> None:
         """`certificate` gets what the client shows."""
         self._table = table
         self._certificate = certificate
-        self._party = ""
+        self.party = ""
         self._connection: ssl.SSLObject | None = None
         self._abort: Callable[[], None] | None = None
 
     def enter(self, party: str, connection: ssl.SSLObject, abort: Callable[[], None]) -> Handshakes:
         """The handshake begins. Returns where its steps are done."""
-        self._party, self._connection, self._abort = party, connection, abort
+        self.party, self._connection, self._abort = party, connection, abort
         return self._table.enter(party)
 
     def hold(self, size_bytes: int) -> None:
@@ -132,4 +140,4 @@ class AskedClient:
         if self._connection is not None:
             self._connection = self._abort = None
             self._table.release(self)
-            self._table.leave(self._party)
+            self._table.leave(self.party)

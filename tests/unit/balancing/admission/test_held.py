@@ -217,3 +217,103 @@ def test_a_dry_run_says_that_it_would_wait_for_a_backend() -> None:
     assert door.admission.waiting == 0
     with pytest.raises(NoBackend):
         starting("a", hold_s=0.0).admission.forecast(ticket, 0.0)
+
+
+def two_pools(**rules: Any) -> Door:
+    """Two pools with a backend each, that may both serve everything."""
+    door = Door("a", hold_for_backend_s=60.0, **rules)
+    other = Door("z").backends
+    door.fleet = Fleet((*door.fleet.pools, Pool("q", other, door.policy)))
+    door.admission.follow(Rules(holds=True, hold_for_backend_s=60.0, **rules))
+    return door
+
+
+def test_one_that_was_failed_there_keeps_no_other_from_a_backend_that_is_back() -> None:
+    door = two_pools()
+    (z,) = door.fleet.pools[1].backends
+    set_state(door, State.STARTING)
+    z.state = State.EJECTED
+    failed = door.ticket(100, name="failed")
+    failed.tried = frozenset([z])
+    door.come(failed, 0.0)
+    others = [door.enter(100, 0.1, name=f"{number}") for number in range(2)]
+    z.state = State.READY
+    assert set(door.wake(0.5)) == set(others)
+    assert door.wake(2.0) == []
+    assert door.wake(2.5) == [failed]
+
+
+def test_one_for_the_first_pool_keeps_no_other_from_its_backend() -> None:
+    door = two_pools()
+    (z,) = door.fleet.pools[1].backends
+    set_state(door, State.STARTING)
+    z.state = State.STARTING
+    first = door.enter(100, 0.0, name="first", first_pool=True)
+    other = door.enter(100, 0.1, name="other")
+    z.state = State.READY
+    assert door.wake(0.5) == [other]
+    assert first.waits
+
+
+def test_a_look_at_the_queue_takes_no_backend_from_its_pool() -> None:
+    door = two_pools()
+    (a,), (z,) = (pool.backends for pool in door.fleet.pools)
+    set_state(door, State.EJECTED)
+    for _ in range(2):
+        waits = door.enter(FILLS, 0.0, name="before")
+    assert (waits.waits, waits.pool) == (True, "q")
+    set_state(door, State.READY)
+    assert door.admission.lack(waits, 0.1) == (a, Lack.TURN)
+    assert a not in door.admission.lines["q"].places.rooms
+    assert z.occupancy is door.admission.lines["q"]
+
+
+def test_a_wait_that_has_ended_counts_for_no_later_one() -> None:
+    door = Door("a", "b", hold_for_backend_s=60.0)
+    a, b = door.backends
+    b.state = State.EJECTED
+    ticket = door.ticket(100, 20.0, deadline_s=10.0, impatient=False)
+    ticket.tried = frozenset([a])
+    door.come(ticket, 20.0)
+    b.state = State.READY
+    assert door.wake(20.6) == [ticket]
+    assert ticket.held_since_s is None
+    assert ticket.waited_s(30.6) > 9.0
+
+
+def test_what_only_some_may_serve_tells_nothing_of_the_pool_afterwards_either() -> None:
+    door = full("a", "b", hold_for_backend_s=60.0)
+    door.backends[0].models = {"m": b""}
+    door.backends[1].models = {"n": b""}
+    ticket = door.enter(FILLS, 0.0, model="m")
+    line = door.admission.lines["p"]
+    assert (ticket.waits, line.queue.general()) == (True, 0)
+    set_state(door, State.EJECTED)
+    door.wake(0.1)
+    set_state(door, State.READY)
+    door.wake(0.3)
+    assert line.queue.general() == 0
+
+
+def test_tokens_of_a_flow_in_two_classes_are_told_once() -> None:
+    door = starting("a", shares=(0.0, 0.0), classes=("high", "low"))
+    door.enter(1_000, 0.0, name="x", rank=0)
+    door.enter(100, 0.0, name="x", rank=1)
+    assert door.admission.held("p") == (2, 1_100)
+
+
+def test_a_dry_run_refuses_what_would_be_refused() -> None:
+    door = starting("a")
+    door.backends[0].models = {"m": b""}
+    flood = {"deadline_s": 10.0, "impatient": False, "name": "flood"}
+    with contextlib.suppress(Refused):
+        for _ in range(1_000):
+            door.enter(5_000, 0.0, model="m", **flood)
+    ticket = Ticket(door.ticket(5_000, model="m").ask, 0.0, print, "flood", 0, 10.0, dry=True)
+    assert door.admission.forecast(ticket, 0.0).fate is Fate.REFUSE
+    both = Door("a", "b", hold_for_backend_s=60.0)
+    both.backends[0].models, both.backends[1].models = {"m": b""}, {"n": b""}
+    both.backends[0].state = State.EJECTED
+    lost = Ticket(both.ticket(100, model="m").ask, 0.0, print, dry=True)
+    with pytest.raises(NoBackend):
+        both.admission.forecast(lost, 0.0)

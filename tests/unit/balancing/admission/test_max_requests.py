@@ -5,7 +5,7 @@ import pytest
 from penstock.balancing.admission.admission import Rules
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Full
-from tests.unit.balancing.admission.lines import Door
+from tests.unit.balancing.admission.lines import FILLS, Door
 
 
 def limited(
@@ -80,3 +80,14 @@ def test_a_longer_window_sends_more_prompts_beforehand() -> None:
     speed = door.backends[0].prefill_speed.work_per_s
     assert sent[1] == pytest.approx(speed / 2_000, abs=1.5)
     assert sent[0] < sent[1] / 2
+
+
+def test_what_needs_no_room_waits_for_no_prompt() -> None:
+    door = limited("a", each=2)
+    long = door.enter(FILLS, 0.0)
+    first = door.enter(10, 0.0, generates=False, name="x")
+    waiting = [door.enter(10, 0.1, generates=False, name=name) for name in ("x", "y")]
+    assert all(ticket.waits for ticket in waiting)
+    door.finish(first, 1.0)
+    assert door.wake(1.0) == [waiting[1]]  # y was given less
+    assert door.leases[long].first_token_s is None

@@ -57,7 +57,10 @@ def test_the_header_counts_before_the_tier() -> None:
 
 def test_the_tiers_are_the_class_above_the_default_one_and_the_lowest() -> None:
     four = [{"name": name, "max_wait_s": 10.0} for name in ("urgent", "chat", "plain", "bulk")]
-    tenants = [TENANTS[0] | {"classes": ["urgent", "chat"]}]
+    tenants = [
+        TENANTS[0] | {"classes": ["urgent", "chat"]},
+        TENANTS[1] | {"name": "urgent", "class": "urgent", "classes": []},
+    ]
     settings = {
         "pools": FLEET,
         "tenants": tenants,
@@ -66,6 +69,7 @@ def test_the_tiers_are_the_class_above_the_default_one_and_the_lowest() -> None:
     known = ServiceClasses(Settings.model_validate(settings))
     assert served(known, "plain", "priority") == "chat"
     assert served(known, "plain", "flex") == "bulk"
+    assert served(known, "urgent", "priority") == "urgent"
     one = {"pools": FLEET, "admission": {"classes": four[:1], "default_class": "urgent"}}
     alone = ServiceClasses(Settings.model_validate(one))
     assert served(alone, "", "priority") == served(alone, "", "flex") == "urgent"

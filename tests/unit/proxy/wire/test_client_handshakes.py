@@ -121,31 +121,34 @@ async def test_strangers_take_no_place_of_those_remembered(beside: Beside) -> No
     assert len(table) == 1
 
 
-async def test_of_what_is_shown_and_not_finished_the_largest_goes(beside: Beside) -> None:
-    """Not who comes last, and hellos alone cost nobody anything."""
+async def test_of_what_is_shown_and_not_finished_the_party_with_the_most_loses_its_largest(
+    beside: Beside,
+) -> None:
+    """Not who comes last, not a healthy client, and hellos alone cost nobody anything."""
     table = ClientHandshakes(asyncio.get_running_loop(), beside)
     gone: list[str] = []
 
-    def shown(name: str, size_bytes: int) -> AskedClient:
+    def shown(name: str, size_bytes: int, party: str = "") -> AskedClient:
         client = AskedClient(table, ClientCertificate(b"ours"))
         connection: Any = object()
-        client.enter(name, connection, lambda: gone.append(name))
+        client.enter(party or name, connection, lambda: gone.append(name))
         client.hold(size_bytes)
         return client
 
     hellos = [shown("hello", HELLO_BYTES) for _ in range(10_000)]
-    healthy = shown("healthy", 4_096)
-    count = (UNFINISHED_BYTES_MAX - 2_048) // (16_384 - HELLO_BYTES)
-    attackers = [shown(f"attacker-{number}", 16_384) for number in range(count)]
+    healthy = shown("healthy", 7_000)
+    small = (UNFINISHED_BYTES_MAX - 16_384) // 1_000
+    attackers = [shown(f"small-{n}", HELLO_BYTES + 1_000, "attacker") for n in range(small)]
+    attackers.append(shown("large", HELLO_BYTES + 4_000, "attacker"))
     assert not gone
-    for number in range(3):
-        attackers.append(shown("late", 16_384))
-        assert gone[-1] == f"attacker-{number}"
-    healthy.hold(4_500)
-    assert len(gone) == 3
-    for client in (healthy, *hellos, *attackers):
+    other = shown("other", 16_384)
+    assert gone[0] == "large"
+    assert all(name.startswith("small") for name in gone[1:])
+    assert len(gone) < 12
+    for client in (healthy, other, *hellos, *attackers):
         client.leave()
         client.leave()
     assert len(table) == 0
+    count = len(gone)
     shown("again", 16_384)
-    assert len(gone) == 3
+    assert len(gone) == count
