@@ -87,7 +87,8 @@ class PoolSettings(Section):
     )
     max_requests: Amount | None = Field(
         default=None,
-        description="Most requests of this proxy in the whole pool at the same time, likewise.",
+        description="Most requests of this proxy in the pool at the same time. Others wait; without"
+        " admission they get 429. null: no limit.",
     )
     backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
         min_length=1, max_length=4096, description="The backends of the pool."

@@ -1,8 +1,8 @@
 """What is cut from requests before any is refused: steps of a class, by the pressure in its pool.
 
 A step begins at its pressure. It ends when the pressure has been lower than most of that for a
-while. Each client has a pressure of its own (`pressure.py`), and so its own steps: a flood has its
-own requests degraded.
+while. Each client has a pressure of its own (`pressure.py`), and so its own steps: a client that
+floods has only its own requests cut.
 """
 
 from dataclasses import dataclass

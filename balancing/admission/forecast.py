@@ -41,7 +41,8 @@ class Forecast:
     """A dry run. `backend`: where it goes, or would go if that had room.
 
     `lack`: what it waits for. `predicted_s`: until its first token. `allowed_s`: it is refused if
-    more is predicted, beside a part of the time of its own prompt.
+    `predicted_s`, less a part of its own prefill, is more. If it waits for a backend, the longest
+    such wait.
     """
 
     fate: Fate

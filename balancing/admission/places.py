@@ -148,14 +148,14 @@ class Places:
 
     @property
     def deserted(self) -> bool:
-        """Whether no backend can serve: nobody need wait for that."""
+        """Whether no backend of the pool can serve, whatever the model."""
         for backend in self.members:  # noqa: SIM110 - compiled: no generator
             if backend.can_serve:
                 return False
         return True
 
     def nobody_serves(self, ticket: Ticket) -> bool:
-        """Whether no backend can serve it now, or only those that have just failed it."""
+        """Whether no backend can serve, whatever the model, or only those that have failed it."""
         for backend in self.members:
             if backend.can_serve and backend not in ticket.tried:
                 return False

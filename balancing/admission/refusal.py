@@ -45,18 +45,21 @@ class Refusal:
         """The process did not run for this long: nobody has waited meanwhile."""
         self._empty_at_s = [each + time_s for each in self._empty_at_s]
 
-    def look(self, backlogs: list[int], now_s: float) -> None:
-        """Note where nothing waits. `backlogs`: how many flows wait in each class."""
-        for rank, backlog in enumerate(backlogs):
-            if backlog:
+    def look(self, generals: list[int], now_s: float) -> None:
+        """Note where nothing waits.
+
+        `generals`: in each class, how many wait that every backend may serve.
+        """
+        for rank, waiting in enumerate(generals):
+            if waiting:
                 return
             self._empty_at_s[rank] = now_s
 
-    def allowed_s(self, rank: int, deadline_s: float, backlogs: list[int], now_s: float) -> float:
-        """How late a first token may be predicted to come. `backlogs` as for `look`."""
+    def allowed_s(self, rank: int, deadline_s: float, generals: list[int], now_s: float) -> float:
+        """How late a first token may be predicted to come. `generals` as for `look`."""
         standing = False
         if rank > 0 and now_s - self._empty_at_s[rank] > STANDING_S:
-            standing = sum(backlogs[: rank + 1]) > 0
+            standing = sum(generals[: rank + 1]) > 0
         return (STANDING_SHARE if standing else SHARE) * deadline_s
 
     def check(self, ticket: Ticket, seconds: float, own_s: float, allowed_s: float) -> None:

@@ -71,7 +71,7 @@ class ContextTooLongNow(PenstockError):
 
     def __init__(self, most_tokens: int, *, retry_after_s: float) -> None:
         super().__init__(
-            f"All backends are busy: prompts of {most_tokens} tokens at most are taken now. Send a"
+            f"The service is busy. For now it takes prompts of up to {most_tokens} tokens. Send a"
             f" shorter one, or retry in {ceil(retry_after_s)} s.",
             retry_after_s=retry_after_s,
         )

@@ -170,7 +170,7 @@ async def test_sdks_tell_which_prompts_are_too_long_for_now(
     assert answered.usage is not None
     for caught in (one.value, two.value):
         assert caught.status_code == 413
-        assert "prompts of 1000 tokens at most" in str(caught)
+        assert "prompts of up to 1000 tokens" in str(caught)
         assert 10 <= int(caught.response.headers["retry-after"]) <= 21
     assert one.value.response.json()["error"]["code"] == "context_too_long_now"
     assert two.value.response.json()["error"]["type"] == "request_too_large"

@@ -128,7 +128,7 @@ def test_a_prompt_that_is_too_long_for_now_is_refused_with_the_length_that_is_ta
     play = Crowd(SHORT)
     client = another(play)
     assert play.happened() == ["client got 413, context_too_long_now", "counted 413 nobody"]
-    assert b"prompts of 1000 tokens at most are taken now" in client.written
+    assert b"takes prompts of up to 1000 tokens" in client.written
     hint = int(client.written.partition(b"retry-after: ")[2].partition(b"\r\n")[0])
     assert HOLD_S <= hint <= 2 * HOLD_S + 1
     assert play.metrics.degraded["prompt_tokens",] == 1
