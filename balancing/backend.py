@@ -97,6 +97,7 @@ class Backend:
         "state",
         "taken_tokens",
         "unheld_share",
+        "unknown_tokens",
         "url",
         "weight",
     )
@@ -136,6 +137,7 @@ class Backend:
         self.back_since_s = float("-inf")  # its last return from an ejection
         self.report: EngineReport | None = None
         self.unheld_share = 0.0  # of the streams' tokens, when it came
+        self.unknown_tokens = 0.0  # that its engine held beyond ours, then
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
         self.prefilled_work = 0  # prefill work of all requests ever
@@ -282,7 +284,9 @@ class Backend:
     def take(self, report: EngineReport) -> None:
         """Take a new report of its engine's metrics."""
         before, self.report = self.report, report
-        self.unheld_share = report.unheld_share(self.active_decode_tokens, self.streams)
+        held = self.active_decode_tokens
+        self.unheld_share = report.unheld_share(held, self.streams)
+        self.unknown_tokens = report.unknown_tokens(held + self.queued_prefill_tokens)
         self.cache.take(report, before)
         if before is None:
             return

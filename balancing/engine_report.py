@@ -48,6 +48,10 @@ class EngineReport:
         held = self.kv_usage * self.kv_tokens / known_tokens + self.waiting / max(1, known_streams)
         return max(0.0, 1.0 - held)
 
+    def unknown_tokens(self, known_tokens: int) -> float:
+        """How many tokens the engine holds beyond these, which all its requests should hold."""
+        return max(0.0, self.kv_usage * (self.kv_tokens or 0) - known_tokens)
+
     def works_since(self, before: "EngineReport") -> bool:
         """Whether the engine made tokens since then."""
         return self.generated_tokens > before.generated_tokens

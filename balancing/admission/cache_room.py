@@ -28,6 +28,10 @@ SEQUENCES_MAX: Final = 256
 # No request's answers count for more than this share of a cache. An engine with less room computes
 # the choices of one request one after another.
 ANSWER_SHARE: Final = 0.25
+# A prompt may have so many times the tokens that it is estimated to have.
+SURELY: Final = 1.5
+# What an engine holds beyond what is known counts up to this share of its cache.
+UNKNOWN_SHARE: Final = 0.25
 
 
 class CacheRoom:
@@ -159,6 +163,13 @@ class CacheRoom:
             self._backend.cache.cached_tokens(ask), share * ask.prompt_tokens
         )
 
+    def surely_had_room(self, ask: Ask) -> bool:
+        """Whether there was room for its prompt at the last report, also if it is estimated low."""
+        report, capacity = self._backend.report, self._capacity
+        if report is None or not capacity:
+            return True
+        return SURELY * ask.prompt_tokens <= (1.0 - report.kv_usage) * capacity
+
     def likely_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How long it is likely to wait until streams have ended that hold what it needs.
 
@@ -232,7 +243,16 @@ class CacheRoom:
         knows more: also who was the first with a beginning, and shorter ones within it.
         """
         share = self._unheld_share(now_s)
-        return max(float(self._shared_tokens), share * self._backend.active_decode_tokens)
+        unheld = max(float(self._shared_tokens), share * self._backend.active_decode_tokens)
+        return unheld - self._unknown_tokens(now_s)
+
+    def _unknown_tokens(self, now_s: float) -> float:
+        """What the engine holds beyond what is known of it: prompts were estimated too low."""
+        backend = self._backend
+        if not backend.unknown_tokens or backend.report is None:
+            return 0.0
+        unknown = backend.unknown_tokens * backend.report.freshness(now_s)
+        return min(unknown, UNKNOWN_SHARE * self._capacity)
 
     def _unheld_share(self, now_s: float) -> float:
         backend = self._backend

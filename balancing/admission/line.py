@@ -69,7 +69,7 @@ class Line(Occupancy):
         self._stranded_s = -STRANDED_S
         self.queue = Queue(shares)
         self.held = Held(self.queue)
-        self.places = Places(self)
+        self.places = Places(self, self.queue.flows)
         self.looks = Looks()
 
     # What comes --------------------------------------------------------------------------------
@@ -200,6 +200,8 @@ class Line(Occupancy):
         room.prefilled(prompts)
         if self.queue.waiting:
             self._on_change()
+        else:  # others may wait in the engine
+            room.look_at_report(now_s)
         ticket = room.tickets.get(prompts)
         if ticket is not None:
             tokens = prompts.ask.prompt_tokens - prompts.cached_tokens
@@ -237,7 +239,7 @@ class Line(Occupancy):
         Raises Refused if it would come too late there.
         """
         if not needs_room(look.ask):
-            return self.places.beside(look)
+            return self.places.beside(look, ticket)
         if ticket.waits:
             self._want(ticket, look.chosen)
         chosen: Backend | None = look.chosen

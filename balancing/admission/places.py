@@ -5,9 +5,9 @@ from typing import Final
 
 from penstock.balancing.admission.backfill import Backfill
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.room import Room
+from penstock.balancing.admission.room import Room, kept_places
 from penstock.balancing.admission.spread import Spread
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Look
@@ -21,6 +21,7 @@ class Places:
     """The rooms at the backends of one pool. `members`: those that are in it now."""
 
     __slots__ = (
+        "_flows",
         "_max_requests",
         "_occupancy",
         "_window_s",
@@ -30,8 +31,10 @@ class Places:
         "spread",
     )
 
-    def __init__(self, occupancy: Occupancy | None = None) -> None:
-        """`occupancy`: who is told what becomes of requests there. None: a dry run."""
+    def __init__(self, occupancy: Occupancy | None = None, flows: Collection[str] = ()) -> None:
+        """`occupancy`: who is told what becomes of requests there. None: a dry run. `flows`: all
+        that have come to the pool."""
+        self._flows = flows
         self._occupancy = occupancy
         self._window_s: float | None = None
         self._max_requests: int | None = None  # of the whole pool
@@ -84,7 +87,7 @@ class Places:
         would wait for all of them.
         """
         room = self.room_of(backend)
-        if self.full:
+        if self.full or self._spares_none(backend, ticket.flow):
             return Lack.REQUESTS
         if self._closed(room) and ask.response_id is None:
             return Lack.GIANT
@@ -93,6 +96,8 @@ class Places:
             if giants >= max(1, self.able // GIANTS_SHARE):
                 return Lack.GIANTS
         lack = room.lack(ticket, ask, now_s)
+        if lack is None and len(self._flows) > 1 and room.spares_none(ticket.flow):
+            return Lack.SEQUENCES
         if lack is None and self.backfill.kept:
             step_s = room.cache.step_s
             if not self.backfill.admits(backend, ticket, ask, step_s, now_s):
@@ -139,12 +144,28 @@ class Places:
             return False
         return sum([each.own.requests for each in self.members]) >= self._max_requests
 
-    def beside(self, look: Look) -> Backend | None:
+    def beside(self, look: Look, ticket: Ticket) -> Backend | None:
         """Where one may be sent that needs no room but a place among the requests."""
-        if self.full or not look.chosen.full:
-            return None if self.full else look.chosen
-        places = [each for each in look.fit if not each.full]
-        return min(places, key=_requests) if places else None
+        if self.full:
+            return None
+        for backend in [look.chosen, *sorted(look.fit, key=_requests)]:
+            if not backend.full and not self._spares_none(backend, ticket.flow):
+                return backend
+        return None
+
+    def _spares_none(self, backend: Backend, flow: Flow) -> bool:
+        """Whether the last places among the requests are left to others: this flow has some."""
+        if len(self._flows) < 2:
+            return False
+        if backend.max_requests is not None:
+            kept = kept_places(backend.max_requests)
+            if backend.own.requests >= backend.max_requests - kept:
+                return self.room_of(backend).requests_of(flow) >= kept
+        if self._max_requests is not None:
+            kept = kept_places(self._max_requests)
+            if sum([each.own.requests for each in self.members]) >= self._max_requests - kept:
+                return sum([room.requests_of(flow) for room in self.rooms.values()]) >= kept
+        return False
 
     @property
     def deserted(self) -> bool:

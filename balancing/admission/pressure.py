@@ -28,7 +28,8 @@ def pressure(line: Line, flow: Flow, rank: int, max_wait_s: float, now_s: float)
     if not able:
         return 0.0  # nobody waits for that
     ahead = line.queue.ahead_tokens(flow, rank, NEXT_TOKENS)
-    queued = sum([backend.queued_prefill_tokens for backend in able])
+    # It goes where least is queued: a long prompt at another backend is nobody's delay.
+    queued = len(able) * min([backend.queued_prefill_tokens for backend in able])
     speeds = [backend.prefill_speed.work_per_s for backend in able]
     wait_s = before_s(ahead, rank, queued, 0.0, speeds, line.pace)
     wait_s *= exp(flow.errors[size_of(NEXT_TOKENS)])

@@ -20,7 +20,7 @@ from penstock.balancing.admission.cache_room import CacheRoom
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.slots import STUCK_S, STUCK_TIMES, Slots
 from penstock.balancing.admission.spread import Spread
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
@@ -31,6 +31,8 @@ WINDOW_S: Final = 0.1
 # capacity, 50 instead of 35 good answers a second (bench/history/2026-11-admission.md, "Warm
 # prompts").
 WINDOW_STEPS: Final = 4.0
+# One place of so many, and at least one, is for flows that have hardly any.
+KEPT_PART: Final = 16
 # Measured speeds may be far too low at first. A step has room for this much prefill work.
 WINDOW_WORK_MIN: Final = 2_048.0
 # The time constant of the time between tokens.
@@ -96,6 +98,18 @@ class Room:
     def _runs_most(self) -> bool:
         return self.sequences >= self._slots.most
 
+    def requests_of(self, flow: Flow) -> int:
+        """How many requests of a flow are here."""
+        return sum([each.flow is flow for each in self.tickets.values()])
+
+    def spares_none(self, flow: Flow) -> bool:
+        """Whether the last sequences are left to others: this flow has some of its own here."""
+        kept = kept_places(self._slots.most)
+        if self.sequences < self._slots.most - kept:
+            return False
+        mine = [_sequences(lease) for lease, each in self.tickets.items() if each.flow is flow]
+        return sum(mine) >= kept
+
     @property
     def mean_prompt_tokens(self) -> float:
         """Of the requests here."""
@@ -149,12 +163,10 @@ class Room:
         of the backend.
         """
         streams = tokens = 0
-        oldest_s = now_s
         for lease, ticket in self.tickets.items():
             if lease.first_token_s is None:
-                if lease.ask.stream and lease.ask.generates and lease.began_s < oldest_s:
-                    oldest_s = lease.began_s
-            elif not lease.held_up and lease.ask.stream:
+                continue
+            if not lease.held_up and lease.ask.stream:
                 if ticket.sampled_tokens:
                     streams += 1
                     tokens += lease.generated_tokens - ticket.sampled_tokens
@@ -163,9 +175,35 @@ class Room:
         self._stream_s = self._stream_s * fade + passed_s * streams
         self._events = self._events * fade + tokens
         self.gap_s = self._stream_s / self._events if self._events else 0.0
-        work_s = self.backend.queued_work * self.backend.prefill_speed.work_s
-        stuck_s = oldest_s + STUCK_S + STUCK_TIMES * work_s
-        self._slots.look(self.backend.report, stuck_s if stuck_s < now_s else inf, now_s)
+        self.look_for_slots(now_s)
+
+    def look_at_report(self, now_s: float) -> None:
+        """Look for that if a new report says that requests wait in the engine."""
+        report = self.backend.report
+        if report is not None and report.waiting and report is not self._slots.report:
+            self.look_for_slots(now_s)
+
+    def look_for_slots(self, now_s: float) -> None:
+        """See whether prompts are stuck because the engine runs as many streams as it can.
+
+        The oldest one may be stuck for another reason: it is too long for what the cache has free.
+        """
+        oldest: Lease | None = None
+        for lease in self.tickets:
+            waits = lease.first_token_s is None and lease.ask.stream and lease.ask.generates
+            if waits and (oldest is None or lease.began_s < oldest.began_s):
+                oldest = lease
+        stuck_s = inf
+        if oldest is not None and self.cache.surely_had_room(oldest.ask):
+            work_s = self.backend.queued_work * self.backend.prefill_speed.work_s
+            since_s = oldest.began_s + STUCK_S + STUCK_TIMES * work_s
+            stuck_s = since_s if since_s < now_s else inf
+        self._slots.look(self.backend.report, stuck_s, now_s)
+
+
+def kept_places(most: float) -> int:
+    """How many of so many places are left to flows that have fewer than that."""
+    return max(1, int(most / KEPT_PART)) if 1 < most < inf else 0
 
 
 def _sequences(lease: Lease) -> int:

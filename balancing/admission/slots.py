@@ -30,18 +30,18 @@ class Slots:
     engines made 4 % fewer tokens a second (bench/history/2026-11-admission.md, "Slots").
     """
 
-    __slots__ = ("_report", "_step", "_tried_s", "most")
+    __slots__ = ("_step", "_tried_s", "most", "report")
 
     def __init__(self) -> None:
         self.most = inf
-        self._report: EngineReport | None = None
+        self.report: EngineReport | None = None
         self._step = 1
         self._tried_s = 0.0
 
     def look(self, report: EngineReport | None, stuck_s: float, now_s: float) -> None:
         """See what a new report says. `stuck_s`: since when a prompt is stuck, inf if none is."""
-        if report is not None and report is not self._report:
-            self._report = report
+        if report is not None and report is not self.report:
+            self.report = report
             if report.waiting and report.kv_usage < KV_USAGE_MAX and report.at_s >= stuck_s:
                 most = report.running + 1.0
                 # It may have been one less for a moment, between two steps.

@@ -91,3 +91,33 @@ def test_what_needs_no_room_waits_for_no_prompt() -> None:
     door.finish(first, 1.0)
     assert door.wake(1.0) == [waiting[1]]  # y was given less
     assert door.leases[long].first_token_s is None
+
+
+@pytest.mark.parametrize(("each", "together"), [(8, None), (None, 8)])
+@pytest.mark.parametrize("generates", [True, False])
+def test_one_place_is_left_to_a_flow_that_has_none(
+    each: int | None, together: int | None, *, generates: bool
+) -> None:
+    door = limited("a", each=each, together=together)
+    door.finish(door.enter(10, 0.0, name="victim", generates=generates), 0.0)
+    for number in range(12):
+        ticket = door.enter(10, 0.1 * number, name="attacker", generates=generates)
+        if ticket in door.leases:
+            door.first(ticket, 0.1 * number)
+        door.wake(0.1 * number + 0.05)
+        for lease in door.leases.values():
+            if not lease.ended and lease.first_token_s is None:
+                lease.first_token(0.1 * number + 0.06)
+    assert counts(door) == [7]
+    victim = door.enter(10, 5.0, name="victim", generates=generates)
+    assert victim in door.leases or door.wake(5.0) == [victim]
+    assert counts(door) == [8]
+
+
+def test_one_flow_alone_has_all_places() -> None:
+    door = limited("a", each=8)
+    for _ in range(9):
+        ticket = door.enter(10, 0.0, name="only")
+        if ticket in door.leases:
+            door.first(ticket, 0.1)
+    assert counts(door) == [8]

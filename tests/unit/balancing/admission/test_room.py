@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from itertools import count
+from math import inf
 from random import Random
 
 import pytest
 
 from penstock.balancing.admission.kv_peak import spare_tokens
-from penstock.balancing.admission.room import WINDOW_S, WINDOW_WORK_MIN, Room
+from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.room import WINDOW_S, WINDOW_WORK_MIN, Room, kept_places
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
@@ -302,5 +304,28 @@ def test_a_stream_that_was_stopped_counts_as_if_it_were_held() -> None:
     assert longest(shared(5_000 / 12_000, waiting=5), 1.0) < 2_000
 
 
-def test_an_engine_that_holds_more_than_is_known_changes_nothing() -> None:
-    assert longest(shared(1.0), 1.0) == longest(shared(10_000 / 12_000), 1.0)
+def test_what_an_engine_holds_beyond_what_is_known_is_no_room_up_to_a_quarter() -> None:
+    """Prompts were estimated too low, or a backend says nonsense."""
+    assert longest(shared(11_000 / 12_000), 1.0) == longest(shared(10_000 / 12_000), 1.0) - 1_000
+    room, _ = room_of(12_000)
+    put(room, ask_of(1_000, max_tokens=1))
+    before = longest(room, 1.0)
+    room.backend.take(EngineReport(1.0, running=1, kv_usage=1.0, kv_tokens=12_000))
+    assert longest(room, 1.1) == before - 3_000
+
+
+def test_a_prompt_that_is_too_long_for_what_the_cache_has_free_teaches_no_slots() -> None:
+    for tokens, learns in ((9_000, False), (5_000, True)):
+        room, _ = room_of(12_000)
+        for _ in range(2):
+            put(room, ask_of(100, max_tokens=1))
+        put(room, ask_of(tokens, max_tokens=1), begun=False)
+        room.backend.take(EngineReport(20.0, running=2, waiting=1, kv_usage=0.1, kv_tokens=12_000))
+        room.look_at_report(20.0)
+        assert (room.lack(Ticket(ask_of(1), 20.0, print), ask_of(1), 20.0) is Lack.SEQUENCES) is (
+            learns
+        )
+
+
+def test_the_last_places_are_for_flows_that_have_hardly_any() -> None:
+    assert [kept_places(most) for most in (1, 2, 8, 256, inf)] == [0, 1, 1, 16, 0]
