@@ -219,11 +219,12 @@ class Line(Occupancy):
                 self.looks.renew()
         if ticket is None:
             return
-        if prompts.whole and prompts.ask.stream and prompts.ask.generates:
+        if prompts.ask.stream and prompts.ask.generates:
             choices = prompts.ask.prompts * prompts.ask.choices
-            self.places.spread.observe(
-                ticket.flow.answered(max(1, prompts.generated_tokens // choices))
-            )
+            tokens = max(1, prompts.generated_tokens // choices)
+            # One that was cut tells that it would have been longer still.
+            if prompts.whole or 0.0 < ticket.flow.answer_tokens < tokens:
+                self.places.spread.observe(ticket.flow.answered(tokens))
         taken = prompts.taken_tokens + ANSWER_WEIGHT * prompts.generated_tokens
         if not prompts.whole and not prompts.ask.stream:
             unseen = prompts.taken_tokens + ANSWER_WEIGHT * prompts.unseen_tokens(now_s)

@@ -6,7 +6,8 @@ behind its own requests. Another client waits for the higher classes and for its
 pressure of its own. The next request is one of an ordinary size, whatever the client sends, and it
 has the patience of its class: so no single request changes what others of its queue are told.
 
-The time that a full cache needs counts as soon as it shows in the pace.
+The time that a full cache needs counts as soon as it shows in the pace. What engines have queued
+does not count: a long prompt of one client would raise the pressure of all.
 """
 
 from math import exp
@@ -28,10 +29,8 @@ def pressure(line: Line, flow: Flow, rank: int, max_wait_s: float, now_s: float)
     if not able:
         return 0.0  # nobody waits for that
     ahead = line.queue.ahead_tokens(flow, rank, NEXT_TOKENS)
-    # It goes where least is queued: a long prompt at another backend is nobody's delay.
-    queued = len(able) * min([backend.queued_prefill_tokens for backend in able])
     speeds = [backend.prefill_speed.work_per_s for backend in able]
-    wait_s = before_s(ahead, rank, queued, 0.0, speeds, line.pace)
+    wait_s = before_s(ahead, rank, 0, 0.0, speeds, line.pace)
     wait_s *= exp(flow.errors[size_of(NEXT_TOKENS)])
     return wait_s / line.allowed_s(rank, max_wait_s, now_s)
 
