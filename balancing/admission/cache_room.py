@@ -8,7 +8,7 @@ only if its flow's answers could not outgrow that by too much (`exposure`).
 The engine's own metrics tell only how large the cache is: what it holds comes too late.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import Final
 
@@ -42,6 +42,7 @@ class CacheRoom:
         "_at",
         "_backend",
         "_exposure",
+        "_flows",
         "_shared",
         "_shared_tokens",
         "_spare",
@@ -50,8 +51,16 @@ class CacheRoom:
         "short",
     )
 
-    def __init__(self, backend: Backend, spread: Spread, tickets: Mapping[Lease, Ticket]) -> None:
-        """`spread`: of all answers of the pool. `tickets`: of the requests that are there now."""
+    def __init__(
+        self,
+        backend: Backend,
+        spread: Spread,
+        tickets: Mapping[Lease, Ticket],
+        flows: Collection[str],
+    ) -> None:
+        """`spread`: of all answers of the pool. `tickets`: of the requests that are there now.
+        `flows`: all that have come to the pool."""
+        self._flows = flows
         self._backend = backend
         self._all = spread
         self._tickets = tickets
@@ -131,6 +140,9 @@ class CacheRoom:
         held -= int(self._unheld_tokens(now_s))
         answers = self.most_tokens + self._most(flow, ask, most)
         needed = self._needed_tokens(ask, now_s)
+        growth = self._exposure.growth(flow, now_s) if len(self._flows) > 1 else 0.0
+        if growth and held + needed + growth + most_tokens(flow, ask) > capacity:
+            return Lack.ANSWERS
         if held + needed + answers <= capacity:
             return None
         spare = self._spare_tokens(flow, ask, capacity, now_s)

@@ -87,6 +87,16 @@ class Exposure:
             unearned += mine - stake.unearned
         return mine < ALPHA * (capacity - unearned)
 
+    def growth(self, flow: Flow, now_s: float) -> float:
+        """What all running answers may come to by surprise. 0.0 for a flow that has none of that.
+
+        It is no reason to keep out somebody else.
+        """
+        stake = self._stakes.get(flow)
+        if stake is None or not stake.unearned_at(now_s):
+            return 0.0
+        return self._unearned
+
     def look(self, flow: Flow, now_s: float) -> None:
         """Let what a flow was given fade: others see what it may still take."""
         stake = self._stakes.get(flow)

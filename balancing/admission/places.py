@@ -46,7 +46,7 @@ class Places:
     def room_of(self, backend: Backend) -> Room:
         room = self.rooms.get(backend)
         if room is None:
-            room = self.rooms[backend] = Room(backend, self.spread, self._window_s)
+            room = self.rooms[backend] = Room(backend, self.spread, self._window_s, self._flows)
             if self._occupancy is not None:
                 backend.occupancy = self._occupancy
         return room

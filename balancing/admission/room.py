@@ -13,6 +13,7 @@ room always.
 **The cache** has a file of its own (`cache_room`).
 """
 
+from collections.abc import Collection
 from math import exp, inf
 from typing import Final
 
@@ -57,9 +58,15 @@ class Room:
         "window_s",
     )
 
-    def __init__(self, backend: Backend, spread: Spread, window_s: float | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        spread: Spread,
+        window_s: float | None = None,
+        flows: Collection[str] = (),
+    ) -> None:
         """`spread`: of all answers of the pool. `window_s`: how much prefill it gets beforehand.
-        None: what is usual."""
+        None: what is usual. `flows`: all that have come to the pool."""
         self.window_s = window_s
         self.backend = backend
         self._slots = Slots()
@@ -67,7 +74,7 @@ class Room:
         self.giants = 0  # requests that may fill the engine by themselves
         self.sequences = 0  # that the engine runs of all requests, each choice on its own
         self.tickets: dict[Lease, Ticket] = {}
-        self.cache = CacheRoom(backend, spread, self.tickets)
+        self.cache = CacheRoom(backend, spread, self.tickets, flows)
         # Prefill of what is never held back (embeddings): it keeps nobody else waiting.
         self.beside_work = 0
         self.gap_s = 0.0  # between two tokens of a stream, while requests wait

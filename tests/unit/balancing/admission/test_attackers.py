@@ -196,14 +196,14 @@ def test_a_plain_answer_that_is_given_up_is_charged_for_the_time_that_it_had() -
 
 def test_a_class_has_its_share_though_its_first_request_finds_no_room() -> None:
     rules: dict[str, Any] = {"shares": (0.0, 0.1), "classes": ("high", "low")}
-    door = Door("a", kv_tokens=200_000, **rules)
+    door = Door("a", kv_tokens=300_000, **rules)
     for _ in range(40):
         lease = door.leases[door.enter(1_900, name="others", output_tokens=2_000.0)]
         lease.first_token(0.1)
-    door.enter(FILLS, 0.2, name="others", output_tokens=1.0)
-    blocked = door.enter(140_000, 0.2, name="blocked", rank=1)
-    victim = door.enter(100, 0.3, name="victim", rank=1, output_tokens=1.0)
-    high = [door.enter(FILLS, 0.3, name="high", output_tokens=1.0) for _ in range(40)]
+    door.enter(FILLS, 0.2, name="others", output_tokens=1.0, max_tokens=1)
+    blocked = door.enter(240_000, 0.2, name="blocked", rank=1)
+    victim = door.enter(100, 0.3, name="victim", rank=1, output_tokens=1.0, max_tokens=1)
+    high = [door.enter(FILLS, 0.3, name="high", output_tokens=1.0, max_tokens=1) for _ in range(40)]
     now_s = 0.4
     sent: list[Ticket] = []
     while len(sent) < 20:
@@ -294,3 +294,18 @@ def test_a_process_that_slept_refuses_nobody_for_that() -> None:
     door.wake(100.2)
     assert ticket.waits
     assert not door.told
+
+
+def test_a_tenant_whose_answers_were_short_leaves_room_in_the_cache_for_long_ones() -> None:
+    """Its prompts alone would fill it. What it may be answered is counted beside them."""
+    door = Door("a", kv_tokens=40_000)
+    for name in ("attacker", "victim"):
+        for _ in range(20):
+            door.finish(door.enter(50, 0.0, name=name), 0.0, 5)
+    for number in range(20):
+        ticket = door.enter(3_000, 1.0 + number, name="attacker", max_tokens=1_000)
+        if ticket in door.leases:
+            door.first(ticket, 1.0 + number)
+    running = sum(not lease.ended for lease in door.leases.values())
+    assert running * 4_000 <= 40_000
+    assert door.enter(100, 30.0, name="victim", max_tokens=200) in door.leases
