@@ -273,6 +273,7 @@ async def test_headers_of_a_request(simulate: Simulate, serve: Serve) -> None:
             ("via", "1.1 penstock"),
             ("x-forwarded-for", "127.0.0.1"),
             ("x-request-id", "id-9"),
+            ("x-vllm-priority", "0"),
             ("content-length", str(len(seen.body))),
         ]
     )
