@@ -22,7 +22,7 @@ from penstock.balancing.admission.forecast import (
 )
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
-from penstock.balancing.admission.scan import FUTILE_S, Outcome, Scan
+from penstock.balancing.admission.scan import FUTILE_S, SCAN, Outcome, Scan
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
@@ -313,10 +313,14 @@ class Admission:
 
     def _send_beside(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Send what needs no room, as long as there are places among the requests."""
+        failed = 0  # a flow may have to wait for its own requests, and the next one not
         for ticket in line.beside_turns():
             outcome = self._try(line, ticket, now_s)
             if outcome is None:
-                return
+                failed += 1
+                if failed == SCAN:
+                    return
+                continue
             outcomes.append((ticket, outcome))
             self._on_change()  # its flow may have another one
 

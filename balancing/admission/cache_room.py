@@ -251,6 +251,8 @@ class CacheRoom:
     def _unheld_tokens(self, now_s: float) -> float:
         """What is counted for streams and not held, because prompts share it.
 
+        Negative if the engine holds more than is known.
+
         Our own count knows the beginnings that were found in the cache. The engine's last report
         knows more: also who was the first with a beginning, and shorter ones within it.
         """

@@ -16,7 +16,6 @@ ASKED: Final = b"x-penstock-priority"
 # OpenAI's tiers, and `fast`, its other name for `priority`: how many classes above the default
 # one, or -1 for the lowest of all. Others ask for none, such as Anthropic's `standard_only`.
 _TIERS: Final = {"priority": 1, "fast": 1, "flex": -1, "batch": -1}
-_UPWARDS: Final = frozenset({"priority", "fast"})
 # Clients without a key share 256 queues, by address. No name of a tenant begins so.
 _QUEUES: Final = [f"\0{number}" for number in range(256)]
 
@@ -110,7 +109,7 @@ class ServiceClasses:
             rank = self._ranks.get(asked, own)
         elif tier is not None:
             rank = self._tiers.get(tier, own)
-            if tier in _UPWARDS:
+            if _TIERS.get(tier, 0) > 0:
                 rank = min(own, rank)
         if rank >= own or rank in more or self._trusting:
             return rank

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.conftest import serve as serve
 from tests.e2e.conftest import simulate as simulate
 from tests.e2e.process import Penstock, Serve
-from tests.vllm.server import CONTEXT_TOKENS, VENV, VllmServer
+from tests.vllm.server import CONTEXT_TOKENS, VENV, VllmServer, running
 
 Start = Callable[[], Awaitable[Penstock]]
 
@@ -24,16 +24,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VllmServer]
     assert (VENV / "bin" / "vllm").exists(), f"no vLLM in {VENV}; run this by `make test-vllm`"
     folder = tmp_path_factory.mktemp("vllm")
     flags = ("--shutdown-timeout", "120", "--max-model-len", str(CONTEXT_TOKENS))
-    servers = [VllmServer(folder / f"{i}.log", *flags) for i in range(2)]
-    try:
-        for server in servers:
-            server.start()
-        for server in servers:
-            server.wait()
+    with running([VllmServer(folder / f"{i}.log", *flags) for i in range(2)]) as servers:
         yield servers
-    finally:
-        for server in servers:
-            server.kill()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -175,6 +175,20 @@ def _children(pid: int) -> list[int]:
 
 def _name_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@contextlib.contextmanager
+def running(servers: list[VllmServer]) -> Iterator[list[VllmServer]]:
+    """They load at the same time, and are killed in the end."""
+    try:
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait()
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
 
 
 def _free_port() -> int:

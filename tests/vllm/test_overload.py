@@ -19,7 +19,7 @@ import pytest
 from tests.e2e.forked import run
 from tests.e2e.process import Penstock, Serve
 from tests.vllm.crowd import Crowd, Seen, Wish, quantile
-from tests.vllm.server import VllmServer
+from tests.vllm.server import VllmServer, running
 from tests.vllm.watch import Sample, asked, watch
 
 # Eight streams of 350 tokens at the end, on average, need more than the cache has.
@@ -62,16 +62,8 @@ Line = dict[str, Any]
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VllmServer]]:
     """Two servers that are soon full."""
     folder = tmp_path_factory.mktemp("small")
-    servers = [VllmServer(folder / f"{i}.log", *FLAGS) for i in range(2)]
-    try:
-        for server in servers:
-            server.start()
-        for server in servers:
-            server.wait()
+    with running([VllmServer(folder / f"{i}.log", *FLAGS) for i in range(2)]) as servers:
         yield servers
-    finally:
-        for server in servers:
-            server.kill()
 
 
 def tenants() -> list[dict[str, Any]]:

@@ -121,3 +121,17 @@ def test_one_flow_alone_has_all_places() -> None:
         if ticket in door.leases:
             door.first(ticket, 0.1)
     assert counts(door) == [8]
+
+
+def test_a_flow_that_must_wait_for_its_own_requests_keeps_no_other_waiting() -> None:
+    door = Door("a", shares=(0.0, 0.0), classes=("high", "low"))
+    door.backends[0].max_requests = 2
+    door.finish(door.enter(10, 0.0, name="victim", rank=1, generates=False), 0.0)
+    running = [door.enter(10, 0.1, name=name, generates=False) for name in ("high", "other")]
+    assert [ticket in door.leases for ticket in running] == [True, True]
+    waits = door.enter(10, 0.2, name="high", generates=False)
+    victim = door.enter(10, 0.3, name="victim", rank=1, generates=False)
+    assert waits.waits
+    assert victim.waits
+    door.finish(running[1], 1.0)
+    assert door.wake(1.0) == [victim]
