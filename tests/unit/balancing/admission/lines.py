@@ -6,6 +6,8 @@ from random import Random
 from typing import Any, ClassVar
 
 from penstock.balancing.admission.admission import Admission, Rules
+from penstock.balancing.admission.forecast import Fate, Forecast
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
@@ -221,3 +223,15 @@ def weighted(queue: Queue, name: str, weight: float) -> Flow:
     flow = queue.flow(name)
     flow.weight = weight
     return flow
+
+
+def asked(door: Door, tokens: int, now_s: float = 0.0, **fields: Any) -> Forecast:
+    ticket = door.ticket(tokens, now_s, **fields)
+    ticket.dry = True
+    return door.admission.forecast(ticket, now_s)
+
+
+def lack(door: Door, tokens: int, now_s: float = 0.0, **fields: Any) -> Lack | None:
+    found = asked(door, tokens, now_s, **fields)
+    assert (found.fate is Fate.WAIT) == (found.lack is not None)
+    return found.lack
