@@ -140,13 +140,17 @@ class CacheRoom:
         held -= int(self._unheld_tokens(now_s))
         answers = self.most_tokens + self._most(flow, ask, most)
         needed = self._needed_tokens(ask, now_s)
-        growth = self._exposure.growth(flow, now_s) if len(self._flows) > 1 else 0.0
-        if growth and held + needed + growth + most_tokens(flow, ask) > capacity:
+        if len(self._flows) > 1 and self._crowds(flow, capacity - held - needed, now_s):
             return Lack.ANSWERS
         if held + needed + answers <= capacity:
             return None
         spare = self._spare_tokens(flow, ask, capacity, now_s)
         return None if needed <= spare else Lack.KV_CACHE
+
+    def _crowds(self, flow: Flow, free: float, now_s: float) -> bool:
+        """Whether its answers may take by surprise what others need. `free`: left of the cache."""
+        generated = sum([lease.generated_tokens for lease in self._tickets])
+        return self._exposure.crowds(flow, free, float(generated), now_s)
 
     def found(self, lack: Lack, flow: Flow, now_s: float) -> None:
         """A request of this flow waits for that."""

@@ -87,15 +87,15 @@ class Exposure:
             unearned += mine - stake.unearned
         return mine < ALPHA * (capacity - unearned)
 
-    def growth(self, flow: Flow, now_s: float) -> float:
-        """What all running answers may come to by surprise. 0.0 for a flow that has none of that.
+    def crowds(self, flow: Flow, free: float, generated: float, now_s: float) -> bool:
+        """Whether a flow has its part of what would be left if all answers came as a surprise.
 
-        It is no reason to keep out somebody else.
+        `free`: what prompts and answers leave of the cache now. `generated`: tokens of the running
+        answers. The same thresholds as `allows`. A flow without surprises has no such part.
         """
         stake = self._stakes.get(flow)
-        if stake is None or not stake.unearned_at(now_s):
-            return 0.0
-        return self._unearned
+        mine = stake.unearned_at(now_s) if stake is not None else 0.0
+        return mine > 0.0 and mine >= ALPHA * (free - max(0.0, self._unearned - generated))
 
     def look(self, flow: Flow, now_s: float) -> None:
         """Let what a flow was given fade: others see what it may still take."""
