@@ -14,16 +14,16 @@ from typing import Final
 from penstock.balancing.admission.forecast import (
     Fate,
     Forecast,
-    ahead_of,
     at_once,
+    blank_line,
     forecast,
+    forecast_held,
     lack_of,
-    unused,
 )
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.scan import FUTILE_S, SCAN, Outcome, Scan
-from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import Fleet, Pool
@@ -136,37 +136,25 @@ class Admission:
             return found
         if not self.holds:
             return Forecast(Fate.AT_ONCE, look.chosen)
-        line = self.lines.get(look.pool.name)
-        if line is None:
-            line = unused(look.pool, self.rules.shares, self.rules.window_s)
-        ticket.flow = line.queue.seen(ticket.name)
-        return forecast(line, ticket, look, now_s)
+        return forecast(self._line_seen(ticket, look.pool), ticket, look, now_s)
 
     def _forecast_held(self, ticket: Ticket, now_s: float) -> Forecast | None:
         """The same for one that no backend can serve now. None: it would not wait for that."""
         pool = self._pool_that_holds(ticket)
         if pool is None:
             return None
-        line = self.lines.get(pool.name)
-        if line is None:
-            line = unused(pool, self.rules.shares, self.rules.window_s)
+        line = self._line_seen(ticket, pool)
         if not line.places.nobody_serves(ticket):
             return None
+        return forecast_held(line, ticket, self.rules.hold_for_backend_s, now_s)
+
+    def _line_seen(self, ticket: Ticket, pool: Pool) -> Line:
+        """As `_line_for` for a dry run: what is not there yet is made, and not kept."""
+        line = self.lines.get(pool.name)
+        if line is None:
+            line = blank_line(pool, self.rules.shares, self.rules.window_s)
         ticket.flow = line.queue.seen(ticket.name)
-        refused = None
-        try:
-            line.judge_held(ticket, now_s)
-        except Refused as error:
-            refused = error
-        return Forecast(
-            Fate.WAIT if refused is None else Fate.REFUSE,
-            None,
-            Lack.BACKEND,
-            ahead_of(line, ticket),
-            refused.predicted_s if refused is not None else 0.0,
-            self.rules.hold_for_backend_s,
-            refused,
-        )
+        return line
 
     def lack(self, ticket: Ticket, now_s: float) -> tuple[Backend | None, Lack]:
         """What one that waits has not got yet, and at which backend. Changes nothing."""

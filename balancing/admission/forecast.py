@@ -88,6 +88,24 @@ def forecast(line: Line, ticket: Ticket, look: Look, now_s: float) -> Forecast:
     )
 
 
+def forecast_held(line: Line, ticket: Ticket, longest_s: float, now_s: float) -> Forecast:
+    """The same for one that no backend can serve now. `longest_s`: how long such requests wait."""
+    refused = None
+    try:
+        line.judge_held(ticket, now_s)
+    except Refused as error:
+        refused = error
+    return Forecast(
+        Fate.WAIT if refused is None else Fate.REFUSE,
+        None,
+        Lack.BACKEND,
+        ahead_of(line, ticket),
+        refused.predicted_s if refused is not None else 0.0,
+        longest_s,
+        refused,
+    )
+
+
 def lack_of(line: Line, ticket: Ticket, look: Look, now_s: float) -> Lack:
     """What a request that waits has not got yet at the backend that is chosen for it now."""
     lack = line.places.lack(look.chosen, ticket, look.ask, now_s)
@@ -113,7 +131,7 @@ def ahead_of(line: Line, ticket: Ticket) -> list[Ahead]:
     return [found[rank] for rank in sorted(found)]
 
 
-def unused(pool: Pool, shares: tuple[float, ...], window_s: float | None) -> Line:
+def blank_line(pool: Pool, shares: tuple[float, ...], window_s: float | None) -> Line:
     """A line for the dry run of a pool that has none yet. No backend knows it."""
     line = Line(shares, Random(0), _nothing)
     line.places = Places()
