@@ -221,7 +221,7 @@ class Admission:
                 outcomes.append((ticket, refused))
             if line.held.active:
                 self._look_after_held(line, now_s, outcomes)
-            else:
+            elif line.is_time_for_stranded(now_s):
                 self._look_after_stranded(line, now_s, outcomes)
         if not self.holds or (line.places.deserted and not line.held.active):
             self._send_all(line, now_s, outcomes)
@@ -271,11 +271,23 @@ class Admission:
         return True
 
     def _look_after_stranded(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
-        """Another pool may serve them. If not, they are told."""
-        for ticket in line.stranded(now_s):
+        """Another pool may serve them. If not, they are told.
+
+        So may others be served by a pool that comes before theirs and is back.
+        """
+        for ticket in line.stranded():
             outcome = self._try(line, ticket, now_s)
             if outcome is not None:
                 outcomes.append((ticket, outcome))
+        if len(self._fleet().pools) == 1:
+            return
+        for ticket in line.queue.oldest(SEND_ALL_MAX):
+            pool = ticket.pool
+            outcome = self._try(line, ticket, now_s)
+            if outcome is not None:
+                outcomes.append((ticket, outcome))
+            elif ticket.pool == pool:
+                return
 
     def _look_after_held(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Give up what was held for too long. Send what a backend of another pool can serve."""

@@ -299,14 +299,15 @@ class Line(Occupancy):
             within_s = self.places.rooms[backend].cache.sure_wait_s(ticket, ticket.ask, now_s)
             backfill.keep(backend, ticket, within_s, self.places.able, now_s)
 
-    def stranded(self, now_s: float) -> list[Ticket]:
-        """Those among the first of each flow that no backend can serve, however empty it is.
-
-        Nobody, if it has looked a short time ago.
-        """
+    def is_time_for_stranded(self, now_s: float) -> bool:
+        """Whether to look for them again."""
         if now_s - self._stranded_s < STRANDED_S:
-            return []
+            return False
         self._stranded_s = now_s
+        return True
+
+    def stranded(self) -> list[Ticket]:
+        """Those among the first of each flow that no backend can serve, however empty it is."""
         able = [backend for backend in self.places.members if backend.can_serve]
         found: list[Ticket] = []
         for rank, backlog in enumerate(self.queue.backlogs):

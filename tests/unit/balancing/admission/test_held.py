@@ -317,3 +317,14 @@ def test_a_dry_run_refuses_what_would_be_refused() -> None:
     lost = Ticket(both.ticket(100, model="m").ask, 0.0, print, dry=True)
     with pytest.raises(NoBackend):
         both.admission.forecast(lost, 0.0)
+
+
+def test_what_waits_in_a_full_pool_goes_to_the_one_before_it_when_that_is_back() -> None:
+    door = two_pools()
+    set_state(door, State.EJECTED)
+    tickets = [door.enter(FILLS, 0.0, name=f"{number}") for number in range(3)]
+    assert [ticket.waits for ticket in tickets] == [False, True, True]
+    set_state(door, State.READY)
+    assert door.wake(1.0) == [tickets[1]]
+    assert door.leases[tickets[1]].backend is door.backends[0]
+    assert tickets[2].pool == "p"
