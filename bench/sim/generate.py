@@ -37,13 +37,13 @@ Handler = Callable[[Instance, Request, Reply], None]
 
 def chat(server: Instance, request: Request, reply: Reply) -> None:
     job = chat_job(_body(server, request))
-    _generate(server, reply, job, Chat(server.identity(request), job))
+    _generate(server, request, reply, job, Chat(server.identity(request), job))
 
 
 def chat_batch(server: Instance, request: Request, reply: Reply) -> None:
     """Conversations side by side, a choice for each; never streamed."""
     job = chat_batch_job(_body(server, request))
-    _generate(server, reply, job, Chat(server.identity(request), job))
+    _generate(server, request, reply, job, Chat(server.identity(request), job))
 
 
 def invocations(server: Instance, request: Request, reply: Reply) -> None:
@@ -54,23 +54,23 @@ def invocations(server: Instance, request: Request, reply: Reply) -> None:
     identity = server.identity(request)
     if isinstance(body.get("messages"), list):
         job = chat_job(body)
-        _generate(server, reply, job, Chat(identity, job))
+        _generate(server, request, reply, job, Chat(identity, job))
     elif "prompt" in body:
         job = completions_job(body)
-        _generate(server, reply, job, Completions(identity, job))
+        _generate(server, request, reply, job, Completions(identity, job))
     else:
         dialect = Unstreamed(lambda choices: pooling.pooling(identity, choices, body))
-        _generate(server, reply, pooling.inputs_job(body), dialect)
+        _generate(server, request, reply, pooling.inputs_job(body), dialect)
 
 
 def completions(server: Instance, request: Request, reply: Reply) -> None:
     job = completions_job(_body(server, request))
-    _generate(server, reply, job, Completions(server.identity(request), job))
+    _generate(server, request, reply, job, Completions(server.identity(request), job))
 
 
 def messages(server: Instance, request: Request, reply: Reply) -> None:
     job = messages_job(_body(server, request))
-    _generate(server, reply, job, Messages(server.identity(request), job))
+    _generate(server, request, reply, job, Messages(server.identity(request), job))
 
 
 def responses(server: Instance, request: Request, reply: Reply) -> None:
@@ -92,7 +92,7 @@ def responses(server: Instance, request: Request, reply: Reply) -> None:
             server.responses.put(response, [*conversation, said])
 
     identity = server.identity(request)
-    _generate(server, reply, job, Responses(identity, job, previous, keep))
+    _generate(server, request, reply, job, Responses(identity, job, previous, keep))
 
 
 def transcription(server: Instance, request: Request, reply: Reply) -> None:
@@ -100,7 +100,7 @@ def transcription(server: Instance, request: Request, reply: Reply) -> None:
     boundary = request.header("content-type").rpartition("boundary=")[2].strip('"').encode()
     audio = request.body.replace(boundary, b"") if boundary else request.body
     job = Job([Prompt(audio, AUDIO_TOKENS)])
-    _generate(server, reply, job, Unstreamed(_transcript))
+    _generate(server, request, reply, job, Unstreamed(_transcript))
 
 
 def pooled(to_job: Callable[[Body], Job], shape: pooling.Shape) -> Handler:
@@ -110,7 +110,7 @@ def pooled(to_job: Callable[[Body], Job], shape: pooling.Shape) -> Handler:
         body = _body(server, request)
         identity = server.identity(request)
         dialect = Unstreamed(lambda choices: shape(identity, choices, body))
-        _generate(server, reply, to_job(body), dialect)
+        _generate(server, request, reply, to_job(body), dialect)
 
     return handler
 
@@ -125,10 +125,10 @@ def _body(server: Instance, request: Request) -> dict[str, Any]:
     return body
 
 
-def _generate(server: Instance, reply: Reply, job: Job, dialect: Dialect) -> None:
+def _generate(server: Instance, request: Request, reply: Reply, job: Job, dialect: Dialect) -> None:
     _drain(reply, job)
     server.check_job(job)
-    Generation(server, reply, job, dialect).start()
+    Generation(server, reply, job, dialect, request.header("x-request-id")).start()
 
 
 def _drain(reply: Reply, job: Job) -> None:

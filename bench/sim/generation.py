@@ -18,6 +18,7 @@ from penstock.bench.sim.profiles import Profile
 from penstock.bench.sim.prompt import Prompt
 from penstock.bench.sim.reply import KEEP_ALIVE_COMMENT, Reply
 from penstock.bench.sim.script import Recital
+from penstock.bench.sim.store import Work
 from penstock.bench.sim.text import Token, Voice
 
 _BREAKS = (
@@ -89,6 +90,7 @@ class Generation:
         "_open",
         "_over",
         "_reply",
+        "_request_id",
         "_server",
         "_tokens",
         "choices",
@@ -96,9 +98,12 @@ class Generation:
         "job",
     )
 
-    def __init__(self, server: Instance, reply: Reply, job: Job, dialect: Dialect) -> None:
+    def __init__(
+        self, server: Instance, reply: Reply, job: Job, dialect: Dialect, request_id: str
+    ) -> None:
         self._server = server
         self._reply = reply
+        self._request_id = request_id
         self._faults = faults = reply.faults
         self.job = job
         self.dialect = dialect
@@ -254,6 +259,16 @@ class Generation:
             self._stop_comments()
             self._reply.gone = None
             self._server.generations -= 1
+            self._server.work.append(self._work())
+
+    def _work(self) -> Work:
+        return Work(
+            self._request_id,
+            prompt_tokens=sum(prompt.tokens for prompt in self.job.prompts),
+            cached_tokens=sum(choice.sequence.cached_tokens for choice in self.choices),
+            generated_tokens=self._tokens,
+            whole=not self._open,
+        )
 
     def _comment_while_queued(self) -> None:
         fault = self._faults.get(FaultKind.KEEP_ALIVE)

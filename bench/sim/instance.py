@@ -9,6 +9,7 @@ changes never interleave. Several instances run in one process.
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
 from random import Random
@@ -25,7 +26,7 @@ from penstock.bench.sim.profiles import PROFILES, Profile
 from penstock.bench.sim.pump import Pump
 from penstock.bench.sim.reply import Reply
 from penstock.bench.sim.request import Request
-from penstock.bench.sim.store import ResponseStore, Seen
+from penstock.bench.sim.store import WORK_MAX, ResponseStore, Seen, Work
 
 
 class Instance(ABC):
@@ -59,6 +60,7 @@ class Instance(ABC):
         self.faults = Faults(self._listen_or_refuse)
         self.responses = ResponseStore()
         self.seen = Seen()
+        self.work = deque[Work](maxlen=WORK_MAX)
         self.generations = 0  # that have not ended
         self.connections: set[Connection] = set()
         self.connections_total = 0

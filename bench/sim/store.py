@@ -1,4 +1,4 @@
-"""What a server remembers, bounded: finished responses, and the last requests it got."""
+"""What a server remembers, bounded: finished responses, the last requests, what they took."""
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from penstock.bench.sim.request import Request
 
 RESPONSES_MAX: Final = 1_024
 SEEN_MAX: Final = 64
+WORK_MAX: Final = 2_048
 
 
 @dataclass(slots=True)
@@ -32,6 +33,17 @@ class ResponseStore:
 
     def get(self, response_id: str) -> Kept | None:
         return self._kept.get(response_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one request took of the engine. `whole`: it had all of its answer."""
+
+    request_id: str
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    whole: bool
 
 
 class Seen(deque[Request]):
