@@ -286,7 +286,9 @@ class Backend:
         before, self.report = self.report, report
         held = self.active_decode_tokens
         self.unheld_share = report.unheld_share(held, self.streams)
-        self.unknown_tokens = report.unknown_tokens(held + self.queued_prefill_tokens)
+        head = self.queue.head
+        next_tokens = head.ask.prompt_tokens if head is not None else 0
+        self.unknown_tokens = report.unknown_tokens(held, self.queued_prefill_tokens, next_tokens)
         self.cache.take(report, before)
         if before is None:
             return

@@ -28,8 +28,8 @@ SEQUENCES_MAX: Final = 256
 # No request's answers count for more than this share of a cache. An engine with less room computes
 # the choices of one request one after another.
 ANSWER_SHARE: Final = 0.25
-# A prompt may have so many times the tokens that it is estimated to have.
-SURELY: Final = 1.5
+# But for what they may come to, each counts up to that, and all of one request up to this.
+ANSWERS_SHARE: Final = 0.5
 # What an engine holds beyond what is known counts up to this share of its cache.
 UNKNOWN_SHARE: Final = 0.25
 
@@ -81,7 +81,7 @@ class CacheRoom:
         most = ANSWER_SHARE * self._capacity or inf
         ticket.most_tokens = self._most(flow, lease.ask, most)
         self.most_tokens += ticket.most_tokens
-        ticket.exposed_tokens = min(most, most_tokens(flow, lease.ask))
+        ticket.exposed_tokens = self._exposed_tokens(flow, lease.ask)
         self._exposure.add(flow, ticket.exposed_tokens, lease.began_s)
 
     def is_giant(self, flow: Flow, ask: Ask) -> bool:
@@ -164,8 +164,17 @@ class CacheRoom:
         capacity = self._capacity
         if not capacity or not self._tickets:
             return True
-        exposed_tokens = min(ANSWER_SHARE * capacity, most_tokens(flow, ask))
+        exposed_tokens = self._exposed_tokens(flow, ask)
         return self._exposure.allows(flow, exposed_tokens, int(capacity * (1.0 - reserve)), now_s)
+
+    def _exposed_tokens(self, flow: Flow, ask: Ask) -> float:
+        """What its answers may come to, as far as that counts."""
+        capacity = self._capacity
+        tokens = most_tokens(flow, ask)
+        if not capacity:
+            return tokens
+        sequences = ask.prompts * ask.choices
+        return min(tokens, ANSWER_SHARE * capacity * sequences, ANSWERS_SHARE * capacity)
 
     def _needed_tokens(self, ask: Ask, now_s: float) -> float:
         """What its prompt adds to what is held. A stream may hold its cached beginning already.
@@ -178,13 +187,6 @@ class CacheRoom:
         return ask.prompt_tokens - min(
             self._backend.cache.cached_tokens(ask), share * ask.prompt_tokens
         )
-
-    def surely_had_room(self, ask: Ask) -> bool:
-        """Whether there was room for its prompt at the last report, also if it is estimated low."""
-        report, capacity = self._backend.report, self._capacity
-        if report is None or not capacity:
-            return True
-        return SURELY * ask.prompt_tokens <= (1.0 - report.kv_usage) * capacity
 
     def likely_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How long it is likely to wait until streams have ended that hold what it needs.

@@ -52,8 +52,8 @@ class _Stake:
     def unearned(self) -> float:
         return max(0.0, self.tokens - self.earned)
 
-    def unearned_at(self, now_s: float) -> float:
-        return max(0.0, self.tokens - self._earned_at(now_s))
+    def unearned_at(self, now_s: float, more_tokens: float = 0.0) -> float:
+        return max(0.0, self.tokens + more_tokens - self._earned_at(now_s))
 
     def fade(self, now_s: float) -> None:
         self.earned = self._earned_at(now_s)
@@ -74,18 +74,15 @@ class Exposure:
         self._unearned = 0.0  # of all, as each was when it was looked at last
 
     def allows(self, flow: Flow, tokens: float, capacity: int, now_s: float) -> bool:
-        """Whether a flow may have one more answer of at most so many tokens.
-
-        That one may go beyond its part: so a long answer waits no longer than a short one.
-        """
+        """Whether a flow may have one more answer of at most so many tokens."""
         if self._tokens + tokens <= capacity * ALPHA / (1.0 + ALPHA):
             return True
-        stake = self._stakes.get(flow)
-        mine, unearned = 0.0, self._unearned
+        stake, then = self._stakes.get(flow), tokens
+        others = self._unearned
         if stake is not None:
-            mine = stake.unearned_at(now_s)
-            unearned += mine - stake.unearned
-        return mine < ALPHA * (capacity - unearned)
+            others -= stake.unearned
+            then = stake.unearned_at(now_s, tokens)
+        return then <= ALPHA * max(0.0, capacity - others - then)
 
     def crowds(self, flow: Flow, free: float, generated: float, now_s: float) -> bool:
         """Whether a flow has its part of what would be left if all answers came as a surprise.

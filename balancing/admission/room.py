@@ -201,11 +201,14 @@ class Room:
             if waits and (oldest is None or lease.began_s < oldest.began_s):
                 oldest = lease
         stuck_s = inf
-        if oldest is not None and self.cache.surely_had_room(oldest.ask):
+        report = self.backend.report
+        if oldest is not None and (
+            report is None or report.surely_had_room(oldest.ask.prompt_tokens)
+        ):
             work_s = self.backend.queued_work * self.backend.prefill_speed.work_s
             since_s = oldest.began_s + STUCK_S + STUCK_TIMES * work_s
             stuck_s = since_s if since_s < now_s else inf
-        self._slots.look(self.backend.report, stuck_s, now_s)
+        self._slots.look(report, stuck_s, now_s)
 
 
 def kept_places(most: float) -> int:

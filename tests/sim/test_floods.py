@@ -15,8 +15,7 @@ from penstock.bench.routing.outcome import quantile
 # The victim's part of the capacity: two tenants have a half each.
 SHARE = 0.2
 FIRST_S = 8.0  # left out: how many streams an engine runs is learnt by then
-# Seven steps of 8,192 tokens. Most of it is the wait for the cache.
-LATER_S = 1.5
+LATER_S = 0.5  # the window, and two steps of 8,192 tokens
 
 
 def steady(rate: float) -> Callable[[float], float]:

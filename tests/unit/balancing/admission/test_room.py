@@ -121,7 +121,7 @@ def test_a_request_with_a_great_many_answers_counts_for_a_part_of_the_cache() ->
     many = Ask("/", prompt_tokens=20, choices=128, output_tokens=500.0, stream=True)
     put(room, many)
     assert room.cache.fits(Flow("f", 1), ask_of(5_000), 0.0)
-    assert room.cache.fits(Flow("f", 1), many, 0.0)
+    assert not room.cache.may_grow(Flow("f", 1), many, 0.0)  # one at a time
 
 
 def test_it_must_fit_until_it_ends_beside_all_that_grow() -> None:
@@ -312,6 +312,22 @@ def test_what_an_engine_holds_beyond_what_is_known_is_no_room_up_to_a_quarter() 
     before = longest(room, 1.0)
     room.backend.take(EngineReport(1.0, running=1, kv_usage=1.0, kv_tokens=12_000))
     assert longest(room, 1.1) == before - 3_000
+
+
+def test_a_prompt_that_waits_for_room_in_the_engine_is_not_what_the_engine_holds() -> None:
+    """It holds 2,000 tokens more than is known, whether the prompt waits or is prefilled."""
+    found = []
+    for waiting, held in ((1, 9_000), (0, 11_500)):
+        room, _ = room_of(12_000)
+        for _ in range(7):
+            put(room, ask_of(1_000, max_tokens=1))
+        stuck = put(room, ask_of(2_500, max_tokens=1), begun=False)
+        report = EngineReport(1.0, 7, waiting, kv_usage=held / 12_000, kv_tokens=12_000)
+        room.backend.take(report)
+        stuck.first_token(1.0)
+        room.prefilled(stuck)
+        found.append(longest(room, 1.0))
+    assert found[0] == found[1] <= 1_000
 
 
 def test_a_prompt_that_is_too_long_for_what_the_cache_has_free_teaches_no_slots() -> None:
