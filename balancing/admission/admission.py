@@ -48,7 +48,7 @@ class Rules:
     None: what is usual.
     """
 
-    holds: bool = False  # False: each request is sent at once
+    enabled: bool = False  # False: each request is sent at once
     shares: tuple[float, ...] = (0.0,)
     classes: tuple[str, ...] = ("",)
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Admission:
         self._on_change = on_change
         self.lines: dict[str, Line] = {}  # by pool
         self.rules = rules
-        self.holds = rules.holds  # read for each request
+        self.enabled = rules.enabled  # read for each request
 
     @property
     def waiting(self) -> int:
@@ -107,7 +107,7 @@ class Admission:
         Raises Refused, and what `Gate.choose` raises.
         """
         ticket.rank = min(ticket.rank, len(self.rules.shares) - 1)  # a reload may have fewer
-        if not self.holds:
+        if not self.enabled:
             return self._gate.choose(ticket.ask, now_s, ticket.tried, retry=ticket.retry)
         try:
             look = self._gate.look(ticket.ask, now_s, ticket.tried)
@@ -134,7 +134,7 @@ class Admission:
             if found is None:
                 raise
             return found
-        if not self.holds:
+        if not self.enabled:
             return Forecast(Fate.AT_ONCE, look.chosen)
         return forecast(self._line_seen(ticket, look.pool), ticket, look, now_s)
 
@@ -195,15 +195,15 @@ class Admission:
             ]
             for line in self.lines.values():
                 line.reshape(rules.shares, ranks)
-        self.rules, self.holds = rules, rules.holds
+        self.rules, self.enabled = rules, rules.enabled
         pools = {pool.name: pool for pool in self._fleet().pools}
         for name, line in list(self.lines.items()):
             line.queue.weigh(rules.weights)
             pool = pools.get(name)
             if pool is None:
-                line.places.keep((), None, rules.window_s)
+                line.places.follow((), None, rules.window_s)
             else:
-                line.places.keep(pool.backends, pool.max_requests, rules.window_s)
+                line.places.follow(pool.backends, pool.max_requests, rules.window_s)
             if name not in pools and not line.places.rooms and not line.queue.waiting:
                 del self.lines[name]
         self._on_change()
@@ -223,7 +223,7 @@ class Admission:
                 self._look_after_held(line, now_s, outcomes)
             elif line.is_time_for_stranded(now_s):
                 self._look_after_stranded(line, now_s, outcomes)
-        if not self.holds or (line.places.deserted and not line.held.active):
+        if not self.enabled or (line.places.deserted and not line.held.active):
             self._send_all(line, now_s, outcomes)
         self._send_beside(line, now_s, outcomes)
         opened = line.places.opened()
@@ -241,7 +241,7 @@ class Admission:
         line = self.lines.get(pool.name)
         if line is None:
             line = self.lines[pool.name] = Line(self.rules.shares, self._rng, self._on_change)
-            line.places.keep(pool.backends, pool.max_requests, self.rules.window_s)
+            line.places.follow(pool.backends, pool.max_requests, self.rules.window_s)
             line.queue.weigh(self.rules.weights)
         ticket.pool = pool.name
         ticket.flow = line.queue.flow(ticket.name)
@@ -249,7 +249,7 @@ class Admission:
 
     def _holds_for_backends(self, pool: str) -> bool:
         """Whether requests wait while no backend of this pool can serve."""
-        if not self.holds or not self.rules.hold_for_backend_s:
+        if not self.enabled or not self.rules.hold_for_backend_s:
             return False
         return pool in [each.name for each in self._fleet().pools]
 

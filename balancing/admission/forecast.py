@@ -135,7 +135,7 @@ def blank_line(pool: Pool, shares: tuple[float, ...], window_s: float | None) ->
     """A line for the dry run of a pool that has none yet. No backend knows it."""
     line = Line(shares, Random(0), _nothing)
     line.places = Places()
-    line.places.keep(pool.backends, pool.max_requests, window_s)
+    line.places.follow(pool.backends, pool.max_requests, window_s)
     return line
 
 

@@ -51,7 +51,7 @@ class Places:
                 backend.occupancy = self._occupancy
         return room
 
-    def keep(
+    def follow(
         self, backends: tuple[Backend, ...], max_requests: int | None, window_s: float | None
     ) -> None:
         """These are in the pool now. Others are forgotten when they have no requests."""

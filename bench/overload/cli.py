@@ -72,7 +72,7 @@ class Cell:
         """Compute it, in virtual time. The same cell gives the same figures."""
         mix = MIXES[self.mix]
         steps = STEPS if self.rule == "degrade" else ()
-        world = World(mix, holds=self.rule != "at_once", seed=self.seed, steps=steps)
+        world = World(mix, enabled=self.rule != "at_once", seed=self.seed, steps=steps)
         log = world.run(self.calls(), self.length_s + REST_S)
         preemptions = sum(engine.preemptions_total for engine in world.engines)
         return figures(mix, log, WARM_S, self.length_s, preemptions)

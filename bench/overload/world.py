@@ -63,7 +63,7 @@ class World:
         self,
         mix: Mix,
         *,
-        holds: bool,
+        enabled: bool,
         seed: int,
         deadline_s: float = GOOD_TTFT_S,
         policy: str = "token_cost",
@@ -82,7 +82,7 @@ class World:
             backend.state = State.READY
         fleet = Fleet((Pool("gpus", self.backends, POLICIES[policy](self.backends)),))
         gate = Gate(lambda: fleet, Random(f"gate {seed}"))
-        rules = Rules(holds=holds, shares=shares)
+        rules = Rules(enabled=enabled, shares=shares)
         rng = Random(f"admission {seed}")
         self._wakes = Wakes(self.at, lambda: self._now_s)
         self.admission = Admission(gate, lambda: fleet, rng, self._wakes.soon, rules)

@@ -69,7 +69,7 @@ class Experiment:
     ) -> None:
         """`admission`: requests wait before the engines. Their clients have all the time."""
         self._profile = profile
-        self._holds = admission
+        self._admission = admission
         self._now_s = 0.0
         self._wakes = Wakes(self._at, lambda: self._now_s)
         self._adversity = adversity
@@ -103,7 +103,7 @@ class Experiment:
         policy = make(known, view)
         fleet = Fleet((Pool("gpus", known, policy),))
         gate = Gate(lambda: fleet, Random(self._rng.getrandbits(64)))
-        rules = Rules(holds=self._holds)
+        rules = Rules(enabled=self._admission)
         admission = Admission(gate, lambda: fleet, Random(0), self._wakes.soon, rules)
         self._wakes.admissions.append(admission)
         return Router(
@@ -117,7 +117,7 @@ class Experiment:
             self._at(arrival.at_s, partial(self._arrive, arrival))
         if self._share_s and len(self._routers) > 1:
             self._at(0.0, partial(self._share, 0))
-        if self._adversity.hidden or self._adversity.untold or self._holds:
+        if self._adversity.hidden or self._adversity.untold or self._admission:
             self._at(0.0, self._scrape)
         if self._adversity.outage:
             end_s = arrivals[-1].at_s

@@ -53,7 +53,7 @@ async def queue_listing(plane: DataPlane) -> dict[str, object]:
         }
         for name, requests, tokens in plane.queued()
     ]
-    return {"enabled": plane.admission.holds, "classes": classes, "pools": pools}
+    return {"enabled": plane.admission.enabled, "classes": classes, "pools": pools}
 
 
 def _heads(line: Line) -> list[Ticket]:

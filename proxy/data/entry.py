@@ -74,7 +74,7 @@ class Entry:
         if ask.engine and ask.tenant in budgets and self._request.charge is None:
             self._charge(now_s)
         try:
-            if not plane.admission.holds:
+            if not plane.admission.enabled:
                 return plane.gate.choose(ask, now_s, tried, retry=retry)
             ticket = self._ticket or self._new_ticket(party, now_s)
             ticket.ask, ticket.tried, ticket.retry = self._request.ask, tried, retry

@@ -172,7 +172,7 @@ class DataPlane:
     def pressures(self) -> list[tuple[str, str, float]]:
         """The pressure in each pool, by class: that of the client that would wait longest."""
         found, now_s, classes = [], self.now(), self.classes
-        for pool in self.fleet.pools if self.admission.holds else ():
+        for pool in self.fleet.pools if self.admission.enabled else ():
             line = self.admission.lines.get(pool.name)
             for rank, name in enumerate(classes.names):
                 pressed = 0.0

@@ -70,7 +70,7 @@ class ServiceClasses:
             more = frozenset([self.names.index(name) for name in tenant.classes])
             self._of_tenants[tenant.name] = own, more
         self.rules = Rules(
-            holds=admission.enabled,
+            enabled=admission.enabled,
             classes=tuple(self.names),
             shares=tuple([each.share_min for each in classes]),
             weights={tenant.name: tenant.weight for tenant in settings.tenants},

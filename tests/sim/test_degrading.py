@@ -43,7 +43,7 @@ def played(
         clients = Clients(high_share=high_share, tenant=tenant)
         rate = load * MIX.capacity_per_s
         calls += poisson(MIX, steady(rate), length_s, Random(f"{tenant} {seed}"), clients)
-    world = World(MIX, holds=True, seed=seed, steps=steps, degradable=opted_in)
+    world = World(MIX, enabled=True, seed=seed, steps=steps, degradable=opted_in)
     world.run(sorted(calls, key=lambda call: call.at_s), length_s + REST_S)
     return tuple(calls)
 

@@ -34,7 +34,7 @@ def victim(mix_name: str, flood: float, length_s: float) -> tuple[Call, ...]:
             clients = Clients(high_share=0.0, tenant=tenant)
             rate = share * mix.capacity_per_s
             calls += poisson(mix, steady(rate), length_s, Random(tenant), clients)
-    world = World(mix, holds=True, seed=1)
+    world = World(mix, enabled=True, seed=1)
     world.run(sorted(calls, key=lambda call: call.at_s), length_s + REST_S)
     return tuple(call for call in calls if call.tenant == "victim" and call.at_s > FIRST_S)
 

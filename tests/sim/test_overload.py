@@ -86,7 +86,7 @@ def goodput(calls: Sequence[Call], from_s: float, to_s: float) -> float:
 
 
 @cache
-def after(trigger: str, *, holds: bool, seed: int) -> tuple[float, int]:
+def after(trigger: str, *, enabled: bool, seed: int) -> tuple[float, int]:
     """For 30 s three times as many come (`burst`), or half of the fleet is away (`half`).
 
     Goodput of those that come 30 s later, over that of before, and how many of them are refused.
@@ -100,7 +100,7 @@ def after(trigger: str, *, holds: bool, seed: int) -> tuple[float, int]:
 
     until_s = ends_s + BACK_S + 30.0
     calls = poisson(mix, rate, until_s, Random(f"{seed}"), Clients(patience_s=10.0))
-    world = World(mix, holds=holds, seed=seed)
+    world = World(mix, enabled=enabled, seed=seed)
     if trigger == "half":
         half = world.backends[: len(world.backends) // 2]
         world.at(begins_s, lambda now_s: world.put(half, State.EJECTED))
@@ -113,7 +113,7 @@ def after(trigger: str, *, holds: bool, seed: int) -> tuple[float, int]:
 @pytest.mark.parametrize("trigger", ["burst", "half"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_too_much_is_forgotten_within_half_a_minute(trigger: str, seed: int) -> None:
-    back, refused = after(trigger, holds=True, seed=seed)
+    back, refused = after(trigger, enabled=True, seed=seed)
     assert back >= 0.98
     assert refused == 0
 
@@ -122,7 +122,7 @@ def test_what_was_too_much_is_forgotten_within_half_a_minute(trigger: str, seed:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_admission_it_is_not_forgotten(trigger: str, seed: int) -> None:
     """The control: if this ever recovers by itself, the test above shows nothing."""
-    assert after(trigger, holds=False, seed=seed)[0] < 0.8
+    assert after(trigger, enabled=False, seed=seed)[0] < 0.8
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -135,7 +135,7 @@ def test_caches_that_are_lost_at_once_are_hardly_noticed(seed: int) -> None:
     until_s = 70.0
     rate = BASE * mix.capacity_per_s
     calls = poisson(mix, lambda _: rate, until_s, Random(f"{seed}"), Clients(patience_s=10.0))
-    world = World(mix, holds=True, seed=seed)
+    world = World(mix, enabled=True, seed=seed)
     world.at(30.0, lambda now_s: world.clear_caches())
     log = world.run(calls, until_s + REST_S)
     assert goodput(calls, 30.0, until_s) >= 0.98

@@ -87,7 +87,7 @@ class Door:
         self.policy = Priced(prices)
         self.fleet = Fleet((Pool("p", self.backends, self.policy),))
         self.gate = Gate(lambda: self.fleet, Random(1))
-        rules = {"holds": True} | rules
+        rules = {"enabled": True} | rules
         self.admission = Admission(
             self.gate, lambda: self.fleet, Random(2), self._changed, Rules(**rules)
         )

@@ -162,7 +162,7 @@ def test_what_makes_no_answer_is_charged_for_its_prompt_alone() -> None:
 
 
 def test_if_the_rules_hold_nothing_each_is_sent_at_once() -> None:
-    door = Door("a", holds=False)
+    door = Door("a", enabled=False)
     for _ in range(20):
         assert door.enter(FILLS) in door.leases
     assert door.wake(1.0) == []

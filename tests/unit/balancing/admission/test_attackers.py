@@ -242,7 +242,7 @@ def test_a_reload_with_fewer_classes_finds_each_its_own_by_name() -> None:
     door = Door("a", shares=(0.0, 0.0, 0.1), classes=classes)
     under_way = door.enter(FILLS, rank=2)
     waits = [door.enter(FILLS, 0.1, rank=rank) for rank in (0, 1, 2)]
-    fewer = Rules(holds=True, shares=(0.0, 0.1), classes=("middle", "low"))
+    fewer = Rules(enabled=True, shares=(0.0, 0.1), classes=("middle", "low"))
     door.admission.follow(fewer)
     assert [ticket.rank for ticket in waits] == [1, 0, 1]
     assert under_way.rank == 1

@@ -52,7 +52,7 @@ def test_what_waits_for_a_pool_that_is_gone_goes_to_another_one_that_serves_it()
     ticket = door.enter(100, 0.01)
     other = Door("z").backends
     door.fleet = Fleet((Pool("q", other, door.policy),))
-    door.admission.follow(Rules(holds=True))
+    door.admission.follow(Rules(enabled=True))
     door.open_up(0.1)
     assert door.wake(0.1) == [ticket]
     assert door.leases[ticket].backend is other[0]
@@ -75,18 +75,18 @@ def test_if_no_pool_serves_its_model_any_more_it_is_told() -> None:
 def test_the_line_of_a_pool_that_is_gone_is_forgotten_when_it_is_empty() -> None:
     door = full("a")
     door.fleet = Fleet(())
-    door.admission.follow(Rules(holds=True))
+    door.admission.follow(Rules(enabled=True))
     assert "p" in door.admission.lines
     for lease in door.leases.values():
         lease.end(0.1)
-    door.admission.follow(Rules(holds=True))
+    door.admission.follow(Rules(enabled=True))
     assert door.admission.lines == {}
     assert door.backends[0].occupancy is None
 
 
 def test_new_rules_may_have_more_classes() -> None:
     door = full("a")
-    door.admission.follow(Rules(holds=True, shares=(0.0, 0.1)))
+    door.admission.follow(Rules(enabled=True, shares=(0.0, 0.1)))
     ticket = door.enter(FILLS, 0.01, rank=1)
     door.open_up(0.1)
     assert door.wake(0.1) == [ticket]
@@ -95,7 +95,7 @@ def test_new_rules_may_have_more_classes() -> None:
 def test_if_new_rules_hold_nothing_what_waits_is_sent() -> None:
     door = full("a")
     tickets = [door.enter(FILLS, 0.01) for _ in range(3)]
-    door.admission.follow(Rules(holds=False))
+    door.admission.follow(Rules(enabled=False))
     assert door.wake(0.1) == tickets
 
 
@@ -105,7 +105,7 @@ def test_a_backend_that_a_reload_removed_keeps_nobody_waiting() -> None:
     ticket = door.enter(FILLS, 0.1)
     stays = door.backends[1:]
     door.fleet = Fleet((Pool("p", stays, door.policy),))
-    door.admission.follow(Rules(holds=True))
+    door.admission.follow(Rules(enabled=True))
     stays[0].state = State.EJECTED
     door.wake(0.3)
     assert [(each, type(outcome)) for each, outcome in door.told] == [(ticket, NoBackend)]

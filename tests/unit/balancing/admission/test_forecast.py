@@ -32,7 +32,7 @@ def test_what_makes_no_answer_is_sent_at_once() -> None:
 
 
 def test_without_admission_all_is_sent_at_once() -> None:
-    door = Door("a", holds=False)
+    door = Door("a", enabled=False)
     for _ in range(5):
         door.enter(FILLS)
     assert asked(door, FILLS).fate is Fate.AT_ONCE

@@ -169,7 +169,7 @@ def test_another_pool_that_comes_first_serves_what_it_can() -> None:
     other = Door("z").backends
     other[0].state = State.STARTING
     door.fleet = Fleet((*door.fleet.pools, Pool("q", other, door.policy)))
-    door.admission.follow(Rules(holds=True, hold_for_backend_s=60.0))
+    door.admission.follow(Rules(enabled=True, hold_for_backend_s=60.0))
     tickets = [door.enter(100, 0.0, model=model) for model in ("m", "n", "m", "m")]
     assert door.wake(1.0) == []
     other[0].state, other[0].models = State.READY, {"m": b""}
@@ -181,7 +181,7 @@ def test_a_reload_that_holds_nothing_any_more_tells_those_that_wait() -> None:
     door = starting("a")
     door.enter(100, 0.0)
     door.wake(1.0)
-    door.admission.follow(Rules(holds=True))
+    door.admission.follow(Rules(enabled=True))
     door.wake(1.1)
     assert outcomes(door) == [NoBackend]
 
@@ -224,7 +224,7 @@ def two_pools(**rules: Any) -> Door:
     door = Door("a", hold_for_backend_s=60.0, **rules)
     other = Door("z").backends
     door.fleet = Fleet((*door.fleet.pools, Pool("q", other, door.policy)))
-    door.admission.follow(Rules(holds=True, hold_for_backend_s=60.0, **rules))
+    door.admission.follow(Rules(enabled=True, hold_for_backend_s=60.0, **rules))
     return door
 
 

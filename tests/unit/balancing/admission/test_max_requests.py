@@ -9,9 +9,9 @@ from tests.unit.balancing.admission.lines import FILLS, Door
 
 
 def limited(
-    *names: str, each: int | None = None, together: int | None = None, holds: bool = True
+    *names: str, each: int | None = None, together: int | None = None, enabled: bool = True
 ) -> Door:
-    door = Door(*names, holds=holds)
+    door = Door(*names, enabled=enabled)
     for backend in door.backends:
         backend.max_requests = each
     door.fleet = Fleet((Pool("p", door.backends, door.policy, max_requests=together),))
@@ -52,7 +52,7 @@ def test_a_dearer_backend_takes_what_one_that_is_full_cannot() -> None:
 def test_without_admission_it_goes_elsewhere_or_is_refused(
     each: int | None, together: int | None
 ) -> None:
-    door = limited("a", "b", each=each, together=together, holds=False)
+    door = limited("a", "b", each=each, together=together, enabled=False)
     for _ in range(2):
         door.enter(10, 0.0)
     with pytest.raises(Full):
@@ -66,7 +66,7 @@ def test_a_reload_changes_the_limit_and_the_window() -> None:
     ticket = door.enter(10, 0.0)
     assert ticket.waits
     door.fleet = Fleet((Pool("p", door.backends, door.policy),))
-    door.admission.follow(Rules(holds=True, window_s=2.0))
+    door.admission.follow(Rules(enabled=True, window_s=2.0))
     assert door.wake(0.1) == [ticket]
     assert door.admission.lines["p"].places.rooms[door.backends[0]].window_s == 2.0
 
