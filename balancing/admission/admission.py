@@ -225,7 +225,11 @@ class Admission:
                 self._look_after_stranded(line, now_s, outcomes)
         if not self.enabled or (line.places.deserted and not line.held.active):
             self._send_all(line, now_s, outcomes)
-        self._send_beside(line, now_s, outcomes)
+        self._scan(line, now_s, outcomes)
+        self._send_beside(line, now_s, outcomes)  # last: they need no turn, and would take its place
+
+    def _scan(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
+        """Send what is next and has room, of all that waits."""
         opened = line.places.opened()
         if not line.queue.waiting or line.looks.is_futile(opened, now_s):
             return

@@ -135,3 +135,16 @@ def test_a_flow_that_must_wait_for_its_own_requests_keeps_no_other_waiting() -> 
     assert victim.waits
     door.finish(running[1], 1.0)
     assert door.wake(1.0) == [victim]
+
+
+def test_what_needs_no_room_takes_no_place_from_what_is_next() -> None:
+    door = limited("a", each=3)
+    door.finish(door.enter(10, 0.0, name="victim"), 0.0)
+    running = [door.enter(500, 0.1, name=name, generates=False) for name in ("x", "y")]
+    door.enter(10, 0.1, name="victim", generates=False)
+    waiting = [door.enter(500, 0.2, name=name, generates=False) for name in ("x", "y")]
+    victim = door.enter(10, 0.3, name="victim")
+    for ticket in running:
+        door.finish(ticket, 1.0)
+    assert door.wake(1.0)[0] is victim
+    assert sum(ticket in door.leases for ticket in waiting) == 1
