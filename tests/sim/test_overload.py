@@ -125,6 +125,27 @@ def test_without_admission_it_is_not_forgotten(trigger: str, seed: int) -> None:
     assert after(trigger, enabled=False, seed=seed)[0] < 0.8
 
 
+@pytest.mark.parametrize("load", [2.0, 5.0])
+def test_a_backend_that_dies_takes_no_more_than_its_part(load: float) -> None:
+    """One of four is away for 20 s, while far too many come."""
+    mix = MIXES["uniform"]
+    begins_s, ends_s, until_s = 20.0, 40.0, 60.0
+    calls = poisson(mix, lambda _: load * mix.capacity_per_s, until_s, Random("1"), Clients())
+    world = World(mix, enabled=True, seed=1)
+    dead = world.backends[:1]
+    world.at(begins_s, lambda now_s: world.put(dead, State.EJECTED))
+    world.at(ends_s, lambda now_s: world.put(dead, State.READY))
+    log = world.run(calls, until_s + REST_S)
+
+    def tokens_per_s(from_s: float, to_s: float) -> float:
+        return sum([n for at_s, n in log.tokens if from_s <= at_s < to_s]) / (to_s - from_s)
+
+    before = tokens_per_s(8.0, begins_s)
+    assert tokens_per_s(begins_s + 3.0, ends_s) >= 0.7 * before  # 0.75 are left
+    assert tokens_per_s(ends_s, until_s) >= 0.95 * before
+    assert fmean(call.good for call in calls if call.rank == 0 and call.at_s > 8.0) >= 0.98
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_caches_that_are_lost_at_once_are_hardly_noticed(seed: int) -> None:
     """Seven seconds of all engines' prefill are to be done again, beside 0.85 of the capacity.
