@@ -226,7 +226,8 @@ class Admission:
         if not self.enabled or (line.places.deserted and not line.held.active):
             self._send_all(line, now_s, outcomes)
         self._scan(line, now_s, outcomes)
-        self._send_beside(line, now_s, outcomes)  # last: they need no turn, and would take its place
+        # Last: they need no turn, and would take its place.
+        self._send_beside(line, now_s, outcomes)
 
     def _scan(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Send what is next and has room, of all that waits."""

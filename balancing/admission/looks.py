@@ -28,8 +28,8 @@ class Looks:
         return not opened or (now_s < self._futile_until_s and opened <= self._futile)
 
     def rest(self, flow: Flow, rank: int, until_s: float) -> None:
-        """One of its requests found no room. Until then others of its class are looked at first."""
-        self._resting[flow, rank] = until_s
+        """One of its requests found no room. Until then others are looked at first."""
+        self._resting[flow, rank] = max(until_s, self._resting.get((flow, rank), 0.0))
 
     def resting(self, rank: int, now_s: float) -> set[Flow]:
         """The flows of a class that are looked at last."""

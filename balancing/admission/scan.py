@@ -17,6 +17,8 @@ SCAN: Final = 8
 # Beside other flows one flow gets so many looks that find no room, and a wake has so many in all.
 SCAN_BESIDE: Final = 2
 LOOKS_MAX: Final = 24
+# Of these, so many are for flows that rest.
+RESTING_MAX: Final = 8
 # With more flows than that, those that found no room rest, so that all are looked at in turn.
 FLOWS_SEEN: Final = LOOKS_MAX // SCAN_BESIDE
 # A wake that sent nothing is not repeated for so long, if no other place has opened since.
@@ -30,6 +32,8 @@ class Scan:
 
     __slots__ = (
         "_attempt",
+        "_failed",
+        "_for_resting",
         "_left",
         "_line",
         "_now_s",
@@ -58,29 +62,43 @@ class Scan:
         self._outcomes = outcomes
         self._now_s = now_s
         self._left = LOOKS_MAX
+        self._for_resting = RESTING_MAX
+        self._failed: dict[Flow, int] = {}  # looks of the class that found no room
         self._tired: set[Flow] = set()  # those of the class that have had their tries
         self.found = self.unseen = False
 
     def run(self) -> None:
-        """Look at each class. Flows that rest come last: else others would not be looked at."""
-        line, before = self._line, len(self._outcomes)
+        """Look at each class. Flows that rest come last: else others would not be looked at.
+
+        If there are too few looks for all, those that had some rest. So the next wake looks at
+        others, and after some wakes none is left.
+        """
+        line, before, seen = self._line, len(self._outcomes), list[tuple[Flow, int]]()
         for rank, due in line.queue.ranks():
             if not due and line.must_yield(rank, self._opened, self._now_s):
                 break
             resting = line.looks.resting(rank, self._now_s)
-            self._tired = set()
-            self._sweep(rank, resting, due=due)
+            self._failed, self._tired = {}, set()
+            self._sweep(rank, resting, LOOKS_MAX, due=due)
             self.unseen = self.unseen or not self._left
             if resting and not due:
-                self._sweep(rank, set(), due=due)
+                left = self._left
+                self._sweep(rank, set(), self._for_resting, due=due)
+                self._for_resting -= left - self._left
+            seen += [(flow, rank) for flow in self._failed]
+        if self.unseen:
+            for flow, rank in seen:
+                line.looks.rest(flow, rank, self._now_s + FUTILE_S)
         self.found = len(self._outcomes) > before
 
-    def _sweep(self, rank: int, without: set[Flow], *, due: bool) -> None:
-        """Try some of a class, but of some flows none."""
+    def _sweep(self, rank: int, without: set[Flow], most: int, *, due: bool) -> None:
+        """Try some of a class, but of some flows none. At most so many looks."""
         line, first = self._line, True
-        while self._left and line.places.takes_prompts():
+        least = max(0, self._left - most)
+        while self._left > least and line.places.takes_prompts():
             known = len(self._tired)
-            turns = line.queue.turns(rank, self._left, self._opened, self._tired | without)
+            looks = self._left - least
+            turns = line.queue.turns(rank, looks, self._opened, self._tired | without)
             self._try_all(turns, first=first, due=due)
             first = False
             if due or len(self._tired) == known:
@@ -91,8 +109,7 @@ class Scan:
 
         `first`: these are next in their class. `due`: only one may be sent, that is owed.
         """
-        line = self._line
-        failed: dict[Flow, int] = {}
+        line, failed = self._line, self._failed
         first = first and not due
         for ticket in turns:
             flow = ticket.flow

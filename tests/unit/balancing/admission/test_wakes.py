@@ -1,7 +1,9 @@
 """A wake looks again only where that may find something."""
 
+import pytest
+
 from penstock.balancing.admission.scan import FUTILE_S
-from tests.unit.balancing.admission.lines import Door, full
+from tests.unit.balancing.admission.lines import FILLS, Door, full
 
 
 def blocked() -> Door:
@@ -47,3 +49,21 @@ def test_it_is_repeated_at_once_when_another_place_opens() -> None:
     assert door.wake(0.2) == []
     door.open_up(0.22, 1)
     assert len(door.wake(0.22)) == 3
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("flows", [1, 9, 12, 13, 60])
+def test_a_wake_that_can_send_nothing_is_not_repeated_for_ever(flows: int, ranks: int) -> None:
+    """The only place that is open is too dear for all that waits."""
+    door = Door("a", "b", prices={"a": 1.0, "b": 100.0}, shares=(0.0, 0.2, 0.1)[:ranks])
+    door.enter(FILLS, 0.0, name="before")
+    for number in range(5 * flows):
+        for rank in range(ranks):
+            door.enter(2_500 + number, 0.0, name=f"{number % flows}", rank=rank)
+    wakes, before = 0, -1
+    while door.changes != before and wakes < 1_000:
+        before = door.changes
+        assert door.wake(0.01) == []
+        wakes += 1
+    assert wakes <= 2 + ranks * flows / 4
+    assert door.queue.waiting == 5 * flows * ranks
