@@ -22,6 +22,7 @@ from penstock.balancing.token_counter import TokenCounter
 from penstock.conf.load import Loaded
 from penstock.health.monitor import Monitor
 from penstock.proxy.admin.server import Admin
+from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.admin.visitors import BACKLOG as VISITORS_BACKLOG
 from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.configuration import Configuration, configure, draft
@@ -95,6 +96,7 @@ class App:
         self._runner: web.AppRunner | None = None
         self._admin_server: asyncio.Server | None = None
         self._pressure: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._ledger: Ledger | None = None
         self._writing: asyncio.Task[None] | None = None
         self._access_log: AccessLog | None = None
@@ -116,6 +118,7 @@ class App:
             on_failure=self._failed,
             memory=Memory(group_limit_bytes(), resident_bytes()),
         )
+        self._verdicts = Verdicts(self.plane)
         self._port = Port(self.plane)
         self.monitor = Monitor(rng)
         self._pulse = Pulse(loop, self._slept, self._worked)
@@ -158,6 +161,7 @@ class App:
         heap.keep_pages()
         self._pulse.start()
         self._pressure = self.plane.loop.create_task(Pressure(self.plane).watch())
+        self._watching = self.plane.loop.create_task(self._verdicts.watch())
 
     def take_signals(self) -> None:
         """Set the signal handlers that `run` describes. Call it before READY is told to anyone."""
@@ -182,8 +186,9 @@ class App:
             client.break_off()
         await self.monitor.stop()
         self._pulse.stop()
-        if self._pressure is not None:
-            self._pressure.cancel()
+        for task in (self._pressure, self._watching):
+            if task is not None:
+                task.cancel()
         if self._ledger is not None and self._writing is not None:
             self._ledger.stop()
             await self._writing
@@ -236,7 +241,9 @@ class App:
             return runner.server()
 
         visitors = Visitors(handler, loop.call_later)
-        administration = Admin(self.plane, self.monitor, self._reload, self._retirement, visitors)
+        administration = Admin(
+            self.plane, self.monitor, self._reload, self._retirement, visitors, self._verdicts
+        )
         application = administration.application()
         self._runner = runner = web.AppRunner(
             application, access_log=None, logger=_UNHEARD, shutdown_timeout=1.0

@@ -21,6 +21,10 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     if options.count < 1 or options.speedup <= 0:
         _parser().error("--count and --speedup must be positive")
+    profile = PROFILES[options.profile]
+    seqs = options.max_num_seqs or profile.max_num_seqs
+    if seqs >= (options.max_num_batched_tokens or profile.max_batched_tokens):
+        _parser().error("--max-num-batched-tokens must be more than --max-num-seqs")
     try:
         uvloop.run(_serve(options))
     except OSError as error:
@@ -56,7 +60,14 @@ async def _serve(options: argparse.Namespace) -> None:
 def _profile(options: argparse.Namespace) -> Profile:
     profile = PROFILES[options.profile]
     kv_tokens = options.kv_tokens or profile.kv_tokens
-    return replace(profile, kv_tokens=kv_tokens, noise=options.noise, api_s=options.api_ms / 1e3)
+    return replace(
+        profile,
+        kv_tokens=kv_tokens,
+        noise=options.noise,
+        api_s=options.api_ms / 1e3,
+        max_num_seqs=options.max_num_seqs or profile.max_num_seqs,
+        max_batched_tokens=options.max_num_batched_tokens or profile.max_batched_tokens,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,6 +100,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--kv-tokens", type=count, help="size of the KV cache in tokens (default: the profile's)"
+    )
+    parser.add_argument(
+        "--max-num-seqs", type=count, help="most streams at once (default: the profile's)"
+    )
+    parser.add_argument(
+        "--max-num-batched-tokens",
+        type=count,
+        help="most tokens in a step, more than streams (default: the profile's)",
     )
     parser.add_argument(
         "--noise",

@@ -15,6 +15,7 @@ _PATHS: Final = (
     ("GET", "/metrics", "Prometheus metrics"),
     ("GET", "/api/v1/backends", "every backend: state, reason, load, speed, last probes"),
     ("GET", "/api/v1/proxy", "the proxy itself: version, state, its last reload"),
+    ("GET", "/api/v1/verdict", "what makes each pool slow now, and what to do about it"),
     ("GET", "/api/v1/queue", "what waits for a backend: by class, and what is next"),
     ("GET", "/api/v1/tenants", "what each tenant has used, and what is left of its budgets"),
     ("GET", "/api/v1/config", "the configuration in use, with the origin of each value"),

@@ -28,6 +28,7 @@ from penstock.proxy.admin.json_answers import error_answer, error_of, json_answe
 from penstock.proxy.admin.listing import describe
 from penstock.proxy.admin.queue_listing import queue_listing
 from penstock.proxy.admin.tenant_listing import tenant_listing
+from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.own import Draining
@@ -54,8 +55,10 @@ class Admin:
         reload: Reload,
         retirement: Retirement,
         visitors: Visitors,
+        verdicts: Verdicts,
     ) -> None:
         self._plane = plane
+        self._verdicts = verdicts
         self._monitor = monitor
         self._reload = reload
         self._retirement = retirement
@@ -79,6 +82,7 @@ class Admin:
                 web.get("/metrics", self._metrics),
                 web.get("/api/v1/backends", self._backends),
                 web.get("/api/v1/proxy", self._proxy),
+                web.get("/api/v1/verdict", self._verdict),
                 web.get("/api/v1/queue", self._queue),
                 web.get("/api/v1/tenants", self._tenants),
                 web.get("/api/v1/config", self._config),
@@ -180,6 +184,9 @@ class Admin:
     def _described(self, backend: Backend, now_s: float) -> dict[str, object]:
         probes, to_return = self._monitor.last_probes(backend), self._monitor.to_return(backend)
         return describe(backend, probes, now_s, to_return=to_return)
+
+    async def _verdict(self, request: web.Request) -> web.Response:
+        return json_answer(self._verdicts.listing())
 
     async def _queue(self, request: web.Request) -> web.Response:
         return json_answer(await queue_listing(self._plane))

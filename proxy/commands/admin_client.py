@@ -64,6 +64,11 @@ class AdminClient:
         told: dict[str, Any] = self._ask("GET", "/api/v1/proxy", dict)
         return told
 
+    def verdicts(self) -> list[dict[str, Any]]:
+        """Why each pool is slow, or that it is not."""
+        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/verdict", list)
+        return listing
+
     def queue(self) -> dict[str, Any]:
         """What waits for room at a backend."""
         told: dict[str, Any] = self._ask("GET", "/api/v1/queue", dict)

@@ -1,7 +1,8 @@
-"""`penstock status`: the fleet as one table, and the state of the proxy itself."""
+"""`penstock status`: why it is slow, the fleet as one table, and the state of the proxy itself."""
 
 import argparse
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from math import ceil
 from typing import Any, Final
 
@@ -31,13 +32,27 @@ def status(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(orjson.dumps(backends, option=orjson.OPT_INDENT_2).decode())
     else:
-        lines = [table(backends), *ejected_of(backends), *set_aside(backends), *told_of(proxy)]
+        lines = verdict_of(client.verdicts())
+        lines += [table(backends), *ejected_of(backends), *set_aside(backends), *told_of(proxy)]
         if any(proxy["waiting"].values()):
             lines += heads_of(client.queue())
         print("\n".join(lines))
     if proxy["state"] in ("draining", "memory"):
         return 1
     return 0 if any(backend["can_serve"] for backend in backends) else 1
+
+
+def verdict_of(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each pool a line on what makes it slow, and what to do. What is fine comes last."""
+    lines: list[str] = []
+    for each in sorted(verdicts, key=lambda each: each["kind"] == "fine"):
+        if each["kind"] == "fine":
+            lines.append(f"{each['pool']}: nothing is wrong.")
+            continue
+        since = datetime.fromtimestamp(each["since"]).astimezone().strftime("%H:%M:%S")
+        lines.append(f"{each['pool']}, since {since}: {each['sentence']}")
+        lines += [f"  To do: {step}" for step in each["to_do"]]
+    return [*lines, ""] if lines else []
 
 
 def ejected_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:

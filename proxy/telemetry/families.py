@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from penstock import proxy
 from penstock.balancing.backend import AdminState, Backend, State
+from penstock.balancing.verdict.cause import Kind
 from penstock.proxy.telemetry.family_table import FAMILIES
 from penstock.proxy.telemetry.metrics import Histogram, Metrics
 
@@ -111,6 +112,11 @@ class PenstockCollector(Collector):
         for service_class, queued, queued_tokens in self._metrics.queued():
             requests.add_metric([service_class], queued)
             tokens.add_metric([service_class], queued_tokens)
+        bottleneck = _gauge("bottleneck")
+        for pool, told in self._metrics.bottlenecks():
+            for kind in Kind:
+                bottleneck.add_metric([pool, kind.value], float(kind.value == told))
+        yield bottleneck
         held_requests, held_tokens = _gauge("held_requests"), _gauge("held_tokens")
         for pool, held, tokens_held in self._metrics.held():
             held_requests.add_metric([pool], held)

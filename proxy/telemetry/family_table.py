@@ -37,7 +37,8 @@ LABELS: Final = {
     "model": "A model that its backend lists. `other`: any other name, or more than 256 models.",
     "action": "`max_tokens`: the answer was given fewer tokens. `prompt_tokens`: the prompt was too"
     " long for now.",
-    "kind": "`prompt`, `cached` (a part of `prompt`) or `completion`.",
+    "kind": "Of tokens: `prompt`, `cached` (a part of `prompt`) or `completion`. Of a bottleneck: a"
+    " kind of docs/verdict.md.",
     "version": "The version of penstock.",
     "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
 }
@@ -325,6 +326,9 @@ FAMILIES: Final = {
         "tokens",
         "Prompt tokens to prefill of the requests that wait in the proxy.",
         "For autoscaling: work that no backend has yet.",
+    ),
+    "bottleneck": Family(
+        "gauge", ("pool", "kind"), "", "1 for what makes the pool slow.", "When it is not `fine`."
     ),
     "held_requests": Family(
         "gauge",

@@ -145,6 +145,8 @@ class Metrics:
         self.held: Callable[[], Iterable[tuple[str, int, int]]] = tuple
         # By pool and class: how near it is to refusing.
         self.pressures: Callable[[], Iterable[tuple[str, str, float]]] = tuple
+        # The kind of each pool's verdict.
+        self.bottlenecks: Callable[[], Iterable[tuple[str, str]]] = tuple
         self.degraded = Counter()  # by what was cut
         self.usage = TenantUsage()
         self.admitted = Counter()  # by class, and whether they had to wait

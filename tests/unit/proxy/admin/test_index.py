@@ -29,7 +29,8 @@ def told() -> set[tuple[str, str]]:
 def test_every_route_is_told() -> None:
     unused = cast("Any", _Any())
     routes = set()
-    for route in Admin(unused, unused, unused, unused, unused).application().router.routes():
+    admin = Admin(unused, unused, unused, unused, unused, unused)
+    for route in admin.application().router.routes():
         assert route.resource is not None
         if route.method != "HEAD":
             routes.add((route.method, route.resource.canonical.replace("{name}", "NAME")))

@@ -1,0 +1,52 @@
+"""What is known of one pool at one moment, as far as a verdict needs it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.balancing.admission.lack import Lack
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """One backend. Counters grow; the rest is as of now. 0 or None: not known."""
+
+    name: str
+    can_serve: bool = True
+    state: str = "ready"
+    reason: str = ""
+    streams: int = 0
+    unread_streams: int = 0  # of these, streams whose clients do not take what came
+    sequences: int = 0  # that its engine should run or queue of all requests sent there
+    overdue_s: float = 0.0  # its oldest prompt is that much later than its own work explains
+    backlog_s: float = 0.0  # the prefill before a new prompt, at its measured speed
+    held_share: float = 0.0  # of its KV cache, by our own count
+    step_s: float = 0.0  # between two tokens with what it holds and no prefill beside
+    slower: float = 1.0  # how many times as long as its peers it takes
+    wanted: int = 0  # requests in the queue that would go there
+    requests_total: int = 0
+    failures_total: int = 0
+    # The engine's own metrics.
+    told_s: float | None = None  # when they were read
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """One pool. `lacks`: of the next requests in the queue, how many wait for what.
+
+    `waiting_by_tenant`: requests in the queue. `served_by_tenant`: requests under way.
+    """
+
+    at_s: float
+    backends: tuple[BackendFacts, ...] = ()
+    waiting: int = 0
+    oldest_s: float = 0.0  # how long the first of the queue waits
+    lacks: Mapping[Lack, int] = field(default_factory=dict)
+    waiting_by_tenant: Mapping[str, int] = field(default_factory=dict)
+    served_by_tenant: Mapping[str, int] = field(default_factory=dict)
+    refused_total: int = 0  # for want of room

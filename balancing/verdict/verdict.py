@@ -1,0 +1,64 @@
+"""The verdict on one pool, second by second: it changes only when a cause lasts.
+
+A pool is slow for moments all the time. A verdict that follows each of them cannot be read. So a
+cause is told once it was found in most of the last seconds, and it is over once nothing was wrong
+for some seconds on end.
+"""
+
+from collections import deque
+from typing import Final
+
+from penstock.balancing.verdict.cause import FINE, Finding, Kind
+from penstock.balancing.verdict.facts import PoolFacts
+from penstock.balancing.verdict.rules import find
+from penstock.balancing.verdict.window import Window
+
+# Looks, one a second: of the last LOOKS so many must agree, and so many on end must be fine.
+LOOKS: Final = 6
+AGREE: Final = 4
+FINE_LOOKS: Final = 10
+# What is certain needs no second look beyond this.
+CERTAIN: Final = 2
+_CERTAIN: Final = (Kind.STARTING, Kind.FAILING)
+
+
+class Verdict:
+    """`finding`: what is told now. `since_s`: from when on it was seen."""
+
+    def __init__(self, now_s: float) -> None:
+        self.finding = FINE
+        self.since_s = now_s
+        self._window = Window()
+        self._last: deque[tuple[float, Finding]] = deque(maxlen=max(LOOKS, FINE_LOOKS))
+
+    def look(self, facts: PoolFacts) -> bool:
+        """Look at the pool. Call it once a second. Returns whether the verdict has changed."""
+        self._window.add(facts)
+        found = find(self._window)
+        self._last.append((facts.at_s, found))
+        if _same(found, self.finding):
+            self.finding = found  # with the figures of now
+            return False
+        wanted = self._wanted(found)
+        if wanted is None:
+            return False
+        self.finding = wanted
+        self.since_s = min(at_s for at_s, each in self._last if _same(each, wanted))
+        return True
+
+    def _wanted(self, found: Finding) -> Finding | None:
+        """What should be told instead. None: what is told."""
+        if found.kind is Kind.FINE:
+            last = list(self._last)[-FINE_LOOKS:]
+            over = len(last) == FINE_LOOKS and all(each.kind is Kind.FINE for _, each in last)
+            return found if over else None
+        agree = sum(_same(each, found) for _, each in self._recent())
+        return found if agree >= (CERTAIN if found.kind in _CERTAIN else AGREE) else None
+
+    def _recent(self) -> list[tuple[float, Finding]]:
+        return list(self._last)[-LOOKS:]
+
+
+def _same(one: Finding, other: Finding) -> bool:
+    """Whether they are of one cause. Which backend is worst may change from look to look."""
+    return (one.kind, one.detail) == (other.kind, other.detail)

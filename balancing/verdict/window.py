@@ -1,0 +1,121 @@
+"""The last seconds of one pool, and what they say of each backend.
+
+Gauges of engines are as old as their last scrape, and one of them alone says little. So gauges are
+means over the window, and counters differences between its ends.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from penstock.balancing.admission.lack import Lack
+from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
+
+WINDOW_S: Final = 10.0
+# Ages of requests are told at once, and need no more than this.
+AGES_S: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One backend in the window. Shares are 0 to 1."""
+
+    now: BackendFacts
+    running: float
+    waiting: float
+    kv_usage: float  # the engine's, or by our own count if that is more
+    unseen: float  # sequences that were sent there, and are unknown to its engine
+    sent: float  # sequences that were sent there and have not ended
+    gap_s: float  # between two tokens of a stream. 0.0: not known
+    engine_step_s: float  # the time of a step. 0.0: not known
+    preemptions: int
+    overdue_s: float
+    backlog_s: float
+    wanted: float  # requests in penstock's queue that would go there
+    unread: float  # share of its streams whose clients do not read
+    failures: int
+    requests: int
+
+
+class Window:
+    """The facts of the last WINDOW_S of one pool."""
+
+    def __init__(self) -> None:
+        self._facts: deque[PoolFacts] = deque()
+
+    def add(self, facts: PoolFacts) -> None:
+        self._facts.append(facts)
+        while self._facts[0].at_s < facts.at_s - WINDOW_S:
+            self._facts.popleft()
+
+    @property
+    def now(self) -> PoolFacts:
+        return self._facts[-1]
+
+    @property
+    def waits_s(self) -> float:
+        """How long the first of the queue waited of late, on average."""
+        return fmean(each.oldest_s for each in self._late)
+
+    @property
+    def _late(self) -> list[PoolFacts]:
+        return [each for each in self._facts if each.at_s >= self.now.at_s - AGES_S]
+
+    @property
+    def refused(self) -> int:
+        return max(0, self.now.refused_total - self._facts[0].refused_total)
+
+    @property
+    def waiting(self) -> float:
+        """How many requests waited of late, on average."""
+        return fmean(each.waiting for each in self._late)
+
+    def lacks(self) -> Counter[Lack]:
+        """What the next ones waited for."""
+        counts = Counter[Lack]()
+        for each in self._late:
+            counts.update(each.lacks)
+        return counts
+
+    def backends(self) -> list[Seen]:
+        """Those that are in the pool now."""
+        history: dict[str, list[BackendFacts]] = {}
+        for facts in self._facts:
+            for each in facts.backends:
+                history.setdefault(each.name, []).append(each)
+        late = len(self._late)
+        return [_seen(history[each.name], late) for each in self.now.backends]
+
+
+def _seen(history: list[BackendFacts], looks: int) -> Seen:
+    """`looks`: how many of the last ones tell ages."""
+    first, now, late = history[0], history[-1], history[-looks:]
+    told = [each for each in history if each.told_s is not None]
+    running = fmean(each.running for each in told) if told else 0.0
+    waiting = fmean(each.waiting for each in told) if told else 0.0
+    sent = fmean(each.sequences for each in history)
+    passed_s = generated = steps = preemptions = 0.0
+    if len(told) > 1 and told[-1].told_s is not None and told[0].told_s is not None:
+        passed_s = told[-1].told_s - told[0].told_s
+        generated = max(0, told[-1].generated_tokens - told[0].generated_tokens)
+        steps = max(0, told[-1].steps - told[0].steps)
+        preemptions = max(0, told[-1].preemptions - told[0].preemptions)
+    busy = running if told else 0.0
+    return Seen(
+        now=now,
+        running=running,
+        waiting=waiting,
+        kv_usage=max(fmean(each.kv_usage for each in told) if told else 0.0, now.held_share),
+        unseen=max(0.0, sent - running - waiting) if told else 0.0,
+        sent=sent,
+        gap_s=busy * passed_s / generated if generated else 0.0,
+        engine_step_s=passed_s / steps if steps else 0.0,
+        preemptions=int(preemptions),
+        overdue_s=fmean(each.overdue_s for each in late),
+        backlog_s=fmean(each.backlog_s for each in late),
+        wanted=fmean(each.wanted for each in history),
+        unread=fmean(each.unread_streams / max(1, each.streams) for each in history),
+        failures=max(0, now.failures_total - first.failures_total),
+        requests=max(0, now.requests_total - first.requests_total),
+    )

@@ -1,0 +1,192 @@
+"""A finding in plain words: what is wrong, and what to do about it."""
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.balancing.verdict.cause import Finding, Kind
+
+Words = tuple[str, tuple[str, ...]]  # a sentence, and what to do, the most useful first
+
+
+def words(finding: Finding) -> Words:
+    """The sentence and the one or two things to do."""
+    said = _SAID.get((finding.kind, finding.detail)) or _SAID[finding.kind, ""]
+    return said(finding)
+
+
+def _queue(finding: Finding) -> str:
+    """How many wait, and for how long."""
+    waiting, wait_s = finding.figures.get("waiting", 0.0), finding.figures.get("wait_s", 0.0)
+    if waiting >= 1.0:
+        return f"{waiting:.0f} requests wait, the first for {wait_s:.1f} s"
+    return f"prompts wait {wait_s:.1f} s"
+
+
+def _at(finding: Finding) -> str:
+    return f" of {finding.backend}" if finding.backend else ""
+
+
+def _fine(finding: Finding) -> Words:
+    return "Nothing is wrong.", ()
+
+
+def _prefill(finding: Finding) -> Words:
+    return (
+        f"Compute-bound: engines are busy with prompts, and {_queue(finding)}.",
+        ("Add a backend to the pool.", "Limit who sends the most: tenants[].limits."),
+    )
+
+
+def _decode(finding: Finding) -> Words:
+    gap_ms = 1e3 * finding.figures["gap_s"]
+    return (
+        f"Compute-bound: a stream gets a token every {gap_ms:.0f} ms, because engines decode "
+        f"{finding.figures['streams']:.0f} streams.",
+        ("Add a backend to the pool.", "Lower --max-num-seqs, so that fewer share an engine."),
+    )
+
+
+def _memory(finding: Finding) -> Words:
+    stopped = finding.figures["preemptions"]
+    more = f" Engines stopped {stopped:.0f} streams for lack of room." if stopped else ""
+    return (
+        f"Memory-bound: the KV cache{_at(finding)} is {finding.figures['kv_usage']:.0%} full, "
+        f"and {_queue(finding)}.{more}",
+        (
+            "Cap long answers: admission.degrade, or max_tokens in tenants[].limits.",
+            "Add a backend, or room in caches (--gpu-memory-utilization, --kv-cache-dtype fp8).",
+        ),
+    )
+
+
+def _api_server(finding: Finding) -> Words:
+    return (
+        f"Scheduler-bound: {finding.figures['unseen']:.0f} of {finding.figures['sent']:.0f} "
+        f"requests that were sent are not in an engine yet, and {_queue(finding)}.",
+        ("Give vLLM's API servers more CPU, or run more of them (--api-server-count).",),
+    )
+
+
+def _sequences(finding: Finding) -> Words:
+    return (
+        f"Scheduler-bound: engines run {finding.figures['running']:.0f} streams and no more, their "
+        f"caches have room, and {_queue(finding)}.",
+        ("Raise --max-num-seqs.", "Add a backend to the pool."),
+    )
+
+
+def _token_budget(finding: Finding) -> Words:
+    figures = finding.figures
+    return (
+        f"Scheduler-bound: a step takes {1e3 * figures['step_s']:.0f} ms, hardly more than the "
+        f"{1e3 * figures['idle_step_s']:.0f} ms without prompts, and {_queue(finding)}.",
+        ("Raise --max-num-batched-tokens.",),
+    )
+
+
+def _requests(finding: Finding) -> Words:
+    return (
+        f"Waiting in penstock: max_requests is reached, and {_queue(finding)}.",
+        ("Raise max_requests of the pool or of its backends.", "Add a backend to the pool."),
+    )
+
+
+def _giants(finding: Finding) -> Words:
+    return (
+        f"Waiting in penstock: requests with a great many choices run, and {_queue(finding)}.",
+        ("Ask for fewer choices (n) in a request, or limit max_tokens in tenants[].limits.",),
+    )
+
+
+def _flood(finding: Finding) -> Words:
+    return (
+        f"Waiting in penstock: nearly all that waits is of tenant {finding.tenant}, and others are "
+        f"served. {_queue(finding).capitalize()}.",
+        (
+            f"Nothing, if {finding.tenant} has its share: others do not wait.",
+            f"Raise its weight, or limit it: tenants[].limits of {finding.tenant}.",
+        ),
+    )
+
+
+def _demand(finding: Finding) -> Words:
+    return (
+        f"More is asked for than the pool can do: {finding.figures['refused']:.0f} requests were "
+        "refused in the last 10 s.",
+        ("Add a backend to the pool.",),
+    )
+
+
+def _slow(finding: Finding) -> Words:
+    return (
+        f"Uneven: {finding.backend} takes {finding.figures['slower']:.1f} times as long as its "
+        "peers.",
+        (
+            f"Drain it (penstock drain {finding.backend}), and look at its GPU: clocks, heat, other"
+            " processes.",
+        ),
+    )
+
+
+def _hot(finding: Finding) -> Words:
+    return (
+        f"Uneven: a request waits {finding.figures['wait_s']:.1f} s at {finding.backend}, and "
+        f"{finding.figures['others_s']:.1f} s at its peers.",
+        ("Look for a session or a prompt that many requests share: penstock explain FILE.",),
+    )
+
+
+def _client(finding: Finding) -> Words:
+    return (
+        f"Client-bound: {finding.figures['unread']:.0f} of {finding.figures['streams']:.0f} "
+        "streams wait for their clients to read. Engines are not the cause.",
+        ("Look at the clients, and at the network between them and penstock.",),
+    )
+
+
+def _starting(finding: Finding) -> Words:
+    figures = finding.figures
+    return (
+        f"Starting: {figures['backends']:.0f} of {figures['of']:.0f} backends are not ready, or "
+        "have just begun to serve.",
+        ("Wait for them. `penstock status` tells what each one lacks.",),
+    )
+
+
+def _failing(finding: Finding) -> Words:
+    figures = finding.figures
+    if not figures["of"]:
+        return "Failing: the pool has no backend in use.", ("Put one back: penstock ready NAME.",)
+    if not figures["out"]:
+        who = f" at {finding.backend}" if finding.backend else ""
+        return (
+            f"Failing: {figures['failures']:.0f} attempts failed{who} in the last 10 s.",
+            ("Look at the reasons: penstock status, and `failed` in the access log.",),
+        )
+    which = finding.backend or f"{figures['out']:.0f} of {figures['of']:.0f} backends"
+    verb = "is" if finding.backend else "are"
+    return (
+        f"Failing: {which} {verb} out ({finding.detail}).",
+        (f"Look at the log of {finding.backend or 'each of them'}, and restart it.",),
+    )
+
+
+_SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
+    (Kind.FINE, ""): _fine,
+    (Kind.COMPUTE, "prefill"): _prefill,
+    (Kind.COMPUTE, "decode"): _decode,
+    (Kind.MEMORY, ""): _memory,
+    (Kind.SCHEDULER, "api_server"): _api_server,
+    (Kind.SCHEDULER, "sequences"): _sequences,
+    (Kind.SCHEDULER, "token_budget"): _token_budget,
+    (Kind.WAITING, "requests"): _requests,
+    (Kind.WAITING, "giant"): _giants,
+    (Kind.WAITING, "giants"): _giants,
+    (Kind.WAITING, "turn"): _flood,
+    (Kind.DEMAND, ""): _demand,
+    (Kind.UNEVEN, "slow"): _slow,
+    (Kind.UNEVEN, "hot"): _hot,
+    (Kind.CLIENT, ""): _client,
+    (Kind.STARTING, ""): _starting,
+    (Kind.FAILING, ""): _failing,
+}

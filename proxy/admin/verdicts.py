@@ -1,0 +1,180 @@
+"""The verdicts on all pools: once a second, what is known of each is looked at.
+
+It reads the state of the data plane and changes none of it.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from time import time
+from typing import Final
+
+from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.line import Line
+from penstock.balancing.backend import AdminState, Backend
+from penstock.balancing.fleet import Pool
+from penstock.balancing.lease import Lease
+from penstock.balancing.verdict.cause import Kind
+from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
+from penstock.balancing.verdict.peers import slower
+from penstock.balancing.verdict.verdict import Verdict
+from penstock.balancing.verdict.words import words
+from penstock.proxy.data.plane import DataPlane
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+# What so many of the next ones in a queue wait for is asked: each answer takes a choice.
+HEADS: Final = 6
+# A prompt may take so many times what its work should take before it counts as late.
+PATIENCE: Final = 1.5
+
+
+class Verdicts:
+    """One verdict for each pool of the configuration."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self.by_pool: dict[str, Verdict] = {}
+        plane.metrics.bottlenecks = self.kinds
+
+    async def watch(self) -> None:
+        """Look at all pools each second, until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            pools = self._plane.fleet.pools
+            for name in set(self.by_pool) - {pool.name for pool in pools}:
+                del self.by_pool[name]
+            for pool in pools:
+                await self._look(pool)
+
+    async def _look(self, pool: Pool) -> None:
+        facts = await self._facts(pool)
+        verdict = self.by_pool.get(pool.name)
+        if verdict is None:
+            verdict = self.by_pool[pool.name] = Verdict(facts.at_s)
+        if verdict.look(facts):
+            sentence, _ = words(verdict.finding)
+            kind = verdict.finding.kind
+            level = logging.INFO if kind is Kind.FINE else logging.WARNING
+            logger.log(level, "verdict pool=%s kind=%s: %s", pool.name, kind, sentence)
+
+    def kinds(self) -> list[tuple[str, str]]:
+        """The kind of each pool's verdict."""
+        return [(pool, each.finding.kind.value) for pool, each in self.by_pool.items()]
+
+    def listing(self) -> list[dict[str, object]]:
+        """All verdicts, as JSON."""
+        now_s, now_unix_s = self._plane.now(), time()
+        return [_told(pool, each, now_s, now_unix_s) for pool, each in self.by_pool.items()]
+
+    async def _facts(self, pool: Pool) -> PoolFacts:
+        now_s, line = self._plane.now(), self._plane.admission.lines.get(pool.name)
+        used = [each for each in pool.backends if each.admin_state is AdminState.READY]
+        times = slower([each for each in used if each.can_serve], now_s)
+        backends = []
+        for each in used:
+            backends.append(_backend_facts(each, line, times.get(each, 1.0), now_s))
+            await asyncio.sleep(0)
+        waiting, oldest_s, tenants, lacks = 0, 0.0, Counter[str](), Counter[Lack]()
+        if line is not None and line.queue.waiting:
+            waiting = line.queue.waiting
+            oldest_s, tenants = _of_queue(line, now_s)
+            lacks = await self._lacks(line)
+        return PoolFacts(
+            at_s=now_s,
+            backends=tuple(backends),
+            waiting=waiting,
+            oldest_s=oldest_s,
+            lacks=lacks,
+            waiting_by_tenant=tenants,
+            served_by_tenant=_served(line) if waiting and line is not None else {},
+            refused_total=sum(count for _, count in self._plane.metrics.shed.items()),
+        )
+
+    async def _lacks(self, line: Line) -> Counter[Lack]:
+        found = Counter[Lack]()
+        for rank, backlog in enumerate(line.queue.backlogs):
+            if not backlog or found.total() >= HEADS:
+                continue
+            most = HEADS - found.total()
+            for ticket in line.queue.turns(rank, most, list(line.places.rooms)):
+                if ticket.waits:
+                    found[self._plane.admission.lack(ticket, self._plane.now())[1]] += 1
+                await asyncio.sleep(0)
+        return found
+
+
+def _backend_facts(backend: Backend, line: Line | None, times: float, now_s: float) -> BackendFacts:
+    backend.advance(now_s)
+    report = backend.report
+    room = line.places.rooms.get(backend) if line is not None else None
+    unread = sum([lease.held_up for lease in room.tickets]) if room is not None else 0
+    decode, kv_tokens = backend.decode_speed, (report.kv_tokens or 0) if report else 0
+    return BackendFacts(
+        name=backend.name,
+        can_serve=backend.can_serve,
+        state=backend.state.value,
+        reason=backend.reason,
+        streams=backend.streams,
+        unread_streams=unread,
+        sequences=backend.own.engine_requests + backend.remote.engine_requests,
+        overdue_s=_overdue_s(backend, now_s),
+        backlog_s=backend.wait_s(now_s),
+        held_share=backend.active_decode_tokens / kv_tokens if kv_tokens else 0.0,
+        step_s=decode.itl_s(backend.active_decode_tokens) if decode.weight > 0.0 else 0.0,
+        slower=times,
+        wanted=room.wanted if room is not None else 0,
+        requests_total=backend.requests_total,
+        failures_total=backend.failures_total,
+        told_s=report.at_s if report is not None else None,
+        running=report.running if report is not None else 0,
+        waiting=report.waiting if report is not None else 0,
+        kv_usage=report.kv_usage if report is not None else 0.0,
+        generated_tokens=report.generated_tokens if report is not None else 0,
+    )
+
+
+def _overdue_s(backend: Backend, now_s: float) -> float:
+    """How long its oldest prompt waits beyond its own work."""
+    head = backend.queue.head
+    if not isinstance(head, Lease) or head.silent:
+        return 0.0
+    own_s = PATIENCE * head.queued_work * backend.prefill_speed.work_s
+    return max(0.0, now_s - head.began_s - own_s)
+
+
+def _of_queue(line: Line, now_s: float) -> tuple[float, Counter[str]]:
+    """How long the first one waits, and how many requests each tenant has there."""
+    oldest_s, tenants = 0.0, Counter[str]()
+    for rank, backlog in enumerate(line.queue.backlogs):
+        for flow in backlog:
+            first = next(iter(flow.queues[rank]))
+            oldest_s = max(oldest_s, now_s - first.since_s)
+            tenants[first.ask.tenant] += len(flow.queues[rank])
+    return oldest_s, tenants
+
+
+def _served(line: Line) -> Counter[str]:
+    """How many requests of each tenant are at backends."""
+    tenants = Counter[str]()
+    for room in line.places.rooms.values():
+        tenants.update([lease.ask.tenant for lease in room.tickets])
+    return tenants
+
+
+def _told(pool: str, verdict: Verdict, now_s: float, now_unix_s: float) -> dict[str, object]:
+    finding = verdict.finding
+    sentence, remedies = words(finding)
+    return {
+        "pool": pool,
+        "kind": finding.kind,
+        "detail": finding.detail or None,
+        "backend": finding.backend or None,
+        "tenant": finding.tenant or None,
+        "sentence": sentence,
+        "to_do": list(remedies),
+        "since": round(now_unix_s - (now_s - verdict.since_s), 3),
+        "for_s": round(now_s - verdict.since_s, 1),
+        "figures": {name: round(value, 4) for name, value in finding.figures.items()},
+    }

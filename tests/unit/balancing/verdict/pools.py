@@ -1,0 +1,55 @@
+"""Pools as a verdict sees them: seconds of facts, one look a second."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from penstock.balancing.admission.lack import Lack
+from penstock.balancing.verdict.cause import Finding
+from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
+from penstock.balancing.verdict.rules import find
+from penstock.balancing.verdict.window import Window
+
+# An engine that decodes 10 streams with 10 ms a token.
+BUSY = BackendFacts(
+    "a", streams=10, sequences=10, step_s=0.01, told_s=0.0, running=10, kv_usage=0.4, held_share=0.4
+)
+PER_S = {"generated_tokens": 1_000, "steps": 100, "requests_total": 5}
+
+
+def backend(name: str = "a", **facts: Any) -> BackendFacts:
+    return replace(BUSY, name=name, **facts)
+
+
+def moment(
+    at_s: float,
+    *backends: BackendFacts,
+    per_s: Mapping[str, float] | None = None,
+    **facts: Any,
+) -> PoolFacts:
+    """The facts at a time. `per_s`: how fast the counters of each backend grow."""
+    grows = PER_S | dict(per_s or {})
+    counted = [
+        replace(
+            each,
+            told_s=at_s if each.told_s is not None else None,
+            **{name: round(at_s * rate) for name, rate in grows.items()},
+        )
+        for each in backends
+    ]
+    return PoolFacts(at_s, tuple(counted), **facts)
+
+
+def found(
+    *backends: BackendFacts, per_s: Mapping[str, float] | None = None, **facts: Any
+) -> Finding:
+    """What is found when it has been so for ten seconds."""
+    window = Window()
+    for second in range(11):
+        window.add(moment(float(second), *backends, per_s=per_s, **facts))
+    return find(window)
+
+
+def queue(lack: Lack, waiting: int = 10, oldest_s: float = 3.0) -> dict[str, Any]:
+    """So many wait for that."""
+    return {"waiting": waiting, "oldest_s": oldest_s, "lacks": {lack: 6}}

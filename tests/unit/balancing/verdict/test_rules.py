@@ -1,0 +1,121 @@
+"""What is found of a pool that has been in one state for a while."""
+
+from typing import Any
+
+import pytest
+
+from penstock.balancing.admission.lack import Lack
+from penstock.balancing.verdict.cause import Finding, Kind
+from penstock.balancing.verdict.facts import BackendFacts
+from penstock.balancing.verdict.rules import GAP_S, WAIT_S, find
+from penstock.balancing.verdict.window import Window
+from penstock.balancing.verdict.words import words
+from tests.unit.balancing.verdict.pools import backend, found, moment, queue
+
+PREFILLS = {"generated_tokens": 50, "steps": 5}  # steps of 0.2 s
+
+
+def case(
+    kind: Kind,
+    detail: str,
+    *backends: BackendFacts,
+    per_s: dict[str, float] | None = None,
+    **facts: Any,
+) -> tuple[Kind, str, Finding]:
+    return kind, detail, found(*backends, per_s=per_s, **facts)
+
+
+CASES = {
+    "busy, and nothing waits": case(Kind.FINE, "", backend(kv_usage=0.99, held_share=0.99)),
+    "a short queue": case(Kind.FINE, "", backend(), **queue(Lack.PROMPTS, oldest_s=WAIT_S / 2)),
+    "one long prompt waits": case(Kind.FINE, "", backend(), **queue(Lack.KV_CACHE, waiting=1)),
+    "prompts wait, and steps are long": case(
+        Kind.COMPUTE, "prefill", backend(), per_s=PREFILLS, **queue(Lack.PROMPTS)
+    ),
+    "prompts wait in the engine": case(
+        Kind.COMPUTE, "prefill", backend(overdue_s=4.0, backlog_s=5.0, waiting=3), per_s=PREFILLS
+    ),
+    "slow tokens": case(
+        Kind.COMPUTE, "decode", backend(), per_s={"generated_tokens": 10 / GAP_S / 1.1}
+    ),
+    "a full cache": case(
+        Kind.MEMORY, "", backend(kv_usage=0.97), per_s=PREFILLS, **queue(Lack.KV_CACHE)
+    ),
+    "a full cache, known by our own count": case(
+        Kind.MEMORY, "", backend(held_share=0.97, told_s=None), **queue(Lack.ANSWERS)
+    ),
+    "streams are stopped": case(Kind.MEMORY, "", backend(kv_usage=0.97), per_s={"preemptions": 1}),
+    "a full cache, and the engine's own queue": case(
+        Kind.MEMORY, "", backend(kv_usage=0.99, waiting=4, overdue_s=3.0)
+    ),
+    "as many streams as it can": case(
+        Kind.SCHEDULER, "sequences", backend(), **queue(Lack.SEQUENCES)
+    ),
+    "waiting in an engine with room": case(
+        Kind.SCHEDULER, "sequences", backend(waiting=4, overdue_s=3.0, backlog_s=0.1)
+    ),
+    "short steps": case(Kind.SCHEDULER, "token_budget", backend(), **queue(Lack.PROMPTS)),
+    "sent, and not seen by the engine": case(
+        Kind.SCHEDULER, "api_server", backend(sequences=30), **queue(Lack.PROMPTS)
+    ),
+    "max_requests": case(Kind.WAITING, "requests", backend(), **queue(Lack.REQUESTS)),
+    "one tenant": case(
+        Kind.WAITING,
+        "turn",
+        backend(),
+        per_s=PREFILLS,
+        waiting_by_tenant={"flood": 9, "app": 1},
+        served_by_tenant={"flood": 5, "app": 2},
+        **queue(Lack.PROMPTS),
+    ),
+    "one tenant, and there is no other": case(
+        Kind.COMPUTE,
+        "prefill",
+        backend(),
+        per_s=PREFILLS,
+        waiting_by_tenant={"app": 10},
+        served_by_tenant={"app": 5},
+        **queue(Lack.PROMPTS),
+    ),
+    "one is slow": case(Kind.UNEVEN, "slow", backend("a"), backend("b", slower=9.0)),
+    "one is hot": case(
+        Kind.UNEVEN,
+        "hot",
+        backend("a", backlog_s=3.0, wanted=9),
+        backend("b"),
+        **queue(Lack.PROMPTS),
+    ),
+    "clients do not read": case(Kind.CLIENT, "", backend(unread_streams=6)),
+    "clients do not read, and hold the cache": case(
+        Kind.CLIENT, "", backend(unread_streams=9, kv_usage=0.99), **queue(Lack.KV_CACHE)
+    ),
+    "none has started": case(Kind.STARTING, "", backend(state="starting", can_serve=False)),
+    "one has not started, and the others do": case(
+        Kind.FINE, "", backend("a"), backend("b", state="starting", can_serve=False)
+    ),
+    "one is out": case(
+        Kind.FAILING, "hung", backend("a"), backend("b", state="ejected", reason="hung")
+    ),
+    "attempts fail": case(Kind.FAILING, "requests", backend(), per_s={"failures_total": 1}),
+    "few attempts fail": case(
+        Kind.FINE, "", backend(), per_s={"failures_total": 1, "requests_total": 50}
+    ),
+    "nobody is there": case(Kind.FAILING, ""),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_found(name: str) -> None:
+    kind, detail, finding = CASES[name]
+    assert (finding.kind, finding.detail) == (kind, detail), finding
+    sentence, to_do = words(finding)
+    assert sentence.endswith(".")
+    assert bool(to_do) is (kind is not Kind.FINE)
+    assert len(sentence.split()) <= 40
+
+
+def test_refusals_that_nothing_explains_are_demand() -> None:
+    window = Window()
+    for second in range(11):
+        window.add(moment(float(second), backend(), refused_total=2 * second))
+    assert find(window).kind is Kind.DEMAND

@@ -1,0 +1,70 @@
+"""A verdict second by second, as a transcript."""
+
+from penstock.balancing.admission.lack import Lack
+from penstock.balancing.verdict.facts import PoolFacts
+from penstock.balancing.verdict.verdict import FINE_LOOKS, Verdict
+from tests.unit.balancing.verdict.pools import backend, moment, queue
+
+FINE = backend()
+FULL = backend(kv_usage=0.97)
+
+
+def played(*seconds: PoolFacts) -> list[str]:
+    """At each change, when it was told, since when it was so, and what."""
+    verdict = Verdict(0.0)
+    return [
+        f"{facts.at_s:g}: {verdict.finding.kind} since {verdict.since_s:g}"
+        for facts in seconds
+        if verdict.look(facts)
+    ]
+
+
+def run(*parts: tuple[int, bool]) -> list[str]:
+    """So many seconds with a full cache before which requests wait, or without."""
+    seconds: list[PoolFacts] = []
+    for length, full in parts:
+        for _ in range(length):
+            at_s = float(len(seconds))
+            seconds.append(
+                moment(at_s, FULL, **queue(Lack.KV_CACHE)) if full else moment(at_s, FINE)
+            )
+    return played(*seconds)
+
+
+def test_a_cause_that_lasts_is_told_and_ends() -> None:
+    assert run((20, False), (30, True), (30, False)) == [
+        "24: memory since 21",
+        "62: fine since 53",
+    ]
+
+
+def test_a_cause_of_a_moment_is_not_told() -> None:
+    assert run((20, False), (1, True), (20, False), (1, True), (20, False)) == []
+
+
+def test_a_cause_that_comes_and_goes_is_one() -> None:
+    pauses = [(5, True), (FINE_LOOKS - 4, False)]
+    lines = run((20, False), (20, True), *(pauses * 5), (30, False))
+    assert [line.split()[1] for line in lines] == ["memory", "fine"]
+
+
+def test_what_is_certain_is_told_after_two_looks() -> None:
+    out = backend("b", state="ejected", reason="unreachable", can_serve=False)
+    seconds = [moment(float(at), FINE) for at in range(10)]
+    seconds += [moment(float(at), FINE, out) for at in range(10, 20)]
+    assert played(*seconds) == ["11: failing since 10"]
+
+
+def test_one_cause_follows_another() -> None:
+    seconds = [moment(float(at), FULL, **queue(Lack.KV_CACHE)) for at in range(20)]
+    seconds += [moment(float(at), FINE, **queue(Lack.REQUESTS)) for at in range(20, 40)]
+    kinds = [line.split()[1] for line in played(*seconds)]
+    assert kinds == ["memory", "waiting"]
+
+
+def test_the_figures_are_those_of_now() -> None:
+    verdict = Verdict(0.0)
+    for at in range(20):
+        verdict.look(moment(float(at), FULL, **queue(Lack.KV_CACHE, waiting=10 + at)))
+    assert verdict.finding.figures["waiting"] > 20
+    assert verdict.since_s < 10.0
