@@ -24,6 +24,7 @@ from penstock.balancing.lease import Lease
 # A request with so many choices is a giant if they may take a larger share of the cache than that,
 # or if there are more of them than most engines run at once (vLLM's default was 256).
 GIANT_SEQUENCES: Final = 8
+GIANT_SHARE: Final = 0.75
 SEQUENCES_MAX: Final = 256
 # No request's answers count for more than this share of a cache. An engine with less room computes
 # the choices of one request one after another.
@@ -43,6 +44,7 @@ class CacheRoom:
         "_backend",
         "_exposure",
         "_flows",
+        "_plain",
         "_shared",
         "_shared_tokens",
         "_spare",
@@ -67,6 +69,7 @@ class CacheRoom:
         self._exposure = Exposure()
         self.short = False  # somebody found no room since this was set back
         self.most_tokens = 0.0  # the most that may be left of all answers
+        self._plain = 0  # answers that are not streamed: nobody sees how long they are yet
         # Prompts with a common beginning hold it once. By the last block of that beginning: how
         # many hold it, and its tokens. And the tokens that are counted more than once.
         self._shared: dict[int, tuple[int, int]] = {}
@@ -83,13 +86,14 @@ class CacheRoom:
         self.most_tokens += ticket.most_tokens
         ticket.exposed_tokens = self._exposed_tokens(flow, lease.ask)
         self._exposure.add(flow, ticket.exposed_tokens, lease.began_s)
+        self._plain += _is_plain(lease)
 
     def is_giant(self, flow: Flow, ask: Ask) -> bool:
         """Whether its choices may fill the engine, so that others wait for a place in it."""
         sequences = ask.prompts * ask.choices
         if sequences < GIANT_SEQUENCES or not ask.generates:
             return False
-        share = ANSWER_SHARE * self._capacity
+        share = GIANT_SHARE * self._capacity
         return sequences > SEQUENCES_MAX or bool(share and most_tokens(flow, ask) > share)
 
     def prefilled(self, lease: Lease, ticket: Ticket) -> None:
@@ -109,6 +113,7 @@ class CacheRoom:
     def remove(self, lease: Lease, ticket: Ticket, now_s: float) -> None:
         """It has ended."""
         self.most_tokens -= ticket.most_tokens
+        self._plain -= _is_plain(lease)
         earned = min(ticket.answer_tokens, lease.generated_tokens)
         self._exposure.remove(ticket.flow, ticket.exposed_tokens, earned, now_s)
         if ticket.shared_tokens:
@@ -137,7 +142,7 @@ class CacheRoom:
         capacity = int(capacity * (1.0 - reserve))
         backend = self._backend
         held = backend.active_decode_tokens + backend.queued_prefill_tokens
-        held -= int(self._unheld_tokens(now_s))
+        held += self._unseen_tokens(now_s) - int(self._unheld_tokens(now_s))
         answers = self.most_tokens + self._most(flow, ask, most)
         needed = self._needed_tokens(ask, now_s)
         if len(self._flows) > 1 and self._crowds(flow, capacity - held - needed, now_s):
@@ -198,7 +203,7 @@ class CacheRoom:
         if not missing:
             return 0.0
         own = ask.prompt_tokens + min(ANSWER_SHARE * self._capacity, ticket.flow.expect(ask))
-        back = sum([given / max(1.0, steps) for steps, given in self._ends()])  # in each step
+        back = sum([given / max(1.0, steps) for steps, given in self._ends(now_s)])  # in each step
         # What is short beside its own comes back by itself: many answers end sooner than expected.
         return min(own, missing) / max(1.0, back) * self.step_s
 
@@ -209,7 +214,7 @@ class CacheRoom:
         of capacity: the p99 of first tokens was 4.0 s with this one and 5.1 s with the other.)
         """
         missing = self._missing_tokens(ticket, ask, now_s)
-        return steps_until(self._ends(), missing) * self.step_s if missing else 0.0
+        return steps_until(self._ends(now_s), missing) * self.step_s if missing else 0.0
 
     def _missing_tokens(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How much of the cache must come back before it fits. 0.0 if it fits."""
@@ -219,11 +224,17 @@ class CacheRoom:
         spare = self._spare_tokens(ticket.flow, ask, int(capacity * (1.0 - ticket.reserve)), now_s)
         return max(1.0, self._needed_tokens(ask, now_s) - spare)
 
-    def _ends(self) -> list[tuple[float, float]]:
+    def _unseen_tokens(self, now_s: float) -> int:
+        """What plain answers have of the cache by now, by the clock."""
+        if not self._plain:
+            return 0
+        return int(sum([each.unseen_tokens(now_s) for each in self._tickets if _is_plain(each)]))
+
+    def _ends(self, now_s: float) -> list[tuple[float, float]]:
         """Of each stream, in how many steps it ends, and what it gives back then."""
         return [
             (left / (each.ask.prompts * each.ask.choices), left + held)
-            for each, (left, held) in zip(self._tickets, self._streams(), strict=True)
+            for each, (left, held) in zip(self._tickets, self._streams(now_s), strict=True)
         ]
 
     @property
@@ -250,7 +261,7 @@ class CacheRoom:
             remote = self._backend.remote
             others = remote.active_decode_tokens + remote.queued_prefill_tokens
             capacity += int(self._unheld_tokens(now_s)) - others
-            self._spare = spare_tokens(self._streams(), new_left, capacity)
+            self._spare = spare_tokens(self._streams(now_s), new_left, capacity)
             self._at = at
         return self._spare
 
@@ -280,12 +291,14 @@ class CacheRoom:
             return 0.0
         return backend.unheld_share * backend.report.freshness(now_s)
 
-    def _streams(self) -> list[Stream]:
+    def _streams(self, now_s: float) -> list[Stream]:
         """The tokens to come and held of all requests here."""
         most = ANSWER_SHARE * self._capacity
         streams = []
         for each, ticket in self._tickets.items():
             tokens = each.generated_tokens
+            if self._plain and _is_plain(each):
+                tokens = int(each.unseen_tokens(now_s))
             left_tokens = min(most, ticket.flow.left_tokens(each.ask, tokens, self._all))
             streams.append((left_tokens, float(each.ask.prompt_tokens + tokens)))
         return streams
@@ -298,3 +311,8 @@ class CacheRoom:
         else:
             del self._shared[ticket.shared_block]
         ticket.shared_tokens = 0
+
+
+def _is_plain(lease: Lease) -> bool:
+    """Whether its answer comes in one piece."""
+    return lease.ask.generates and not lease.ask.stream

@@ -24,8 +24,7 @@ ALPHA: Final = 3.0
 EARNED_TAU_S: Final = 60.0
 # An answer may become as long as the longest of its flow's last ones, and as long as this in any
 # case. A client's own limit may be a habit and no plan.
-TOKENS: Final = 1_024.0
-TOKENS_UNKNOWN: Final = 2_048.0
+TOKENS: Final = 2_048.0
 
 
 def most_tokens(flow: Flow, ask: Ask) -> float:
@@ -33,7 +32,8 @@ def most_tokens(flow: Flow, ask: Ask) -> float:
     if not ask.generates:
         return 0.0
     times = flow.spread.most_times
-    each = max(TOKENS if times else TOKENS_UNKNOWN, (times or 2.0) * flow.answer_tokens)
+    known = max(flow.answer_tokens, ask.output_tokens) if flow.answers else flow.answer_tokens
+    each = max(TOKENS, (times or 2.0) * known)
     if ask.max_tokens is not None and ask.max_tokens < each:
         each = float(ask.max_tokens)
     return each * ask.prompts * ask.choices

@@ -219,7 +219,8 @@ class Line(Occupancy):
                 self.looks.renew()
         if ticket is None:
             return
-        if prompts.ask.stream and prompts.ask.generates:
+        seen = prompts.ask.stream or (prompts.whole and prompts.generated_tokens > 0)
+        if seen and prompts.ask.generates:
             choices = prompts.ask.prompts * prompts.ask.choices
             tokens = max(1, prompts.generated_tokens // choices)
             # One that was cut tells that it would have been longer still.
@@ -254,6 +255,11 @@ class Line(Occupancy):
         seconds = now_s - ticket.since_s + before + own + speed.step_s
         self.refusal.check_sending(ticket, seconds, own)
         return chosen
+
+    @property
+    def beside_waits(self) -> bool:
+        """Whether something waits that needs no room in a cache."""
+        return bool(self._beside)
 
     def beside_turns(self) -> list[Ticket]:
         """Of what needs no room the next one of each flow, in the order of their turns."""

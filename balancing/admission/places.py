@@ -89,9 +89,11 @@ class Places:
         room = self.room_of(backend)
         if self.full or self._spares_none(backend, ticket.flow):
             return Lack.REQUESTS
+        if not needs_room(ask):
+            return None if room.takes_beside(ask) else Lack.PROMPTS
         if self._closed(room) and ask.response_id is None:
             return Lack.GIANT
-        if room.cache.is_giant(ticket.flow, ask):
+        if self.able > 1 and room.cache.is_giant(ticket.flow, ask):
             giants = sum([each.giants for each in self.rooms.values()])
             if giants >= max(1, self.able // GIANTS_SHARE):
                 return Lack.GIANTS
@@ -105,8 +107,16 @@ class Places:
         return lack
 
     def _closed(self, room: Room) -> bool:
-        """Whether it is left to a giant: others can serve."""
-        return room.giants > 0 and self.able > 1
+        """Whether it is left to a giant: others can serve.
+
+        One whose client does not read keeps its engine no longer than others.
+        """
+        if not room.giants or self.able < 2:
+            return False
+        for lease, ticket in room.tickets.items():  # noqa: SIM110 - compiled: no generator
+            if ticket.giant and not lease.held_up:
+                return True
+        return False
 
     @property
     def able(self) -> int:
@@ -145,11 +155,13 @@ class Places:
         return sum([each.own.requests for each in self.members]) >= self._max_requests
 
     def beside(self, look: Look, ticket: Ticket) -> Backend | None:
-        """Where one may be sent that needs no room but a place among the requests."""
+        """Where one may be sent that needs no room in a cache."""
         if self.full:
             return None
         for backend in [look.chosen, *sorted(look.fit, key=_requests)]:
-            if not backend.full and not self._spares_none(backend, ticket.flow):
+            if backend.full or self._spares_none(backend, ticket.flow):
+                continue
+            if self.room_of(backend).takes_beside(look.ask):
                 return backend
         return None
 

@@ -32,6 +32,8 @@ WINDOW_S: Final = 0.1
 # capacity, 50 instead of 35 good answers a second (bench/history/2026-11-admission.md, "Warm
 # prompts").
 WINDOW_STEPS: Final = 4.0
+# What is never held back for its cache (embeddings) gets so much prefill beforehand.
+BESIDE_S: Final = 0.5
 # One place of so many, and at least one, is for flows that have hardly any.
 KEPT_PART: Final = 16
 # Measured speeds may be far too low at first. A step has room for this much prefill work.
@@ -136,6 +138,10 @@ class Room:
             return seconds < self.window_s
         return seconds < WINDOW_S or seconds < WINDOW_STEPS * self.cache.step_s
 
+    def takes_beside(self, ask: Ask) -> bool:
+        """Whether the engine would begin in time with what needs no room in its cache."""
+        return not ask.engine or self.beside_work * self.backend.prefill_speed.work_s < BESIDE_S
+
     def prefilled(self, lease: Lease) -> None:
         """Its prompt is held now, also by others that found the same beginning in the cache."""
         ticket = self.tickets.get(lease)
@@ -193,12 +199,13 @@ class Room:
     def look_for_slots(self, now_s: float) -> None:
         """See whether prompts are stuck because the engine runs as many streams as it can.
 
-        The oldest one may be stuck for another reason: it is too long for what the cache has free.
+        The oldest one may be stuck for another reason. It is too long for what the cache has free.
+        Or the engine has set it aside, for a grammar to compile, say. Then later ones overtake it.
         """
         oldest: Lease | None = None
         for lease in self.tickets:
             waits = lease.first_token_s is None and lease.ask.stream and lease.ask.generates
-            if waits and (oldest is None or lease.began_s < oldest.began_s):
+            if waits and not lease.overtaken and (oldest is None or lease.began_s < oldest.began_s):
                 oldest = lease
         stuck_s = inf
         report = self.backend.report

@@ -178,7 +178,7 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
     # A stream that is held has a status below 400 before any backend has answered.
     if lease.first_token_s is not None or (record.status < 400 and not failed):
         later = ask.path == RESPONSES_PATH and not ask.stream  # it may go on in the background
-        expected = round(_answer(ask)) if later and record.status < 400 else 0
+        expected = round(_longest(ask)) if later and record.status < 400 else 0
         return 1, prompt, max(lease.generated_tokens, expected)
     return int(400 <= record.status < 500 and record.status not in (LEFT, 408, 429)), 0, 0
 
@@ -194,6 +194,11 @@ def _answer(ask: Ask) -> float:
     if ask.max_tokens is not None:
         each = min(each, ask.max_tokens)
     return each * ask.prompts * ask.choices
+
+
+def _longest(ask: Ask) -> float:
+    """The most that an answer may have of which nobody sees the end."""
+    return max(_answer(ask), float((ask.max_tokens or 0) * ask.prompts * ask.choices))
 
 
 def _amounts(limits: TenantLimitSettings) -> Limits:

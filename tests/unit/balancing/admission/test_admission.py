@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.balancing.admission.admission import TICK_S
+from penstock.balancing.admission.room import BESIDE_S
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Reason
 from tests.unit.balancing.admission.lines import FILLS, Door, full
@@ -144,12 +145,25 @@ def test_one_whose_client_leaves_gives_up_its_place() -> None:
     assert [ticket for ticket, _ in door.told] == [other]
 
 
-def test_what_makes_no_answer_is_never_held() -> None:
+def test_what_makes_no_answer_waits_for_no_room_in_a_cache() -> None:
     door = full("a")
     assert door.enter(FILLS).waits
     for fields in ({"generates": False, "stream": False}, {"engine": False}):
         for _ in range(5):
-            assert door.enter(FILLS, **fields) in door.leases
+            assert door.enter(200, **fields) in door.leases
+
+
+def test_what_makes_no_answer_waits_behind_half_a_second_of_its_kind_in_turn() -> None:
+    door = Door("a")
+    flood = [door.enter(2_000, name="flood", generates=False) for _ in range(40)]
+    begun = [ticket for ticket in flood if ticket in door.leases]
+    speed = door.backends[0].prefill_speed.work_per_s
+    assert len(begun) == pytest.approx(BESIDE_S * speed / 2_000, abs=1.5)
+    victim = door.enter(20, 0.1, name="victim", generates=False)
+    assert victim.waits
+    door.finish(begun[0], 0.2)
+    assert door.wake(0.2)[0] is victim
+    assert door.enter(FILLS, 0.3, engine=False) in door.leases
 
 
 def test_what_makes_no_answer_is_charged_for_its_prompt_alone() -> None:

@@ -5,7 +5,6 @@ import pytest
 from penstock.balancing.admission.exposure import (
     EARNED_TAU_S,
     TOKENS,
-    TOKENS_UNKNOWN,
     Exposure,
     most_tokens,
 )
@@ -87,9 +86,9 @@ def known(tokens: int) -> Flow:
 @pytest.mark.parametrize(
     ("flow", "max_tokens", "most"),
     [
-        (Flow("new", 1), None, TOKENS_UNKNOWN),
+        (Flow("new", 1), None, TOKENS),
         (Flow("new", 1), 300, 300),
-        (Flow("new", 1), 32_000, TOKENS_UNKNOWN),
+        (Flow("new", 1), 32_000, TOKENS),
         (known(4), 32_000, TOKENS),  # short answers prove little
         (known(3_000), 32_000, 3_000),
         (known(3_000), 2_500, 2_500),

@@ -150,7 +150,7 @@ def test_who_was_held_goes_in_the_order_of_classes_and_flows() -> None:
 
 def test_what_generates_nothing_is_held_too_and_then_sent_at_once() -> None:
     door = starting("a")
-    tickets = [door.enter(FILLS, 0.0, generates=False) for _ in range(5)]
+    tickets = [door.enter(200, 0.0, generates=False) for _ in range(5)]
     set_state(door, State.READY)
     sent: list[object] = []
     for number in range(5):

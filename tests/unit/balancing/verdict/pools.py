@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.verdict.cause import Finding
@@ -33,7 +33,7 @@ def moment(
         replace(
             each,
             told_s=at_s if each.told_s is not None else None,
-            **{name: round(at_s * rate) for name, rate in grows.items()},
+            **cast("dict[str, Any]", {name: round(at_s * rate) for name, rate in grows.items()}),
         )
         for each in backends
     ]

@@ -1,5 +1,6 @@
 """What is found of a pool that has been in one state for a while."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ def case(
     kind: Kind,
     detail: str,
     *backends: BackendFacts,
-    per_s: dict[str, float] | None = None,
+    per_s: Mapping[str, float] | None = None,
     **facts: Any,
 ) -> tuple[Kind, str, Finding]:
     return kind, detail, found(*backends, per_s=per_s, **facts)
