@@ -42,7 +42,8 @@ class Slots:
         """See what a new report says. `stuck_s`: since when a prompt is stuck, inf if none is."""
         if report is not None and report is not self.report:
             self.report = report
-            if report.waiting and report.kv_usage < KV_USAGE_MAX and report.at_s >= stuck_s:
+            waiting = report.waiting > report.deferred
+            if waiting and report.kv_usage < KV_USAGE_MAX and report.at_s >= stuck_s:
                 most = report.running + 1.0
                 # It may have been one less for a moment, between two steps.
                 self.most = most if self.most == inf else max(most, self.most - 1.0)

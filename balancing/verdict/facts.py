@@ -15,7 +15,6 @@ class BackendFacts:
     state: str = "ready"
     reason: str = ""
     streams: int = 0
-    unread_streams: int = 0  # of these, streams whose clients do not take what came
     sequences: int = 0  # that its engine should run or queue of all requests sent there
     overdue_s: float = 0.0  # its oldest prompt is that much later than its own work explains
     backlog_s: float = 0.0  # the prefill before a new prompt, at its measured speed
@@ -50,3 +49,5 @@ class PoolFacts:
     waiting_by_tenant: Mapping[str, int] = field(default_factory=dict)
     served_by_tenant: Mapping[str, int] = field(default_factory=dict)
     refused_total: int = 0  # for want of room
+    clients: int = 0  # that have a request under way, or an answer that they have not taken
+    slow_clients: int = 0  # of these, clients that do not take what came

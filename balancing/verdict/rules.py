@@ -32,11 +32,11 @@ SLOWER: Final = 3.0
 # So many attempts must have failed, and this share.
 FAILURES_MIN: Final = 3
 FAILURES_SHARE: Final = 0.05
-# Of what waits, or of streams, most: and nearly all.
+# Of what waits, or of clients, most: and nearly all.
 MOST: Final = 0.5
 NEARLY_ALL: Final = 0.8
 WAITING_MIN: Final = 2.0
-STREAMS_MIN: Final = 3
+CLIENTS_MIN: Final = 3.0
 PREEMPTIONS_MIN: Final = 3
 
 _LIMITS: Final = (Lack.REQUESTS, Lack.GIANT, Lack.GIANTS)
@@ -137,7 +137,7 @@ def _uneven(scene: Scene) -> Finding | None:
 
 
 def _unread(scene: Scene) -> Finding | None:
-    """Most streams are not read."""
+    """Most clients do not read."""
     return _client(scene, MOST)
 
 
@@ -215,16 +215,15 @@ def _demand(scene: Scene) -> Finding | None:
 
 
 def _clients(scene: Scene) -> Finding | None:
-    """Engines are fine, and many streams are not read."""
+    """Engines are fine, and many clients do not read."""
     return _client(scene, MOST / 2)
 
 
 def _client(scene: Scene, share: float) -> Finding | None:
-    streams = sum(each.now.streams for each in scene.serving)
-    unread = sum(each.unread * each.now.streams for each in scene.serving)
-    if streams < STREAMS_MIN or unread < share * streams:
+    slow, clients = scene.window.slow_clients, scene.window.clients
+    if slow < CLIENTS_MIN or slow < share * clients:
         return None
-    return Finding(Kind.CLIENT, figures={"unread": unread, "streams": float(streams)})
+    return Finding(Kind.CLIENT, figures={"slow": slow, "clients": clients})
 
 
 _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (

@@ -33,7 +33,6 @@ class Seen:
     overdue_s: float
     backlog_s: float
     wanted: float  # requests in penstock's queue that would go there
-    unread: float  # share of its streams whose clients do not read
     failures: int
     requests: int
 
@@ -70,6 +69,15 @@ class Window:
     def waiting(self) -> float:
         """How many requests waited of late, on average."""
         return fmean(each.waiting for each in self._late)
+
+    @property
+    def slow_clients(self) -> float:
+        """How many clients did not read, on average."""
+        return fmean(each.slow_clients for each in self._late)
+
+    @property
+    def clients(self) -> float:
+        return fmean(each.clients for each in self._late)
 
     def lacks(self) -> Counter[Lack]:
         """What the next ones waited for."""
@@ -115,7 +123,6 @@ def _seen(history: list[BackendFacts], looks: int) -> Seen:
         overdue_s=fmean(each.overdue_s for each in late),
         backlog_s=fmean(each.backlog_s for each in late),
         wanted=fmean(each.wanted for each in history),
-        unread=fmean(each.unread_streams / max(1, each.streams) for each in history),
         failures=max(0, now.failures_total - first.failures_total),
         requests=max(0, now.requests_total - first.requests_total),
     )

@@ -138,8 +138,8 @@ def _hot(finding: Finding) -> Words:
 
 def _client(finding: Finding) -> Words:
     return (
-        f"Client-bound: {finding.figures['unread']:.0f} of {finding.figures['streams']:.0f} "
-        "streams wait for their clients to read. Engines are not the cause.",
+        f"Client-bound: {finding.figures['slow']:.0f} of {finding.figures['clients']:.0f} clients "
+        "do not read what has come for them. Engines are not the cause.",
         ("Look at the clients, and at the network between them and penstock.",),
     )
 

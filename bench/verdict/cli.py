@@ -8,20 +8,27 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.bench.verdict.known import SCENARIOS
+from penstock.bench.verdict import known, unseen
 from penstock.bench.verdict.play import Told, play
 from penstock.bench.verdict.scenario import Scenario
 
 
 def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        choices=("known", "unseen"),
+        default="known",
+        help="those the rules were made with, or those written without knowledge of the rules",
+    )
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose names hold it")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of sizes and times (default 1)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all verdicts")
 
 
 def run(options: Namespace) -> int:
     """Play the scenarios one after another. Returns 1 if a verdict is wrong."""
-    chosen = [each for each in SCENARIOS if options.only in each.name]
+    scenarios = known.SCENARIOS if options.set == "known" else unseen.SCENARIOS
+    chosen = [each for each in scenarios if options.only in each.name]
     told = [_played(each, options.seed) for each in chosen]
     print(table(told))
     print(confusion(told))

@@ -68,6 +68,17 @@ SCENARIOS: Final = (
         (Traffic(6.0),),
     ),
     Scenario(
+        "one busy session",
+        ("uneven",),
+        (Server(), Server(), Server()),
+        (
+            Traffic(3.0),
+            later(14.0, prompt_tokens=(4_000, 5_000), session="agent", tenant="agents"),
+        ),
+        config={"affinity": {"strict": True}},
+    ),
+    Scenario("fine at 90 %", ("fine",), TWO, (Traffic(27.0, (1_000, 5_000), (20, 60)),)),
+    Scenario(
         "slow clients",
         ("client",),
         TWO,

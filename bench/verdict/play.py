@@ -154,13 +154,19 @@ async def play(scenario: Scenario, seed: int = 1) -> Told:
 
 @contextlib.asynccontextmanager
 async def _session() -> AsyncIterator[aiohttp.ClientSession]:
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=None)
-    # A small buffer, so that a client that reads slowly is felt at once.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=_small_socket)
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, read_bufsize=2_048
     ) as session:
         yield session
+
+
+def _small_socket(address: Any) -> socket.socket:
+    """With small buffers, so that a client that reads slowly is felt, as over a slow network."""
+    sock = socket.socket(address[0], address[1], address[2])
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8_192)
+    return sock
 
 
 async def _started(session: aiohttp.ClientSession, stage: Stage) -> None:
@@ -226,9 +232,9 @@ async def _send(
 ) -> None:
     tokens = rng.randint(*traffic.prompt_tokens)
     own = max(1, tokens - traffic.prefix_tokens)
-    prompt = "same " * traffic.prefix_tokens + " ".join(
-        f"{rng.getrandbits(12):x}" for _ in range(max(1, own * 2 // 3))
-    )
+    # Four bytes are a token of the simulated servers.
+    words = "abc " * traffic.prefix_tokens
+    prompt = words + " ".join(f"{rng.getrandbits(12):03x}" for _ in range(own))
     body: dict[str, Any] = {
         "model": "sim-model",
         "prompt": prompt,

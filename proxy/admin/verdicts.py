@@ -6,6 +6,8 @@ It reads the state of the data plane and changes none of it.
 import asyncio
 import logging
 from collections import Counter
+from dataclasses import replace
+from itertools import islice
 from time import time
 from typing import Final
 
@@ -26,6 +28,9 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 1.0
 # What so many of the next ones in a queue wait for is asked: each answer takes a choice.
 HEADS: Final = 6
+# Of so many clients it is asked how much they have not taken: a system call for each.
+CLIENTS_MAX: Final = 512
+UNTAKEN_BYTES: Final = 16_384
 # A prompt may take so many times what its work should take before it counts as late.
 PATIENCE: Final = 1.5
 
@@ -45,11 +50,22 @@ class Verdicts:
             pools = self._plane.fleet.pools
             for name in set(self.by_pool) - {pool.name for pool in pools}:
                 del self.by_pool[name]
+            clients, slow = self._clients()
             for pool in pools:
-                await self._look(pool)
+                await self._look(pool, clients, slow)
 
-    async def _look(self, pool: Pool) -> None:
-        facts = await self._facts(pool)
+    def _clients(self) -> tuple[int, int]:
+        """How many clients want something, and how many of these do not take what came."""
+        wanting = slow = 0
+        for client in islice(self._plane.clients, CLIENTS_MAX):
+            untaken = client.untaken_bytes >= UNTAKEN_BYTES
+            wanting += untaken or not client.waits
+            slow += untaken
+        return wanting, slow
+
+    async def _look(self, pool: Pool, clients: int, slow_clients: int) -> None:
+        """The clients are those of all pools: what they have got is of any."""
+        facts = replace(await self._facts(pool), clients=clients, slow_clients=slow_clients)
         verdict = self.by_pool.get(pool.name)
         if verdict is None:
             verdict = self.by_pool[pool.name] = Verdict(facts.at_s)
@@ -109,7 +125,6 @@ def _backend_facts(backend: Backend, line: Line | None, times: float, now_s: flo
     backend.advance(now_s)
     report = backend.report
     room = line.places.rooms.get(backend) if line is not None else None
-    unread = sum([lease.held_up for lease in room.tickets]) if room is not None else 0
     decode, kv_tokens = backend.decode_speed, (report.kv_tokens or 0) if report else 0
     return BackendFacts(
         name=backend.name,
@@ -117,7 +132,6 @@ def _backend_facts(backend: Backend, line: Line | None, times: float, now_s: flo
         state=backend.state.value,
         reason=backend.reason,
         streams=backend.streams,
-        unread_streams=unread,
         sequences=backend.own.engine_requests + backend.remote.engine_requests,
         overdue_s=_overdue_s(backend, now_s),
         backlog_s=backend.wait_s(now_s),
@@ -129,9 +143,11 @@ def _backend_facts(backend: Backend, line: Line | None, times: float, now_s: flo
         failures_total=backend.failures_total,
         told_s=report.at_s if report is not None else None,
         running=report.running if report is not None else 0,
-        waiting=report.waiting if report is not None else 0,
+        waiting=report.waiting - report.deferred if report is not None else 0,
         kv_usage=report.kv_usage if report is not None else 0.0,
         generated_tokens=report.generated_tokens if report is not None else 0,
+        preemptions=report.preemptions if report is not None else 0,
+        steps=report.steps if report is not None else 0,
     )
 
 

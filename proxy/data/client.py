@@ -27,6 +27,10 @@ class Client(Protocol):
     def stopped(self) -> bool:
         """Whether bytes that it has sent wait for their turn."""
 
+    @property
+    def untaken_bytes(self) -> int:
+        """What was sent to it and what it has not taken."""
+
     def kept_bytes(self, *, refusing: bool) -> int:
         """What it keeps that no running request needs. `refusing`: work under way counts too."""
 

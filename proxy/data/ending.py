@@ -25,7 +25,7 @@ from penstock.proxy.errors.own import Draining
 from penstock.proxy.wire.client_certificate import ClientCertificate
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.heads import RequestHead
-from penstock.proxy.wire.sockets import reset
+from penstock.proxy.wire.sockets import reset, unacknowledged_bytes
 
 # What a pipelining client may send before its answer has ended. Each answer copies these bytes.
 EARLY_BYTES_MAX: Final = 16_384
@@ -137,6 +137,11 @@ class EndingConnection(asyncio.Protocol):
         if self._exchange is not None or self._phase is Phase.BODY:
             return False
         return not self.proven or not self._transport.get_write_buffer_size()  # the answer's end
+
+    @property
+    def untaken_bytes(self) -> int:
+        unsent = self._transport.get_write_buffer_size()
+        return unsent + unacknowledged_bytes(self._transport)
 
     @property
     def sends(self) -> bool:

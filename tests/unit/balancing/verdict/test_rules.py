@@ -86,9 +86,15 @@ CASES = {
         backend("b"),
         **queue(Lack.PROMPTS),
     ),
-    "clients do not read": case(Kind.CLIENT, "", backend(unread_streams=6)),
+    "clients do not read": case(Kind.CLIENT, "", backend(), clients=10, slow_clients=4),
+    "few clients do not read": case(Kind.FINE, "", backend(), clients=50, slow_clients=4),
     "clients do not read, and hold the cache": case(
-        Kind.CLIENT, "", backend(unread_streams=9, kv_usage=0.99), **queue(Lack.KV_CACHE)
+        Kind.CLIENT,
+        "",
+        backend(kv_usage=0.99),
+        clients=10,
+        slow_clients=9,
+        **queue(Lack.KV_CACHE),
     ),
     "none has started": case(Kind.STARTING, "", backend(state="starting", can_serve=False)),
     "one has not started, and the others do": case(

@@ -43,6 +43,7 @@ class Client:
     certificate: ClientCertificate | None = None
     pace: float = 0.0
     stopped: bool = False
+    untaken_bytes: int = 0
     gone: bool = False
     looked_at: int = 0
     began_s: float = field(init=False)
