@@ -122,7 +122,7 @@ async def test_of_metrics_one_name_is_read_in_one_turn(monkeypatch: pytest.Monke
     assert report is not None
     assert report.running == 1
     assert max(map(len, names)) == 1
-    assert len(set[bytes]().union(*names)) == 8
+    assert len(set[bytes]().union(*names)) == 13
 
 
 async def test_more_series_than_a_server_has_are_not_read() -> None:
