@@ -207,6 +207,20 @@ class CacheRoom:
         # What is short beside its own comes back by itself: many answers end sooner than expected.
         return min(own, missing) / max(1.0, back) * self.step_s
 
+    def own_wait_s(self, ticket: Ticket, ask: Ask, before: int, now_s: float) -> float:
+        """How long it is likely to wait for its flow's own answers. `before`: so many of that flow
+        wait already. 0.0 if it need not."""
+        if not self._capacity or self.may_grow(ticket.flow, ask, now_s, ticket.reserve):
+            return 0.0
+        ends = [
+            steps
+            for (steps, _), each in zip(self._ends(now_s), self._tickets.values(), strict=True)
+            if each.flow is ticket.flow
+        ]
+        if not ends:
+            return 0.0
+        return sum(ends) / len(ends) * self.step_s * (before + 1) / len(ends)
+
     def sure_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """The same if each stream has the length that is expected of it.
 

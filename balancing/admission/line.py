@@ -128,7 +128,10 @@ class Line(Occupancy):
         ticket.only = look.chosen if look.bound else None
         # One that some backends cannot serve tells nothing of the pool when it waits.
         ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= self.places.able
-        full_s = self.places.room_of(look.chosen).cache.likely_wait_s(ticket, look.ask, now_s)
+        cache = self.places.room_of(look.chosen).cache
+        before = sum([len(each) for each in ticket.flow.queues[: ticket.rank + 1]])
+        own_s = cache.own_wait_s(ticket, look.ask, before, now_s)
+        full_s = max(own_s, cache.likely_wait_s(ticket, look.ask, now_s))
         self._predict(ticket, look.fit, full_s, now_s)
 
     def _predict(

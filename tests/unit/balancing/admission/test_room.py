@@ -258,6 +258,23 @@ def test_among_many_streams_one_is_likely_to_end_soon_and_sure_to_end_late() -> 
     assert sure_s == pytest.approx(100 * step_s)  # when the first of them ends
 
 
+def test_who_waits_for_its_own_answers_waits_until_those_before_it_have_had_one() -> None:
+    room, _ = room_of(10_000)
+    flow, other = Flow("f", 1), Flow("g", 1)
+    for _ in range(3):
+        put(room, ask_of(100), flow)
+    put(room, ask_of(100), other)
+    ticket = Ticket(ask_of(100), 0.0, print)
+    ticket.flow = flow
+    assert not room.cache.may_grow(flow, ask_of(100), 0.0)
+    step_s = room.cache.step_s
+    first_s, tenth_s = (room.cache.own_wait_s(ticket, ask_of(100), n, 0.0) for n in (0, 9))
+    assert first_s == pytest.approx(100 * step_s / 3)
+    assert tenth_s == pytest.approx(10 * first_s)
+    ticket.flow = Flow("new", 1)
+    assert room.cache.own_wait_s(ticket, ask_of(100, max_tokens=50), 9, 0.0) == 0.0
+
+
 def test_choices_of_one_request_grow_at_once() -> None:
     room, _ = room_of(10_000)
     many = Ask("/", prompt_tokens=100, stream=True, output_tokens=100.0, choices=20)
