@@ -1,6 +1,6 @@
 """How many times as long as its peers each backend takes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
@@ -9,6 +9,7 @@ from penstock.balancing.slowness import compare
 
 # The prefill of an ordinary prompt, about 2,000 tokens.
 ORDINARY_S: Final = 0.1
+FEW: Final = 8
 
 
 def slower(backends: Sequence[Backend], now_s: float) -> dict[Backend, float]:
@@ -21,9 +22,16 @@ def slower(backends: Sequence[Backend], now_s: float) -> dict[Backend, float]:
     speeds = compare(backends, ORDINARY_S, now_s)
     prefill = {each: speeds.apart.get(each, (speeds.mean_s, 1.0))[0] for each in backends}
     decode = {each: speeds.apart.get(each, (speeds.mean_s, 1.0))[1] for each in backends}
-    return {each: max(_over_others(each, prefill), _over_others(each, decode)) for each in backends}
+    usual_prefill, usual_decode = _usual(prefill), _usual(decode)
+    return {
+        each: max(prefill[each] / usual_prefill(each), decode[each] / usual_decode(each))
+        for each in backends
+    }
 
 
-def _over_others(backend: Backend, paces: dict[Backend, float]) -> float:
-    usual = median([pace for each, pace in paces.items() if each is not backend])
-    return paces[backend] / usual if usual else 1.0
+def _usual(paces: dict[Backend, float]) -> Callable[[Backend], float]:
+    """The median of the others. Of many, one more or less does not change it."""
+    if len(paces) <= FEW:
+        return lambda backend: median([paces[each] for each in paces if each is not backend])
+    usual = median(paces.values())
+    return lambda backend: usual

@@ -46,10 +46,10 @@ _CACHE: Final = (Lack.KV_CACHE, Lack.ANSWERS)
 class Scene:
     """A window, and what several rules ask of it."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, backends: list[Seen]) -> None:
         self.window = window
         self.now = window.now
-        self.backends = window.backends()
+        self.backends = backends
         self.serving = [each for each in self.backends if each.now.can_serve]
         self.lacks = window.lacks()
         self.queued_s = window.waits_s if window.waiting >= WAITING_MIN else 0.0
@@ -76,9 +76,9 @@ class Scene:
         return sum(self.lacks[each] for each in lacks) / self.lacks.total()
 
 
-def find(window: Window) -> Finding:
-    """What is wrong now, as far as this window tells."""
-    scene = Scene(window)
+def find(window: Window, backends: list[Seen]) -> Finding:
+    """What is wrong now, as far as this window tells of the pool and of these backends of it."""
+    scene = Scene(window, backends)
     for rule in _RULES:
         finding = rule(scene)
         if finding is not None:

@@ -9,9 +9,8 @@ from collections import deque
 from typing import Final
 
 from penstock.balancing.verdict.cause import FINE, Finding, Kind
-from penstock.balancing.verdict.facts import PoolFacts
 from penstock.balancing.verdict.rules import find
-from penstock.balancing.verdict.window import Window
+from penstock.balancing.verdict.window import Seen, Window
 
 # Looks, one a second: of the last LOOKS so many must agree, and so many on end must be fine.
 LOOKS: Final = 6
@@ -28,14 +27,16 @@ class Verdict:
     def __init__(self, now_s: float) -> None:
         self.finding = FINE
         self.since_s = now_s
-        self._window = Window()
+        self.window = Window()
         self._last: deque[tuple[float, Finding]] = deque(maxlen=max(LOOKS, FINE_LOOKS))
 
-    def look(self, facts: PoolFacts) -> bool:
-        """Look at the pool. Call it once a second. Returns whether the verdict has changed."""
-        self._window.add(facts)
-        found = find(self._window)
-        self._last.append((facts.at_s, found))
+    def look(self, backends: list[Seen]) -> bool:
+        """Look at what the window has of the pool, and of its backends. Call it once a second.
+
+        Returns whether the verdict has changed.
+        """
+        found = find(self.window, backends)
+        self._last.append((self.window.now.at_s, found))
         if _same(found, self.finding):
             self.finding = found  # with the figures of now
             return False

@@ -5,8 +5,8 @@ means over the window, and counters differences between its ends.
 """
 
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Final
 
 from penstock.balancing.admission.lack import Lack
@@ -55,7 +55,7 @@ class Window:
     @property
     def waits_s(self) -> float:
         """How long the first of the queue waited of late, on average."""
-        return fmean(each.oldest_s for each in self._late)
+        return _mean([each.oldest_s for each in self._late])
 
     @property
     def _late(self) -> list[PoolFacts]:
@@ -68,16 +68,16 @@ class Window:
     @property
     def waiting(self) -> float:
         """How many requests waited of late, on average."""
-        return fmean(each.waiting for each in self._late)
+        return _mean([each.waiting for each in self._late])
 
     @property
     def slow_clients(self) -> float:
         """How many clients did not read, on average."""
-        return fmean(each.slow_clients for each in self._late)
+        return _mean([each.slow_clients for each in self._late])
 
     @property
     def clients(self) -> float:
-        return fmean(each.clients for each in self._late)
+        return _mean([each.clients for each in self._late])
 
     def lacks(self) -> Counter[Lack]:
         """What the next ones waited for."""
@@ -86,23 +86,24 @@ class Window:
             counts.update(each.lacks)
         return counts
 
-    def backends(self) -> list[Seen]:
-        """Those that are in the pool now."""
+    def backends(self) -> Iterator[Seen]:
+        """Those that are in the pool now, one by one: there may be a thousand."""
         history: dict[str, list[BackendFacts]] = {}
         for facts in self._facts:
             for each in facts.backends:
                 history.setdefault(each.name, []).append(each)
         late = len(self._late)
-        return [_seen(history[each.name], late) for each in self.now.backends]
+        for each in self.now.backends:
+            yield _seen(history[each.name], late)
 
 
 def _seen(history: list[BackendFacts], looks: int) -> Seen:
     """`looks`: how many of the last ones tell ages."""
     first, now, late = history[0], history[-1], history[-looks:]
     told = [each for each in history if each.told_s is not None]
-    running = fmean(each.running for each in told) if told else 0.0
-    waiting = fmean(each.waiting for each in told) if told else 0.0
-    sent = fmean(each.sequences for each in history)
+    running = _mean([each.running for each in told]) if told else 0.0
+    waiting = _mean([each.waiting for each in told]) if told else 0.0
+    sent = _mean([each.sequences for each in history])
     passed_s = generated = steps = preemptions = 0.0
     if len(told) > 1 and told[-1].told_s is not None and told[0].told_s is not None:
         passed_s = told[-1].told_s - told[0].told_s
@@ -114,15 +115,19 @@ def _seen(history: list[BackendFacts], looks: int) -> Seen:
         now=now,
         running=running,
         waiting=waiting,
-        kv_usage=max(fmean(each.kv_usage for each in told) if told else 0.0, now.held_share),
+        kv_usage=max(_mean([each.kv_usage for each in told]) if told else 0.0, now.held_share),
         unseen=max(0.0, sent - running - waiting) if told else 0.0,
         sent=sent,
         gap_s=busy * passed_s / generated if generated else 0.0,
         engine_step_s=passed_s / steps if steps else 0.0,
         preemptions=int(preemptions),
-        overdue_s=fmean(each.overdue_s for each in late),
-        backlog_s=fmean(each.backlog_s for each in late),
-        wanted=fmean(each.wanted for each in history),
+        overdue_s=_mean([each.overdue_s for each in late]),
+        backlog_s=_mean([each.backlog_s for each in late]),
+        wanted=_mean([each.wanted for each in history]),
         failures=max(0, now.failures_total - first.failures_total),
         requests=max(0, now.requests_total - first.requests_total),
     )
+
+
+def _mean(values: list[float] | list[int]) -> float:
+    return sum(values) / len(values)

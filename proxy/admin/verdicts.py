@@ -26,6 +26,7 @@ from penstock.proxy.data.plane import DataPlane
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
+COMPARE_S: Final = 4.0  # all backends' speeds, in one turn of the loop
 # What so many of the next ones in a queue wait for is asked: each answer takes a choice.
 HEADS: Final = 6
 # Of so many clients it is asked how much they have not taken: a system call for each.
@@ -41,6 +42,8 @@ class Verdicts:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self.by_pool: dict[str, Verdict] = {}
+        self._slower: dict[str, dict[Backend, float]] = {}
+        self._compared_s: dict[str, float] = {}
         plane.metrics.bottlenecks = self.kinds
 
     async def watch(self) -> None:
@@ -49,7 +52,8 @@ class Verdicts:
             await asyncio.sleep(LOOK_S)
             pools = self._plane.fleet.pools
             for name in set(self.by_pool) - {pool.name for pool in pools}:
-                del self.by_pool[name]
+                for table in (self.by_pool, self._slower, self._compared_s):
+                    table.pop(name, None)
             clients, slow = self._clients()
             for pool in pools:
                 await self._look(pool, clients, slow)
@@ -69,7 +73,12 @@ class Verdicts:
         verdict = self.by_pool.get(pool.name)
         if verdict is None:
             verdict = self.by_pool[pool.name] = Verdict(facts.at_s)
-        if verdict.look(facts):
+        verdict.window.add(facts)
+        seen = []
+        for each in verdict.window.backends():
+            seen.append(each)
+            await asyncio.sleep(0)
+        if verdict.look(seen):
             sentence, _ = words(verdict.finding)
             kind = verdict.finding.kind
             level = logging.INFO if kind is Kind.FINE else logging.WARNING
@@ -87,7 +96,10 @@ class Verdicts:
     async def _facts(self, pool: Pool) -> PoolFacts:
         now_s, line = self._plane.now(), self._plane.admission.lines.get(pool.name)
         used = [each for each in pool.backends if each.admin_state is AdminState.READY]
-        times = slower([each for each in used if each.can_serve], now_s)
+        if now_s >= self._compared_s.get(pool.name, -COMPARE_S) + COMPARE_S:
+            self._compared_s[pool.name] = now_s
+            self._slower[pool.name] = slower([each for each in used if each.can_serve], now_s)
+        times = self._slower[pool.name]
         backends = []
         for each in used:
             backends.append(_backend_facts(each, line, times.get(each, 1.0), now_s))

@@ -47,7 +47,7 @@ def found(
     window = Window()
     for second in range(11):
         window.add(moment(float(second), *backends, per_s=per_s, **facts))
-    return find(window)
+    return find(window, list(window.backends()))
 
 
 def queue(lack: Lack, waiting: int = 10, oldest_s: float = 3.0) -> dict[str, Any]:

@@ -125,4 +125,4 @@ def test_refusals_that_nothing_explains_are_demand() -> None:
     window = Window()
     for second in range(11):
         window.add(moment(float(second), backend(), refused_total=2 * second))
-    assert find(window).kind is Kind.DEMAND
+    assert find(window, list(window.backends())).kind is Kind.DEMAND

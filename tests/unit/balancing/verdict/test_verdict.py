@@ -9,13 +9,18 @@ FINE = backend()
 FULL = backend(kv_usage=0.97)
 
 
+def look(verdict: Verdict, facts: PoolFacts) -> bool:
+    verdict.window.add(facts)
+    return verdict.look(list(verdict.window.backends()))
+
+
 def played(*seconds: PoolFacts) -> list[str]:
     """At each change, when it was told, since when it was so, and what."""
     verdict = Verdict(0.0)
     return [
         f"{facts.at_s:g}: {verdict.finding.kind} since {verdict.since_s:g}"
         for facts in seconds
-        if verdict.look(facts)
+        if look(verdict, facts)
     ]
 
 
@@ -65,6 +70,6 @@ def test_one_cause_follows_another() -> None:
 def test_the_figures_are_those_of_now() -> None:
     verdict = Verdict(0.0)
     for at in range(20):
-        verdict.look(moment(float(at), FULL, **queue(Lack.KV_CACHE, waiting=10 + at)))
+        look(verdict, moment(float(at), FULL, **queue(Lack.KV_CACHE, waiting=10 + at)))
     assert verdict.finding.figures["waiting"] > 20
     assert verdict.since_s < 10.0
