@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from penstock.balancing.slo.slo import Slo
 from penstock.proxy.telemetry.usage import TenantUsage
 
 # The most values of a label that clients or backends choose. Further values become `other`.
@@ -145,6 +146,7 @@ class Metrics:
         self.held: Callable[[], Iterable[tuple[str, int, int]]] = tuple
         # By pool and class: how near it is to refusing.
         self.pressures: Callable[[], Iterable[tuple[str, str, float]]] = tuple
+        self.slos: Callable[[], Iterable[Slo]] = tuple  # with their states up to date
         self.degraded = Counter()  # by what was cut
         self.usage = TenantUsage()
         self.admitted = Counter()  # by class, and whether they had to wait
