@@ -56,5 +56,6 @@ def _told(objective: Objective, latencies: Latencies | None, now_s: float) -> di
     }
     if latencies is not None:
         measured_s = latencies.percentile_s(goal.share)
-        told["measured_s"] = None if measured_s in (None, inf) else measured_s
+        if measured_s is not None and measured_s < inf:
+            told["measured_s"] = round(measured_s, 6)
     return told

@@ -20,7 +20,7 @@ def _line(told: Mapping[str, Any]) -> str:
         parts.append(f"measured {told['measured_s']:.3g} s, target {target_s:g} s")
     if told["compliance"] is not None:
         share = f"{told['compliance']:.3%} of {told['requests']:,} requests are good"
-        parts.append(f"{share}, {told['objective']:.5g} is asked for")
+        parts.append(f"{share}, {100.0 * told['objective']:.6g}% is asked for")
     left = max(-9.99, told["budget_left"])
     parts.append(f"{left:.0%} of the error budget is left")
     return f"SLO {told['slo']}{place} is {told['state']}: {'; '.join(parts)}."

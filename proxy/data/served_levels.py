@@ -49,10 +49,10 @@ def note_ended(
 def note_refused(plane: DataPlane, head: RequestHead | None, error: PenstockError) -> None:
     """A request was refused before its body was whole. It counts if that was for load.
 
-    Where there are tenants, it counts only if it showed a key: strangers use up no error budget.
-    Its pool stands in its body, so it is known only if there is one.
+    Where there are tenants, strangers are told so first: they use up no error budget. Its pool
+    stands in its body, so it is known only if there is one.
     """
-    if head is None or (plane.tenants and not head.tenant):
+    if head is None:
         return
     endpoint = plane.paths.find(head.method, head.path)
     if endpoint is None or not endpoint.work.engine:

@@ -80,7 +80,7 @@ async def test_an_operator_sees_what_is_missed(simulate: Simulate, serve: Serve)
     assert (await ask(penstock, CHATS, STREAM)).status == 200
     *_, line = await run_status(penstock)
     assert line.startswith("SLO ttft_p95 of pool default is critical: measured 0.0"), line
-    assert "0.000% of 10 requests are good, 0.95 is asked for" in line
+    assert "0.000% of 10 requests are good, 95% is asked for" in line
 
 
 async def run_status(penstock: Penstock) -> list[str]:

@@ -97,6 +97,49 @@ def test_few_requests_do_not_alarm(good: int, bad: int, state: State) -> None:
     assert of(slow, "ttft_p95").state is state
 
 
+@pytest.mark.parametrize("target_s", [0.05, 0.1, 0.3, 0.7, 1.1, 2.3, 60.0])
+def test_a_warning_begins_at_80_percent_of_a_target(target_s: float) -> None:
+    for part, state in (
+        (0.8, State.OK),
+        (0.81, State.WARNING),
+        (1.0, State.WARNING),
+        (1.01, State.CRITICAL),
+    ):
+        told = slo(ttft_s={"p95": target_s})
+        for number in range(400):  # a few are slow anyway
+            told.add(served(ttft_s=(part if number % 33 else 1.1) * target_s), 10.0)
+        told.evaluate(20.0)
+        assert of(told, "ttft_p95").state is state, part
+
+
+def test_few_bad_requests_of_few_spend_no_budget() -> None:
+    """Nine of twenty in the whole time, where two may be."""
+    told = slo(availability=0.9, window_s=3_600.0)
+    feed(told, 10.0, 11, 9)
+    told.evaluate(3_500.0)
+    objective = of(told, "availability")
+    assert objective.budget_spent(3_600.0) == pytest.approx(4.5)
+    assert objective.state.word == "ok"
+    feed(told, 3_500.0, 0, 1)
+    told.evaluate(3_510.0)
+    assert objective.state.word == "critical"
+
+
+def test_who_left_without_a_token_waited_at_least_so_long() -> None:
+    told = slo(ttft_s={"p50": 0.5, "p95": 2.0})
+    for _ in range(10):
+        told.add(served(ttft_s=0.1), 10.0)
+    for _ in range(10):
+        told.add(ended(Outcome.LEFT, 9.0), 10.0)
+        told.add(ended(Outcome.LEFT, 1.0), 10.0)  # too late for the one, unknown for the other
+    told.evaluate(20.0)
+    assert (of(told, "ttft_p50").windows.bad, of(told, "ttft_p95").windows.bad) == (20, 10)
+    assert of(told, "ttft_p95").state is State.CRITICAL
+    measured_s = told.latencies["ttft"].percentile_s(0.95)
+    assert measured_s is not None
+    assert 9.0 <= measured_s <= 9.0 * 1.25
+
+
 def test_without_requests_there_are_no_figures() -> None:
     told = slo(**ALL)
     told.evaluate(3 * DAY_S)
@@ -174,5 +217,8 @@ def test_what_stays_keeps_its_counts() -> None:
     assert of(after, "availability").goal.share == 0.999
     assert of(after, "availability").since_s == 0.0
     assert of(after, "goodput").since_s == 100.0
+    again = slo(100.0, before, ttft_s={"p95": 0.5, "p99": 1.0})
+    assert again.latencies["ttft"].percentile_s(0.5) == before.latencies["ttft"].percentile_s(0.5)
+    assert after.latencies["ttft"].percentile_s(0.5) is None  # other buckets
     other = slo(100.0, after, availability=0.999, window_s=DAY_S)
     assert of(other, "availability").windows.good == 0

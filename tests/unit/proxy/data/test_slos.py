@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.balancing.backend import AdminState
 from penstock.conf.settings import Settings
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, chunk, plain, token
 
@@ -112,6 +113,16 @@ def test_a_stream_that_breaks(play: Play) -> None:
     )
 
 
+def test_a_stream_that_breaks_behind_a_slow_reader(play: Play) -> None:
+    play.client.sends(chat())
+    play["b1"].sends(STREAM, token("a"))
+    play.client.fills()
+    play.passes(9)
+    play.client.drains()
+    play["b1"].resets()
+    assert counts(play) == "ttft_p95 1:0, availability 0:1, error_rate 0:1, goodput 0:1"
+
+
 def test_requests_at_fault_do_not_count(play: Play) -> None:
     play.client.sends(chat())
     play["b1"].sends(plain("400 No"))
@@ -161,11 +172,12 @@ def test_strangers_use_up_no_budget(key: str, told: str) -> None:
         assert refused(play, "memory") == told
 
 
-def test_no_backend_is_bad_for_the_pool_that_it_would_have_had(play: Play) -> None:
-    for each in play.backends:
-        each.admin_state = type(each.admin_state).MAINT
-    play.client.sends(chat())
-    assert counts(play) == "availability 0:1, error_rate 0:1, goodput 0:1"
+def test_no_backend_is_bad_for_the_pool_that_it_would_have_had() -> None:
+    with contextlib.closing(Play(1, slo=[{"pool": "p", "availability": 0.9}])) as play:
+        for each in play.backends:
+            each.admin_state = AdminState.MAINT
+        play.client.sends(chat())
+        assert counts(play) == "availability 0:1"
 
 
 def test_without_slos_nothing_is_counted() -> None:
