@@ -98,9 +98,10 @@ lint-deploy: .venv/installed  ## check the Dockerfile, deploy/ and issue forms (
 	  && systemd-analyze security --offline=yes --threshold=20 --no-pager .venv/penstock.service > .venv/security.txt \
 	  || { cat .venv/security.txt; exit 1; }; fi
 
-references: .venv/installed  ## write docs/configuration.md, docs/metrics.md and the JSON Schema from the code
+references: .venv/installed  ## write docs/configuration.md, docs/metrics.md, the JSON Schema and deploy/alerts.yml from the code
 	.venv/bin/python -m docs.references
 	.venv/bin/penstock config schema > conf/examples/penstock.schema.json
+	.venv/bin/penstock alerts conf/examples/minimal.yaml > deploy/alerts.yml
 
 format: .venv/installed  ## format the code and fix what lint can fix
 	.venv/bin/ruff format .

@@ -29,6 +29,7 @@ from penstock.conf.kinds import (
 from penstock.conf.pools import PoolSettings
 from penstock.conf.repeated_names import repeated_names
 from penstock.conf.section import RELATIVE, Section
+from penstock.conf.slo import Slos, SloSettings, check_slos
 from penstock.conf.tenants import TENANT_KEYS_MAX, Tenants
 
 
@@ -345,6 +346,11 @@ class Settings(Section):
         " An empty list: no key is asked for. All tenants together may have 1,024 keys.",
     )
     admission: AdmissionSettings = AdmissionSettings()
+    slo: Slos = Field(
+        default=(),
+        description="What users are promised, by pool and class. An empty list: nothing is"
+        " measured for it.",
+    )
     state: StateSettings = StateSettings()
     drain: DrainSettings = DrainSettings()
     paths: ProxiedPaths = Field(
@@ -354,6 +360,17 @@ class Settings(Section):
         " pool.",
     )
     log: LogSettings = LogSettings()
+
+    @field_validator("slo")
+    @classmethod
+    def _slos_are_of_something(
+        cls, slos: tuple[SloSettings, ...], info: ValidationInfo
+    ) -> tuple[SloSettings, ...]:
+        admission: AdmissionSettings | None = info.data.get("admission")
+        classes = admission.classes if admission is not None else ()
+        pools: tuple[PoolSettings, ...] = info.data.get("pools", ())
+        check_slos(slos, [each.name for each in pools], [each.name for each in classes])
+        return slos
 
     @model_validator(mode="after")
     def _classes_are_known(self) -> Self:

@@ -27,6 +27,8 @@ _BYTES: Final = {
 }
 # A duration for each of something is a duration, too: first_byte_s_per_1k_tokens.
 _KEY: Final = re.compile(r"_(s|ms|bytes)(_per_\w+)?$")
+# So is a percentile of one: ttft_s: {p95: 500ms}.
+_PERCENTILE: Final = re.compile(r"p[0-9]{2}")
 _NUMBER: Final = r"[-+]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})"
 _TEXT: Final = re.compile(rf"({_NUMBER}) ?([^\d\s.]\S*)", re.ASCII)
 
@@ -40,6 +42,8 @@ PATTERNS: Final = {
 
 def unit_of(key: str) -> str | None:
     """The unit of the number at a key: `s`, `ms` or `bytes`. None if the key names none."""
+    if _PERCENTILE.fullmatch(key):
+        return "s"
     found = _KEY.search(key)
     return found[1] if found else None
 

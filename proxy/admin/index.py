@@ -18,6 +18,7 @@ _PATHS: Final = (
     ("GET", "/api/v1/verdict", "what makes each pool slow now, and what to do about it"),
     ("GET", "/api/v1/queue", "what waits for a backend: by class, and what is next"),
     ("GET", "/api/v1/tenants", "what each tenant has used, and what is left of its budgets"),
+    ("GET", "/api/v1/slo", "how far each service level is kept, and what is left of its budget"),
     ("GET", "/api/v1/config", "the configuration in use, with the origin of each value"),
     ("POST", "/api/v1/backends/NAME/drain", "no new requests for a backend; /ready undoes it"),
     ("POST", "/api/v1/backends/NAME/maint", "no new requests and no probes for a backend"),

@@ -27,6 +27,7 @@ from penstock.proxy.admin.index import INDEX
 from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer
 from penstock.proxy.admin.listing import describe
 from penstock.proxy.admin.queue_listing import queue_listing
+from penstock.proxy.admin.slo_listing import slo_listing
 from penstock.proxy.admin.tenant_listing import tenant_listing
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.admin.visitors import Visitors
@@ -84,6 +85,7 @@ class Admin:
                 web.get("/api/v1/proxy", self._proxy),
                 web.get("/api/v1/verdict", self._verdict),
                 web.get("/api/v1/queue", self._queue),
+                web.get("/api/v1/slo", self._slo),
                 web.get("/api/v1/tenants", self._tenants),
                 web.get("/api/v1/config", self._config),
                 web.post("/api/v1/reload", self._reload_now),
@@ -143,6 +145,7 @@ class Admin:
                 "reload_failed": self._reload.failed,
                 "needs_restart": self._reload.needs_restart,
                 "waiting": {name: count for name, count, _ in self._plane.queued()},
+                "slo_alarms": self._plane.slos.alarms(),
             }
         )
 
@@ -163,6 +166,9 @@ class Admin:
 
     async def _tenants(self, request: web.Request) -> web.Response:
         return json_answer(tenant_listing(self._plane, self._plane.now()))
+
+    async def _slo(self, request: web.Request) -> web.Response:
+        return json_answer(slo_listing(self._plane.slos.evaluated(), self._plane.now()))
 
     async def _backends(self, request: web.Request) -> web.Response:
         now_s = monotonic()

@@ -79,6 +79,11 @@ class AdminClient:
         listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/tenants", list)
         return listing
 
+    def slos(self) -> list[dict[str, Any]]:
+        """The objectives, and how far each is met."""
+        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/slo", list)
+        return listing
+
     def set_state(self, name: str, state: str) -> dict[str, Any]:
         """Set a backend's admin state. Returns the backend's description."""
         path = f"/api/v1/backends/{quote(name, '')}/{state}"

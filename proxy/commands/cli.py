@@ -97,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--strict", action="store_true", help="treat warnings as errors")
     check.set_defaults(command=_check)
     _add_config(commands)
+    _add_alerts(commands)
     _add_operations(commands)
     demo = commands.add_parser(
         "demo",
@@ -137,6 +138,18 @@ def _add_config(commands: Any) -> None:
         help="print the JSON Schema, for editors",
         epilog="Example: penstock config schema > penstock.schema.json; exit status 0.",
     ).set_defaults(command=_schema)
+
+
+def _add_alerts(commands: Any) -> None:
+    rules = commands.add_parser(
+        "alerts",
+        help="print Prometheus alert rules for a configuration",
+        description="Prints rules for the fleet and for each SLO of the configuration, as YAML.",
+        epilog="Example: penstock alerts penstock.yaml > alerts.yml; exit status 2 when the file "
+        "is wrong.",
+    )
+    rules.add_argument("file", type=Path, metavar="FILE", help="YAML configuration")
+    rules.set_defaults(command=_alerts)
 
 
 def _add_serve(commands: Any) -> None:
@@ -353,6 +366,12 @@ def _is_sound(file: Path, *, strict: bool) -> bool:
 def _show(parsed: argparse.Namespace) -> int:
     print(render(load(parsed.file, os.environ, {})), end="")
     return 0
+
+
+def _alerts(parsed: argparse.Namespace) -> int:
+    from penstock.proxy.commands.alerts import alerts
+
+    return alerts(parsed)
 
 
 def _schema(parsed: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from penstock.proxy.commands.admin_client import client_of
+from penstock.proxy.commands.slo_lines import slo_lines
 from penstock.proxy.commands.waits import heads_of
 
 _HEADS: Final = (
@@ -36,6 +37,8 @@ def status(parsed: argparse.Namespace) -> int:
         lines += [table(backends), *ejected_of(backends), *set_aside(backends), *told_of(proxy)]
         if any(proxy["waiting"].values()):
             lines += heads_of(client.queue())
+        if proxy.get("slo_alarms"):
+            lines += slo_lines(client.slos())
         print("\n".join(lines))
     if proxy["state"] in ("draining", "memory"):
         return 1

@@ -12,6 +12,7 @@ from penstock.proxy.data.own_headers import answer_to
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
+from penstock.proxy.data.served_levels import note_ended, note_refused
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.access_line import add_request, line_of
 from penstock.proxy.telemetry.record import Record
@@ -34,6 +35,8 @@ def refused(
 ) -> None:
     """Count and log a request that has no exchange."""
     count(plane, error.status)
+    if plane.slos.any:
+        note_refused(plane, head, error)
     if plane.access_log is not None:
         plane.access_log.write(
             _line(plane, head, answer, peer, error.status) | {"error": error.code}
@@ -70,13 +73,13 @@ def ended(
     if record.sent_s:
         plane.metrics.overhead_s.observe(record.sent_s - record.received_s - record.waited_s)
     if lease is not None:
-        _placed(plane, lease)
-        if record.degraded:
-            plane.metrics.degraded.add("max_tokens")
+        _placed(plane, lease, record)
     if record.usage is not None:
         pool.prompt_tokens += record.usage.prompt_tokens
         pool.completion_tokens += record.usage.completion_tokens
         pool.cached_tokens += record.usage.cached_tokens or 0
+    if plane.slos.any:
+        note_ended(plane, request, lease, error)
     log, tenant = plane.access_log, request.ask.tenant
     if log is None and not tenant:
         return
@@ -131,8 +134,13 @@ def _close(
             record.usage = believable(relay.usage, request.ask, lease, answer.body_bytes)
 
 
-def _placed(plane: DataPlane, lease: Lease) -> None:
-    """Count whether the backend of the session, or of the stored response, served the request."""
+def _placed(plane: DataPlane, lease: Lease, record: Record) -> None:
+    """Count whether the backend of the session, or of the stored response, served the request.
+
+    Also whether something was cut from it.
+    """
+    if record.degraded:
+        plane.metrics.degraded.add("max_tokens")
     if lease.reason is Reason.AFFINITY:
         plane.metrics.affinity.add("hit")
     elif lease.reason is Reason.SPILL:

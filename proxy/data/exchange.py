@@ -110,7 +110,7 @@ class Exchange(AttemptOwner):
 
     def pause(self) -> None:
         """The client takes less than was written."""
-        self.request.paused = True
+        self.request.paused = self.request.record.held_up = True
         if self._attempt is not None:
             self._attempt.pause()
 

@@ -37,6 +37,7 @@ from penstock.proxy.data.room import Bodies
 from penstock.proxy.data.running import Running
 from penstock.proxy.data.service_classes import ServiceClasses
 from penstock.proxy.data.sleep import Sleep
+from penstock.proxy.data.slos import Slos
 from penstock.proxy.data.unread import Unread
 from penstock.proxy.data.wakes import Wakes
 from penstock.proxy.errors.backend import BackendError
@@ -87,6 +88,8 @@ class DataPlane:
         self.degradation = Degradation()
         metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held = self.held
+        self.slos = Slos(now)
+        metrics.slos = self.slos.evaluated
         self.budgets = Budgets(metrics)
         self.salt = rng.getrandbits(64)  # of the queues of clients without a key
         self.deaths = Deaths()
@@ -157,6 +160,7 @@ class DataPlane:
         self.admission.follow(self.classes.rules)
         self.degradation.follow(self.classes.steps)
         self.budgets.follow(settings, self.now())
+        self.slos.follow(settings)
         self._share_memory()
         self.clients.use(settings.limits.connections, keyed=bool(configuration.tenants))
         self.refusals.probe_interval_s = settings.health.interval_s

@@ -17,6 +17,7 @@ from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.verdict.cause import Kind
 from penstock.proxy.telemetry.family_table import FAMILIES
 from penstock.proxy.telemetry.metrics import Histogram, Metrics
+from penstock.proxy.telemetry.slo_families import slo_families
 
 
 class PenstockCollector(Collector):
@@ -38,6 +39,7 @@ class PenstockCollector(Collector):
         yield from self._pools()
         yield from self._backends()
         yield from self._process()
+        yield from slo_families(self._metrics.slos())
         if self._tenants:
             yield from self._usage()
 

@@ -3,18 +3,10 @@
 The HELP texts of /metrics and the metrics reference of the documentation come from this table.
 """
 
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
-
-class Family(NamedTuple):
-    """Describes one family. Its name gets the prefix `penstock_`."""
-
-    kind: Literal["counter", "gauge", "histogram", "info"]
-    labels: tuple[str, ...]
-    unit: str
-    text: str
-    look: str
-
+from penstock.proxy.telemetry.family import Family
+from penstock.proxy.telemetry.slo_table import SLO_FAMILIES, SLO_LABELS
 
 # What each label holds, and how many values it can have.
 LABELS: Final = {
@@ -41,6 +33,7 @@ LABELS: Final = {
     " kind of docs/verdict.md.",
     "version": "The version of penstock.",
     "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
+    **SLO_LABELS,
 }
 # The values of the label `reason`. Each family has a list of its own.
 REASONS: Final = {
@@ -396,4 +389,5 @@ FAMILIES: Final = {
         "Lines of the access log that were dropped because its reader was too slow.",
         "When requests are missing from the access log.",
     ),
+    **SLO_FAMILIES,
 }

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from penstock.balancing.slo.slo import Slo
 from penstock.proxy.telemetry.usage import TenantUsage
 
 # The most values of a label that clients or backends choose. Further values become `other`.
@@ -147,6 +148,7 @@ class Metrics:
         self.pressures: Callable[[], Iterable[tuple[str, str, float]]] = tuple
         # The kind of each pool's verdict.
         self.bottlenecks: Callable[[], Iterable[tuple[str, str]]] = tuple
+        self.slos: Callable[[], Iterable[Slo]] = tuple  # with their states up to date
         self.degraded = Counter()  # by what was cut
         self.usage = TenantUsage()
         self.admitted = Counter()  # by class, and whether they had to wait

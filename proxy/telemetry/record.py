@@ -50,6 +50,7 @@ class Record:
         "degraded",
         "ended_s",
         "error",
+        "held_up",
         "pool",
         "predicted_s",
         "read_s",
@@ -79,6 +80,7 @@ class Record:
         self.status = 0
         self.error: str | None = None  # the code of penstock's own error
         self.whole = False
+        self.held_up = False  # the client took less than was written, for a while
         self.ended_s = 0.0
 
     def begin_try(self, backend: str, pool: str, reason: str, began_s: float) -> None:

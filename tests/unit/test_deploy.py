@@ -12,17 +12,13 @@ import pytest
 import yaml
 
 from penstock import proxy
-from penstock.balancing.backend import Backend
-from penstock.balancing.fleet import Pool
-from penstock.balancing.policies import POLICIES
 from penstock.bench.sim.endpoints import VERSION
 from penstock.conf.load import load
 from penstock.conf.settings import Settings
 from penstock.proxy.commands.admin_client import DEFAULT_PORT, token_of
 from penstock.proxy.data.port import BACKLOG
 from penstock.proxy.process.descriptors import needed
-from penstock.proxy.telemetry.families import PenstockCollector
-from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.telemetry.family_table import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -322,31 +318,25 @@ def test_no_dependency_brings_a_package_named_as_ours() -> None:
 
 
 def test_alerts_name_only_metrics_and_labels_that_exist() -> None:
-    backend = Backend("x", "http://127.0.0.1:1", "p", 1.0)
-    pool = Pool(
-        name="p", policy=POLICIES["random"]((backend,)), models=frozenset(), backends=(backend,)
-    )
-    metrics = Metrics(["p"])
-    metrics.pools["p"].request("x", 200, 0.1)
-    metrics.stream_failures.add("reset")
-    metrics.attempts.add("ok")
-    labels: dict[str, set[str]] = {"up": set(), "penstock_attempts_total": set()}
-    for family in PenstockCollector(metrics, lambda: pool.backends).collect():
-        for sample in family.samples:
-            labels.setdefault(sample.name, set()).update(sample.labels)
+    labels: dict[str, set[str]] = {"up": set()}
+    endings = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
+    for name, family in FAMILIES.items():
+        for ending in endings.get(family.kind, ("",)):
+            more = {"le"} if ending == "_bucket" else set()
+            labels[f"penstock_{name}{ending}"] = {*family.labels, *more}
     rules = [rule for group in ALERTS["groups"] for rule in group["rules"]]
     assert rules
     for rule in rules:
-        text = f"{rule['expr']} {rule['annotations']['action']}"
+        text = f"{rule['expr']} {rule['annotations']['description']}"
         named = set(re.findall(r"\b(?:penstock_\w+|up\b)", text))
         assert named, rule["alert"]
         assert named <= labels.keys(), rule["alert"]
-        used = set(re.findall(r"by \(([^)]*)\)", rule["expr"]))
+        used = set(re.findall(r"(?:by|on) \(([^)]*)\)", rule["expr"]))
         used = {label.strip() for each in used for label in each.split(",")}
-        used |= set(re.findall(r"(\w+)=~?\"", rule["expr"]))
+        used |= set(re.findall(r"(\w+)(?:=|=~|!=|!~)\"", rule["expr"]))
         known = set().union(*(labels[name] for name in named)) | {"instance", "job"}
         assert used <= known, rule["alert"]
-        assert set(rule["annotations"]) == {"summary", "action"}
+        assert set(rule["annotations"]) == {"summary", "description", "runbook"}
 
 
 def test_the_socket_is_the_data_port_as_it_is_without() -> None:

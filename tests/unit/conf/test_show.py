@@ -19,6 +19,7 @@ from penstock.conf.pools import BackendSettings, PoolSettings
 from penstock.conf.schema import schema
 from penstock.conf.settings import Settings
 from penstock.conf.show import render
+from penstock.conf.slo import SloSettings
 from penstock.conf.tenants import TenantKeySettings, TenantSettings
 
 EXAMPLES = Path(conf.__file__).parent / "examples"
@@ -80,7 +81,7 @@ def test_the_committed_schema_is_the_generated_one() -> None:
 def test_the_schema_knows_every_key_and_no_other() -> None:
     sections = [json.loads(schema()), *json.loads(schema())["$defs"].values()]
     mappings = [section for section in sections if section.get("type") == "object"]
-    assert len(mappings) == 22
+    assert len(mappings) == 24
     assert all(section["additionalProperties"] is False for section in mappings)
     keys = {key for section in mappings for key in section["properties"]}
     assert keys == {path[-1] for path in key_paths(Settings)}
@@ -189,6 +190,7 @@ def key_paths(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[
             "backends": BackendSettings,
             "tenants": TenantSettings,
             "keys": TenantKeySettings,
+            "slo": SloSettings,
         }
         if section is AdmissionSettings:
             lists = {"classes": ClassSettings, "degrade": StepSettings}

@@ -1,0 +1,94 @@
+"""What one request says about service levels: how it ended, and how fast it was.
+
+Whose fault an end is decides whether it counts. A client that asks for too much, leaves, or allows
+too little time uses up nobody's error budget.
+"""
+
+from enum import Enum
+from typing import Final
+
+# A proxy's or a backend's answers for lack of room, by the code of the error.
+_SHED: Final = frozenset({"overloaded", "context_too_long_now"})
+# Limits of the process that whoever is refused has filled, or may have filled, without a request.
+_OWN_LIMITS: Final = frozenset({"connections", "unread"})
+# The client's own time was over, or would be.
+_IMPATIENT: Final = frozenset({"deadline", "request_timeout"})
+
+
+class Outcome(Enum):
+    """How a request ended, as far as service levels care."""
+
+    SERVED = "served"
+    FAILED = "failed"  # a 5xx, or an answer that broke off
+    SHED = "shed"  # refused for load
+    LEFT = "left"  # the client left, or its own time was over
+    FAULT = "fault"  # the request itself was refused; also for its tenant's budget
+
+
+def outcome_of(status: int, code: str | None, reason: str | None, *, whole: bool) -> Outcome:
+    """How a request ended.
+
+    `status`: as the client saw it. `code`, `reason`: of penstock's own error, None if there was
+    none. `whole`: the client was sent a whole answer.
+    """
+    if code in _IMPATIENT or reason == "client_timeout":
+        return Outcome.LEFT
+    if code in _SHED:
+        return Outcome.FAULT if reason in _OWN_LIMITS else Outcome.SHED
+    if code == "poison_request":  # engines died of it
+        return Outcome.FAULT
+    if code is None and not whole:
+        return Outcome.LEFT
+    if code == "stream_broken" or status >= 500:
+        return Outcome.FAILED
+    if code is None and status == 429:  # a backend's own: tenants' budgets have a code
+        return Outcome.SHED
+    return Outcome.SERVED if status < 400 else Outcome.FAULT
+
+
+class Sample:
+    """One request that has ended. Times are in seconds, None if there is none."""
+
+    __slots__ = ("e2e_s", "elapsed_s", "itl_s", "outcome", "streams", "ttft_s")
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        elapsed_s: float,
+        *,
+        streams: bool = False,
+        ttft_s: float | None = None,
+        itl_s: float | None = None,
+        e2e_s: float | None = None,
+    ) -> None:
+        """`elapsed_s`: from the whole request to its end, however it ended. `streams`: it wanted a
+        stream, or got one. `e2e_s`: to the end of a whole answer.
+        """
+        self.outcome = outcome
+        self.elapsed_s = elapsed_s
+        self.streams = streams
+        self.ttft_s = ttft_s
+        self.itl_s = itl_s
+        self.e2e_s = e2e_s
+
+    def time_of(self, kind: str) -> float | None:
+        """Its time of a kind: `ttft`, `itl` or `e2e`. None if it has none or it is unknown."""
+        if kind == "ttft":
+            return self.ttft_s
+        return self.itl_s if kind == "itl" else self.e2e_s
+
+    def meets(self, kind: str, target_s: float) -> bool | None:
+        """Whether it was as fast as that. None if nobody knows.
+
+        What ended without its first token, or without its end, was too slow if it had taken
+        longer than the target already. Else it says nothing about the speed.
+        """
+        time_s = self.time_of(kind)
+        if time_s is not None:
+            return time_s <= target_s
+        if self.outcome is Outcome.FAULT or kind == "itl":
+            return None
+        unknown = self.ttft_s is None and self.streams if kind == "ttft" else True
+        if unknown and self.outcome is not Outcome.SERVED and self.elapsed_s > target_s:
+            return False
+        return None

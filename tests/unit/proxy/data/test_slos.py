@@ -1,0 +1,199 @@
+"""What becomes of a request, and for which service levels it counts."""
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.balancing.backend import AdminState
+from penstock.conf.settings import Settings
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, chunk, plain, token
+
+ALL = {
+    "ttft_s": {"p95": 0.5},
+    "itl_s": {"p95": 0.5},
+    "e2e_s": {"p95": 5.0},
+    "availability": 0.999,
+    "error_rate": 0.001,
+    "goodput": 0.9,
+}
+USAGE = chunk(b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n')
+RELAXED = {"first_byte_s": 60.0, "hold_s": 60.0}
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    with contextlib.closing(Play(1, slo=[ALL], timeouts=RELAXED)) as play:
+        yield play
+
+
+def counts(play: Play, at: int = 0) -> str:
+    """Good and bad requests of each objective that has some."""
+    told = []
+    for each in play.plane.slos.evaluated()[at].objectives:
+        good, bad = each.windows.good, each.windows.bad
+        if good or bad:
+            told.append(f"{each.goal.name} {good}:{bad}")
+    return ", ".join(told)
+
+
+def serve(play: Play, head: bytes = b"") -> None:
+    play.client.sends(chat(head=head))
+    play["b1"].sends(STREAM, token("a"), token("b"), token("c"), USAGE, DONE, END)
+
+
+GOOD = "ttft_p95 1:0, itl_p95 1:0, e2e_p95 1:0, availability 1:0, error_rate 1:0, goodput 1:0"
+
+
+def test_a_fast_stream_is_good(play: Play) -> None:
+    serve(play)
+    assert counts(play) == GOOD
+
+
+def test_a_slow_first_token(play: Play) -> None:
+    play.client.sends(chat())
+    play.passes(1)
+    play["b1"].sends(STREAM, token("a"), token("b"), token("c"), USAGE, DONE, END)
+    assert counts(play) == (
+        "ttft_p95 0:1, itl_p95 1:0, e2e_p95 1:0, availability 1:0, error_rate 1:0, goodput 0:1"
+    )
+
+
+def test_slow_further_tokens(play: Play) -> None:
+    play.client.sends(chat())
+    play["b1"].sends(STREAM, token("a"))
+    play.passes(2)  # for two more
+    play["b1"].sends(token("b"), token("c"), USAGE, DONE, END)
+    assert counts(play) == (
+        "ttft_p95 1:0, itl_p95 0:1, e2e_p95 1:0, availability 1:0, error_rate 1:0, goodput 0:1"
+    )
+
+
+def test_how_slowly_a_client_sends_is_its_own_affair(play: Play) -> None:
+    request = chat()
+    play.client.sends(request[:-1])
+    play.passes(9)
+    play.client.sends(request[-1:])
+    play["b1"].sends(STREAM, token("a"), token("b"), token("c"), USAGE, DONE, END)
+    assert counts(play) == GOOD
+
+
+def test_how_slowly_a_client_reads_is_its_own_affair(play: Play) -> None:
+    play.client.sends(chat())
+    play["b1"].sends(STREAM, token("a"))
+    play.client.fills()
+    play.passes(9)
+    play.client.drains()
+    play["b1"].sends(token("b"), token("c"), USAGE, DONE, END)
+    assert counts(play) == "ttft_p95 1:0, availability 1:0, error_rate 1:0, goodput 1:0"
+
+
+@pytest.mark.parametrize(
+    ("after_s", "told"), [(0.2, ""), (1.0, "ttft_p95 0:1, goodput 0:1")], ids=["before", "after"]
+)
+def test_a_client_that_leaves(play: Play, after_s: float, told: str) -> None:
+    play.client.sends(chat())
+    play.passes(after_s)
+    play.client.closes()
+    assert counts(play) == told
+
+
+def test_a_backend_that_fails(play: Play) -> None:
+    play.client.sends(chat())
+    play["b1"].sends(plain("500 No"))
+    assert counts(play) == "availability 0:1, error_rate 0:1, goodput 0:1"
+
+
+def test_a_stream_that_breaks(play: Play) -> None:
+    play.client.sends(chat())
+    play["b1"].sends(STREAM, token("a"), token("b"))
+    play["b1"].resets()
+    assert counts(play) == (
+        "ttft_p95 1:0, itl_p95 1:0, availability 0:1, error_rate 0:1, goodput 0:1"
+    )
+
+
+def test_a_stream_that_breaks_behind_a_slow_reader(play: Play) -> None:
+    play.client.sends(chat())
+    play["b1"].sends(STREAM, token("a"))
+    play.client.fills()
+    play.passes(9)
+    play.client.drains()
+    play["b1"].resets()
+    assert counts(play) == "ttft_p95 1:0, availability 0:1, error_rate 0:1, goodput 0:1"
+
+
+def test_requests_at_fault_do_not_count(play: Play) -> None:
+    play.client.sends(chat())
+    play["b1"].sends(plain("400 No"))
+    play.client.sends(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert counts(play) == ""
+
+
+def test_what_needs_no_engine_does_not_count(play: Play) -> None:
+    play.client.sends(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+    body = b'{"prompt":"x"}'
+    play.client.sends(
+        b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    play["b1"].sends(plain("200 OK"))
+    assert counts(play) == ""
+
+
+def test_a_request_counts_for_its_pool_and_class() -> None:
+    slo = [{"availability": 0.9}, {"pool": "p", "availability": 0.9}]
+    slo += [{"class": name, "availability": 0.9} for name in ("standard", "batch", "interactive")]
+    slo += [{"pool": "p", "class": name, "availability": 0.9} for name in ("standard", "batch")]
+    with contextlib.closing(Play(1, slo=slo)) as play:
+        serve(play)
+        serve(play, b"x-penstock-priority: batch\r\n")
+        serve(play, b"x-penstock-priority: interactive\r\n")  # not believed: standard
+        told = [counts(play, at).removeprefix("availability ") for at in range(len(slo))]
+        assert told == ["3:0", "3:0", "2:0", "1:0", "", "2:0", "1:0"]
+
+
+def refused(play: Play, reason: str) -> str:
+    """What is counted when the proxy refuses a request by its head."""
+    play.plane.overload.reason = reason
+    play.client.sends(chat(head=b"authorization: Bearer sk-one\r\n"))
+    play.plane.overload.reason = ""
+    return counts(play)
+
+
+def test_what_is_refused_by_its_head_is_shed(play: Play) -> None:
+    assert refused(play, "memory") == "availability 0:1, goodput 0:1"
+
+
+@pytest.mark.parametrize(("key", "told"), [("sk-one", "availability 0:1"), ("sk-two", "")])
+def test_strangers_use_up_no_budget(key: str, told: str) -> None:
+    tenants = [{"name": "one", "keys": [{"key": key}]}]
+    slo = [{"pool": "p", "availability": 0.9}]
+    with contextlib.closing(Play(1, slo=slo, tenants=tenants)) as play:
+        assert refused(play, "memory") == told
+
+
+def test_no_backend_is_bad_for_the_pool_that_it_would_have_had() -> None:
+    with contextlib.closing(Play(1, slo=[{"pool": "p", "availability": 0.9}])) as play:
+        for each in play.backends:
+            each.admin_state = AdminState.MAINT
+        play.client.sends(chat())
+        assert counts(play) == "availability 0:1"
+
+
+def test_without_slos_nothing_is_counted() -> None:
+    with contextlib.closing(Play(1)) as play:
+        serve(play)
+        assert not play.plane.slos.any
+        assert play.plane.slos.evaluated() == ()
+
+
+def test_a_reload_keeps_what_stays(play: Play) -> None:
+    serve(play)
+    settings = play.plane.settings
+    other = {"pools": settings.model_dump()["pools"], "slo": [ALL | {"availability": 0.9}]}
+    other["slo"][0]["ttft_s"] = {"p95": 0.4}
+    other["slo"].append({"class": "batch", "availability": 0.9})
+    play.plane.slos.follow(Settings.model_validate(other))
+    assert counts(play) == "itl_p95 1:0, e2e_p95 1:0, availability 1:0, error_rate 1:0"
+    play.plane.slos.follow(Settings.model_validate(other | {"slo": []}))
+    assert not play.plane.slos.any
