@@ -32,7 +32,7 @@ class EngineReport:
     generated_tokens: int = 0
     awake: bool = True
     known_requests: int = 0
-    # For people, from here on: nothing is decided by them.
+    # For people, but for `deferred`: nothing is decided by them.
     waiting_for_room: int = 0  # of `waiting`: for KV cache or a place in the batch
     deferred: int = 0  # of `waiting`: for something else, such as a cache that is being fetched
     preemptions: int = 0

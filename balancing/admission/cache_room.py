@@ -29,7 +29,8 @@ SEQUENCES_MAX: Final = 256
 # No request's answers count for more than this share of a cache. An engine with less room computes
 # the choices of one request one after another.
 ANSWER_SHARE: Final = 0.25
-# But for what they may come to, each counts up to that, and all of one request up to this.
+# In the rule on growth (`may_grow`) each choice counts up to that, and all choices of a request
+# together up to this.
 ANSWERS_SHARE: Final = 0.5
 # What an engine holds beyond what is known counts up to this share of its cache.
 UNKNOWN_SHARE: Final = 0.25
@@ -157,12 +158,14 @@ class CacheRoom:
         generated = sum([lease.generated_tokens for lease in self._tickets])
         return self._exposure.crowds(flow, free, float(generated), now_s)
 
-    def found(self, lack: Lack, flow: Flow, now_s: float) -> None:
+    def found(self, lack: Lack, flow: Flow, ask: Ask, now_s: float) -> None:
         """A request of this flow waits for that."""
         if lack is Lack.KV_CACHE:
             self.short = True
         if lack is Lack.KV_CACHE or lack is Lack.ANSWERS:
             self._exposure.look(flow, now_s)
+        if lack is Lack.ANSWERS:
+            self._exposure.keep(flow, self._exposed_tokens(flow, ask), now_s)
 
     def may_grow(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
         """Whether its flow may have one more such answer here. Else it waits for its own ones."""
@@ -217,8 +220,8 @@ class CacheRoom:
             for (steps, _), each in zip(self._ends(now_s), self._tickets.values(), strict=True)
             if each.flow is ticket.flow
         ]
-        if not ends:
-            return 0.0
+        if not ends:  # it waits for the answers of others
+            ends = [steps for steps, _ in self._ends(now_s)]
         return sum(ends) / len(ends) * self.step_s * (before + 1) / len(ends)
 
     def sure_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
@@ -289,7 +292,8 @@ class CacheRoom:
         """
         share = self._unheld_share(now_s)
         unheld = max(float(self._shared_tokens), share * self._backend.active_decode_tokens)
-        return unheld - self._unknown_tokens(now_s)
+        # The report counts what plain answers have by now, too.
+        return unheld - max(0.0, self._unknown_tokens(now_s) - self._unseen_tokens(now_s))
 
     def _unknown_tokens(self, now_s: float) -> float:
         """What the engine holds beyond what is known of it: prompts were estimated too low."""

@@ -14,12 +14,16 @@ running answers of a flow may come to:
 """
 
 from math import exp
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.balancing.admission.ticket import Flow
 from penstock.balancing.ask import Ask
 
 ALPHA: Final = 3.0
+# The first answer of a flow may take all that is left but for a small part, for short ones.
+LARGE_SHARE: Final = 0.9375
+# How long room is kept for one that waits, after the last look at it.
+KEPT_S: Final = 1.0
 # What a flow was given is forgotten with this time constant.
 EARNED_TAU_S: Final = 60.0
 # An answer may become as long as the longest of its flow's last ones, and as long as this in any
@@ -63,25 +67,40 @@ class _Stake:
         return self.earned * exp(min(0.0, self.at_s - now_s) / EARNED_TAU_S)
 
 
+class Kept(NamedTuple):
+    """Room that is kept for a flow which has nothing under way, while it waits for that."""
+
+    flow: Flow | None
+    tokens: float
+    until_s: float
+
+
 class Exposure:
     """The stakes of all flows at one backend."""
 
-    __slots__ = ("_stakes", "_tokens", "_unearned")
+    __slots__ = ("_kept", "_stakes", "_tokens", "_unearned")
 
     def __init__(self) -> None:
         self._stakes: dict[Flow, _Stake] = {}  # of flows with running answers, or given some lately
         self._tokens = 0.0  # of all
         self._unearned = 0.0  # of all, as each was when it was looked at last
+        self._kept = Kept(None, 0.0, 0.0)
 
     def allows(self, flow: Flow, tokens: float, capacity: int, now_s: float) -> bool:
         """Whether a flow may have one more answer of at most so many tokens."""
-        if self._tokens + tokens <= capacity * ALPHA / (1.0 + ALPHA):
+        kept, kept_tokens = self._kept, 0.0
+        if kept.flow is not None and kept.flow is not flow and now_s < kept.until_s:
+            kept_tokens = kept.tokens
+        if self._tokens + tokens + kept_tokens <= capacity * ALPHA / (1.0 + ALPHA):
             return True
         stake, then = self._stakes.get(flow), tokens
-        others = self._unearned
+        others = self._unearned + kept_tokens
         if stake is not None:
             others -= stake.unearned
             then = stake.unearned_at(now_s, tokens)
+        first = stake is None or not stake.tokens
+        if first and tokens <= LARGE_SHARE * capacity - others:
+            return True
         return then <= ALPHA * max(0.0, capacity - others - then)
 
     def crowds(self, flow: Flow, free: float, generated: float, now_s: float) -> bool:
@@ -93,6 +112,18 @@ class Exposure:
         stake = self._stakes.get(flow)
         mine = stake.unearned_at(now_s) if stake is not None else 0.0
         return mine > 0.0 and mine >= ALPHA * (free - max(0.0, self._unearned - generated))
+
+    def keep(self, flow: Flow, tokens: float, now_s: float) -> None:
+        """It waits for an answer of at most so many tokens.
+
+        If it has none under way, others must not fill up what comes free before it has room. One
+        flow is kept for at a time, as long as it is looked at.
+        """
+        stake = self._stakes.get(flow)
+        if stake is not None and stake.tokens:
+            return
+        if self._kept.flow is flow or now_s >= self._kept.until_s:
+            self._kept = Kept(flow, tokens, now_s + KEPT_S)
 
     def look(self, flow: Flow, now_s: float) -> None:
         """Let what a flow was given fade: others see what it may still take."""
@@ -120,5 +151,7 @@ class Exposure:
         stake.earned += earned_tokens
         self._tokens += tokens
         self._unearned += stake.unearned
-        if not stake.tokens and stake.earned < 1.0:
-            del self._stakes[flow]
+        if stake.tokens < 0.5:  # no rounding stays
+            stake.tokens = 0.0
+            if stake.earned < 1.0:
+                del self._stakes[flow]

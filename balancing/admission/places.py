@@ -76,7 +76,7 @@ class Places:
         """Whether it may be sent there now."""
         lack = self.lack(backend, ticket, ask, now_s)
         if lack is not None and not ticket.dry:
-            self.rooms[backend].cache.found(lack, ticket.flow, now_s)
+            self.rooms[backend].cache.found(lack, ticket.flow, ask, now_s)
         return lack is None
 
     def lack(self, backend: Backend, ticket: Ticket, ask: Ask, now_s: float) -> Lack | None:
@@ -109,7 +109,8 @@ class Places:
     def _closed(self, room: Room) -> bool:
         """Whether it is left to a giant: others can serve.
 
-        One whose client does not read keeps its engine no longer than others.
+        A giant whose client does not read closes none: it would stay closed for as long as that
+        client likes.
         """
         if not room.giants or self.able < 2:
             return False

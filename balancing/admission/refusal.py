@@ -31,10 +31,11 @@ HINT_MAX_S: Final = 59.0
 class Refusal:
     """The rule for one pool. It knows since when requests of each class or a higher one wait."""
 
-    __slots__ = ("_empty_at_s", "_rng")
+    __slots__ = ("_empty_at_s", "_rng", "total")
 
     def __init__(self, classes: int, rng: Random) -> None:
         self._rng = rng
+        self.total = 0  # how many were refused
         self._empty_at_s = [0.0] * classes  # when nothing of this class or a higher one waited
 
     def reshape(self, classes: int) -> None:
@@ -77,6 +78,7 @@ class Refusal:
 
     def refused(self, ticket: Ticket, seconds: float) -> Refused:
         """The refusal, with a time to come back. In a dry run that is the least of such times."""
+        self.total += not ticket.dry
         hint_s = max(HINT_MIN_S, seconds - SHARE * ticket.deadline_s)
         spread = 1.0 if ticket.dry else self._rng.uniform(1.0, 2.0)
         return Refused(min(HINT_MAX_S, hint_s * spread), seconds)

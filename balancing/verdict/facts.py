@@ -15,7 +15,7 @@ class BackendFacts:
     state: str = "ready"
     reason: str = ""
     streams: int = 0
-    sequences: int = 0  # that its engine should run or queue of all requests sent there
+    sequences: int = 0  # of all requests sent there: what its engine should run or queue
     overdue_s: float = 0.0  # its oldest prompt is that much later than its own work explains
     backlog_s: float = 0.0  # the prefill before a new prompt, at its measured speed
     held_share: float = 0.0  # of its KV cache, by our own count
@@ -24,10 +24,11 @@ class BackendFacts:
     wanted: int = 0  # requests in the queue that would go there
     requests_total: int = 0
     failures_total: int = 0
-    # The engine's own metrics.
+    # The engine's own metrics, if they are fresh.
     told_s: float | None = None  # when they were read
     running: int = 0
-    waiting: int = 0
+    waiting: int = 0  # for room
+    deferred: int = 0  # for something else, such as a grammar
     kv_usage: float = 0.0
     generated_tokens: int = 0
     preemptions: int = 0

@@ -32,6 +32,8 @@ SLOWER: Final = 3.0
 # So many attempts must have failed, and this share.
 FAILURES_MIN: Final = 3
 FAILURES_SHARE: Final = 0.05
+# Where requests wait, so many of the backends must be out to be the cause.
+OUT_SHARE: Final = 0.2
 # Of what waits, or of clients, most: and nearly all.
 MOST: Final = 0.5
 NEARLY_ALL: Final = 0.8
@@ -104,6 +106,8 @@ def _failing(scene: Scene) -> Finding | None:
     failures = sum(each.failures for each in scene.backends)
     requests = sum(each.requests for each in scene.backends)
     often = failures >= max(FAILURES_MIN, FAILURES_SHARE * requests)
+    if scene.waits and len(out) < OUT_SHARE * len(scene.backends):
+        out = []  # too few to explain that the others have a queue
     if not out and not often:
         return None
     figures = {
@@ -121,7 +125,8 @@ def _uneven(scene: Scene) -> Finding | None:
     if len(scene.serving) < 2:
         return None
     slowest = max(scene.serving, key=lambda each: each.now.slower)
-    if slowest.now.slower >= SLOWER:
+    elsewhere = scene.waits and _pending(slowest) < WAIT_S  # it is slow, and others have the queue
+    if slowest.now.slower >= SLOWER and not elsewhere:
         figures = {"slower": slowest.now.slower}
         return Finding(Kind.UNEVEN, "slow", backend=slowest.now.name, figures=figures)
     if not scene.waits:

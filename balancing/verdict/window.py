@@ -24,7 +24,7 @@ class Seen:
     now: BackendFacts
     running: float
     waiting: float
-    kv_usage: float  # the engine's, or by our own count if that is more
+    kv_usage: float  # the engine's, or by our own count if it does not tell
     unseen: float  # sequences that were sent there, and are unknown to its engine
     sent: float  # sequences that were sent there and have not ended
     gap_s: float  # between two tokens of a stream. 0.0: not known
@@ -104,19 +104,21 @@ def _seen(history: list[BackendFacts], looks: int) -> Seen:
     running = _mean([each.running for each in told]) if told else 0.0
     waiting = _mean([each.waiting for each in told]) if told else 0.0
     sent = _mean([each.sequences for each in history])
+    known = running + waiting + (_mean([each.deferred for each in told]) if told else 0.0)
     passed_s = generated = steps = preemptions = 0.0
     if len(told) > 1 and told[-1].told_s is not None and told[0].told_s is not None:
         passed_s = told[-1].told_s - told[0].told_s
         generated = max(0, told[-1].generated_tokens - told[0].generated_tokens)
         steps = max(0, told[-1].steps - told[0].steps)
         preemptions = max(0, told[-1].preemptions - told[0].preemptions)
-    busy = running if told else 0.0
+    # A prompt that is prefilled runs, too, and makes no tokens.
+    busy = min(running, _mean([each.streams for each in history])) if told else 0.0
     return Seen(
         now=now,
         running=running,
         waiting=waiting,
-        kv_usage=max(_mean([each.kv_usage for each in told]) if told else 0.0, now.held_share),
-        unseen=max(0.0, sent - running - waiting) if told else 0.0,
+        kv_usage=_mean([each.kv_usage for each in told]) if told else now.held_share,
+        unseen=max(0.0, sent - known) if told else 0.0,
         sent=sent,
         gap_s=busy * passed_s / generated if generated else 0.0,
         engine_step_s=passed_s / steps if steps else 0.0,

@@ -93,7 +93,8 @@ def _requests(finding: Finding) -> Words:
 
 def _giants(finding: Finding) -> Words:
     return (
-        f"Waiting in penstock: requests with a great many choices run, and {_queue(finding)}.",
+        f"Waiting in penstock: a request with many choices has a backend to itself, and "
+        f"{_queue(finding)}.",
         ("Ask for fewer choices (n) in a request, or limit max_tokens in tenants[].limits.",),
     )
 
@@ -156,7 +157,10 @@ def _starting(finding: Finding) -> Words:
 def _failing(finding: Finding) -> Words:
     figures = finding.figures
     if not figures["of"]:
-        return "Failing: the pool has no backend in use.", ("Put one back: penstock ready NAME.",)
+        return (
+            "Failing: no backend of the pool is in use: all are drained, or there is none.",
+            ("Put one back (penstock ready NAME), or add one.",),
+        )
     if not figures["out"]:
         who = f" at {finding.backend}" if finding.backend else ""
         return (

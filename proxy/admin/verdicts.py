@@ -14,6 +14,7 @@ from typing import Final
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.backend import AdminState, Backend
+from penstock.balancing.engine_report import STALE_S
 from penstock.balancing.fleet import Pool
 from penstock.balancing.lease import Lease
 from penstock.balancing.verdict.cause import Kind
@@ -21,12 +22,15 @@ from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 from penstock.balancing.verdict.peers import slower
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.words import words
+from penstock.proxy.data.client import Client
 from penstock.proxy.data.plane import DataPlane
 
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 COMPARE_S: Final = 4.0  # all backends' speeds, in one turn of the loop
+# Of so many backends it is read in one turn of the loop.
+AT_ONCE: Final = 32
 # What so many of the next ones in a queue wait for is asked: each answer takes a choice.
 HEADS: Final = 6
 # Of so many clients it is asked how much they have not taken: a system call for each.
@@ -44,40 +48,53 @@ class Verdicts:
         self.by_pool: dict[str, Verdict] = {}
         self._slower: dict[str, dict[Backend, float]] = {}
         self._compared_s: dict[str, float] = {}
+        self._behind: set[Client] = set()  # clients that had not taken much at the last look
         plane.metrics.bottlenecks = self.kinds
 
     async def watch(self) -> None:
         """Look at all pools each second, until it is cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            pools = self._plane.fleet.pools
-            for name in set(self.by_pool) - {pool.name for pool in pools}:
-                for table in (self.by_pool, self._slower, self._compared_s):
-                    table.pop(name, None)
-            clients, slow = self._clients()
-            for pool in pools:
-                await self._look(pool, clients, slow)
+            try:
+                await self._look_at_all()
+            except Exception:
+                logger.exception("the verdicts are not up to date")
 
-    def _clients(self) -> tuple[int, int]:
-        """How many clients want something, and how many of these do not take what came."""
-        wanting = slow = 0
+    async def _look_at_all(self) -> None:
+        pools = self._plane.fleet.pools
+        for name in set(self.by_pool) - {pool.name for pool in pools}:
+            for table in (self.by_pool, self._slower, self._compared_s):
+                table.pop(name, None)
+        clients, slow = self._clients()
+        for pool in pools:
+            await self._look(pool, clients[pool.name], slow[pool.name])
+
+    def _clients(self) -> tuple[Counter[str], Counter[str]]:
+        """By pool, how many clients want something, and how many do not take what came.
+
+        These had much to take also at the last look.
+        """
+        wanting, slow, before = Counter[str](), Counter[str](), self._behind
+        self._behind = set()
         for client in islice(self._plane.clients, CLIENTS_MAX):
-            untaken = client.untaken_bytes >= UNTAKEN_BYTES
-            wanting += untaken or not client.waits
-            slow += untaken
+            behind = client.untaken_bytes >= UNTAKEN_BYTES
+            if behind:
+                self._behind.add(client)
+            wanting[client.pool] += behind or not client.waits
+            slow[client.pool] += behind and client in before
         return wanting, slow
 
     async def _look(self, pool: Pool, clients: int, slow_clients: int) -> None:
-        """The clients are those of all pools: what they have got is of any."""
         facts = replace(await self._facts(pool), clients=clients, slow_clients=slow_clients)
         verdict = self.by_pool.get(pool.name)
         if verdict is None:
             verdict = self.by_pool[pool.name] = Verdict(facts.at_s)
         verdict.window.add(facts)
         seen = []
-        for each in verdict.window.backends():
+        for number, each in enumerate(verdict.window.backends(), 1):
             seen.append(each)
-            await asyncio.sleep(0)
+            if not number % AT_ONCE:
+                await asyncio.sleep(0)
         if verdict.look(seen):
             sentence, _ = words(verdict.finding)
             kind = verdict.finding.kind
@@ -101,9 +118,10 @@ class Verdicts:
             self._slower[pool.name] = slower([each for each in used if each.can_serve], now_s)
         times = self._slower[pool.name]
         backends = []
-        for each in used:
+        for number, each in enumerate(used, 1):
             backends.append(_backend_facts(each, line, times.get(each, 1.0), now_s))
-            await asyncio.sleep(0)
+            if not number % AT_ONCE:
+                await asyncio.sleep(0)
         waiting, oldest_s, tenants, lacks = 0, 0.0, Counter[str](), Counter[Lack]()
         if line is not None and line.queue.waiting:
             waiting = line.queue.waiting
@@ -117,7 +135,7 @@ class Verdicts:
             lacks=lacks,
             waiting_by_tenant=tenants,
             served_by_tenant=_served(line) if waiting and line is not None else {},
-            refused_total=sum(count for _, count in self._plane.metrics.shed.items()),
+            refused_total=line.refusal.total if line is not None else 0,
         )
 
     async def _lacks(self, line: Line) -> Counter[Lack]:
@@ -136,6 +154,8 @@ class Verdicts:
 def _backend_facts(backend: Backend, line: Line | None, times: float, now_s: float) -> BackendFacts:
     backend.advance(now_s)
     report = backend.report
+    if report is not None and now_s > report.at_s + STALE_S:
+        report = None
     room = line.places.rooms.get(backend) if line is not None else None
     decode, kv_tokens = backend.decode_speed, (report.kv_tokens or 0) if report else 0
     return BackendFacts(
@@ -156,6 +176,7 @@ def _backend_facts(backend: Backend, line: Line | None, times: float, now_s: flo
         told_s=report.at_s if report is not None else None,
         running=report.running if report is not None else 0,
         waiting=report.waiting - report.deferred if report is not None else 0,
+        deferred=report.deferred if report is not None else 0,
         kv_usage=report.kv_usage if report is not None else 0.0,
         generated_tokens=report.generated_tokens if report is not None else 0,
         preemptions=report.preemptions if report is not None else 0,

@@ -28,6 +28,10 @@ class Client(Protocol):
         """Whether bytes that it has sent wait for their turn."""
 
     @property
+    def pool(self) -> str:
+        """Whose backend answers it, or answered its last request."""
+
+    @property
     def untaken_bytes(self) -> int:
         """What was sent to it and what it has not taken."""
 

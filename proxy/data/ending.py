@@ -43,6 +43,7 @@ class EndingConnection(asyncio.Protocol):
         "_head",
         "_phase",
         "_plane",
+        "_pool",
         "_stalled_bytes",
         "_transport",
         "_write_paused",
@@ -66,6 +67,7 @@ class EndingConnection(asyncio.Protocol):
         self._head: RequestHead | None = None
         self._body: Body | None = None  # while it arrives
         self._exchange: Exchange | None = None
+        self._pool = ""
         self._deadline = Deadline(plane.loop, self._expired, plane.now)
         self._write_paused = False  # the client takes less than it is sent
         self._stalled_bytes = self.body_bytes = 0
@@ -84,6 +86,7 @@ class EndingConnection(asyncio.Protocol):
 
     def answered(self, answer: Answer) -> None:
         """The answer has ended: go on to the next request, or close."""
+        self._pool = self.pool
         self._exchange = None
         self.release_body()
         self._head = None
@@ -137,6 +140,10 @@ class EndingConnection(asyncio.Protocol):
         if self._exchange is not None or self._phase is Phase.BODY:
             return False
         return not self.proven or not self._transport.get_write_buffer_size()  # the answer's end
+
+    @property
+    def pool(self) -> str:
+        return self._exchange.request.record.pool if self._exchange is not None else self._pool
 
     @property
     def untaken_bytes(self) -> int:

@@ -321,7 +321,11 @@ FAMILIES: Final = {
         "For autoscaling: work that no backend has yet.",
     ),
     "bottleneck": Family(
-        "gauge", ("pool", "kind"), "", "1 for what makes the pool slow.", "When it is not `fine`."
+        "gauge",
+        ("pool", "kind"),
+        "",
+        "1 for the kind of the pool's verdict, 0 for all others.",
+        'Alert on `penstock_bottleneck{kind!="fine"} == 1`.',
     ),
     "held_requests": Family(
         "gauge",

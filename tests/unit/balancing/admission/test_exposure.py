@@ -39,6 +39,25 @@ def test_however_many_flows_there_are_a_short_answer_finds_room(tokens: int) -> 
     assert exposure.allows(Flow("short", 1), 50, CAPACITY, 0.0)
 
 
+def test_a_large_first_answer_gets_its_turn_while_others_fill_up_what_comes_free() -> None:
+    exposure, flows = Exposure(), [Flow("a", 1), Flow("b", 1)]
+    large, size, now_s = Flow("large", 1), 18_000.0, 0.0
+    running = [flow for flow in flows for _ in range(taken(exposure, flow, 1_000))]
+    for _ in range(100):
+        if exposure.allows(large, size, CAPACITY, now_s):
+            break
+        exposure.keep(large, size, now_s)
+        now_s += 0.1
+        exposure.remove(running.pop(0), 1_000, 10, now_s)
+        for flow in flows:
+            if exposure.allows(flow, 1_000, CAPACITY, now_s):
+                exposure.add(flow, 1_000, now_s)
+                running.append(flow)
+    assert now_s < 5.0
+    exposure.keep(large, size, now_s)
+    assert exposure.allows(flows[1], 1_000, CAPACITY, now_s + 2.0)  # it is looked at no more
+
+
 def test_what_came_as_expected_may_be_under_way_again() -> None:
     exposure, flow = Exposure(), Flow("a", 1)
     exposure.add(flow, 1_000, 0.0)

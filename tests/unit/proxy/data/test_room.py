@@ -44,6 +44,7 @@ class Client:
     pace: float = 0.0
     stopped: bool = False
     untaken_bytes: int = 0
+    pool: str = ""
     gone: bool = False
     looked_at: int = 0
     began_s: float = field(init=False)
