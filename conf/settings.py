@@ -309,7 +309,11 @@ class LogSettings(Section):
         default="info", description="The least serious level that is logged."
     )
     access: bool = Field(
-        default=True, description="Whether each request is logged as one line of JSON on stdout."
+        default=True, description="Whether each request is logged as one line on stdout."
+    )
+    format: Literal["json", "text"] = Field(
+        default="json",
+        description="What that line is: JSON for programs, or aligned text for people.",
     )
 
 

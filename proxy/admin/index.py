@@ -16,6 +16,8 @@ _PATHS: Final = (
     ("GET", "/api/v1/backends", "every backend: state, reason, load, speed, last probes"),
     ("GET", "/api/v1/proxy", "the proxy itself: version, state, its last reload"),
     ("GET", "/api/v1/queue", "what waits for a backend: by class, and what is next"),
+    ("GET", "/api/v1/requests", "recent requests, and where their time went"),
+    ("GET", "/api/v1/requests/ID", "those with this id"),
     ("GET", "/api/v1/tenants", "what each tenant has used, and what is left of its budgets"),
     ("GET", "/api/v1/config", "the configuration in use, with the origin of each value"),
     ("POST", "/api/v1/backends/NAME/drain", "no new requests for a backend; /ready undoes it"),

@@ -19,6 +19,7 @@ from penstock.proxy.data.local_answers import refuse_here
 from penstock.proxy.data.own_headers import answer_to, budget_headers
 from penstock.proxy.data.phase import LINGER_S, Phase
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import RequestTimeout
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import Draining
@@ -137,6 +138,11 @@ class EndingConnection(asyncio.Protocol):
         if self._exchange is not None or self._phase is Phase.BODY:
             return False
         return not self.proven or not self._transport.get_write_buffer_size()  # the answer's end
+
+    @property
+    def request(self) -> Request | None:
+        """The one under way, if its body is here."""
+        return self._exchange.request if self._exchange is not None else None
 
     @property
     def sends(self) -> bool:
