@@ -68,6 +68,10 @@ class FairTable(Generic[V]):
         """All entries of an owner, oldest first. Do not change them."""
         return self._tables.get(owner, {})
 
+    def values(self) -> list[V]:
+        """Those of all owners."""
+        return [value for table in self._tables.values() for value in table.values()]
+
     def remove(self, owner: str, key: Hashable) -> None:
         """Remove an entry, which must be there."""
         table = self._tables[owner]

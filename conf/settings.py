@@ -20,57 +20,17 @@ from penstock.conf.kinds import (
     Headers,
     Host,
     OptionalWaitS,
-    Origins,
     Port,
     ProxiedPaths,
     Secret,
     is_loopback,
 )
+from penstock.conf.listen import ListenSettings
 from penstock.conf.pools import PoolSettings
 from penstock.conf.repeated_names import repeated_names
 from penstock.conf.section import RELATIVE, Section
 from penstock.conf.slo import Slos, SloSettings, check_slos
 from penstock.conf.tenants import TENANT_KEYS_MAX, Tenants
-
-
-class ListenTlsSettings(Section):
-    """The TLS certificate of the data port."""
-
-    cert_file: FilePath = Field(
-        description="PEM file with the certificate. Intermediate certificates follow it in the"
-        " same file." + RELATIVE
-    )
-    key_file: FilePath = Field(description="PEM file with the private key, not encrypted.")
-    client_ca_file: FilePath | None = Field(
-        default=None,
-        description="PEM file with the certificates that clients' certificates must come from."
-        " Clients are then asked for one. It is required unless some tenant has `keys`."
-        " null: clients are not asked." + RELATIVE,
-    )
-
-
-class ListenSettings(Section):
-    """The data port, where clients connect."""
-
-    host: Host = Field(default="0.0.0.0", description="Address to listen on. `::` listens on IPv6.")  # noqa: S104 - a data port is for others to reach
-    port: Port = Field(default=8080, description="TCP port. 0 takes any free port.")
-    cors_origins: Origins = Field(
-        default=(),
-        description="Web origins whose pages may call the API from a browser. `*` allows every"
-        " origin. An empty list switches CORS off.",
-    )
-    backend_header: bool = Field(
-        default=True,
-        description="Whether answers name their backend in the header `x-penstock-backend`.",
-    )
-    reuse_port: bool = Field(
-        default=False,
-        description="Whether several processes may share the port (SO_REUSEPORT). When one of"
-        " them stops, the kernel resets connections that it has not accepted yet.",
-    )
-    tls: ListenTlsSettings | None = Field(
-        default=None, description="Speak TLS 1.2 or newer. null: plain HTTP."
-    )
 
 
 class AdminSettings(Section):
@@ -310,7 +270,11 @@ class LogSettings(Section):
         default="info", description="The least serious level that is logged."
     )
     access: bool = Field(
-        default=True, description="Whether each request is logged as one line of JSON on stdout."
+        default=True, description="Whether each request is logged as one line on stdout."
+    )
+    format: Literal["json", "text"] = Field(
+        default="json",
+        description="What that line is: JSON for programs, or aligned text for people.",
     )
 
 

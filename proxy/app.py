@@ -277,6 +277,8 @@ class App:
         )
         if settings.log.access and self._access_log is None:
             self._access_log = AccessLog(self.plane.loop, self.plane.metrics, sys.stdout.fileno())
+        if self._access_log is not None:
+            self._access_log.as_text = settings.log.format == "text"
         self.plane.access_log = self._access_log if settings.log.access else None
 
     def _reload_by_signal(self) -> None:

@@ -5,6 +5,7 @@ does count for a client that said how long it waits. Nothing is learnt from it. 
 if the pool's backends, at the speed that was measured last, could not serve it in time.
 """
 
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Ticket
 
@@ -23,7 +24,7 @@ class Held:
         self.active = active
         for ticket in self._queue.oldest(self._queue.waiting):
             if active:
-                ticket.held_since_s = now_s
+                ticket.held_since_s, ticket.lack = now_s, Lack.BACKEND
                 ticket.general_then = ticket.general
                 self._queue.counts(ticket, general=False)
             elif ticket.held_since_s is not None:

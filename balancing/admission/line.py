@@ -87,7 +87,7 @@ class Line(Occupancy):
         self._look(now_s)
         self.judge_held(ticket, now_s)
         ticket.general, ticket.general_then = False, True
-        ticket.held_since_s = now_s
+        ticket.held_since_s, ticket.lack = now_s, Lack.BACKEND
         self._line_up(ticket, now_s)
 
     def judge_held(self, ticket: Ticket, now_s: float) -> None:

@@ -77,6 +77,8 @@ class Places:
         lack = self.lack(backend, ticket, ask, now_s)
         if lack is not None and not ticket.dry:
             self.rooms[backend].cache.found(lack, ticket.flow, ask, now_s)
+            if ticket.wanted is None or ticket.wanted is backend:
+                ticket.lack = lack
         return lack is None
 
     def lack(self, backend: Backend, ticket: Ticket, ask: Ask, now_s: float) -> Lack | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from math import exp, inf
 from typing import Final
 
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.spread import TIMES_MAX, Spread
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
@@ -136,6 +137,7 @@ class Ticket:
         "held_since_s",
         "impatient",
         "kept_before",
+        "lack",
         "most_tokens",
         "name",
         "only",
@@ -188,6 +190,7 @@ class Ticket:
         self.flow = NO_FLOW
         self.tokens = 0  # to prefill, as far as is known while it waits
         self.waits = False
+        self.lack: Lack | None = None  # what the last look at it found missing there
         self.kept_before = False  # a backend is or was kept for it
         self.wanted: Backend | None = None  # where the policy would send it while it waits
         self.general = True  # every backend of its pool may serve it

@@ -17,6 +17,8 @@ _PATHS: Final = (
     ("GET", "/api/v1/proxy", "the proxy itself: version, state, its last reload"),
     ("GET", "/api/v1/verdict", "what makes each pool slow now, and what to do about it"),
     ("GET", "/api/v1/queue", "what waits for a backend: by class, and what is next"),
+    ("GET", "/api/v1/requests", "recent requests, and where their time went"),
+    ("GET", "/api/v1/requests/ID", "those with this id"),
     ("GET", "/api/v1/tenants", "what each tenant has used, and what is left of its budgets"),
     ("GET", "/api/v1/slo", "how far each service level is kept, and what is left of its budget"),
     ("GET", "/api/v1/config", "the configuration in use, with the origin of each value"),

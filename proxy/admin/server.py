@@ -27,6 +27,7 @@ from penstock.proxy.admin.index import INDEX
 from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer
 from penstock.proxy.admin.listing import describe
 from penstock.proxy.admin.queue_listing import queue_listing
+from penstock.proxy.admin.request_listing import BadQuery, request_listing, requests_with_id
 from penstock.proxy.admin.slo_listing import slo_listing
 from penstock.proxy.admin.tenant_listing import tenant_listing
 from penstock.proxy.admin.verdicts import Verdicts
@@ -86,6 +87,8 @@ class Admin:
                 web.get("/api/v1/verdict", self._verdict),
                 web.get("/api/v1/queue", self._queue),
                 web.get("/api/v1/slo", self._slo),
+                web.get("/api/v1/requests", self._requests),
+                web.get("/api/v1/requests/{id:.+}", self._request),
                 web.get("/api/v1/tenants", self._tenants),
                 web.get("/api/v1/config", self._config),
                 web.post("/api/v1/reload", self._reload_now),
@@ -196,6 +199,19 @@ class Admin:
 
     async def _queue(self, request: web.Request) -> web.Response:
         return json_answer(await queue_listing(self._plane))
+
+    async def _requests(self, request: web.Request) -> web.Response:
+        try:
+            return json_answer(await request_listing(self._plane, request.query))
+        except BadQuery as error:
+            return error_answer(400, "invalid_query", str(error))
+
+    async def _request(self, request: web.Request) -> web.Response:
+        found = await requests_with_id(self._plane, request.match_info["id"])
+        if not found:
+            message = "No request with this id is kept: it is long over, or never came here."
+            return error_answer(404, "unknown_request", message)
+        return json_answer(found)
 
     async def _config(self, request: web.Request) -> web.Response:
         running = self._plane.configuration

@@ -84,6 +84,18 @@ class AdminClient:
         listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/slo", list)
         return listing
 
+    def requests(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Requests that run or ran lately."""
+        path = f"/api/v1/requests?{urlencode(query)}"
+        listing: list[dict[str, Any]] = self._ask("GET", path, list)
+        return listing
+
+    def requests_with_id(self, request_id: str) -> list[dict[str, Any]]:
+        """Those with this id, the latest first."""
+        path = f"/api/v1/requests/{quote(request_id, '')}"
+        listing: list[dict[str, Any]] = self._ask("GET", path, list)
+        return listing
+
     def set_state(self, name: str, state: str) -> dict[str, Any]:
         """Set a backend's admin state. Returns the backend's description."""
         path = f"/api/v1/backends/{quote(name, '')}/{state}"

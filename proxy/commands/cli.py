@@ -24,7 +24,9 @@ from penstock.proxy.commands import admin_client
 from penstock.proxy.commands.admin_state import set_admin_state
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.reload import reload
+from penstock.proxy.commands.requests import add_requests
 from penstock.proxy.commands.status import status
+from penstock.proxy.commands.trace import add_trace
 from penstock.proxy.commands.usage import usage
 from penstock.proxy.process.loop import run_loop
 from penstock.proxy.reload.source import Source
@@ -188,6 +190,8 @@ def _add_serve(commands: Any) -> None:
 def _add_operations(commands: Any) -> None:
     """Add the commands that ask a running proxy."""
     _add_status(commands)
+    add_requests(commands)
+    add_trace(commands)
     _add_usage(commands)
     _add_reload(commands)
     _add_explain(commands)

@@ -17,6 +17,21 @@ WORDS: Final = {
 }
 
 
+# The same of a wait that is over.
+WAITED: Final = {
+    "prompts": "the backend had enough prompts to prefill",
+    "sequences": "the backend ran as many streams as it could",
+    "kv_cache": "the KV cache had no room",
+    "answers": "its tenant's running answers could outgrow the KV cache",
+    "requests": "the backend or its pool had all the requests that it may have",
+    "giant": "the backend was left to a request with very many choices",
+    "giants": "it had very many choices, and enough such requests ran",
+    "class": "a request of a higher class went first",
+    "turn": "others went first",
+    "backend": "no backend could serve",
+}
+
+
 def reason(told: Mapping[str, Any]) -> str:
     """Why one waits, of an entry with `waits_for` and `backend`."""
     word = told["waits_for"]

@@ -15,9 +15,11 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.data.served_levels import note_ended, note_refused
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.access_line import add_request, line_of
+from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.usage import Used
 from penstock.proxy.wire.heads import RequestHead
+from penstock.proxy.wire.party import party_of
 
 
 def count(plane: DataPlane, status: int) -> None:
@@ -37,6 +39,7 @@ def refused(
     count(plane, error.status)
     if plane.slos.any:
         note_refused(plane, head, error)
+    _keep_early(plane, head, answer, error, peer)
     if plane.access_log is not None:
         plane.access_log.write(
             _line(plane, head, answer, peer, error.status) | {"error": error.code}
@@ -49,8 +52,9 @@ def left(
     """Count and log a request whose client left before its body was whole."""
     plane.metrics.client_aborts.add("body")
     count(plane, LEFT)
+    answer = answer_to(plane, transport, head)
+    _keep_early(plane, head, answer, None, peer)
     if plane.access_log is not None:
-        answer = answer_to(plane, transport, head)
         plane.access_log.write(_line(plane, head, answer, peer, LEFT))
 
 
@@ -71,7 +75,7 @@ def ended(
         if record.predicted_s and len(record.tries) == 1:  # else it lost time by a failure
             plane.metrics.predicted(record.predicted_s, record.first_token_s - record.received_s)
     if record.sent_s:
-        plane.metrics.overhead_s.observe(record.sent_s - record.received_s - record.waited_s)
+        plane.metrics.overhead_s.observe(record.overhead_s)
     if lease is not None:
         _placed(plane, lease, record)
     if record.usage is not None:
@@ -80,17 +84,49 @@ def ended(
         pool.cached_tokens += record.usage.cached_tokens or 0
     if plane.slos.any:
         note_ended(plane, request, lease, error)
-    log, tenant = plane.access_log, request.ask.tenant
-    if log is None and not tenant:
-        return
-    model = request.ask.model
-    known = model is not None and lease is not None and lease.backend.lists(model)
+    log, tenant, model = plane.access_log, request.ask.tenant, request.ask.model
+    if model is not None and (lease is None or not lease.backend.lists(model)):
+        model = None
     if lease is not None and tenant:
-        _use(plane.metrics.usage.of(tenant, model if known else None), request.ask, record, lease)
+        _use(plane.metrics.usage.of(tenant, model), request.ask, record, lease)
     if log is not None:
         line = _line(plane, request.head, answer, request.peer, record.status)
-        add_request(line, record, model if known else None, stream=request.ask.stream)
+        add_request(line, record, model, stream=request.ask.stream)
         log.write(line)
+    plane.recent.add(kept_of(request, model))
+
+
+def kept_of(request: Request, model: str | None) -> Kept:
+    """A request as it is kept. `model`: its name if a backend lists it."""
+    ask, tenant = request.ask, request.head.tenant
+    owner = ask.client or tenant or _party(request.peer)
+    request_id = request.answer.request_id
+    return Kept(request.record, request_id, owner, tenant, model, stream=ask.stream)
+
+
+def _keep_early(
+    plane: DataPlane,
+    head: RequestHead | None,
+    answer: Answer,
+    error: PenstockError | None,
+    peer: bytes,
+) -> None:
+    """Keep a request that has no exchange.
+
+    With tenants, all who show no key are one owner: they may have many addresses.
+    """
+    now_s = plane.now()
+    record = Record(now_s, now_s, now_s)
+    record.ended_s = now_s
+    record.status = error.status if error is not None else LEFT
+    record.error = error.code if error is not None else None
+    tenant = head.tenant if head is not None else ""
+    owner = tenant or ("" if plane.tenants else _party(peer))
+    plane.recent.add(Kept(record, answer.request_id, owner, tenant, None, stream=False))
+
+
+def _party(peer: bytes) -> str:
+    return party_of(peer.decode("ascii"))
 
 
 def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:
@@ -126,6 +162,7 @@ def _close(
     record.error = error.code if error is not None else None
     record.whole = answer.finished
     record.ended_s = now_s
+    record.flows(now_s)
     if lease is not None:
         record.tries[-1].first_token_s = lease.first_token_s or 0.0
     if relay is not None:

@@ -7,6 +7,7 @@ last chunk is missing. Over 1.0 only a reset says so, because there a plain clos
 """
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -41,6 +42,7 @@ class Answer:
         "request_id",
         "started",
         "status",
+        "timing",
     )
 
     def __init__(
@@ -60,6 +62,7 @@ class Answer:
         self.request_id = request_id
         self._headers = headers
         self.about: Headers = []  # x-penstock-…: the backend, the number of attempts, the reason
+        self.timing: Callable[[], bytes] | None = None  # what its client wants to know of its times
         self.status = 0
         self.started = False
         self.finished = False
@@ -77,6 +80,8 @@ class Answer:
         self.started = True
         self.status = status
         fields = [*headers, *self.about, *self._headers, (b"x-request-id", self.request_id)]
+        if self.timing is not None:
+            fields.append((b"server-timing", self.timing()))
         bodyless = status in (204, 304)
         if length is not None and not bodyless:
             fields.append((b"content-length", b"%d" % length))

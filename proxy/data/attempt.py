@@ -260,6 +260,7 @@ class Attempt:
             return
         relay = self.relay = self._relay_for(head, connection)
         request.record.tries[-1].first_byte_s = relay.last_byte_s
+        request.record.streamed = isinstance(relay, EventRelay)
         connection.sink = relay
         relay.begin()
 
@@ -293,6 +294,7 @@ class Attempt:
 
     def _begun(self) -> None:
         """The answer has begun. A body that is not yet sent whole still counts as its client's."""
+        self._request.record.tries[-1].first_token_s = self._lease.first_token_s or 0.0
         if self._connection is None or not self._connection.unsent:
             self._owner.begun()
 

@@ -19,6 +19,7 @@ from penstock.proxy.data.local_answers import refuse_here
 from penstock.proxy.data.own_headers import answer_to, budget_headers
 from penstock.proxy.data.phase import LINGER_S, Phase
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import RequestTimeout
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import Draining
@@ -149,6 +150,11 @@ class EndingConnection(asyncio.Protocol):
     def untaken_bytes(self) -> int:
         unsent = self._transport.get_write_buffer_size()
         return unsent + unacknowledged_bytes(self._transport)
+
+    @property
+    def request(self) -> Request | None:
+        """The one under way, if its body is here."""
+        return self._exchange.request if self._exchange is not None else None
 
     @property
     def sends(self) -> bool:

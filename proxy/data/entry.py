@@ -6,6 +6,7 @@ The same for its first attempt and for all that follow a failure.
 import logging
 from collections.abc import Callable
 
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
@@ -37,7 +38,6 @@ class Entry:
         "_impatient",
         "_plane",
         "_request",
-        "_since_s",
         "_ticket",
     )
 
@@ -54,7 +54,6 @@ class Entry:
         self._failover = failover
         self._admitted = admitted
         self._ticket: Ticket | None = None
-        self._since_s = 0.0  # when the present wait began
         # A reload may change the classes while it waits: it keeps the name of its own.
         self._class = ""
         self._impatient = False  # its client waits for less than its class
@@ -85,7 +84,7 @@ class Entry:
         except (Refused, UnknownModel, NoBackend, UnknownResponse, OverContext, Full) as error:
             raise self._told(error, now_s) from None
         if lease is None:
-            self._since_s = now_s
+            self._request.record.waits(ticket.lack or Lack.TURN, now_s)
             self._request.record.predicted_s = ticket.predicted_s
             plane.wakes.soon()
         elif not tried:
@@ -103,7 +102,6 @@ class Entry:
 
     def slept(self, time_s: float) -> None:
         """The proxy did not run for this long: nobody has waited meanwhile."""
-        self._since_s += time_s
         if self._ticket is not None:
             self._ticket.slept(time_s)
 
@@ -120,7 +118,7 @@ class Entry:
         classes = plane.classes
         asked = request.head.get(ASKED)
         rank = classes.rank_of(request.head.tenant, asked, request.ask.service_tier)
-        self._class = classes.names[rank]
+        self._class = request.record.service_class = classes.names[rank]
         request.service_class, priority = classes.told[rank]
         if request.ask.engine:
             request.priority = priority
@@ -155,8 +153,8 @@ class Entry:
         self._admitted(outcome if isinstance(outcome, Lease) else self._told(outcome, now_s))
 
     def _waited(self, now_s: float) -> None:
-        waited_s = now_s - self._since_s
-        self._request.record.waited_s += waited_s
+        assert self._ticket is not None
+        waited_s = self._request.record.waited(self._ticket.lack or Lack.TURN, now_s)
         self._plane.metrics.waited(self._class, waited_s)
 
     def _told(self, error: Exception, now_s: float) -> PenstockError:

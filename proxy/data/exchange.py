@@ -110,13 +110,13 @@ class Exchange(AttemptOwner):
 
     def pause(self) -> None:
         """The client takes less than was written."""
-        self.request.paused = self.request.record.held_up = True
+        self.request.pause()
         if self._attempt is not None:
             self._attempt.pause()
 
     def resume(self) -> None:
         """The client takes more again."""
-        self.request.paused = False
+        self.request.resume()
         if self._attempt is not None:
             self._attempt.resume()
 

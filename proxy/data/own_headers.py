@@ -7,7 +7,7 @@ from secrets import token_hex
 from typing import Final
 
 from penstock.balancing.lease import Lease
-from penstock.conf.settings import ListenSettings
+from penstock.conf.listen import ListenSettings
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request

@@ -43,6 +43,7 @@ from penstock.proxy.data.wakes import Wakes
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.telemetry.recent import Recent
 from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.client_handshakes import ClientHandshakes
 from penstock.proxy.wire.long_reads import TURN_S
@@ -76,6 +77,7 @@ class DataPlane:
         self.rng = rng
         self.metrics = metrics
         self.access_log: AccessLog | None = None
+        self.recent = Recent()
         self.failed = on_failure
         self.estimator = TokenEstimator(rng.getrandbits(64))
         self.outputs = OutputLength()

@@ -1,6 +1,7 @@
 """One request as its attempts see it: what to send, how to answer, how long it may take."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from penstock.balancing.ask import Ask
@@ -12,6 +13,7 @@ from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.patience import Patience
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.telemetry.record import Record
+from penstock.proxy.telemetry.server_timing import ASKED, server_timing
 from penstock.proxy.wire.edit import Edits
 from penstock.proxy.wire.heads import RequestHead
 
@@ -77,6 +79,8 @@ class Request:
         self.timeouts = timeouts
         self.hold_s = record.received_s + timeouts.hold_s
         self.patience = Patience(head.headers, record.began_s, timeouts.total_s)
+        if head.get(ASKED) == b"1":
+            answer.timing = partial(_timing, record, now)
 
     @property
     def mark(self) -> Mark:
@@ -102,7 +106,22 @@ class Request:
         """Whether only one backend holds what is asked for: after a 404 the next one is asked."""
         return self.endpoint.anywhere or self.ask.response_id is not None
 
+    def pause(self) -> None:
+        """The client takes less than was written."""
+        self.paused = self.record.held_up = True
+        self.record.stalls(self.now())
+
+    def resume(self) -> None:
+        """The client takes more again."""
+        self.paused = False
+        self.record.flows(self.now())
+
     def slept(self, time_s: float) -> None:
         """The proxy did not run for this long: move all times in the future."""
+        self.record.slept(time_s)
         self.hold_s += time_s
         self.patience.slept(time_s)
+
+
+def _timing(record: Record, now: Callable[[], float]) -> bytes:
+    return server_timing(record, now())

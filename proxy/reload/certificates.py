@@ -11,10 +11,10 @@ from typing import Final, NoReturn
 
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.keypath import KeyPath, spell
+from penstock.conf.listen import ListenTlsSettings
 from penstock.conf.load import Loaded
 from penstock.conf.pools import PoolSettings, PoolTlsSettings
 from penstock.conf.regular_files import read_regular
-from penstock.conf.settings import ListenTlsSettings
 from penstock.proxy.wire.contexts import Certificates
 
 FILE_BYTES_MAX: Final = 4_194_304

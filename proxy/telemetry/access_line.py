@@ -1,5 +1,6 @@
 """The fields of an access line. A client's text is left out, except for its request id."""
 
+from datetime import UTC, datetime
 from time import time
 from typing import Final
 
@@ -25,8 +26,10 @@ def line_of(
     size_bytes: int,
 ) -> dict[str, object]:
     """The fields that every line begins with. `listed`: whether the path is one that is served."""
+    now_s = int(time() * 1000) / 1000
     return {
-        "time": int(time() * 1000) / 1000,
+        "time": now_s,
+        "at": datetime.fromtimestamp(now_s, UTC),
         "request_id": request_id.decode("ascii"),
         "client": peer.decode("ascii"),
         "method": _METHODS.get(method),
@@ -50,7 +53,10 @@ def add_request(
     line["error"] = record.error
     line["whole"] = record.whole
     line["model"] = printable(model) if model is not None else None
+    line["pool"] = record.pool or None
     line["backend"] = record.backend or None
+    line["reason"] = record.reason or None
+    line["class"] = record.service_class or None
     line["attempts"] = record.attempts
     line["stream"] = stream
     line["duration_ms"] = record.ms(record.ended_s)
@@ -60,10 +66,15 @@ def add_request(
     line["sent_ms"] = record.ms(record.sent_s)
     line["first_byte_ms"] = record.ms(record.first_byte_s)
     line["ttft_ms"] = record.ms(record.first_token_s)
+    line["overhead_ms"] = int(record.overhead_s * 1e6) / 1000 if record.sent_s else None
     line["prompt_tokens"] = usage.prompt_tokens if usage else None
+    line["cached_tokens"] = usage.cached_tokens if usage else None
     line["completion_tokens"] = usage.completion_tokens if usage else None
     if record.waited_s:
         line["waited_ms"] = int(record.waited_s * 1e6) / 1000
+        line["waits_for"] = record.waits_for
+    if record.stalled_s:
+        line["stalled_ms"] = int(record.stalled_s * 1e6) / 1000
     if record.degraded:
         line["degraded"] = record.degraded
     if failed := [each for each in record.tries if each.failure]:

@@ -1,6 +1,6 @@
-"""One line of JSON for each request. It never holds a prompt or a key.
+"""One line for each request, as JSON or as text. It never holds a prompt or a key.
 
-A full pipe must not stop the proxy. So lines are collected on the loop, made JSON and joined every
+A full pipe must not stop the proxy. So lines are collected on the loop, formatted and joined every
 tenth of a second, or when there are many, and written by a thread. Lines that the reader does not
 take in time are dropped and counted.
 """
@@ -13,6 +13,7 @@ from typing import Final
 
 import orjson
 
+from penstock.proxy.telemetry.access_text import text_of
 from penstock.proxy.telemetry.metrics import Metrics
 
 FLUSH_S: Final = 0.1
@@ -20,6 +21,7 @@ FLUSH_S: Final = 0.1
 # Making so many lines JSON takes half a millisecond.
 LINES_MAX: Final = 256
 BATCHES_MAX: Final = 128
+_OPTIONS: Final = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 
 
 class AccessLog:
@@ -29,6 +31,7 @@ class AccessLog:
         self._loop = loop
         self._metrics = metrics
         self._fd = fd
+        self.as_text = False  # for people: `log.format`
         self._lines: list[dict[str, object]] = []
         self._due = False  # the loop will flush them
         self._batches: queue.Queue[bytes | None] = queue.Queue(BATCHES_MAX)
@@ -61,16 +64,18 @@ class AccessLog:
         if not self._lines:
             return
         lines, self._lines = self._lines, []
-        batch = b"".join(map(self._json, lines))
+        batch = b"".join(map(self._formatted, lines))
         try:
             self._batches.put_nowait(batch)
         except queue.Full:
             self._metrics.access_lines_dropped += len(lines)
 
-    def _json(self, line: dict[str, object]) -> bytes:
+    def _formatted(self, line: dict[str, object]) -> bytes:
         try:
-            return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-        except TypeError:  # a fault of ours must not take the other lines with it
+            if self.as_text:
+                return text_of(line)
+            return orjson.dumps(line, option=_OPTIONS)
+        except (TypeError, LookupError):  # a fault of ours must not take the other lines with it
             self._metrics.access_lines_dropped += 1
             return b""
 

@@ -55,11 +55,16 @@ class Record:
         "predicted_s",
         "read_s",
         "received_s",
+        "service_class",
+        "stalled_s",
+        "stalled_since_s",
         "status",
         "streamed",
         "tries",
         "usage",
         "waited_s",
+        "waiting_since_s",
+        "waits_for",
         "whole",
     )
 
@@ -69,6 +74,11 @@ class Record:
         self.accepted_s = accepted_s
         self.received_s = received_s
         self.waited_s = 0.0  # for room at a backend, before all its attempts
+        self.waiting_since_s = 0.0  # when the present wait began
+        self.waits_for = ""  # what there was none of when it was looked at last: a `Lack`
+        self.service_class = ""  # empty without admission
+        self.stalled_s = 0.0  # while its client took nothing of the answer
+        self.stalled_since_s = 0.0  # when the present stall began
         self.predicted_s = 0.0  # until its first token, as was predicted when it began to wait
         self.degraded = ""  # what was cut, as its client is told
         self.read_s = 0.0  # when the model and the number of tokens were known
@@ -88,10 +98,51 @@ class Record:
         self.pool = pool
         self.tries.append(Try(backend, reason, began_s))
 
+    def waits(self, waits_for: str, now_s: float) -> None:
+        """It begins to wait for room at a backend. `waits_for`: what there is none of."""
+        self.waiting_since_s = now_s
+        self.waits_for = waits_for
+
+    def waited(self, waits_for: str, now_s: float) -> float:
+        """The wait is over. Returns its seconds. `waits_for`: as the last look has found."""
+        seconds = now_s - self.waiting_since_s
+        self.waiting_since_s = 0.0
+        self.waited_s += seconds
+        self.waits_for = waits_for
+        return seconds
+
+    def stalls(self, now_s: float) -> None:
+        """Its client takes less than it is sent."""
+        self.stalled_since_s = self.stalled_since_s or now_s
+
+    def flows(self, now_s: float) -> None:
+        """Its client takes everything again, or the request is over."""
+        if self.stalled_since_s:
+            self.stalled_s += now_s - self.stalled_since_s
+            self.stalled_since_s = 0.0
+
+    def slept(self, time_s: float) -> None:
+        """The proxy did not run for this long: nobody has waited meanwhile."""
+        if self.waiting_since_s:
+            self.waiting_since_s += time_s
+        if self.stalled_since_s:
+            self.stalled_since_s += time_s
+
     @property
     def backend(self) -> str:
         """The last one. Empty if none was chosen."""
         return self.tries[-1].backend if self.tries else ""
+
+    @property
+    def reason(self) -> str:
+        """Why this backend. Empty if none was chosen."""
+        return self.tries[-1].reason if self.tries else ""
+
+    @property
+    def overhead_s(self) -> float:
+        """From the whole body to the first byte sent to a backend, waits apart."""
+        sent_s = self.sent_s
+        return sent_s - self.received_s - self.waited_s if sent_s else 0.0
 
     @property
     def first_byte_s(self) -> float:

@@ -169,4 +169,5 @@ async def guard(simulate: Simulate, serve: Serve) -> AsyncIterator[Guard]:
 async def _read_access(penstock: Penstock) -> None:
     assert penstock.process.stdout is not None
     async for line in penstock.process.stdout:
-        penstock.access_lines.append(orjson.loads(line))
+        as_json = line.startswith(b"{")
+        penstock.access_lines.append(orjson.loads(line) if as_json else {"text": line.decode()})

@@ -33,7 +33,8 @@ def test_every_route_is_told() -> None:
     for route in admin.application().router.routes():
         assert route.resource is not None
         if route.method != "HEAD":
-            routes.add((route.method, route.resource.canonical.replace("{name}", "NAME")))
+            path = route.resource.canonical
+            routes.add((route.method, path.replace("{name}", "NAME").replace("{id}", "ID")))
     states = {(method, path.replace("{state}", "drain")) for method, path in routes}
     assert states - {("GET", "/")} == told() - {("POST", "/api/v1/backends/NAME/maint")}
 

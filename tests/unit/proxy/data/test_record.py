@@ -44,6 +44,8 @@ def test_every_time_of_a_request_is_kept() -> None:
         assert round(line["duration_ms"], -1) == 5000
         assert (line["backend"], line["attempts"], line["whole"]) == ("b1", 1, True)
         assert (line["prompt_tokens"], line["completion_tokens"]) == (7, 2)
+        assert (line["pool"], line["reason"], line["class"]) == ("p", "only", "standard")
+        assert (line["overhead_ms"], line["cached_tokens"]) == (0.0, None)
         assert "failed" not in line
 
 

@@ -1,0 +1,176 @@
+"""Requests that run or ran lately, as JSON: what became of them, and where their time went.
+
+No text of a client is shown but its request id. Nobody can choose what others are shown under an
+id: of each tenant or client that used it, the latest request is told.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from time import time
+from typing import Final
+
+from penstock.proxy.data.account import kept_of
+from penstock.proxy.data.ending import EndingConnection
+from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.telemetry.log_lines import printable
+from penstock.proxy.telemetry.recent import Kept
+from penstock.proxy.telemetry.record import Record
+from penstock.proxy.telemetry.waterfall import waterfall
+
+# A request that runs is listed after this time, and of each tenant or client at most so many.
+RUNNING_S: Final = 5.0
+RUNNING_MAX: Final = 20
+LIMIT: Final = 50
+LIMIT_MAX: Final = 500
+# Of an id that many have used, so many requests are told.
+SAME_ID_MAX: Final = 20
+# Describing one takes some 20 us. After so many others run.
+AT_ONCE: Final = 16
+_FLAGS: Final = ("slow", "failed")
+_NAMES: Final = ("tenant", "backend")
+
+
+class BadQuery(Exception):
+    """The query cannot be understood. The text is for the user."""
+
+
+async def request_listing(plane: DataPlane, query: Mapping[str, str]) -> list[dict[str, object]]:
+    """Those that a query asks for, the latest first. With `slow` the slowest. Raises BadQuery."""
+    for name in query:
+        if name not in (*_FLAGS, *_NAMES, "limit"):
+            raise BadQuery("The query may have: slow, failed, tenant, backend, limit.")
+    slow, failed = [_flag(query.get(name)) for name in _FLAGS]
+    limit, recent = _limit(query.get("limit")), plane.recent
+    if slow:
+        found = [each for each in recent.slow() if not failed or each.failed]
+    else:
+        found = recent.failed() if failed else recent.all()
+    tenant, backend = [query.get(name) for name in _NAMES]
+    found = [each for each in found if _fits(each, tenant, backend)]
+    running = [] if failed else _running(plane, RUNNING_S)
+    running = [each for each in running if _fits(each, tenant, backend)]
+    # However many run, those that have ended have half of the places.
+    running = running[: max(limit // 2, limit - len(found))]
+    return await _all_told([*running, *found][:limit], plane)
+
+
+def _fits(kept: Kept, tenant: str | None, backend: str | None) -> bool:
+    """Whether it is of this tenant, and was tried at this backend. None: any."""
+    if tenant is not None and kept.tenant != tenant:
+        return False
+    return backend is None or backend in [each.backend for each in kept.record.tries]
+
+
+async def requests_with_id(plane: DataPlane, request_id: str) -> list[dict[str, object]]:
+    """Of each tenant or client that used this id its latest request, the latest first."""
+    wanted = request_id.encode("utf-8", "replace")
+    found: dict[str, Kept] = {}
+    for kept in (*_under_way(plane), *plane.recent.all()):
+        if kept.request_id == wanted and len(found) < SAME_ID_MAX:
+            found.setdefault(kept.owner, kept)
+    return await _all_told(found.values(), plane)
+
+
+def _running(plane: DataPlane, age_s: float) -> list[Kept]:
+    """Those that have run for so long, the oldest first."""
+    since_s = plane.now() - age_s
+    counts: dict[str, int] = {}
+    found = []
+    old = [each for each in _under_way(plane) if each.record.began_s <= since_s]
+    for kept in sorted(old, key=lambda each: each.record.began_s):
+        counts[kept.owner] = counts.get(kept.owner, 0) + 1
+        if counts[kept.owner] <= RUNNING_MAX:
+            found.append(kept)
+    return found
+
+
+def _under_way(plane: DataPlane) -> list[Kept]:
+    """All that run and whose body is here."""
+    requests = [each.request for each in plane.clients if isinstance(each, EndingConnection)]
+    backends = {backend.name: backend for backend in plane.fleet.backends}
+    found = []
+    for request in requests:
+        if request is not None:
+            backend, model = backends.get(request.record.backend), request.ask.model
+            known = backend is not None and model is not None and backend.lists(model)
+            found.append(kept_of(request, model if known else None))
+    return found
+
+
+async def _all_told(found: Iterable[Kept], plane: DataPlane) -> list[dict[str, object]]:
+    told = []
+    for kept in found:
+        told.append(_told(kept, plane.now()))
+        if len(told) % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return told
+
+
+def _told(kept: Kept, now_s: float) -> dict[str, object]:
+    record = kept.record
+    usage, runs = record.usage, not record.ended_s
+    began = datetime.fromtimestamp(time() - now_s + record.began_s, UTC)
+    parts = waterfall(record, now_s)
+    return {
+        "id": kept.request_id.decode("ascii"),
+        "state": "running" if runs else "ended",
+        "began": began.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "ago_s": round(now_s - record.began_s, 3),
+        "tenant": kept.tenant or None,
+        "class": record.service_class or None,
+        "model": printable(kept.model) if kept.model is not None else None,
+        "pool": record.pool or None,
+        "backend": record.backend or None,
+        "reason": record.reason or None,
+        "attempts": record.attempts,
+        "stream": kept.stream,
+        "status": None if runs else record.status,
+        "error": record.error,
+        "whole": record.whole,
+        "failed": not runs and kept.failed,
+        "duration_ms": record.ms(record.ended_s or now_s),
+        "ttft_ms": record.ms(record.first_token_s),
+        "overhead_ms": _ms(record.overhead_s) if record.sent_s else None,
+        "prompt_tokens": usage.prompt_tokens if usage else None,
+        "cached_tokens": usage.cached_tokens if usage else None,
+        "completion_tokens": usage.completion_tokens if usage else None,
+        "degraded": record.degraded or None,
+        "failures": _failures(record),
+        "parts": [
+            {
+                "part": part.name,
+                "ms": _ms(part.seconds),
+                "backend": part.backend or None,
+                "why": part.why or None,
+            }
+            for part in parts
+        ],
+    }
+
+
+def _failures(record: Record) -> list[dict[str, object]]:
+    """The attempts that failed: where, why it was chosen, and why it failed."""
+    return [
+        {"backend": each.backend, "reason": each.reason, "failure": each.failure}
+        for each in record.tries
+        if each.failure
+    ]
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _flag(text: str | None) -> bool:
+    if text not in (None, "", "1", "true", "0", "false"):
+        raise BadQuery("slow and failed are true or false.")
+    return text in ("", "1", "true")
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return LIMIT
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LIMIT_MAX):
+        raise BadQuery(f"limit is a number from 1 to {LIMIT_MAX}.")
+    return int(text)

@@ -1,0 +1,105 @@
+"""`penstock trace ID`: where the time of one request went, as a waterfall."""
+
+import argparse
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from penstock.proxy.commands.admin_client import add_arguments, client_of
+from penstock.proxy.commands.time_spent import kind, result, seconds, sentences
+
+# A line of the waterfall has at most 80 columns: the label, the time and the bar.
+LABEL_CHARS: Final = 31
+BAR_CHARS: Final = 34
+
+_LABELS: Final = {
+    "receive": "client sends the request",
+    "read": "penstock reads it",
+    "choose": "penstock chooses a backend",
+    "queue": "waits in penstock: {why}",
+    "failed": "{backend} fails: {why}",
+    "connect": "connecting to {backend}",
+    "head": "until {backend} begins to answer",
+    "answer": "{backend} computes the answer",
+    "prefill": "queue and prefill at {backend}",
+    "decode": "tokens of {backend}",
+    "body": "answer's body of {backend}",
+    "client": "client takes nothing",
+    "end": "ending",
+}
+
+
+def add_trace(commands: Any) -> None:
+    """Add the command and its arguments."""
+    parser = commands.add_parser(
+        "trace",
+        help="show where the time of one request went",
+        epilog="Example: penstock trace 0f3c9ab2; exit status 1 when no request with this id is "
+        "kept, or the proxy does not answer.",
+    )
+    parser.add_argument("id", metavar="ID", help="x-request-id of its answer")
+    parser.add_argument("--json", action="store_true", help="print all fields, as JSON")
+    add_arguments(parser)
+    parser.set_defaults(command=trace)
+
+
+def trace(parsed: argparse.Namespace) -> int:
+    """Print the waterfall of each request with this id, or JSON."""
+    entries = client_of(parsed).requests_with_id(parsed.id)
+    if parsed.json:
+        print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print("\n\n".join(map(text, entries)))
+    return 0
+
+
+def text(entry: Mapping[str, Any]) -> str:
+    """What became of one request, the waterfall, and what took the time."""
+    served = [
+        (entry["tenant"], "tenant {}"),
+        (entry["class"], "class {}"),
+        (entry["model"], "model {}"),
+        (entry["pool"], "pool {}"),
+        (entry["backend"], "backend {}"),
+        (entry["reason"], "chosen by: {}"),
+    ]
+    told = [words.format(value) for value, words in served if value]
+    if entry["attempts"] > 1:
+        told.append(f"{entry['attempts']} attempts")
+    lines = [f"{entry['id']}: {result(entry)}", f"  began {entry['began']}"]
+    lines += [f"  {each}" for each in told]
+    if tokens := _tokens(entry):
+        lines.append(f"  {tokens}")
+    total = f"  {seconds(entry['duration_ms'])} in all"
+    if entry["ttft_ms"] is not None:
+        total += f", first token after {seconds(entry['ttft_ms'])}"
+    return "\n".join([*lines, total, "", *_bars(entry), "", *sentences(entry)]).rstrip()
+
+
+def _tokens(entry: Mapping[str, Any]) -> str:
+    if entry["prompt_tokens"] is None:
+        return ""
+    cached = entry["cached_tokens"]
+    told = f" ({cached:,} cached)" if cached is not None else ""
+    return (
+        f"{entry['prompt_tokens']:,} prompt tokens{told},"
+        f" {entry['completion_tokens']:,} completion tokens"
+    )
+
+
+def _bars(entry: Mapping[str, Any]) -> list[str]:
+    """A line for each part, in the order in which they came."""
+    total_ms = sum(part["ms"] for part in entry["parts"])
+    lines, before_ms = [], 0.0
+    for part in entry["parts"]:
+        words = {"backend": part["backend"] or "-", "why": part["why"] or "-"}
+        label = _LABELS[kind(entry, part)].format(**words)
+        begin = min(BAR_CHARS - 1, round(BAR_CHARS * before_ms / total_ms)) if total_ms else 0
+        before_ms += part["ms"]
+        end = round(BAR_CHARS * before_ms / total_ms) if total_ms else 0
+        bar = " " * begin + "#" * max(1, end - begin)
+        if len(label) > LABEL_CHARS:
+            label = label[: LABEL_CHARS - 3] + "..."
+        lines.append(f"{label:<{LABEL_CHARS}} {seconds(part['ms']):>12} {bar}")
+    return lines

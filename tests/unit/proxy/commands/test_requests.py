@@ -1,0 +1,134 @@
+"""`penstock requests` and `penstock trace`: what a person reads of an entry of the admin port."""
+
+from typing import Any
+
+import pytest
+
+from penstock.balancing.admission.lack import Lack
+from penstock.proxy.commands import time_spent, trace, waits
+from penstock.proxy.commands.requests import table
+from penstock.proxy.telemetry import waterfall
+
+
+def entry(*parts: tuple[str, float, str, str], **fields: Any) -> dict[str, Any]:
+    total = sum(part[1] for part in parts)
+    told = [
+        {"part": name, "ms": ms, "backend": backend or None, "why": why or None}
+        for name, ms, backend, why in parts
+    ]
+    usual: dict[str, Any] = {
+        "id": "0123456789abcdef0123456789abcdef",
+        "state": "ended",
+        "began": "2026-11-26T07:42:08.631Z",
+        "ago_s": 12.3,
+        "tenant": "research",
+        "class": "standard",
+        "model": "llama",
+        "pool": "chat",
+        "backend": "gpu-1",
+        "reason": "cost",
+        "attempts": 1,
+        "stream": True,
+        "status": 200,
+        "error": None,
+        "whole": True,
+        "failed": False,
+        "duration_ms": total,
+        "ttft_ms": None,
+        "prompt_tokens": None,
+        "cached_tokens": None,
+        "completion_tokens": None,
+        "failures": [],
+    }
+    return usual | {"parts": told} | fields
+
+
+SLOW = entry(
+    ("receive", 10.0, "", ""),
+    ("read", 10.0, "", ""),
+    ("queue", 2_100.0, "", "kv_cache"),
+    ("failed", 500.0, "gpu-0", "reset"),
+    ("connect", 1.0, "gpu-1", ""),
+    ("prefill", 300.0, "gpu-1", ""),
+    ("decode", 900.0, "gpu-1", ""),
+    ("client", 79.0, "", ""),
+    attempts=2,
+    ttft_ms=2_921.0,
+    prompt_tokens=8_120,
+    cached_tokens=640,
+    completion_tokens=64,
+    failures=[{"backend": "gpu-0", "reason": "cost", "failure": "reset"}],
+)
+
+
+def test_a_waterfall_fits_eighty_columns_and_says_what_took_the_time() -> None:
+    told = trace.text(SLOW)
+    assert max(map(len, told.splitlines())) <= 80
+    assert "8,120 prompt tokens (640 cached), 64 completion tokens" in told
+    assert "3.900 s in all, first token after 2.921 s" in told
+    assert told.endswith(
+        "For 2.100 s of it (54%) it waited in penstock: the KV cache had no room.\n"
+        "The attempt at gpu-0 failed: reset."
+    )
+    (bar,) = [line for line in told.splitlines() if line.startswith("waits in penstock: kv_cache")]
+    assert bar.split()[-3:-1] == ["2.100", "s"]
+    assert bar.count("#") == 18
+
+
+def test_long_names_do_not_break_the_waterfall() -> None:
+    told = trace.text(entry(("prefill", 1.0, "g" * 63, "")))
+    assert max(map(len, told.split("\n\n")[1].splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"status": 502, "error": "backend_error"}, "penstock's own error 502 backend_error."),
+        ({"status": 499}, "Its client left before the answer began."),
+        ({"status": 422}, "The backend answered with the error 422."),
+        ({"whole": False}, "Its client did not get the whole answer: it left, or was disconnected"),
+    ],
+)
+def test_a_failure_is_said_in_a_sentence(fields: dict[str, Any], says: str) -> None:
+    assert says in trace.text(entry(("head", 5.0, "gpu-1", ""), failed=True, **fields))
+
+
+def test_a_plain_answer_was_computed_until_its_head() -> None:
+    told = trace.text(entry(("head", 5.0, "gpu-1", ""), stream=False))
+    assert "gpu-1 computes the answer" in told
+    assert told.endswith("For 0.005 s of it (100%) gpu-1 computed the answer.")
+
+
+def test_the_columns_of_the_table_add_up_to_the_total() -> None:
+    head, row, *_ = table([SLOW, entry()]).splitlines()
+    assert head.split("  ")[0] == "REQUEST"
+    cells = [cell.strip() for cell in row.split("  ") if cell.strip()]
+    assert cells[:5] == [
+        SLOW["id"], "research", "gpu-1 (2 attempts)", "200", "waiting in line (kv_cache)",
+    ]  # fmt: skip
+    total, *columns = [float(cell.removesuffix(" s")) for cell in cells[7:]]
+    assert total == 3.9
+    assert columns == [0.089, 0.01, 2.1, 0.5, 1.201]
+    assert round(sum(columns), 6) == total
+
+
+def test_what_was_refused_at_once_took_no_time() -> None:
+    refused = entry(backend=None, attempts=0, status=401, error="unauthorized", failed=True)
+    assert "401 unauthorized  refused at once" in table([refused])
+    assert "own error 401 unauthorized" in trace.text(refused)
+
+
+def test_every_part_and_every_reason_has_words() -> None:
+    parts = {
+        value
+        for name, value in vars(waterfall).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    for words in (time_spent.SPENT, time_spent.MOSTLY, trace._LABELS):
+        assert parts | {"answer"} == set(words)
+    columns = (
+        *time_spent.CLIENT, *time_spent.PENSTOCK, *time_spent.LINE, *time_spent.LOST,
+        *time_spent.BACKEND,
+    )  # fmt: skip
+    assert sorted(columns) == sorted(parts)
+    assert set(waits.WAITED) == set(waits.WORDS) == set(Lack)

@@ -1,0 +1,264 @@
+"""Transcripts of requests that lost time somewhere: their records say where, and so do answers."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.balancing.backend import State
+from penstock.proxy.admin.request_listing import BadQuery, request_listing, requests_with_id
+from penstock.proxy.data.account import refused
+from penstock.proxy.data.own_headers import answer_to
+from penstock.proxy.errors.client import Unauthorized
+from penstock.proxy.telemetry.waterfall import waterfall
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
+
+LONG = "all work and no play " * 1_000
+TIMED = b"x-penstock-timing: 1\r\n"
+
+
+def listed(play: Play, **query: str) -> list[dict[str, Any]]:
+    return play.loop.run_until_complete(request_listing(play.plane, query))
+
+
+def one(play: Play, request_id: str) -> list[dict[str, Any]]:
+    return play.loop.run_until_complete(requests_with_id(play.plane, request_id))
+
+
+def parts(entry: dict[str, Any]) -> list[tuple[str, int, Any, Any]]:
+    """Rounded to what the test has moved the clock by; shorter ones are left out."""
+    told = [(p["part"], round(p["ms"], -1), p["backend"], p["why"]) for p in entry["parts"]]
+    return [(name, int(ms), backend, why) for name, ms, backend, why in told if ms >= 50]
+
+
+def identified(name: bytes, more: bytes = b"") -> bytes:
+    return b"x-request-id: " + name + b"\r\n" + more
+
+
+def timing(answer: bytes) -> dict[str, float]:
+    (line,) = [each for each in answer.split(b"\r\n") if each.startswith(b"server-timing: ")]
+    fields = [each.split(";") for each in line[15:].decode().split(", ")]
+    return {each[0]: round(float(each[1].removeprefix("dur=")), -1) for each in fields}
+
+
+@pytest.fixture
+def waiting() -> Iterator[Play]:
+    playing = Play(1, admission={"enabled": True})
+    yield playing
+    playing.close()
+
+
+def test_a_failover_is_told_with_its_reason(play: Play) -> None:
+    play.client.sends(chat(head=identified(b"id-1", TIMED)))
+    play.passes(2)
+    play["b1"].resets()
+    play.passes(1)
+    play["b2"].sends(STREAM)
+    play.passes(1)
+    play["b2"].sends(token("a"))
+    play.passes(4)
+    play["b2"].sends(token("b"), DONE, END)
+    (entry,) = one(play, "id-1")
+    assert parts(entry) == [
+        ("failed", 2000, "b1", "reset"),
+        ("head", 1000, "b2", None),
+        ("prefill", 1000, "b2", None),
+        ("decode", 4000, "b2", None),
+    ]
+    assert entry["failures"] == [{"backend": "b1", "reason": "cost", "failure": "reset"}]
+    assert (entry["backend"], entry["attempts"], entry["failed"]) == ("b2", 2, False)
+    assert timing(play.client.written) == {"failed": 2000.0, "upstream": 2000.0}
+
+
+def test_nobody_is_told_of_times_who_does_not_ask(play: Play) -> None:
+    for head in (b"", b"x-penstock-timing: 0\r\n"):
+        play.client.sends(chat(head=head, stream=False))
+        for name in ("b1", "b2"):
+            if name in play._upstream and play[name].head:
+                play[name].sends(plain("200 OK", b'{"choices":[{"text":"a"}]}'))
+                play[name].head = b""
+    assert b"200 OK" in play.client.written
+    assert b"server-timing" not in play.client.written
+
+
+def test_an_error_of_penstock_tells_its_times_too() -> None:
+    with contextlib.closing(Play(1)) as play:
+        play.client.sends(chat(head=TIMED))
+        play.passes(3)
+        play["b1"].resets()
+        assert b"HTTP/1.1 502" in play.client.written
+        assert timing(play.client.written)["failed"] == 3000.0
+        (entry,) = listed(play, failed="1")
+        assert (entry["status"], entry["error"]) == (502, "backend_error")
+        assert parts(entry) == [("failed", 3000, "b1", "reset")]
+
+
+def test_a_wait_is_told_with_what_there_was_none_of(waiting: Play) -> None:
+    play = waiting
+    play.client.sends(chat(content=LONG))
+    second = play.connects()
+    second.sends(chat(content=LONG, head=identified(b"second", TIMED)))
+    third = play.connects()
+    third.sends(chat(content=LONG, head=identified(b"third")))
+    play.passes(6)
+    told = {each["id"]: each for each in listed(play)}
+    assert told["second"]["state"] == "running"
+    assert parts(told["second"]) == [("queue", 6000, None, "prompts")]
+    assert parts(told["third"]) == [("queue", 6000, None, "turn")]
+    play["b1"].sends(STREAM, token("a"))
+    first = play["b1"]
+    play.passes(1)
+    play["b1"].sends(STREAM, token("a"), DONE, END)
+    (entry,) = one(play, "second")
+    assert parts(entry) == [("queue", 6000, None, "prompts"), ("head", 1000, "b1", None)]
+    assert entry["class"] == "standard"
+    assert b';desc="prompts"' in second.written
+    assert timing(second.written)["queue"] == 6000.0
+    third.closes()
+    (entry,) = one(play, "third")
+    assert (entry["status"], entry["failed"]) == (499, True)
+    second.closes()
+    assert first is not play["b1"]
+
+
+def test_time_that_the_process_slept_is_no_wait(waiting: Play) -> None:
+    play = waiting
+    play.client.sends(chat(content=LONG))
+    second = play.connects()
+    second.sends(chat(content=LONG, head=identified(b"second")))
+    play.passes(1)
+    play.loop.now_s += 100
+    for client in play.plane.clients:
+        client.slept(100)
+    play.plane.admission.slept(100)
+    play["b1"].sends(STREAM, token("a"))
+    second.closes()
+    (entry,) = one(play, "second")
+    queued = [ms for name, ms, _, _ in parts(entry) if name == "queue"]
+    assert queued == [1000]
+
+
+def test_what_the_client_does_not_take_is_its_own_time() -> None:
+    with contextlib.closing(Play(1)) as play:
+        play.client.sends(chat(head=identified(b"id-1")))
+        play["b1"].sends(STREAM, token("a"))
+        play.passes(1)
+        play.client.fills()
+        play.passes(7)
+        play.client.drains()
+        play.passes(1)
+        play["b1"].sends(token("b"), DONE, END)
+        (entry,) = one(play, "id-1")
+        assert parts(entry) == [("decode", 2000, "b1", None), ("client", 7000, None, None)]
+
+
+def test_a_client_that_leaves_while_it_takes_nothing() -> None:
+    with contextlib.closing(Play(1)) as play:
+        play.client.sends(chat(head=identified(b"id-1")))
+        play["b1"].sends(STREAM, token("a"))
+        play.client.fills()
+        play.passes(3)
+        play.client.resets()
+        (entry,) = one(play, "id-1")
+        assert parts(entry) == [("client", 3000, None, None)]
+        assert (entry["status"], entry["whole"], entry["failed"]) == (200, False, True)
+        (kept,) = play.plane.recent.all()
+        assert round(kept.record.stalled_s) == 3
+
+
+def test_a_running_stream_is_listed_once_it_is_old(play: Play) -> None:
+    play.client.sends(chat(head=identified(b"id-1")))
+    play["b1"].sends(STREAM, token("a"))
+    play.passes(4)
+    assert listed(play) == []
+    play.passes(2)
+    (entry,) = listed(play, backend="b1")
+    assert (entry["state"], entry["status"], entry["failed"]) == ("running", None, False)
+    assert parts(entry) == [("decode", 6000, "b1", None)]
+    assert one(play, "id-1")[0]["state"] == "running"
+    assert listed(play, backend="b2") == listed(play, failed="true") == []
+
+
+def test_those_that_run_leave_half_of_the_places_to_others(play: Play) -> None:
+    play.client.sends(b"GET /x HTTP/1.1\r\nhost: x\r\nx-request-id: over\r\n\r\n")
+    clients = [play.connects() for _ in range(30)]
+    for number, client in enumerate(clients):
+        client.sends(chat(head=identified(b"id-%d" % number)))
+        play.passes(0.05)
+    play.passes(6)
+    told = listed(play)
+    assert [each["state"] for each in told] == ["running"] * 20 + ["ended"]  # all of one client
+    assert [each["id"] for each in listed(play, limit="2")] == ["id-0", "over"]
+    assert [each["id"] for each in listed(play, limit="1")] == ["over"]
+    for client in clients:
+        client.closes()
+
+
+def test_a_request_that_is_refused_by_its_head_is_kept(play: Play) -> None:
+    play.client.sends(b"GET /secret HTTP/1.1\r\nhost: x\r\nx-request-id: id-1\r\n\r\n")
+    play.connects().sends(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-request-id: id-2\r\n"
+                          b"content-length: 100\r\n\r\n{")  # fmt: skip
+    for client in list(play.plane.clients):
+        client.eof_received()  # type: ignore[attr-defined]
+    assert [(each["id"], each["status"], each["error"]) for each in listed(play)] == [
+        ("id-2", 499, None),
+        ("id-1", 404, "unknown_path"),
+    ]
+    assert "secret" not in str(listed(play))
+
+
+def test_an_id_is_told_for_each_client_that_used_it(play: Play) -> None:
+    """A flood under somebody's id hides nothing of it."""
+    play.client.sends(b"GET /x HTTP/1.1\r\nhost: x\r\nx-request-id: same\r\n\r\n")
+    entry = listed(play)[0]
+    for _ in range(50):
+        play.client.sends(b"GET /x HTTP/1.1\r\nhost: x\r\nx-request-id: same\r\n\r\n")
+    assert len(one(play, "same")) == 1
+    assert len(listed(play, limit="500")) == 51
+    assert entry["id"] == "same"
+
+
+@pytest.mark.parametrize(
+    "query", [{"limit": "0"}, {"limit": "501"}, {"limit": "x"}, {"slow": "maybe"}, {"x": "1"}]
+)
+def test_a_query_that_nobody_understands_is_refused(play: Play, query: dict[str, str]) -> None:
+    with pytest.raises(BadQuery):
+        listed(play, **query)
+
+
+def test_every_part_of_every_kept_request_adds_up(play: Play) -> None:
+    for number in range(4):
+        play.client.sends(chat(stream=number % 2 == 0))
+        play.passes(1)
+        for name in ("b1", "b2"):
+            if name in play._upstream and play[name].head:
+                play[name].head = b""
+                play[name].sends(plain("500 No"))
+    for kept in play.plane.recent.all():
+        spent_s = sum(part.seconds for part in waterfall(kept.record, 0.0))
+        assert spent_s == pytest.approx(kept.record.ended_s - kept.record.began_s)
+
+
+def test_a_wait_for_any_backend_is_told_as_that() -> None:
+    with contextlib.closing(Play(1, admission={"enabled": True, "hold_for_backend_s": 60})) as play:
+        play.backends[0].state = State.EJECTED
+        play.client.sends(chat(head=identified(b"id-1")))
+        play.passes(7)
+        assert parts(listed(play)[0]) == [("queue", 7000, None, "backend")]
+        play.backends[0].state = State.READY
+        play.passes(0.2)
+        play["b1"].sends(STREAM, token("a"), DONE, END)
+        (entry,) = one(play, "id-1")
+        assert next(part[::3] for part in parts(entry)) == ("queue", "backend")
+
+
+def test_with_tenants_all_who_show_no_key_are_one() -> None:
+    """They may have many addresses, and would push out each other's and nobody else's."""
+    tenants = [{"name": "one", "keys": [{"key": "0123456789abcdef" * 2}]}]
+    for keyed, owners in ((False, {"10.0.0.1", "10.0.0.2"}), (True, {""})):
+        with contextlib.closing(Play(1, tenants=tenants if keyed else [])) as play:
+            for peer in (b"10.0.0.1", b"10.0.0.2"):
+                answer = answer_to(play.plane, play.client, None)
+                refused(play.plane, None, answer, Unauthorized(), peer)
+            assert {kept.owner for kept in play.plane.recent.all()} == owners
