@@ -32,6 +32,13 @@ class EngineReport:
     generated_tokens: int = 0
     awake: bool = True
     known_requests: int = 0
+    # For people, from here on: nothing is decided by them.
+    waiting_for_room: int = 0  # of `waiting`: for KV cache or a place in the batch
+    deferred: int = 0  # of `waiting`: for something else, such as a cache that is being fetched
+    preemptions: int = 0
+    prompt_tokens: int = 0  # prefilled, with those found in the cache
+    steps: int = 0
+    step_tokens: int = 0  # of all these steps
 
     def hidden_requests(self, now_s: float) -> float:
         """Requests in the engine that were not known. The number fades with the report's age."""

@@ -1,8 +1,9 @@
 """Reads vLLM's `/metrics`: the few values that the choice of backends needs.
 
 The exposition has 50 to 70 kB, for which a general parser takes milliseconds. A dozen searches for
-the names take a tenth of one. A server with data parallelism has a series for each `engine`; they
-are added up.
+the names take a tenth of one, because the series of a family stand together, as the format demands:
+each search ends at the next family. A server with data parallelism has a series for each `engine`;
+they are added up.
 """
 
 import asyncio
@@ -19,8 +20,11 @@ LABELS_BYTES_MAX: Final = 4_096  # the longest in vLLM 0.32 has 1,009
 VALUE_BYTES_MAX: Final = 64  # with its timestamp
 # For a text larger than this the loop runs after each name.
 LARGE_BYTES: Final = 131_072
+_NEXT_FAMILY: Final = b"\n#"
 _CAPACITY: Final = re.compile(rb'kv_cache_size_tokens="([0-9]{1,15})(?:\.0)?"')
 _AWAKE: Final = b'sleep_state="awake"'
+_CAPACITY_WAIT: Final = b'reason="capacity"'
+_DEFERRED: Final = b'reason="deferred"'
 _RUNNING: Final = b"vllm:num_requests_running"
 _WAITING: Final = b"vllm:num_requests_waiting"
 _USAGE: Final = b"vllm:kv_cache_usage_perc"
@@ -29,7 +33,15 @@ _SLEEP: Final = b"vllm:engine_sleep_state"
 _QUERIES: Final = b"vllm:prefix_cache_queries_total"
 _HITS: Final = b"vllm:prefix_cache_hits_total"
 _GENERATED: Final = b"vllm:generation_tokens_total"
-_NAMES: Final = (_RUNNING, _WAITING, _USAGE, _CONFIG, _SLEEP, _QUERIES, _HITS, _GENERATED)
+_BY_REASON: Final = b"vllm:num_requests_waiting_by_reason"
+_PREEMPTIONS: Final = b"vllm:num_preemptions_total"
+_PROMPT: Final = b"vllm:prompt_tokens_total"
+_STEPS: Final = b"vllm:iteration_tokens_total_count"
+_STEP_TOKENS: Final = b"vllm:iteration_tokens_total_sum"
+_NAMES: Final = (
+    _RUNNING, _WAITING, _USAGE, _CONFIG, _SLEEP, _QUERIES, _HITS, _GENERATED,
+    _BY_REASON, _PREEMPTIONS, _PROMPT, _STEPS, _STEP_TOKENS,
+)  # fmt: skip
 
 Sample = tuple[bytes, float]  # labels and value
 
@@ -52,7 +64,7 @@ async def read_report(text: bytes, now_s: float, known_requests: int) -> EngineR
         if len(text) > LARGE_BYTES:
             await asyncio.sleep(0)
     capacity = [int(found[1]) for labels, _ in read[_CONFIG] if (found := _CAPACITY.search(labels))]
-    awake = [value for labels, value in read[_SLEEP] if labels.find(_AWAKE) >= 0]
+    awake = [value for _, value in _with(read[_SLEEP], _AWAKE)]
     return EngineReport(
         at_s=now_s,
         running=_sum(read[_RUNNING]),
@@ -64,7 +76,18 @@ async def read_report(text: bytes, now_s: float, known_requests: int) -> EngineR
         generated_tokens=_sum(read[_GENERATED]),
         awake=not awake or any(awake),
         known_requests=known_requests,
+        waiting_for_room=_sum(_with(read[_BY_REASON], _CAPACITY_WAIT)),
+        deferred=_sum(_with(read[_BY_REASON], _DEFERRED)),
+        preemptions=_sum(read[_PREEMPTIONS]),
+        prompt_tokens=_sum(read[_PROMPT]),
+        steps=_sum(read[_STEPS]),
+        step_tokens=_sum(read[_STEP_TOKENS]),
     )
+
+
+def _with(samples: list[Sample], label: bytes) -> list[Sample]:
+    """The samples that have this label."""
+    return [sample for sample in samples if sample[0].find(label) >= 0]
 
 
 def _sum(samples: list[Sample]) -> int:
@@ -76,6 +99,11 @@ def _samples(text: bytes, name: bytes) -> list[Sample]:
     samples: list[Sample] = []
     start = b"\n" + name + b"{"
     at = text.find(start)
+    if at < 0:
+        return samples
+    stop = text.find(_NEXT_FAMILY, at)
+    if stop < 0:
+        stop = len(text)
     lines = 0
     while at >= 0:
         lines += 1
@@ -83,12 +111,14 @@ def _samples(text: bytes, name: bytes) -> list[Sample]:
             raise TooLarge
         at += len(start)
         end = text.find(b"\n", at)
-        labels, _, value = text[at : end if end >= 0 else None].rpartition(b"} ")
+        if end < 0:
+            end = len(text)
+        labels, _, value = text[at:end].rpartition(b"} ")
         try:
             number = float(value[:VALUE_BYTES_MAX].split(b" ")[0])
         except (ValueError, IndexError):
             number = float("nan")
         if 0.0 <= number < 1e18:  # no NaN, no infinity
             samples.append((labels[:LABELS_BYTES_MAX], number))
-        at = text.find(start, end) if end >= 0 else -1
+        at = text.find(start, end, stop)
     return samples

@@ -104,6 +104,8 @@ class Engine:
         self.cache_queries_total = 0  # tokens looked for in the cache, and found
         self.cache_hits_total = 0
         self.queue_time_s_total = 0.0
+        self.steps_total = 0
+        self.step_tokens_total = 0  # that these steps computed
 
     @property
     def waiting(self) -> int:
@@ -166,6 +168,8 @@ class Engine:
         ]
         for sequence in emissions:
             self._generate(sequence)
+        self.steps_total += 1
+        self.step_tokens_total += work.tokens
         return self.profile.step_s(work) * self._noise(), emissions
 
     def _noise(self) -> float:

@@ -28,6 +28,7 @@ def render(server: Instance) -> bytes:
     lines += _waiting_by_reason(server, labels)
     lines += _states(server, labels)
     lines += _queue_time(server, labels)
+    lines += _step_tokens(server, labels)
     lines += _outcomes(server, labels)
     lines += _cache_config(server)
     return "".join(f"{line}\n" for line in lines).encode()
@@ -63,6 +64,16 @@ def _queue_time(server: Instance, labels: str) -> list[str]:
         f'vllm:{name}_bucket{{{labels},le="+Inf"}} {float(engine.admitted_total)}',
         f"vllm:{name}_count{{{labels}}} {float(engine.admitted_total)}",
         f"vllm:{name}_sum{{{labels}}} {engine.queue_time_s_total}",
+    ]
+
+
+def _step_tokens(server: Instance, labels: str) -> list[str]:
+    name, engine = "iteration_tokens_total", server.engine
+    return [
+        *_head(name, "histogram"),
+        f'vllm:{name}_bucket{{{labels},le="+Inf"}} {float(engine.steps_total)}',
+        f"vllm:{name}_count{{{labels}}} {float(engine.steps_total)}",
+        f"vllm:{name}_sum{{{labels}}} {float(engine.step_tokens_total)}",
     ]
 
 

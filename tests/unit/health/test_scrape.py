@@ -25,6 +25,26 @@ vllm:generation_tokens_total{engine="0",model_name="m"} 1.234567e+06
 vllm:cache_config_info{block_size="32",kv_cache_size_tokens="32768",num_gpu_blocks="1024"} 1.0
 vllm:cache_config_info{block_size="32",kv_cache_size_tokens="32768",num_gpu_blocks="1024"} 1.0
 """
+MORE = b"""\
+# TYPE vllm:num_requests_waiting_by_reason gauge
+vllm:num_requests_waiting_by_reason{engine="1",model_name="m",reason="capacity"} 2.0
+vllm:num_requests_waiting_by_reason{engine="1",model_name="m",reason="deferred"} 3.0
+# TYPE vllm:num_preemptions_total counter
+vllm:num_preemptions_total{engine="0",model_name="m"} 5.0
+vllm:num_preemptions_total{engine="1",model_name="m"} 6.0
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{engine="0",model_name="m"} 4096.0
+# TYPE vllm:prompt_tokens_cached_total counter
+vllm:prompt_tokens_cached_total{engine="0",model_name="m"} 1024.0
+# TYPE vllm:iteration_tokens_total histogram
+vllm:iteration_tokens_total_bucket{engine="0",model_name="m",le="1.0"} 3.0
+vllm:iteration_tokens_total_bucket{engine="0",model_name="m",le="+Inf"} 4.0
+vllm:iteration_tokens_total_count{engine="0",model_name="m"} 4.0
+vllm:iteration_tokens_total_sum{engine="0",model_name="m"} 1003.0
+vllm:iteration_tokens_total_bucket{engine="1",model_name="m",le="+Inf"} 1.0
+vllm:iteration_tokens_total_count{engine="1",model_name="m"} 1.0
+vllm:iteration_tokens_total_sum{engine="1",model_name="m"} 7.0
+"""
 
 
 async def test_engines_are_summed_up() -> None:
@@ -39,7 +59,26 @@ async def test_engines_are_summed_up() -> None:
         generated_tokens=1_234_567,
         awake=True,
         known_requests=2,
+        waiting_for_room=100,
     )
+
+
+async def test_what_only_people_read_is_summed_up_too() -> None:
+    report = await read_report(
+        TWO_ENGINES.replace(b"\nvllm:num_requests_waiting_by", b"\n_") + MORE, 5.0, 2
+    )
+    assert report is not None
+    assert (report.waiting_for_room, report.deferred) == (2, 3)
+    assert (report.preemptions, report.prompt_tokens) == (11, 4_096)
+    assert (report.steps, report.step_tokens) == (5, 1_010)
+
+
+async def test_each_search_ends_at_the_next_family() -> None:
+    """A series that stands apart from its family is not the format, and costs no search."""
+    text = TWO_ENGINES + b"# TYPE up gauge\nup 1\n" + TWO_ENGINES
+    report = await read_report(text, 5.0, 2)
+    assert report is not None
+    assert report.running == 7
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-Inf", b"-3", b"", b"many", b"1e300"])
@@ -77,6 +116,7 @@ async def test_the_simulated_servers_are_read_too() -> None:
     assert report.awake
     assert report.kv_tokens is not None
     assert report.kv_tokens > 0
+    assert (report.steps, report.step_tokens, report.preemptions, report.prompt_tokens) == (0,) * 4
 
 
 def test_hidden_load_is_what_is_not_ours_and_fades() -> None:
