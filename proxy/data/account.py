@@ -14,6 +14,7 @@ from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.access_line import add_request, line_of
+from penstock.proxy.telemetry.pool_metrics import PoolMetrics, Times
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.usage import Used
 from penstock.proxy.wire.heads import RequestHead
@@ -63,14 +64,15 @@ def ended(
     _close(record, request, lease, relay, error, plane.now())
     pool = plane.metrics.of(record.pool)
     pool.request(record.backend, record.status, record.ended_s - record.began_s)
-    if record.streamed and record.first_token_s:
-        pool.ttft_s.observe(record.first_token_s - record.began_s)
-        if record.predicted_s and len(record.tries) == 1:  # else it lost time by a failure
-            plane.metrics.predicted(record.predicted_s, record.first_token_s - record.received_s)
+    if request.times is not None:
+        _time(pool, request, request.times)
+    # After a failure it lost time by that.
+    if record.streamed and record.first_token_s and record.predicted_s and len(record.tries) == 1:
+        plane.metrics.predicted(record.predicted_s, record.first_token_s - record.received_s)
     if record.sent_s:
         plane.metrics.overhead_s.observe(record.sent_s - record.received_s - record.waited_s)
     if lease is not None:
-        _placed(plane, lease)
+        _placed(plane, lease, request.times)
         if record.degraded:
             plane.metrics.degraded.add("max_tokens")
     if record.usage is not None:
@@ -88,6 +90,16 @@ def ended(
         line = _line(plane, request.head, answer, request.peer, record.status)
         add_request(line, record, model if known else None, stream=request.ask.stream)
         log.write(line)
+
+
+def _time(pool: PoolMetrics, request: Request, times: Times) -> None:
+    """Count its times for its last backend and its model, and by how long its prompt is."""
+    record = request.record
+    times.duration_s.observe(record.ended_s - record.began_s)
+    if record.streamed and record.first_token_s:
+        ttft_s = record.first_token_s - record.began_s
+        times.ttft_s.observe(ttft_s)
+        pool.first_token(request.ask.prompt_tokens, ttft_s)
 
 
 def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:
@@ -131,8 +143,11 @@ def _close(
             record.usage = believable(relay.usage, request.ask, lease, answer.body_bytes)
 
 
-def _placed(plane: DataPlane, lease: Lease) -> None:
-    """Count whether the backend of the session, or of the stored response, served the request."""
+def _placed(plane: DataPlane, lease: Lease, times: Times | None) -> None:
+    """Count why its backend was chosen, and whether that was the one of the session, or of the
+    stored response."""
+    if times is not None:
+        times.backend.chosen(lease.reason)
     if lease.reason is Reason.AFFINITY:
         plane.metrics.affinity.add("hit")
     elif lease.reason is Reason.SPILL:

@@ -9,7 +9,8 @@ from penstock.conf.settings import Settings
 from penstock.proxy.errors import backend, stream
 from penstock.proxy.telemetry.exposition import pieces
 from penstock.proxy.telemetry.families import PenstockCollector
-from penstock.proxy.telemetry.family_table import FAMILIES, LABELS, REASONS
+from penstock.proxy.telemetry.family_table import FAMILIES
+from penstock.proxy.telemetry.label_table import LABELS, REASONS
 from penstock.proxy.telemetry.metrics import Metrics
 
 
