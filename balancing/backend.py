@@ -13,8 +13,10 @@ from penstock.balancing.accusers import Accusers
 from penstock.balancing.answer_lengths import AnswerLengths
 from penstock.balancing.ask import Ask
 from penstock.balancing.cache_shadow import CacheShadow
+from penstock.balancing.cold_start import ColdStart
 from penstock.balancing.decode_speed import DecodeSpeed
 from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.gpu_report import GpuReport
 from penstock.balancing.kept_answers import KeptAnswers
 from penstock.balancing.latency import PeakEwma
 from penstock.balancing.load import Load
@@ -65,12 +67,15 @@ class Backend:
         "back_since_s",
         "bare_since_s",
         "cache",
+        "cold_start",
         "contexts",
         "decode_speed",
         "doubted",
         "engine_requests_peak",
         "failing_since_s",
         "failures_total",
+        "gpu_floor_s",
+        "gpus",
         "kept",
         "latency",
         "lengths",
@@ -148,6 +153,9 @@ class Backend:
         self._stale_s = STALE_FIRST_S
         self.engine_requests_peak = 0  # the most of our own since the last scrape began
         self.queue = PrefillQueue()
+        self.cold_start = ColdStart()
+        self.gpus: GpuReport | None = None
+        self.gpu_floor_s = 0.0  # in which it did nothing while requests waited
         self.occupancy: Occupancy | None = None  # who counts its requests, if anybody does
 
     def __repr__(self) -> str:
@@ -296,9 +304,11 @@ class Backend:
             self.progress += 1
         if report.restarted_since(before):
             self.restarted()
+            self.cold_start.seen(report.at_s)
 
     def restarted(self) -> None:
         """Its engine restarted or was replaced: forget what was learnt about the old one."""
+        self.cold_start.gone()
         self.cache.restarted()
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()

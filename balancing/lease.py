@@ -108,8 +108,10 @@ class Lease(Reservation):
                 self._claim.computed()
             else:
                 self._claim.found()
-        if self.ask.engine and not self.held_up:
-            backend.latency.observe(now_s - self.began_s, now_s)
+        if self.ask.engine:
+            backend.cold_start.served(now_s)
+            if not self.held_up:
+                backend.latency.observe(now_s - self.began_s, now_s)
         backend.queue.overtake(self, now_s)
         if backend.queue.uncorrected != self._uncorrected:
             self.held_up = True  # the work before it is unknown

@@ -12,8 +12,8 @@ One exception: if even the faster ones of a backend's last few answers took SEVE
 usual among its peers, it counts as that much slower before anything is fitted.
 """
 
-from collections.abc import Callable, Sequence
-from math import inf
+from collections.abc import Callable, Iterator, Sequence
+from math import ceil, inf
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -32,6 +32,10 @@ WEIGHT_MIN: Final = 0.999 * (1.0 - FADE**SAMPLES_MIN) / (1.0 - FADE)
 SEVERAL: Final = 3.0
 # A backend that decodes less than this share of what is usual is not compared by its prefill.
 ANSWERS_MIN: Final = 0.2
+# The time of an ordinary request's prefill, where nobody has measured it.
+ORDINARY_S: Final = 0.05
+# Comparing so many takes 0.4 ms, and 1.5 ms where each has requests of one client only.
+PEERS_MAX: Final = 32
 
 
 class Speeds(NamedTuple):
@@ -85,6 +89,24 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
         if paces != (1.0, 1.0):
             apart[each] = mean_s * paces[0], paces[1]
     return Speeds(mean_s, step_s, held_token_s, apart, _unknown(backends, measured))
+
+
+def slower(backends: Sequence[Backend], now_s: float) -> Iterator[tuple[Backend, float, float]]:
+    """The backends of a pool that were measured lately, and how many times as long as is usual
+    each of them takes for an ordinary request's prefill, and for a step. 1.0: as long as others.
+
+    A comparison takes time by the square of their number. So in a large pool each is compared with
+    some PEERS_MAX others, and the caller may pause between two groups.
+    """
+    measured = [each for each in backends if each.measured(now_s)]
+    groups = ceil(len(measured) / PEERS_MAX)
+    for number in range(groups):
+        peers = measured[number::groups]  # neighbours may share what makes them slow
+        speeds = compare(peers, ORDINARY_S, now_s)
+        usual = speeds.mean_s, 1.0
+        for each in peers:
+            prefill_s, decode = speeds.apart.get(each, usual)
+            yield each, prefill_s / speeds.mean_s, decode
 
 
 def _prefills(backend: Backend) -> RecentPace:

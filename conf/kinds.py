@@ -8,7 +8,7 @@ limits are wide. They catch mistakes of unit and sign, not bad choices.
 import re
 from ipaddress import ip_address
 from typing import Annotated, Final, Literal, get_args
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema
 
@@ -58,6 +58,23 @@ POLICY_NAMES: Final[tuple[str, ...]] = get_args(Policy)
 
 def _backend_url(text: str) -> str:
     """Check a URL. Returns its scheme and authority only, as `http://10.0.0.1:8000`."""
+    parts = _url(text)
+    if parts.path not in ("", "/"):
+        base_path = parts.path[:40]
+        raise ValueError(
+            f"must not hold a path: drop {base_path!r}, requests bring their own (such as /v1/...)"
+        )
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _metrics_url(text: str) -> str:
+    """Check the URL of an exporter. Without a path it gets /metrics."""
+    parts = _url(text)
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/metrics'}"
+
+
+def _url(text: str) -> SplitResult:
+    """Check a URL of http or https without credentials, query and fragment."""
     if not re.fullmatch(r"[!-~]{1,2048}", text):
         raise ValueError("must be a URL of visible ASCII, such as http://10.0.0.1:8000")
     try:
@@ -73,12 +90,7 @@ def _backend_url(text: str) -> str:
         raise ValueError("must have a host and may have a port, such as http://10.0.0.1:8000")
     if "?" in text or "#" in text:
         raise ValueError("must not hold a query or a fragment: remove all from '?' or '#' on")
-    if parts.path not in ("", "/"):
-        base_path = parts.path[:40]
-        raise ValueError(
-            f"must not hold a path: drop {base_path!r}, requests bring their own (such as /v1/...)"
-        )
-    return f"{parts.scheme}://{parts.netloc}"
+    return parts
 
 
 def check_secret(secret: SecretStr) -> SecretStr:
@@ -127,6 +139,7 @@ def _hidden(shape: str) -> WithJsonSchema:
 
 
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
+MetricsUrl = Annotated[str, AfterValidator(_metrics_url)]
 Secret = Annotated[SecretStr, AfterValidator(check_secret), _hidden(SECRET)]
 Digest = Annotated[SecretStr, AfterValidator(check_digest), _hidden(DIGEST)]
 Name = Annotated[str, Field(pattern=NAME)]
@@ -144,6 +157,8 @@ Amount = Annotated[int, Field(ge=1, le=2**53)]
 Count = Annotated[int, Field(ge=1, le=100)]
 # A thousandth of an ordinary weight gets hardly any requests. Far below it, shares lose precision.
 Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
+# In any currency: rupiah, too.
+Price = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 # From a millisecond to a day. Less is a mistake of unit, more means "never".
 DurationS = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
 OptionalWaitS = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]

@@ -4,7 +4,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from penstock.conf.kinds import Amount, BackendUrl, FilePath, Models, Name, Policy, Secret, Weight
+from penstock.conf.kinds import (
+    Amount,
+    BackendUrl,
+    FilePath,
+    MetricsUrl,
+    Models,
+    Name,
+    Policy,
+    Price,
+    Secret,
+    Weight,
+)
 from penstock.conf.section import RELATIVE, Section
 
 
@@ -26,6 +37,12 @@ class BackendSettings(Section):
         default=None,
         description="Most requests of this proxy at the backend at the same time. Others wait or go"
         " elsewhere; without admission they get 429. null: no limit.",
+    )
+    gpu_metrics_url: MetricsUrl | None = Field(
+        default=None,
+        description="DCGM exporter of the backend's GPUs, such as http://10.0.0.1:9400/metrics. All"
+        " GPUs that it tells of count as the backend's. It gets no key; with https the pool's `tls`"
+        " counts. null: none.",
     )
 
 
@@ -89,6 +106,11 @@ class PoolSettings(Section):
         default=None,
         description="Most requests of this proxy in the pool at the same time. Others wait; without"
         " admission they get 429. null: no limit.",
+    )
+    cost_per_hour: Price | None = Field(
+        default=None,
+        description="What each backend of the pool costs in an hour, in any currency, also while it"
+        " is idle. For metrics only. null: unknown.",
     )
     backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
         min_length=1, max_length=4096, description="The backends of the pool."

@@ -58,8 +58,8 @@ class AdminSettings(Section):
     )
     metrics_token: Secret | None = Field(
         default=None,
-        description="Off loopback /metrics names tenants only to who has this token or the admin"
-        " token. Prefer `metrics_token_file` or `${VAR}`.",
+        description="Off loopback /metrics tells of tenants and costs only to who has this token or"
+        " the admin token. Prefer `metrics_token_file` or `${VAR}`.",
     )
 
     @field_validator("token")

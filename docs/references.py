@@ -14,7 +14,8 @@ from penstock.conf.fixed import FIXED
 from penstock.conf.kinds import SHAPES
 from penstock.conf.settings import Settings
 from penstock.conf.units import unit_of
-from penstock.proxy.telemetry.family_table import FAMILIES, LABELS, REASONS
+from penstock.proxy.telemetry.family_table import FAMILIES
+from penstock.proxy.telemetry.label_table import LABELS, REASONS
 
 Schema = Mapping[str, Any]
 
@@ -61,7 +62,12 @@ curl -s http://127.0.0.1:9321/metrics | grep ^penstock_
 
 A counter is a number since the start of the process. Use `rate()` on it. A histogram has three
 series: `_bucket`, `_sum` and `_count`. Most series with labels appear when they first have
-something to count.
+something to count. Histograms are classic ones, because the library that writes them
+(prometheus_client 0.26) has no protobuf, in which alone Prometheus reads native ones.
+
+`penstock_cost_per_1k_tokens` is 1,000 x `cost_per_hour` x backends x hours / tokens, over the last
+10 minutes. A backend counts as long as the configuration names it, also when it is idle, drained or
+broken.
 """
 
 

@@ -78,7 +78,7 @@ class Prober:
 
     async def live(self, timeout_s: float) -> Outcome:
         """Ask whether the server answers and believes that its engine is alive."""
-        answer = await _told(self._questions.get(b"/health", STATUS_BYTES_MAX), timeout_s)
+        answer = await told(self._questions.get(b"/health", STATUS_BYTES_MAX), timeout_s)
         if isinstance(answer, Outcome):
             return answer
         if self._refused(answer):
@@ -87,7 +87,7 @@ class Prober:
 
     async def ready(self, timeout_s: float) -> Outcome:
         """Ask for the models. An empty list is not ready. Without a list any may be served."""
-        answer = await _told(self._questions.get(b"/v1/models"), timeout_s)
+        answer = await told(self._questions.get(b"/v1/models"), timeout_s)
         if isinstance(answer, Outcome):
             return answer
         if self._refused(answer):
@@ -118,7 +118,7 @@ class Prober:
             return task, Outcome()
         for each in USUAL if task is None else (task,):
             question = self._questions.post(*work(model, each), _FIRST, WORK_BYTES_MAX)
-            answer = await _told(question, timeout_s)
+            answer = await told(question, timeout_s)
             if isinstance(answer, Outcome):
                 return task, Outcome("hung") if answer.reason == "timeout" else answer
             if self._refused(answer):
@@ -129,7 +129,7 @@ class Prober:
 
     async def report(self, timeout_s: float, now_s: float) -> EngineReport | None:
         """Read the engine's metrics. None where it has none."""
-        answer = await _told(self._questions.get(METRICS, METRICS_BYTES_MAX), timeout_s)
+        answer = await told(self._questions.get(METRICS, METRICS_BYTES_MAX), timeout_s)
         if isinstance(answer, Outcome) or answer.status != 200 or not answer.whole:
             return None
         try:
@@ -156,7 +156,7 @@ def _judge(answer: Answer) -> Outcome:
     return Outcome("failing")
 
 
-async def _told(question: Coroutine[None, None, Answer], timeout_s: float) -> Answer | Outcome:
+async def told(question: Coroutine[None, None, Answer], timeout_s: float) -> Answer | Outcome:
     """The answer to a question, or the outcome if there is none."""
     try:
         async with asyncio.timeout(timeout_s):

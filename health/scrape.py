@@ -60,7 +60,7 @@ async def read_report(text: bytes, now_s: float, known_requests: int) -> EngineR
     text = b"\n" + text
     read = {}
     for name in _NAMES:
-        read[name] = _samples(text, name)
+        read[name] = samples_of(text, name)
         if len(text) > LARGE_BYTES:
             await asyncio.sleep(0)
     capacity = [int(found[1]) for labels, _ in read[_CONFIG] if (found := _CAPACITY.search(labels))]
@@ -94,7 +94,7 @@ def _sum(samples: list[Sample]) -> int:
     return int(sum(value for _, value in samples))
 
 
-def _samples(text: bytes, name: bytes) -> list[Sample]:
+def samples_of(text: bytes, name: bytes) -> list[Sample]:
     """Every series of `name`. Values that are no numbers are left out."""
     samples: list[Sample] = []
     start = b"\n" + name + b"{"

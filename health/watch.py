@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import AdminState, Backend, State
+from penstock.balancing.cold_start import LOADING
 from penstock.balancing.slow_start import SlowStart
 from penstock.conf.settings import HealthSettings
 from penstock.health.deep import PROBES_ROW, Asks, DeepProbe
@@ -44,8 +45,6 @@ OTHERS_AGREE: Final = 2
 # time, and only if no stream had a token since the last of them.
 ALONE_S: Final = 1.0
 
-# What a server shows that was just started and accepts connections.
-_LOADING: Final = frozenset({"loading", "timeout", "status_503"})
 # Reasons of a backend that is starting as it should.
 _PATIENT: Final = frozenset({"unprobed", "loading"})
 # The pool's key is missing: the probe was refused, which says nothing.
@@ -199,6 +198,9 @@ class Watch:
             self._rest.call()
             return
         now_s = self._now()
+        if not outcome.own:
+            starting = self.backend.state is State.STARTING
+            self.backend.cold_start.probed(outcome.reason, now_s, starting=starting)
         self._count(outcome, now_s, streams=self.backend.progress != progress)
         self._set_state("" if outcome.own else outcome.reason)
         if outcome.passed and self._deep_due(now_s):
@@ -360,7 +362,7 @@ class Watch:
         if health.state in (State.READY, State.WARMING):
             backend.reason = ""
         elif reason:
-            loads = health.state is State.STARTING and reason in _LOADING
+            loads = health.state is State.STARTING and reason in LOADING
             backend.reason = "loading" if loads else reason
         if health.state is before:
             if before is State.STARTING and backend.reason not in {told, *_PATIENT}:

@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 from random import Random, SystemRandom
-from time import monotonic
+from time import monotonic, time
 from typing import Final
 
 from aiohttp import web
@@ -41,6 +41,7 @@ from penstock.proxy.errors.backend import (
 )
 from penstock.proxy.process import descriptors, heap
 from penstock.proxy.process.drain import drain
+from penstock.proxy.process.gpu_exporters import GpuExporters
 from penstock.proxy.process.inherited import inherited
 from penstock.proxy.process.ledger import Ledger
 from penstock.proxy.process.notify import notify
@@ -121,6 +122,7 @@ class App:
         self._verdicts = Verdicts(self.plane)
         self._port = Port(self.plane)
         self.monitor = Monitor(rng)
+        self._exporters = GpuExporters(loop, rng)
         self._pulse = Pulse(loop, self._slept, self._worked)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
         self._reload = Reload(source, self.plane, self._retirement, self._use, names, threads)
@@ -140,6 +142,7 @@ class App:
         listen = self.plane.settings.listen
         self._fit_clients()
         self._use(self.plane.configuration)
+        self.plane.metrics.reloaded(time())
         self._open_ledger()
         sock = inherited("data")
         held = sock is not None
@@ -185,6 +188,7 @@ class App:
         for client in list(self.plane.clients):
             client.break_off()
         await self.monitor.stop()
+        await self._exporters.stop()
         self._pulse.stop()
         for task in (self._pressure, self._watching):
             if task is not None:
@@ -275,6 +279,7 @@ class App:
             configuration.authorizations,
             configuration.connections,
         )
+        self._exporters.use(configuration)
         if settings.log.access and self._access_log is None:
             self._access_log = AccessLog(self.plane.loop, self.plane.metrics, sys.stdout.fileno())
         if self._access_log is not None:

@@ -36,7 +36,7 @@ from penstock.balancing.policies.cost import Cost, Weights, part_of
 from penstock.balancing.policies.policy import Explanation, Part, Policy
 from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
 from penstock.balancing.session_homes import SessionHomes
-from penstock.balancing.slowness import Speeds, compare
+from penstock.balancing.slowness import ORDINARY_S, Speeds, compare
 
 # About the last hundred requests count. Before there are any, a prefill takes 50 ms.
 FADE: Final = 0.99
@@ -53,7 +53,6 @@ STRICT_S_MAX: Final = 10.0
 # How much more a sound place may cost than one that has just failed. Without this limit the
 # failures of some backends would bury the last sound one under requests.
 SHUNS_S_MAX: Final = 10.0
-MEAN_PRIOR_S: Final = 0.05
 
 
 WEIGHTS: Final = Weights()
@@ -84,7 +83,7 @@ class TokenCost:
         self._given: dict[Backend, float] = {}
         self._seen: dict[Backend, int] = {}  # at which choice
         self._count = 1.0
-        self._prefills_s = MEAN_PRIOR_S
+        self._prefills_s = ORDINARY_S
         self._waiting = 0.0
         self._homes = SessionHomes()
 

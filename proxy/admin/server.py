@@ -25,6 +25,7 @@ from penstock.health.monitor import Monitor
 from penstock.proxy.admin.explanation import Explanation
 from penstock.proxy.admin.index import INDEX
 from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer
+from penstock.proxy.admin.large_answer import large_answer
 from penstock.proxy.admin.listing import describe
 from penstock.proxy.admin.queue_listing import queue_listing
 from penstock.proxy.admin.request_listing import BadQuery, request_listing, requests_with_id
@@ -68,10 +69,10 @@ class Admin:
         # The address of the open port: a reload does not change it.
         self._local = is_loopback(plane.settings.admin.host)
         self._explanation = Explanation(plane)
-        # Everybody may read the metrics, but not those that name tenants.
+        # Everybody may read the metrics, but not those that name tenants or costs.
         self._exposition, self._anonymous = [
-            Exposition(PenstockCollector(plane.metrics, lambda: retirement.known, tenants=named))
-            for named in (True, False)
+            Exposition(PenstockCollector(plane.metrics, lambda: retirement.known, secrets=told))
+            for told in (True, False)
         ]
 
     def application(self) -> web.Application:
@@ -160,12 +161,12 @@ class Admin:
             return "memory"
         return "ready" if self._monitor.started.is_set() else "starting"
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
         admin = self._plane.settings.admin
         tokens = [each for each in (admin.token, admin.metrics_token) if each is not None]
         named = any(_bears(request, each.get_secret_value()) for each in tokens)
         exposition = self._exposition if named or self._local else self._anonymous
-        return web.Response(body=await exposition.body(), headers={"content-type": CONTENT_TYPE})
+        return await large_answer(request, await exposition.body(), CONTENT_TYPE)
 
     async def _tenants(self, request: web.Request) -> web.Response:
         return json_answer(tenant_listing(self._plane, self._plane.now()))

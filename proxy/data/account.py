@@ -15,6 +15,7 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.data.served_levels import note_ended, note_refused
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.access_line import add_request, line_of
+from penstock.proxy.telemetry.pool_metrics import PoolMetrics, Times
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.usage import Used
@@ -70,14 +71,15 @@ def ended(
     _close(record, request, lease, relay, error, plane.now())
     pool = plane.metrics.of(record.pool)
     pool.request(record.backend, record.status, record.ended_s - record.began_s)
-    if record.streamed and record.first_token_s:
-        pool.ttft_s.observe(record.first_token_s - record.began_s)
-        if record.predicted_s and len(record.tries) == 1:  # else it lost time by a failure
-            plane.metrics.predicted(record.predicted_s, record.first_token_s - record.received_s)
+    if request.times is not None:
+        _time(pool, request, request.times)
+    # After a failure it lost time by that.
+    if record.streamed and record.first_token_s and record.predicted_s and len(record.tries) == 1:
+        plane.metrics.predicted(record.predicted_s, record.first_token_s - record.received_s)
     if record.sent_s:
         plane.metrics.overhead_s.observe(record.overhead_s)
     if lease is not None:
-        _placed(plane, lease, record)
+        _placed(plane, lease, record, request.times)
     if record.usage is not None:
         pool.prompt_tokens += record.usage.prompt_tokens
         pool.completion_tokens += record.usage.completion_tokens
@@ -129,6 +131,16 @@ def _party(peer: bytes) -> str:
     return party_of(peer.decode("ascii"))
 
 
+def _time(pool: PoolMetrics, request: Request, times: Times) -> None:
+    """Count its times for its last backend and its model, and by how long its prompt is."""
+    record = request.record
+    times.duration_s.observe(record.ended_s - record.began_s)
+    if record.streamed and record.first_token_s:
+        ttft_s = record.first_token_s - record.began_s
+        times.ttft_s.observe(ttft_s)
+        pool.first_token(request.ask.prompt_tokens, ttft_s)
+
+
 def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:
     """Count what its tenant used: by the backend's counts, else by what we saw."""
     usage, (requests, prompt, completion) = record.usage, taken(ask, record, lease)
@@ -171,13 +183,13 @@ def _close(
             record.usage = believable(relay.usage, request.ask, lease, answer.body_bytes)
 
 
-def _placed(plane: DataPlane, lease: Lease, record: Record) -> None:
-    """Count whether the backend of the session, or of the stored response, served the request.
-
-    Also whether something was cut from it.
-    """
+def _placed(plane: DataPlane, lease: Lease, record: Record, times: Times | None) -> None:
+    """Count why its backend was chosen, and whether that was the one of the session, or of the
+    stored response. Also whether something was cut from it."""
     if record.degraded:
         plane.metrics.degraded.add("max_tokens")
+    if times is not None:
+        times.backend.chosen(lease.reason)
     if lease.reason is Reason.AFFINITY:
         plane.metrics.affinity.add("hit")
     elif lease.reason is Reason.SPILL:

@@ -33,7 +33,7 @@ from penstock.proxy.errors.backend import (
     NotHere,
 )
 from penstock.proxy.errors.stream import StreamBroken
-from penstock.proxy.telemetry.metrics import Histogram
+from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.wire.connection import BackendConnection
 from penstock.proxy.wire.edit import ending
 from penstock.proxy.wire.forwarded_head import forwarded_request_head

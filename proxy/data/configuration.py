@@ -71,6 +71,15 @@ class Configuration:
             connections.host.ask_again()
 
     @property
+    def costs_per_hour(self) -> dict[str, float]:
+        """What all backends of each pool cost together, where that is known."""
+        return {
+            pool.name: pool.cost_per_hour * len(pool.backends)
+            for pool in self.settings.pools
+            if pool.cost_per_hour is not None
+        }
+
+    @property
     def members(self) -> Iterator[Member]:
         """Every backend with its connections."""
         return ((each, self.connections[each.name]) for each in self.fleet.backends)

@@ -22,7 +22,7 @@ from penstock.proxy.errors.backend import (
     BackendError,
 )
 from penstock.proxy.errors.stream import StreamBroken
-from penstock.proxy.telemetry.metrics import Histogram
+from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.wire.event_ends import (
     CR,
     LF,

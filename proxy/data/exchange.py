@@ -247,12 +247,12 @@ class Exchange(AttemptOwner):
         self.step(self._try if isinstance(outcome, Lease) else self._end, outcome)
 
     def _try(self, lease: Lease) -> None:
-        self._phase = "connect"
-        self._lease = lease
+        self._phase, self._lease = "connect", lease
         self._failover.begun(lease)
         plane, request, backend = self._plane, self.request, lease.backend
         request.record.begin_try(backend.name, backend.pool, lease.reason, lease.began_s)
         request.answer.about = origin(plane, lease, request)
+        times = request.times = plane.metrics.times(backend, request.ask.model)
         # Use the configuration that chose the backend: it may be replaced while we connect.
         self._attempt = Attempt(
             self,
@@ -260,7 +260,7 @@ class Exchange(AttemptOwner):
             lease,
             plane.connections[backend.name],
             credentials=plane.credentials[backend.pool],
-            itl_s=plane.metrics.of(backend.pool).itl_s,
+            itl_s=times.itl_s,
         )
         self._attempt.begin()
         if self._phase == "connect" and not self._ended:
@@ -288,7 +288,7 @@ class Exchange(AttemptOwner):
         if relay.status == 500:
             self._failover.complain(lease, InternalFault(), now_s)
         else:
-            plane.metrics.answered(refused_midway=relay.refused_midway)
+            plane.metrics.answered(self.request.times, refused_midway=relay.refused_midway)
             if relay.served and plane.poison:
                 plane.poison.served(self.request.mark)
             conclude(plane.gate, lease, relay, now_s, plane.failed, bare=self.request.bare)

@@ -92,7 +92,7 @@ class Failover:
     def complain(self, lease: Lease, error: BackendError, now_s: float) -> Cause:
         """Count a failure against its cause. Returns the cause."""
         plane = self._plane
-        plane.metrics.attempts.add(error.reason)
+        plane.metrics.attempted(self._request.times, error.reason)
         self._request.record.tries[-1].failed(error.reason, now_s)
         if isinstance(error, NotHere):
             self._without |= {lease.backend}

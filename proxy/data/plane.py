@@ -15,6 +15,7 @@ from penstock.balancing.admission.pressure import highest_pressure
 from penstock.balancing.backend import Backend
 from penstock.balancing.deaths import Deaths
 from penstock.balancing.gate import Gate
+from penstock.balancing.gpu_floor import GpuFloor
 from penstock.balancing.kept_answers import KeptRoom
 from penstock.balancing.output_length import OutputLength
 from penstock.balancing.poison import Poison
@@ -92,6 +93,8 @@ class DataPlane:
         metrics.held = self.held
         self.slos = Slos(now)
         metrics.slos = self.slos.evaluated
+        metrics.certificates = lambda: self.certificates.expiries
+        self.floor = GpuFloor()
         self.budgets = Budgets(metrics)
         self.salt = rng.getrandbits(64)  # of the queues of clients without a key
         self.deaths = Deaths()
@@ -163,6 +166,7 @@ class DataPlane:
         self.degradation.follow(self.classes.steps)
         self.budgets.follow(settings, self.now())
         self.slos.follow(settings)
+        self.metrics.costs.follow(configuration.costs_per_hour, self._tokens_of, self.now())
         self._share_memory()
         self.clients.use(settings.limits.connections, keyed=bool(configuration.tenants))
         self.refusals.probe_interval_s = settings.health.interval_s
@@ -174,6 +178,18 @@ class DataPlane:
     def held(self) -> list[tuple[str, int, int]]:
         """How many requests wait for a backend of each pool, and their prompt tokens."""
         return [(each.name, *self.admission.held(each.name)) for each in self.fleet.pools]
+
+    def measure(self, now_s: float) -> None:
+        """Measure what grows with time alone. Call it at least once a second."""
+        self.metrics.costs.observe(self._tokens_of, now_s)
+        self.floor.look(self.fleet.pools, self._waiting_for, now_s)
+
+    def _waiting_for(self, pool: str) -> int:
+        line = self.admission.lines.get(pool)
+        return line.queue.waiting if line is not None else 0
+
+    def _tokens_of(self, pool: str) -> int:
+        return self.metrics.of(pool).tokens
 
     def pressures(self) -> list[tuple[str, str, float]]:
         """The pressure in each pool, by class: that of the client that would wait longest."""

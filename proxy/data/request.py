@@ -12,6 +12,7 @@ from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.patience import Patience
 from penstock.proxy.data.relay import Relay
+from penstock.proxy.telemetry.pool_metrics import Times
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.server_timing import ASKED, server_timing
 from penstock.proxy.wire.edit import Edits
@@ -45,6 +46,7 @@ class Request:
         "record",
         "service_class",
         "timeouts",
+        "times",
     )
 
     def __init__(
@@ -73,6 +75,7 @@ class Request:
         self.hides_usage = False  # the backend is asked for usage that the client did not ask for
         self.bare: Relay | None = None  # a beam search's first answer, which had no token
         self.ask = Ask(head.path.decode("ascii"))  # replaced when the body is read
+        self.times: Times | None = None  # of its model at the backend that it was last sent to
         self.charge: Charge | None = None  # what its tenant's budget was charged
         self.service_class = b""  # the name of its class, where that is not the default one
         self.priority = b""  # of its class, for vLLM. Empty: none is told

@@ -81,6 +81,7 @@ class Pressure:
         metrics = plane.metrics
         metrics.loop_lag_s.observe(late_s)
         metrics.clients = len(plane.clients)
+        plane.measure(now_s)
         if now_s - self._counted_s >= COUNT_TASKS_S:
             self._counted_s = now_s
             metrics.tasks = len(asyncio.all_tasks())

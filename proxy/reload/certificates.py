@@ -5,6 +5,7 @@ contexts are made. So a renewed certificate is used after a reload.
 """
 
 import ssl
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NoReturn
@@ -15,6 +16,8 @@ from penstock.conf.listen import ListenTlsSettings
 from penstock.conf.load import Loaded
 from penstock.conf.pools import PoolSettings, PoolTlsSettings
 from penstock.conf.regular_files import read_regular
+from penstock.conf.settings import Settings
+from penstock.proxy.reload.expiry import expiry_of
 from penstock.proxy.wire.contexts import Certificates
 
 FILE_BYTES_MAX: Final = 4_194_304
@@ -69,11 +72,28 @@ def certificates_of(loaded: Loaded, config: Path | None) -> Certificates:
         issues += [_issue(loaded, config, (*at, each.key), str(each)) for each in wrong]
     if issues:
         raise ConfigError(issues)
-    return Certificates(listener, pools, _identity(tls.client_ca_file if tls else None))
+    authority = _identity(tls.client_ca_file if tls else None)
+    return Certificates(listener, pools, authority, tuple(_expiries(settings)))
+
+
+def _expiries(settings: Settings) -> Iterator[tuple[tuple[str, str], float]]:
+    """When our own certificates end: what each is for, its pool, and the time."""
+    listen = settings.listen.tls
+    shown = [(("listen", ""), listen.cert_file)] if listen is not None else []
+    shown += [
+        (("client", pool.name), pool.tls.cert_file)
+        for pool in settings.pools
+        if _has_https(pool) and pool.tls is not None and pool.tls.cert_file is not None
+    ]
+    for use, file in shown:
+        ends_s = expiry_of(_read("cert_file", file))
+        if ends_s is not None:
+            yield use, ends_s
 
 
 def _has_https(pool: PoolSettings) -> bool:
-    return any(backend.url.startswith("https:") for backend in pool.backends)
+    urls = [url for each in pool.backends for url in (each.url, each.gpu_metrics_url) if url]
+    return any(url.startswith("https:") for url in urls)
 
 
 def _issue(loaded: Loaded, config: Path | None, path: KeyPath, problem: str) -> Issue:

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import time
 from typing import Final
 
 from penstock.conf.fixed import keep_fixed
@@ -107,17 +108,17 @@ class Reload:
                 logger.warning("not reloaded, the proxy is shutting down")
                 raise
             except ConfigError as error:
-                self._plane.metrics.reload_success = False
+                self._plane.metrics.config_reload_success = False
                 self.failed = tuple(map(str, error.issues))
                 for issue in self.failed:
                     logger.error("not reloaded: %s", issue)
                 raise
             except Exception:
-                self._plane.metrics.reload_success = False
+                self._plane.metrics.config_reload_success = False
                 self.failed = ("an internal error of penstock; see its log",)
                 logger.exception("reload failed")
                 raise
-            self._plane.metrics.reload_success = True
+            self._plane.metrics.reloaded(time())
             self.failed = ()
             self.needs_restart = change.needs_restart
             logger.info(

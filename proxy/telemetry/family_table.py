@@ -5,61 +5,9 @@ The HELP texts of /metrics and the metrics reference of the documentation come f
 
 from typing import Final
 
+from penstock.proxy.telemetry.backend_family_table import BACKEND_FAMILIES
 from penstock.proxy.telemetry.family import Family
-from penstock.proxy.telemetry.slo_table import SLO_FAMILIES, SLO_LABELS
-
-# What each label holds, and how many values it can have.
-LABELS: Final = {
-    "pool": "The name of a pool in the configuration (at most 256). Empty when a request reached no"
-    " pool.",
-    "backend": "The name of a backend in the configuration. Empty when a request reached no"
-    " backend.",
-    "code": "The HTTP status of the answer. 499: the client left before the answer began.",
-    "state": "`starting`, `ready`, `suspect`, `ejected` or `warming`.",
-    "admin_state": "`ready`, `drain` or `maint`.",
-    "result": "`hit`: the backend of the session, or of the stored response, served the request."
-    " `spill`: another backend did. `miss`: the pool's policy uses session keys, and the request"
-    " had no key or a new one.",
-    "phase": "`body`: before the body was whole. `queued`: before a backend was chosen. `connect`:"
-    " while connecting to it. `prefill`: before the first token. `decode`: after it. `unsent`: the"
-    " whole answer was written to the connection, but the client did not read it all.",
-    "priority": "A class of `admission.classes`. `0` where no class counts.",
-    "waited": "`yes`: it waited in the proxy. `no`: it was sent at once.",
-    "tenant": "The name of a tenant in the configuration.",
-    "model": "A model that its backend lists. `other`: any other name, or more than 256 models.",
-    "action": "`max_tokens`: the answer was given fewer tokens. `prompt_tokens`: the prompt was too"
-    " long for now.",
-    "kind": "Of tokens: `prompt`, `cached` (a part of `prompt`) or `completion`. Of a bottleneck: a"
-    " kind of docs/verdict.md.",
-    "version": "The version of penstock.",
-    "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
-    **SLO_LABELS,
-}
-# The values of the label `reason`. Each family has a list of its own.
-REASONS: Final = {
-    "attempts": "`ok`: the answer was passed on, whatever its status. `connect`, `refused`: no"
-    " connection. `ports`: no local port was left. `reset`, `cut`, `dropped`: the connection ended"
-    " before or during the answer. `timeout`: `timeouts.first_byte_s` was over. `status`: 502 or"
-    " 504. `busy`: 503. `internal`: 500. `draining`: the backend shuts down. `aborted`: it gave the"
-    " request up."
-    " `engine_dead`: its engine died. `malformed`: no valid HTTP. `empty`, `no_events`: a stream"
-    " without a token. `refusing`: a 4xx that other backends do not give, or a refusal of the"
-    " pool's key. `not_here`: it does not hold the stored response. `out_of_time`:"
-    " `timeouts.total_s` was over. `client_timeout`: the client's own time was over. `poison`:"
-    " refused because engines died of this request. `over_budget`: not retried because too many"
-    " requests were being retried. After the first token also `idle`, `unfinished`, `error_event`,"
-    " `abort` and `total`, as in `penstock_stream_failures_total`. At most 256 values.",
-    "stream_failures": "`reset`, `cut`, `dropped`, `malformed`: the connection ended or its bytes"
-    " were no valid HTTP. `idle`: no byte for `timeouts.idle_s`. `unfinished`: it ended without"
-    " its last event. `no_events`: it sent bytes but no events. `error_event`, `abort`: the backend"
-    " gave up. `total`: `timeouts.total_s` was over. `refused`: the backend ended the stream with"
-    " an error that the request itself caused. At most 256 values.",
-    "shed": "`connections`, `bodies`, `memory`, `lag` or `descriptors`. `unread`: an answer that"
-    " its client did not read was given up. `wait`: its first token would have come too late for"
-    " its class, `deadline`: for the time that its client allows. `budget`: its tenant has used up"
-    " a budget.",
-    "overload": "`lag` or `memory`.",
-}
+from penstock.proxy.telemetry.slo_table import SLO_FAMILIES
 
 FAMILIES: Final = {
     "build": Family(
@@ -114,6 +62,13 @@ FAMILIES: Final = {
         "Time from the head of a streamed request to its first token.",
         "Users feel this figure. When it grows, look at `penstock_backend_queued_prefill_tokens`.",
     ),
+    "time_to_first_token_by_prompt_seconds": Family(
+        "histogram",
+        ("pool", "prompt"),
+        "seconds",
+        "Time from the head of a streamed request to its first token, by how long its prompt is.",
+        "When the time to first token grows: do only long prompts wait?",
+    ),
     "inter_token_latency_seconds": Family(
         "histogram",
         ("pool",),
@@ -122,79 +77,7 @@ FAMILIES: Final = {
         "When streams stutter: compare it with `penstock_event_loop_lag_seconds`. If that is small,"
         " the engines decode slowly.",
     ),
-    "backend_queued_prefill_tokens": Family(
-        "gauge",
-        ("backend",),
-        "tokens",
-        "Prompt tokens of requests without a first token yet, less what the backend's cache should"
-        " hold.",
-        "When the time to first token grows. One backend far above the others is slow. All of them"
-        " high: the fleet is too small.",
-    ),
-    "backend_active_decode_tokens": Family(
-        "gauge",
-        ("backend",),
-        "tokens",
-        "Prompt and generated tokens of requests that are past their first token.",
-        "When tokens come slowly, and before a KV cache is full.",
-    ),
-    "backend_requests_in_flight": Family(
-        "gauge",
-        ("backend",),
-        "requests",
-        "Requests for which the backend was chosen and that have not ended.",
-        "While a backend drains: it is free at 0.",
-    ),
-    "backend_can_serve": Family(
-        "gauge",
-        ("backend",),
-        "0 or 1",
-        "1 when new requests may be sent to the backend.",
-        "First, in an outage. A sum of 0 means that every request gets 503.",
-    ),
-    "backend_state": Family(
-        "gauge",
-        ("backend", "state"),
-        "0 or 1",
-        "1 for the health state of the backend, 0 for the others.",
-        "When `penstock_backend_can_serve` is 0. `penstock status` adds the reason.",
-    ),
-    "backend_admin_state": Family(
-        "gauge",
-        ("backend", "admin_state"),
-        "0 or 1",
-        "1 for the state that the operator has set, 0 for the others.",
-        "When a healthy backend gets no requests: somebody may have forgotten a drain.",
-    ),
-    "backend_engine_running": Family(
-        "gauge",
-        ("backend",),
-        "requests",
-        "Requests in the engine's batch, as its own metrics say.",
-        "When it is above `penstock_backend_requests_in_flight`: somebody uses the engine without"
-        " this proxy. It can be some seconds old, and says nothing about an ejected backend.",
-    ),
-    "backend_engine_waiting": Family(
-        "gauge",
-        ("backend",),
-        "requests",
-        "Requests that wait in the engine, as its own metrics say.",
-        "When it stays above 0: the engine's KV cache or batch is full.",
-    ),
-    "backend_kv_usage_ratio": Family(
-        "gauge",
-        ("backend",),
-        "ratio, 0 to 1",
-        "Share of the engine's KV cache in use, as its own metrics say.",
-        "When it stays near 1: the engine makes requests wait, or preempts them.",
-    ),
-    "backend_kv_capacity_tokens": Family(
-        "gauge",
-        ("backend",),
-        "tokens",
-        "Size of the engine's KV cache, as its own metrics say.",
-        "When backends of one pool behave differently: are they configured alike?",
-    ),
+    **BACKEND_FAMILIES,
     "attempts": Family(
         "counter",
         ("reason",),
@@ -372,12 +255,44 @@ FAMILIES: Final = {
         "Requests of a tenant that were refused for its budget. Off loopback only with a token.",
         "Whose budget is too small, or who does not heed Retry-After.",
     ),
+    "cost": Family(
+        "counter",
+        ("pool",),
+        "currency of `cost_per_hour`",
+        "What the backends of the pool cost since the start, idle or not. Off loopback only"
+        " with a token.",
+        "For bills. Over the sum of `penstock_prompt_tokens_total` and"
+        " `penstock_completion_tokens_total` it is the price since the start.",
+    ),
+    "cost_per_1k_tokens": Family(
+        "gauge",
+        ("pool",),
+        "currency of `cost_per_hour`",
+        "Cost of the last 10 minutes, or since the start if that is less, for 1,000 prompt and"
+        " completion tokens of requests that ended in that time. Off loopback only with a"
+        " token.",
+        "When you compare pools, or idle hours with busy ones. Without tokens there is no sample.",
+    ),
     "config_reload_success": Family(
         "gauge",
         (),
         "0 or 1",
         "1 when the last configuration that was read is in use.",
         "After each reload. At 0 the configuration before it is still in use.",
+    ),
+    "config_reload_success_timestamp_seconds": Family(
+        "gauge",
+        (),
+        "Unix time",
+        "When the configuration in use was read.",
+        "After a rollout of a configuration: did this instance read it?",
+    ),
+    "certificate_expiry_timestamp_seconds": Family(
+        "gauge",
+        ("use", "pool"),
+        "Unix time",
+        "When a certificate of penstock's own ends, with those that sign it in the same file.",
+        "Alert two weeks before. A renewed file counts after a reload.",
     ),
     "tls_handshakes_failed": Family(
         "counter",

@@ -6,71 +6,18 @@ the interpreter lock. So the data plane adds integers. A scrape turns them into 
 (`exposition`), which are rendered in slices.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from penstock.balancing.backend import Backend
 from penstock.balancing.slo.slo import Slo
+from penstock.proxy.telemetry.costs import Costs
+from penstock.proxy.telemetry.histogram import LATENCY_S, OVERHEAD_S, RATIO, WAIT_RATIO, Histogram
+from penstock.proxy.telemetry.pool_metrics import PoolMetrics, Times
 from penstock.proxy.telemetry.usage import TenantUsage
 
 # The most values of a label that clients or backends choose. Further values become `other`.
 LABEL_VALUES_MAX: Final = 256
-
-LATENCY_S: Final[tuple[float, ...]] = (
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 600.0,
-)  # fmt: skip
-ITL_S: Final[tuple[float, ...]] = (
-    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
-)  # fmt: skip
-OVERHEAD_S: Final[tuple[float, ...]] = (
-    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0,
-)  # fmt: skip
-RATIO: Final[tuple[float, ...]] = (
-    0.25,
-    0.5,
-    0.67,
-    0.8,
-    0.9,
-    0.95,
-    1.0,
-    1.05,
-    1.1,
-    1.25,
-    1.5,
-    2.0,
-    4.0,
-)
-
-
-# Predicted over true waits.
-WAIT_RATIO: Final[tuple[float, ...]] = (
-    0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0,
-)  # fmt: skip
-
-
-class Histogram:
-    """Counts per bucket; `bounds` are upper bounds, the last bucket is +Inf."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float, count: int = 1) -> None:
-        """Add `count` samples of `value`."""
-        self.counts[bisect_left(self.bounds, value)] += count
-        self.total += value * count
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper bound, as the exposition wants them."""
-        cumulative = 0
-        rows = []
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            cumulative += count
-            rows.append(("+Inf" if bound == float("inf") else str(bound), float(cumulative)))
-        return rows
 
 
 class Counter:
@@ -98,35 +45,6 @@ class Counter:
         return iter(sorted(self._values.items()))
 
 
-class PoolMetrics:
-    """The measurements of one pool. Held by reference, so that no chunk looks up a label."""
-
-    __slots__ = (
-        "cached_tokens",
-        "completion_tokens",
-        "duration_s",
-        "itl_s",
-        "prompt_tokens",
-        "requests",
-        "ttft_s",
-    )
-
-    def __init__(self) -> None:
-        self.requests: dict[tuple[str, int], int] = {}  # (backend, status): both are bounded
-        self.duration_s = Histogram(LATENCY_S)
-        self.ttft_s = Histogram(LATENCY_S)
-        self.itl_s = Histogram(ITL_S)
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self.cached_tokens = 0
-
-    def request(self, backend: str, status: int, duration_s: float) -> None:
-        """Count one finished request."""
-        key = (backend, status)
-        self.requests[key] = self.requests.get(key, 0) + 1
-        self.duration_s.observe(duration_s)
-
-
 class Metrics:
     """All counters of a process. `pools` has an entry for each pool and "" for no pool."""
 
@@ -151,6 +69,9 @@ class Metrics:
         self.slos: Callable[[], Iterable[Slo]] = tuple  # with their states up to date
         self.degraded = Counter()  # by what was cut
         self.usage = TenantUsage()
+        self.costs = Costs()
+        # What each own certificate is for, its pool, and its end as Unix time.
+        self.certificates: Callable[[], Iterable[tuple[tuple[str, str], float]]] = tuple
         self.admitted = Counter()  # by class, and whether they had to wait
         self.predicted_ratio = Histogram(WAIT_RATIO)
         self.queue_wait_s: dict[str, Histogram] = {}  # by class, of those that had to wait
@@ -159,7 +80,8 @@ class Metrics:
         self.clients = 0
         self.tasks = 0
         self.overload = ""
-        self.reload_success = True
+        self.config_reload_success = True
+        self.config_reload_success_timestamp_seconds = 0.0
         self.tls_handshakes_failed = 0
 
     def of(self, pool: str) -> PoolMetrics:
@@ -178,9 +100,20 @@ class Metrics:
         if true_s > 0.0:
             self.predicted_ratio.observe(predicted_s / true_s)
 
-    def answered(self, *, refused_midway: bool) -> None:
+    def times(self, backend: Backend, model: str | None) -> Times:
+        """The times of a model's requests at a backend, which may not list it."""
+        known = model if model is not None and backend.lists(model) else None
+        return self.of(backend.pool).times(backend.name, known)
+
+    def attempted(self, times: Times | None, reason: str) -> None:
+        """Count an attempt by how it ended. `times`: those at its backend."""
+        self.attempts.add(reason)
+        if times is not None:
+            times.backend.attempted(reason)
+
+    def answered(self, times: Times | None, *, refused_midway: bool) -> None:
         """Count an answer that was passed on unchanged."""
-        self.attempts.add("ok")
+        self.attempted(times, "ok")
         if refused_midway:
             self.stream_failures.add("refused")
 
@@ -192,13 +125,17 @@ class Metrics:
 
     def forget_backend(self, pool: str, backend: str) -> None:
         """Drop the series of a backend that is gone from its pool."""
-        requests = self.of(pool).requests
-        for key in [key for key in requests if key[0] == backend]:
-            del requests[key]
+        self.of(pool).forget(backend)
 
     def forget_pool(self, name: str) -> None:
         """Drop the series of a pool that is gone."""
         self.pools.pop(name, None)
+        self.costs.forget(name)
+
+    def reloaded(self, at_unix_s: float) -> None:
+        """A configuration was read without errors and is in use."""
+        self.config_reload_success = True
+        self.config_reload_success_timestamp_seconds = at_unix_s
 
     def handshake_failed(self) -> None:
         self.tls_handshakes_failed += 1

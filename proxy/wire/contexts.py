@@ -11,12 +11,14 @@ class Certificates:
     """TLS contexts: of the data port (None: plain HTTP), and by name of pools with https.
 
     `client_authority` identifies the authorities of clients' certificates. Empty: none is asked
-    for.
+    for. `expiries`: what each own certificate is for (`listen`, `client`), its pool, and its end as
+    Unix time.
     """
 
     listener: ssl.SSLContext | None
     pools: Mapping[str, ssl.SSLContext]
     client_authority: bytes = b""
+    expiries: tuple[tuple[tuple[str, str], float], ...] = ()
 
 
 PLAIN: Final = Certificates(None, {})

@@ -10,7 +10,8 @@ from penstock.conf.slo import PercentileSettings
 from penstock.proxy.errors import backend, stream
 from penstock.proxy.telemetry.exposition import pieces
 from penstock.proxy.telemetry.families import PenstockCollector
-from penstock.proxy.telemetry.family_table import FAMILIES, LABELS, REASONS
+from penstock.proxy.telemetry.family_table import FAMILIES
+from penstock.proxy.telemetry.label_table import LABELS, REASONS
 from penstock.proxy.telemetry.metrics import Metrics
 
 

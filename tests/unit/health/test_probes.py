@@ -109,13 +109,13 @@ async def test_so_much_of_the_cards_is_decoded_in_one_turn(
 
 async def test_of_metrics_one_name_is_read_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[set[bytes]] = [set()]
-    samples = scrape._samples
+    samples = scrape.samples_of
 
     def counted(text: bytes, name: bytes) -> list[tuple[bytes, float]]:
         names[-1].add(name)
         return samples(text, name)
 
-    monkeypatch.setattr(scrape, "_samples", counted)
+    monkeypatch.setattr(scrape, "samples_of", counted)
     other = asyncio.create_task(turns_of(lambda: names.append(set())))
     report = await read_report(SERIES + b"# \n" * 600_000, 0.0, 0)
     other.cancel()

@@ -12,7 +12,7 @@ from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.relay import JsonRelay, Passage, Relay
 from penstock.proxy.dialects import CHAT, Dialect
 from penstock.proxy.errors.backend import BackendError
-from penstock.proxy.telemetry.metrics import ITL_S, Histogram
+from penstock.proxy.telemetry.histogram import ITL_S, Histogram
 from penstock.proxy.wire.heads import parse_request_head, parse_response_head
 from tests.unit.proxy.wire.transport import Transport, dechunked
 

@@ -87,7 +87,7 @@ def test_a_refusal_after_tokens_is_told_and_one_before_is_the_requests() -> None
         assert not request.relay.served
         assert request.relay.refused_midway is midway
         metrics = Metrics([])
-        metrics.answered(refused_midway=midway)
+        metrics.answered(None, refused_midway=midway)
         assert metrics.stream_failures["refused",] == midway
         assert metrics.attempts["ok",] == 1
     request = Request().feed(TOKENS[1], DONE)

@@ -48,7 +48,7 @@ async def test_a_file_that_does_not_open_is_told_and_the_next_reload_works() -> 
         with pytest.raises(ConfigError, match="took more than"):
             await reload()
         assert "does one not open" in reload.failed[0]
-        assert not metrics.reload_success
+        assert not metrics.config_reload_success
         stuck = [each for each in threading.enumerate() if each not in others]
         assert [(each.name, each.daemon) for each in stuck] == [
             ("reload", True)
@@ -58,4 +58,4 @@ async def test_a_file_that_does_not_open_is_told_and_the_next_reload_works() -> 
     reload._read_s = 60.0
     await reload()
     assert reload.failed == ()
-    assert metrics.reload_success
+    assert metrics.config_reload_success

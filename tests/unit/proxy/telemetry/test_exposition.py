@@ -1,18 +1,25 @@
 """Metrics: cut into pieces or whole, the text is the same, and labels are bounded."""
 
 import asyncio
-from time import monotonic
+import gc
+from collections.abc import Iterator
+from itertools import groupby
+from time import monotonic, thread_time
 
-from prometheus_client import generate_latest
+import pytest
+from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import STALE_S, EngineReport
 from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gpu_report import GpuReport
 from penstock.balancing.policies import POLICIES
-from penstock.proxy.telemetry.exposition import Exposition, pieces
+from penstock.proxy.telemetry.exposition import KEPT_S, SHARE_MAX, Exposition, pieces
 from penstock.proxy.telemetry.families import PenstockCollector
-from penstock.proxy.telemetry.metrics import LABEL_VALUES_MAX, Counter, Histogram, Metrics
+from penstock.proxy.telemetry.histogram import Histogram
+from penstock.proxy.telemetry.metrics import LABEL_VALUES_MAX, Counter, Metrics
 
 FLEET = Fleet(
     (
@@ -33,9 +40,23 @@ def collector() -> PenstockCollector:
     return PenstockCollector(metrics, lambda: FLEET.backends)
 
 
+class Joined(Collector):
+    """The families of another collector, each in one part."""
+
+    def __init__(self, parts: Collector) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterator[Metric]:
+        for _, same in groupby(self._parts.collect(), lambda part: part.name):
+            whole, *rest = same
+            for part in rest:
+                whole.samples += part.samples
+            yield whole
+
+
 def test_the_pieces_are_the_whole() -> None:
     texts = list(pieces(collector().collect()))
-    assert b"".join(texts) == generate_latest(collector())
+    assert b"".join(texts) == generate_latest(Joined(collector()))
     assert max(text.count(b"\n") for text in texts) <= 52  # some 0.3 ms of rendering
 
 
@@ -97,3 +118,81 @@ async def test_the_loop_turns_between_slices() -> None:
     texts = list(pieces(collector().collect()))
     assert body == b"".join(texts)
     assert turns >= len(texts) > 10
+
+
+class Clock:
+    """Each look at it takes `look_s`."""
+
+    def __init__(self, look_s: float) -> None:
+        self.now_s = 0.0
+        self.look_s = look_s
+
+    def __call__(self) -> float:
+        self.now_s += self.look_s
+        return self.now_s
+
+
+async def test_a_text_that_takes_long_is_kept_longer() -> None:
+    """Whoever may ask, also without a token, takes no more than a share of the CPU."""
+    for look_s in (1e-7, 1e-3):
+        clock = Clock(look_s)
+        metrics = Metrics(["chat"])
+        exposition = Exposition(PenstockCollector(metrics, lambda: ()), now=clock, cpu=clock)
+        body = await exposition.body()
+        rendered_s = clock.now_s
+        metrics.attempts.add("refused")
+        kept_s = max(KEPT_S, rendered_s / SHARE_MAX)
+        clock.now_s = rendered_s + 0.45 * kept_s
+        assert await exposition.body() == body
+        clock.now_s = rendered_s + 1.1 * kept_s
+        assert await exposition.body() != body
+
+
+def large_fleet(count: int) -> tuple[Metrics, list[Backend]]:
+    """Everything that can be told of so many backends."""
+    metrics, backends, now_s = Metrics(["chat"]), [], monotonic()
+    pool = metrics.pools["chat"]
+    for number in range(count):
+        backend = Backend(f"gpu-{number}", "http://127.0.0.1:1", "chat")
+        backend.models = {"m": b"{}"}
+        backend.report = EngineReport(at_s=now_s + 100, kv_tokens=450_000)
+        backend.gpus = GpuReport(now_s + 100, 0.5, 1, 1)
+        backend.refresh(now_s)
+        for _ in range(10):  # of one client only: that is the slowest comparison
+            client = f"client-{number}"
+            backend.prefill_speed.recent.observe(1.0, client)
+            backend.prefill_speed.observe(1_000, 0.1, client, now_s)
+            backend.decode_speed.observe(100, 2.0, 0.0, 1_000, client, now_s)
+        times = metrics.times(backend, "m")
+        for histogram in (times.duration_s, times.ttft_s, times.itl_s):
+            histogram.observe(0.1)
+        pool.request(backend.name, 200, 0.1)
+        metrics.attempted(times, "ok")
+        pool.backend(backend.name).chosen("cost")
+        backends.append(backend)
+    return metrics, backends
+
+
+@pytest.mark.alone
+@pytest.mark.once
+async def test_no_turn_of_the_loop_is_long_while_a_thousand_backends_are_told() -> None:
+    metrics, backends = large_fleet(1_000)
+    turns: list[float] = []
+
+    async def others() -> None:
+        last_s = thread_time()
+        while True:
+            await asyncio.sleep(0)
+            turns.append(thread_time() - last_s)
+            last_s = thread_time()
+
+    task = asyncio.create_task(others())
+    gc.collect()
+    gc.disable()  # the process collects objects rarely (`app.py`)
+    try:
+        body = await Exposition(PenstockCollector(metrics, lambda: backends)).body()
+    finally:
+        gc.enable()
+        task.cancel()
+    assert body.count(b"\n") > 60_000
+    assert max(turns) < 0.005

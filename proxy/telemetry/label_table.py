@@ -1,0 +1,71 @@
+"""What the labels of all metric families hold, for the metrics reference of the documentation."""
+
+from typing import Final
+
+from penstock.proxy.telemetry.slo_table import SLO_LABELS
+
+# What each label holds, and how many values it can have.
+LABELS: Final = {
+    "pool": "The name of a pool in the configuration (at most 256). Empty when a request reached no"
+    " pool.",
+    "backend": "The name of a backend in the configuration. Empty when a request reached no"
+    " backend.",
+    "code": "The HTTP status of the answer. 499: the client left before the answer began.",
+    "state": "`starting`, `ready`, `suspect`, `ejected` or `warming`.",
+    "admin_state": "`ready`, `drain` or `maint`.",
+    "result": "`hit`: the backend of the session, or of the stored response, served the request."
+    " `spill`: another backend did. `miss`: the pool's policy uses session keys, and the request"
+    " had no key or a new one.",
+    "phase": "`body`: before the body was whole. `queued`: before a backend was chosen. `connect`:"
+    " while connecting to it. `prefill`: before the first token. `decode`: after it. `unsent`: the"
+    " whole answer was written to the connection, but the client did not read it all.",
+    "priority": "A class of `admission.classes`. `0` where no class counts.",
+    "waited": "`yes`: it waited in the proxy. `no`: it was sent at once.",
+    "tenant": "The name of a tenant in the configuration.",
+    "model": "A model that its backend lists. `other`: any other name. Also of further models: of"
+    " tenants at most 256 are told apart, of backends 16 at each and 1,024 more than one at each in"
+    " a pool.",
+    "action": "`max_tokens`: the answer was given fewer tokens. `prompt_tokens`: the prompt was too"
+    " long for now.",
+    "kind": "Of tokens: `prompt`, `cached` (a part of `prompt`) or `completion`. Of a bottleneck: a"
+    " kind of docs/verdict.md.",
+    "prompt": "The most tokens of the prompt, as penstock estimates them: `1k` (1,024), `8k`"
+    " (8,192), `32k` (32,768) or `more`.",
+    "work": "`prefill` or `decode`.",
+    "use": "`listen`: shown to clients of the data port. `client`: shown to the backends of the"
+    " pool.",
+    "version": "The version of penstock.",
+    "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
+    **SLO_LABELS,
+}
+# The values of the label `reason`. Each family has a list of its own.
+REASONS: Final = {
+    "attempts": "`ok`: the answer was passed on, whatever its status. `connect`, `refused`: no"
+    " connection. `ports`: no local port was left. `reset`, `cut`, `dropped`: the connection ended"
+    " before or during the answer. `timeout`: `timeouts.first_byte_s` was over. `status`: 502 or"
+    " 504. `busy`: 503. `internal`: 500. `draining`: the backend shuts down. `aborted`: it gave the"
+    " request up."
+    " `engine_dead`: its engine died. `malformed`: no valid HTTP. `empty`, `no_events`: a stream"
+    " without a token. `refusing`: a 4xx that other backends do not give, or a refusal of the"
+    " pool's key. `not_here`: it does not hold the stored response. `out_of_time`:"
+    " `timeouts.total_s` was over. `client_timeout`: the client's own time was over. `poison`:"
+    " refused because engines died of this request. `over_budget`: not retried because too many"
+    " requests were being retried. After the first token also `idle`, `unfinished`, `error_event`,"
+    " `abort` and `total`, as in `penstock_stream_failures_total`. At most 256 values.",
+    "backend_attempts": "As of `penstock_attempts_total`.",
+    "backend_routed": "`cost`: the policy preferred it. `only`: no other backend could serve."
+    " `affinity`: it is the backend of the session, or of the stored response. `spill`: the"
+    " session's own backend was not fit, over its bound or tried already.",
+    "backend_engine_waiting_by_reason": "`capacity`: for room in the KV cache or the batch."
+    " `deferred`: for something else, such as a cache that is fetched.",
+    "stream_failures": "`reset`, `cut`, `dropped`, `malformed`: the connection ended or its bytes"
+    " were no valid HTTP. `idle`: no byte for `timeouts.idle_s`. `unfinished`: it ended without"
+    " its last event. `no_events`: it sent bytes but no events. `error_event`, `abort`: the backend"
+    " gave up. `total`: `timeouts.total_s` was over. `refused`: the backend ended the stream with"
+    " an error that the request itself caused. At most 256 values.",
+    "shed": "`connections`, `bodies`, `memory`, `lag` or `descriptors`. `unread`: an answer that"
+    " its client did not read was given up. `wait`: its first token would have come too late for"
+    " its class, `deadline`: for the time that its client allows. `budget`: its tenant has used up"
+    " a budget.",
+    "overload": "`lag` or `memory`.",
+}

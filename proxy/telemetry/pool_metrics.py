@@ -1,0 +1,141 @@
+"""What the requests of one pool showed: of the pool, of each backend, and of each model there.
+
+Names of models come from clients and backends, so their number has limits. Beyond them a backend's
+requests are counted as `other`. Its first model is always told.
+"""
+
+from bisect import bisect_left
+from typing import Final
+
+from penstock.proxy.telemetry.histogram import ITL_S, LATENCY_S, Histogram
+
+# The most models that are told apart at one backend, and at all backends of a pool together. A
+# thousand series take a scrape about 5 ms, and each model has 34 at each backend.
+MODELS_MAX: Final = 16
+POOL_MODELS_MAX: Final = 1_024
+OTHER: Final = "other"
+# Upper bounds of the classes of prompts, in tokens, and their names. `more` has no bound.
+PROMPT_TOKENS: Final = (1_024, 8_192, 32_768)
+PROMPT_CLASSES: Final = ("1k", "8k", "32k", "more")
+
+
+class BackendMetrics:
+    """The requests of one backend: how attempts ended, why it was chosen, times by model."""
+
+    __slots__ = ("attempts", "routed", "times")
+
+    def __init__(self) -> None:
+        self.attempts: dict[str, int] = {}
+        self.routed: dict[str, int] = {}
+        self.times: dict[str, Times] = {}
+
+    def attempted(self, reason: str) -> None:
+        self.attempts[reason] = self.attempts.get(reason, 0) + 1
+
+    def chosen(self, reason: str) -> None:
+        self.routed[reason] = self.routed.get(reason, 0) + 1
+
+
+class Times:
+    """The times of one model's requests at one backend. Held by reference: no chunk looks it up."""
+
+    __slots__ = ("backend", "duration_s", "itl_s", "ttft_s")
+
+    def __init__(self, backend: BackendMetrics) -> None:
+        self.backend = backend
+        self.duration_s = Histogram(LATENCY_S)
+        self.ttft_s = Histogram(LATENCY_S)
+        self.itl_s = Histogram(ITL_S)
+
+
+class PoolMetrics:
+    """The measurements of one pool."""
+
+    __slots__ = (
+        "_models",
+        "backends",
+        "cached_tokens",
+        "completion_tokens",
+        "duration_s",
+        "forgotten_itl_s",
+        "prompt_tokens",
+        "requests",
+        "ttft_by_prompt_s",
+    )
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, int], int] = {}  # (backend, status): both are bounded
+        self.duration_s = Histogram(LATENCY_S)
+        self.ttft_by_prompt_s = [Histogram(LATENCY_S) for _ in PROMPT_CLASSES]
+        self.forgotten_itl_s = Histogram(ITL_S)  # of backends that are gone
+        self.backends: dict[str, BackendMetrics] = {}
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self._models = 0  # that are told apart beyond the first of each backend
+
+    def request(self, backend: str, status: int, duration_s: float) -> None:
+        """Count one finished request."""
+        key = (backend, status)
+        self.requests[key] = self.requests.get(key, 0) + 1
+        self.duration_s.observe(duration_s)
+
+    def first_token(self, prompt_tokens: int, ttft_s: float) -> None:
+        """Count the first token of a stream."""
+        self.ttft_by_prompt_s[bisect_left(PROMPT_TOKENS, prompt_tokens)].observe(ttft_s)
+
+    def backend(self, name: str) -> BackendMetrics:
+        """The counts of one of its backends."""
+        found = self.backends.get(name)
+        if found is None:
+            found = self.backends[name] = BackendMetrics()
+        return found
+
+    def times(self, backend: str, model: str | None) -> Times:
+        """The times to add to. `model`: None if the backend does not list it."""
+        counts = self.backend(backend)
+        models = counts.times
+        name = model if model is not None else OTHER
+        found = models.get(name)
+        if found is not None:
+            return found
+        if models and name != OTHER:
+            if len(models) >= MODELS_MAX or self._models >= POOL_MODELS_MAX:
+                return self.times(backend, None)
+            self._models += 1
+        found = models[name] = Times(counts)
+        return found
+
+    @property
+    def tokens(self) -> int:
+        """All tokens of its prompts and answers."""
+        return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def ttft_s(self) -> Histogram:
+        """The times to the first token of all prompts."""
+        whole = Histogram(LATENCY_S)
+        for each in self.ttft_by_prompt_s:
+            whole.take(each)
+        return whole
+
+    @property
+    def itl_s(self) -> Histogram:
+        """The times between tokens at all its backends. Chunks add to those of their backend only:
+        a second sum would cost each of them as much again."""
+        whole = Histogram(ITL_S)
+        whole.take(self.forgotten_itl_s)
+        for backend in self.backends.values():
+            for times in backend.times.values():
+                whole.take(times.itl_s)
+        return whole
+
+    def forget(self, backend: str) -> None:
+        """Drop the series of a backend that is gone. What the pool's own series counted stays."""
+        gone = self.backends.pop(backend, None)
+        if gone is not None:
+            for number, times in enumerate(gone.times.values()):
+                self.forgotten_itl_s.take(times.itl_s)
+                self._models -= number > 0
+        for key in [key for key in self.requests if key[0] == backend]:
+            del self.requests[key]

@@ -1,0 +1,77 @@
+"""The times of requests by backend and model: bounded, whoever names the models."""
+
+import pytest
+
+from penstock.balancing.backend import Backend
+from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.telemetry.pool_metrics import (
+    MODELS_MAX,
+    OTHER,
+    POOL_MODELS_MAX,
+    PROMPT_CLASSES,
+    PoolMetrics,
+)
+
+
+def test_a_name_that_the_backend_does_not_list_is_other() -> None:
+    metrics, backend = Metrics(["chat"]), Backend("gpu-0", "", "chat")
+    for listed in (None, {"m": b"{}"}):
+        backend.models = listed
+        for number in range(1_000):
+            metrics.times(backend, f"invented-{number}").ttft_s.observe(0.1)
+        metrics.times(backend, None).ttft_s.observe(0.1)
+    metrics.times(backend, "m").ttft_s.observe(0.1)
+    times = metrics.pools["chat"].backends["gpu-0"].times
+    assert {name: sum(each.ttft_s.counts) for name, each in times.items()} == {OTHER: 2_002, "m": 1}
+
+
+def test_a_backend_that_lists_many_models_has_series_of_a_few() -> None:
+    pool = PoolMetrics()
+    for number in range(1_000):
+        pool.times("gpu-0", f"m{number}").itl_s.observe(0.1)
+    assert len(pool.backends["gpu-0"].times) == MODELS_MAX + 1
+    assert sum(pool.itl_s.counts) == 1_000
+
+
+def test_backends_with_many_models_leave_each_other_one_a_first_model() -> None:
+    pool = PoolMetrics()
+    backends = POOL_MODELS_MAX // (MODELS_MAX - 1) + 2
+    for number in range(backends):
+        for model in range(MODELS_MAX):
+            pool.times(f"gpu-{number}", f"m{model}")
+    pool.times("late", "m0")
+    pool.times("late", "m1")
+    assert set(pool.backends["late"].times) == {"m0", OTHER}
+    named = [name for each in pool.backends.values() for name in each.times if name != OTHER]
+    assert len(named) == POOL_MODELS_MAX + backends + 1
+    pool.forget("gpu-0")
+    assert pool.times("late", "m1") is not pool.times("late", None)
+
+
+def test_what_a_backend_counted_stays_in_its_pool() -> None:
+    """A counter of the pool must not fall when a backend leaves."""
+    pool = PoolMetrics()
+    for name in ("a", "b"):
+        pool.times(name, "m").itl_s.observe(0.02, count=5)
+        pool.backend(name).attempted("ok")
+        pool.request(name, 200, 1.0)
+    before = pool.itl_s
+    pool.forget("a")
+    pool.forget("unknown")
+    assert (pool.itl_s.counts, pool.itl_s.total) == (before.counts, before.total)
+    assert list(pool.backends) == ["b"]
+    assert list(pool.requests) == [("b", 200)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [(0, "1k"), (1_024, "1k"), (1_025, "8k"), (8_192, "8k"), (32_768, "32k"), (32_769, "more")],
+)
+def test_first_tokens_are_told_by_the_length_of_the_prompt(tokens: int, told: str) -> None:
+    pool = PoolMetrics()
+    pool.first_token(tokens, 0.5)
+    counts = [sum(each.counts) for each in pool.ttft_by_prompt_s]
+    assert dict(zip(PROMPT_CLASSES, counts, strict=True)) == {
+        name: int(name == told) for name in PROMPT_CLASSES
+    }
+    assert sum(pool.ttft_s.counts) == 1
