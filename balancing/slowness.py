@@ -15,6 +15,7 @@ usual among its peers, it counts as that much slower before anything is fitted.
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil, inf
 from operator import itemgetter
+from statistics import median
 from typing import Final, NamedTuple
 
 from penstock.balancing.backend import Backend
@@ -92,8 +93,8 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
 
 
 def slower(backends: Sequence[Backend], now_s: float) -> Iterator[tuple[Backend, float, float]]:
-    """The backends of a pool that were measured lately, and how many times as long as is usual
-    each of them takes for an ordinary request's prefill, and for a step. 1.0: as long as others.
+    """The backends of a pool that were measured lately, and how many times as long as the median of
+    the others each of them takes for an ordinary request's prefill, and for a step.
 
     A comparison takes time by the square of their number. So in a large pool each is compared with
     some PEERS_MAX others, and the caller may pause between two groups.
@@ -104,9 +105,16 @@ def slower(backends: Sequence[Backend], now_s: float) -> Iterator[tuple[Backend,
         peers = measured[number::groups]  # neighbours may share what makes them slow
         speeds = compare(peers, ORDINARY_S, now_s)
         usual = speeds.mean_s, 1.0
-        for each in peers:
-            prefill_s, decode = speeds.apart.get(each, usual)
-            yield each, prefill_s / speeds.mean_s, decode
+        paces = [speeds.apart.get(each, usual) for each in peers]
+        prefill, decode = [each[0] for each in paces], [each[1] for each in paces]
+        for place, each in enumerate(peers):
+            yield each, _over_others(prefill, place), _over_others(decode, place)
+
+
+def _over_others(paces: list[float], place: int) -> float:
+    """The pace at this place over the median of the others. 1.0 if there are none."""
+    others = paces[:place] + paces[place + 1 :]
+    return paces[place] / median(others) if others else 1.0
 
 
 def _prefills(backend: Backend) -> RecentPace:

@@ -1,5 +1,6 @@
 """Scenarios that the rules were made with."""
 
+from dataclasses import replace
 from typing import Final
 
 from penstock.bench.verdict.scenario import ONSET_S, Fault, Scenario, Server, Traffic
@@ -8,9 +9,9 @@ CALM: Final = Traffic(rate_per_s=3.0)
 TWO: Final = (Server(), Server())
 
 
-def later(rate_per_s: float, **fields: object) -> Traffic:
-    """Traffic that begins with the cause."""
-    return Traffic(rate_per_s=rate_per_s, from_s=ONSET_S, **fields)  # type: ignore[arg-type]
+def later(traffic: Traffic) -> Traffic:
+    """The same, but it begins with the cause."""
+    return replace(traffic, from_s=ONSET_S)
 
 
 SCENARIOS: Final = (
@@ -20,31 +21,31 @@ SCENARIOS: Final = (
         "long prompts",
         ("compute", "demand"),
         TWO,
-        (CALM, later(20.0, prompt_tokens=(4_000, 8_000))),
+        (CALM, later(Traffic(20.0, prompt_tokens=(4_000, 8_000)))),
     ),
     Scenario(
         "many prompts",
         ("compute", "demand"),
         TWO,
-        (CALM, later(50.0, prompt_tokens=(1_500, 3_000))),
+        (CALM, later(Traffic(50.0, prompt_tokens=(1_500, 3_000)))),
     ),
     Scenario(
         "long answers in small caches",
         ("memory",),
         (Server(kv_tokens=20_000), Server(kv_tokens=20_000)),
-        (CALM, later(6.0, answer_tokens=(1_500, 2_500))),
+        (CALM, later(Traffic(6.0, answer_tokens=(1_500, 2_500)))),
     ),
     Scenario(
         "long prompts in small caches",
         ("memory",),
         (Server(kv_tokens=16_000), Server(kv_tokens=16_000)),
-        (CALM, later(6.0, prompt_tokens=(4_000, 6_000), answer_tokens=(300, 500))),
+        (CALM, later(Traffic(6.0, prompt_tokens=(4_000, 6_000), answer_tokens=(300, 500)))),
     ),
     Scenario(
         "few sequences",
         ("scheduler",),
         (Server(max_num_seqs=4), Server(max_num_seqs=4)),
-        (Traffic(1.0), later(8.0, answer_tokens=(200, 400))),
+        (Traffic(1.0), later(Traffic(8.0, answer_tokens=(200, 400)))),
     ),
     Scenario(
         "small token budget",
@@ -53,13 +54,13 @@ SCENARIOS: Final = (
             Server(max_num_seqs=24, max_num_batched_tokens=32),
             Server(max_num_seqs=24, max_num_batched_tokens=32),
         ),
-        (CALM, later(10.0, prompt_tokens=(1_000, 2_000))),
+        (CALM, later(Traffic(10.0, prompt_tokens=(1_000, 2_000)))),
     ),
     Scenario(
         "slow API servers",
         ("scheduler",),
         (Server(api_ms=250.0), Server(api_ms=250.0)),
-        (Traffic(2.0), later(12.0)),
+        (Traffic(2.0), later(Traffic(12.0))),
     ),
     Scenario(
         "one slow GPU",
@@ -73,7 +74,7 @@ SCENARIOS: Final = (
         (Server(), Server(), Server()),
         (
             Traffic(3.0),
-            later(14.0, prompt_tokens=(4_000, 5_000), session="agent", tenant="agents"),
+            later(Traffic(14.0, prompt_tokens=(4_000, 5_000), session="agent", tenant="agents")),
         ),
         config={"affinity": {"strict": True}},
     ),
@@ -84,20 +85,20 @@ SCENARIOS: Final = (
         TWO,
         (
             Traffic(1.0),
-            later(4.0, answer_tokens=(800, 1_200), read_bytes_per_s=400.0),
+            later(Traffic(4.0, answer_tokens=(800, 1_200), read_bytes_per_s=400.0)),
         ),
     ),
     Scenario(
         "a flooding tenant",
         ("waiting", "demand"),
         TWO,
-        (CALM, later(50.0, prompt_tokens=(2_000, 4_000), tenant="flood")),
+        (CALM, later(Traffic(50.0, prompt_tokens=(2_000, 4_000), tenant="flood"))),
     ),
     Scenario(
         "max_requests",
         ("waiting",),
         TWO,
-        (CALM, later(10.0, answer_tokens=(200, 300))),
+        (CALM, later(Traffic(10.0, answer_tokens=(200, 300)))),
         pool={"max_requests": 3},
     ),
     Scenario(
@@ -115,6 +116,9 @@ SCENARIOS: Final = (
         "many streams",
         ("compute",),
         (Server(profile="70b-4xa100"), Server(profile="70b-4xa100")),
-        (Traffic(1.0), later(12.0, prompt_tokens=(1_000, 2_000), answer_tokens=(100, 300))),
+        (
+            Traffic(1.0),
+            later(Traffic(12.0, prompt_tokens=(1_000, 2_000), answer_tokens=(100, 300))),
+        ),
     ),
 )

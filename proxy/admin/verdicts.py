@@ -17,9 +17,9 @@ from penstock.balancing.backend import AdminState, Backend
 from penstock.balancing.engine_report import STALE_S
 from penstock.balancing.fleet import Pool
 from penstock.balancing.lease import Lease
+from penstock.balancing.slowness import slower
 from penstock.balancing.verdict.cause import Kind
 from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
-from penstock.balancing.verdict.peers import slower
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.words import words
 from penstock.proxy.data.client import Client
@@ -28,7 +28,7 @@ from penstock.proxy.data.plane import DataPlane
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
-COMPARE_S: Final = 4.0  # all backends' speeds, in one turn of the loop
+COMPARE_S: Final = 4.0  # between two comparisons of all backends' speeds
 # Of so many backends it is read in one turn of the loop.
 AT_ONCE: Final = 32
 # What so many of the next ones in a queue wait for is asked: each answer takes a choice.
@@ -115,7 +115,9 @@ class Verdicts:
         used = [each for each in pool.backends if each.admin_state is AdminState.READY]
         if now_s >= self._compared_s.get(pool.name, -COMPARE_S) + COMPARE_S:
             self._compared_s[pool.name] = now_s
-            self._slower[pool.name] = slower([each for each in used if each.can_serve], now_s)
+            self._slower[pool.name] = await _slower(
+                [each for each in used if each.can_serve], now_s
+            )
         times = self._slower[pool.name]
         backends = []
         for number, each in enumerate(used, 1):
@@ -149,6 +151,16 @@ class Verdicts:
                     found[self._plane.admission.lack(ticket, self._plane.now())[1]] += 1
                 await asyncio.sleep(0)
         return found
+
+
+async def _slower(backends: list[Backend], now_s: float) -> dict[Backend, float]:
+    """How many times as long as its peers each takes, in prefill or a step, whichever is worse."""
+    found = {}
+    for number, (backend, prefill, decode) in enumerate(slower(backends, now_s), 1):
+        found[backend] = max(prefill, decode)
+        if not number % AT_ONCE:
+            await asyncio.sleep(0)
+    return found
 
 
 def _backend_facts(backend: Backend, line: Line | None, times: float, now_s: float) -> BackendFacts:

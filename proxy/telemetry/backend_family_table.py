@@ -148,8 +148,8 @@ BACKEND_FAMILIES: Final = {
         "gauge",
         ("backend", "work"),
         "ratio",
-        "How many times as long as the mean of its pool, or of some 32 backends of it, the backend"
-        " takes, where that was measured lately.",
+        "How many times as long as the median of the others in its pool, or of some 31 of them, the"
+        " backend takes, where that was measured lately.",
         "Above 1.5 for long: look at its GPU's clocks, its heat and its neighbours. Small"
         " differences count as 1.",
     ),
