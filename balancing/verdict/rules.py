@@ -1,15 +1,17 @@
 """Which cause explains what is seen of a pool: one rule for each, the surest first.
 
 What is out or starting is certain. One backend that differs from its peers explains its own queue,
-and a limit or a tenant's share what waits by it. Only what is left is a matter of the engines: of
+and a limit of ours what waits by it. Only what is left is a matter of the engines: of
 their caches, their schedulers or their arithmetic. Without a queue or slow tokens nothing is wrong,
-however busy the engines are.
+however busy the engines are. If nearly all that waits is of one tenant, the finding names it: the
+engines are still what it waits for.
 
 Engines tell little that is new (they are scraped each second or two, and their histograms know only
 requests that have ended), so ages of open requests tell first.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -42,6 +44,8 @@ CLIENTS_MIN: Final = 3.0
 PREEMPTIONS_MIN: Final = 3
 
 _LIMITS: Final = (Lack.REQUESTS, Lack.GIANT, Lack.GIANTS)
+# What all requests share, so that one tenant may use it up.
+_ENGINES: Final = (Kind.MEMORY, Kind.SCHEDULER, Kind.COMPUTE, Kind.DEMAND)
 _CACHE: Final = (Lack.KV_CACHE, Lack.ANSWERS)
 
 
@@ -84,8 +88,18 @@ def find(window: Window, backends: list[Seen]) -> Finding:
     for rule in _RULES:
         finding = rule(scene)
         if finding is not None:
-            return finding
+            return replace(finding, tenant=_crowd(scene)) if finding.kind in _ENGINES else finding
     return FINE
+
+
+def _crowd(scene: Scene) -> str:
+    """The tenant that has nearly all that waits, while others are served. Else empty."""
+    now = scene.now
+    if not scene.queued_s or not now.waiting_by_tenant:
+        return ""
+    tenant, waiting = max(now.waiting_by_tenant.items(), key=lambda each: each[1])
+    others = sum(now.served_by_tenant.values()) - now.served_by_tenant.get(tenant, 0)
+    return tenant if others and waiting >= NEARLY_ALL * now.waiting else ""
 
 
 def _starting(scene: Scene) -> Finding | None:
@@ -152,18 +166,6 @@ def _limited(scene: Scene) -> Finding | None:
         return None
     worst = max(_LIMITS, key=lambda each: scene.lacks[each])
     return Finding(Kind.WAITING, worst.value, figures=_queue(scene))
-
-
-def _flooded(scene: Scene) -> Finding | None:
-    """Nearly all that waits is of one tenant, and others are served."""
-    now = scene.now
-    if not scene.waits or not now.waiting_by_tenant or not scene.queued_s:
-        return None
-    tenant, waiting = max(now.waiting_by_tenant.items(), key=lambda each: each[1])
-    others = sum(now.served_by_tenant.values()) - now.served_by_tenant.get(tenant, 0)
-    if not tenant or not others or waiting < NEARLY_ALL * now.waiting:
-        return None
-    return Finding(Kind.WAITING, Lack.TURN.value, tenant=tenant, figures=_queue(scene))
 
 
 def _memory(scene: Scene) -> Finding | None:
@@ -237,7 +239,6 @@ _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (
     _uneven,
     _unread,
     _limited,
-    _flooded,
     _memory,
     _scheduler,
     _compute,

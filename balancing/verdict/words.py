@@ -11,7 +11,14 @@ Words = tuple[str, tuple[str, ...]]  # a sentence, and what to do, the most usef
 def words(finding: Finding) -> Words:
     """The sentence and the one or two things to do."""
     said = _SAID.get((finding.kind, finding.detail)) or _SAID[finding.kind, ""]
-    return said(finding)
+    sentence, remedies = said(finding)
+    if not finding.tenant:
+        return sentence, remedies
+    limit = f"Limit {finding.tenant} if it should not take so much: tenants[].limits."
+    return (
+        f"{sentence} Nearly all that waits is of tenant {finding.tenant}. Others are served.",
+        (remedies[0], limit),
+    )
 
 
 def _queue(finding: Finding) -> str:
@@ -99,17 +106,6 @@ def _giants(finding: Finding) -> Words:
     )
 
 
-def _flood(finding: Finding) -> Words:
-    return (
-        f"Waiting in penstock: nearly all that waits is of tenant {finding.tenant}, and others are "
-        f"served. {_queue(finding).capitalize()}.",
-        (
-            f"Nothing, if {finding.tenant} has its share: others do not wait.",
-            f"Raise its weight, or limit it: tenants[].limits of {finding.tenant}.",
-        ),
-    )
-
-
 def _demand(finding: Finding) -> Words:
     return (
         f"More is asked for than the pool can do: {finding.figures['refused']:.0f} requests were "
@@ -186,7 +182,6 @@ _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.WAITING, "requests"): _requests,
     (Kind.WAITING, "giant"): _giants,
     (Kind.WAITING, "giants"): _giants,
-    (Kind.WAITING, "turn"): _flood,
     (Kind.DEMAND, ""): _demand,
     (Kind.UNEVEN, "slow"): _slow,
     (Kind.UNEVEN, "hot"): _hot,

@@ -90,9 +90,10 @@ SCENARIOS: Final = (
     ),
     Scenario(
         "a flooding tenant",
-        ("waiting", "demand"),
+        ("compute", "demand"),
         TWO,
         (CALM, later(Traffic(50.0, prompt_tokens=(2_000, 4_000), tenant="flood"))),
+        tenant="flood",
     ),
     Scenario(
         "max_requests",

@@ -39,7 +39,7 @@ class Told:
 
     @property
     def right(self) -> bool:
-        return self.at_last["kind"] in self.scenario.truth
+        return self._is_right(self.at_last)
 
     @property
     def right_after_s(self) -> float | None:
@@ -48,11 +48,15 @@ class Told:
         for at_s, each in self.verdicts:
             if at_s < ONSET_S or at_s > ONSET_S + WITHIN_S:
                 continue
-            if each["kind"] not in self.scenario.truth:
+            if not self._is_right(each):
                 since = None
             elif since is None:
                 since = at_s - ONSET_S
         return since
+
+    def _is_right(self, verdict: dict[str, Any]) -> bool:
+        names = not self.scenario.tenant or verdict.get("tenant") == self.scenario.tenant
+        return names and verdict["kind"] in self.scenario.truth
 
 
 def free_ports(count: int) -> list[int]:

@@ -59,8 +59,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`truth`: the kinds that are right, the best one first. `config`: further keys of the
-    configuration; `pool`: further keys of the pool."""
+    """`truth`: the kinds that are right, the best one first. `tenant`: whom it must name, too.
+
+    `config`: further keys of the configuration; `pool`: further keys of the pool.
+    """
 
     name: str
     truth: tuple[str, ...]
@@ -69,4 +71,5 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     pool: Mapping[str, Any] = field(default_factory=dict)
+    tenant: str = ""
     length_s: float = ONSET_S + WITHIN_S + 3.0

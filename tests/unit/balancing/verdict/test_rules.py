@@ -60,24 +60,6 @@ CASES = {
         Kind.SCHEDULER, "api_server", backend(sequences=30), **queue(Lack.PROMPTS)
     ),
     "max_requests": case(Kind.WAITING, "requests", backend(), **queue(Lack.REQUESTS)),
-    "one tenant": case(
-        Kind.WAITING,
-        "turn",
-        backend(),
-        per_s=PREFILLS,
-        waiting_by_tenant={"flood": 9, "app": 1},
-        served_by_tenant={"flood": 5, "app": 2},
-        **queue(Lack.PROMPTS),
-    ),
-    "one tenant, and there is no other": case(
-        Kind.COMPUTE,
-        "prefill",
-        backend(),
-        per_s=PREFILLS,
-        waiting_by_tenant={"app": 10},
-        served_by_tenant={"app": 5},
-        **queue(Lack.PROMPTS),
-    ),
     "one is slow": case(Kind.UNEVEN, "slow", backend("a"), backend("b", slower=9.0)),
     "one is hot": case(
         Kind.UNEVEN,
@@ -126,3 +108,41 @@ def test_refusals_that_nothing_explains_are_demand() -> None:
     for second in range(11):
         window.add(moment(float(second), backend(), refused_total=2 * second))
     assert find(window, list(window.backends())).kind is Kind.DEMAND
+
+
+FLOOD = {"waiting_by_tenant": {"flood": 9, "app": 1}, "served_by_tenant": {"flood": 5, "app": 2}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "lack", "facts", "per_s"),
+    [
+        (Kind.COMPUTE, Lack.PROMPTS, {}, PREFILLS),
+        (Kind.MEMORY, Lack.KV_CACHE, {"kv_usage": 0.97}, PREFILLS),
+        (Kind.SCHEDULER, Lack.SEQUENCES, {}, {}),
+    ],
+)
+def test_a_tenant_that_has_all_that_waits_is_named_beside_what_it_used_up(
+    kind: Kind, lack: Lack, facts: dict[str, float], per_s: dict[str, float]
+) -> None:
+    finding = found(backend(**facts), per_s=per_s, **FLOOD, **queue(lack))
+    assert (finding.kind, finding.tenant) == (kind, "flood")
+    sentence, to_do = words(finding)
+    assert "tenant flood" in sentence
+    assert "flood" in to_do[1]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        FLOOD | {"waiting_by_tenant": {"flood": 6, "app": 4}},
+        FLOOD | {"served_by_tenant": {"flood": 5}},
+        {"waiting_by_tenant": {"": 10}, "served_by_tenant": {"": 5, "app": 1}},
+    ],
+    ids=["others wait, too", "no other is served", "no tenant"],
+)
+def test_no_tenant_is_named(facts: dict[str, Any]) -> None:
+    assert found(backend(), per_s=PREFILLS, **facts, **queue(Lack.PROMPTS)).tenant == ""
+
+
+def test_a_limit_of_ours_names_no_tenant() -> None:
+    assert found(backend(), **FLOOD, **queue(Lack.REQUESTS)).tenant == ""
