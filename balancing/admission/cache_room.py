@@ -13,6 +13,7 @@ from math import inf
 from typing import Final
 
 from penstock.balancing.admission.exposure import Exposure, most_tokens
+from penstock.balancing.admission.held_blocks import HeldBlocks
 from penstock.balancing.admission.kv_peak import Stream, spare_tokens, steps_until
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.spread import Spread
@@ -34,6 +35,8 @@ ANSWER_SHARE: Final = 0.25
 ANSWERS_SHARE: Final = 0.5
 # What an engine holds beyond what is known counts up to this share of its cache.
 UNKNOWN_SHARE: Final = 0.25
+# So long after somebody found no room a cache is short of it.
+SHORT_S: Final = 1.0
 
 
 class CacheRoom:
@@ -43,11 +46,11 @@ class CacheRoom:
         "_all",
         "_at",
         "_backend",
+        "_blocks",
         "_exposure",
         "_flows",
         "_plain",
-        "_shared",
-        "_shared_tokens",
+        "_short_until_s",
         "_spare",
         "_tickets",
         "most_tokens",
@@ -68,13 +71,11 @@ class CacheRoom:
         self._all = spread
         self._tickets = tickets
         self._exposure = Exposure()
+        self._short_until_s = -inf
         self.short = False  # somebody found no room since this was set back
         self.most_tokens = 0.0  # the most that may be left of all answers
         self._plain = 0  # answers that are not streamed: nobody sees how long they are yet
-        # Prompts with a common beginning hold it once. By the last block of that beginning: how
-        # many hold it, and its tokens. And the tokens that are counted more than once.
-        self._shared: dict[int, tuple[int, int]] = {}
-        self._shared_tokens = 0
+        self._blocks = HeldBlocks()  # of prompts that are prefilled
         # The moment, load, answer and size for which `_spare` was found.
         self._at = (-1.0, -1, 0.0, 0)
         self._spare = 0.0
@@ -98,18 +99,10 @@ class CacheRoom:
         return sequences > SEQUENCES_MAX or bool(share and most_tokens(flow, ask) > share)
 
     def prefilled(self, lease: Lease, ticket: Ticket) -> None:
-        """Its prompt is held now, also by others that found the same beginning in the cache."""
-        if ticket.shared_tokens or not lease.cached_tokens:
-            return
-        ask = lease.ask
-        blocks = min(len(ask.blocks), round(lease.cached_tokens / ask.block_tokens))
-        if not blocks:
-            return
-        ticket.shared_block, ticket.shared_tokens = ask.blocks[blocks - 1], lease.cached_tokens
-        count, tokens = self._shared.get(ticket.shared_block, (0, ticket.shared_tokens))
-        self._shared[ticket.shared_block] = count + 1, tokens
-        if count:
-            self._shared_tokens += tokens
+        """Its prompt is held now. Others that begin alike hold that beginning with it."""
+        if lease.ask.blocks and not ticket.holds and lease.ask.prompts == 1:
+            ticket.holds = True
+            self._blocks.add(lease.ask)
 
     def remove(self, lease: Lease, ticket: Ticket, now_s: float) -> None:
         """It has ended."""
@@ -117,11 +110,11 @@ class CacheRoom:
         self._plain -= _is_plain(lease)
         earned = min(ticket.answer_tokens, lease.generated_tokens)
         self._exposure.remove(ticket.flow, ticket.exposed_tokens, earned, now_s)
-        if ticket.shared_tokens:
-            self._unshare(ticket)
+        if ticket.holds:
+            ticket.holds = False
+            self._blocks.remove(lease.ask)
         if not self._tickets:
             self.most_tokens = 0.0  # no rounding stays
-            self._shared_tokens = 0
 
     def fits(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
         """Whether the KV cache has room for such a prompt and its answer, as far as is known."""
@@ -162,6 +155,7 @@ class CacheRoom:
         """A request of this flow waits for that."""
         if lack is Lack.KV_CACHE:
             self.short = True
+            self._short_until_s = now_s + SHORT_S
         if lack is Lack.KV_CACHE or lack is Lack.ANSWERS:
             self._exposure.look(flow, now_s)
         if lack is Lack.ANSWERS:
@@ -185,16 +179,26 @@ class CacheRoom:
         return min(tokens, ANSWER_SHARE * capacity * sequences, ANSWERS_SHARE * capacity)
 
     def _needed_tokens(self, ask: Ask, now_s: float) -> float:
-        """What its prompt adds to what is held. A stream may hold its cached beginning already.
+        """What its prompt adds to what is held. Streams may hold its beginning already.
 
-        The share of it that is held is taken to be that of all streams' tokens.
+        Without blocks, the share of it that is held is taken to be that of all streams' tokens.
         """
+        if ask.blocks:
+            return ask.prompt_tokens - self._blocks.tokens_of(ask)
         share = self._unheld_share(now_s)
         if not share:
             return ask.prompt_tokens
         return ask.prompt_tokens - min(
             self._backend.cache.cached_tokens(ask), share * ask.prompt_tokens
         )
+
+    def shared_tokens(self, ask: Ask) -> float:
+        """How much of its prompt streams hold already."""
+        return self._blocks.tokens_of(ask)
+
+    def is_short(self, now_s: float) -> bool:
+        """Whether somebody found no room of late."""
+        return now_s < self._short_until_s
 
     def likely_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How long it is likely to wait until streams have ended that hold what it needs.
@@ -287,11 +291,10 @@ class CacheRoom:
 
         Negative if the engine holds more than is known.
 
-        Our own count knows the beginnings that were found in the cache. The engine's last report
-        knows more: also who was the first with a beginning, and shorter ones within it.
+        Our own count knows long beginnings. The engine's last report knows short ones, too.
         """
         share = self._unheld_share(now_s)
-        unheld = max(float(self._shared_tokens), share * self._backend.active_decode_tokens)
+        unheld = max(self._blocks.shared_tokens, share * self._backend.active_decode_tokens)
         # The report counts what plain answers have by now, too.
         return unheld - max(0.0, self._unknown_tokens(now_s) - self._unseen_tokens(now_s))
 
@@ -320,15 +323,6 @@ class CacheRoom:
             left_tokens = min(most, ticket.flow.left_tokens(each.ask, tokens, self._all))
             streams.append((left_tokens, float(each.ask.prompt_tokens + tokens)))
         return streams
-
-    def _unshare(self, ticket: Ticket) -> None:
-        count, tokens = self._shared[ticket.shared_block]
-        if count > 1:
-            self._shared[ticket.shared_block] = count - 1, tokens
-            self._shared_tokens -= tokens
-        else:
-            del self._shared[ticket.shared_block]
-        ticket.shared_tokens = 0
 
 
 def _is_plain(lease: Lease) -> bool:

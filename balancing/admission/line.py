@@ -10,7 +10,7 @@ from itertools import islice
 from random import Random
 from typing import Final
 
-from penstock.balancing.admission.detour import detour
+from penstock.balancing.admission.detour import detour, lighter
 from penstock.balancing.admission.held import Held
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.looks import Looks
@@ -245,6 +245,7 @@ class Line(Occupancy):
         """
         if not needs_room(look.ask):
             return self.places.beside(look, ticket)
+        look = lighter(self.places, look, now_s)
         if ticket.waits:
             self._want(ticket, look.chosen)
         chosen: Backend | None = look.chosen

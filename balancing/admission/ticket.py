@@ -135,6 +135,7 @@ class Ticket:
         "general_then",
         "giant",
         "held_since_s",
+        "holds",
         "impatient",
         "kept_before",
         "lack",
@@ -149,8 +150,6 @@ class Ticket:
         "reserve",
         "retry",
         "sampled_tokens",
-        "shared_block",
-        "shared_tokens",
         "since_s",
         "tokens",
         "tried",
@@ -203,9 +202,7 @@ class Ticket:
         self.exposed_tokens = 0.0  # what its answer may come to, as was thought when it was sent
         self.beside_work = 0  # of its prompt, if it is never held back
         self.sampled_tokens = 0  # generated when its stream was looked at last
-        # The beginning of its prompt that others may hold too, by its last block, and its tokens.
-        self.shared_block = 0
-        self.shared_tokens = 0
+        self.holds = False  # its prompt's blocks are counted where it is
         self.only: Backend | None = None  # the one that holds what is asked for
         self.predicted_s = 0.0  # until its first token, when it began to wait. 0.0: it did not
         self.raw_s = 0.0  # the same before it was corrected by what is learnt

@@ -1,12 +1,14 @@
 """A request goes to another place than the best one if that costs little more than to wait."""
 
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from penstock.balancing.admission.detour import DETOUR, DETOUR_LATE, GAP_MAX_S
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.cache_room import SHORT_S
+from penstock.balancing.admission.detour import DETOUR, DETOUR_LATE, GAP_MAX_S, lighter
+from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.fleet import Fleet, Pool
 from tests.unit.balancing.admission.lines import FILLS, Door, Priced
@@ -85,6 +87,35 @@ def test_the_time_until_a_full_cache_has_room_counts_as_cost() -> None:
         door.fleet = Fleet((Pool("p", door.backends, timed),))
         door.admission.lines["p"].looks.futile(frozenset(), 0.0)
         assert (door.wake(1.0) == [ticket]) is taken
+
+
+ALIKE: dict[str, Any] = {"blocks": (1, 2, 3, 4), "block_tokens": 100.0, "max_tokens": 10}
+
+
+def chosen(*, held_at: str, short_s: float | None) -> str:
+    """Where a prompt goes at second 2 whose choice is "a", and whose beginning a stream holds
+    there or at "b". `short_s`: when somebody found no room in the cache of "a"."""
+    door = Door("a", "b", prices={"a": float(held_at != "a"), "b": 0.5}, kv_tokens=10_000)
+    door.first(door.enter(450, 0.0, **ALIKE), 0.1)
+    door.policy.prices = {"a": 0.0, "b": 1.0}
+    places, (first, _) = door.admission.lines["p"].places, door.backends
+    ask = door.ticket(450, **ALIKE).ask
+    if short_s is not None:
+        places.room_of(first).cache.found(Lack.KV_CACHE, Flow("f", 1), ask, short_s)
+    return lighter(places, door.gate.look(ask, 2.0), 2.0).chosen.name
+
+
+def test_while_a_cache_is_short_a_prompt_goes_where_streams_hold_its_beginning() -> None:
+    assert chosen(held_at="b", short_s=2.0 - 0.9 * SHORT_S) == "b"
+
+
+def test_it_stays_if_streams_hold_it_at_the_choice() -> None:
+    assert chosen(held_at="a", short_s=2.0) == "a"
+
+
+@pytest.mark.parametrize("short_s", [None, 2.0 - 1.1 * SHORT_S])
+def test_it_stays_if_nobody_lacked_room_there_of_late(short_s: float | None) -> None:
+    assert chosen(held_at="b", short_s=short_s) == "a"
 
 
 def test_of_several_places_the_cheapest_is_taken() -> None:

@@ -7,19 +7,20 @@ from typing import Any
 import pytest
 
 from penstock.balancing.admission.admission import Admission
+from penstock.balancing.admission.held_blocks import STRIDE
 from penstock.balancing.admission.room import Room
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.lease import Lease
 from tests.unit.balancing.admission.lines import FILLS, Door, turns
 
-BLOCKS = tuple(range(10))
+BLOCKS = tuple(range(2 * STRIDE))
 KV_TOKENS = 30_000
 
 
 def shared(tokens: int = 1_600, own: int = 0, **fields: Any) -> dict[str, Any]:
-    """A prompt of ten common blocks, and of some of its own."""
-    blocks = BLOCKS + tuple(range(1_000 * own, 1_000 * own + 5 * bool(own)))
+    """A prompt of eight common blocks, and of some of its own."""
+    blocks = BLOCKS + tuple(range(1_000 * own, 1_000 * own + STRIDE * bool(own)))
     return {
         "prompt_tokens": tokens,
         "blocks": blocks,
@@ -41,7 +42,7 @@ def learned(door: Door) -> None:
 
 @pytest.mark.parametrize("output_tokens", [10.0, 500.0])
 def test_a_common_beginning_is_held_once(output_tokens: float) -> None:
-    """Prompts of 2,400 tokens, 1,600 of them in common: four hold 4,800, and 9,600 are counted."""
+    """Prompts of 2,400 tokens, 1,600 of them in common: six hold 6,400, and 14,400 are counted."""
     door = Door("a", kv_tokens=7_000)
     learned(door)
     fields: dict[str, Any] = {"max_tokens": 10, "output_tokens": output_tokens}
@@ -52,7 +53,7 @@ def test_a_common_beginning_is_held_once(output_tokens: float) -> None:
         if ticket in door.leases:
             fitting += 1
             door.first(ticket, 3.0)
-    assert fitting == 4
+    assert fitting == 6
 
 
 def test_the_first_that_computes_a_beginning_holds_it_and_shares_nothing() -> None:

@@ -122,7 +122,7 @@ FLOOD = {"waiting_by_tenant": {"flood": 9, "app": 1}, "served_by_tenant": {"floo
     ],
 )
 def test_a_tenant_that_has_all_that_waits_is_named_beside_what_it_used_up(
-    kind: Kind, lack: Lack, facts: dict[str, float], per_s: dict[str, float]
+    kind: Kind, lack: Lack, facts: dict[str, Any], per_s: dict[str, float]
 ) -> None:
     finding = found(backend(**facts), per_s=per_s, **FLOOD, **queue(lack))
     assert (finding.kind, finding.tenant) == (kind, "flood")
