@@ -118,8 +118,9 @@ class Gate:
         UnknownModel, OverContext. `dry`: the policy only says so, and draws nothing.
         """
         pools = self._fleet().resolve(ask)
-        if ask.response_id is not None:
-            owner = self._owner(pools, ask, ask.response_id, now_s)
+        response_id = ask.response_id
+        if response_id is not None:
+            owner = self._owner(pools, ask, response_id, now_s)
             if owner is not None and owner not in tried:
                 if not (owner.can_serve or owner.may_finish(ask)):
                     raise OwnerAway
@@ -128,8 +129,9 @@ class Gate:
                 assert pool is not None
                 ask = self._weighed(ask, pool)
                 # Where only it can serve the model, a client chooses nothing, and nobody else shows
-                # its speed.
-                aimed = bool(self._peers(owner, ask.model))
+                # its speed. But how much of a stored conversation it still has is not known.
+                tokens = self.owners.tokens_of(response_id, ask.tenant, now_s)
+                aimed = tokens > 0 or bool(self._peers(owner, ask.model))
                 return Look(pool, [owner], ask, owner, bound=True, aimed=aimed)
         pool, fit, ask = self._among(pools, ask, now_s, tried)
         chosen = fit[0]

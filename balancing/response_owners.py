@@ -1,4 +1,4 @@
-"""Which backend made a stored response. Only the memory of that engine holds it.
+"""Which backend made a stored response, and how long it is. Only that engine's memory holds it.
 
 A forgotten owner is found again by asking every backend. So this memory may be small and short: it
 only saves the asking.
@@ -22,11 +22,12 @@ class ResponseOwners:
     tenant or else an address, with many responses does not make those of others forgotten.
     """
 
-    __slots__ = ("_owners", "_until_s")
+    __slots__ = ("_owners", "_tokens", "_until_s")
 
     def __init__(self) -> None:
         # id -> (backend, when to forget it, tenant, client). The times by client, oldest first.
         self._owners: dict[str, tuple[str, float, str, str]] = {}
+        self._tokens: dict[str, int] = {}  # of the same ids: the conversation up to its end
         self._until_s: FairTable[float] = FairTable(OWNERS_MAX)
 
     def __len__(self) -> int:
@@ -42,9 +43,17 @@ class ResponseOwners:
         self._shrink(len(self) // 2)
 
     def put(
-        self, response_id: str, backend: str, now_s: float, tenant: str = "", client: str = ""
+        self,
+        response_id: str,
+        backend: str,
+        now_s: float,
+        tenant: str = "",
+        client: str = "",
+        tokens: int = 0,
     ) -> None:
         """Remember which backend made a response. Ids that are too long are ignored.
+
+        `tokens`: of the whole conversation up to its end, as far as is known.
 
         So are ids of another tenant: clients of vLLM may choose the ids of their responses.
         """
@@ -54,17 +63,29 @@ class ResponseOwners:
         if known is not None and known[3] != client:
             self._until_s.remove(known[3], response_id)
         self._owners[response_id] = (backend, now_s + KEPT_S, tenant, client)
+        self._tokens[response_id] = tokens
         gone = self._until_s.put(client, response_id, now_s + KEPT_S)
         if gone is not None:
-            del self._owners[str(gone)]
+            self._forget(str(gone))
         while (oldest := next(iter(self._until_s.of(client).items())))[1] <= now_s:
             self._until_s.remove(client, oldest[0])
-            del self._owners[str(oldest[0])]
+            self._forget(str(oldest[0]))
 
     def find(self, response_id: str, now_s: float) -> str | None:
         """The name of the backend that made it. None when that is forgotten."""
         backend, until_s, _, _ = self._owners.get(response_id, ("", now_s, "", ""))
         return backend if until_s > now_s else None
+
+    def tokens_of(self, response_id: str, tenant: str, now_s: float) -> int:
+        """The tokens of the conversation up to the end of this response. 0 when they are forgotten,
+        or if it is of another tenant."""
+        _, until_s, of, _ = self._owners.get(response_id, ("", now_s, "", ""))
+        return self._tokens[response_id] if until_s > now_s and of == tenant else 0
+
+    def count(self, response_id: str, tokens: int) -> None:
+        """Its backend has counted them. Does nothing if it is forgotten."""
+        if response_id in self._tokens:
+            self._tokens[response_id] = tokens
 
     def is_foreign(self, response_id: str, tenant: str, now_s: float) -> bool:
         """Whether it is remembered as belonging to another tenant."""
@@ -73,5 +94,9 @@ class ResponseOwners:
 
     def _shrink(self, size: int) -> None:
         for gone in self._until_s.shrink(size):
-            del self._owners[str(gone)]
+            self._forget(str(gone))
         self._owners = dict(self._owners)  # without the room of what was deleted
+        self._tokens = dict(self._tokens)
+
+    def _forget(self, response_id: str) -> None:
+        del self._owners[response_id], self._tokens[response_id]

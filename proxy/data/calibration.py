@@ -4,6 +4,7 @@ import logging
 from typing import Final
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import LARGE_TOKENS
 from penstock.balancing.lease import TOKENS_AT_ONCE_MAX, Lease
 from penstock.balancing.tokens import NOTHING
@@ -56,12 +57,28 @@ def _prompt_most(ask: Ask, lease: Lease | None) -> int:
     return min(context, CONTEXT_TOKENS_MAX) * ask.prompts
 
 
+def remember(plane: DataPlane, request: Request, backend: Backend, response_id: str) -> None:
+    """Remember which backend stores a response: later requests for it go there.
+
+    How long it becomes is an estimate, until the backend has counted it.
+    """
+    ask, now_s, answer = request.ask, plane.now(), request.ask.output_tokens
+    if ask.engine:
+        request.stores = response_id
+    if ask.max_tokens is not None:
+        answer = min(answer, ask.max_tokens)
+    tokens = ask.prompt_tokens + round(answer)
+    plane.gate.owners.put(response_id, backend.name, now_s, ask.tenant, ask.client, tokens)
+
+
 def learn(plane: DataPlane, request: Request, lease: Lease, relay: Relay, now_s: float) -> None:
     """Learn from an answer, before its lease ends, and keep its counts in the record."""
     ask, told = request.ask, relay.usage
     if told is not None:
         usage = believable(told, ask, lease, request.answer.body_bytes)
         request.record.usage = usage
+        if request.stores:
+            plane.gate.owners.count(request.stores, usage.prompt_tokens + usage.completion_tokens)
         if relay.served and usage is told:
             calibrate(plane, ask, lease, usage, now_s, whole=request.answer.finished)
     if ask.prompt_tokens >= LARGE_TOKENS and lease.first_token_s is not None:

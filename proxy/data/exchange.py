@@ -14,7 +14,7 @@ from penstock.balancing.tokens import NOTHING, Measure
 from penstock.proxy.data.account import ended, settle
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.attempt import Attempt, AttemptOwner
-from penstock.proxy.data.calibration import learn
+from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.complaint import conclude
 from penstock.proxy.data.counting import Count
 from penstock.proxy.data.entry import Entry
@@ -161,9 +161,7 @@ class Exchange(AttemptOwner):
     def made(self, response_id: str) -> None:
         """Remember which backend stores the response: later requests for it go there."""
         assert self._lease is not None
-        ask, backend = self.request.ask, self._lease.backend
-        now_s = self._plane.now()
-        self._plane.gate.owners.put(response_id, backend.name, now_s, ask.tenant, ask.client)
+        remember(self._plane, self.request, self._lease.backend, response_id)
 
     def attempted(self, error: BackendError | None) -> None:
         self.step(self._attempted, error)

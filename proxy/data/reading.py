@@ -35,7 +35,7 @@ def wanted(
         ask = plane.reader.glance(path, head.headers, body, endpoint.work, tenant, client)
     except MalformedAsk as error:
         raise BadRequest(str(error)) from None
-    return _edited(ask, endpoint, head, body) if ask is not None else None
+    return _edited(plane, ask, endpoint, head, body) if ask is not None else None
 
 
 def reading_wanted(
@@ -58,7 +58,7 @@ def reading_wanted(
         raise BadRequest(str(error)) from None
     if model is not None:
         ask = ask.changed(model=model)
-    yield _edited(ask, endpoint, head, body)
+    yield _edited(plane, ask, endpoint, head, body)
 
 
 def reading_ask(
@@ -78,9 +78,19 @@ def reading_ask(
     )
 
 
-def _edited(ask: Ask, endpoint: Endpoint, head: RequestHead, body: bytes) -> Wanted:
+def _edited(
+    plane: DataPlane, ask: Ask, endpoint: Endpoint, head: RequestHead, body: bytes
+) -> Wanted:
+    if ask.response_id is not None and ask.engine:
+        ask = _in_context(plane, ask, ask.response_id)
     if not body and head.method == b"POST" and not endpoint.anywhere:
         raise BadRequest(NO_OBJECT)
     if ask.usage_options and endpoint.dialect.asks_usage:
         return ask, endpoint, True, ((b"stream_options", ask.usage_options),)
     return ask, endpoint, False, ()
+
+
+def _in_context(plane: DataPlane, ask: Ask, response_id: str) -> Ask:
+    """With the tokens of the conversation before it: the engine reads them, too."""
+    tokens = plane.gate.owners.tokens_of(response_id, ask.tenant, plane.now())
+    return ask.changed(prompt_tokens=ask.prompt_tokens + tokens) if tokens else ask

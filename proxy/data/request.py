@@ -45,6 +45,7 @@ class Request:
         "priority",
         "record",
         "service_class",
+        "stores",
         "timeouts",
         "times",
     )
@@ -79,6 +80,7 @@ class Request:
         self.charge: Charge | None = None  # what its tenant's budget was charged
         self.service_class = b""  # the name of its class, where that is not the default one
         self.priority = b""  # of its class, for vLLM. Empty: none is told
+        self.stores = ""  # the id of the response that its backend stores
         self.timeouts = timeouts
         self.hold_s = record.received_s + timeouts.hold_s
         self.patience = Patience(head.headers, record.began_s, timeouts.total_s)

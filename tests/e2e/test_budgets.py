@@ -81,6 +81,31 @@ async def test_whole_answers_of_every_api_are_charged_what_their_servers_counted
     assert tokens - 10 <= gone["tokens_per_day"] <= tokens + 1  # a token comes back each second
 
 
+async def test_a_stored_conversation_counts_for_what_continues_it(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """A follow-up is short, and its engine reads all that came before."""
+    penstock = await serve(await simulate(2), tenants=tenants(prompt_tokens=1_000))
+    url, words = f"{penstock.url}/v1/responses", "water " * 700
+
+    async def ask(**fields: Any) -> tuple[int, dict[str, Any]]:
+        body = BODIES["/v1/responses"] | {"stream": False, "max_output_tokens": 5} | fields
+        async with session.post(url, json=body) as answer:
+            return answer.status, await answer.json()
+
+    async with aiohttp.ClientSession(headers=HEADERS) as session:
+        status, first = await ask(input=words)
+        assert status == 200
+        status, second = await ask(input="And then?", previous_response_id=first["id"])
+        assert status == 200
+        assert second["usage"]["input_tokens"] > 700
+        status, refused = await ask(input=words, previous_response_id=second["id"])
+        assert status == 400, refused
+        assert "1000 tokens at most" in refused["error"]["message"]
+        status, _ = await ask(input=words)  # it begins anew
+        assert status == 200
+
+
 class Rush:
     """Requests of one tenant that end in every way."""
 

@@ -122,6 +122,40 @@ def test_one_that_left_the_fleet_is_nobody(gate: Gate, backends: list[Backend]) 
     assert gate.choose(ASK, 1.0).backend in backends
 
 
+def test_a_conversation_is_as_long_as_was_thought_until_its_backend_has_counted_it() -> None:
+    owners = ResponseOwners()
+    owners.put("resp_1", "b", 0.0, "acme", "acme", 900)
+    assert owners.tokens_of("resp_1", "acme", 1.0) == 900
+    owners.count("resp_1", 1_200)
+    assert owners.tokens_of("resp_1", "acme", 1.0) == 1_200
+    assert owners.tokens_of("resp_1", "other", 1.0) == 0
+    assert owners.tokens_of("resp_1", "acme", KEPT_S) == 0
+    owners.count("resp_2", 5)
+    assert owners.tokens_of("resp_2", "", 1.0) == 0
+
+
+def test_what_is_forgotten_has_no_length() -> None:
+    owners = ResponseOwners()
+    for number in range(10):
+        owners.put(f"resp_{number}", "b", 0.0, tokens=7)
+    owners.halve()
+    assert sum(owners.tokens_of(f"resp_{number}", "", 1.0) for number in range(10)) == 5 * 7
+
+
+def test_how_fast_a_stored_conversation_is_read_teaches_nothing(backends: list[Backend]) -> None:
+    """How much of it the engine still has is not known."""
+    (only,) = backends[:1]
+    gate = Gate(lambda: Fleet((Pool("default", (only,), LeastTokens()),)), Random(1))
+    gate.owners.put("resp_1", only.name, 0.0, tokens=50_000)
+    ask = Ask("/v1/responses", prompt_tokens=50_010, stream=True, response_id="resp_1")
+    before = only.prefill_speed.work_s
+    for _ in range(20):
+        lease = gate.choose(ask, 1.0)
+        lease.first_token(1.01)
+        lease.complete(1.02, 1, 50_010)
+    assert only.prefill_speed.work_s == before
+
+
 def test_who_may_hold_it_serves_the_model_fit_or_not(gate: Gate, backends: list[Backend]) -> None:
     backends[0].models = {"m": b"{}"}
     backends[1].models = {"other": b"{}"}
