@@ -59,8 +59,7 @@ class Look:
     """Where a request would go now. It is valid for this moment only.
 
     `fit`: it could go to each of them. `bound`: only the chosen one holds what is asked for.
-    `aimed`: and others would have served it without that. (No named tuple: that takes ten times
-    as long to make.)
+    `aimed`: and others would have served it without that. (A named tuple takes ten times as long.)
     """
 
     __slots__ = ("aimed", "ask", "bound", "chosen", "fit", "pool")
@@ -81,6 +80,11 @@ class Look:
         self.chosen = chosen
         self.bound = bound
         self.aimed = aimed
+
+    @property
+    def asks_only(self) -> bool:
+        """Whether it asks for a stored response. That may end one, so no limit holds it up."""
+        return self.ask.response_id is not None and not self.ask.engine
 
 
 class Gate:
@@ -107,7 +111,7 @@ class Gate:
         worked on it there.
         """
         look = self.look(ask, now_s, tried)
-        if look.chosen.full or look.pool.full:
+        if not look.asks_only and (look.chosen.full or look.pool.full):
             look = self._elsewhere(look, now_s)
         return self.place(look, now_s, retry=retry)
 
@@ -128,8 +132,8 @@ class Gate:
                 pool = self._pool_of(owner)
                 assert pool is not None
                 ask = self._weighed(ask, pool)
-                # Where only it can serve the model, a client chooses nothing, and nobody else shows
-                # its speed. But how much of a stored conversation it still has is not known.
+                # Where only it can serve the model, nobody else shows its speed. But how much of a
+                # stored conversation it still has is not known.
                 tokens = self.owners.tokens_of(response_id, ask.tenant, now_s)
                 aimed = tokens > 0 or bool(self._peers(owner, ask.model))
                 return Look(pool, [owner], ask, owner, bound=True, aimed=aimed)

@@ -115,6 +115,8 @@ class Admission:
             if self._hold(ticket, now_s):
                 return None
             raise
+        if look.asks_only:
+            return self._gate.place(look, now_s, retry=ticket.retry)
         line = self._line_for(ticket, look.pool)
         chosen = at_once(line, ticket, look, now_s)
         if chosen is not None:

@@ -78,12 +78,16 @@ def conclude(
 ) -> None:
     """End the lease of an answer that was passed on. Learn nothing from one that is no answer.
 
+    If the engine works on in the background, the lease goes on.
+
     bare: the answer without a token that another backend gave before.
     """
     if relay.served:
         usage = relay.usage or NO_USAGE
         if bare is not None and lease.first_token_s is None and not usage.completion_tokens:
             came_bare(gate, lease, now_s, told)
+        if relay.goes_on:
+            return
         lease.complete(now_s, usage.completion_tokens, usage.prompt_tokens)
         return
     if lease.ask.engine:

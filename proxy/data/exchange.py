@@ -360,6 +360,8 @@ class Exchange(AttemptOwner):
     def _let_go(self, lease: Lease) -> None:
         """End the last lease: the client has left, or its time is over. Idempotent."""
         relay, now_s = self._relay, self._plane.now()
+        if self._plane.background.keeps(lease, relay):
+            return
         if not lease.ended and relay is not None and relay.committed:
             learn(self._plane, self.request, lease, relay, now_s)
         elif not lease.ended:

@@ -23,6 +23,7 @@ from penstock.balancing.reader import Reader
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.session_homes import SessionHomes
 from penstock.balancing.tokens import TokenEstimator
+from penstock.proxy.data.background import Background
 from penstock.proxy.data.body_reads import BodyReads
 from penstock.proxy.data.budgets import Budgets
 from penstock.proxy.data.clients import Clients
@@ -88,6 +89,7 @@ class DataPlane:
             self.gate, lambda: self.fleet, rng, self._room_changed, self.classes.rules
         )
         self.wakes = Wakes(loop, now, self.admission)
+        self.background = Background(loop, now)
         self.degradation = Degradation()
         metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held = self.held

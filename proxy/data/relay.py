@@ -109,7 +109,9 @@ class Relay:
         "_now",
         "_on_begun",
         "committed",
+        "goes_on",
         "last_byte_s",
+        "response_id",
         "served",
         "usage",
     )
@@ -124,6 +126,8 @@ class Relay:
         self.committed = False
         self.served = head.status < 300  # whether it is what the client asked for
         self.usage: Usage | None = None
+        self.response_id = ""  # of the stored response that a whole answer tells
+        self.goes_on = False  # its engine still works on that
         self.last_byte_s = self._now()
 
     def begin(self) -> None:
@@ -304,7 +308,8 @@ class JsonRelay(Relay):
         if self.served and self._lease.ask.engine and not self._counts_work(usage):
             self.served = whole is not None and self._dialect.serves(whole)
         response_id = self._dialect.response_id(whole) if whole is not None else None
-        if response_id is not None:
+        if whole is not None and response_id is not None:
+            self.response_id, self.goes_on = response_id, self._dialect.goes_on(whole)
             self._made(response_id)
 
     def _counts_work(self, usage: Usage | None) -> bool:

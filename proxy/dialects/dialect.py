@@ -111,6 +111,10 @@ class Dialect:
         """The id of the stored response, if a whole JSON answer is one. Otherwise None."""
         return None
 
+    def goes_on(self, whole: Whole) -> bool:
+        """Whether a whole JSON answer tells of a response that is still made."""
+        return False
+
     def id_at_beginning(self, beginning: bytes) -> str | None:
         """The id of the stored response, if only the beginning of the answer is known."""
         return None

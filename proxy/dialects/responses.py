@@ -83,8 +83,11 @@ class Responses(Dialect):
             return Event(Sign.DONE)
         return Event(Sign.ERROR) if kind in _FAILED else TOKEN
 
+    def goes_on(self, whole: Whole) -> bool:
+        return bytes(whole.status) in _LATER
+
     def serves(self, whole: Whole) -> bool:
-        has_any = bytes(whole.output) not in NOTHING or bytes(whole.status) in _LATER
+        has_any = bytes(whole.output) not in NOTHING or self.goes_on(whole)
         return has_any and bytes(whole.error) in NOTHING
 
     def response_id(self, whole: Whole) -> str | None:
