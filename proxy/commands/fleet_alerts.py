@@ -122,6 +122,35 @@ FLEET: Final = (
         " server.",
     ),
     Rule(
+        "PenstockBackendSlow",
+        # Engines of two generations differ by less. The verdict `uneven` begins there, too.
+        "max by (instance, backend) (min_over_time(penstock_backend_slowness_ratio[5m])) >= 3",
+        "10m",
+        WARNING,
+        '{{ $labels.backend }} takes {{ $value | printf "%.1f" }} times as long as the others of'
+        " its pool.",
+        "Look at its GPU: clocks, heat, other programs, and the options of its server.",
+    ),
+    Rule(
+        "PenstockGpuFloor",
+        # Beside a busy fleet a backend idles now and then, for moments.
+        "rate(penstock_backend_gpu_floor_seconds_total[10m]) > 0.25",
+        "10m",
+        WARNING,
+        "{{ $labels.backend }} did nothing for {{ $value | humanizePercentage }} of the time while"
+        " requests waited at {{ $labels.instance }}.",
+        "You pay for it and users wait. See why requests do not go there: penstock explain tells.",
+    ),
+    Rule(
+        "PenstockCertificateExpires",
+        "penstock_certificate_expiry_timestamp_seconds - time() < 14 * 86400",
+        "10m",
+        WARNING,
+        "A certificate of {{ $labels.instance }} ends in {{ $value | humanizeDuration }}"
+        " ({{ $labels.use }}{{ with $labels.pool }}, pool {{ . }}{{ end }}).",
+        "Renew it, then run penstock reload: a new file counts after a reload only.",
+    ),
+    Rule(
         "PenstockReloadFailed",
         "penstock_config_reload_success == 0",
         "1m",

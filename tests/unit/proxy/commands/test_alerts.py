@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from penstock.proxy.commands.cli import main
+from penstock.proxy.commands.fleet_alerts import FLEET
 from penstock.proxy.telemetry.family_table import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -83,6 +84,26 @@ def test_each_alert_says_what_to_do_and_has_a_section_in_the_runbook(rules: str)
         for name in re.findall(r"penstock_(\w+)", each["expr"] + notes["description"]):
             bare = re.sub(r"_(total|bucket|count)$", "", name)
             assert bare in FAMILIES or name in FAMILIES
+
+
+def test_each_alert_of_every_fleet_is_seen_to_fire_and_then_to_clear() -> None:
+    """By promtool, which `make lint` runs on this file."""
+    seen: set[str] = set()
+    for test in yaml.safe_load((ROOT / "deploy" / "alerts.test.yml").read_text())["tests"]:
+        fired: set[str] = set()
+        for each in sorted(test["alert_rule_test"], key=lambda each: minutes(each["eval_time"])):
+            name = each["alertname"]
+            if each.get("exp_alerts"):
+                fired.add(name)
+            elif name in fired:
+                seen.add(name)
+    assert seen == {rule.name for rule in FLEET}
+
+
+def minutes(time: str) -> float:
+    """Of `4m30s`, say."""
+    whole, _, seconds = time.partition("m")
+    return int(whole) + int(seconds.removesuffix("s") or 0) / 60
 
 
 def test_no_rules_for_a_wrong_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
