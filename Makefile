@@ -18,7 +18,7 @@ BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 TRACES ?= $(wildcard $(addprefix ../shared/traces/, azure-llm-2023-conv.*.csv.gz \
   mooncake-fast25-*.jsonl.gz servegen-language-m-large.*.jsonl.gz))
 
-.PHONY: help demo test test-compiled test-vllm test-vllm-own validate-engine judge faults splits fuzz reloads lint lint-deploy format references docs bench bench-overhead bench-history bench-peers bench-routing soak aborts slow stalls dist clean
+.PHONY: help demo test test-compiled test-vllm test-vllm-own validate-engine judge faults splits fuzz reloads lint lint-deploy format references docs bench bench-overhead bench-history bench-peers bench-routing soak aborts slow stalls scrapes stores dist clean
 
 # A target is in the list if `## what it does` follows its name; `##@` begins a group.
 help:  ## this list
@@ -143,6 +143,12 @@ slow: $(BENCH_IN).venv/installed  ## 1,000 slow heads, slow bodies and stalled r
 
 stalls: $(BENCH_IN).venv/installed  ## how long one body of 1 to 32 MiB, of every costly shape, or a scrape delays other streams; ARGS="--rounds 9"
 	$(BENCH_IN).venv/bin/penstock bench stalls $(ARGS)
+
+scrapes: $(BENCH_IN).venv/installed  ## what scrapes of /metrics with 1,000 backends add to the gaps of a stream; five minutes; ARGS="--scrapes 5"
+	$(BENCH_IN).venv/bin/penstock bench scrapes $(ARGS)
+
+stores: .venv/installed  ## how much memory what is remembered of requests and of the fleet takes at most
+	.venv/bin/python -m tests.stores
 
 ##@ Release
 dist: .venv/installed  ## build the sdist, the pure and the compiled wheel of the last commit; install and test each (Linux, cc)

@@ -1,9 +1,9 @@
 """A backend with endless streams. `python -m penstock.bench.reliability.backend` prints its port.
 
-A paced stream has an event every PACE_S that tells when it was sent. A flood comes as fast as it is
-read; unlike the simulated servers this backend stops writing when nobody reads, so that what a
-stalled reader costs is what the proxy holds. Any other request is read to its end and answered
-with a small JSON object.
+A paced stream has an event every PACE_S, or every PACE_SLOW_S, that tells when it was sent. A flood
+comes as fast as it is read; unlike the simulated servers this backend stops writing when nobody
+reads, so that what a stalled reader costs is what the proxy holds. Any other request is read to its
+end and answered with a small JSON object.
 """
 
 import asyncio
@@ -18,10 +18,12 @@ from penstock.bench.client import HOST, post
 from penstock.bench.overhead.answers import STREAM_HEAD, chunk
 
 PACE_S: Final = 0.002
+PACE_SLOW_S: Final = 0.005
 STAMP: Final = re.compile(rb'"at":([0-9.]+)')
 # Small, so that the kernel's memory is that of the proxy's sockets.
 SEND_BUFFER_BYTES: Final = 16_384
 _PACED: Final = b"x-stream: paced\r\n"
+_PACED_SLOWLY: Final = b"x-stream: slow\r\n"
 _FLOOD: Final = b"x-stream: flood\r\n"
 # Large events: a thousand streams of small ones would take the proxy longer than a stall may last.
 _BLOCK: Final = 12 * chunk(
@@ -43,6 +45,7 @@ def request(*, stream: bool, headers: bytes = b"") -> bytes:
 
 
 PACED: Final = request(stream=True, headers=_PACED)
+PACED_SLOWLY: Final = request(stream=True, headers=_PACED_SLOWLY)
 FLOOD: Final = request(stream=True, headers=_FLOOD)
 PLAIN: Final = request(stream=False)
 
@@ -56,7 +59,9 @@ async def _connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
             while left:
                 left -= len(await reader.read(min(left, 262_144)))
             if _PACED in head:
-                await _pace(writer)
+                await _pace(writer, PACE_S)
+            elif _PACED_SLOWLY in head:
+                await _pace(writer, PACE_SLOW_S)
             elif _FLOOD in head:
                 await _flood(writer)
             else:
@@ -67,7 +72,7 @@ async def _connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
         writer.transport.abort()
 
 
-async def _pace(writer: asyncio.StreamWriter) -> None:
+async def _pace(writer: asyncio.StreamWriter, pace_s: float) -> None:
     writer.write(STREAM_HEAD)
     next_s = monotonic()
     while not writer.is_closing():
@@ -76,7 +81,7 @@ async def _pace(writer: asyncio.StreamWriter) -> None:
             b'"at":%.6f}\n\n' % monotonic()
         )
         writer.write(chunk(event))
-        next_s = max(next_s + PACE_S, monotonic())
+        next_s = max(next_s + pace_s, monotonic())
         await asyncio.sleep(next_s - monotonic())
 
 

@@ -54,16 +54,16 @@ class ProxyProcess:
             "log": {"level": "error"},
             **config,
         }
-        self.port = 0
+        self.port = self.admin_port = 0
 
     async def __aenter__(self) -> Self:
         with TemporaryDirectory(prefix="penstock-bench-") as folder:
             path = Path(folder) / "penstock.yaml"
             path.write_bytes(orjson.dumps(self._config))  # JSON is YAML
-            self._process, self.port, admin_port = start_penstock(
+            self._process, self.port, self.admin_port = start_penstock(
                 self._module, "--config", str(path)
             )
-        self._admin = Clients(admin_port)
+        self._admin = Clients(self.admin_port)
         try:
             async with asyncio.timeout(START_S):
                 while sum(each["state"] == "ready" for each in await self.backends()) < (

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from penstock.bench.reliability import aborts, slow, stalled, stalls
+from penstock.bench.reliability import aborts, scrapes, slow, stalled, stalls
 from penstock.bench.reliability.attackers import Attack, attack
 from penstock.bench.reliability.proxy_process import ProxyProcess
 from penstock.bench.sim.server import SimServer
@@ -50,3 +50,11 @@ async def test_bodies_of_any_shape_and_framing_and_scrapes_are_answered_and_mete
     rows = [row async for row in stalls.measure(shapes, 1, (1,))]
     assert [name for name, _ in rows] == ["(no body)", *shapes]
     assert all(stall.own_ms > 0 and stall.beside_ms > 0 for _, (stall,) in rows)
+
+
+async def test_seconds_with_and_without_a_scrape_take_turns() -> None:
+    longest_ms = await scrapes.measure(2, backends=20, requests=40)
+    assert len(longest_ms[scrapes.RENDERED]) == 2
+    assert len(longest_ms[scrapes.NONE]) == sum(map(len, longest_ms.values())) / 2
+    # The stream flows: an event each 5 ms, and none is missed for long.
+    assert all(4.0 < gap_ms < 500.0 for gaps_ms in longest_ms.values() for gap_ms in gaps_ms)

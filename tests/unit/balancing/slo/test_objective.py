@@ -192,7 +192,7 @@ def test_states_do_not_flap() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """The largest entry takes 60 kB, a usual one 25 kB, and all that there may be 4 MB."""
+    """The counts of the largest entry take 60 kB, of a usual one 25 kB, of all together 4 MB."""
     usual = slo(ttft_s={"p95": 0.5}, e2e_s={"p95": 5}, availability=0.999, error_rate=0.001)
     largest = slo(**ALL)
     before = largest.size_bytes
