@@ -33,6 +33,7 @@ class EngineReport:
     awake: bool = True
     known_requests: int = 0
     # For people, but for `deferred`: nothing is decided by them.
+    kv_told: bool = True  # False: it does not tell how full its cache is
     waiting_for_room: int = 0  # of `waiting`: for KV cache or a place in the batch
     deferred: int = 0  # of `waiting`: for something else, such as a cache that is being fetched
     preemptions: int = 0

@@ -70,6 +70,7 @@ async def read_report(text: bytes, now_s: float, known_requests: int) -> EngineR
         running=_sum(read[_RUNNING]),
         waiting=_sum(read[_WAITING]),
         kv_usage=max((value for _, value in read[_USAGE]), default=0.0),
+        kv_told=bool(read[_USAGE]),
         kv_tokens=sum(capacity) if capacity else None,
         prefix_queries_tokens=_sum(read[_QUERIES]),
         prefix_hits_tokens=_sum(read[_HITS]),

@@ -30,6 +30,21 @@ def bounds_of(targets_s: Iterable[float]) -> tuple[float, ...]:
     return tuple(sorted(bounds))
 
 
+def bound_of(bounds_s: tuple[float, ...], counts: Iterable[int], share: float) -> float | None:
+    """The bound of the bucket that `share` of the counts reach. None without counts."""
+    counts = list(counts)
+    total = sum(counts)
+    if not total:
+        return None
+    # Rounding must not ask for one more than the share: 0.95 x 20 is 19.
+    needed = max(1, ceil(share * total - 1e-9))
+    for bound_s, count in zip(bounds_s, counts, strict=False):
+        needed -= count
+        if needed <= 0:
+            return bound_s
+    return float("inf")
+
+
 class Latencies:
     """Counts by bucket, for the last hour and for its last 5 to 10 minutes."""
 
@@ -67,26 +82,13 @@ class Latencies:
 
     def percentile_s(self, share: float) -> float | None:
         """So long or shorter took `share` of the last hour's requests. None without requests."""
-        return self._bound_s(self.hour, share)
+        return bound_of(self.bounds_s, self.hour, share)
 
     def recent_s(self, share: float) -> float | None:
         """The same of this slot and the one before."""
         now, before = (self._counts[(self._slot - back) % SLOTS] for back in (0, 1))
-        return self._bound_s([a + b for a, b in zip(now, before, strict=True)], share)
+        return bound_of(self.bounds_s, [a + b for a, b in zip(now, before, strict=True)], share)
 
     def above(self, time_s: float) -> int:
         """How many of the last hour took longer than a bound."""
         return sum(self.hour[bisect_left(self.bounds_s, time_s) + 1 :])
-
-    def _bound_s(self, counts: Iterable[int], share: float) -> float | None:
-        counts = list(counts)
-        total = sum(counts)
-        if not total:
-            return None
-        # Rounding must not ask for one more than the share: 0.95 x 20 is 19.
-        needed = max(1, ceil(share * total - 1e-9))
-        for bound_s, count in zip(self.bounds_s, counts, strict=False):
-            needed -= count
-            if needed <= 0:
-                return bound_s
-        return float("inf")

@@ -14,7 +14,7 @@ _PATHS: Final = (
     ),
     ("GET", "/metrics", "Prometheus metrics"),
     ("GET", "/api/v1/backends", "every backend: state, reason, load, speed, last probes"),
-    ("GET", "/api/v1/proxy", "the proxy itself: version, state, its last reload"),
+    ("GET", "/api/v1/proxy", "the proxy itself: version, state, its last reload, what it refuses"),
     ("GET", "/api/v1/verdict", "what makes each pool slow now, and what to do about it"),
     ("GET", "/api/v1/queue", "what waits for a backend: by class, and what is next"),
     ("GET", "/api/v1/requests", "recent requests, and where their time went"),

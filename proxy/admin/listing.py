@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from penstock.balancing.backend import Backend
 from penstock.health.machine import ToReturn
 from penstock.health.probes import LastProbe
+from penstock.proxy.telemetry.lately import Lately
 
 
 def describe(
@@ -13,11 +14,15 @@ def describe(
     now_s: float,
     *,
     to_return: ToReturn | None = None,
+    lately: Lately | None = None,
+    slower: float | None = None,
     removed: bool = False,
 ) -> dict[str, object]:
     """State, load and speed of one backend, as JSON.
 
-    `removed`: a reload removed it from the configuration, and requests still run there.
+    `lately`: its last minutes, None if it had no request yet. `slower`: how many times as long as
+    its peers it takes, if that is known. `removed`: a reload removed it from the configuration, and
+    requests still run there.
     """
     backend.advance(now_s)
     slow_start = backend.slow_start
@@ -41,6 +46,8 @@ def describe(
         "failures_total": backend.failures_total,
         "wait_s": round(backend.wait_s(now_s), 6),
         **_speeds(backend),
+        "slower": round(slower, 2) if slower is not None else None,
+        "lately": _lately(lately, now_s),
         "prefix_cache": {
             "blocks": len(backend.cache.index),
             "capacity_blocks": backend.cache.index.capacity,
@@ -67,8 +74,26 @@ def _speeds(backend: Backend) -> dict[str, float | None]:
     decodes = decode.weight > 0.0
     return {
         "prefill_tokens_per_s": round(prefill.work_per_s) if prefill.weight > 0.0 else None,
+        "token_ms": round(1e3 * decode.itl_s(decode.usual_held_tokens), 4) if decodes else None,
         "decode_step_ms": round(1e3 * decode.step_s, 4) if decodes else None,
         "decode_ms_per_1k_held_tokens": round(1e6 * decode.held_token_s, 6) if decodes else None,
+    }
+
+
+def _lately(lately: Lately | None, now_s: float) -> dict[str, object]:
+    """Its last two to three minutes, and its last error."""
+    if lately is None:
+        return {"first_tokens": 0, "ttft_p95_s": None, "failures": 0, "last_failure": None}
+    lately.advance(now_s)
+    ttft_s, failure = lately.ttft_s(0.95), None
+    if lately.failure:
+        age_s = round(max(0.0, now_s - lately.failed_s), 1)
+        failure = {"reason": lately.failure, "age_s": age_s}
+    return {
+        "first_tokens": lately.first_tokens,
+        "ttft_p95_s": round(ttft_s, 4) if ttft_s is not None else None,
+        "failures": lately.failures,
+        "last_failure": failure,
     }
 
 
@@ -80,10 +105,12 @@ def _engine(backend: Backend, now_s: float) -> dict[str, object] | None:
     queries = report.prefix_queries_tokens
     return {
         "age_s": round(now_s - report.at_s, 1),
+        "fresh": report.freshness(now_s) > 0.0,
         "running": report.running,
         "waiting": report.waiting,
         "hidden_requests": round(report.hidden_requests(now_s), 1),
         "kv_usage": round(report.kv_usage, 4),
+        "kv_told": report.kv_told,
         "kv_tokens": report.kv_tokens,
         "prefix_hit_rate": round(report.prefix_hits_tokens / queries, 4) if queries else None,
         "awake": report.awake,

@@ -10,12 +10,12 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
+from itertools import chain
 from time import monotonic
 from typing import Final
 
 from aiohttp import web
 
-from penstock import proxy
 from penstock.balancing.backend import AdminState, Backend
 from penstock.conf.issues import ConfigError
 from penstock.conf.kinds import is_loopback
@@ -24,9 +24,10 @@ from penstock.conf.show import as_json
 from penstock.health.monitor import Monitor
 from penstock.proxy.admin.explanation import Explanation
 from penstock.proxy.admin.index import INDEX
-from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer
+from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer, json_list
 from penstock.proxy.admin.large_answer import large_answer
 from penstock.proxy.admin.listing import describe
+from penstock.proxy.admin.proxy_listing import proxy_listing
 from penstock.proxy.admin.queue_listing import queue_listing
 from penstock.proxy.admin.request_listing import BadQuery, request_listing, requests_with_id
 from penstock.proxy.admin.slo_listing import slo_listing
@@ -142,16 +143,7 @@ class Admin:
         )
 
     async def _proxy(self, request: web.Request) -> web.Response:
-        return json_answer(
-            {
-                "version": proxy.__version__,
-                "state": self._state(),
-                "reload_failed": self._reload.failed,
-                "needs_restart": self._reload.needs_restart,
-                "waiting": {name: count for name, count, _ in self._plane.queued()},
-                "slo_alarms": self._plane.slos.alarms(),
-            }
-        )
+        return json_answer(proxy_listing(self._plane, self._reload, self._state()))
 
     def _state(self) -> str:
         if self._plane.draining:
@@ -174,13 +166,13 @@ class Admin:
     async def _slo(self, request: web.Request) -> web.Response:
         return json_answer(slo_listing(self._plane.slos.evaluated(), self._plane.now()))
 
-    async def _backends(self, request: web.Request) -> web.Response:
-        now_s = monotonic()
-        listing = [self._described(backend, now_s) for backend in self._plane.fleet.backends]
-        listing += [
-            describe(backend, {}, now_s, removed=True) for backend, _ in self._retirement.members
-        ]
-        return json_answer(listing)
+    async def _backends(self, request: web.Request) -> web.StreamResponse:
+        used, removed = self._plane.fleet.backends, [each for each, _ in self._retirement.members]
+        entries = chain(
+            (self._described(each, monotonic()) for each in used),
+            (self._described(each, monotonic(), removed=True) for each in removed),
+        )
+        return await large_answer(request, await json_list(entries), "application/json")
 
     def _after_change(self, backend: Backend, before: AdminState) -> dict[str, object]:
         """The backend, and whether its pool can still serve. If not any more, that is logged."""
@@ -191,9 +183,19 @@ class Admin:
             logger.warning("no backend of the pool can serve pool=%s", backend.pool)
         return {**self._described(backend, monotonic()), "pool_can_serve": can_serve}
 
-    def _described(self, backend: Backend, now_s: float) -> dict[str, object]:
-        probes, to_return = self._monitor.last_probes(backend), self._monitor.to_return(backend)
-        return describe(backend, probes, now_s, to_return=to_return)
+    def _described(
+        self, backend: Backend, now_s: float, *, removed: bool = False
+    ) -> dict[str, object]:
+        counts = self._plane.metrics.of(backend.pool).backends.get(backend.name)
+        return describe(
+            backend,
+            self._monitor.last_probes(backend),
+            now_s,
+            to_return=self._monitor.to_return(backend),
+            lately=counts.lately if counts is not None else None,
+            slower=self._verdicts.slower(backend),
+            removed=removed,
+        )
 
     async def _verdict(self, request: web.Request) -> web.Response:
         return json_answer(self._verdicts.listing())

@@ -105,6 +105,11 @@ class Verdicts:
         """The kind of each pool's verdict."""
         return [(pool, each.finding.kind.value) for pool, each in self.by_pool.items()]
 
+    def slower(self, backend: Backend) -> float | None:
+        """How many times as long as its peers a backend takes. None if that is not known."""
+        known = self._slower.get(backend.pool, {})
+        return known.get(backend) if len(known) > 1 else None
+
     def listing(self) -> list[dict[str, object]]:
         """All verdicts, as JSON."""
         now_s, now_unix_s = self._plane.now(), time()

@@ -25,7 +25,7 @@ from penstock.proxy.commands.admin_state import set_admin_state
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.reload import reload
 from penstock.proxy.commands.requests import add_requests
-from penstock.proxy.commands.status import status
+from penstock.proxy.commands.status import add_status
 from penstock.proxy.commands.trace import add_trace
 from penstock.proxy.commands.usage import usage
 from penstock.proxy.process.loop import run_loop
@@ -189,25 +189,13 @@ def _add_serve(commands: Any) -> None:
 
 def _add_operations(commands: Any) -> None:
     """Add the commands that ask a running proxy."""
-    _add_status(commands)
+    add_status(commands)
     add_requests(commands)
     add_trace(commands)
     _add_usage(commands)
     _add_reload(commands)
     _add_explain(commands)
     _add_states(commands)
-
-
-def _add_status(commands: Any) -> None:
-    fleet = commands.add_parser(
-        "status",
-        help="show the fleet as one table",
-        epilog="Example: penstock status --json | jq '.[] | select(.state != \"ready\")'; exit "
-        "status 1 when no backend can serve, the proxy drains, or it does not answer.",
-    )
-    fleet.add_argument("--json", action="store_true", help="print all fields, as JSON")
-    admin_client.add_arguments(fleet)
-    fleet.set_defaults(command=status)
 
 
 def _add_usage(commands: Any) -> None:

@@ -1,48 +1,69 @@
-"""`penstock status`: why it is slow, the fleet as one table, and the state of the proxy itself."""
+"""`penstock status`: why it is slow, the state of the proxy itself, and the fleet as one table."""
 
 import argparse
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from math import ceil
-from typing import Any, Final
+from shutil import get_terminal_size
+from typing import Any
 
 import orjson
 
-from penstock.proxy.commands.admin_client import client_of
+from penstock.proxy.commands.admin_client import AdminClient, add_arguments, client_of
+from penstock.proxy.commands.fleet_table import table
+from penstock.proxy.commands.proxy_lines import proxy_lines
 from penstock.proxy.commands.slo_lines import slo_lines
 from penstock.proxy.commands.waits import heads_of
+from penstock.proxy.commands.watch import watch
 
-_HEADS: Final = (
-    "BACKEND",
-    "POOL",
-    "STATE",
-    "ADMIN",
-    "IN FLIGHT",
-    "QUEUED TOKENS",
-    "HELD TOKENS",
-    "STREAMS",
-    "REQUESTS",
-    "FAILURES",
-)
+
+def add_status(commands: Any) -> None:
+    """Add the command and its arguments."""
+    parser = commands.add_parser(
+        "status",
+        help="show why it is slow, the proxy's own state, and the fleet as one table",
+        epilog="Example: penstock status --json | jq '.[] | select(.state != \"ready\")'; exit "
+        "status 1 when no backend can serve, the proxy drains, or it does not answer.",
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print all fields, as JSON")
+    how.add_argument(
+        "--watch", action="store_true", help="show it again every 2 s, until Ctrl-C (status 130)"
+    )
+    add_arguments(parser)
+    parser.set_defaults(command=status)
 
 
 def status(parsed: argparse.Namespace) -> int:
-    """Print the table, or JSON. Returns 1 when no backend can serve or the proxy itself cannot."""
+    """Print the state of everything, or JSON. Returns 1 when no backend can serve or the proxy
+    itself cannot. With `watch` it goes on until Ctrl-C."""
     client = client_of(parsed)
+    if parsed.watch:
+        return watch(lambda: _lines(client, client.backends(), client.proxy()))
     backends, proxy = client.backends(), client.proxy()
     if parsed.json:
         print(orjson.dumps(backends, option=orjson.OPT_INDENT_2).decode())
     else:
-        lines = verdict_of(client.verdicts())
-        lines += [table(backends), *ejected_of(backends), *set_aside(backends), *told_of(proxy)]
-        if any(proxy["waiting"].values()):
-            lines += heads_of(client.queue())
-        if proxy.get("slo_alarms"):
-            lines += slo_lines(client.slos())
-        print("\n".join(lines))
+        print("\n".join(_lines(client, backends, proxy)))
     if proxy["state"] in ("draining", "memory"):
         return 1
     return 0 if any(backend["can_serve"] for backend in backends) else 1
+
+
+def _lines(
+    client: AdminClient, backends: Sequence[Mapping[str, Any]], proxy: Mapping[str, Any]
+) -> list[str]:
+    """What matters most first: the verdicts, the proxy, the service levels, the backends."""
+    lines = verdict_of(client.verdicts()) + proxy_lines(proxy)
+    if any(proxy["waiting"].values()):
+        lines += heads_of(client.queue())
+    if proxy.get("slo_alarms"):
+        lines += slo_lines(client.slos())
+    serving = sum(backend["can_serve"] for backend in backends)
+    lines += ["", f"{serving} of {len(backends)} can serve", *set_aside(backends)]
+    lines += table(backends, get_terminal_size((0, 0)).columns).split("\n")
+    notes = ejected_of(backends)
+    return [*lines, "", *notes] if notes else lines
 
 
 def verdict_of(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -89,62 +110,3 @@ def set_aside(backends: Sequence[Mapping[str, Any]]) -> list[str]:
     if not names or any(each["can_serve"] for each in backends):
         return []
     return [f"In drain or maint: {', '.join(names)}. To go on, run: penstock ready {names[0]}"]
-
-
-def told_of(proxy: Mapping[str, Any]) -> list[str]:
-    """Lines on the proxy itself. None while all is well."""
-    lines = []
-    if proxy["state"] == "draining":
-        lines.append("This proxy is draining: it is not ready, and will soon refuse new requests.")
-    if proxy["state"] == "starting":
-        lines.append("This proxy is starting: it has not probed every backend yet.")
-    if proxy["state"] == "memory":
-        lines.append("This proxy refuses every request: it lacks memory, see its log.")
-    if proxy["reload_failed"]:
-        lines.append("The last reload failed; the previous configuration is still in use:")
-        lines += [f"  {line}" for line in proxy["reload_failed"]]
-    if waiting := proxy.get("needs_restart"):
-        lines.append(f"Changed settings that wait for a restart: {', '.join(waiting)}")
-    queued = {name: count for name, count in proxy.get("waiting", {}).items() if count}
-    if queued:
-        classes = ", ".join(f"{name} {count:,}" for name, count in queued.items())
-        lines.append(f"Requests that wait for room at a backend: {classes}.")
-    return lines
-
-
-def table(backends: Sequence[Mapping[str, Any]]) -> str:
-    """The table with aligned columns, and a last line that counts the serving backends."""
-    rows = [_HEADS, *map(_row, backends)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if number < 4 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    serving = sum(backend["can_serve"] for backend in backends)
-    return "\n".join([*lines, "", f"{serving} of {len(backends)} can serve"])
-
-
-def _row(backend: Mapping[str, Any]) -> tuple[str, ...]:
-    state = backend["state"]
-    if backend["reason"]:
-        state += f" ({backend['reason']})"
-    elif state == "warming":
-        state += f" ({backend['share']:.0%})"
-    counts = (
-        "requests_in_flight",
-        "queued_prefill_tokens",
-        "active_decode_tokens",
-        "streams",
-        "requests_total",
-        "failures_total",
-    )
-    return (
-        backend["name"],
-        backend["pool"],
-        state,
-        "removed" if backend["removed"] else backend["admin_state"],
-        *(f"{backend[name]:,}" for name in counts),
-    )

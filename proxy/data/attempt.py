@@ -294,7 +294,13 @@ class Attempt:
 
     def _begun(self) -> None:
         """The answer has begun. A body that is not yet sent whole still counts as its client's."""
-        self._request.record.tries[-1].first_token_s = self._lease.first_token_s or 0.0
+        request, first_s = self._request, self._lease.first_token_s
+        if first_s is not None:
+            record = request.record
+            record.tries[-1].first_token_s = first_s
+            if record.streamed and request.times is not None:
+                # Without the time in which it was sent: a slow client is no slow GPU.
+                request.times.backend.lately.first_token(first_s - record.received_s, first_s)
         if self._connection is None or not self._connection.unsent:
             self._owner.begun()
 

@@ -101,7 +101,11 @@ class Failover:
             plane.metrics.stream_failures.add(error.reason)
         self._hint_s = min(self._hint_s, error.hint_s or inf)
         asleep = plane.sleep.excuses(lease.began_s, now_s)
-        return complain(plane.gate, lease, error, now_s, plane.failed, asleep=asleep)
+        counted, times = lease.backend.failures_total, self._request.times
+        cause = complain(plane.gate, lease, error, now_s, plane.failed, asleep=asleep)
+        if times is not None and lease.backend.failures_total > counted:
+            times.backend.lately.failed(error.reason, now_s)
+        return cause
 
     def nobody(self, now_s: float) -> PenstockError:
         """Why no backend serves it. A response is unknown only if all who may hold it said so."""

@@ -76,6 +76,7 @@ class DataPlane:
         self.loop = loop
         self.memory = memory or Memory()
         self.now = now
+        self.began_s = now()
         self.rng = rng
         self.metrics = metrics
         self.access_log: AccessLog | None = None
@@ -184,6 +185,7 @@ class DataPlane:
     def measure(self, now_s: float) -> None:
         """Measure what grows with time alone. Call it at least once a second."""
         self.metrics.costs.observe(self._tokens_of, now_s)
+        self.metrics.measure(now_s)
         self.floor.look(self.fleet.pools, self._waiting_for, now_s)
 
     def _waiting_for(self, pool: str) -> int:

@@ -40,6 +40,11 @@ class Running:
         else:
             del self._running[holder]
 
+    @property
+    def total(self) -> int:
+        """The requests under way."""
+        return sum(self._running.values())
+
     def spares(self, holder: str) -> bool:
         """Whether it has so few that others must be the cause."""
         tables = (self._running, self._lately, self._before)

@@ -69,6 +69,7 @@ class Reload:
         self._next: asyncio.Task[Change] | None = None
         # Why the last reload failed, for people. Empty if it did not fail.
         self.failed: tuple[str, ...] = ()
+        self.ended_s: float | None = None  # when the last one ended, by the data plane's clock
         # The changed keys that keep their old value until a restart.
         self.needs_restart: tuple[str, ...] = ()
         self._warned: frozenset[tuple[KeyPath, str]] = frozenset()
@@ -109,17 +110,17 @@ class Reload:
                 raise
             except ConfigError as error:
                 self._plane.metrics.config_reload_success = False
-                self.failed = tuple(map(str, error.issues))
+                self._ended(*map(str, error.issues))
                 for issue in self.failed:
                     logger.error("not reloaded: %s", issue)
                 raise
             except Exception:
                 self._plane.metrics.config_reload_success = False
-                self.failed = ("an internal error of penstock; see its log",)
+                self._ended("an internal error of penstock; see its log")
                 logger.exception("reload failed")
                 raise
             self._plane.metrics.reloaded(time())
-            self.failed = ()
+            self._ended()
             self.needs_restart = change.needs_restart
             logger.info(
                 "reloaded added=%s removed=%s kept=%d needs_restart=%s",
@@ -129,6 +130,9 @@ class Reload:
                 ",".join(change.needs_restart) or "-",
             )
             return change
+
+    def _ended(self, *problems: str) -> None:
+        self.failed, self.ended_s = problems, self._plane.now()
 
     async def _reload(self) -> Change:
         running = self._plane.configuration

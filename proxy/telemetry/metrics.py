@@ -12,6 +12,7 @@ from typing import Final
 from penstock.balancing.backend import Backend
 from penstock.balancing.slo.slo import Slo
 from penstock.proxy.telemetry.costs import Costs
+from penstock.proxy.telemetry.growth import Growth
 from penstock.proxy.telemetry.histogram import LATENCY_S, OVERHEAD_S, RATIO, WAIT_RATIO, Histogram
 from penstock.proxy.telemetry.pool_metrics import PoolMetrics, Times
 from penstock.proxy.telemetry.usage import TenantUsage
@@ -58,6 +59,7 @@ class Metrics:
         self.client_aborts = Counter()
         self.stream_failures = Counter()
         self.shed = Counter()
+        self.shed_growth = Growth()  # by reason
         self.rate_limited = Counter()  # by tenant
         # By class: how many requests wait now, and their prompt tokens.
         self.queued: Callable[[], Iterable[tuple[str, int, int]]] = tuple
@@ -116,6 +118,18 @@ class Metrics:
         self.attempted(times, "ok")
         if refused_midway:
             self.stream_failures.add("refused")
+
+    def shed_by_reason(self) -> dict[str, int]:
+        """How many requests were refused since the start, of all classes together."""
+        reasons: dict[str, int] = {}
+        for labels, count in self.shed.items():
+            reasons[labels[0]] = reasons.get(labels[0], 0) + count
+        return reasons
+
+    def measure(self, now_s: float) -> None:
+        """Note what grows. Call it at least once a minute."""
+        if self.shed_growth.is_due(now_s):
+            self.shed_growth.look(self.shed_by_reason(), now_s)
 
     def add_pools(self, names: Iterable[str]) -> None:
         """Add an entry for each pool that has none."""

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from typing import Final
 
 from penstock.proxy.telemetry.histogram import ITL_S, LATENCY_S, Histogram
+from penstock.proxy.telemetry.lately import Lately
 
 # The most models that are told apart at one backend, and at all backends of a pool together. A
 # thousand series take a scrape about 5 ms, and each model has 34 at each backend.
@@ -20,14 +21,18 @@ PROMPT_CLASSES: Final = ("1k", "8k", "32k", "more")
 
 
 class BackendMetrics:
-    """The requests of one backend: how attempts ended, why it was chosen, times by model."""
+    """The requests of one backend: how attempts ended, why it was chosen, times by model.
 
-    __slots__ = ("attempts", "routed", "times")
+    `lately`: the same of the last minutes, for people.
+    """
+
+    __slots__ = ("attempts", "lately", "routed", "times")
 
     def __init__(self) -> None:
         self.attempts: dict[str, int] = {}
         self.routed: dict[str, int] = {}
         self.times: dict[str, Times] = {}
+        self.lately = Lately()
 
     def attempted(self, reason: str) -> None:
         self.attempts[reason] = self.attempts.get(reason, 0) + 1

@@ -17,7 +17,7 @@ from penstock.bench.sim.profiles import PROFILES
 from penstock.conf.load import load
 from penstock.health.machine import NEXT, Event
 from penstock.proxy.commands.cli import _parser, _seconds, main
-from penstock.proxy.commands.status import _HEADS
+from penstock.proxy.commands.fleet_table import COLUMNS
 from penstock.proxy.errors.error import PenstockError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,7 +140,7 @@ def test_every_command_helps_and_is_told(command: str) -> None:
 
 
 def test_every_column_of_the_status_is_told() -> None:
-    assert set(_HEADS) - {"BACKEND", "POOL"} <= first_cells(page("operations"))
+    assert {each.head for each in COLUMNS} - {"BACKEND", "POOL"} <= first_cells(page("operations"))
 
 
 def test_every_flag_of_the_simulation_is_told_with_its_default() -> None:

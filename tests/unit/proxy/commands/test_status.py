@@ -3,7 +3,7 @@
 from penstock.balancing.backend import AdminState, State
 from penstock.health.probes import Outcome
 from penstock.proxy.admin.listing import describe
-from penstock.proxy.commands.status import ejected_of, set_aside, told_of
+from penstock.proxy.commands.status import ejected_of, set_aside
 from tests.unit.health.watched import HUNG, REFUSED, Scene
 
 
@@ -75,11 +75,3 @@ def test_a_fleet_that_the_operator_took_out_tells_how_to_go_on() -> None:
     assert set_aside(fleet) == [said]
     fleet[1]["can_serve"] = True
     assert set_aside(fleet) == []
-
-
-def test_what_waits_is_told_by_class_while_something_waits() -> None:
-    proxy = {"state": "ready", "reload_failed": [], "waiting": {"interactive": 0, "batch": 0}}
-    assert told_of(proxy) == []
-    proxy["waiting"] = {"interactive": 2, "standard": 0, "batch": 1_000}
-    told = "Requests that wait for room at a backend: interactive 2, batch 1,000."
-    assert told_of(proxy) == [told]

@@ -1,0 +1,164 @@
+"""The table of `penstock status`: what is told of each backend, and how wide it is."""
+
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from penstock.balancing.backend import AdminState, Backend, State
+from penstock.balancing.engine_report import STALE_S, EngineReport
+from penstock.proxy.admin.listing import describe
+from penstock.proxy.commands.fleet_table import COLUMNS, age, table
+from penstock.proxy.telemetry.lately import Lately
+
+NOW_S = 1_000.0
+ALL = {each.head for each in COLUMNS}
+
+
+def backend(name: str = "gpu-0", *, told: bool = True, **fields: Any) -> dict[str, Any]:
+    """The listing of a ready one, of which everything is known or nothing."""
+    each, lately = Backend(name, "http://x", "chat"), Lately()
+    each.state, each.reason = State.READY, ""
+    if told:
+        each.report = EngineReport(
+            NOW_S, 31, 2, 0.834, 100_000, prefix_queries_tokens=1_000, prefix_hits_tokens=620
+        )
+        each.decode_speed.observe(1_000, 21.0, 0.0, 0.0)
+        lately.first_token(0.4, NOW_S)
+        lately.failed("timeout", NOW_S - 70.0)
+    slower = 1.94 if told else None
+    return describe(each, {}, NOW_S, lately=lately if told else None, slower=slower) | fields
+
+
+def cells(backends: list[dict[str, Any]], width: int = 0) -> list[dict[str, str]]:
+    """The rows of the table, by column: texts of the cells end where the next column begins."""
+    head, *rows = table(backends, width).splitlines()
+    names = sorted((each.head for each in COLUMNS if each.head in head), key=head.index)
+    ends = [head.index(name) + len(name) for name in names]
+    left = {each.head for each in COLUMNS if each.text}
+    found = []
+    for row in rows:
+        told, begin = {}, 0
+        for place, name in enumerate(names):
+            last = place + 1 == len(names)
+            end = head.index(names[place + 1]) if name in left and not last else ends[place]
+            if name in left and not last and names[place + 1] not in left:
+                end = begin + row[begin:].index("  ")  # the next one is aligned to the right
+            told[name] = row[begin:] if last else row[begin:end]
+            begin = min(begin if last else end, len(row))
+        found.append({name: cell.strip() for name, cell in told.items()})
+    return found
+
+
+def test_everything_that_is_known_is_told() -> None:
+    ((row),) = cells([backend()])
+    assert row.pop("MS/TOKEN").startswith(("20.", "21."))
+    ttft = row.pop("TTFT P95")
+    assert 0.4 <= float(ttft.removesuffix(" s")) <= 0.5
+    assert row == {
+        "BACKEND": "gpu-0",
+        "POOL": "chat",
+        "STATE": "ready",
+        "KV": "83%",
+        "RUN": "31",
+        "WAIT": "2",
+        "SLOWER": "1.9x",
+        "HITS": "62%",
+        "FAILED": "1",
+        "IN FLIGHT": "0",
+        "QUEUED TOKENS": "0",
+        "HELD TOKENS": "0",
+        "LAST ERROR": "timeout 1 min ago",
+    }
+
+
+def test_what_nobody_told_is_a_dash_and_never_zero() -> None:
+    (row,) = cells([backend(told=False)])
+    untold = {"KV", "RUN", "WAIT", "TTFT P95", "MS/TOKEN", "SLOWER", "HITS", "LAST ERROR"}
+    assert {name for name, cell in row.items() if cell == "-"} == untold
+    assert row["FAILED"] == "0"  # it is known that none failed
+
+
+@pytest.mark.parametrize("silent", ["stale", "no cache usage", "no queries", "an older proxy"])
+def test_each_figure_may_be_missing(silent: str) -> None:
+    each = Backend("gpu-0", "http://x", "chat")
+    each.report = EngineReport(
+        NOW_S - STALE_S * (silent == "stale"), 0, 0, 0.0, kv_told=silent != "no cache usage"
+    )
+    listed = describe(each, {}, NOW_S)
+    if silent == "an older proxy":
+        listed = {
+            name: listed[name] for name in listed if name not in ("lately", "slower", "token_ms")
+        }
+    (row,) = cells([listed])
+    old = silent == "stale"
+    assert row["KV"] == ("-" if old or silent == "no cache usage" else "0%")
+    assert (row["RUN"], row["WAIT"], row["HITS"]) == ("-" if old else "0", "-" if old else "0", "-")
+    assert row["FAILED"] == ("-" if silent == "an older proxy" else "0")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"state": "ejected", "reason": "unreachable"}, "ejected (unreachable)"),
+        ({"state": "warming", "share": 0.25}, "warming (25%)"),
+        ({"admin_state": AdminState.DRAIN}, "drain"),
+        ({"admin_state": "drain", "state": "suspect", "reason": "hung"}, "drain, suspect (hung)"),
+        ({"admin_state": "maint", "state": "ejected", "reason": "hung"}, "maint"),
+        ({"removed": True}, "removed"),
+    ],
+)
+def test_the_state_says_what_is_wanted_and_why_it_is_not_ready(
+    fields: dict[str, Any], told: str
+) -> None:
+    assert cells([backend(**fields)])[0]["STATE"] == told
+
+
+def test_what_is_in_trouble_comes_first() -> None:
+    fleet = [
+        backend("fine", told=False),
+        backend("fails"),
+        backend("out", told=False, can_serve=False),
+        backend("suspect", told=False, state="suspect", reason="hung"),
+    ]
+    assert [row["BACKEND"] for row in cells(fleet)] == ["out", "fails", "suspect", "fine"]
+
+
+LONG = "vllm-llama-3-70b-instruct-7d9f8b6c5-"
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+@pytest.mark.parametrize("trouble", [False, True])
+@pytest.mark.parametrize("names", ["gpu-", LONG])
+def test_no_row_is_wider_than_the_terminal(width: int, trouble: bool, names: str) -> None:
+    out = {"state": "ejected", "reason": "unreachable", "can_serve": False} if trouble else {}
+    fleet = [backend(f"{names}{number:02}", told=True) | out for number in range(20)]
+    lines = table(fleet, width).splitlines()
+    assert max(map(len, lines)) <= width
+    for head in ("BACKEND", "STATE", "KV", "WAIT", "TTFT P95", "FAILED", "LAST ERROR"):
+        assert head in lines[0]
+    assert all(f"{number:02} " in line for number, line in enumerate(lines[1:]))
+    assert not trouble or "unreachable" in lines[1] or names == LONG
+
+
+def test_a_narrow_table_leaves_out_first_what_nobody_told() -> None:
+    fleet = [backend(f"gpu-{number}", told=False) for number in range(3)]
+    wide, narrow = (table(fleet, width).splitlines()[0] for width in (0, 62))
+    assert set(ALL) == {head for head in ALL if head in wide}
+    assert "POOL" in narrow
+    assert "SLOWER" not in narrow
+
+
+def test_a_thousand_rows_take_a_moment() -> None:
+    fleet = [backend(f"gpu-{number}") for number in range(1_000)]
+    began_s = perf_counter()
+    assert len(table(fleet, 80).splitlines()) == 1_001
+    assert perf_counter() - began_s < 1.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0.4, "0 s"), (59.9, "59 s"), (60, "1 min"), (3_600, "1 h"), (100_000, "1 d")],
+)
+def test_an_age_is_told_in_its_largest_unit(seconds: float, told: str) -> None:
+    assert age(seconds) == told
