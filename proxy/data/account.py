@@ -68,12 +68,11 @@ def ended(
 ) -> None:
     """Count and log a request that has an exchange. `lease`, `relay`: those of its last attempt."""
     record, answer = request.record, request.answer
-    told = record.first_token_s > 0.0
     _close(record, request, lease, relay, error, plane.now())
     pool = plane.metrics.of(record.pool)
     pool.request(record.backend, record.status, record.ended_s - record.began_s)
     if request.times is not None:
-        _time(pool, request, request.times, told=told)
+        _time(pool, request, request.times)
     # After a failure it lost time by that.
     if record.streamed and record.first_token_s and record.predicted_s and len(record.tries) == 1:
         plane.metrics.predicted(record.predicted_s, record.first_token_s - record.received_s)
@@ -132,21 +131,14 @@ def _party(peer: bytes) -> str:
     return party_of(peer.decode("ascii"))
 
 
-def _time(pool: PoolMetrics, request: Request, times: Times, *, told: bool) -> None:
-    """Count its times for its last backend and its model, and by how long its prompt is.
-
-    `told`: its first token was counted among those of the last minutes when it came.
-    """
+def _time(pool: PoolMetrics, request: Request, times: Times) -> None:
+    """Count its times for its last backend and its model, and by how long its prompt is."""
     record = request.record
     times.duration_s.observe(record.ended_s - record.began_s)
     if record.streamed and record.first_token_s:
         ttft_s = record.first_token_s - record.began_s
         times.ttft_s.observe(ttft_s)
         pool.first_token(request.ask.prompt_tokens, ttft_s)
-        if not told:
-            times.backend.lately.first_token(
-                record.first_token_s - record.received_s, record.ended_s
-            )
 
 
 def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:

@@ -298,7 +298,7 @@ class Attempt:
         if first_s is not None:
             record = request.record
             record.tries[-1].first_token_s = first_s
-            if record.streamed and request.times is not None:
+            if request.times is not None:
                 # Without the time in which it was sent: a slow client is no slow GPU.
                 request.times.backend.lately.first_token(first_s - record.received_s, first_s)
         if self._connection is None or not self._connection.unsent:

@@ -15,6 +15,8 @@ COPIES: Final = 3
 class Growth:
     """The growth of counters that `look` is told. Their number must have a limit."""
 
+    __slots__ = ("_copies",)
+
     def __init__(self) -> None:
         self._copies: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=COPIES)
 
@@ -23,8 +25,8 @@ class Growth:
         return not self._copies or now_s >= self._copies[-1][0] + COPY_S
 
     def look(self, counts: Mapping[str, int], now_s: float) -> None:
-        """Keep a copy."""
-        self._copies.append((now_s, counts))
+        """Keep a copy. The first one is that of the start, when nothing was counted."""
+        self._copies.append((now_s, counts if self._copies else {}))
 
     def since(self, counts: Mapping[str, int]) -> dict[str, int]:
         """How much each has grown, the most first. Without those that have not."""

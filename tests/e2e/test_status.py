@@ -47,6 +47,7 @@ async def test_figures_of_backends_come_from_what_happened(
         await stream(penstock, 32)  # b1 serves what b0 failed
     servers[0].faults.clear()
     await penstock.until(lambda each: all(b["engine"] and b["engine"]["fresh"] for b in each), 10)
+    await penstock.until(lambda each: all(b["slower"] for b in each), 10)
     first, second = await penstock.backends()
     assert first["lately"]["failures"] == first["failures_total"] >= 1
     assert first["lately"]["last_failure"]["reason"] == "reset"
@@ -59,7 +60,7 @@ async def test_figures_of_backends_come_from_what_happened(
     assert "IN FLIGHT" in told.out
     assert re.search(r" reset \d+ s ago$", row), row
     (row,) = re.findall(r"^b1 .*$", told.out, re.M)
-    assert re.search(r"ready +\d+% +0 +0 +\d+\.\d\d s +\d+\.\d ", row), row
+    assert re.search(r"ready +\d+% +0 +0 +\d+\.\d\d s +\d+\.\d +\d\.\dx ", row), row
     assert row.endswith(" -")
 
 

@@ -63,6 +63,13 @@ async def test_engines_are_summed_up() -> None:
     )
 
 
+async def test_an_engine_that_does_not_tell_its_cache_usage_is_not_told_as_empty() -> None:
+    for text, told in ((TWO_ENGINES, True), (TWO_ENGINES.replace(b"kv_cache_usage", b"x"), False)):
+        report = await read_report(text, 5.0, 2)
+        assert report is not None
+        assert report.kv_told is told
+
+
 async def test_what_only_people_read_is_summed_up_too() -> None:
     report = await read_report(
         TWO_ENGINES.replace(b"\nvllm:num_requests_waiting_by", b"\n_") + MORE, 5.0, 2

@@ -1,6 +1,7 @@
 """Which first tokens and failures count among a backend's last minutes, and when."""
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_first_token_counts_when_it_comes_and_once(play: Play) -> None:
     assert counted(play, "b2")[0] == 0
 
 
-def test_a_stream_that_was_held_counts_at_its_end(play: Play) -> None:
+def test_a_stream_that_was_held_counts_too(play: Play) -> None:
     play.client.sends(chat())
     play["b1"].sends(STREAM)
     play.passes(8)  # the client has its 200 and pings
@@ -73,6 +74,14 @@ def test_a_failure_counts_at_the_backend_that_failed_with_its_reason(play: Play)
     failed, served = lately(play, "b1"), lately(play, "b2")
     assert (failed.failures, failed.failure, failed.failed_s) == (1, "reset", play.loop.now_s)
     assert (served.failures, served.failure, served.first_tokens) == (0, "", 1)
+
+
+def test_a_lack_of_our_own_is_no_failure_of_a_backend(play: Play) -> None:
+    play.down = {"b1": errno.EADDRNOTAVAIL}
+    play.client.sends(chat())
+    play["b2"].sends(STREAM, token("a"), DONE, END)
+    assert lately(play, "b1").failures == 0
+    assert play.metrics.of("p").backend("b1").attempts == {"ports": 1}
 
 
 def test_a_client_that_leaves_or_asks_for_what_is_wrong_is_no_failure(play: Play) -> None:

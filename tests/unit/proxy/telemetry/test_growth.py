@@ -6,12 +6,14 @@ from penstock.proxy.telemetry.metrics import Metrics
 
 def test_growth_is_that_of_the_last_minutes_the_most_first() -> None:
     growth = Growth()
-    growth.look({"old": 5}, 0.0)
+    growth.look({"old": 5}, -COPY_S)
+    assert growth.since({"old": 6}) == {"old": 6}  # all of it is recent
     for number in range(COPIES):
         assert growth.is_due(COPY_S * (number + 1))
         growth.look({"old": 7, "new": number}, COPY_S * (number + 1))
         assert not growth.is_due(COPY_S * (number + 1.9))
-    assert growth.since({"old": 8, "new": 5, "still": 0}) == {"new": 5, "old": 1}
+    grown = growth.since({"old": 8, "new": 5, "still": 0})
+    assert list(grown.items()) == [("new", 5), ("old", 1)]
     assert len(growth._copies) == COPIES
 
 
