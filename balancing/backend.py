@@ -59,6 +59,7 @@ class Backend:
 
     __slots__ = (
         "_bares_in_row",
+        "_last_failed",
         "_measured_s",
         "_progress_at_bare",
         "_stale_s",
@@ -73,6 +74,7 @@ class Backend:
         "doubted",
         "engine_requests_peak",
         "failing_since_s",
+        "failures_apart_total",
         "failures_total",
         "gpu_floor_s",
         "gpus",
@@ -126,6 +128,10 @@ class Backend:
         self.requests_total = 0
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
+        # Of these, how many were met by another client than the one before: one client alone, with
+        # ever so many, makes one.
+        self.failures_apart_total = 0
+        self._last_failed = ""
         self.accusers = Accusers()  # the clients that met the failures of the present run
         self._bares_in_row = 0  # answers without a token in a row
         self._progress_at_bare = 0
@@ -288,6 +294,13 @@ class Backend:
         """
         head = self.queue.head
         return head.whole_work * self.prefill_speed.work_s if head is not None else 0.0
+
+    def failed(self, client: str | None) -> None:
+        """Count a failure. `client`: who met it. None: no request caused it."""
+        self.failures_total += 1
+        if client is None or client != self._last_failed:
+            self.failures_apart_total += 1
+            self._last_failed = client or ""
 
     def take(self, report: EngineReport) -> None:
         """Take a new report of its engine's metrics."""

@@ -269,7 +269,8 @@ class Lease(Reservation):
         backend = self.backend
         current = self.began_s >= backend.back_since_s
         if not self.ended:
-            backend.failures_total += suspicious or penal
+            if suspicious or penal:
+                backend.failed(None if cause is Cause.NO_REQUEST else self.ask.client)
             if suspicious and current:
                 add_to_run(backend, self.ask, now_s, cause, fatal=fatal)
             if penal and current and not (doubtful and backend.failures_in_row < 2):

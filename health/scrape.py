@@ -17,6 +17,8 @@ METRICS_BYTES_MAX: Final = 2_097_152
 # The most series of one name: an engine has one for each model, a server one for each engine.
 SERIES_MAX: Final = 512
 LABELS_BYTES_MAX: Final = 4_096  # the longest in vLLM 0.32 has 1,009
+# What a count may be, all series of it together: JSON knows no larger whole numbers.
+VALUE_MAX: Final = 2**53
 VALUE_BYTES_MAX: Final = 64  # with its timestamp
 # For a text larger than this the loop runs after each name.
 LARGE_BYTES: Final = 131_072
@@ -71,7 +73,7 @@ async def read_report(text: bytes, now_s: float, known_requests: int) -> EngineR
         waiting=_sum(read[_WAITING]),
         kv_usage=max((value for _, value in read[_USAGE]), default=0.0),
         kv_told=bool(read[_USAGE]),
-        kv_tokens=sum(capacity) if capacity else None,
+        kv_tokens=min(VALUE_MAX, sum(capacity)) if capacity else None,
         prefix_queries_tokens=_sum(read[_QUERIES]),
         prefix_hits_tokens=_sum(read[_HITS]),
         generated_tokens=_sum(read[_GENERATED]),
@@ -92,7 +94,7 @@ def _with(samples: list[Sample], label: bytes) -> list[Sample]:
 
 
 def _sum(samples: list[Sample]) -> int:
-    return int(sum(value for _, value in samples))
+    return min(VALUE_MAX, int(sum(value for _, value in samples)))
 
 
 def samples_of(text: bytes, name: bytes) -> list[Sample]:

@@ -25,13 +25,15 @@ class Finding:
     """One cause with its evidence.
 
     `detail`: which of the kind, such as `prefill`. `backend`, `tenant`: whom it is about, if that
-    is one. `figures`: the evidence, by name.
+    is one. `role`: what that tenant does: it `waits`, it `takes` the most, or it hardly `reads`.
+    `figures`: the evidence, by name.
     """
 
     kind: Kind
     detail: str = ""
     backend: str = ""
     tenant: str = ""
+    role: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -24,6 +24,8 @@ class BackendFacts:
     wanted: int = 0  # requests in the queue that would go there
     requests_total: int = 0
     failures_total: int = 0
+    failures_apart_total: int = 0  # each was met by another client than the one before
+    starting_s: float = 0.0  # how long it has been starting
     # The engine's own metrics, if they are fresh.
     told_s: float | None = None  # when they were read
     running: int = 0
@@ -40,6 +42,7 @@ class PoolFacts:
     """One pool. `lacks`: of the next requests in the queue, how many wait for what.
 
     `waiting_by_tenant`: requests in the queue. `served_by_tenant`: requests under way.
+    `given_by_tenant`: the tokens that each was given in about the last minute.
     """
 
     at_s: float
@@ -49,6 +52,8 @@ class PoolFacts:
     lacks: Mapping[Lack, int] = field(default_factory=dict)
     waiting_by_tenant: Mapping[str, int] = field(default_factory=dict)
     served_by_tenant: Mapping[str, int] = field(default_factory=dict)
+    given_by_tenant: Mapping[str, float] = field(default_factory=dict)
     refused_total: int = 0  # for want of room
     clients: int = 0  # that have a request under way, or an answer that they have not taken
     slow_clients: int = 0  # of these, clients that do not take what came
+    slow_by_tenant: Mapping[str, int] = field(default_factory=dict)

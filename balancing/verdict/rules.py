@@ -17,10 +17,10 @@ from typing import Final
 
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.verdict.cause import FINE, Finding, Kind
+from penstock.balancing.verdict.scene import MOST, NEARLY_ALL, WAIT_S, WAITING_MIN, Scene
+from penstock.balancing.verdict.whose import whose
 from penstock.balancing.verdict.window import Seen, Window
 
-# A request that waits for longer than this, beyond its own work, is slow.
-WAIT_S: Final = 1.0
 # Slower tokens than that are slow: MLPerf's limit for chat with a 70B model is 0.2 s a token, for
 # 8B 0.1 s.
 GAP_S: Final = 0.1
@@ -34,12 +34,12 @@ SLOWER: Final = 3.0
 # So many attempts must have failed, and this share.
 FAILURES_MIN: Final = 3
 FAILURES_SHARE: Final = 0.05
+# And so many times another client must have met one than the time before.
+APART_MIN: Final = 3
+# A backend that has not served after this time is out: a large model loads for some minutes.
+STARTING_MAX_S: Final = 600.0
 # Where requests wait, so many of the backends must be out to be the cause.
 OUT_SHARE: Final = 0.2
-# Of what waits, or of clients, most: and nearly all.
-MOST: Final = 0.5
-NEARLY_ALL: Final = 0.8
-WAITING_MIN: Final = 2.0
 CLIENTS_MIN: Final = 3.0
 PREEMPTIONS_MIN: Final = 3
 
@@ -49,63 +49,24 @@ _ENGINES: Final = (Kind.MEMORY, Kind.SCHEDULER, Kind.COMPUTE, Kind.DEMAND)
 _CACHE: Final = (Lack.KV_CACHE, Lack.ANSWERS)
 
 
-class Scene:
-    """A window, and what several rules ask of it."""
-
-    def __init__(self, window: Window, backends: list[Seen]) -> None:
-        self.window = window
-        self.now = window.now
-        self.backends = backends
-        self.serving = [each for each in self.backends if each.now.can_serve]
-        self.lacks = window.lacks()
-        self.queued_s = window.waits_s if window.waiting >= WAITING_MIN else 0.0
-
-    @property
-    def waits_s(self) -> float:
-        """How long requests wait, in penstock or in engines, beyond their own work."""
-        return max([self.queued_s, *[each.overdue_s for each in self.serving]])
-
-    @property
-    def waits(self) -> bool:
-        return self.waits_s >= WAIT_S
-
-    @property
-    def gap_s(self) -> float:
-        """The usual time between two tokens of a stream. 0.0: not known."""
-        gaps = [each.gap_s for each in self.serving if each.gap_s]
-        return median(gaps) if gaps else 0.0
-
-    def share(self, *lacks: Lack) -> float:
-        """Of the next ones in the queue, how many wait for one of these."""
-        if not self.queued_s or not self.lacks:
-            return 0.0
-        return sum(self.lacks[each] for each in lacks) / self.lacks.total()
-
-
 def find(window: Window, backends: list[Seen]) -> Finding:
     """What is wrong now, as far as this window tells of the pool and of these backends of it."""
     scene = Scene(window, backends)
     for rule in _RULES:
         finding = rule(scene)
         if finding is not None:
-            return replace(finding, tenant=_crowd(scene)) if finding.kind in _ENGINES else finding
+            if finding.kind not in _ENGINES:
+                return finding
+            tenant, role = whose(scene)
+            return replace(finding, tenant=tenant, role=role)
     return FINE
-
-
-def _crowd(scene: Scene) -> str:
-    """The tenant that has nearly all that waits, while others are served. Else empty."""
-    now = scene.now
-    if not scene.queued_s or not now.waiting_by_tenant:
-        return ""
-    tenant, waiting = max(now.waiting_by_tenant.items(), key=lambda each: each[1])
-    others = sum(now.served_by_tenant.values()) - now.served_by_tenant.get(tenant, 0)
-    return tenant if others and waiting >= NEARLY_ALL * now.waiting else ""
 
 
 def _starting(scene: Scene) -> Finding | None:
     """Nobody serves yet, or what has just begun to serve is not enough."""
-    fresh = [each for each in scene.backends if each.now.state in ("starting", "warming")]
-    if not fresh or (scene.serving and not scene.waits):
+    fresh = [each for each in scene.backends if _starts(each)]
+    few = len(fresh) < OUT_SHARE * len(scene.backends)
+    if not fresh or (scene.serving and (few or not scene.waits)):
         return None
     if not scene.serving and any(each.now.state == "ejected" for each in scene.backends):
         return None
@@ -113,25 +74,46 @@ def _starting(scene: Scene) -> Finding | None:
     return Finding(Kind.STARTING, backend=_only(fresh), figures=figures)
 
 
-def _failing(scene: Scene) -> Finding | None:
+def _starts(seen: Seen) -> bool:
+    """Whether it is about to serve more. One that starts for too long is out."""
+    if seen.now.state == "starting":
+        return seen.now.starting_s < STARTING_MAX_S
+    return seen.now.state == "warming"
+
+
+def _out(scene: Scene) -> Finding | None:
+    """Backends are out: none is left, or too few for what is asked."""
     if not scene.backends:
         return Finding(Kind.FAILING, figures={"out": 0.0, "of": 0.0})
-    out = [each for each in scene.backends if each.now.state == "ejected"]
+    out = [
+        each
+        for each in scene.backends
+        if each.now.state == "ejected" or (each.now.state == "starting" and not _starts(each))
+    ]
+    if not out or (scene.waits and len(out) < OUT_SHARE * len(scene.backends)):
+        return None  # or too few to explain that the others have a queue
+    figures = {"out": float(len(out)), "of": float(len(scene.backends))}
+    return Finding(Kind.FAILING, out[0].now.reason, backend=_only(out), figures=figures)
+
+
+def _nearly_all_fail(scene: Scene) -> Finding | None:
+    return _erring(scene, MOST)
+
+
+def _some_fail(scene: Scene) -> Finding | None:
+    """Attempts of several clients fail. One client may fail by its own requests."""
+    apart = sum(each.apart for each in scene.backends)
+    return _erring(scene, FAILURES_SHARE) if apart >= APART_MIN else None
+
+
+def _erring(scene: Scene, share: float) -> Finding | None:
     failures = sum(each.failures for each in scene.backends)
     requests = sum(each.requests for each in scene.backends)
-    often = failures >= max(FAILURES_MIN, FAILURES_SHARE * requests)
-    if scene.waits and len(out) < OUT_SHARE * len(scene.backends):
-        out = []  # too few to explain that the others have a queue
-    if not out and not often:
+    if failures < max(FAILURES_MIN, share * requests):
         return None
-    figures = {
-        "out": float(len(out)),
-        "of": float(len(scene.backends)),
-        "failures": float(failures),
-    }
-    worst = out or [each for each in scene.backends if each.failures * 2 > failures]
-    detail = out[0].now.reason if out else "requests"
-    return Finding(Kind.FAILING, detail, backend=_only(worst), figures=figures)
+    figures = {"out": 0.0, "of": float(len(scene.backends)), "failures": float(failures)}
+    worst = [each for each in scene.backends if each.failures * 2 > failures]
+    return Finding(Kind.FAILING, "requests", backend=_only(worst), figures=figures)
 
 
 def _uneven(scene: Scene) -> Finding | None:
@@ -156,7 +138,13 @@ def _uneven(scene: Scene) -> Finding | None:
 
 
 def _unread(scene: Scene) -> Finding | None:
-    """Most clients do not read."""
+    """Most clients do not read, and so what waits has no room by our count.
+
+    Engines know no slow clients: they are busy or full for other reasons.
+    """
+    full = [each for each in scene.serving if each.now.told_s is not None and each.kv_usage >= FULL]
+    if scene.waits and (full or scene.share(*_CACHE) < MOST):
+        return None
     return _client(scene, MOST)
 
 
@@ -230,18 +218,25 @@ def _client(scene: Scene, share: float) -> Finding | None:
     slow, clients = scene.window.slow_clients, scene.window.clients
     if slow < CLIENTS_MIN or slow < share * clients:
         return None
-    return Finding(Kind.CLIENT, figures={"slow": slow, "clients": clients})
+    by_tenant = scene.now.slow_by_tenant
+    tenant = max(by_tenant, key=by_tenant.__getitem__, default="")
+    if not tenant or by_tenant[tenant] < NEARLY_ALL * scene.now.slow_clients:
+        tenant = ""
+    figures = {"slow": slow, "clients": clients}
+    return Finding(Kind.CLIENT, tenant=tenant, role="reads" if tenant else "", figures=figures)
 
 
 _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (
     _starting,
-    _failing,
+    _out,
+    _nearly_all_fail,
     _uneven,
     _unread,
     _limited,
     _memory,
     _scheduler,
     _compute,
+    _some_fail,
     _demand,
     _clients,
 )

@@ -34,6 +34,7 @@ class Seen:
     backlog_s: float
     wanted: float  # requests in penstock's queue that would go there
     failures: int
+    apart: int  # of these, how many another client met than the one before
     requests: int
 
 
@@ -127,6 +128,7 @@ def _seen(history: list[BackendFacts], looks: int) -> Seen:
         backlog_s=_mean([each.backlog_s for each in late]),
         wanted=_mean([each.wanted for each in history]),
         failures=max(0, now.failures_total - first.failures_total),
+        apart=max(0, now.failures_apart_total - first.failures_apart_total),
         requests=max(0, now.requests_total - first.requests_total),
     )
 

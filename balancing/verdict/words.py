@@ -15,6 +15,13 @@ def words(finding: Finding) -> Words:
     if not finding.tenant:
         return sentence, remedies
     limit = f"Limit {finding.tenant} if it should not take so much: tenants[].limits."
+    if finding.role == "reads":
+        return f"{sentence} Nearly all of them are of tenant {finding.tenant}.", remedies
+    if finding.role == "takes":
+        return f"{sentence} Most of what engines did was for tenant {finding.tenant}.", (
+            remedies[0],
+            limit,
+        )
     return (
         f"{sentence} Nearly all that waits is of tenant {finding.tenant}. Others are served.",
         (remedies[0], limit),

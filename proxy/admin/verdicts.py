@@ -7,13 +7,12 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import replace
-from itertools import islice
 from time import time
 from typing import Final
 
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
-from penstock.balancing.backend import AdminState, Backend
+from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.engine_report import STALE_S
 from penstock.balancing.fleet import Pool
 from penstock.balancing.lease import Lease
@@ -22,7 +21,7 @@ from penstock.balancing.verdict.cause import Kind
 from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.words import words
-from penstock.proxy.data.client import Client
+from penstock.proxy.admin.slow_clients import NOBODY, Reading, SlowClients
 from penstock.proxy.data.plane import DataPlane
 
 logger = logging.getLogger(__name__)
@@ -33,9 +32,6 @@ COMPARE_S: Final = 4.0  # between two comparisons of all backends' speeds
 AT_ONCE: Final = 32
 # What so many of the next ones in a queue wait for is asked: each answer takes a choice.
 HEADS: Final = 6
-# Of so many clients it is asked how much they have not taken: a system call for each.
-CLIENTS_MAX: Final = 512
-UNTAKEN_BYTES: Final = 16_384
 # A prompt may take so many times what its work should take before it counts as late.
 PATIENCE: Final = 1.5
 
@@ -48,7 +44,8 @@ class Verdicts:
         self.by_pool: dict[str, Verdict] = {}
         self._slower: dict[str, dict[Backend, float]] = {}
         self._compared_s: dict[str, float] = {}
-        self._behind: set[Client] = set()  # clients that had not taken much at the last look
+        self._starting_s: dict[Backend, float] = {}  # since when those start that do
+        self._clients = SlowClients(plane)
         plane.metrics.bottlenecks = self.kinds
 
     async def watch(self) -> None:
@@ -62,30 +59,23 @@ class Verdicts:
 
     async def _look_at_all(self) -> None:
         pools = self._plane.fleet.pools
+        fleet = set(self._plane.fleet.backends)
+        for gone in [each for each in self._starting_s if each not in fleet]:
+            del self._starting_s[gone]
         for name in set(self.by_pool) - {pool.name for pool in pools}:
             for table in (self.by_pool, self._slower, self._compared_s):
                 table.pop(name, None)
-        clients, slow = self._clients()
+        readings = await self._clients.look()
         for pool in pools:
-            await self._look(pool, clients[pool.name], slow[pool.name])
+            await self._look(pool, readings.get(pool.name, NOBODY))
 
-    def _clients(self) -> tuple[Counter[str], Counter[str]]:
-        """By pool, how many clients want something, and how many do not take what came.
-
-        These had much to take also at the last look.
-        """
-        wanting, slow, before = Counter[str](), Counter[str](), self._behind
-        self._behind = set()
-        for client in islice(self._plane.clients, CLIENTS_MAX):
-            behind = client.untaken_bytes >= UNTAKEN_BYTES
-            if behind:
-                self._behind.add(client)
-            wanting[client.pool] += behind or not client.waits
-            slow[client.pool] += behind and client in before
-        return wanting, slow
-
-    async def _look(self, pool: Pool, clients: int, slow_clients: int) -> None:
-        facts = replace(await self._facts(pool), clients=clients, slow_clients=slow_clients)
+    async def _look(self, pool: Pool, reading: Reading) -> None:
+        facts = replace(
+            await self._facts(pool),
+            clients=reading.clients,
+            slow_clients=reading.slow,
+            slow_by_tenant=reading.slow_by_tenant,
+        )
         verdict = self.by_pool.get(pool.name)
         if verdict is None:
             verdict = self.by_pool[pool.name] = Verdict(facts.at_s)
@@ -126,7 +116,8 @@ class Verdicts:
         times = self._slower[pool.name]
         backends = []
         for number, each in enumerate(used, 1):
-            backends.append(_backend_facts(each, line, times.get(each, 1.0), now_s))
+            facts = _backend_facts(each, line, times.get(each, 1.0), now_s)
+            backends.append(replace(facts, starting_s=self._starting(each, now_s)))
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
         waiting, oldest_s, tenants, lacks = 0, 0.0, Counter[str](), Counter[Lack]()
@@ -142,8 +133,16 @@ class Verdicts:
             lacks=lacks,
             waiting_by_tenant=tenants,
             served_by_tenant=_served(line) if waiting and line is not None else {},
+            given_by_tenant=_given(line, now_s) if waiting and line is not None else {},
             refused_total=line.refusal.total if line is not None else 0,
         )
+
+    def _starting(self, backend: Backend, now_s: float) -> float:
+        """For how long it has been starting, as far as it was seen."""
+        if backend.state is not State.STARTING:
+            self._starting_s.pop(backend, None)
+            return 0.0
+        return now_s - self._starting_s.setdefault(backend, now_s)
 
     async def _lacks(self, line: Line) -> Counter[Lack]:
         found = Counter[Lack]()
@@ -190,6 +189,7 @@ def _backend_facts(backend: Backend, line: Line | None, times: float, now_s: flo
         wanted=room.wanted if room is not None else 0,
         requests_total=backend.requests_total,
         failures_total=backend.failures_total,
+        failures_apart_total=backend.failures_apart_total,
         told_s=report.at_s if report is not None else None,
         running=report.running if report is not None else 0,
         waiting=report.waiting - report.deferred if report is not None else 0,
@@ -227,6 +227,11 @@ def _served(line: Line) -> Counter[str]:
     for room in line.places.rooms.values():
         tenants.update([lease.ask.tenant for lease in room.tickets])
     return tenants
+
+
+def _given(line: Line, now_s: float) -> dict[str, float]:
+    """The tokens that each flow was given in about the last minute."""
+    return {name: flow.given_lately(now_s) for name, flow in line.queue.flows.items()}
 
 
 def _told(pool: str, verdict: Verdict, now_s: float, now_unix_s: float) -> dict[str, object]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
@@ -323,3 +324,22 @@ def test_counts_that_a_plain_answer_invents_are_bounded() -> None:
         lease.first_token(1.0)
         lease.complete(1.0, 10**9)
     assert backend.decode_speed.step_s == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("clients", "apart"), [("aaaaaa", 1), ("aaabbb", 2), ("ababab", 6), ("", 0)]
+)
+def test_failures_that_one_client_meets_alone_are_told_from_those_of_several(
+    clients: str, apart: int
+) -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for client in clients:
+        lease_on(backend, client=client).fail(1.0)
+    assert (backend.failures_total, backend.failures_apart_total) == (len(clients), apart)
+
+
+def test_failures_that_no_request_can_have_caused_are_nobody_s_alone() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for _ in range(3):
+        lease_on(backend, client="a").fail(1.0, cause=Cause.NO_REQUEST)
+    assert backend.failures_apart_total == 3

@@ -1,11 +1,12 @@
 """Reading vLLM's metrics: series summed up, odd values left out, age fading."""
 
+import orjson
 import pytest
 
 from penstock.balancing.engine_report import EngineReport
 from penstock.bench.sim.metrics import render
 from penstock.bench.sim.server import SimServer
-from penstock.health.scrape import read_report
+from penstock.health.scrape import VALUE_MAX, read_report
 
 TWO_ENGINES = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -132,3 +133,14 @@ def test_hidden_load_is_what_is_not_ours_and_fades() -> None:
     assert report.hidden_requests(110.0) == 3.0
     assert report.hidden_requests(115.0) == report.hidden_requests(1e9) == 0.0
     assert EngineReport(at_s=0.0, running=2, known_requests=5).hidden_requests(0.0) == 0.0
+
+
+async def test_no_count_of_all_engines_is_more_than_json_knows() -> None:
+    """Each series may be plausible, and all of them together not."""
+    series = b"".join(
+        b'vllm:num_requests_running{engine="%d"} 9e17\n' % number for number in range(40)
+    )
+    report = await read_report(series, 0.0, 0)
+    assert report is not None
+    assert report.running == VALUE_MAX
+    orjson.dumps(report.running + report.waiting)

@@ -8,11 +8,13 @@ import pytest
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.verdict.cause import Finding, Kind
 from penstock.balancing.verdict.facts import BackendFacts
-from penstock.balancing.verdict.rules import GAP_S, WAIT_S, find
+from penstock.balancing.verdict.rules import GAP_S, find
+from penstock.balancing.verdict.scene import WAIT_S
 from penstock.balancing.verdict.window import Window
 from penstock.balancing.verdict.words import words
 from tests.unit.balancing.verdict.pools import backend, found, moment, queue
 
+FAILURES = {"failures_total": 1.0}  # of five requests a second
 PREFILLS = {"generated_tokens": 50, "steps": 5}  # steps of 0.2 s
 
 
@@ -70,24 +72,81 @@ CASES = {
     ),
     "clients do not read": case(Kind.CLIENT, "", backend(), clients=10, slow_clients=4),
     "few clients do not read": case(Kind.FINE, "", backend(), clients=50, slow_clients=4),
-    "clients do not read, and hold the cache": case(
+    "clients do not read, and hold the cache by our count": case(
         Kind.CLIENT,
+        "",
+        backend(held_share=0.99),
+        clients=10,
+        slow_clients=9,
+        **queue(Lack.KV_CACHE),
+    ),
+    "clients do not read, and caches are full": case(
+        Kind.MEMORY,
         "",
         backend(kv_usage=0.99),
         clients=10,
         slow_clients=9,
         **queue(Lack.KV_CACHE),
     ),
+    "clients do not read, and engines are busy": case(
+        Kind.COMPUTE,
+        "prefill",
+        backend(),
+        per_s=PREFILLS,
+        clients=18,
+        slow_clients=10,
+        **queue(Lack.PROMPTS),
+    ),
     "none has started": case(Kind.STARTING, "", backend(state="starting", can_serve=False)),
+    "one of three is not there yet, and the others have a queue": case(
+        Kind.STARTING,
+        "",
+        backend("a"),
+        backend("b"),
+        backend("c", state="starting", can_serve=False, starting_s=60.0),
+        **queue(Lack.PROMPTS),
+    ),
+    "one of three has never been there, and the others have a queue": case(
+        Kind.FAILING,
+        "unreachable",
+        backend("a"),
+        backend("b"),
+        backend("c", state="starting", reason="unreachable", can_serve=False, starting_s=601.0),
+        **queue(Lack.PROMPTS),
+    ),
+    "one of six is not there yet, and the others have a queue": case(
+        Kind.COMPUTE,
+        "prefill",
+        *(backend(name) for name in "abcde"),
+        backend("f", state="starting", can_serve=False),
+        per_s=PREFILLS,
+        **queue(Lack.PROMPTS),
+    ),
     "one has not started, and the others do": case(
         Kind.FINE, "", backend("a"), backend("b", state="starting", can_serve=False)
     ),
     "one is out": case(
         Kind.FAILING, "hung", backend("a"), backend("b", state="ejected", reason="hung")
     ),
-    "attempts fail": case(Kind.FAILING, "requests", backend(), per_s={"failures_total": 1}),
+    "attempts fail": case(
+        Kind.FAILING, "requests", backend(), per_s=FAILURES | {"failures_apart_total": 0.5}
+    ),
+    "attempts of one client fail": case(Kind.FINE, "", backend(), per_s=FAILURES),
+    "most attempts fail, and there is one client": case(
+        Kind.FAILING, "requests", backend(), per_s={"failures_total": 3}
+    ),
     "few attempts fail": case(
-        Kind.FINE, "", backend(), per_s={"failures_total": 1, "requests_total": 50}
+        Kind.FINE,
+        "",
+        backend(),
+        per_s={"failures_total": 1, "failures_apart_total": 1, "requests_total": 50},
+    ),
+    "some attempts fail, and engines are busy": case(
+        Kind.COMPUTE,
+        "prefill",
+        backend(),
+        per_s=PREFILLS | FAILURES | {"failures_apart_total": 0.5},
+        **queue(Lack.PROMPTS),
     ),
     "nobody is there": case(Kind.FAILING, ""),
 }
@@ -110,7 +169,11 @@ def test_refusals_that_nothing_explains_are_demand() -> None:
     assert find(window, list(window.backends())).kind is Kind.DEMAND
 
 
-FLOOD = {"waiting_by_tenant": {"flood": 9, "app": 1}, "served_by_tenant": {"flood": 5, "app": 2}}
+FLOOD: dict[str, Any] = {
+    "waiting_by_tenant": {"flood": 9, "app": 1},
+    "served_by_tenant": {"flood": 5, "app": 2},
+    "given_by_tenant": {"flood": 900.0, "app": 100.0},
+}
 
 
 @pytest.mark.parametrize(
@@ -134,8 +197,11 @@ def test_a_tenant_that_has_all_that_waits_is_named_beside_what_it_used_up(
 @pytest.mark.parametrize(
     "facts",
     [
-        FLOOD | {"waiting_by_tenant": {"flood": 6, "app": 4}},
-        FLOOD | {"served_by_tenant": {"flood": 5}},
+        FLOOD
+        | {"waiting_by_tenant": {"flood": 6, "app": 4}}
+        | {"given_by_tenant": {"flood": 40.0, "app": 30.0, "web": 30.0}}
+        | {"served_by_tenant": {"flood": 5, "app": 2, "web": 1}},
+        FLOOD | {"waiting_by_tenant": {"flood": 10}, "served_by_tenant": {"flood": 5}},
         {"waiting_by_tenant": {"": 10}, "served_by_tenant": {"": 5, "app": 1}},
     ],
     ids=["others wait, too", "no other is served", "no tenant"],
@@ -146,3 +212,25 @@ def test_no_tenant_is_named(facts: dict[str, Any]) -> None:
 
 def test_a_limit_of_ours_names_no_tenant() -> None:
     assert found(backend(), **FLOOD, **queue(Lack.REQUESTS)).tenant == ""
+
+
+def test_who_holds_the_most_is_named_and_not_who_waits_for_it() -> None:
+    """Four long streams hold the cache, and another tenant waits."""
+    facts: dict[str, Any] = {
+        "waiting_by_tenant": {"victim": 10},
+        "served_by_tenant": {"hog": 4, "victim": 1},
+        "given_by_tenant": {"hog": 850.0, "victim": 150.0},
+    }
+    finding = found(backend(kv_usage=0.97), **facts, **queue(Lack.KV_CACHE))
+    assert (finding.kind, finding.tenant) == (Kind.MEMORY, "hog")
+    sentence, to_do = words(finding)
+    assert "for tenant hog" in sentence
+    assert "victim" not in sentence
+    assert "hog" in to_do[1]
+
+
+@pytest.mark.parametrize(("slow", "named"), [({"radio": 8}, "radio"), ({"radio": 4, "web": 4}, "")])
+def test_whose_clients_do_not_read(slow: dict[str, int], named: str) -> None:
+    finding = found(backend(), clients=10, slow_clients=8, slow_by_tenant=slow)
+    assert (finding.kind, finding.tenant) == (Kind.CLIENT, named)
+    assert ("tenant radio" in words(finding)[0]) is bool(named)

@@ -1,0 +1,25 @@
+"""Which tenant a verdict names beside what it has used up."""
+
+from penstock.balancing.verdict.scene import MOST, NEARLY_ALL, Scene
+
+
+def whose(scene: Scene) -> tuple[str, str]:
+    """The tenant to name, and for what: `waits`: it has nearly all that waits, while others are
+    served. `takes`: it had most of what engines did, while others wait. Else empty.
+
+    Who waits and was given less than its even share is no cause.
+    """
+    now = scene.now
+    if not scene.queued_s or not now.waiting_by_tenant:
+        return "", ""
+    tenant, waiting = max(now.waiting_by_tenant.items(), key=lambda each: each[1])
+    others = sum(now.served_by_tenant.values()) - now.served_by_tenant.get(tenant, 0)
+    known = now.waiting_by_tenant.keys() | now.served_by_tenant.keys()
+    given = {each: now.given_by_tenant.get(each, 0.0) for each in known if each}
+    total = sum(given.values())
+    is_most = tenant and others and waiting >= NEARLY_ALL * now.waiting
+    if is_most and given[tenant] * len(given) >= total:
+        return tenant, "waits"
+    most = max(given, key=given.__getitem__, default="")
+    is_apart = total and len(given) > 1 and now.waiting_by_tenant.get(most, 0) < now.waiting
+    return (most, "takes") if is_apart and given[most] >= MOST * total else ("", "")

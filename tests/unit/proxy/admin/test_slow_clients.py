@@ -1,0 +1,53 @@
+"""Which clients do not take what came for them: told for each pool, whoever else is connected."""
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.proxy.admin.slow_clients import CLIENTS_MAX, UNTAKEN_BYTES, Reading, SlowClients
+from tests.unit.proxy.data.playbook import STREAM, Play, chat, token
+
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    with contextlib.closing(Play(1)) as play:
+        yield play
+
+
+def look(slow: SlowClients, play: Play) -> Reading:
+    """The second of two looks."""
+    play.loop.run_until_complete(slow.look())
+    return play.loop.run_until_complete(slow.look()).get("p", Reading())
+
+
+def test_a_client_that_takes_nothing_is_slow_at_the_second_look(play: Play) -> None:
+    slow = SlowClients(play.plane)
+    play.client.sends(chat())
+    play["b1"].sends(STREAM, token("a"))
+    assert look(slow, play) == Reading(clients=1)
+    play.client.fills()
+    play["b1"].sends(token("a" * UNTAKEN_BYTES))
+    first = play.loop.run_until_complete(slow.look())["p"]
+    assert (first.clients, first.slow) == (1, 0)
+    assert look(slow, play).slow == 1
+    play.client.drains()
+
+
+def test_connections_that_ask_for_nothing_hide_nobody(play: Play) -> None:
+    slow = SlowClients(play.plane)
+    others = [play.connects() for _ in range(CLIENTS_MAX + 10)]
+    for other in others:
+        other.sends(HEALTH)
+    client = play.connects()
+    client.sends(chat())
+    play["b1"].sends(STREAM, token("a"))
+    client.fills()
+    play["b1"].sends(token("a" * UNTAKEN_BYTES))
+    found = look(slow, play)
+    assert (found.clients, found.slow) == (1, 1)
+    client.drains()
+    for each in (*others, client):
+        each.closes()
