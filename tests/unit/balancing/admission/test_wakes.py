@@ -67,3 +67,22 @@ def test_a_wake_that_can_send_nothing_is_not_repeated_for_ever(flows: int, ranks
         wakes += 1
     assert wakes <= 2 + ranks * flows / 4
     assert door.queue.waiting == 5 * flows * ranks
+
+
+@pytest.mark.parametrize(("backends", "looks"), [(2, 24), (20, 24), (32, 16), (100, 8)])
+def test_with_many_backends_a_wake_looks_at_fewer_requests(backends: int, looks: int) -> None:
+    """Each look compares all backends, and streams wait meanwhile."""
+    prices = {f"b{number}": 100.0 for number in range(backends)} | {"b0": 1.0}
+    door = Door(*prices, prices=prices)
+    door.enter(FILLS, 0.0, name="before")
+    for number in range(200):
+        door.enter(2_500, 0.0, name=f"{number % 50}")
+    choices = door.policy.choices
+    assert door.wake(0.01) == []
+    assert door.policy.choices - choices == looks
+    wakes, before = 0, -1
+    while door.changes != before:
+        before = door.changes
+        assert door.wake(0.01) == []
+        wakes += 1
+        assert wakes < 100
