@@ -98,6 +98,7 @@ class Backend:
         "remote",
         "report",
         "requests_total",
+        "restarts",
         "retrying",
         "served",
         "slow_start",
@@ -126,6 +127,7 @@ class Backend:
         self.retrying: dict[str, int] = {}  # `own.retries` by client
         self.remote = RemoteLoad()
         self.requests_total = 0
+        self.restarts = 0  # of its engine, as far as they were seen
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
         # Of these, how many were met by another client than the one before: one client alone, with
@@ -321,6 +323,7 @@ class Backend:
 
     def restarted(self) -> None:
         """Its engine restarted or was replaced: forget what was learnt about the old one."""
+        self.restarts += 1
         self.cold_start.gone()
         self.cache.restarted()
         self.prefill_speed = PrefillSpeed()

@@ -50,15 +50,16 @@ class ResponseOwners:
         tenant: str = "",
         client: str = "",
         tokens: int = 0,
-    ) -> None:
-        """Remember which backend made a response. Ids that are too long are ignored.
+    ) -> bool:
+        """Remember which backend made a response. Returns whether it is remembered now.
 
-        `tokens`: of the whole conversation up to its end, as far as is known.
+        `tokens`: of the whole conversation up to its end, as far as is known. Ids that are too long
+        are ignored.
 
-        So are ids of another tenant: clients of vLLM may choose the ids of their responses.
+        So are those of another tenant: clients of vLLM may choose the ids of their responses.
         """
         if len(response_id) > ID_CHARS_MAX or self.is_foreign(response_id, tenant, now_s):
-            return
+            return False
         known = self._owners.get(response_id)
         if known is not None and known[3] != client:
             self._until_s.remove(known[3], response_id)
@@ -70,6 +71,7 @@ class ResponseOwners:
         while (oldest := next(iter(self._until_s.of(client).items())))[1] <= now_s:
             self._until_s.remove(client, oldest[0])
             self._forget(str(oldest[0]))
+        return True
 
     def find(self, response_id: str, now_s: float) -> str | None:
         """The name of the backend that made it. None when that is forgotten."""
@@ -82,9 +84,10 @@ class ResponseOwners:
         _, until_s, of, _ = self._owners.get(response_id, ("", now_s, "", ""))
         return self._tokens[response_id] if until_s > now_s and of == tenant else 0
 
-    def count(self, response_id: str, tokens: int) -> None:
-        """Its backend has counted them. Does nothing if it is forgotten."""
-        if response_id in self._tokens:
+    def count(self, response_id: str, tenant: str, tokens: int) -> None:
+        """Its backend has counted them. Does nothing if it is forgotten, or of another tenant."""
+        known = self._owners.get(response_id)
+        if known is not None and known[2] == tenant:
             self._tokens[response_id] = tokens
 
     def is_foreign(self, response_id: str, tenant: str, now_s: float) -> bool:

@@ -63,12 +63,14 @@ def remember(plane: DataPlane, request: Request, backend: Backend, response_id: 
     How long it becomes is an estimate, until the backend has counted it.
     """
     ask, now_s, answer = request.ask, plane.now(), request.ask.output_tokens
-    if ask.engine:
-        request.stores = response_id
     if ask.max_tokens is not None:
         answer = min(answer, ask.max_tokens)
     tokens = ask.prompt_tokens + round(answer)
-    plane.gate.owners.put(response_id, backend.name, now_s, ask.tenant, ask.client, tokens)
+    owners, tenant = plane.gate.owners, ask.tenant
+    if not ask.engine:  # it is only asked for, and as long as before
+        tokens = owners.tokens_of(response_id, tenant, now_s)
+    if owners.put(response_id, backend.name, now_s, tenant, ask.client, tokens) and ask.engine:
+        request.stores = response_id
 
 
 def learn(plane: DataPlane, request: Request, lease: Lease, relay: Relay, now_s: float) -> None:
@@ -78,7 +80,8 @@ def learn(plane: DataPlane, request: Request, lease: Lease, relay: Relay, now_s:
         usage = believable(told, ask, lease, request.answer.body_bytes)
         request.record.usage = usage
         if request.stores:
-            plane.gate.owners.count(request.stores, usage.prompt_tokens + usage.completion_tokens)
+            tokens = usage.prompt_tokens + usage.completion_tokens
+            plane.gate.owners.count(request.stores, ask.tenant, tokens)
         if relay.served and usage is told:
             calibrate(plane, ask, lease, usage, now_s, whole=request.answer.finished)
     if ask.prompt_tokens >= LARGE_TOKENS and lease.first_token_s is not None:

@@ -96,6 +96,7 @@ class Failover:
         self._request.record.tries[-1].failed(error.reason, now_s)
         if isinstance(error, NotHere):
             self._without |= {lease.backend}
+            plane.background.unknown(self._request.ask, lease.backend)
             return Cause.BACKEND
         if isinstance(error, StreamBroken) and not isinstance(error, StreamOutOfClientTime):
             plane.metrics.stream_failures.add(error.reason)

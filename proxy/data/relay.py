@@ -178,6 +178,11 @@ class Relay:
         return self._head.status
 
     @property
+    def is_over(self) -> bool:
+        """Whether a whole answer tells of a stored response that is made no more."""
+        return bool(self.response_id) and not self.goes_on
+
+    @property
     def hint_s(self) -> float:
         """The backend's Retry-After in seconds. 0.0 when it gave none."""
         return hint_of(self._head)

@@ -126,11 +126,13 @@ def test_a_conversation_is_as_long_as_was_thought_until_its_backend_has_counted_
     owners = ResponseOwners()
     owners.put("resp_1", "b", 0.0, "acme", "acme", 900)
     assert owners.tokens_of("resp_1", "acme", 1.0) == 900
-    owners.count("resp_1", 1_200)
+    owners.count("resp_1", "acme", 1_200)
+    owners.count("resp_1", "other", 9_000)
+    assert not owners.put("resp_1", "b", 1.0, "other", "other", 9_000)
     assert owners.tokens_of("resp_1", "acme", 1.0) == 1_200
     assert owners.tokens_of("resp_1", "other", 1.0) == 0
     assert owners.tokens_of("resp_1", "acme", KEPT_S) == 0
-    owners.count("resp_2", 5)
+    owners.count("resp_2", "", 5)
     assert owners.tokens_of("resp_2", "", 1.0) == 0
 
 

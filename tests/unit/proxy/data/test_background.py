@@ -1,9 +1,12 @@
 """A response that is made in the background keeps its place at its backend until it is over."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 
+from penstock.balancing.backend import State
+from penstock.balancing.lease import Lease
 from penstock.proxy.data.background import CLIENT_MAX
 from tests.unit.proxy.data.playbook import Play, plain
 
@@ -14,7 +17,7 @@ LIMIT_TOKENS = 2_000
 def play() -> Iterator[Play]:
     play = Play(backends=1)
     yield play
-    play.passes(3_600.0)
+    play.passes(60.0)
     assert not len(play.plane.background)
     play.close()
 
@@ -103,3 +106,51 @@ def test_the_clients_leaving_changes_nothing(play: Play) -> None:
     begins(play)
     play.client.closes()
     assert running(play) == 1
+
+
+def leases() -> int:
+    gc.collect()
+    return sum(isinstance(each, Lease) for each in gc.get_objects())
+
+
+def test_of_those_that_are_over_nothing_is_kept(play: Play) -> None:
+    """Their time would have lasted for minutes."""
+    before = leases()
+    for number in range(50):
+        begins(play, b"resp_%d" % number)
+        asks(play, b"resp_%d" % number, b"cancelled", b"/cancel")
+    assert leases() <= before + 1  # the connection's last one
+
+
+def test_it_is_over_when_its_engine_does_not_know_it(play: Play) -> None:
+    """As an engine answers that has restarted unseen."""
+    begins(play)
+    play.client.sends(b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: x\r\n\r\n")
+    play["b1"].sends(plain("404 Not Found", b'{"error":{"message":"not found"}}'))
+    assert running(play) == 0
+
+
+def test_it_is_over_when_its_backend_is_out(play: Play) -> None:
+    begins(play)
+    play.backends[0].state = State.EJECTED
+    play.passes(1.5)
+    assert running(play) == 0
+    play.backends[0].state = State.READY
+
+
+def test_it_is_over_when_its_engine_has_restarted(play: Play) -> None:
+    begins(play)
+    play.passes(1.5)
+    assert running(play) == 1
+    play.backends[0].restarted()
+    play.passes(1.5)
+    assert running(play) == 0
+
+
+def test_a_long_conversation_stays_as_long_when_it_is_asked_for(play: Play) -> None:
+    begins(play)
+    owners, now_s = play.plane.gate.owners, play.loop.now_s
+    tokens = owners.tokens_of("resp_1", "", now_s)
+    assert tokens > 0
+    asks(play, b"resp_1", b"completed")
+    assert owners.tokens_of("resp_1", "", now_s) == tokens
