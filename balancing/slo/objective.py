@@ -163,7 +163,7 @@ class Objective:
             observed = min(1.0, (now_s - self.since_s) / SPANS_S[pair.long])
             burns = burn_rate(long, self.goal.share) * observed
             burns = min(burns, burn_rate(short, self.goal.share))
-            reached = burns / rate_of(pair, self.goal.share)
+            reached = burns / rate_of(pair, self.goal.share, self.window_s)
             # A ticket is a warning, no more.
             used = max(used, reached if pair.pages else min(reached, EASED_BELOW))
         if latencies is not None:

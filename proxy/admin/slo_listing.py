@@ -48,7 +48,7 @@ def _told(objective: Objective, latencies: Latencies | None, now_s: float) -> di
             {
                 "short": pair.short,
                 "long": pair.long,
-                "burn_rate": round(rate_of(pair, goal.share), 3),
+                "burn_rate": round(rate_of(pair, goal.share, objective.window_s), 3),
                 "pages": pair.pages,
             }
             for pair in pairs_within(objective.window_s)

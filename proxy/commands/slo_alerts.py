@@ -45,7 +45,7 @@ def _rule(slo: SloSettings, goal: Goal, pair: Pair) -> Rule:
     target = f" ({goal.targets[0][1]:g} s)" if goal.timed else ""
     return Rule(
         _NAMES[pair.long],
-        _expr(labels, goal, pair),
+        _expr(labels, goal, pair, slo.window_s),
         None,
         CRITICAL if pair.pages else WARNING,
         f"{{{{ $value | humanizePercentage }}}} of the requests{place} missed {goal.name}{target}"
@@ -55,10 +55,10 @@ def _rule(slo: SloSettings, goal: Goal, pair: Pair) -> Rule:
     )
 
 
-def _expr(labels: Mapping[str, str], goal: Goal, pair: Pair) -> str:
+def _expr(labels: Mapping[str, str], goal: Goal, pair: Pair, window_s: float) -> str:
     """The share of bad requests is above its limit in both windows, and they are not few."""
     chosen = ", ".join([f'{name}="{value}"' for name, value in labels.items()])
-    limit = rate_of(pair, goal.share) * (1.0 - goal.share)
+    limit = rate_of(pair, goal.share, window_s) * (1.0 - goal.share)
     bad = f'sum(increase(penstock_slo_requests_total{{{chosen}, verdict="bad"}}[%s]))'
     valid = f"sum(increase(penstock_slo_requests_total{{{chosen}}}[%s]))"
     parts = [

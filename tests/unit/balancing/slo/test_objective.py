@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.slo.burn import PAIRS, burn_rate, rate_of
+from penstock.balancing.slo.burn import PAIRS, SPANS_S, burn_rate, pairs_within, rate_of
 from penstock.balancing.slo.sample import Outcome
 from penstock.balancing.slo.slo import Slo
 from penstock.balancing.slo.state import State, next_state
@@ -161,8 +161,32 @@ def test_without_requests_there_are_no_figures() -> None:
     ],
 )
 def test_every_alert_can_fire(share: float, rates: list[float]) -> None:
-    assert [rate_of(pair, share) for pair in PAIRS] == pytest.approx(rates)
+    told = [rate_of(pair, share, 30 * DAY_S) for pair in PAIRS]
+    assert told == pytest.approx(rates)
     assert max(rates) <= 1.0 / (1.0 - share)
+
+
+@pytest.mark.parametrize(
+    ("window_s", "rates", "spent"),
+    [
+        (3_600.0, [1.0], [1.0]),
+        (6 * 3_600.0, [4.0, 1.0], [2 / 3, 1.0]),
+        (DAY_S, [4.0, 4.0], [1 / 6, 1.0]),
+        (7 * DAY_S, [4.0, 4.0, 1.0], [1 / 42, 1 / 7, 3 / 7]),
+        (15 * DAY_S, [7.2, 4.0, 1.0], [0.02, 1 / 15, 0.2]),
+        (30 * DAY_S, [14.4, 6.0, 1.0], [0.02, 0.05, 0.1]),
+        (90 * DAY_S, [14.4, 6.0, 1.0], [0.02 / 3, 0.05 / 3, 0.1 / 3]),
+    ],
+)
+def test_an_alert_comes_before_the_budget_is_gone(
+    window_s: float, rates: list[float], spent: list[float]
+) -> None:
+    """`spent`: how much of it the long window burns at that rate."""
+    pairs = pairs_within(window_s)
+    told = [rate_of(pair, 0.999, window_s) for pair in pairs]
+    assert told == pytest.approx(rates)
+    burnt = [rate * SPANS_S[pair.long] / window_s for rate, pair in zip(told, pairs, strict=True)]
+    assert burnt == pytest.approx(spent)
 
 
 def test_a_burn_rate_counts_budgets() -> None:
