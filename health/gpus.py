@@ -115,8 +115,8 @@ class Gpus:
                 logger.exception("GPU metrics failed name=%s", backend.name)
             finally:
                 questions.hang_up()
-            if reason and not is_told:
-                is_told = True
+            news, is_told = bool(reason) and not is_told, bool(reason)
+            if news:
                 logger.warning("GPU metrics cannot be read name=%s reason=%s", backend.name, reason)
             await asyncio.sleep(self._scrape_s * (0.9 + 0.2 * self._rng.random()))
 

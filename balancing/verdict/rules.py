@@ -192,14 +192,23 @@ def _scheduler(scene: Scene) -> Finding | None:
 
 
 def _compute(scene: Scene) -> Finding | None:
-    if scene.waits:
-        backlog_s = max([each.backlog_s for each in scene.serving], default=0.0)
+    """Engines have prompts to compute, or many streams."""
+    backlog_s = max([each.backlog_s for each in scene.serving], default=0.0)
+    prompts = backlog_s >= WAIT_S / 4 or scene.share(Lack.PROMPTS) > 0.0 or not scene.lacks
+    if scene.waits and prompts:
         figures = {"backlog_s": backlog_s, "gap_s": scene.gap_s}
         return Finding(Kind.COMPUTE, "prefill", figures=figures | _queue(scene))
     if scene.gap_s >= GAP_S:
         streams = sum(each.now.streams for each in scene.serving)
         return Finding(Kind.COMPUTE, "decode", figures={"gap_s": scene.gap_s, "streams": streams})
     return None
+
+
+def _others_first(scene: Scene) -> Finding | None:
+    """They wait for their turn, and engines are not the cause."""
+    if not scene.waits:
+        return None
+    return Finding(Kind.WAITING, Lack.TURN.value, figures=_queue(scene))
 
 
 def _demand(scene: Scene) -> Finding | None:
@@ -238,6 +247,7 @@ _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (
     _compute,
     _some_fail,
     _demand,
+    _others_first,
     _clients,
 )
 

@@ -42,7 +42,11 @@ class Scene:
         return median(gaps) if gaps else 0.0
 
     def share(self, *lacks: Lack) -> float:
-        """Of the next ones in the queue, how many wait for one of these."""
-        if not self.queued_s or not self.lacks:
+        """Of the next ones in the queue, how many wait for one of these.
+
+        Who waits because others go first does not count: they wait for what those lack.
+        """
+        counted = self.lacks.total() - self.lacks[Lack.CLASS] - self.lacks[Lack.TURN]
+        if not self.queued_s or not counted:
             return 0.0
-        return sum(self.lacks[each] for each in lacks) / self.lacks.total()
+        return sum(self.lacks[each] for each in lacks) / counted

@@ -18,6 +18,7 @@ AGREE: Final = 4
 FINE_LOOKS: Final = 10
 # What is certain needs no second look beyond this.
 CERTAIN: Final = 2
+_OF_ONE: Final = (Kind.UNEVEN, Kind.FAILING)
 _CERTAIN: Final = (Kind.STARTING, Kind.FAILING)
 
 
@@ -61,5 +62,7 @@ class Verdict:
 
 
 def _same(one: Finding, other: Finding) -> bool:
-    """Whether they are of one cause. Which backend is worst may change from look to look."""
-    return (one.kind, one.detail) == (other.kind, other.detail)
+    """Whether they are of one cause. Where it is one backend that is to blame, it is that one."""
+    if (one.kind, one.detail) != (other.kind, other.detail):
+        return False
+    return one.kind not in _OF_ONE or one.backend == other.backend

@@ -61,11 +61,15 @@ def _decode(finding: Finding) -> Words:
 
 
 def _memory(finding: Finding) -> Words:
-    stopped = finding.figures["preemptions"]
+    figures = finding.figures
+    stopped, used = figures["preemptions"], f"{figures['kv_usage']:.0%}"
     more = f" Engines stopped {stopped:.0f} streams for lack of room." if stopped else ""
+    if figures["full"]:
+        said = f"the KV cache{_at(finding)} is {used} full"
+    else:
+        said = f"answers under way will need the rest of the KV caches ({used} is used now)"
     return (
-        f"Memory-bound: the KV cache{_at(finding)} is {finding.figures['kv_usage']:.0%} full, "
-        f"and {_queue(finding)}.{more}",
+        f"Memory-bound: {said}, and {_queue(finding)}.{more}",
         (
             "Cap long answers: admission.degrade, or max_tokens in tenants[].limits.",
             "Add a backend, or room in caches (--gpu-memory-utilization, --kv-cache-dtype fp8).",
@@ -110,6 +114,16 @@ def _giants(finding: Finding) -> Words:
         f"Waiting in penstock: a request with many choices has a backend to itself, and "
         f"{_queue(finding)}.",
         ("Ask for fewer choices (n) in a request, or limit max_tokens in tenants[].limits.",),
+    )
+
+
+def _turn(finding: Finding) -> Words:
+    return (
+        f"Waiting in penstock: others go first, and {_queue(finding)}.",
+        (
+            "See whose turn it is: penstock status, and GET /api/v1/queue.",
+            "Give the class a larger share (share_min), or the tenant a larger weight.",
+        ),
     )
 
 
@@ -189,6 +203,7 @@ _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.WAITING, "requests"): _requests,
     (Kind.WAITING, "giant"): _giants,
     (Kind.WAITING, "giants"): _giants,
+    (Kind.WAITING, "turn"): _turn,
     (Kind.DEMAND, ""): _demand,
     (Kind.UNEVEN, "slow"): _slow,
     (Kind.UNEVEN, "hot"): _hot,

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from penstock.balancing.fleet import UnknownModel
@@ -39,17 +40,20 @@ class SlowClients:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._behind: set[Client] = set()
+        self._begin = 0
 
     async def look(self) -> Mapping[str, Reading]:
         """What is known now, by pool."""
         found: dict[str, Reading] = {}
         before, self._behind = self._behind, set()
-        looked = 0
-        for number, client in enumerate(list(self._plane.clients), 1):
+        clients, looked = list(self._plane.clients), 0
+        begin = self._begin % max(1, len(clients))
+        self._begin = begin + CLIENTS_MAX  # of more than that others are looked at next time
+        for number, client in enumerate(chain(clients[begin:], clients[:begin]), 1):
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
-            pool = self._pool_of(client)
-            if not pool:
+            # Who wants nothing now may still have to take the end of an answer, as before.
+            if (client.waits and client not in before) or not (pool := self._pool_of(client)):
                 continue
             behind = client.untaken_bytes >= UNTAKEN_BYTES
             if behind or not client.waits:

@@ -55,7 +55,8 @@ class Verdicts:
             try:
                 await self._look_at_all()
             except Exception:
-                logger.exception("the verdicts are not up to date")
+                self.by_pool.clear()
+                logger.exception("there are no verdicts")
 
     async def _look_at_all(self) -> None:
         pools = self._plane.fleet.pools
@@ -67,7 +68,11 @@ class Verdicts:
                 table.pop(name, None)
         readings = await self._clients.look()
         for pool in pools:
-            await self._look(pool, readings.get(pool.name, NOBODY))
+            try:
+                await self._look(pool, readings.get(pool.name, NOBODY))
+            except Exception:
+                self.by_pool.pop(pool.name, None)  # rather none than one of long ago
+                logger.exception("there is no verdict pool=%s", pool.name)
 
     async def _look(self, pool: Pool, reading: Reading) -> None:
         facts = replace(

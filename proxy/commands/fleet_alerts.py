@@ -146,7 +146,9 @@ FLEET: Final = (
         "penstock_certificate_expiry_timestamp_seconds - time() < 14 * 86400",
         "10m",
         WARNING,
-        "A certificate of {{ $labels.instance }} ends in {{ $value | humanizeDuration }}"
+        "A certificate of {{ $labels.instance }}"
+        " {{ if lt $value 0.0 }}has expired"
+        "{{ else }}ends in {{ $value | humanizeDuration }}{{ end }}"
         " ({{ $labels.use }}{{ with $labels.pool }}, pool {{ . }}{{ end }}).",
         "Renew it, then run penstock reload: a new file counts after a reload only.",
     ),

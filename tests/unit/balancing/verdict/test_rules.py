@@ -14,6 +14,7 @@ from penstock.balancing.verdict.window import Window
 from penstock.balancing.verdict.words import words
 from tests.unit.balancing.verdict.pools import backend, found, moment, queue
 
+IDLE = {"generated_tokens": 0.0, "steps": 0.0}
 FAILURES = {"failures_total": 1.0}  # of five requests a second
 PREFILLS = {"generated_tokens": 50, "steps": 5}  # steps of 0.2 s
 
@@ -150,6 +151,24 @@ CASES = {
     ),
     "nobody is there": case(Kind.FAILING, ""),
 }
+
+
+def test_who_waits_for_others_waits_for_what_those_lack() -> None:
+    """One of a high class lacks room in a cache, and five behind it wait for that one."""
+    facts = queue(Lack.KV_CACHE) | {"lacks": {Lack.KV_CACHE: 1, Lack.CLASS: 5}}
+    assert found(backend(kv_usage=0.97), per_s=PREFILLS, **facts).kind is Kind.MEMORY
+
+
+def test_turns_alone_are_no_work_of_engines() -> None:
+    finding = found(backend(running=0, streams=0, sequences=0), per_s=IDLE, **queue(Lack.TURN))
+    assert (finding.kind, finding.detail) == (Kind.WAITING, "turn")
+    assert words(finding)[0].startswith("Waiting in penstock: others go first")
+
+
+def test_a_cache_that_is_full_by_our_count_alone_is_not_called_full() -> None:
+    sentence, _ = words(found(backend(kv_usage=0.41), per_s=PREFILLS, **queue(Lack.KV_CACHE)))
+    assert sentence.startswith("Memory-bound: answers under way will need the rest")
+    assert "41% is used now" in sentence
 
 
 @pytest.mark.parametrize("name", CASES)

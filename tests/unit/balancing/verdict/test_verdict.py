@@ -73,3 +73,12 @@ def test_the_figures_are_those_of_now() -> None:
         look(verdict, moment(float(at), FULL, **queue(Lack.KV_CACHE, waiting=10 + at)))
     assert verdict.finding.figures["waiting"] > 20
     assert verdict.since_s < 10.0
+
+
+def test_another_backend_that_is_slow_is_another_cause() -> None:
+    """Both have the same kind, and "since" is of the one that is named."""
+    first = [backend("a"), backend("b", slower=9.0), backend("c")]
+    then = [backend("a"), backend("b"), backend("c", slower=9.0)]
+    seconds = [moment(float(at), *first) for at in range(20)]
+    seconds += [moment(float(at), *then) for at in range(20, 40)]
+    assert played(*seconds) == ["3: uneven since 0", "23: uneven since 20"]

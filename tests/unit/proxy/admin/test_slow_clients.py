@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.proxy.admin.slow_clients import CLIENTS_MAX, UNTAKEN_BYTES, Reading, SlowClients
-from tests.unit.proxy.data.playbook import STREAM, Play, chat, token
+from tests.unit.proxy.data.playbook import STREAM, Play, chat, plain, text, token
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -36,11 +36,15 @@ def test_a_client_that_takes_nothing_is_slow_at_the_second_look(play: Play) -> N
     play.client.drains()
 
 
-def test_connections_that_ask_for_nothing_hide_nobody(play: Play) -> None:
+@pytest.mark.parametrize("served", [False, True])
+def test_connections_that_ask_for_nothing_hide_nobody(play: Play, *, served: bool) -> None:
+    """Nor do those that were served before, as a gateway keeps many."""
     slow = SlowClients(play.plane)
     others = [play.connects() for _ in range(CLIENTS_MAX + 10)]
     for other in others:
-        other.sends(HEALTH)
+        other.sends(chat(stream=False) if served else HEALTH)
+        if served:
+            play["b1"].sends(plain("200 OK", text("a")))
     client = play.connects()
     client.sends(chat())
     play["b1"].sends(STREAM, token("a"))
