@@ -43,7 +43,9 @@ def lighter(places: Places, look: Look, now_s: float) -> Look:
     without this, and none with it.
     """
     ask = look.ask
-    if not ask.blocks or not places.room_of(look.chosen).cache.is_short(now_s):
+    if not ask.blocks or ask.home == look.chosen.name:
+        return look  # or its session is there
+    if not places.room_of(look.chosen).cache.is_short(now_s):
         return look
     best, most = look.chosen, places.room_of(look.chosen).cache.shared_tokens(ask)
     most += WARM * ask.prompt_tokens

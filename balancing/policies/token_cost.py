@@ -118,7 +118,14 @@ class TokenCost:
         self._trying = chosen in self._speeds.unknown
 
     def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
-        return [cost.seconds for cost in self.places(fit, ask, now_s)]
+        """The seconds. Away from the home of a strict session, so many more as it may cost."""
+        costs = self.places(fit, ask, now_s)
+        if not self._strict or ask.home is None:
+            return [cost.seconds for cost in costs]
+        return [
+            cost.seconds + STRICT_S_MAX * (backend.name != ask.home)
+            for backend, cost in zip(fit, costs, strict=True)
+        ]
 
     def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
         costs = self.places(fit, ask, now_s)

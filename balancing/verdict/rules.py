@@ -40,6 +40,8 @@ APART_MIN: Final = 3
 STARTING_MAX_S: Final = 600.0
 # Where requests wait, so many of the backends must be out to be the cause.
 OUT_SHARE: Final = 0.2
+# Admission gives a backend so much prefill beforehand: with more than a third of it, it is in use.
+WINDOW_S: Final = 0.1
 CLIENTS_MIN: Final = 3.0
 PREEMPTIONS_MIN: Final = 3
 
@@ -127,14 +129,25 @@ def _uneven(scene: Scene) -> Finding | None:
         return Finding(Kind.UNEVEN, "slow", backend=slowest.now.name, figures=figures)
     if not scene.waits:
         return None
-    hottest = max(scene.serving, key=_pending)
-    others = [_pending(each) for each in scene.serving if each is not hottest]
     wanted = sum(each.wanted for each in scene.serving)
-    alone = not wanted or hottest.wanted >= NEARLY_ALL * wanted
-    if alone and _pending(hottest) >= WAIT_S and max(others) < WAIT_S / 4:
-        figures = {"wait_s": _pending(hottest), "others_s": max(others)}
-        return Finding(Kind.UNEVEN, "hot", backend=hottest.now.name, figures=figures)
-    return None
+    hottest = max(scene.serving, key=_pending)
+    if wanted >= WAITING_MIN:  # what waits in penstock waits for it
+        hottest = max(scene.serving, key=lambda each: each.wanted)
+        if hottest.wanted < NEARLY_ALL * wanted:
+            return None
+    others = [each for each in scene.serving if each is not hottest]
+    rest = wanted >= WAITING_MIN and all(_rests(each, hottest) for each in others)
+    stuck = _pending(hottest) >= WAIT_S and max(map(_pending, others)) < WAIT_S / 4
+    if not rest and not stuck:
+        return None
+    figures = {"wait_s": scene.waits_s, "others_s": max(map(_pending, others))}
+    return Finding(Kind.UNEVEN, "hot", backend=hottest.now.name, figures=figures)
+
+
+def _rests(seen: Seen, hottest: Seen) -> bool:
+    """Whether a backend has next to nothing to do beside the one that all wait for."""
+    few = seen.running + seen.waiting <= (hottest.running + hottest.waiting) / 2
+    return few and seen.backlog_s < WINDOW_S / 3 and seen.kv_usage < FULL / 2
 
 
 def _unread(scene: Scene) -> Finding | None:

@@ -11,6 +11,7 @@ from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.policies.token_cost import TokenCost
 from tests.unit.balancing.admission.lines import FILLS, Door, Priced
 
 
@@ -225,3 +226,17 @@ def test_but_not_to_a_place_for_which_others_wait() -> None:
     door.admission.leave(other, 2.0)
     door.admission.leave(ticket, 2.0)
     assert [rooms[backend].wanted for backend in door.backends] == [0, 0]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_only_a_strict_session_waits_for_its_home(*, strict: bool) -> None:
+    """The home has a prompt in its queue, and the other backend has nothing to do."""
+    door = Door("a", "b")
+    door.fleet = Fleet((Pool("p", door.backends, TokenCost(strict=strict)),))
+    home = door.leases[door.enter(FILLS, 0.0, session="agent")].backend
+    ticket = door.enter(FILLS, 0.1, session="agent", deadline_s=20.0)
+    assert ticket.waits is strict
+    door.wake(3.0)
+    assert ticket.waits is strict
+    if not strict:
+        assert door.leases[ticket].backend is not home

@@ -71,6 +71,22 @@ CASES = {
         backend("b"),
         **queue(Lack.PROMPTS),
     ),
+    "all that waits in penstock waits for one, and the others rest": case(
+        Kind.UNEVEN,
+        "hot",
+        backend("a", backlog_s=0.08, wanted=9),
+        backend("b", running=2),
+        per_s=PREFILLS,
+        **queue(Lack.PROMPTS),
+    ),
+    "all that waits in penstock waits for one, and the others are busy": case(
+        Kind.COMPUTE,
+        "prefill",
+        backend("a", backlog_s=0.08, wanted=9),
+        backend("b", backlog_s=0.06, running=2),
+        per_s=PREFILLS,
+        **queue(Lack.PROMPTS),
+    ),
     "clients do not read": case(Kind.CLIENT, "", backend(), clients=10, slow_clients=4),
     "few clients do not read": case(Kind.FINE, "", backend(), clients=50, slow_clients=4),
     "clients do not read, and hold the cache by our count": case(
