@@ -229,7 +229,7 @@ class CacheRoom:
         return sum(ends) / len(ends) * self.step_s * (before + 1) / len(ends)
 
     def sure_wait_s(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
-        """The same if each stream has the length that is expected of it.
+        """How long it waits, as `likely_wait_s`, if each stream has its expected length.
 
         Who waits for less goes where it costs far more. (Long answers of a published trace, at 0.95
         of capacity: the p99 of first tokens was 4.0 s with this one and 5.1 s with the other.)

@@ -6,8 +6,8 @@ means over the window, and counters differences between its ends.
 
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
@@ -15,6 +15,14 @@ from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 WINDOW_S: Final = 10.0
 # Ages of requests are told at once, and need no more than this.
 AGES_S: Final = 4.0
+
+
+_NO_TENANTS: Final[dict[str, Any]] = {
+    "waiting_by_tenant": {},
+    "served_by_tenant": {},
+    "given_by_tenant": {},
+    "slow_by_tenant": {},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,8 @@ class Window:
         self._facts: deque[PoolFacts] = deque()
 
     def add(self, facts: PoolFacts) -> None:
+        if self._facts:  # of tenants only the last look counts, and there may be many
+            self._facts[-1] = replace(self._facts[-1], **_NO_TENANTS)
         self._facts.append(facts)
         while self._facts[0].at_s < facts.at_s - WINDOW_S:
             self._facts.popleft()

@@ -13,12 +13,11 @@ from typing import Final
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.backend import AdminState, Backend, State
-from penstock.balancing.engine_report import STALE_S
 from penstock.balancing.fleet import Pool
-from penstock.balancing.lease import Lease
 from penstock.balancing.slowness import slower
 from penstock.balancing.verdict.cause import Kind
-from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
+from penstock.balancing.verdict.facts import PoolFacts
+from penstock.balancing.verdict.survey import backend_facts, given_of, of_queue, served_of
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.words import words
 from penstock.proxy.admin.slow_clients import NOBODY, Reading, SlowClients
@@ -32,8 +31,6 @@ COMPARE_S: Final = 4.0  # between two comparisons of all backends' speeds
 AT_ONCE: Final = 32
 # What so many of the next ones in a queue wait for is asked: each answer takes a choice.
 HEADS: Final = 6
-# A prompt may take so many times what its work should take before it counts as late.
-PATIENCE: Final = 1.5
 
 
 class Verdicts:
@@ -121,14 +118,14 @@ class Verdicts:
         times = self._slower[pool.name]
         backends = []
         for number, each in enumerate(used, 1):
-            facts = _backend_facts(each, line, times.get(each, 1.0), now_s)
+            facts = backend_facts(each, line, times.get(each, 1.0), now_s)
             backends.append(replace(facts, starting_s=self._starting(each, now_s)))
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
         waiting, oldest_s, tenants, lacks = 0, 0.0, Counter[str](), Counter[Lack]()
         if line is not None and line.queue.waiting:
             waiting = line.queue.waiting
-            oldest_s, tenants = _of_queue(line, now_s)
+            oldest_s, tenants = of_queue(line, now_s)
             lacks = await self._lacks(line)
         return PoolFacts(
             at_s=now_s,
@@ -137,8 +134,8 @@ class Verdicts:
             oldest_s=oldest_s,
             lacks=lacks,
             waiting_by_tenant=tenants,
-            served_by_tenant=_served(line) if waiting and line is not None else {},
-            given_by_tenant=_given(line, now_s) if waiting and line is not None else {},
+            served_by_tenant=served_of(line) if waiting and line is not None else {},
+            given_by_tenant=given_of(line, now_s) if waiting and line is not None else {},
             refused_total=line.refusal.total if line is not None else 0,
         )
 
@@ -170,73 +167,6 @@ async def _slower(backends: list[Backend], now_s: float) -> dict[Backend, float]
         if not number % AT_ONCE:
             await asyncio.sleep(0)
     return found
-
-
-def _backend_facts(backend: Backend, line: Line | None, times: float, now_s: float) -> BackendFacts:
-    backend.advance(now_s)
-    report = backend.report
-    if report is not None and now_s > report.at_s + STALE_S:
-        report = None
-    room = line.places.rooms.get(backend) if line is not None else None
-    decode, kv_tokens = backend.decode_speed, (report.kv_tokens or 0) if report else 0
-    return BackendFacts(
-        name=backend.name,
-        can_serve=backend.can_serve,
-        state=backend.state.value,
-        reason=backend.reason,
-        streams=backend.streams,
-        sequences=backend.own.engine_requests + backend.remote.engine_requests,
-        overdue_s=_overdue_s(backend, now_s),
-        backlog_s=backend.wait_s(now_s),
-        held_share=backend.active_decode_tokens / kv_tokens if kv_tokens else 0.0,
-        step_s=decode.itl_s(backend.active_decode_tokens) if decode.weight > 0.0 else 0.0,
-        slower=times,
-        wanted=room.wanted if room is not None else 0,
-        requests_total=backend.requests_total,
-        failures_total=backend.failures_total,
-        failures_apart_total=backend.failures_apart_total,
-        told_s=report.at_s if report is not None else None,
-        running=report.running if report is not None else 0,
-        waiting=report.waiting - report.deferred if report is not None else 0,
-        deferred=report.deferred if report is not None else 0,
-        kv_usage=report.kv_usage if report is not None else 0.0,
-        generated_tokens=report.generated_tokens if report is not None else 0,
-        preemptions=report.preemptions if report is not None else 0,
-        steps=report.steps if report is not None else 0,
-    )
-
-
-def _overdue_s(backend: Backend, now_s: float) -> float:
-    """How long its oldest prompt waits beyond its own work."""
-    head = backend.queue.head
-    if not isinstance(head, Lease) or head.silent:
-        return 0.0
-    own_s = PATIENCE * head.queued_work * backend.prefill_speed.work_s
-    return max(0.0, now_s - head.began_s - own_s)
-
-
-def _of_queue(line: Line, now_s: float) -> tuple[float, Counter[str]]:
-    """How long the first one waits, and how many requests each tenant has there."""
-    oldest_s, tenants = 0.0, Counter[str]()
-    for rank, backlog in enumerate(line.queue.backlogs):
-        for flow in backlog:
-            first = next(iter(flow.queues[rank]))
-            oldest_s = max(oldest_s, now_s - first.since_s)
-            tenants[first.ask.tenant] += len(flow.queues[rank])
-    return oldest_s, tenants
-
-
-def _served(line: Line) -> Counter[str]:
-    """How many requests of each tenant are at backends."""
-    tenants = Counter[str]()
-    for room in line.places.rooms.values():
-        tenants.update([lease.ask.tenant for lease in room.tickets])
-    return tenants
-
-
-def _given(line: Line, now_s: float) -> dict[str, float]:
-    """The tokens that each flow was given in about the last minute."""
-    return {name: flow.given_lately(now_s) for name, flow in line.queue.flows.items()}
 
 
 def _told(pool: str, verdict: Verdict, now_s: float, now_unix_s: float) -> dict[str, object]:

@@ -16,7 +16,7 @@ _BEFORE_VALIDITY: Final = 3
 
 
 def expiry_of(pem: bytes) -> float | None:
-    """The Unix time at which the first certificate in a PEM file ends. None: it cannot be read."""
+    """The earliest end of all certificates in a PEM file, in Unix time. None: it cannot be read."""
     ends = []
     for number, block in enumerate(_PEM.finditer(pem)):
         if number < _CERTIFICATES_MAX:

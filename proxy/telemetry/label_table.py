@@ -22,9 +22,9 @@ LABELS: Final = {
     "priority": "A class of `admission.classes`. `0` where no class counts.",
     "waited": "`yes`: it waited in the proxy. `no`: it was sent at once.",
     "tenant": "The name of a tenant in the configuration.",
-    "model": "A model that its backend lists. `other`: any other name. Also of further models: of"
-    " tenants at most 256 are told apart, of backends 16 at each and 1,024 more than one at each in"
-    " a pool.",
+    "model": "A model that its backend lists. `other`: any other name, and models"
+    " beyond the limits: 256 for tenants; 16 at one backend; in a pool, one at each backend and"
+    " 1,024 more.",
     "action": "`max_tokens`: the answer was given fewer tokens. `prompt_tokens`: the prompt was too"
     " long for now.",
     "kind": "Of tokens: `prompt`, `cached` (a part of `prompt`) or `completion`. Of a bottleneck: a"

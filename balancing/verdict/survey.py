@@ -1,0 +1,81 @@
+"""Reads the facts from backends and from the line before a pool. Changes nothing but their time."""
+
+from collections import Counter
+from typing import Final
+
+from penstock.balancing.admission.line import Line
+from penstock.balancing.backend import Backend
+from penstock.balancing.engine_report import STALE_S
+from penstock.balancing.lease import Lease
+from penstock.balancing.verdict.facts import BackendFacts
+
+# A prompt may take so many times what its work should take before it counts as late.
+PATIENCE: Final = 1.5
+
+
+def backend_facts(backend: Backend, line: Line | None, times: float, now_s: float) -> BackendFacts:
+    """Of one backend. `times`: how many times as long as its peers it takes."""
+    backend.advance(now_s)
+    report = backend.report
+    if report is not None and now_s > report.at_s + STALE_S:
+        report = None
+    room = line.places.rooms.get(backend) if line is not None else None
+    decode, kv_tokens = backend.decode_speed, (report.kv_tokens or 0) if report else 0
+    return BackendFacts(
+        name=backend.name,
+        can_serve=backend.can_serve,
+        state=backend.state.value,
+        reason=backend.reason,
+        streams=backend.streams,
+        sequences=backend.own.engine_requests + backend.remote.engine_requests,
+        overdue_s=_overdue_s(backend, now_s),
+        backlog_s=backend.wait_s(now_s),
+        held_share=backend.active_decode_tokens / kv_tokens if kv_tokens else 0.0,
+        step_s=decode.itl_s(backend.active_decode_tokens) if decode.weight > 0.0 else 0.0,
+        slower=times,
+        wanted=room.wanted if room is not None else 0,
+        requests_total=backend.requests_total,
+        failures_total=backend.failures_total,
+        failures_apart_total=backend.failures_apart_total,
+        told_s=report.at_s if report is not None else None,
+        running=report.running if report is not None else 0,
+        waiting=report.waiting - report.deferred if report is not None else 0,
+        deferred=report.deferred if report is not None else 0,
+        kv_usage=report.kv_usage if report is not None else 0.0,
+        generated_tokens=report.generated_tokens if report is not None else 0,
+        preemptions=report.preemptions if report is not None else 0,
+        steps=report.steps if report is not None else 0,
+    )
+
+
+def _overdue_s(backend: Backend, now_s: float) -> float:
+    """How long its oldest prompt waits beyond its own work."""
+    head = backend.queue.head
+    if not isinstance(head, Lease) or head.silent:
+        return 0.0
+    own_s = PATIENCE * head.queued_work * backend.prefill_speed.work_s
+    return max(0.0, now_s - head.began_s - own_s)
+
+
+def of_queue(line: Line, now_s: float) -> tuple[float, Counter[str]]:
+    """How long the first one waits, and how many requests each tenant has there."""
+    oldest_s, tenants = 0.0, Counter[str]()
+    for rank, backlog in enumerate(line.queue.backlogs):
+        for flow in backlog:
+            first = next(iter(flow.queues[rank]))
+            oldest_s = max(oldest_s, now_s - first.since_s)
+            tenants[first.ask.tenant] += len(flow.queues[rank])
+    return oldest_s, tenants
+
+
+def served_of(line: Line) -> Counter[str]:
+    """How many requests of each tenant are at backends."""
+    tenants = Counter[str]()
+    for room in line.places.rooms.values():
+        tenants.update([lease.ask.tenant for lease in room.tickets])
+    return tenants
+
+
+def given_of(line: Line, now_s: float) -> dict[str, float]:
+    """The tokens that each flow was given in about the last minute."""
+    return {name: flow.given_lately(now_s) for name, flow in line.queue.flows.items()}
