@@ -7,7 +7,7 @@ client displaces only its own entries once it has its share. All of it is at mos
 about 1 KB, and of 3 KB at most, each with the longest id and eight attempts: 1.3 MB, at most 4 MB.
 """
 
-from heapq import heappush, heapreplace
+from heapq import heappop, heappush
 from itertools import zip_longest
 from typing import Final
 
@@ -19,6 +19,8 @@ FAILED_MAX: Final = 256
 SAMPLED_MAX: Final = 256
 SAMPLED_EVERY: Final = 64  # one in so many requests is in the sample
 SLOW_MAX: Final = 64
+# Where many want places, so many of the slowest are of one owner at most.
+OWN_MAX: Final = 8
 # The slowest are those of this time and of the same time before it.
 SLOW_WINDOW_S: Final = 300.0
 ENTRIES_MAX: Final = LATEST_MAX + FAILED_MAX + SAMPLED_MAX + 4 * SLOW_MAX
@@ -144,47 +146,75 @@ Ranked = tuple[float, int, Kept]
 class Slowest:
     """The requests with the largest values, at most `most`, shared between their owners.
 
-    When it is full, an owner with its share displaces the least of its own. Any other one displaces
-    the least of whoever has most.
+    When it is full, an owner with more than OWN_MAX and its even share loses its least to anyone
+    with fewer. Else the larger value stays. An owner of few keeps its slowest one and its share
+    whatever the others' values are. Of many owners nobody does: a share would be one entry, and
+    fast requests of many clients would push out the slow ones of a few.
     """
 
-    __slots__ = ("_heaps", "_size", "most")
+    __slots__ = ("_bounds", "_heaps", "_size", "most")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._size = 0
         self._heaps: dict[str, list[Ranked]] = {}  # the least first
+        # The least value, and the most entries of one owner. None: not known.
+        self._bounds: tuple[float, int] | None = None
 
     def put(self, value: float, kept: Kept) -> None:
-        owner, entry = kept.owner, (value, kept.number, kept)
-        heap = self._heaps.get(owner)
+        owner = kept.owner
         if self._size >= self.most:
-            if heap is not None and len(heap) >= self.most // len(self._heaps):
-                if value > heap[0][0]:
-                    heapreplace(heap, entry)
+            loser = self._loser(owner, value)
+            if loser is None:
                 return
-            self._displace()
+            self._displace(loser)
+        heap = self._heaps.get(owner)
         if heap is None:
             heap = self._heaps[owner] = []
-        heappush(heap, entry)
+        heappush(heap, (value, kept.number, kept))
         self._size += 1
+        self._bounds = None
 
     def ranked(self) -> list[Ranked]:
         """All of them, in no order."""
         return [entry for heap in self._heaps.values() for entry in heap]
 
-    def _displace(self) -> None:
-        """Remove the least of the owner with most. There are at most `most` owners."""
-        largest, most = "", 0
-        for owner, heap in self._heaps.items():
-            if len(heap) > most:
-                largest, most = owner, len(heap)
-        heap = self._heaps[largest]
-        heap.sort()
-        del heap[0]  # what is sorted is a heap
+    def _loser(self, owner: str, value: float) -> str | None:
+        """Whose least one makes room for a value of `owner`. None: for this one nobody's does."""
+        mine = self._heaps.get(owner, [])
+        owners = len(self._heaps) + (not mine)
+        few = owners <= self.most // 2
+        share = self.most // owners
+        allowed = max(share, OWN_MAX)
+        if len(mine) >= allowed:
+            return owner if value > mine[0][0] else None
+        if self._bounds is None:
+            heaps = self._heaps.values()
+            self._bounds = min([each[0][0] for each in heaps]), max([len(each) for each in heaps])
+        least, most = self._bounds
+        if most > allowed:
+            return max(self._heaps, key=lambda each: len(self._heaps[each]))
+        first_of_few = few and not mine
+        if value <= least and not first_of_few:
+            return None
+        spared = 0
+        if few:
+            spared = share if mine else 1
+        found = [
+            (heap[0][0], name)
+            for name, heap in self._heaps.items()
+            if len(heap) > spared or name == owner
+        ]
+        lost, loser = min(found)
+        return loser if value > lost or first_of_few else None
+
+    def _displace(self, owner: str) -> None:
+        """Remove the least of an owner's."""
+        heap = self._heaps[owner]
+        heappop(heap)
         self._size -= 1
         if not heap:
-            del self._heaps[largest]
+            del self._heaps[owner]
 
 
 def _number(kept: Kept) -> int:

@@ -110,6 +110,46 @@ def test_a_flood_pushes_out_nobody_else(attackers: int) -> None:
     assert len(recent.failed()) == FAILED_MAX
 
 
+def slow_names(recent: Recent, owner: str) -> list[str]:
+    return names([each for each in recent.slow() if each.owner == owner])
+
+
+@pytest.mark.parametrize("owners", [7, 60, 65, 300])
+@pytest.mark.parametrize("later", [False, True])
+def test_fast_requests_of_many_others_push_out_no_slow_one(owners: int, *, later: bool) -> None:
+    recent = Recent()
+    slow = [request("victim", f"{number}", ttft_s=2.5, total_s=2.6) for number in range(5)]
+    fast = [request(f"{number % owners}", "fast", total_s=0.2) for number in range(300)]
+    for each in [*fast, *slow] if later else [*slow, *fast]:
+        recent.add(each)
+    assert set(slow_names(recent, "victim")) == {"0", "1", "2", "3", "4"}
+    assert slow_names(recent, "victim") == names(recent.slow()[:5])
+
+
+def test_of_equal_owners_the_fastest_goes() -> None:
+    recent = Recent()
+    for number in range(SLOW_MAX):
+        recent.add(request(f"{number}", f"{number}", ttft_s=1.0 + number, total_s=1.0 + number))
+    recent.add(request("new", "fast", ttft_s=0.5, total_s=0.5))
+    assert "fast" not in names(recent.slow())
+    recent.add(request("new", "slow", ttft_s=30.5, total_s=30.5))
+    kept = names(recent.slow())
+    assert "slow" in kept
+    assert "0" not in kept
+    assert len(kept) == SLOW_MAX
+
+
+@pytest.mark.parametrize("attackers", [1, 7, 30])
+def test_slower_ones_that_came_before_hide_no_slow_one(attackers: int) -> None:
+    recent = Recent()
+    for number in range(1_000):
+        recent.add(request(f"a{number % attackers}", "a", ttft_s=300.0, total_s=300.0))
+    recent.add(request("victim", "late", ttft_s=3.0, total_s=4.0))
+    for number in range(1_000):
+        recent.add(request(f"a{number % attackers}", "a", ttft_s=400.0, total_s=400.0))
+    assert slow_names(recent, "victim") == ["late"]
+
+
 def test_a_thousand_owners_take_no_more_than_one() -> None:
     recent = Recent()
     for number in range(5_000):
