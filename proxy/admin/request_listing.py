@@ -4,14 +4,12 @@ No text of a client is shown but its request id. Nobody can choose what others a
 id: of each tenant or client that used it, the latest request is told.
 """
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from time import time
 from typing import Final
 
-from penstock.proxy.data.account import kept_of
-from penstock.proxy.data.ending import EndingConnection
+from penstock.proxy.admin.under_way import under_way
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.telemetry.log_lines import printable
 from penstock.proxy.telemetry.recent import Kept
@@ -25,34 +23,30 @@ LIMIT: Final = 50
 LIMIT_MAX: Final = 500
 # Of an id that many have used, so many requests are told.
 SAME_ID_MAX: Final = 20
-# Describing one takes some 20 us. After so many others run.
-AT_ONCE: Final = 16
 _FLAGS: Final = ("slow", "failed")
 _NAMES: Final = ("tenant", "backend")
+Told = Iterator[dict[str, object]]
 
 
 class BadQuery(Exception):
     """The query cannot be understood. The text is for the user."""
 
 
-async def request_listing(plane: DataPlane, query: Mapping[str, str]) -> list[dict[str, object]]:
+async def request_listing(plane: DataPlane, query: Mapping[str, str]) -> Told:
     """Those that a query asks for, the latest first. With `slow` the slowest. Raises BadQuery."""
     for name in query:
         if name not in (*_FLAGS, *_NAMES, "limit"):
             raise BadQuery("The query may have: slow, failed, tenant, backend, limit.")
     slow, failed = [_flag(query.get(name)) for name in _FLAGS]
+    tenant, backend = [query.get(name) for name in _NAMES]
     limit, recent = _limit(query.get("limit")), plane.recent
+    running = [] if failed else await _running(plane, tenant, backend, limit)
     if slow:
         found = [each for each in recent.slow() if not failed or each.failed]
     else:
         found = recent.failed() if failed else recent.all()
-    tenant, backend = [query.get(name) for name in _NAMES]
     found = [each for each in found if _fits(each, tenant, backend)]
-    running = [] if failed else _running(plane, RUNNING_S)
-    running = [each for each in running if _fits(each, tenant, backend)]
-    # However many run, those that have ended have half of the places.
-    running = running[: max(limit // 2, limit - len(found))]
-    return await _all_told([*running, *found][:limit], plane)
+    return _all_told(_together(running, found, limit), plane)
 
 
 def _fits(kept: Kept, tenant: str | None, backend: str | None) -> bool:
@@ -62,49 +56,47 @@ def _fits(kept: Kept, tenant: str | None, backend: str | None) -> bool:
     return backend is None or backend in [each.backend for each in kept.record.tries]
 
 
-async def requests_with_id(plane: DataPlane, request_id: str) -> list[dict[str, object]]:
+def _together(running: Iterable[Kept], ended: Sequence[Kept], limit: int) -> list[Kept]:
+    """However many run, those that have ended have half of the places."""
+    running = [each for each in running if not each.record.ended_s]  # else it stands in both
+    return [*running[: max(limit // 2, limit - len(ended))], *ended][:limit]
+
+
+async def requests_with_id(plane: DataPlane, request_id: str) -> Told:
     """Of each tenant or client that used this id its latest request, the latest first."""
     wanted = request_id.encode("utf-8", "replace")
     found: dict[str, Kept] = {}
-    for kept in (*_under_way(plane), *plane.recent.all()):
-        if kept.request_id == wanted and len(found) < SAME_ID_MAX:
+    async for kept in under_way(
+        plane, lambda each: each.answer.request_id == wanted, latest_first=True
+    ):
+        found.setdefault(kept.owner, kept)
+    for kept in plane.recent.all():
+        if kept.request_id == wanted:
             found.setdefault(kept.owner, kept)
-    return await _all_told(found.values(), plane)
+    return _all_told(list(found.values())[:SAME_ID_MAX], plane)
 
 
-def _running(plane: DataPlane, age_s: float) -> list[Kept]:
-    """Those that have run for so long, the oldest first."""
-    since_s = plane.now() - age_s
+async def _running(
+    plane: DataPlane, tenant: str | None, backend: str | None, limit: int
+) -> list[Kept]:
+    """Those that have run for long, the oldest first."""
+    since_s = plane.now() - RUNNING_S
     counts: dict[str, int] = {}
-    found = []
-    old = [each for each in _under_way(plane) if each.record.began_s <= since_s]
-    for kept in sorted(old, key=lambda each: each.record.began_s):
+    found: list[Kept] = []
+    async for kept in under_way(plane, lambda each: each.record.began_s <= since_s):
+        if not _fits(kept, tenant, backend):
+            continue
         counts[kept.owner] = counts.get(kept.owner, 0) + 1
         if counts[kept.owner] <= RUNNING_MAX:
             found.append(kept)
+        if len(found) >= limit:
+            break
     return found
 
 
-def _under_way(plane: DataPlane) -> list[Kept]:
-    """All that run and whose body is here."""
-    requests = [each.request for each in plane.clients if isinstance(each, EndingConnection)]
-    backends = {backend.name: backend for backend in plane.fleet.backends}
-    found = []
-    for request in requests:
-        if request is not None:
-            backend, model = backends.get(request.record.backend), request.ask.model
-            known = backend is not None and model is not None and backend.lists(model)
-            found.append(kept_of(request, model if known else None))
-    return found
-
-
-async def _all_told(found: Iterable[Kept], plane: DataPlane) -> list[dict[str, object]]:
-    told = []
-    for kept in found:
-        told.append(_told(kept, plane.now()))
-        if len(told) % AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return told
+def _all_told(found: Iterable[Kept], plane: DataPlane) -> Told:
+    """Describes each one when it is its turn."""
+    return (_told(kept, plane.now()) for kept in found)
 
 
 def _told(kept: Kept, now_s: float) -> dict[str, object]:

@@ -203,18 +203,22 @@ class Admin:
     async def _queue(self, request: web.Request) -> web.Response:
         return json_answer(await queue_listing(self._plane))
 
-    async def _requests(self, request: web.Request) -> web.Response:
+    async def _requests(self, request: web.Request) -> web.StreamResponse:
         try:
-            return json_answer(await request_listing(self._plane, request.query))
+            told = await request_listing(self._plane, request.query)
         except BadQuery as error:
             return error_answer(400, "invalid_query", str(error))
+        return await large_answer(request, await json_list(told), "application/json")
 
-    async def _request(self, request: web.Request) -> web.Response:
-        found = await requests_with_id(self._plane, request.match_info["id"])
-        if not found:
+    async def _request(self, request: web.Request) -> web.StreamResponse:
+        told = await requests_with_id(self._plane, request.match_info["id"])
+        first = next(told, None)
+        if first is None:
             message = "No request with this id is kept: it is long over, or never came here."
             return error_answer(404, "unknown_request", message)
-        return json_answer(found)
+        return await large_answer(
+            request, await json_list(chain((first,), told)), "application/json"
+        )
 
     async def _config(self, request: web.Request) -> web.Response:
         running = self._plane.configuration

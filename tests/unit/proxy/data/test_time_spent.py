@@ -1,5 +1,6 @@
 """Transcripts of requests that lost time somewhere: their records say where, and so do answers."""
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -8,8 +9,10 @@ import pytest
 
 from penstock.balancing.backend import State
 from penstock.proxy.admin.request_listing import BadQuery, request_listing, requests_with_id
+from penstock.proxy.admin.under_way import AT_ONCE, under_way
 from penstock.proxy.data.account import refused
 from penstock.proxy.data.own_headers import answer_to
+from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import Unauthorized
 from penstock.proxy.telemetry.waterfall import waterfall
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
@@ -19,11 +22,11 @@ TIMED = b"x-penstock-timing: 1\r\n"
 
 
 def listed(play: Play, **query: str) -> list[dict[str, Any]]:
-    return play.loop.run_until_complete(request_listing(play.plane, query))
+    return list(play.loop.run_until_complete(request_listing(play.plane, query)))
 
 
 def one(play: Play, request_id: str) -> list[dict[str, Any]]:
-    return play.loop.run_until_complete(requests_with_id(play.plane, request_id))
+    return list(play.loop.run_until_complete(requests_with_id(play.plane, request_id)))
 
 
 def parts(entry: dict[str, Any]) -> list[tuple[str, int, Any, Any]]:
@@ -193,6 +196,50 @@ def test_those_that_run_leave_half_of_the_places_to_others(play: Play) -> None:
     assert [each["id"] for each in listed(play, limit="1")] == ["over"]
     for client in clients:
         client.closes()
+
+
+def test_many_that_run_are_looked_at_in_steps_and_told_in_order(play: Play) -> None:
+    clients = [play.connects() for _ in range(2 * AT_ONCE + 10)]
+    for number, client in enumerate(clients):
+        client.sends(chat(head=identified(b"id-%d" % number)))
+        play.passes(0.001)
+    looked = [0]
+
+    def fits(request: Request) -> bool:
+        looked[-1] += 1
+        return request.answer.request_id != b"id-3"
+
+    async def others() -> None:
+        while True:
+            looked.append(0)
+            await asyncio.sleep(0)
+
+    async def names(*, latest_first: bool) -> list[bytes]:
+        beside = asyncio.ensure_future(others())
+        found = under_way(play.plane, fits, latest_first=latest_first)
+        told = [kept.request_id async for kept in found]
+        beside.cancel()
+        return told
+
+    ids = [b"id-%d" % number for number in range(len(clients)) if number != 3]
+    assert play.loop.run_until_complete(names(latest_first=False)) == ids
+    assert play.loop.run_until_complete(names(latest_first=True)) == ids[::-1]
+    assert max(looked) <= AT_ONCE
+    for client in clients:
+        client.closes()
+
+
+def test_what_ends_while_others_are_looked_at_is_told_once(play: Play) -> None:
+    play.client.sends(chat(head=identified(b"id-1")))
+    play.passes(6)
+
+    asking = request_listing(play.plane, {})
+    asking.send(None)  # the step in which it was seen
+    play["b1"].sends(STREAM, token("a"), DONE, END)
+    with pytest.raises(StopIteration) as over:
+        while True:
+            asking.send(None)
+    assert [each["state"] for each in over.value.value] == ["ended"]
 
 
 def test_a_request_that_is_refused_by_its_head_is_kept(play: Play) -> None:
