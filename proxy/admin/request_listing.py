@@ -1,11 +1,12 @@
 """Requests that run or ran lately, as JSON: what became of them, and where their time went.
 
 No text of a client is shown but its request id. Nobody can choose what others are shown under an
-id: of each tenant or client that used it, the latest request is told.
+id: of each tenant or client that used it, the latest request is told, or how to come to it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from math import inf
 from time import time
 from typing import Final
 
@@ -21,10 +22,10 @@ RUNNING_S: Final = 5.0
 RUNNING_MAX: Final = 20
 LIMIT: Final = 50
 LIMIT_MAX: Final = 500
-# Of an id that many have used, so many requests are told.
-SAME_ID_MAX: Final = 20
+SAME_ID: Final = 20  # of an id that many have used, so many are told without `limit`
 _FLAGS: Final = ("slow", "failed")
 _NAMES: Final = ("tenant", "backend")
+_NARROWING: Final = ("tenant", "before", "limit")
 Told = Iterator[dict[str, object]]
 
 
@@ -62,18 +63,32 @@ def _together(running: Iterable[Kept], ended: Sequence[Kept], limit: int) -> lis
     return [*running[: max(limit // 2, limit - len(ended))], *ended][:limit]
 
 
-async def requests_with_id(plane: DataPlane, request_id: str) -> Told:
-    """Of each tenant or client that used this id its latest request, the latest first."""
+async def requests_with_id(plane: DataPlane, request_id: str, query: Mapping[str, str]) -> Told:
+    """Of each tenant or client that used this id its latest request, the latest first.
+
+    `same_id` tells how many such requests there are. If they are more than `limit`, `tenant` and
+    `before` find the others. Raises BadQuery.
+    """
+    for name in query:
+        if name not in _NARROWING:
+            raise BadQuery("The query may have: tenant, before, limit.")
+    limit, tenant = _limit(query.get("limit"), SAME_ID), query.get("tenant")
+    until_s = _until_s(query.get("before"), plane.now())
     wanted = request_id.encode("utf-8", "replace")
-    found: dict[str, Kept] = {}
+    running: dict[str, Kept] = {}
     async for kept in under_way(
         plane, lambda each: each.answer.request_id == wanted, latest_first=True
     ):
-        found.setdefault(kept.owner, kept)
+        if _fits(kept, tenant, None) and kept.record.began_s <= until_s:
+            running.setdefault(kept.owner, kept)
+    ended: dict[str, Kept] = {}
     for kept in plane.recent.all():
-        if kept.request_id == wanted:
-            found.setdefault(kept.owner, kept)
-    return _all_told(list(found.values())[:SAME_ID_MAX], plane)
+        if kept.request_id == wanted and _fits(kept, tenant, None):
+            if kept.owner not in running and kept.record.began_s <= until_s:
+                ended.setdefault(kept.owner, kept)
+    count = len(running) + len(ended)
+    shown = _together(running.values(), list(ended.values()), limit)
+    return (told | {"same_id": count} for told in _all_told(shown, plane))
 
 
 async def _running(
@@ -160,9 +175,22 @@ def _flag(text: str | None) -> bool:
     return text in ("", "1", "true")
 
 
-def _limit(text: str | None) -> int:
+def _limit(text: str | None, usual: int = LIMIT) -> int:
     if text is None:
-        return LIMIT
+        return usual
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LIMIT_MAX):
         raise BadQuery(f"limit is a number from 1 to {LIMIT_MAX}.")
     return int(text)
+
+
+def _until_s(before: str | None, now_s: float) -> float:
+    """The end of the millisecond that `before` names, by the clock of `now_s`."""
+    if before is None:
+        return inf
+    try:
+        named = datetime.fromisoformat(before)
+    except ValueError:
+        raise BadQuery("before is a time, such as 2026-11-26T07:42:10.148Z.") from None
+    if named.tzinfo is None:
+        named = named.replace(tzinfo=UTC)
+    return now_s - time() + named.timestamp() + 0.001

@@ -211,7 +211,10 @@ class Admin:
         return await large_answer(request, await json_list(told), "application/json")
 
     async def _request(self, request: web.Request) -> web.StreamResponse:
-        told = await requests_with_id(self._plane, request.match_info["id"])
+        try:
+            told = await requests_with_id(self._plane, request.match_info["id"], request.query)
+        except BadQuery as error:
+            return error_answer(400, "invalid_query", str(error))
         first = next(told, None)
         if first is None:
             message = "No request with this id is kept: it is long over, or never came here."

@@ -90,9 +90,9 @@ class AdminClient:
         listing: list[dict[str, Any]] = self._ask("GET", path, list)
         return listing
 
-    def requests_with_id(self, request_id: str) -> list[dict[str, Any]]:
+    def requests_with_id(self, request_id: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
         """Those with this id, the latest first."""
-        path = f"/api/v1/requests/{quote(request_id, '')}"
+        path = f"/api/v1/requests/{quote(request_id, '')}?{urlencode(query)}"
         listing: list[dict[str, Any]] = self._ask("GET", path, list)
         return listing
 

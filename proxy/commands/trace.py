@@ -1,7 +1,7 @@
 """`penstock trace ID`: where the time of one request went, as a waterfall."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -39,6 +39,9 @@ def add_trace(commands: Any) -> None:
         "kept, or the proxy does not answer.",
     )
     parser.add_argument("id", metavar="ID", help="x-request-id of its answer")
+    parser.add_argument("--tenant", metavar="T", help="only that of this one")
+    parser.add_argument("--before", metavar="TIME", help="only what began then or earlier")
+    parser.add_argument("--limit", metavar="N", help="of an id used by many at most so many (20)")
     parser.add_argument("--json", action="store_true", help="print all fields, as JSON")
     add_arguments(parser)
     parser.set_defaults(command=trace)
@@ -46,12 +49,27 @@ def add_trace(commands: Any) -> None:
 
 def trace(parsed: argparse.Namespace) -> int:
     """Print the waterfall of each request with this id, or JSON."""
-    entries = client_of(parsed).requests_with_id(parsed.id)
+    given = {"tenant": parsed.tenant, "before": parsed.before, "limit": parsed.limit}
+    query = {name: value for name, value in given.items() if value is not None}
+    entries = client_of(parsed).requests_with_id(parsed.id, query)
     if parsed.json:
         print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
     else:
-        print("\n\n".join(map(text, entries)))
+        print("\n\n".join([*map(text, entries), *more(entries)]))
     return 0
+
+
+def more(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many others used this id, and how to see theirs. Empty if nobody did."""
+    left = entries[0]["same_id"] - len(entries)
+    if left <= 0:
+        return []
+    oldest = max(entries, key=lambda entry: float(entry["ago_s"]))
+    who = "1 more tenant or client" if left == 1 else f"{left} more tenants or clients"
+    return [
+        f"{who} used this id. To see more: --tenant T, --limit N (up to 500), or"
+        f" --before {oldest['began']}"
+    ]
 
 
 def text(entry: Mapping[str, Any]) -> str:

@@ -132,3 +132,11 @@ def test_every_part_and_every_reason_has_words() -> None:
     )  # fmt: skip
     assert sorted(columns) == sorted(parts)
     assert set(waits.WAITED) == set(waits.WORDS) == set(Lack)
+
+
+def test_who_else_used_the_id_is_told_with_the_way_to_them() -> None:
+    entries = [entry(ago_s=1.5, same_id=3, began="2026-11-26T07:42:09Z"), entry(same_id=3)]
+    (line,) = trace.more(entries)
+    assert line.startswith("1 more tenant or client used this id.")
+    assert line.endswith("--before 2026-11-26T07:42:08.631Z")
+    assert trace.more([*entries, entry(same_id=3)]) == []

@@ -14,6 +14,8 @@ from penstock.proxy.data.account import refused
 from penstock.proxy.data.own_headers import answer_to
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import Unauthorized
+from penstock.proxy.telemetry.recent import Kept
+from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.waterfall import waterfall
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
 
@@ -25,8 +27,9 @@ def listed(play: Play, **query: str) -> list[dict[str, Any]]:
     return list(play.loop.run_until_complete(request_listing(play.plane, query)))
 
 
-def one(play: Play, request_id: str) -> list[dict[str, Any]]:
-    return list(play.loop.run_until_complete(requests_with_id(play.plane, request_id)))
+def one(play: Play, request_id: str, **query: str) -> list[dict[str, Any]]:
+    found = requests_with_id(play.plane, request_id, query)
+    return list(play.loop.run_until_complete(found))
 
 
 def parts(entry: dict[str, Any]) -> list[tuple[str, int, Any, Any]]:
@@ -264,6 +267,57 @@ def test_an_id_is_told_for_each_client_that_used_it(play: Play) -> None:
     assert len(one(play, "same")) == 1
     assert len(listed(play, limit="500")) == 51
     assert entry["id"] == "same"
+
+
+def kept(name: str, began_s: float) -> Kept:
+    record = Record(began_s, began_s, began_s)
+    record.ended_s = began_s + 0.5
+    return Kept(record, b"same", name, name, None, stream=False)
+
+
+def test_of_an_id_that_many_used_later_the_first_user_is_still_found(play: Play) -> None:
+    now_s = play.loop.now_s
+    play.plane.recent.add(kept("victim", now_s - 90.0))
+    for number in range(400):
+        play.plane.recent.add(kept(f"{number}", now_s - 80.0 + number / 10))
+    told = one(play, "same")
+    assert [each["tenant"] for each in told] == [f"{number}" for number in range(399, 379, -1)]
+    assert {each["same_id"] for each in told} == {401}
+    (first,) = one(play, "same", tenant="victim")
+    for query in ({"tenant": "victim"}, {"before": first["began"]}):
+        (entry,) = one(play, "same", **query)
+        assert (entry["tenant"], entry["same_id"]) == ("victim", 1)
+    assert one(play, "same", limit="500")[-1]["tenant"] == "victim"
+    assert one(play, "same", before="2001-01-01T00:00:00Z") == []
+    assert len(one(play, "same", before="2999-01-01", limit="500")) == 401
+
+
+def test_those_that_run_under_an_id_leave_half_of_the_places_to_others() -> None:
+    """A tenant each: of one only the latest is told."""
+    keys = [f"{number:032}" for number in range(30)]
+    tenants = [{"name": f"t{key[-2:]}", "keys": [{"key": key}]} for key in keys]
+    with contextlib.closing(Play(1, tenants=tenants)) as play:
+        for name in (*map(str, range(20)), "victim"):
+            play.plane.recent.add(kept(name, play.loop.now_s - 90.0))
+        clients = [play.connects() for _ in keys]
+        for client, key in zip(clients, keys, strict=True):
+            keyed = b"authorization: Bearer %s\r\n" % key.encode()
+            client.sends(chat(head=identified(b"same", keyed)))
+        told = one(play, "same")
+        assert [each["state"] for each in told] == ["running"] * 10 + ["ended"] * 10
+        assert "victim" in [each["tenant"] for each in told]
+        assert told[0]["same_id"] == 51
+        for client in clients:
+            client.closes()
+
+
+@pytest.mark.parametrize("query", [{"limit": "501"}, {"before": "-1"}, {"before": "x"},
+                                   {"before": ""}, {"slow": "1"}])  # fmt: skip
+def test_a_query_for_an_id_that_nobody_understands_is_refused(
+    play: Play, query: dict[str, str]
+) -> None:
+    with pytest.raises(BadQuery):
+        one(play, "same", **query)
 
 
 @pytest.mark.parametrize(
