@@ -34,7 +34,7 @@ from penstock.proxy.data.long_heads import LongHeads
 from penstock.proxy.data.many_chunks import ChunkReads
 from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.overload import Overload
-from penstock.proxy.data.refusals import Refusals
+from penstock.proxy.data.refusals import PRIORITY, Refusals
 from penstock.proxy.data.room import Bodies
 from penstock.proxy.data.running import Running
 from penstock.proxy.data.service_classes import ServiceClasses
@@ -94,6 +94,7 @@ class DataPlane:
         self.degradation = Degradation()
         metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held = self.held
+        metrics.knows_tenant = self._knows_tenant
         self.slos = Slos(now)
         metrics.slos = self.slos.evaluated
         metrics.certificates = lambda: self.certificates.expiries
@@ -168,6 +169,8 @@ class DataPlane:
         self.admission.follow(self.classes.rules)
         self.degradation.follow(self.classes.steps)
         self.budgets.follow(settings, self.now())
+        self._tenant_names = frozenset([each.name for each in settings.tenants])
+        self.metrics.keep(self._tenant_names, (*self.classes.names, PRIORITY))
         self.slos.follow(settings)
         self.metrics.costs.follow(configuration.costs_per_hour, self._tokens_of, self.now())
         self._share_memory()
@@ -181,6 +184,9 @@ class DataPlane:
     def held(self) -> list[tuple[str, int, int]]:
         """How many requests wait for a backend of each pool, and their prompt tokens."""
         return [(each.name, *self.admission.held(each.name)) for each in self.fleet.pools]
+
+    def _knows_tenant(self, name: str) -> bool:
+        return name in self._tenant_names or self.running.has(name)
 
     def measure(self, now_s: float) -> None:
         """Measure what grows with time alone. Call it at least once a second."""

@@ -40,6 +40,10 @@ class Running:
         else:
             del self._running[holder]
 
+    def has(self, holder: str) -> bool:
+        """Whether it has requests under way."""
+        return holder in self._running
+
     @property
     def total(self) -> int:
         """The requests under way."""

@@ -45,7 +45,8 @@ class PenstockCollector(Collector):
             yield from self._costs()
 
     def _usage(self) -> Iterator[Metric]:
-        used = list(self._metrics.usage.items())
+        knows = self._metrics.knows_tenant
+        used = [each for each in self._metrics.usage.items() if knows(each[0])]
         yield from parts("tenant_requests", (((who, model), u.requests) for who, model, u in used))
         tokens = (
             ((who, model, kind), count)

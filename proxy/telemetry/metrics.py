@@ -6,7 +6,7 @@ the interpreter lock. So the data plane adds integers. A scrape turns them into 
 (`exposition`), which are rendered in slices.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from penstock.balancing.backend import Backend
@@ -38,6 +38,12 @@ class Counter:
         else:
             other = ("other",) * len(labels)
             values[other] = values.get(other, 0) + count
+
+    def keep(self, at: int, known: Collection[str]) -> None:
+        """Drop the counts whose label at this place is not one of these, nor `other`."""
+        for labels in list(self._values):
+            if labels[at] not in known and labels[at] != "other":
+                del self._values[labels]
 
     def __getitem__(self, labels: tuple[str, ...]) -> int:
         return self._values.get(labels, 0)
@@ -71,6 +77,10 @@ class Metrics:
         self.slos: Callable[[], Iterable[Slo]] = tuple  # with their states up to date
         self.degraded = Counter()  # by what was cut
         self.usage = TenantUsage()
+        # Whether a tenant is in the configuration, or has requests that run.
+        self.knows_tenant: Callable[[str], bool] = lambda _: True
+        # The tenants and classes of the configuration. None: any.
+        self._known: tuple[Collection[str], Collection[str]] | None = None
         self.costs = Costs()
         # What each own certificate is for, its pool, and its end as Unix time.
         self.certificates: Callable[[], Iterable[tuple[tuple[str, str], float]]] = tuple
@@ -130,6 +140,25 @@ class Metrics:
         """Note what grows. Call it at least once a minute."""
         if self.shed_growth.is_due(now_s):
             self.shed_growth.look(self.shed_by_reason(), now_s)
+            self._forget_unknown()  # requests that still ran may have counted again
+
+    def keep(self, tenants: Collection[str], classes: Collection[str]) -> None:
+        """These are all from now on. Drop the series of other tenants and classes.
+
+        What tenants used is kept, for they may come back. It is told of known ones only.
+        """
+        self._known = tenants, classes
+        self._forget_unknown()
+
+    def _forget_unknown(self) -> None:
+        if self._known is None:
+            return
+        tenants, classes = self._known
+        self.rate_limited.keep(0, tenants)
+        self.shed.keep(1, classes)
+        self.admitted.keep(0, classes)
+        for name in [each for each in self.queue_wait_s if each not in classes]:
+            del self.queue_wait_s[name]
 
     def add_pools(self, names: Iterable[str]) -> None:
         """Add an entry for each pool that has none."""
