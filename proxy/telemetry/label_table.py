@@ -10,7 +10,8 @@ LABELS: Final = {
     " pool.",
     "backend": "The name of a backend in the configuration. Empty when a request reached no"
     " backend.",
-    "code": "The HTTP status of the answer. 499: the client left before the answer began.",
+    "code": "The HTTP status of the answer. 499: the client left before the answer began. `4xx`,"
+    " `5xx` and so on: statuses that are not registered. Of these 520 to 530 are told apart.",
     "state": "`starting`, `ready`, `suspect`, `ejected` or `warming`.",
     "admin_state": "`ready`, `drain` or `maint`.",
     "result": "`hit`: the backend of the session, or of the stored response, served the request."

@@ -5,6 +5,7 @@ requests are counted as `other`. Its first model is always told.
 """
 
 from bisect import bisect_left
+from http import HTTPStatus
 from typing import Final
 
 from penstock.proxy.telemetry.histogram import ITL_S, LATENCY_S, Histogram
@@ -15,6 +16,9 @@ from penstock.proxy.telemetry.lately import Lately
 MODELS_MAX: Final = 16
 POOL_MODELS_MAX: Final = 1_024
 OTHER: Final = "other"
+# The statuses that are told apart: those that are registered, and usual ones of servers before
+# engines. A backend may answer with any: others are counted by their first digit.
+STATUSES: Final = frozenset([*map(int, HTTPStatus), 499, *range(520, 531)])
 # Upper bounds of the classes of prompts, in tokens, and their names. `more` has no bound.
 PROMPT_TOKENS: Final = (1_024, 8_192, 32_768)
 PROMPT_CLASSES: Final = ("1k", "8k", "32k", "more")
@@ -69,7 +73,7 @@ class PoolMetrics:
     )
 
     def __init__(self) -> None:
-        self.requests: dict[tuple[str, int], int] = {}  # (backend, status): both are bounded
+        self.requests: dict[tuple[str, int], int] = {}  # (backend, status or its first digit)
         self.duration_s = Histogram(LATENCY_S)
         self.ttft_by_prompt_s = [Histogram(LATENCY_S) for _ in PROMPT_CLASSES]
         self.forgotten_itl_s = Histogram(ITL_S)  # of backends that are gone
@@ -81,7 +85,7 @@ class PoolMetrics:
 
     def request(self, backend: str, status: int, duration_s: float) -> None:
         """Count one finished request."""
-        key = (backend, status)
+        key = (backend, status if status in STATUSES else status // 100)
         self.requests[key] = self.requests.get(key, 0) + 1
         self.duration_s.observe(duration_s)
 

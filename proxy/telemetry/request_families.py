@@ -42,7 +42,7 @@ def request_families(every: Pools) -> Iterator[Metric]:
 def _statuses(every: Pools) -> Iterator[Row]:
     for name, pool in every.items():
         for (backend, status), count in list(pool.requests.items()):
-            yield (name, backend, str(status)), count
+            yield (name, backend, str(status) if status > 9 else f"{status}xx"), count
 
 
 def _by_prompt(pools: Pools) -> Iterator[tuple[tuple[str, ...], Histogram]]:

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.balancing.backend import Backend
+from penstock.proxy.telemetry.families import PenstockCollector
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.pool_metrics import (
     MODELS_MAX,
@@ -46,6 +47,24 @@ def test_backends_with_many_models_leave_each_other_one_a_first_model() -> None:
     assert len(named) == POOL_MODELS_MAX + backends + 1
     pool.forget("gpu-0")
     assert pool.times("late", "m1") is not pool.times("late", None)
+
+
+def test_a_backend_of_a_thousand_statuses_has_series_of_the_known_ones() -> None:
+    metrics = Metrics(["chat"])
+    for status in (*range(100, 1_000), 503):
+        metrics.pools["chat"].request("gpu-0", status, 0.1)
+    rows = [
+        (sample.labels["code"], sample.value)
+        for part in PenstockCollector(metrics, tuple).collect()
+        for sample in part.samples
+        if sample.name == "penstock_requests_total"
+    ]
+    told = dict(rows)
+    assert len(rows) == len(told) < 90
+    assert sum(told.values()) == 901
+    assert (told["503"], told["499"], told["529"], told["200"]) == (2, 1, 1, 1)
+    assert told["9xx"] == 100
+    assert "467" not in told
 
 
 def test_what_a_backend_counted_stays_in_its_pool() -> None:
