@@ -65,6 +65,7 @@ class Backend:
         "_stale_s",
         "accusers",
         "admin_state",
+        "answered_s",
         "back_since_s",
         "bare_since_s",
         "cache",
@@ -156,6 +157,7 @@ class Backend:
         self.prefilled_work = 0  # prefill work of all requests ever
         self.kept = KeptAnswers()
         self.latency = PeakEwma()
+        self.answered_s = float("-inf")  # when an answer of its engine has begun last
         self.cache = CacheShadow()
         self._measured_s = float("-inf")  # when its speed was measured last
         self._stale_s = STALE_FIRST_S

@@ -110,6 +110,7 @@ class Lease(Reservation):
                 self._claim.found()
         if self.ask.engine:
             backend.cold_start.served(now_s)
+            backend.answered_s = now_s
             if not self.held_up:
                 backend.latency.observe(now_s - self.began_s, now_s)
         backend.queue.overtake(self, now_s)

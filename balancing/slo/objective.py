@@ -13,6 +13,7 @@ from penstock.balancing.slo.burn import (
 from penstock.balancing.slo.latencies import Latencies
 from penstock.balancing.slo.sample import Outcome, Sample
 from penstock.balancing.slo.state import EASED_BELOW, WARNS_ABOVE, State, next_state
+from penstock.balancing.slo.vain import VAIN_S
 from penstock.balancing.slo.windows import Ring, Windows
 from penstock.conf.slo import SloSettings
 
@@ -27,12 +28,16 @@ class Goal:
     `targets`: kinds of times with their longest in seconds. For a percentile it is one.
     """
 
-    __slots__ = ("name", "share", "targets")
+    __slots__ = ("name", "patience_s", "share", "targets")
 
-    def __init__(self, name: str, share: float, targets: Targets = ()) -> None:
+    def __init__(
+        self, name: str, share: float, targets: Targets = (), patience_s: float = VAIN_S
+    ) -> None:
+        """`patience_s`: who leaves later, and with nothing, may have waited in vain."""
         self.name = name
         self.share = share
         self.targets = targets
+        self.patience_s = patience_s
 
     @property
     def timed(self) -> bool:
@@ -49,7 +54,7 @@ class Goal:
             return None
         if outcome is Outcome.SHED:
             return None if self.name == "error_rate" else False
-        if outcome is Outcome.FAILED:
+        if outcome is Outcome.FAILED or sample.in_vain(self.patience_s):
             return False
         if self.name == "goodput":
             for kind, target_s in self.targets:
@@ -60,7 +65,7 @@ class Goal:
 
 def goals_of(settings: SloSettings) -> Iterator[Goal]:
     """All objectives of an entry of the configuration."""
-    highest = []
+    highest, patience_s = [], VAIN_S
     for kind, percentiles in zip(
         KINDS, (settings.ttft_s, settings.itl_s, settings.e2e_s), strict=True
     ):
@@ -69,12 +74,14 @@ def goals_of(settings: SloSettings) -> Iterator[Goal]:
             share = int(percentile.removeprefix("p")) / 100
             yield Goal(f"{kind}_{percentile}", share, ((kind, target_s),))
         highest += [(kind, target_s) for _, target_s in targets[-1:]]
+        if kind == "ttft" and targets:
+            patience_s = min(patience_s, targets[-1][1])
     if settings.availability is not None:
-        yield Goal("availability", settings.availability)
+        yield Goal("availability", settings.availability, (), patience_s)
     if settings.error_rate is not None:
-        yield Goal("error_rate", 1.0 - settings.error_rate)
+        yield Goal("error_rate", 1.0 - settings.error_rate, (), patience_s)
     if settings.goodput is not None:
-        yield Goal("goodput", settings.goodput, tuple(highest))
+        yield Goal("goodput", settings.goodput, tuple(highest), patience_s)
 
 
 class Objective:

@@ -1,7 +1,7 @@
 """What one request says about service levels: how it ended, and how fast it was.
 
 Whose fault an end is decides whether it counts. A client that asks for too much, leaves, or allows
-too little time uses up nobody's error budget.
+too little time uses up nobody's error budget, unless its whole pool answers nobody (`vain`).
 """
 
 from enum import Enum
@@ -49,7 +49,7 @@ def outcome_of(status: int, code: str | None, reason: str | None, *, whole: bool
 class Sample:
     """One request that has ended. Times are in seconds, None if there is none."""
 
-    __slots__ = ("e2e_s", "elapsed_s", "itl_s", "outcome", "streams", "ttft_s")
+    __slots__ = ("e2e_s", "elapsed_s", "itl_s", "outcome", "streams", "ttft_s", "vain_s")
 
     def __init__(
         self,
@@ -60,9 +60,11 @@ class Sample:
         ttft_s: float | None = None,
         itl_s: float | None = None,
         e2e_s: float | None = None,
+        vain_s: float | None = None,
     ) -> None:
         """`elapsed_s`: from the whole request to its end, however it ended. `streams`: it wanted a
-        stream, or got one. `e2e_s`: to the end of a whole answer.
+        stream, or got one. `e2e_s`: to the end of a whole answer. `vain_s`: the time in which it
+        should have begun, if in all of its time nobody's answer began in its pool.
         """
         self.outcome = outcome
         self.elapsed_s = elapsed_s
@@ -70,6 +72,11 @@ class Sample:
         self.ttft_s = ttft_s
         self.itl_s = itl_s
         self.e2e_s = e2e_s
+        self.vain_s = vain_s
+
+    def in_vain(self, patience_s: float) -> bool:
+        """Whether its client has waited for nothing, longer than this and than `vain_s`."""
+        return self.vain_s is not None and self.elapsed_s > max(self.vain_s, patience_s)
 
     def time_of(self, kind: str) -> float | None:
         """Its time of a kind: `ttft`, `itl` or `e2e`. None if it has none or it is unknown."""

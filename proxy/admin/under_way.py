@@ -27,7 +27,9 @@ async def under_way(
     runs: list[list[Request]] = []
     for at in range(0, len(clients), AT_ONCE):
         requests = [
-            each.request for each in clients[at : at + AT_ONCE] if isinstance(each, EndingConnection)
+            each.request
+            for each in clients[at : at + AT_ONCE]
+            if isinstance(each, EndingConnection)
         ]
         found = [each for each in requests if each is not None and fits(each)]
         if found:

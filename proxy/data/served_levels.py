@@ -8,6 +8,7 @@ Only what an engine works on counts: the rest is fast, and would hide what is sl
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.lease import Lease
 from penstock.balancing.slo.sample import Outcome, Sample, outcome_of
+from penstock.balancing.slo.vain import begins_within_s
 from penstock.proxy.data.budgets import taken
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
@@ -33,6 +34,10 @@ def note_ended(
             tokens = taken(ask, record, lease)[2] / max(1, ask.prompts * ask.choices)
             itl_s = (record.ended_s - first_s) / (tokens - 1.0) if tokens >= 2.0 else None
         e2e_s = elapsed_s if outcome is Outcome.SERVED else None
+    pool = _pool_of(plane, request)
+    vain_s = None
+    if outcome is Outcome.LEFT and not first_s and not _began_since(plane, pool, record.received_s):
+        vain_s = begins_within_s(ask)
     sample = Sample(
         outcome,
         elapsed_s if not record.held_up else 0.0,
@@ -40,10 +45,9 @@ def note_ended(
         ttft_s=first_s - record.received_s if streamed else None,
         itl_s=itl_s,
         e2e_s=e2e_s,
+        vain_s=vain_s,
     )
-    plane.slos.add(
-        sample, _pool_of(plane, request), _class_of(plane, request.head, ask.service_tier)
-    )
+    plane.slos.add(sample, pool, _class_of(plane, request.head, ask.service_tier))
 
 
 def note_refused(plane: DataPlane, head: RequestHead | None, error: PenstockError) -> None:
@@ -62,6 +66,17 @@ def note_refused(plane: DataPlane, head: RequestHead | None, error: PenstockErro
         pools = plane.fleet.pools
         pool = pools[0].name if len(pools) == 1 else ""
         plane.slos.add(Sample(outcome, 0.0), pool, _class_of(plane, head, None))
+
+
+def _began_since(plane: DataPlane, name: str, since_s: float) -> bool:
+    """Whether anybody's answer has begun in a pool since then. True if there is no such pool."""
+    for pool in plane.fleet.pools:
+        if pool.name == name:
+            for backend in pool.backends:
+                if backend.answered_s > since_s:
+                    return True
+            return False
+    return True
 
 
 def _pool_of(plane: DataPlane, request: Request) -> str:

@@ -20,9 +20,9 @@ def served(ttft_s: float = 0.1, e2e_s: float = 1.0, itl_s: float = 0.01) -> Samp
     return Sample(Outcome.SERVED, e2e_s, streams=True, ttft_s=ttft_s, itl_s=itl_s, e2e_s=e2e_s)
 
 
-def ended(outcome: Outcome, after_s: float = 0.0) -> Sample:
+def ended(outcome: Outcome, after_s: float = 0.0, vain_s: float | None = None) -> Sample:
     """A stream that ended without a token."""
-    return Sample(outcome, after_s, streams=True)
+    return Sample(outcome, after_s, streams=True, vain_s=vain_s)
 
 
 def of(told: Slo, name: str) -> Objective:

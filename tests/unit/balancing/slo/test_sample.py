@@ -79,6 +79,11 @@ Y, N, X = True, False, None  # good, bad, does not count
         (ended(LEFT, 0.4), [N, X, X, X, X, X, X]),
         (ended(LEFT, 1.0), [N, N, X, X, X, X, N]),  # after it: it had no token yet
         (ended(LEFT, 9.0), [N, N, X, N, X, X, N]),
+        # Nobody's answer began in its pool while it waited.
+        (ended(LEFT, 0.4, vain_s=0.1), [N, X, X, X, X, X, X]),  # not long enough
+        (ended(LEFT, 0.6, vain_s=0.1), [N, N, X, X, N, N, N]),
+        (ended(LEFT, 0.6, vain_s=0.7), [N, N, X, X, X, X, N]),  # its prompt is long
+        (Sample(LEFT, 3.0, vain_s=0.1), [X, X, X, X, N, N, N]),  # no stream
         (ended(FAULT, 9.0), [X, X, X, X, X, X, X]),
         # It left after its first token, and its answer was not late yet.
         (Sample(LEFT, 2.0, streams=True, ttft_s=0.1, itl_s=0.02), [Y, Y, Y, X, X, X, X]),
@@ -93,3 +98,15 @@ def test_which_objectives_a_request_counts_for(sample: Sample, verdicts: list[bo
     goals = list(goals_of(OBJECTIVES))
     assert [goal.name for goal in goals] == NAMES
     assert [goal.judge(sample) for goal in goals] == verdicts
+
+
+@pytest.mark.parametrize(("targets", "patience_s"), [({}, 2.0), ({"p50": 0.2, "p95": 0.5}, 0.5),
+                                                     ({"p95": 30.0}, 2.0)])  # fmt: skip
+def test_who_leaves_in_vain_counts_after_a_time(
+    targets: dict[str, float], patience_s: float
+) -> None:
+    asked = settings(availability=0.99, **({"ttft_s": targets} if targets else {}))
+    goal = list(goals_of(asked))[-1]
+    assert goal.judge(ended(LEFT, patience_s, vain_s=0.1)) is None
+    assert goal.judge(ended(LEFT, patience_s + 0.1, vain_s=0.1)) is False
+    assert goal.judge(ended(LEFT, patience_s + 0.1)) is None

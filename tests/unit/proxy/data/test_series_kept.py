@@ -14,10 +14,7 @@ STANDARD, SLOW = [{"name": name, "max_wait_s": 60.0} for name in ("standard", "s
 
 
 def tenants(*names: str) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "keys": [{"key": KEYS.get(name, f"{name:0>32}")}]}
-        for name in names
-    ]
+    return [{"name": name, "keys": [{"key": KEYS.get(name, f"{name:0>32}")}]} for name in names]
 
 
 def asks(name: str) -> bytes:

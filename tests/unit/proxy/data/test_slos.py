@@ -89,13 +89,72 @@ def test_how_slowly_a_client_reads_is_its_own_affair(play: Play) -> None:
 
 
 @pytest.mark.parametrize(
-    ("after_s", "told"), [(0.2, ""), (1.0, "ttft_p95 0:1, goodput 0:1")], ids=["before", "after"]
+    ("after_s", "told"),
+    [(0.2, ""), (1.0, "ttft_p95 0:1, availability 0:1, error_rate 0:1, goodput 0:1")],
+    ids=["before", "after"],
 )
 def test_a_client_that_leaves(play: Play, after_s: float, told: str) -> None:
     play.client.sends(chat())
     play.passes(after_s)
     play.client.closes()
     assert counts(play) == told
+
+
+@pytest.fixture
+def hung() -> Iterator[Play]:
+    """Without targets for times: two backends, of which none answers."""
+    slo = [{"availability": 0.9999, "error_rate": 0.0001}]
+    with contextlib.closing(Play(2, slo=slo, timeouts=RELAXED)) as play:
+        yield play
+
+
+def leaves(play: Play, after_s: float, request: bytes) -> None:
+    client = play.connects()
+    client.sends(request)
+    play.passes(after_s)
+    client.closes()
+
+
+def test_when_nobody_is_served_leaving_clients_are_an_outage(hung: Play) -> None:
+    for _ in range(20):
+        leaves(hung, 3.0, chat())
+    assert counts(hung) == "availability 0:20, error_rate 0:20"
+    assert {each.state.word for each in hung.plane.slos.evaluated()[0].objectives} == {"critical"}
+
+
+def test_when_nobody_is_served_clients_own_limits_are_an_outage(hung: Play) -> None:
+    for _ in range(20):
+        client = hung.connects()
+        client.sends(chat(head=b"x-request-timeout: 3\r\n"))
+        hung.passes(3.5)
+        assert b"408" in client.written
+        client.closes()
+    assert counts(hung) == "availability 0:20, error_rate 0:20"
+
+
+def test_who_leaves_early_uses_up_no_budget(hung: Play) -> None:
+    for _ in range(200):
+        leaves(hung, 1.9, chat())
+    assert counts(hung) == ""
+
+
+def test_who_leaves_before_a_long_prompt_can_be_computed_uses_up_no_budget(hung: Play) -> None:
+    for _ in range(20):
+        leaves(hung, 5.0, chat(content="all work and no play " * 20_000))
+        leaves(hung, 5.0, chat('"max_tokens":4000', stream=False))
+    assert counts(hung) == ""
+
+
+def test_who_leaves_while_others_are_served_uses_up_no_budget(hung: Play) -> None:
+    """With one backend that hangs the others of its pool serve."""
+    for _ in range(20):
+        client = hung.connects()
+        client.sends(chat())  # to b1
+        hung.passes(3.0)
+        hung.client.sends(chat())
+        hung["b2"].sends(STREAM, token("a"), token("b"), USAGE, DONE, END)
+        client.closes()
+    assert counts(hung) == "availability 20:0, error_rate 20:0"
 
 
 def test_a_backend_that_fails(play: Play) -> None:
