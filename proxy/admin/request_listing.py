@@ -83,9 +83,9 @@ async def requests_with_id(plane: DataPlane, request_id: str, query: Mapping[str
             running.setdefault(kept.owner, kept)
     ended: dict[str, Kept] = {}
     for kept in plane.recent.all():
-        if kept.request_id == wanted and _fits(kept, tenant, None):
-            if kept.owner not in running and kept.record.began_s <= until_s:
-                ended.setdefault(kept.owner, kept)
+        mine = kept.request_id == wanted and kept.owner not in running
+        if mine and _fits(kept, tenant, None) and kept.record.began_s <= until_s:
+            ended.setdefault(kept.owner, kept)
     count = len(running) + len(ended)
     shown = _together(running.values(), list(ended.values()), limit)
     return (told | {"same_id": count} for told in _all_told(shown, plane))
