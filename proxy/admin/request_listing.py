@@ -22,7 +22,6 @@ RUNNING_S: Final = 5.0
 RUNNING_MAX: Final = 20
 LIMIT: Final = 50
 LIMIT_MAX: Final = 500
-SAME_ID: Final = 20  # of an id that many have used, so many are told without `limit`
 _FLAGS: Final = ("slow", "failed")
 _NAMES: Final = ("tenant", "backend")
 _NARROWING: Final = ("tenant", "before", "limit")
@@ -72,7 +71,7 @@ async def requests_with_id(plane: DataPlane, request_id: str, query: Mapping[str
     for name in query:
         if name not in _NARROWING:
             raise BadQuery("The query may have: tenant, before, limit.")
-    limit, tenant = _limit(query.get("limit"), SAME_ID), query.get("tenant")
+    limit, tenant = _limit(query.get("limit")), query.get("tenant")
     until_s = _until_s(query.get("before"), plane.now())
     wanted = request_id.encode("utf-8", "replace")
     running: dict[str, Kept] = {}
@@ -175,9 +174,9 @@ def _flag(text: str | None) -> bool:
     return text in ("", "1", "true")
 
 
-def _limit(text: str | None, usual: int = LIMIT) -> int:
+def _limit(text: str | None) -> int:
     if text is None:
-        return usual
+        return LIMIT
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LIMIT_MAX):
         raise BadQuery(f"limit is a number from 1 to {LIMIT_MAX}.")
     return int(text)
