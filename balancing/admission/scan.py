@@ -73,8 +73,8 @@ class Scan:
     def run(self) -> None:
         """Look at each class. Flows that rest come last: else others would not be looked at.
 
-        If there are too few looks for all, flows that were looked at rest. So the next wakes look at
-        the others, until all have had a look.
+        If there are too few looks for all, flows that were looked at rest. So the next wakes look
+        at the others, until all have had a look.
         """
         line, before, seen = self._line, len(self._outcomes), list[tuple[Flow, int]]()
         for rank, due in line.queue.ranks():

@@ -177,7 +177,7 @@ def _flag(text: str | None) -> bool:
 def _limit(text: str | None) -> int:
     if text is None:
         return LIMIT
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LIMIT_MAX):
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= LIMIT_MAX):
         raise BadQuery(f"limit is a number from 1 to {LIMIT_MAX}.")
     return int(text)
 
