@@ -7,18 +7,26 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from penstock.bench.verdict import known, unseen
+from penstock.bench.verdict import further, known, opened, unseen
 from penstock.bench.verdict.play import Told, play
 from penstock.bench.verdict.scenario import Scenario
+
+SETS: Final[dict[str, tuple[Scenario, ...]]] = {
+    "known": known.SCENARIOS,
+    "opened": opened.SCENARIOS,
+    "unseen": unseen.SCENARIOS + further.SCENARIOS,
+}
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--set",
-        choices=("known", "unseen"),
+        choices=SETS,
         default="known",
-        help="those the rules were made with, or those written without knowledge of the rules",
+        help="known: those the rules were made with; opened: written without knowledge of the rules,"
+        " and looked at since; unseen: written so, and played before anybody looked at them",
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose names hold it")
     parser.add_argument("--seed", type=int, default=1, help="of sizes and times (default 1)")
@@ -27,8 +35,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Play the scenarios one after another. Returns 1 if a verdict is wrong."""
-    scenarios = known.SCENARIOS if options.set == "known" else unseen.SCENARIOS
-    chosen = [each for each in scenarios if options.only in each.name]
+    chosen = [each for each in SETS[options.set] if options.only in each.name]
     told = [_played(each, options.seed) for each in chosen]
     print(table(told))
     print(confusion(told))
