@@ -56,11 +56,6 @@ class Latencies:
         self._counts = [array("I", bytes(4 * (len(bounds_s) + 1))) for _ in range(SLOTS)]
         self._slot = -1
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of its counts."""
-        return (SLOTS + 1) * self.hour.itemsize * len(self.hour)
-
     def advance(self, now_s: float) -> None:
         """Drop what is older than an hour. Needed before a percentile is read."""
         slot = int(now_s // SLOT_S)

@@ -101,11 +101,6 @@ class Objective:
         self._rings: Mapping[str, Ring] = dict(zip(spans, rings, strict=False))
         self._budget = rings[-1]
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of its counts."""
-        return sum([ring.size_bytes for ring in self.windows.rings])
-
     def counts_as(self, goal: Goal, window_s: float) -> bool:
         """Whether what it has counted is what `goal` would have."""
         same = (goal.name, goal.targets) == (self.goal.name, self.goal.targets)

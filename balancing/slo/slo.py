@@ -46,12 +46,6 @@ class Slo:
                 return each
         return Objective(goal, self.window_s, now_s)
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of all its counts."""
-        counts = sum([each.size_bytes for each in self.objectives])
-        return counts + sum([each.size_bytes for each in self.latencies.values()])
-
     def add(self, sample: Sample, now_s: float) -> None:
         """Count one request that has ended."""
         moved = False

@@ -26,11 +26,6 @@ class Ring:
         self._slot = -1  # number of the present one since the clock's start
         self.good = self.bad = 0
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of its slots."""
-        return self._good.itemsize * len(self._good) + self._bad.itemsize * len(self._bad)
-
     def advance(self, cell: int) -> None:
         """Drop what is older than the window. `cell`: number of the present cell."""
         slot = cell * CELL_S // self.slot_s

@@ -25,8 +25,8 @@ def arguments(parser: ArgumentParser) -> None:
         "--set",
         choices=SETS,
         default="known",
-        help="known: those the rules were made with; opened: written without knowledge of the rules,"
-        " and looked at since; unseen: written so, and played before anybody looked at them",
+        help="known: those the rules were made with; opened: written without knowledge of the"
+        " rules, and looked at since; unseen: written so, and played before anybody looked at them",
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose names hold it")
     parser.add_argument("--seed", type=int, default=1, help="of sizes and times (default 1)")

@@ -8,7 +8,6 @@ from penstock.balancing.slo.burn import PAIRS, SPANS_S, burn_rate, pairs_within,
 from penstock.balancing.slo.sample import Outcome
 from penstock.balancing.slo.slo import Slo
 from penstock.balancing.slo.state import State, next_state
-from penstock.conf.slo import SLOS_MAX
 from tests.unit.balancing.slo.levels import ended, of, served, slo
 
 DAY_S = 86_400.0
@@ -213,18 +212,6 @@ def test_states_do_not_flap() -> None:
     assert " ".join(states) == (
         "ok ok warning warning warning ok ok warning warning critical critical critical warning ok"
     )
-
-
-def test_memory_is_bounded() -> None:
-    """The counts of the largest entry take 60 kB, of a usual one 25 kB, of all together 4 MB."""
-    usual = slo(ttft_s={"p95": 0.5}, e2e_s={"p95": 5}, availability=0.999, error_rate=0.001)
-    largest = slo(**ALL)
-    before = largest.size_bytes
-    for number in range(5_000):
-        largest.add(served(ttft_s=number / 1_000), number * 7.0)
-    assert largest.size_bytes == before < 60_000
-    assert usual.size_bytes < 25_000
-    assert SLOS_MAX * largest.size_bytes < 4_000_000
 
 
 def test_what_stays_keeps_its_counts() -> None:
