@@ -9,6 +9,7 @@ from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
 
 FIELDS: Final = (
     "answer_limits",
+    "background",
     "block_tokens",
     "blocks",
     "choices",
@@ -82,6 +83,7 @@ class Ask:
         output_tokens: float = PRIOR_TOKENS,
         home: str | None = None,
         service_tier: str | None = None,
+        background: bool = False,
     ) -> None:
         self.path = path
         self.model = model
@@ -114,6 +116,7 @@ class Ask:
         self.likely = likely  # probability that an engine computes the prompt, not refuses it
         self.output_tokens = output_tokens  # expected for each choice
         self.service_tier = service_tier  # as its client asks for it, in the words of the APIs
+        self.background = background  # its engine goes on when its client has left
         self.home = home  # the name of the backend that its session belongs to
 
     def add_blocks(self, blocks: Blocks) -> None:

@@ -30,6 +30,7 @@ class Fields(msgspec.Struct):
     stream: msgspec.Raw = NO_FIELD
     stream_options: msgspec.Raw = NO_FIELD
     previous_response_id: msgspec.Raw = NO_FIELD
+    background: msgspec.Raw = NO_FIELD
     n: msgspec.Raw = NO_FIELD
     max_tokens: msgspec.Raw = NO_FIELD
     max_completion_tokens: msgspec.Raw = NO_FIELD

@@ -219,6 +219,7 @@ class Reader:
             uncut=path in _UNCUT and not media_parts and not cuts,
             output_tokens=expected if work.generates else 0.0,
             service_tier=_text(fields.service_tier),
+            background=path == "/v1/responses" and truth(fields.background) is True,
         )
 
     def _unparsed_ask(

@@ -153,11 +153,14 @@ def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:
         used.prompt_tokens += prompt
 
 
-def settle(request: Request, lease: Lease | None, now_s: float) -> None:
-    """Settle what its tenant was charged by what it took, also after an exception."""
-    if request.charge is not None:
+def settle(plane: DataPlane, request: Request, lease: Lease | None) -> None:
+    """Settle what its tenant was charged by what it took, also after an exception.
+
+    What goes on in the background is settled when that is over.
+    """
+    if request.charge is not None and not plane.background.has(lease):
         requests, prompt, completion = taken(request.ask, request.record, lease)
-        request.charge.settle(requests, prompt + completion, now_s)
+        request.charge.settle(requests, prompt + completion, plane.now())
 
 
 def _close(

@@ -1,9 +1,9 @@
-"""Answers that engines make in the background, after their clients were told `queued`.
+"""Requests whose engines go on in the background, when their clients have a `queued` or have left.
 
 Such a request keeps its place at the backend. Otherwise a client would have as many as it likes at
 once, and the engine's room would be counted as free. The place is given back when somebody asks for
-the response and it is over or unknown, when the engine is gone, or when the engine has had time for
-the longest answer it may be.
+the response and it is over or unknown, when the engine reports fewer requests or is gone, or when
+it has had time for the longest answer it may be.
 """
 
 import asyncio
@@ -13,61 +13,80 @@ from typing import Final
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
+from penstock.proxy.data.budgets import longest
 from penstock.proxy.data.relay import Relay
+from penstock.proxy.data.request import Request
 
 # The longest answer that is waited for if its request sets no limit.
 TOKENS_MAX: Final = 32_768.0
 # So many are kept, of one client and of all. Any further one gives its place back at once, although
 # its engine still works on it.
-CLIENT_MAX: Final = 512
-ALL_MAX: Final = 4_096
+CLIENT_MAX: Final = 256
+ALL_MAX: Final = 2_048
 LOOK_S: Final = 1.0
+# A report that was asked for so long after a request was sent knows it.
+REPORTED_S: Final = 1.0
 
 Key = tuple[str, str]  # the tenant, and the id of the response
 
 
-class Background:
-    """The leases of answers that are still made."""
+class _Kept:
+    """One lease. `due_s`: when its engine has had its time. `restarts`: those of the engine when
+    it was sent."""
 
-    __slots__ = ("_by_client", "_due", "_leases", "_loop", "_now", "_timer")
+    __slots__ = ("due_s", "request", "restarts")
+
+    def __init__(self, lease: Lease, request: Request, now_s: float) -> None:
+        self.request = request
+        self.due_s = now_s + _longest_s(lease)
+        self.restarts = lease.backend.restarts
+
+
+class Background:
+    """The leases of such requests, and what their tenants were charged."""
+
+    __slots__ = ("_by_client", "_kept", "_leases", "_loop", "_now", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float]) -> None:
         self._loop = loop
         self._now = now
+        self._kept: dict[Lease, _Kept] = {}
+        # Clients may choose ids: of those with one id here is the last.
         self._leases: dict[Key, Lease] = {}
-        # When each has had its time, and the starts of its engine until then. Clients may choose
-        # ids: of those with one id `_leases` has the last.
-        self._due: dict[Lease, tuple[float, int]] = {}
         self._by_client: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._kept)
 
-    def keeps(self, lease: Lease, relay: Relay | None) -> bool:
-        """Take over the lease of a request whose answer is still made. False: it is not.
+    def keeps(self, request: Request, lease: Lease, relay: Relay | None) -> bool:
+        """Take over the lease of a request whose engine goes on, and its charge. False: none does.
 
         An answer that tells of a response which is over ends the lease of that one.
         """
-        if relay is None:
-            return False
         ask = lease.ask
         if not ask.engine:
-            if relay.is_over:
+            if relay is not None and relay.is_over:
                 self._over((ask.tenant, relay.response_id))
             return False
-        if lease.ended or not relay.goes_on:
+        goes_on = relay.goes_on if relay is not None else request.record.sent_s > 0.0
+        if not ask.background or lease.ended or not goes_on:
             return False
         mine = self._by_client.get(ask.client, 0)
         if mine >= CLIENT_MAX or len(self) >= ALL_MAX:
             return False
         now_s = self._now()
+        lease.first_token(now_s)  # what comes of it is not seen any more
         self._by_client[ask.client] = mine + 1
-        self._leases[ask.tenant, relay.response_id] = lease
-        self._due[lease] = now_s + _longest_s(lease), lease.backend.restarts
+        self._kept[lease] = _Kept(lease, request, now_s)
+        if relay is not None and relay.response_id:
+            self._leases[ask.tenant, relay.response_id] = lease
         if self._timer is None:
             self._timer = self._loop.call_later(LOOK_S, self._look)
         return True
+
+    def has(self, lease: Lease | None) -> bool:
+        return lease is not None and lease in self._kept
 
     def unknown(self, ask: Ask, backend: Backend) -> None:
         """A backend does not know the response that is asked for: its engine is another one."""
@@ -78,29 +97,44 @@ class Background:
                 self._over(key)
 
     def _look(self) -> None:
-        """End those that have had their time, or whose engine is gone."""
+        """End those that have had their time, and those that their engine cannot have any more."""
         self._timer, now_s = None, self._now()
-        for lease, (due_s, restarts) in list(self._due.items()):
+        by_backend: dict[Backend, list[Lease]] = {}
+        for lease, kept in list(self._kept.items()):
             backend = lease.backend
-            if now_s >= due_s or not backend.healthy or backend.restarts != restarts:
+            if now_s >= kept.due_s or not backend.healthy or backend.restarts != kept.restarts:
                 self._end(lease)
-        left = self._due.keys()
-        self._leases = {key: lease for key, lease in self._leases.items() if lease in left}
-        if self._due:
+            else:
+                by_backend.setdefault(backend, []).append(lease)
+        for backend, leases in by_backend.items():
+            for lease in leases[: _ended(backend, leases)]:
+                self._end(lease)
+        self._leases = {key: each for key, each in self._leases.items() if each in self._kept}
+        if self._kept:
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def _over(self, key: Key) -> None:
         lease = self._leases.pop(key, None)
-        if lease is not None and lease in self._due:
+        if lease is not None and lease in self._kept:
             self._end(lease)
 
     def _end(self, lease: Lease) -> None:
-        del self._due[lease]
-        lease.end(self._now())
-        client = lease.ask.client
-        self._by_client[client] -= 1
-        if not self._by_client[client]:
-            del self._by_client[client]
+        charge, ask, now_s = self._kept.pop(lease).request.charge, lease.ask, self._now()
+        lease.end(now_s)
+        if charge is not None:
+            charge.settle(1, lease.taken_tokens + longest(ask), now_s)
+        self._by_client[ask.client] -= 1
+        if not self._by_client[ask.client]:
+            del self._by_client[ask.client]
+
+
+def _ended(backend: Backend, leases: list[Lease]) -> int:
+    """How many of these have surely ended, oldest first: their engine has fewer requests in all."""
+    report = backend.report
+    if report is None:
+        return 0
+    known = [each for each in leases if each.began_s < report.at_s - REPORTED_S]
+    return max(0, len(known) - report.running - report.waiting)
 
 
 def _longest_s(lease: Lease) -> float:

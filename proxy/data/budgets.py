@@ -26,7 +26,6 @@ ESTIMATE_OFF: Final = 1.5
 ANSWER_TOKENS: Final = 1_024.0
 # The failure of an attempt whose client allowed no more time.
 GIVEN_UP: Final = "client_timeout"
-RESPONSES_PATH: Final = "/v1/responses"
 # The status of a request whose client left before its answer began, as in nginx.
 LEFT: Final = 499
 
@@ -172,14 +171,13 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
     failure = record.tries[-1].failure
     failed = failure not in ("", GIVEN_UP)
     given_up = record.status in (LEFT, RequestTimeout.status) and record.sent_s
+    later = round(longest(ask)) if ask.background else 0  # its engine may go on
     if given_up and not failed:
         unseen = round(lease.unseen_tokens(record.ended_s))
-        return 1, prompt, max(lease.generated_tokens, unseen)
+        return 1, prompt, max(lease.generated_tokens, unseen, later)
     # A stream that is held has a status below 400 before any backend has answered.
     if lease.first_token_s is not None or (record.status < 400 and not failed):
-        later = ask.path == RESPONSES_PATH and not ask.stream  # it may go on in the background
-        expected = round(_longest(ask)) if later and record.status < 400 else 0
-        return 1, prompt, max(lease.generated_tokens, expected)
+        return 1, prompt, max(lease.generated_tokens, later)
     return int(400 <= record.status < 500 and record.status not in (LEFT, 408, 429)), 0, 0
 
 
@@ -196,7 +194,7 @@ def _answer(ask: Ask) -> float:
     return each * ask.prompts * ask.choices
 
 
-def _longest(ask: Ask) -> float:
+def longest(ask: Ask) -> float:
     """The most that an answer may have of which nobody sees the end."""
     return max(_answer(ask), float((ask.max_tokens or 0) * ask.prompts * ask.choices))
 

@@ -172,6 +172,7 @@ class EventRelay(WholeEvents):
                 self._begin_stream(b"".join(events[number:]), now_s)
                 return
             if read.response_id is not None:
+                self.response_id = read.response_id
                 self._made(read.response_id)
             if sign is not Sign.USAGE or not self._hide_usage:
                 self._held.append(event)
@@ -253,7 +254,7 @@ class EventRelay(WholeEvents):
                 self._failure = of_event(event, read.status)
                 break
             elif read.sign is Sign.DONE or read.sign is Sign.ERROR:
-                self._ended_itself = True
+                self._ended_itself, self.goes_on = True, False
                 self._refused = self._refused or read.sign is Sign.ERROR
                 self.served = self.served and read.sign is Sign.DONE
             elif read.sign is Sign.ABORT:

@@ -350,7 +350,7 @@ class Exchange(AttemptOwner):
                 self._fail(error)
             ended(self._plane, request, lease, self._relay, self._error)
         finally:
-            settle(request, lease, self._plane.now())
+            settle(self._plane, request, lease)
             self._plane.running.end(self._holder)
             self._attempt = None  # a reference cycle: only the collector would free it
             self._plane.freeing.add(request.body)
@@ -360,7 +360,7 @@ class Exchange(AttemptOwner):
     def _let_go(self, lease: Lease) -> None:
         """End the last lease: the client has left, or its time is over. Idempotent."""
         relay, now_s = self._relay, self._plane.now()
-        if self._plane.background.keeps(lease, relay):
+        if self._plane.background.keeps(self.request, lease, relay):
             return
         if not lease.ended and relay is not None and relay.committed:
             learn(self._plane, self.request, lease, relay, now_s)

@@ -127,7 +127,8 @@ class Relay:
         self.served = head.status < 300  # whether it is what the client asked for
         self.usage: Usage | None = None
         self.response_id = ""  # of the stored response that a whole answer tells
-        self.goes_on = False  # its engine still works on that
+        # Whether its engine works on, also if nobody reads the answer.
+        self.goes_on = self.served and passage.lease.ask.background
         self.last_byte_s = self._now()
 
     def begin(self) -> None:
@@ -258,6 +259,7 @@ class JsonRelay(Relay):
         self._lease.keep(0)
         response_id = self._dialect.id_at_beginning(body) if self.served else None
         if response_id is not None:
+            self.response_id = response_id
             self._made(response_id)
         self._on_begun()
         self._commit(body, self.last_byte_s)
@@ -313,8 +315,10 @@ class JsonRelay(Relay):
         if self.served and self._lease.ask.engine and not self._counts_work(usage):
             self.served = whole is not None and self._dialect.serves(whole)
         response_id = self._dialect.response_id(whole) if whole is not None else None
-        if whole is not None and response_id is not None:
-            self.response_id, self.goes_on = response_id, self._dialect.goes_on(whole)
+        if whole is not None:
+            self.goes_on = self._dialect.goes_on(whole)
+        if response_id is not None:
+            self.response_id = response_id
             self._made(response_id)
 
     def _counts_work(self, usage: Usage | None) -> bool:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.balancing.backend import State
+from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.background import CLIENT_MAX
-from tests.unit.proxy.data.playbook import Play, plain
+from penstock.proxy.data.relay import WHOLE_BYTES_MAX
+from tests.unit.proxy.data.playbook import END, STREAM, Play, chunk, plain
 
 LIMIT_TOKENS = 2_000
 
@@ -154,3 +156,92 @@ def test_a_long_conversation_stays_as_long_when_it_is_asked_for(play: Play) -> N
     assert tokens > 0
     asks(play, b"resp_1", b"completed")
     assert owners.tokens_of("resp_1", "", now_s) == tokens
+
+
+def reports(play: Play, running: int) -> None:
+    """The engine's metrics were read."""
+    play.backends[0].take(EngineReport(play.loop.now_s, running=running, kv_tokens=100_000))
+
+
+def test_it_is_over_when_the_engine_has_fewer_requests(play: Play) -> None:
+    """Nobody asks for them: as many end as it surely has no more, the oldest first."""
+    for number in range(5):
+        begins(play, b"resp_%d" % number)
+    play.passes(2.0)
+    reports(play, running=5)
+    play.passes(1.5)
+    assert running(play) == 5
+    reports(play, running=2)
+    play.passes(1.5)
+    assert running(play) == 2
+    asks(play, b"resp_4", b"completed")
+    assert running(play) == 1
+    reports(play, running=0)
+    play.passes(1.5)
+    assert running(play) == 0
+
+
+def test_a_report_from_before_it_was_sent_says_nothing(play: Play) -> None:
+    reports(play, running=0)
+    begins(play)
+    play.passes(1.5)
+    assert running(play) == 1
+
+
+def streams(play: Play, *, background: bool = True) -> None:
+    told = b"true" if background else b"false"
+    body = b'{"input":"x","background":%b,"stream":true,"max_output_tokens":900}' % told
+    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
+    play.client.sends(line % (len(body), body))
+
+
+CREATED = chunk(
+    b'event: response.created\ndata: {"type":"response.created",'
+    b'"response":{"id":"resp_1","object":"response","status":"queued"}}\n\n'
+)
+OVER = chunk(
+    b'event: response.completed\ndata: {"type":"response.completed",'
+    b'"response":{"id":"resp_1","status":"completed","output":[1],'
+    b'"usage":{"input_tokens":5,"output_tokens":1,"total_tokens":6}}}\n\n'
+)
+
+
+@pytest.mark.parametrize("told", [b"", STREAM, STREAM + CREATED])
+def test_a_stream_that_its_client_has_left_goes_on(play: Play, told: bytes) -> None:
+    streams(play)
+    if told:
+        play["b1"].sends(told)
+    play.client.closes()
+    assert running(play) == 1
+
+
+def test_other_streams_do_not(play: Play) -> None:
+    streams(play, background=False)
+    play["b1"].sends(STREAM, CREATED)
+    play.client.closes()
+    assert running(play) == 0
+
+
+def test_a_stream_that_is_whole_is_over(play: Play) -> None:
+    streams(play)
+    play["b1"].sends(STREAM, CREATED, OVER, END)
+    assert running(play) == 0
+
+
+def test_an_answer_that_is_too_large_to_hold_goes_on(play: Play) -> None:
+    body = b'{"input":"x","background":true}'
+    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
+    play.client.sends(line % (len(body), body))
+    large = response(b"resp_1", b"queued").replace(b"[]", b'["%b"]' % (b"a" * WHOLE_BYTES_MAX))
+    play["b1"].sends(plain("200 OK", large))
+    assert running(play) == 1
+    asks(play, b"resp_1", b"completed")
+    assert running(play) == 0
+
+
+def test_one_that_is_refused_leaves_nothing(play: Play) -> None:
+    body = b'{"input":"x","background":true}'
+    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
+    play.client.sends(line % (len(body), body))
+    play["b1"].sends(plain("400 Bad Request", b'{"error":{"message":"no"}}'))
+    assert running(play) == 0

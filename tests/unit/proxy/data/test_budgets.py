@@ -192,9 +192,13 @@ def test_a_response_that_goes_on_in_the_background_is_charged_beforehand_for_goo
     play.client.sends(line % (KEY, len(body), body))
     answer = b'{"id":"resp_1","object":"response","status":"queued","output":[]}'
     play["b1"].sends(plain("200 OK", answer))
+    budget = play.plane.budgets.tenants["t"].budget
+    assert len(budget.running) == 1  # it counts among those under way
     assert used(play)[0] == 1
     assert used(play)[1] >= 900
-    play.passes(60.0)
+    play.passes(20.0)
+    assert not budget.running
+    assert used(play)[1] >= 900 - 20 * 12  # a million a day comes back
 
 
 def test_a_backend_cannot_charge_more_than_the_request_allowed(play: Play) -> None:
