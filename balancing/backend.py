@@ -59,6 +59,7 @@ class Backend:
 
     __slots__ = (
         "_bares_in_row",
+        "_last_client",
         "_last_failed",
         "_measured_s",
         "_progress_at_bare",
@@ -98,6 +99,7 @@ class Backend:
         "refusals",
         "remote",
         "report",
+        "requests_apart_total",
         "requests_total",
         "restarts",
         "retrying",
@@ -135,6 +137,8 @@ class Backend:
         # ever so many, makes one.
         self.failures_apart_total = 0
         self._last_failed = ""
+        self.requests_apart_total = 0  # the same of all requests
+        self._last_client = ""
         self.accusers = Accusers()  # the clients that met the failures of the present run
         self._bares_in_row = 0  # answers without a token in a row
         self._progress_at_bare = 0
@@ -298,6 +302,13 @@ class Backend:
         """
         head = self.queue.head
         return head.whole_work * self.prefill_speed.work_s if head is not None else 0.0
+
+    def asked(self, client: str) -> None:
+        """Count a request of this client."""
+        self.requests_total += 1
+        if client != self._last_client:
+            self.requests_apart_total += 1
+            self._last_client = client
 
     def failed(self, client: str | None) -> None:
         """Count a failure. `client`: who met it. None: no request caused it."""

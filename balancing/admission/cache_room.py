@@ -91,12 +91,14 @@ class CacheRoom:
         self._plain += _is_plain(lease)
 
     def is_giant(self, flow: Flow, ask: Ask) -> bool:
-        """Whether its choices may fill the engine, so that others wait for a place in it."""
+        """Whether its prompts or choices may fill the engine, so that others wait for a place."""
         sequences = ask.prompts * ask.choices
-        if sequences < GIANT_SEQUENCES or not ask.generates:
+        if sequences < GIANT_SEQUENCES or not ask.engine:
             return False
         share = GIANT_SHARE * self._capacity
-        return sequences > SEQUENCES_MAX or bool(share and most_tokens(flow, ask) > share)
+        if ask.generates and sequences > SEQUENCES_MAX:
+            return True
+        return bool(share and ask.prompt_tokens + most_tokens(flow, ask) > share)
 
     def prefilled(self, lease: Lease, ticket: Ticket) -> None:
         """Its prompt is held now. Others that begin alike hold that beginning with it."""
@@ -139,7 +141,8 @@ class CacheRoom:
         held += self._unseen_tokens(now_s) - int(self._unheld_tokens(now_s))
         answers = self.most_tokens + self._most(flow, ask, most)
         needed = self._needed_tokens(ask, now_s)
-        if len(self._flows) > 1 and self._crowds(flow, capacity - held - needed, now_s):
+        free = capacity - held - needed
+        if free >= 0.0 and len(self._flows) > 1 and self._crowds(flow, free, now_s):
             return Lack.ANSWERS
         if held + needed + answers <= capacity:
             return None

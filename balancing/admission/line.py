@@ -128,11 +128,15 @@ class Line(Occupancy):
         ticket.only = look.chosen if look.bound else None
         # One that some backends cannot serve tells nothing of the pool when it waits.
         ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= self.places.able
+        if ticket.lack is Lack.GIANTS or ticket.lack is Lack.ANSWERS:
+            ticket.general = False  # nor does one that waits for its own
         cache = self.places.room_of(look.chosen).cache
         before = sum([len(each) for each in ticket.flow.queues[: ticket.rank + 1]])
         own_s = cache.own_wait_s(ticket, look.ask, before, now_s)
         full_s = max(own_s, cache.likely_wait_s(ticket, look.ask, now_s))
-        self._predict(ticket, look.fit, full_s, now_s)
+        # What a giant has for itself is no wait for others.
+        open_ = [each for each in look.fit if not self.places.is_closed(each)]
+        self._predict(ticket, open_ or look.fit, full_s, now_s)
 
     def _predict(
         self, ticket: Ticket, backends: Sequence[Backend], full_s: float, now_s: float
@@ -287,6 +291,8 @@ class Line(Occupancy):
         """Whether one of a higher class waits that could be sent, and too long to be passed.
 
         Nobody makes way for one whose own flow has too much under way: that is of no use to it.
+        Nor for one that a backend is or was kept for: what ends in time may pass there, and as in
+        its own class it has that once.
         """
         for higher in range(rank):
             for flow in self.queue.backlogs[higher]:
@@ -294,6 +300,8 @@ class Line(Occupancy):
                 if now_s - oldest.since_s <= YIELD_S:
                     continue
                 for ticket in servable(flow, higher, 1, opened):
+                    if ticket.lack is Lack.ANSWERS or ticket.kept_before:
+                        continue
                     if self.places.may_grow(ticket, opened, now_s):
                         return True
         return False

@@ -91,14 +91,12 @@ class Places:
         room = self.room_of(backend)
         if self.full or self._spares_none(backend, ticket.flow):
             return Lack.REQUESTS
+        if self._closed(room) and ask.response_id is None and ask.engine:
+            return Lack.GIANT
+        if self._is_one_too_many(room, ticket.flow, ask):
+            return Lack.GIANTS
         if not needs_room(ask):
             return None if room.takes_beside(ask) else Lack.PROMPTS
-        if self._closed(room) and ask.response_id is None:
-            return Lack.GIANT
-        if self.able > 1 and room.cache.is_giant(ticket.flow, ask):
-            giants = sum([each.giants for each in self.rooms.values()])
-            if giants >= max(1, self.able // GIANTS_SHARE):
-                return Lack.GIANTS
         lack = room.lack(ticket, ask, now_s)
         if lack is None and len(self._flows) > 1 and room.spares_none(ticket.flow):
             return Lack.SEQUENCES
@@ -107,6 +105,17 @@ class Places:
             if not self.backfill.admits(backend, ticket, ask, step_s, now_s):
                 return Lack.TURN
         return lack
+
+    def _is_one_too_many(self, room: Room, flow: Flow, ask: Ask) -> bool:
+        """Whether it is a giant, and giants have as many backends as they may have."""
+        if self.able < 2 or not room.cache.is_giant(flow, ask):
+            return False
+        giants = sum([each.giants for each in self.rooms.values()])
+        return giants >= max(1, self.able // GIANTS_SHARE)
+
+    def is_closed(self, backend: Backend) -> bool:
+        """Whether it is left to a giant."""
+        return self._closed(self.room_of(backend))
 
     def _closed(self, room: Room) -> bool:
         """Whether it is left to a giant: others can serve.
@@ -164,7 +173,12 @@ class Places:
         for backend in [look.chosen, *sorted(look.fit, key=_requests)]:
             if backend.full or self._spares_none(backend, ticket.flow):
                 continue
-            if self.room_of(backend).takes_beside(look.ask):
+            room = self.room_of(backend)
+            if look.ask.engine and (
+                self._closed(room) or self._is_one_too_many(room, ticket.flow, look.ask)
+            ):
+                continue
+            if room.takes_beside(look.ask):
                 return backend
         return None
 

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
 
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
 
@@ -108,7 +109,9 @@ class Queue:
         queue[ticket] = None
         if first:
             queue.move_to_end(ticket, last=False)
-        flow.queued_tokens[ticket.rank] += ticket.tokens
+        # A giant waits for others of its kind, and keeps nobody else waiting.
+        ticket.queued_tokens = 0 if ticket.lack is Lack.GIANTS else ticket.tokens
+        flow.queued_tokens[ticket.rank] += ticket.queued_tokens
         self.backlogs[ticket.rank][flow] = None
         self.waiting += 1
         self.generals[ticket.rank] += ticket.general
@@ -119,7 +122,7 @@ class Queue:
         flow, rank = ticket.flow, ticket.rank
         queue = flow.queues[rank]
         del queue[ticket]
-        flow.queued_tokens[rank] -= ticket.tokens
+        flow.queued_tokens[rank] -= ticket.queued_tokens
         self.waiting -= 1
         self.generals[rank] -= ticket.general
         ticket.waits = False

@@ -144,6 +144,7 @@ class Ticket:
         "only",
         "pool",
         "predicted_s",
+        "queued_tokens",
         "rank",
         "raw_s",
         "ready",
@@ -188,6 +189,7 @@ class Ticket:
         self.pool = ""  # in whose line it waits
         self.flow = NO_FLOW
         self.tokens = 0  # to prefill, as far as is known while it waits
+        self.queued_tokens = 0  # as many of these as count for those behind it
         self.waits = False
         self.lack: Lack | None = None  # what the last look at it found missing there
         self.kept_before = False  # a backend is or was kept for it

@@ -24,7 +24,9 @@ class BackendFacts:
     wanted: int = 0  # requests in the queue that would go there
     requests_total: int = 0
     failures_total: int = 0
-    failures_apart_total: int = 0  # each was met by another client than the one before
+    # Each was met, or sent, by another client than the one before.
+    failures_apart_total: int = 0
+    requests_apart_total: int = 0
     starting_s: float = 0.0  # how long it has been starting
     # The engine's own metrics, if they are fresh.
     told_s: float | None = None  # when they were read

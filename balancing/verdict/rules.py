@@ -103,9 +103,11 @@ def _nearly_all_fail(scene: Scene) -> Finding | None:
 
 
 def _some_fail(scene: Scene) -> Finding | None:
-    """Attempts of several clients fail. One client may fail by its own requests."""
+    """Attempts of several clients fail, or there is only one client. One of several may fail by
+    its own requests."""
     apart = sum(each.apart for each in scene.backends)
-    return _erring(scene, FAILURES_SHARE) if apart >= APART_MIN else None
+    alone = sum(each.requests_apart for each in scene.backends) < APART_MIN
+    return _erring(scene, FAILURES_SHARE) if apart >= APART_MIN or alone else None
 
 
 def _erring(scene: Scene, share: float) -> Finding | None:

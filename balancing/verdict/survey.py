@@ -37,6 +37,7 @@ def backend_facts(backend: Backend, line: Line | None, times: float, now_s: floa
         requests_total=backend.requests_total,
         failures_total=backend.failures_total,
         failures_apart_total=backend.failures_apart_total,
+        requests_apart_total=backend.requests_apart_total,
         told_s=report.at_s if report is not None else None,
         running=report.running if report is not None else 0,
         waiting=report.waiting - report.deferred if report is not None else 0,

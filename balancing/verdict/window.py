@@ -43,6 +43,7 @@ class Seen:
     wanted: float  # requests in penstock's queue that would go there
     failures: int
     apart: int  # of these, how many another client met than the one before
+    requests_apart: int  # the same of requests
     requests: int
 
 
@@ -139,6 +140,7 @@ def _seen(history: list[BackendFacts], looks: int) -> Seen:
         wanted=_mean([each.wanted for each in history]),
         failures=max(0, now.failures_total - first.failures_total),
         apart=max(0, now.failures_apart_total - first.failures_apart_total),
+        requests_apart=max(0, now.requests_apart_total - first.requests_apart_total),
         requests=max(0, now.requests_total - first.requests_total),
     )
 

@@ -336,6 +336,7 @@ def test_failures_that_one_client_meets_alone_are_told_from_those_of_several(
     for client in clients:
         lease_on(backend, client=client).fail(1.0)
     assert (backend.failures_total, backend.failures_apart_total) == (len(clients), apart)
+    assert (backend.requests_total, backend.requests_apart_total) == (len(clients), apart)
 
 
 def test_failures_that_no_request_can_have_caused_are_nobody_s_alone() -> None:

@@ -70,3 +70,23 @@ def test_a_lower_class_has_its_share_while_a_higher_one_waits() -> None:
 
 def test_a_lower_class_has_its_share_while_a_higher_one_passes_at_once() -> None:
     assert 0.08 <= served_low(upper_waits=False) <= 0.11
+
+
+def test_nobody_makes_way_for_one_that_waits_for_its_own_answers() -> None:
+    """A tenant of the high class has three streams, and a prompt that lacks room beside them."""
+    door = Door("a", kv_tokens=40_000, shares=(0.0, 0.0), classes=("high", "low"))
+    for number in range(3):
+        door.first(door.enter(4_000, 0.1 * number, name="high", max_tokens=1_500), 0.1 * number)
+    large = door.enter(28_000, 1.0, name="high", max_tokens=1_500, deadline_s=10.0)
+    assert large.waits
+    sent = 0
+    for step in range(40):
+        ticket = door.enter(60, 1.5 + 0.2 * step, name="low", rank=1, max_tokens=20)
+        door.wake(1.5 + 0.2 * step)
+        if ticket in door.leases:
+            sent += 1
+            door.finish(ticket, 1.6 + 0.2 * step)
+        else:
+            door.admission.leave(ticket, 1.7 + 0.2 * step)
+    assert large.waits
+    assert sent >= 20

@@ -66,3 +66,27 @@ def test_a_prompt_of_its_class_gets_its_turn(tokens: int) -> None:
 @pytest.mark.parametrize("tokens", [500, 5_000, 20_000])
 def test_a_prompt_of_a_higher_class_gets_its_turn(tokens: int) -> None:
     assert wait_s(tokens, flood_rank=1) < 10.0
+
+
+LIST: dict[str, Any] = {"prompts": 200, "max_tokens": 1}
+
+
+@pytest.mark.parametrize("generates", [True, False])
+def test_lists_of_prompts_that_fill_an_engine_leave_the_other_one_to_others(
+    *, generates: bool
+) -> None:
+    """Two tenants send 200 prompts of 2,000 tokens each. There are two backends."""
+    door = Door("a", "b", kv_tokens=400_000)
+    fields = LIST | {"generates": generates, "stream": generates}
+    first = door.enter(400_000, 0.0, name="list", **fields)
+    second = door.enter(400_000, 0.1, name="list", **fields)
+    assert first in door.leases
+    assert second.waits
+    for number in range(20):
+        ticket = door.enter(60, 0.2 + number, name="victim", max_tokens=20, deadline_s=10.0)
+        door.wake(0.2 + number)
+        assert door.leases[ticket].backend is not door.leases[first].backend
+        door.first(ticket, 0.3 + number)
+        door.finish(ticket, 0.4 + number)
+    door.leases[first].end(30.0)
+    assert door.wake(30.0) == [second]
