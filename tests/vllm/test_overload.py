@@ -193,7 +193,7 @@ def queues_were_full(under: list[Sample]) -> None:
     print(
         f"waiting in both engines: {max(waiting):.0f}, on average {sum(waiting) / len(under):.1f}"
     )
-    assert streams == 8
+    assert 7 <= streams <= 8  # the cache may have room for seven only
     assert usage > 0.9
     assert max(queued) > 100
     assert sum(waiting) / len(under) < 4
