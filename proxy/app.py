@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from time import monotonic, time
@@ -25,6 +26,7 @@ from penstock.proxy.admin.server import Admin
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.admin.visitors import BACKLOG as VISITORS_BACKLOG
 from penstock.proxy.admin.visitors import Visitors
+from penstock.proxy.data.account import count_all
 from penstock.proxy.data.configuration import Configuration, configure, draft
 from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.plane import DataPlane
@@ -119,6 +121,7 @@ class App:
             on_failure=self._failed,
             memory=Memory(group_limit_bytes(), resident_bytes()),
         )
+        metrics.count_ended = partial(count_all, self.plane)
         self._verdicts = Verdicts(self.plane)
         self._port = Port(self.plane)
         self.monitor = Monitor(rng)
@@ -193,6 +196,7 @@ class App:
         for task in (self._pressure, self._watching):
             if task is not None:
                 task.cancel()
+        count_all(self.plane)
         if self._ledger is not None and self._writing is not None:
             self._ledger.stop()
             await self._writing
@@ -205,6 +209,7 @@ class App:
             await self._runner.cleanup()
         if self.plane.counting is not None:
             self.plane.counting.close()
+        count_all(self.plane)
         if self._access_log is not None:
             self._access_log.close()
 
@@ -267,6 +272,7 @@ class App:
         if settings.log.level != self.plane.settings.log.level:
             logging.getLogger().setLevel(settings.log.level.upper())
         limits = self.plane.settings.limits
+        count_all(self.plane)  # in the pools and for the tenants that they were for
         self.plane.use(configuration)
         if settings.limits != limits:
             with contextlib.suppress(OSError):  # too few for one client: keep the old number

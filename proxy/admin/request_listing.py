@@ -11,6 +11,7 @@ from time import time
 from typing import Final
 
 from penstock.proxy.admin.under_way import under_way
+from penstock.proxy.data.account import count_all
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.telemetry.log_lines import printable
 from penstock.proxy.telemetry.recent import Kept
@@ -41,6 +42,7 @@ async def request_listing(plane: DataPlane, query: Mapping[str, str]) -> Told:
     tenant, backend = [query.get(name) for name in _NAMES]
     limit, recent = _limit(query.get("limit")), plane.recent
     running = [] if failed else await _running(plane, tenant, backend, limit)
+    count_all(plane)  # some have ended meanwhile
     if slow:
         found = [each for each in recent.slow() if not failed or each.failed]
     else:
@@ -81,6 +83,7 @@ async def requests_with_id(plane: DataPlane, request_id: str, query: Mapping[str
         if _fits(kept, tenant, None) and kept.record.began_s <= until_s:
             running.setdefault(kept.owner, kept)
     ended: dict[str, Kept] = {}
+    count_all(plane)  # some have ended meanwhile
     for kept in plane.recent.all():
         mine = kept.request_id == wanted and kept.owner not in running
         if mine and _fits(kept, tenant, None) and kept.record.began_s <= until_s:

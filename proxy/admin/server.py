@@ -34,6 +34,7 @@ from penstock.proxy.admin.slo_listing import slo_listing
 from penstock.proxy.admin.tenant_listing import tenant_listing
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.admin.visitors import Visitors
+from penstock.proxy.data.account import count_all
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.own import Draining
 from penstock.proxy.reload.reload import Reload
@@ -103,6 +104,7 @@ class Admin:
     @web.middleware
     async def _visit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._visitors.begin(request.protocol)
+        count_all(self._plane)
         try:
             return await handler(request)
         finally:

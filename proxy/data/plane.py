@@ -17,6 +17,7 @@ from penstock.balancing.deaths import Deaths
 from penstock.balancing.gate import Gate
 from penstock.balancing.gpu_floor import GpuFloor
 from penstock.balancing.kept_answers import KeptRoom
+from penstock.balancing.lease import Lease
 from penstock.balancing.output_length import OutputLength
 from penstock.balancing.poison import Poison
 from penstock.balancing.reader import Reader
@@ -35,6 +36,7 @@ from penstock.proxy.data.many_chunks import ChunkReads
 from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.overload import Overload
 from penstock.proxy.data.refusals import PRIORITY, Refusals
+from penstock.proxy.data.request import Request
 from penstock.proxy.data.room import Bodies
 from penstock.proxy.data.running import Running
 from penstock.proxy.data.service_classes import ServiceClasses
@@ -43,6 +45,7 @@ from penstock.proxy.data.slos import Slos
 from penstock.proxy.data.unread import Unread
 from penstock.proxy.data.wakes import Wakes
 from penstock.proxy.errors.backend import BackendError
+from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.recent import Recent
@@ -56,6 +59,10 @@ from penstock.proxy.wire.waiting import Waiting
 
 def _nothing(backend: Backend, error: BackendError, cause: Cause) -> None:
     """The default when nobody watches the backends."""
+
+
+# A request that has ended, the lease of its last attempt, and what its client was told instead.
+Uncounted = tuple[Request, Lease | None, PenstockError | None]
 
 
 class DataPlane:
@@ -81,6 +88,7 @@ class DataPlane:
         self.metrics = metrics
         self.access_log: AccessLog | None = None
         self.recent = Recent()
+        self.uncounted: list[Uncounted] = []  # requests that have ended: see `account.py`
         self.failed = on_failure
         self.estimator = TokenEstimator(rng.getrandbits(64))
         self.outputs = OutputLength()

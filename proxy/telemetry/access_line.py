@@ -1,7 +1,6 @@
 """The fields of an access line. A client's text is left out, except for its request id."""
 
 from datetime import UTC, datetime
-from time import time
 from typing import Final
 
 from penstock.proxy.telemetry.log_lines import printable
@@ -24,12 +23,16 @@ def line_of(
     peer: bytes,
     status: int,
     size_bytes: int,
+    at_s: float,
 ) -> dict[str, object]:
-    """The fields that every line begins with. `listed`: whether the path is one that is served."""
-    now_s = int(time() * 1000) / 1000
+    """The fields that every line begins with. `listed`: whether the path is one that is served.
+
+    `at_s`: when the request ended, in seconds since 1970.
+    """
+    at_s = int(at_s * 1000) / 1000
     return {
-        "time": now_s,
-        "at": datetime.fromtimestamp(now_s, UTC),
+        "time": at_s,
+        "at": datetime.fromtimestamp(at_s, UTC),
         "request_id": request_id.decode("ascii"),
         "client": peer.decode("ascii"),
         "method": _METHODS.get(method),

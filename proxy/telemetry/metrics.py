@@ -67,6 +67,7 @@ class Metrics:
         self.shed = Counter()
         self.shed_growth = Growth()  # by reason
         self.rate_limited = Counter()  # by tenant
+        self.count_ended: Callable[[], None] = lambda: None  # those that are not counted yet
         # By class: how many requests wait now, and their prompt tokens.
         self.queued: Callable[[], Iterable[tuple[str, int, int]]] = tuple
         self.held: Callable[[], Iterable[tuple[str, int, int]]] = tuple
@@ -168,6 +169,7 @@ class Metrics:
 
     def forget_backend(self, pool: str, backend: str) -> None:
         """Drop the series of a backend that is gone from its pool."""
+        self.count_ended()
         self.of(pool).forget(backend)
 
     def forget_pool(self, name: str) -> None:

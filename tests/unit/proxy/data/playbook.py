@@ -8,12 +8,14 @@ import asyncio
 import errno
 import os
 import re
+from functools import partial
 from random import Random
 from typing import Any, Final
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend, State
 from penstock.conf.settings import Settings
+from penstock.proxy.data.account import count_all
 from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
@@ -268,6 +270,7 @@ class Play:
             on_failure=self._failed,
             now=now,
         )
+        self.metrics.count_ended = partial(count_all, self.plane)
         self._counted: dict[tuple[str, int], int] = {}
         self.client = self.connects()
 
@@ -294,6 +297,7 @@ class Play:
 
     def happened(self) -> list[str]:
         """What happened since the last call, and which requests were counted."""
+        count_all(self.plane)
         for pool in self.metrics.pools.values():
             for key, count in pool.requests.items():
                 if count > self._counted.get(key, 0):
@@ -303,8 +307,9 @@ class Play:
         return lines
 
     def turns(self) -> None:
-        """Let everything happen that follows from what has happened."""
-        self.loop.run_until_complete(_turns())
+        """Let everything happen that follows from what has happened, and count what has ended."""
+        self.loop.run_until_complete(some_turns())
+        count_all(self.plane)
 
     def passes(self, time_s: float) -> None:
         """Time passes."""
@@ -347,7 +352,7 @@ class Play:
         self.happens(f"{backend.name} failed: {error.reason}")
 
 
-async def _turns() -> None:
+async def some_turns() -> None:
     for _ in range(TURNS):
         await asyncio.sleep(0)
 

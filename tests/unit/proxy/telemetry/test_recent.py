@@ -12,6 +12,7 @@ from penstock.proxy.telemetry.recent import (
     ENTRIES_MAX,
     FAILED_MAX,
     LATEST_MAX,
+    LATEST_PER_S,
     SAMPLED_EVERY,
     SLOW_MAX,
     SLOW_WINDOW_S,
@@ -52,10 +53,22 @@ def test_the_latest_come_first_and_a_failure_outlives_them() -> None:
     recent = Recent()
     recent.add(request("one", "bad", status=502))
     for number in range(LATEST_MAX + 2):
-        recent.add(request("one", f"{number}", ttft_s=0.2, total_s=2.0))
+        recent.add(request("one", f"{number}", at_s=float(number), ttft_s=0.2, total_s=2.0))
     assert names(recent.all())[:2] == [f"{LATEST_MAX + 1}", f"{LATEST_MAX}"]
     assert names(recent.failed()) == ["bad"]
     assert names(recent.all())[-1] == "bad"
+
+
+def test_who_sends_many_a_second_has_some_of_each_second_and_others_have_all_theirs() -> None:
+    recent = Recent()
+    for second in range(3):
+        for number in range(10 * LATEST_PER_S):
+            recent.add(request("many", f"{second}.{number}", at_s=2_000.0 + second))
+        recent.add(request("few", f"mine {second}", at_s=2_000.0 + second))
+    latest = [name for name in names(recent.all()) if name[0] == "2"]
+    assert LATEST_PER_S <= len(latest) <= LATEST_PER_S + 12  # the sample, and the slowest
+    mine = [name for name in names(recent.all()) if "mine" in name]
+    assert mine == ["mine 2", "mine 1", "mine 0"]
 
 
 def test_a_sample_reaches_further_back_than_the_latest() -> None:
