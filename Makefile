@@ -83,12 +83,13 @@ lint: .venv/installed lint-deploy  ## check formatting, lint rules, types and de
 	.venv/bin/mypy
 
 # Two tools are no Python packages; what they check is left out, aloud, where they are missing.
-lint-deploy: .venv/installed  ## check the Dockerfile, deploy/ and issue forms (some files need promtool and systemd-analyze; Debian: prometheus systemd)
+lint-deploy: .venv/installed  ## check the Dockerfile, deploy/, issue forms and Grafana boards (some files need promtool and systemd-analyze; Debian: prometheus systemd)
 	.venv/bin/hadolint Dockerfile
 	.venv/bin/kubernetes-validate --strict --quiet deploy/kubernetes/*.yaml
 	.venv/bin/kubernetes-validate --strict --quiet -k 1.33 deploy/kubernetes/*.yaml
 	.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
 	.venv/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
+	.venv/bin/python -m docs.boards --check
 	if ! command -v promtool; then echo "no promtool: Prometheus files are not checked"; else \
 	  promtool check config deploy/prometheus.yml && promtool test rules deploy/alerts.test.yml; fi
 	sed 's#/usr/local/lib/penstock#$(CURDIR)/.venv#' deploy/penstock.service > .venv/penstock.service
@@ -98,10 +99,11 @@ lint-deploy: .venv/installed  ## check the Dockerfile, deploy/ and issue forms (
 	  && systemd-analyze security --offline=yes --threshold=20 --no-pager .venv/penstock.service > .venv/security.txt \
 	  || { cat .venv/security.txt; exit 1; }; fi
 
-references: .venv/installed  ## write docs/configuration.md, docs/metrics.md, the JSON Schema and deploy/alerts.yml from the code
+references: .venv/installed  ## write docs/configuration.md, docs/metrics.md, the JSON Schema, deploy/alerts.yml and proxy/boards from the code
 	.venv/bin/python -m docs.references
 	.venv/bin/penstock config schema > conf/examples/penstock.schema.json
 	.venv/bin/penstock alerts conf/examples/minimal.yaml > deploy/alerts.yml
+	.venv/bin/python -m docs.boards
 
 format: .venv/installed  ## format the code and fix what lint can fix
 	.venv/bin/ruff format .

@@ -64,6 +64,7 @@ A counter is a number since the start of the process. Use `rate()` on it. A hist
 series: `_bucket`, `_sum` and `_count`. Most series with labels appear when they first have
 something to count. Histograms are classic ones, because the library that writes them
 (prometheus_client 0.26) has no protobuf, in which alone Prometheus reads native ones.
+`penstock boards` writes [Grafana boards](operations.md#grafana-boards) that show them.
 
 `penstock_cost_per_1k_tokens` is 1,000 x `cost_per_hour` x backends x hours / tokens, over the last
 10 minutes. A backend counts as long as the configuration names it, also when it is idle, drained or

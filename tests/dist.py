@@ -106,6 +106,7 @@ def try_out(wheel: Path, kind: str, folder: Path) -> None:
     json.loads(run(penstock, "config", "schema", cwd=folder))
     (example,) = folder.glob("lib/*/site-packages/penstock/conf/examples/minimal.yaml")
     run(penstock, "check", example, cwd=folder)
+    assert len(run(penstock, "boards", "boards", cwd=folder).splitlines()) == 3
     run(penstock, "demo", "--once", cwd=folder)
     run(penstock, "bench", "decision", "--backends", "1", "--tokens", "1000", cwd=folder)
 

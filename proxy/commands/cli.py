@@ -22,6 +22,7 @@ from penstock.conf.show import render
 from penstock.conf.units import plain
 from penstock.proxy.commands import admin_client
 from penstock.proxy.commands.admin_state import set_admin_state
+from penstock.proxy.commands.boards import add_boards
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.reload import reload
 from penstock.proxy.commands.requests import add_requests
@@ -100,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(command=_check)
     _add_config(commands)
     _add_alerts(commands)
+    add_boards(commands)
     _add_operations(commands)
     demo = commands.add_parser(
         "demo",

@@ -15,7 +15,6 @@ _LOADS: Final[Mapping[str, Callable[[Backend], float]]] = {
     "backend_queued_prefill_tokens": lambda each: each.queued_prefill_tokens,
     "backend_active_decode_tokens": lambda each: each.active_decode_tokens,
     "backend_requests_in_flight": lambda each: each.requests_in_flight,
-    "backend_can_serve": lambda each: each.can_serve,
     "backend_gpu_floor_seconds": lambda each: each.gpu_floor_s,
 }
 # What an engine tells. An engine without a recent report has no series.
@@ -48,6 +47,10 @@ def backend_families(backends: Sequence[Backend], now_s: float) -> Iterator[Metr
     """All families of backends, in parts."""
     for name, load in _LOADS.items():
         yield from parts(name, (((each.name,), float(load(each))) for each in backends))
+    yield from parts(
+        "backend_can_serve",
+        (((each.pool, each.name), float(each.can_serve)) for each in backends),
+    )
     yield from parts("backend_state", _states(backends))
     yield from parts("backend_admin_state", _admin_states(backends))
     for name, reported in _REPORTED.items():

@@ -30,7 +30,7 @@ BACKEND_FAMILIES: Final = {
     ),
     "backend_can_serve": Family(
         "gauge",
-        ("backend",),
+        ("pool", "backend"),
         "0 or 1",
         "1 when new requests may be sent to the backend.",
         "First, in an outage. A sum of 0 means that every request gets 503.",

@@ -9,7 +9,9 @@ import contextlib
 import re
 import shutil
 from collections.abc import Callable, Iterable
+from math import isfinite
 from pathlib import Path
+from time import time
 from typing import Any, Final, Self
 
 import aiohttp
@@ -57,8 +59,8 @@ def _short(duration: str) -> str:
 class Prometheus:
     """`async with Prometheus(folder, rules) as prometheus:` - it knows no target at first."""
 
-    def __init__(self, folder: Path, rules: str) -> None:
-        """`rules`: what `penstock alerts` prints."""
+    def __init__(self, folder: Path, rules: str = "groups: []") -> None:
+        """`rules`: what `penstock alerts` prints, or nothing."""
         self._folder = folder
         self._url = f"http://127.0.0.1:{free_port()}"
         (folder / "rules.yml").write_text(shortened(rules))
@@ -136,6 +138,18 @@ class Prometheus:
             f"{self._url}/api/v1/query", params={"query": query}
         ) as answer:
             return len(orjson.loads(await answer.read())["data"]["result"])
+
+    async def points(self, query: str, span_s: float) -> int:
+        """How many finite numbers a query finds at the seconds of this time until now.
+
+        Raises AssertionError with Prometheus' own words if it does not take the query.
+        """
+        params = {"query": query, "start": time() - span_s, "end": time(), "step": 1}
+        async with self._session.post(f"{self._url}/api/v1/query_range", data=params) as answer:
+            told = orjson.loads(await answer.read())
+        assert told["status"] == "success", f"{told['error']}: {query}"
+        values = [value for series in told["data"]["result"] for _, value in series["values"]]
+        return sum(isfinite(float(value)) for value in values)
 
     async def _ready(self) -> bool:
         assert self._process.returncode is None, (self._folder / "prometheus.log").read_text()

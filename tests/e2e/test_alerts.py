@@ -1,8 +1,7 @@
 """The alert rules in a real Prometheus: real trouble makes them fire, and its end clears them."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.prometheus import Prometheus, names_of, needs_prometheus
 from tests.e2e.request import CHAT, ask
 from tests.e2e.sim_process import SimProcess
+from tests.e2e.traffic import going_on
 
 pytestmark = pytest.mark.once
 
@@ -37,18 +37,6 @@ async def killed() -> AsyncIterator[SimProcess]:
     await process.start()
     yield process
     await process.kill()
-
-
-@contextlib.asynccontextmanager
-async def going_on(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """These run meanwhile."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def chats(penstock: Penstock) -> None:

@@ -1,6 +1,8 @@
 """Clients that ask all the time and count every request that did not get its whole answer."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -73,3 +75,15 @@ class Traffic:
             else:
                 whole = (await answer.json())["choices"][0]["text"] == TEXT
             return "" if whole else f"not whole: {got[-200:]!r}"
+
+
+@contextlib.asynccontextmanager
+async def going_on(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """These run meanwhile."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -63,12 +63,14 @@ def test_beside_modules_the_wheel_has_what_users_need(names: set[str]) -> None:
     examples = {
         f"penstock/conf/examples/{path.name}" for path in (ROOT / "conf/examples").iterdir()
     }
+    boards = {f"penstock/proxy/boards/{path.name}" for path in (ROOT / "proxy/boards").iterdir()}
     others = {name for name in names if not name.endswith(".py")}
     assert {name for name in others if name.startswith("penstock/")} == {
         "penstock/py.typed",
         "penstock/balancing/_native.pyi",
         "penstock/proxy/wire/_native.pyi",
         *examples,
+        *boards,
     }
     assert f"{DIST_INFO}/licenses/LICENSE" in others
 

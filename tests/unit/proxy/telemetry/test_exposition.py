@@ -81,7 +81,7 @@ def test_an_engine_that_reports_no_more_has_no_series() -> None:
         collected = PenstockCollector(Metrics(["chat"]), lambda: fleet.backends).collect()
         text = b"".join(pieces(collected)).decode()
         assert ('penstock_backend_engine_running{backend="gpu-0"} 4.0' in text) == told
-        assert 'penstock_backend_can_serve{backend="gpu-0"} 0.0' in text
+        assert 'penstock_backend_can_serve{backend="gpu-0",pool="default"} 0.0' in text
 
 
 def test_histograms_are_cumulative_and_exact_at_bounds() -> None:

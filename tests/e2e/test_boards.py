@@ -1,0 +1,190 @@
+"""The Grafana boards before a real Prometheus: under load with trouble no panel is empty."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from penstock.bench.sim.server import SimServer
+from tests.boards import Asked, asked
+from tests.certificates import issue
+from tests.e2e.gpu_exporter import FakeExporter
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.prometheus import Prometheus, needs_prometheus
+from tests.e2e.sim_process import SimProcess
+from tests.e2e.traffic import going_on
+
+pytestmark = pytest.mark.once
+
+PROFILE = "8b-1xh100"
+CHATS = "/v1/chat/completions"
+# A prompt that every session begins with, and one more than the engines take at once.
+TEXT = "all work and no play " * 200
+CLIENTS, SESSIONS = 8, 4
+KEYS = {name: {"authorization": f"Bearer sk-{name}-5f2c91"} for name in ("research", "flood")}
+TENANTS: list[dict[str, Any]] = [
+    {"name": "research", "keys": [{"key": "sk-research-5f2c91"}], "degrade": True},
+    {
+        "name": "flood",
+        "keys": [{"key": "sk-flood-5f2c91"}],
+        "limits": {"requests_per_minute": 30},
+    },
+]
+CONFIG: dict[str, Any] = {
+    "tenants": TENANTS,
+    "slo": [{"pool": "chat", "ttft_s": {"p95": 1.0}}, {"availability": 0.99}],
+    "admission": {"degrade": [{"class": "standard", "pressure": 0.001, "max_tokens": 8}]},
+}
+# Whatever fails on purpose, the engines stay.
+PATIENT: dict[str, Any] = {"deep": {"interval_s": 600, "fall": 100}}
+
+
+@pytest.fixture
+async def killed() -> AsyncIterator[SimProcess]:
+    """A server that the test kills and starts again."""
+    process = SimProcess("--profile", PROFILE)
+    await process.start()
+    yield process
+    await process.kill()
+
+
+@pytest.fixture
+async def exporter() -> AsyncIterator[FakeExporter]:
+    fake = FakeExporter()
+    await fake.start()
+    fake.tell(64.0)
+    yield fake
+    await fake.stop()
+
+
+async def chat(
+    session: aiohttp.ClientSession, penstock: Penstock, tenant: str, model: str, who: str
+) -> None:
+    """A stream to its end, whatever becomes of it."""
+    asked = {
+        "model": model,
+        "messages": [{"role": "user", "content": TEXT + who}],
+        "max_tokens": 20,
+        "stream": True,
+        "prompt_cache_key": who,
+    }
+    url = penstock.url + CHATS
+    with contextlib.suppress(aiohttp.ClientError):
+        async with session.post(url, json=asked, headers=KEYS[tenant]) as answer:
+            await answer.read()
+
+
+async def client(penstock: Penstock, number: int) -> None:
+    """One request after the other. Each client has a session, and some share one."""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            await chat(session, penstock, "research", "sim-model", f"s{number % SESSIONS}")
+
+
+async def flood(penstock: Penstock) -> None:
+    """More than its budget allows."""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            await chat(session, penstock, "flood", "sim-model", "flood")
+            await asyncio.sleep(0.1)
+
+
+async def leaving(penstock: Penstock) -> None:
+    """A client that waits for nothing."""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.03):
+                    await chat(session, penstock, "research", "sim-model", "leaving")
+            await asyncio.sleep(0.2)
+
+
+async def failing(penstock: Penstock, server: SimServer) -> None:
+    """Requests to a backend of which one fails, and one breaks off, now and then."""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            for fault in ("internal_error", "cut_mid_stream", None):
+                server.faults.clear()
+                if fault is not None:
+                    server.faults.set(fault, path=CHATS)
+                await chat(session, penstock, "research", "solo", "solo")
+            await asyncio.sleep(0.1)
+
+
+async def dying(penstock: Penstock, process: SimProcess) -> None:
+    """A server that is killed, is out for some looks, and comes back to work."""
+    await asyncio.sleep(4.0)
+    await process.kill()
+    await penstock.until(lambda told: any(each["state"] == "ejected" for each in told), 10)
+    await asyncio.sleep(2.0)
+    await process.start()
+    await asyncio.Event().wait()
+
+
+async def without_data(
+    prometheus: Prometheus, queries: list[Asked], within_s: float
+) -> list[Asked]:
+    """The queries that found nothing in all this time."""
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + within_s
+    while queries and loop.time() < ends_s:
+        found = [await prometheus.points(each.expr, span_s=120) for each in queries]
+        queries = [each for each, points in zip(queries, found, strict=True) if not points]
+        await asyncio.sleep(0.5)
+    return queries
+
+
+@needs_prometheus
+@pytest.mark.timeout(120)
+async def test_every_panel_shows_data(
+    simulate: Simulate,
+    serve: Serve,
+    killed: SimProcess,
+    exporter: FakeExporter,
+    tmp_path: Path,
+) -> None:
+    (steady,) = await simulate(profile=PROFILE)
+    (solo,) = await simulate(model="solo")
+    backends = [
+        {"name": "steady", "url": steady.url, "gpu_metrics_url": exporter.url},
+        {"name": "killed", "url": killed.url},
+    ]
+    pools = [
+        # Two requests at each, so that others wait.
+        {
+            "name": "chat",
+            "policy": "session",
+            "max_requests": 2,
+            "cost_per_hour": 36.0,
+            "backends": backends,
+        },
+        {"name": "solo", "backends": [{"name": "solo", "url": solo.url}]},
+    ]
+    penstock = await serve(
+        [steady.url, killed.url, solo.url], pools=pools, health=PATIENT, at_rest=False, **CONFIG
+    )
+    # Only a certificate of its own has an end.
+    tls = {"host": "127.0.0.1", "port": 0, "tls": issue(tmp_path).settings}
+    other = await serve([solo.url], listen=tls)
+    queries = [*asked(rate="10s", span="30s")]
+    one_pool = asked(pool="chat", rate="10s", span="30s")
+    queries += [each._replace(place=f"{each.place}, of one pool") for each in one_pool]
+    assert len(queries) > 150
+    clients = [client(penstock, number) for number in range(CLIENTS)]
+    async with (
+        Prometheus(tmp_path) as prometheus,
+        going_on(
+            *clients,
+            flood(penstock),
+            leaving(penstock),
+            failing(penstock, solo),
+            dying(penstock, killed),
+        ),
+    ):
+        prometheus.scrapes(penstock.admin_port, other.admin_port)
+        empty = await without_data(prometheus, queries, within_s=75)
+    assert not empty, "no data:\n" + "\n".join(f"{each.place}\n{each.expr}" for each in empty)
