@@ -5,8 +5,8 @@ has two fitted numbers. One number alone is uncertain: with mostly cached prompt
 unit of work hardly show. The time that both give for an ordinary request is certain, so backends
 are compared by it. Two measurements of equal engines still differ by some percent. Over hundreds of
 decode steps that would outweigh everything else, and one of several equal idle engines would get
-all requests. So backends that differ by no more than ALIKE count as equally fast. A backend with
-few or only old samples counts as fast as the mean, or it would never be tried.
+all requests. So backends that differ by no more than ALIKE_SHARE count as equally fast. A backend
+with few or only old samples counts as fast as the mean, or it would never be tried.
 
 One exception: if even the faster ones of a backend's last few answers took SEVERAL times what is
 usual among its peers, it counts as that much slower before anything is fitted.
@@ -24,7 +24,7 @@ from penstock.balancing.recent_pace import QUICKEST, RecentPace
 
 # Two equal engines that answer in milliseconds measured up to 40 % apart on a busy machine. GPUs of
 # two generations differ by a factor of two or more.
-ALIKE: Final = 0.5
+ALIKE_SHARE: Final = 0.5
 # Fewer may all come from one bad moment: the connects of a start, a burst.
 SAMPLES_MIN: Final = 32
 WEIGHT_MIN: Final = 0.999 * (1.0 - FADE**SAMPLES_MIN) / (1.0 - FADE)
@@ -51,6 +51,28 @@ class Speeds(NamedTuple):
     held_token_s: float
     apart: dict[Backend, tuple[float, float]]
     unknown: frozenset[Backend]
+
+
+class Pace(NamedTuple):
+    """How many times as long as the median of its peers a backend takes, for an ordinary request's
+    prefill and for a step."""
+
+    prefill: float = 1.0
+    decode: float = 1.0
+
+    @property
+    def slower(self) -> float:
+        """The larger of both."""
+        return max(self.prefill, self.decode)
+
+    @property
+    def slower_in(self) -> str:
+        """Which of both that is."""
+        return "prefill" if self.prefill >= self.decode else "decode"
+
+
+# Of a backend that cannot be compared.
+ALIKE: Final = Pace()
 
 
 def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Speeds:
@@ -92,9 +114,9 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
     return Speeds(mean_s, step_s, held_token_s, apart, _unknown(backends, measured))
 
 
-def slower(backends: Sequence[Backend], now_s: float) -> Iterator[tuple[Backend, float, float]]:
+def slower(backends: Sequence[Backend], now_s: float) -> Iterator[tuple[Backend, Pace]]:
     """The backends of a pool that were measured lately, and how many times as long as the median of
-    the others each of them takes for an ordinary request's prefill, and for a step.
+    the others each of them takes.
 
     A comparison takes time by the square of their number. So in a large pool each is compared with
     some PEERS_MAX others, and the caller may pause between two groups.
@@ -108,7 +130,7 @@ def slower(backends: Sequence[Backend], now_s: float) -> Iterator[tuple[Backend,
         paces = [speeds.apart.get(each, usual) for each in peers]
         prefill, decode = [each[0] for each in paces], [each[1] for each in paces]
         for place, each in enumerate(peers):
-            yield each, _over_others(prefill, place), _over_others(decode, place)
+            yield each, Pace(_over_others(prefill, place), _over_others(decode, place))
 
 
 def _over_others(paces: list[float], place: int) -> float:
@@ -194,17 +216,17 @@ def _unknown(backends: Sequence[Backend], believed: Sequence[Backend]) -> frozen
 def _grouped(known: Sequence[Backend], takes_s: Sequence[float]) -> dict[Backend, float]:
     """How many times as long as the mean each backend takes. Empty if all are alike.
 
-    A group begins with the fastest backend that is in no group and takes all that are at most ALIKE
-    slower. Its members get exactly the same number.
+    A group begins with the fastest backend that is in no group and takes all that are at most
+    ALIKE_SHARE slower. Its members get exactly the same number.
     """
-    if not known or max(takes_s) <= min(takes_s) * (1.0 + ALIKE):
+    if not known or max(takes_s) <= min(takes_s) * (1.0 + ALIKE_SHARE):
         return {}
     whole_s = sum(takes_s, 0.0) / len(takes_s)
     ordered = sorted(zip(takes_s, known, strict=True), key=itemgetter(0))
     slower: dict[Backend, float] = {}
     begin = 0
     while begin < len(ordered):
-        limit_s, end, sum_s = ordered[begin][0] * (1.0 + ALIKE), begin, 0.0
+        limit_s, end, sum_s = ordered[begin][0] * (1.0 + ALIKE_SHARE), begin, 0.0
         while end < len(ordered) and ordered[end][0] <= limit_s:
             sum_s += ordered[end][0]
             end += 1

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from penstock.balancing.backend import Backend
 from penstock.balancing.slo.sample import Outcome, Sample
 from penstock.balancing.slo.slo import Slo
+from penstock.balancing.slowness import Pace
 from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.window import WINDOW_S
@@ -101,7 +102,7 @@ def _facts(second: int, number: int) -> BackendFacts:
         backlog_s=real * 0.2,
         held_share=real * 0.3,
         step_s=real * 0.4,
-        slower=real * 0.5,
+        pace=Pace(real * 0.5, real * 0.6),
         requests_total=whole + 2,
         failures_total=whole + 3,
         told_s=real,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.balancing.admission.lack import Lack
+from penstock.balancing.slowness import ALIKE, Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class BackendFacts:
     backlog_s: float = 0.0  # the prefill before a new prompt, at its measured speed
     held_share: float = 0.0  # of its KV cache, by our own count
     step_s: float = 0.0  # between two tokens with what it holds and no prefill beside
-    slower: float = 1.0  # how many times as long as its peers it takes
+    pace: Pace = ALIKE  # how many times as long as its peers it takes
     wanted: int = 0  # requests in the queue that would go there
     requests_total: int = 0
     failures_total: int = 0

@@ -94,7 +94,8 @@ def _out(scene: Scene) -> Finding | None:
     ]
     if not out or (scene.waits and len(out) < OUT_SHARE * len(scene.backends)):
         return None  # or too few to explain that the others have a queue
-    figures = {"out": float(len(out)), "of": float(len(scene.backends))}
+    others = sum(each.failures for each in scene.backends if each not in out)
+    figures = {"out": float(len(out)), "of": float(len(scene.backends)), "others": float(others)}
     return Finding(Kind.FAILING, out[0].now.reason, backend=_only(out), figures=figures)
 
 
@@ -124,11 +125,11 @@ def _uneven(scene: Scene) -> Finding | None:
     """One is several times slower than its peers, or what waits, waits for it alone."""
     if len(scene.serving) < 2:
         return None
-    slowest = max(scene.serving, key=lambda each: each.now.slower)
+    slowest = max(scene.serving, key=lambda each: each.now.pace.slower)
     elsewhere = scene.waits and _pending(slowest) < WAIT_S  # it is slow, and others have the queue
-    if slowest.now.slower >= SLOWER and not elsewhere:
-        figures = {"slower": slowest.now.slower}
-        return Finding(Kind.UNEVEN, "slow", backend=slowest.now.name, figures=figures)
+    pace = slowest.now.pace
+    if pace.slower >= SLOWER and not elsewhere:
+        return Finding(Kind.UNEVEN, "slow", backend=slowest.now.name, figures=pace._asdict())
     if not scene.waits:
         return None
     wanted = sum(each.wanted for each in scene.serving)

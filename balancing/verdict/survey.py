@@ -7,14 +7,15 @@ from penstock.balancing.admission.line import Line
 from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import STALE_S
 from penstock.balancing.lease import Lease
+from penstock.balancing.slowness import Pace
 from penstock.balancing.verdict.facts import BackendFacts
 
 # A prompt may take so many times what its work should take before it counts as late.
 PATIENCE: Final = 1.5
 
 
-def backend_facts(backend: Backend, line: Line | None, times: float, now_s: float) -> BackendFacts:
-    """Of one backend. `times`: how many times as long as its peers it takes."""
+def backend_facts(backend: Backend, line: Line | None, pace: Pace, now_s: float) -> BackendFacts:
+    """Of one backend. `pace`: how many times as long as its peers it takes."""
     backend.advance(now_s)
     report = backend.report
     if report is not None and now_s > report.at_s + STALE_S:
@@ -32,7 +33,7 @@ def backend_facts(backend: Backend, line: Line | None, times: float, now_s: floa
         backlog_s=backend.wait_s(now_s),
         held_share=backend.active_decode_tokens / kv_tokens if kv_tokens else 0.0,
         step_s=decode.itl_s(backend.active_decode_tokens) if decode.weight > 0.0 else 0.0,
-        slower=times,
+        pace=pace,
         wanted=room.wanted if room is not None else 0,
         requests_total=backend.requests_total,
         failures_total=backend.failures_total,

@@ -1,10 +1,13 @@
 """A finding in plain words: what is wrong, and what to do about it."""
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Final
 
 from penstock.balancing.verdict.cause import Finding, Kind
 
+# What takes long, by the name of its figure.
+_WORK: Final = {"prefill": "a prompt", "decode": "a token"}
 Words = tuple[str, tuple[str, ...]]  # a sentence, and what to do, the most useful first
 
 
@@ -136,8 +139,9 @@ def _demand(finding: Finding) -> Words:
 
 
 def _slow(finding: Finding) -> Words:
+    work, times = max(finding.figures.items(), key=itemgetter(1))
     return (
-        f"Uneven: {finding.backend} takes {finding.figures['slower']:.1f} times as long as its "
+        f"Uneven: for {_WORK[work]} {finding.backend} takes {times:.1f} times as long as its "
         "peers.",
         (
             f"Drain it (penstock drain {finding.backend}), and look at its GPU: clocks, heat, other"
@@ -150,7 +154,10 @@ def _hot(finding: Finding) -> Words:
     return (
         f"Uneven: a request waits {finding.figures['wait_s']:.1f} s at {finding.backend}, and "
         f"{finding.figures['others_s']:.1f} s at its peers.",
-        ("Look for a session or a prompt that many requests share: penstock explain FILE.",),
+        (
+            "Look for a session or a prompt that many requests share: penstock requests --backend "
+            f"{finding.backend}.",
+        ),
     )
 
 
@@ -184,10 +191,12 @@ def _failing(finding: Finding) -> Words:
             f"Failing: {figures['failures']:.0f} attempts failed{who} in the last 10 s.",
             ("Look at the reasons: penstock status, and `failed` in the access log.",),
         )
+    others = figures.get("others", 0.0)
+    more = f" At the others {others:.0f} attempts failed in the last 10 s." if others else ""
     which = finding.backend or f"{figures['out']:.0f} of {figures['of']:.0f} backends"
     verb = "is" if finding.backend else "are"
     return (
-        f"Failing: {which} {verb} out ({finding.detail}).",
+        f"Failing: {which} {verb} out ({finding.detail}).{more}",
         (f"Look at the log of {finding.backend or 'each of them'}, and restart it.",),
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from penstock.balancing.backend import Backend
+from penstock.balancing.slowness import Pace
 from penstock.health.machine import ToReturn
 from penstock.health.probes import LastProbe
 from penstock.proxy.telemetry.lately import Lately
@@ -15,13 +16,13 @@ def describe(
     *,
     to_return: ToReturn | None = None,
     lately: Lately | None = None,
-    slower: float | None = None,
+    pace: Pace | None = None,
     removed: bool = False,
 ) -> dict[str, object]:
     """State, load and speed of one backend, as JSON.
 
-    `lately`: its last minutes, None if it had no request yet. `slower`: how many times as long as
-    its peers it takes, if that is known. `removed`: a reload removed it from the configuration, and
+    `lately`: its last minutes, None if it had no request yet. `pace`: how many times as long as its
+    peers it takes, if that is known. `removed`: a reload removed it from the configuration, and
     requests still run there.
     """
     backend.advance(now_s)
@@ -46,7 +47,8 @@ def describe(
         "failures_total": backend.failures_total,
         "wait_s": round(backend.wait_s(now_s), 6),
         **_speeds(backend),
-        "slower": round(slower, 2) if slower is not None else None,
+        "slower": round(pace.slower, 2) if pace is not None else None,
+        "slower_in": pace.slower_in if pace is not None and pace.slower > 1.0 else None,
         "lately": _lately(lately, now_s),
         "prefix_cache": {
             "blocks": len(backend.cache.index),

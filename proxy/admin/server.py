@@ -195,7 +195,7 @@ class Admin:
             now_s,
             to_return=self._monitor.to_return(backend),
             lately=counts.lately if counts is not None else None,
-            slower=self._verdicts.slower(backend),
+            pace=self._verdicts.pace(backend),
             removed=removed,
         )
 

@@ -14,7 +14,7 @@ from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.fleet import Pool
-from penstock.balancing.slowness import slower
+from penstock.balancing.slowness import ALIKE, Pace, slower
 from penstock.balancing.verdict.cause import Kind
 from penstock.balancing.verdict.facts import PoolFacts
 from penstock.balancing.verdict.survey import backend_facts, given_of, of_queue, served_of
@@ -39,7 +39,7 @@ class Verdicts:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self.by_pool: dict[str, Verdict] = {}
-        self._slower: dict[str, dict[Backend, float]] = {}
+        self._paces: dict[str, dict[Backend, Pace]] = {}
         self._compared_s: dict[str, float] = {}
         self._starting_s: dict[Backend, float] = {}  # since when those start that do
         self._clients = SlowClients(plane)
@@ -61,7 +61,7 @@ class Verdicts:
         for gone in [each for each in self._starting_s if each not in fleet]:
             del self._starting_s[gone]
         for name in set(self.by_pool) - {pool.name for pool in pools}:
-            for table in (self.by_pool, self._slower, self._compared_s):
+            for table in (self.by_pool, self._paces, self._compared_s):
                 table.pop(name, None)
         readings = await self._clients.look()
         for pool in pools:
@@ -97,9 +97,9 @@ class Verdicts:
         """The kind of each pool's verdict."""
         return [(pool, each.finding.kind.value) for pool, each in self.by_pool.items()]
 
-    def slower(self, backend: Backend) -> float | None:
+    def pace(self, backend: Backend) -> Pace | None:
         """How many times as long as its peers a backend takes. None if that is not known."""
-        known = self._slower.get(backend.pool, {})
+        known = self._paces.get(backend.pool, {})
         return known.get(backend) if len(known) > 1 else None
 
     def listing(self) -> list[dict[str, object]]:
@@ -112,13 +112,11 @@ class Verdicts:
         used = [each for each in pool.backends if each.admin_state is AdminState.READY]
         if now_s >= self._compared_s.get(pool.name, -COMPARE_S) + COMPARE_S:
             self._compared_s[pool.name] = now_s
-            self._slower[pool.name] = await _slower(
-                [each for each in used if each.can_serve], now_s
-            )
-        times = self._slower[pool.name]
+            self._paces[pool.name] = await _paces([each for each in used if each.can_serve], now_s)
+        paces = self._paces[pool.name]
         backends = []
         for number, each in enumerate(used, 1):
-            facts = backend_facts(each, line, times.get(each, 1.0), now_s)
+            facts = backend_facts(each, line, paces.get(each, ALIKE), now_s)
             backends.append(replace(facts, starting_s=self._starting(each, now_s)))
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
@@ -159,11 +157,10 @@ class Verdicts:
         return found
 
 
-async def _slower(backends: list[Backend], now_s: float) -> dict[Backend, float]:
-    """How many times as long as its peers each takes, in prefill or a step, whichever is worse."""
+async def _paces(backends: list[Backend], now_s: float) -> dict[Backend, Pace]:
     found = {}
-    for number, (backend, prefill, decode) in enumerate(slower(backends, now_s), 1):
-        found[backend] = max(prefill, decode)
+    for number, (backend, pace) in enumerate(slower(backends, now_s), 1):
+        found[backend] = pace
         if not number % AT_ONCE:
             await asyncio.sleep(0)
     return found

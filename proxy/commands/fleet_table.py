@@ -12,6 +12,8 @@ UNKNOWN: Final = "-"
 GAP: Final = 2
 # Of a cut text so many characters are left at least.
 TEXT_CHARS_MIN: Final = 12
+# Less is no difference that matters.
+SLOWER_MIN: Final = 1.5
 
 
 class Column(NamedTuple):
@@ -98,6 +100,14 @@ def _last_error(backend: Told) -> str:
     return f"{last['reason']} {age(last['age_s'])} ago" if last else UNKNOWN
 
 
+def _slower(backend: Told) -> str:
+    """How many times as long as its peers, and in what."""
+    times, work = backend.get("slower"), backend.get("slower_in")
+    if times is None or times < SLOWER_MIN or work is None:
+        return _as("{:.1f}x", times)
+    return f"{times:.1f}x {work}"
+
+
 def _hits(backend: Told) -> str:
     return _as("{:.0%}", _engine(backend).get("prefix_hit_rate"))
 
@@ -127,7 +137,7 @@ COLUMNS: Final = (
     Column("WAIT", lambda each: _as("{:,}", _engine(each).get("waiting"))),
     Column("TTFT P95", lambda each: _as("{:.2f} s", _lately(each).get("ttft_p95_s"))),
     Column("MS/TOKEN", lambda each: _as("{:.1f}", each.get("token_ms"))),
-    Column("SLOWER", lambda each: _as("{:.1f}x", each.get("slower"))),
+    Column("SLOWER", _slower),
     Column("HITS", _hits),
     Column("FAILED", lambda each: _as("{:,}", _lately(each).get("failures"))),
     Column("IN FLIGHT", lambda each: f"{each['requests_in_flight']:,}"),

@@ -97,9 +97,9 @@ def _waiting(backends: Sequence[Backend], now_s: float) -> Iterator[Row]:
 def _slowness(backends: Sequence[Backend], now_s: float) -> Iterator[Row]:
     ordered = sorted(backends, key=_pool_of)
     for _, peers in groupby(ordered, _pool_of):
-        for backend, prefill, decode in slower(tuple(peers), now_s):
-            yield (backend.name, "prefill"), prefill
-            yield (backend.name, "decode"), decode
+        for backend, pace in slower(tuple(peers), now_s):
+            yield (backend.name, "prefill"), pace.prefill
+            yield (backend.name, "decode"), pace.decode
 
 
 def _pool_of(backend: Backend) -> str:

@@ -12,7 +12,7 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.policies.token_cost import COMPARE, TokenCost
 from penstock.balancing.prefill_speed import prior_s
 from penstock.balancing.recent_pace import ENOUGH, SLOWEST, RecentPace
-from penstock.balancing.slowness import PEERS_MAX, SAMPLES_MIN, compare, slower
+from penstock.balancing.slowness import ALIKE, PEERS_MAX, SAMPLES_MIN, compare, slower
 from tests.unit.balancing.policies.sending import sent
 
 ORDINARY = 4_000.0  # work of one request
@@ -291,12 +291,9 @@ def test_how_many_times_slower_is_told_of_those_measured_lately() -> None:
     fast = [measured(f"f{number}", 50e-6) for number in range(3)]
     slow = measured("slow", 500e-6)
     unknown = measured("u", 0.0, samples=0)
-    told = {
-        each.name: (prefill, decode)
-        for each, prefill, decode in slower([*fast, slow, unknown], 1.0)
-    }
+    told = {each.name: pace for each, pace in slower([*fast, slow, unknown], 1.0)}
     assert set(told) == {"f0", "f1", "f2", "slow"}
-    assert told["slow"][0] / told["f0"][0] == pytest.approx(10.0, rel=0.3)
+    assert told["slow"].prefill / told["f0"].prefill == pytest.approx(10.0, rel=0.3)
     assert told["f0"] == told["f1"] == told["f2"]
     assert list(slower([unknown], 1.0)) == []
     assert list(slower([*fast, slow], 1.0 + 2 * STALE_S)) == []
@@ -305,5 +302,5 @@ def test_how_many_times_slower_is_told_of_those_measured_lately() -> None:
 def test_in_a_large_pool_each_is_compared_with_some_others() -> None:
     fleet = [measured(f"b{number}", 50e-6, samples=40) for number in range(2 * PEERS_MAX + 1)]
     told = list(slower(fleet, 1.0))
-    assert sorted(each.name for each, _, _ in told) == sorted(each.name for each in fleet)
-    assert {(prefill, decode) for _, prefill, decode in told} == {(1.0, 1.0)}
+    assert sorted(each.name for each, _ in told) == sorted(each.name for each in fleet)
+    assert {pace for _, pace in told} == {ALIKE}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.balancing.admission.lack import Lack
+from penstock.balancing.slowness import Pace
 from penstock.balancing.verdict.cause import Finding, Kind
 from penstock.balancing.verdict.facts import BackendFacts
 from penstock.balancing.verdict.rules import GAP_S, find
@@ -63,7 +64,7 @@ CASES = {
         Kind.SCHEDULER, "api_server", backend(sequences=30), **queue(Lack.PROMPTS)
     ),
     "max_requests": case(Kind.WAITING, "requests", backend(), **queue(Lack.REQUESTS)),
-    "one is slow": case(Kind.UNEVEN, "slow", backend("a"), backend("b", slower=9.0)),
+    "one is slow": case(Kind.UNEVEN, "slow", backend("a"), backend("b", pace=Pace(decode=9.0))),
     "one is hot": case(
         Kind.UNEVEN,
         "hot",

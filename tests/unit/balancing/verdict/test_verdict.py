@@ -1,6 +1,7 @@
 """A verdict second by second, as a transcript."""
 
 from penstock.balancing.admission.lack import Lack
+from penstock.balancing.slowness import Pace
 from penstock.balancing.verdict.facts import PoolFacts
 from penstock.balancing.verdict.verdict import FINE_LOOKS, Verdict
 from tests.unit.balancing.verdict.pools import backend, moment, queue
@@ -77,8 +78,8 @@ def test_the_figures_are_those_of_now() -> None:
 
 def test_another_backend_that_is_slow_is_another_cause() -> None:
     """Both have the same kind, and "since" is of the one that is named."""
-    first = [backend("a"), backend("b", slower=9.0), backend("c")]
-    then = [backend("a"), backend("b"), backend("c", slower=9.0)]
+    first = [backend("a"), backend("b", pace=Pace(decode=9.0)), backend("c")]
+    then = [backend("a"), backend("b"), backend("c", pace=Pace(decode=9.0))]
     seconds = [moment(float(at), *first) for at in range(20)]
     seconds += [moment(float(at), *then) for at in range(20, 40)]
     assert played(*seconds) == ["3: uneven since 0", "23: uneven since 20"]

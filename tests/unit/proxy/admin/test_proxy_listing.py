@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from penstock.balancing.slowness import ALIKE, Pace
 from penstock.conf.issues import ConfigError, Issue
 from penstock.proxy.admin.proxy_listing import proxy_listing
 from penstock.proxy.admin.verdicts import Verdicts
@@ -47,8 +48,8 @@ def test_the_proxy_tells_its_age_its_requests_and_its_last_reload() -> None:
 def test_a_backend_is_slower_only_than_peers_that_were_compared_too() -> None:
     with contextlib.closing(Play(2)) as play:
         verdicts, (first, second) = Verdicts(play.plane), play.backends
-        assert verdicts.slower(first) is None
-        verdicts._slower["p"] = {first: 1.0}
-        assert verdicts.slower(first) is None
-        verdicts._slower["p"] = {first: 3.0, second: 1.0}
-        assert (verdicts.slower(first), verdicts.slower(second)) == (3.0, 1.0)
+        assert verdicts.pace(first) is None
+        verdicts._paces["p"] = {first: ALIKE}
+        assert verdicts.pace(first) is None
+        verdicts._paces["p"] = {first: Pace(3.0, 1.0), second: ALIKE}
+        assert (verdicts.pace(first), verdicts.pace(second)) == (Pace(3.0, 1.0), ALIKE)

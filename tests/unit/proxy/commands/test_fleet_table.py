@@ -7,6 +7,7 @@ import pytest
 
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.engine_report import STALE_S, EngineReport
+from penstock.balancing.slowness import Pace
 from penstock.proxy.admin.listing import describe
 from penstock.proxy.commands.fleet_table import COLUMNS, age, table
 from penstock.proxy.telemetry.lately import Lately
@@ -26,8 +27,8 @@ def backend(name: str = "gpu-0", *, told: bool = True, **fields: Any) -> dict[st
         each.decode_speed.observe(1_000, 21.0, 0.0, 0.0)
         lately.first_token(0.4, NOW_S)
         lately.failed("timeout", NOW_S - 70.0)
-    slower = 1.94 if told else None
-    return describe(each, {}, NOW_S, lately=lately if told else None, slower=slower) | fields
+    pace = Pace(1.0, 1.94) if told else None
+    return describe(each, {}, NOW_S, lately=lately if told else None, pace=pace) | fields
 
 
 def cells(backends: list[dict[str, Any]], width: int = 0) -> list[dict[str, str]]:
@@ -62,7 +63,7 @@ def test_everything_that_is_known_is_told() -> None:
         "KV": "83%",
         "RUN": "31",
         "WAIT": "2",
-        "SLOWER": "1.9x",
+        "SLOWER": "1.9x decode",
         "HITS": "62%",
         "FAILED": "1",
         "IN FLIGHT": "0",
