@@ -38,6 +38,7 @@ class BackendFacts:
     generated_tokens: int = 0
     preemptions: int = 0
     steps: int = 0
+    step_tokens: int = 0  # that these steps computed, of prompts and of answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,10 @@ FULL: Final = 0.9
 ROOMY: Final = 0.85
 # Steps that take at most so many times what they take without prefill leave most of a GPU idle.
 IDLE_STEP: Final = 1.5
+# With fewer tokens in a step a GPU reads its weights longer than it computes (roofline model,
+# Williams et al., CACM 2009): 16-bit weights and 312 TFLOP/s over 2.0 TB/s give 153 on an A100,
+# 989 over 3.35 give 295 on an H100 (NVIDIA's data sheets).
+RIDGE_TOKENS: Final = 128.0
 # A backend is apart from its peers if it takes so many times as long.
 SLOWER: Final = 3.0
 # So many attempts must have failed, and this share.
@@ -193,16 +197,24 @@ def _scheduler(scene: Scene) -> Finding | None:
     if unseen >= max(WAITING_MIN, MOST * sent):
         figures = {"unseen": unseen, "sent": sent}
         return Finding(Kind.SCHEDULER, "api_server", figures=figures | _queue(scene))
-    roomy = [each for each in scene.serving if each.kv_usage < ROOMY]
+    if _most_compute(scene):
+        return None
+    roomy = [each for each in scene.serving if each.kv_usage < ROOMY and not _computes(each)]
     stuck = [each for each in roomy if each.waiting >= 1.0 and each.backlog_s < WAIT_S / 4]
-    if scene.share(Lack.SEQUENCES) >= MOST or (stuck and not scene.share(Lack.PROMPTS)):
-        running = max([each.running for each in stuck or scene.serving], default=0.0)
+    # Engines that run the same number all the time, with others behind, have no more places.
+    steady = [each for each in roomy if each.waiting >= 1.0 and each.steady and _idles(each)]
+    no_places = scene.share(Lack.SEQUENCES) >= MOST or (stuck and not scene.share(Lack.PROMPTS))
+    if no_places or len(steady) * 2 > len(scene.serving):
+        running = max([each.running for each in steady or stuck or scene.serving], default=0.0)
         figures = {"running": running}
         return Finding(Kind.SCHEDULER, "sequences", figures=figures | _queue(scene))
     short = [each for each in roomy if _idles(each)]
     if short and len(short) * 2 > len(scene.serving):
         steps_s = median(each.engine_step_s or each.gap_s for each in short)
         figures = {"step_s": steps_s, "idle_step_s": median(each.now.step_s for each in short)}
+        tokens = [x for each in short if (x := each.prefill_step_tokens) is not None]
+        if tokens:
+            figures["prefill_step_tokens"] = median(tokens)
         return Finding(Kind.SCHEDULER, "token_budget", figures=figures | _queue(scene))
     return None
 
@@ -211,7 +223,7 @@ def _compute(scene: Scene) -> Finding | None:
     """Engines have prompts to compute, or many streams."""
     backlog_s = max([each.backlog_s for each in scene.serving], default=0.0)
     prompts = backlog_s >= WAIT_S / 4 or scene.share(Lack.PROMPTS) > 0.0 or not scene.lacks
-    if scene.waits and prompts:
+    if scene.waits and (prompts or _most_compute(scene)):
         figures = {"backlog_s": backlog_s, "gap_s": scene.gap_s}
         return Finding(Kind.COMPUTE, "prefill", figures=figures | _queue(scene))
     if scene.gap_s >= GAP_S:
@@ -268,8 +280,20 @@ _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (
 )
 
 
+def _most_compute(scene: Scene) -> bool:
+    return 2 * len([each for each in scene.serving if _computes(each)]) > len(scene.serving)
+
+
+def _computes(seen: Seen) -> bool:
+    """Whether its steps have enough of prompts to use the whole GPU."""
+    return seen.prefill_step_tokens is not None and seen.prefill_step_tokens >= RIDGE_TOKENS
+
+
 def _idles(seen: Seen) -> bool:
-    """Whether its steps take hardly longer than without prefill, while prompts wait."""
+    """Whether its steps have little of prompts, while prompts wait. If it does not tell that,
+    whether they take hardly longer than without."""
+    if seen.prefill_step_tokens is not None:
+        return seen.prefill_step_tokens < RIDGE_TOKENS and seen.gap_s < GAP_S
     step_s = seen.engine_step_s or seen.gap_s
     return bool(step_s) and step_s <= IDLE_STEP * seen.now.step_s
 

@@ -47,6 +47,7 @@ def backend_facts(backend: Backend, line: Line | None, pace: Pace, now_s: float)
         generated_tokens=report.generated_tokens if report is not None else 0,
         preemptions=report.preemptions if report is not None else 0,
         steps=report.steps if report is not None else 0,
+        step_tokens=report.step_tokens if report is not None else 0,
     )
 
 

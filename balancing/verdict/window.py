@@ -15,6 +15,8 @@ from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 WINDOW_S: Final = 10.0
 # Ages of requests are told at once, and need no more than this.
 AGES_S: Final = 4.0
+# So many looks in a row must show the same number of sequences in an engine.
+STEADY_LOOKS: Final = 4
 
 
 _NO_TENANTS: Final[dict[str, Any]] = {
@@ -37,6 +39,8 @@ class Seen:
     sent: float  # sequences that were sent there and have not ended
     gap_s: float  # between two tokens of a stream. 0.0: not known
     engine_step_s: float  # the time of a step. 0.0: not known
+    prefill_step_tokens: float | None  # tokens of prompts in a step. None: not known
+    steady: bool  # its engine ran the same number of sequences all the time
     preemptions: int
     overdue_s: float
     backlog_s: float
@@ -117,11 +121,12 @@ def _seen(history: list[BackendFacts], looks: int) -> Seen:
     waiting = _mean([each.waiting for each in told]) if told else 0.0
     sent = _mean([each.sequences for each in history])
     known = running + waiting + (_mean([each.deferred for each in told]) if told else 0.0)
-    passed_s = generated = steps = preemptions = 0.0
+    passed_s = generated = steps = step_tokens = preemptions = 0.0
     if len(told) > 1 and told[-1].told_s is not None and told[0].told_s is not None:
         passed_s = told[-1].told_s - told[0].told_s
         generated = max(0, told[-1].generated_tokens - told[0].generated_tokens)
         steps = max(0, told[-1].steps - told[0].steps)
+        step_tokens = max(0, told[-1].step_tokens - told[0].step_tokens)
         preemptions = max(0, told[-1].preemptions - told[0].preemptions)
     # A prompt that is prefilled runs, too, and makes no tokens.
     busy = min(running, _mean([each.streams for each in history])) if told else 0.0
@@ -134,6 +139,10 @@ def _seen(history: list[BackendFacts], looks: int) -> Seen:
         sent=sent,
         gap_s=busy * passed_s / generated if generated else 0.0,
         engine_step_s=passed_s / steps if steps else 0.0,
+        prefill_step_tokens=max(0.0, step_tokens - generated) / steps
+        if steps and step_tokens
+        else None,
+        steady=len({each.running for each in told[-STEADY_LOOKS:]}) == 1,
         preemptions=int(preemptions),
         overdue_s=_mean([each.overdue_s for each in late]),
         backlog_s=_mean([each.backlog_s for each in late]),

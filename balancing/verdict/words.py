@@ -98,6 +98,12 @@ def _sequences(finding: Finding) -> Words:
 
 def _token_budget(finding: Finding) -> Words:
     figures = finding.figures
+    if "prefill_step_tokens" in figures:
+        return (
+            f"Scheduler-bound: engines compute {figures['prefill_step_tokens']:.0f} prompt tokens "
+            f"in a step, where a GPU can do hundreds, and {_queue(finding)}.",
+            ("Raise --max-num-batched-tokens.",),
+        )
     return (
         f"Scheduler-bound: a step takes {1e3 * figures['step_s']:.0f} ms, hardly more than the "
         f"{1e3 * figures['idle_step_s']:.0f} ms without prompts, and {_queue(finding)}.",

@@ -9,13 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.bench.verdict import further, known, opened, unseen
+from penstock.bench.verdict import (
+    further,
+    known,
+    opened,
+    opened_engines,
+    opened_further,
+    unseen,
+)
 from penstock.bench.verdict.play import Told, play
 from penstock.bench.verdict.scenario import Scenario
 
 SETS: Final[dict[str, tuple[Scenario, ...]]] = {
     "known": known.SCENARIOS,
-    "opened": opened.SCENARIOS,
+    "opened": opened.SCENARIOS + opened_engines.SCENARIOS + opened_further.SCENARIOS,
     "unseen": unseen.SCENARIOS + further.SCENARIOS,
 }
 

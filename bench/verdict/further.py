@@ -1,233 +1,240 @@
-"""Fleets of known cause, written without sight of the rules: the kinds that `unseen` lacks.
+"""Fleets of known cause, written blind: client, waiting, starting, failing, fine.
 
-The arithmetic uses the law of `Gpu.step_s`: 1.5 ms + max(weights, tokens) + attention + KV.
+The arithmetic follows `Gpu.step_s`: 1.5 ms + max(weights, tokens) + attention + KV, all divided
+by the speedup. An event of a stream has about 270 bytes. Loads are of the capacity.
 """
 
 from typing import Final
 
 from penstock.bench.verdict.scenario import ONSET_S, Fault, Scenario, Server, Traffic
 
-# Some light requests from the beginning on.
-_CALM: Final = Traffic(0.7)
-_STRICT: Final = {"affinity": {"strict": True}}
-# Later than every scenario ends.
-_LATER_S: Final = 90.0
-
-_UNEVEN: Final = (
-    # One of four has an eighth of the speed: 59 ms a token instead of 7.4 (70 beside prefill),
-    # 100 tokens 7 s instead of 0.75. 12/s, 3/s each: prefill 3 x 52 ms: 16 % there, 2 % elsewhere.
-    # KV: 3/s x 7 s x 350 = 7,400 of 390,000. Three servers alone could do it with 3 %.
-    Scenario(
-        "uneven-slow-gpu",
-        ("uneven",),
-        (Server(), Server(), Server(speedup=0.125), Server()),
-        (_CALM, Traffic(12.0, (200, 400), (80, 120), from_s=ONSET_S)),
-    ),
-    # One strict session: 1,000 tokens x 0.0666 + 1.5 = 68 ms: its backend does 14.7/s. 22/s: 150 %.
-    # The fleet: (22 x 68 + 6 x 20 ms) / 3: 54 %; the other two have 6 %. KV below 30 %.
-    Scenario(
-        "uneven-hot-session",
-        ("uneven",),
-        (Server("8b-1xa100"), Server("8b-1xa100"), Server("8b-1xa100")),
-        (
-            Traffic(6.0),
-            Traffic(22.0, (800, 1200), (10, 20), session="hot", from_s=ONSET_S),
-        ),
-        config=_STRICT,
-    ),
-    # One strict session of long answers: 16,000 / 600 = 26 streams of 4.9 s: 5.3/s. 9/s: 170 %.
-    # The other backend has some of 2/s x 0.35 s x 320 tokens: 1 % of its cache, and would do
-    # the half. Prefill 9 x 6.5 ms: 6 %.
-    Scenario(
-        "uneven-hot-session-fills-its-cache",
-        ("uneven",),
-        (Server(kv_tokens=16_000), Server(kv_tokens=16_000)),
-        (
-            Traffic(2.0),
-            Traffic(9.0, (200, 400), (500, 700), session="agent", from_s=ONSET_S),
-        ),
-        config=_STRICT,
-    ),
-    # The API server of one takes 600 ms a request: 0.76 s each without any queue, 0.16 s elsewhere
-    # (150 x 0.0216 + 20 x 7.4 ms). 3/s, a third of all, would be 180 % of it; the other two do all
-    # with 4.5 x 3.2 ms: 2 %.
-    Scenario(
-        "uneven-one-api-server",
-        ("uneven",),
-        (Server(), Server(api_ms=600.0), Server()),
-        (_CALM, Traffic(9.0, (100, 200), (10, 30), from_s=ONSET_S)),
-    ),
-)
+_CALM: Final = Traffic(0.6)
+_NO_ADMISSION: Final = {"admission": {"enabled": False}}
+_SMALL: Final = Server("8b-1xh100", speedup=0.5)
+_CHAT_70B: Final = Server("70b-4xh100")
 
 _CLIENT: Final = (
-    # 2/s get 1,200 tokens of some 200 bytes at 125/s: 25 KB/s, and read 0.5 KB/s. 16 of them at
-    # +8 s beside 3/s x 0.35 s = 1 other. Engine: 19 streams, 8 ms a token, prefill 3 %, KV 5 %.
+    # 8.5 ms a token: 117 events a second, 32 KB/s for each stream; clients read 1 KB/s. The engine
+    # has 17 streams, prefill 2 %, KV 4 %, and would answer in 7 s; at their speed it takes 216 s.
     Scenario(
-        "client-slow-readers",
+        "client-all-read-1-kb-a-second",
         ("client",),
         (Server(),),
-        (
-            Traffic(3.0),
-            Traffic(2.0, (100, 200), (1000, 1400), read_bytes_per_s=500.0, from_s=ONSET_S),
-        ),
+        (_CALM, Traffic(2.5, (200, 400), (600, 1000), read_bytes_per_s=1000.0, from_s=ONSET_S)),
     ),
-    # 1.5/s of "mobile" get 1,750 tokens at 130/s: 26 KB/s, and read 1 KB/s. 12 of them at +8 s
-    # beside 4/s x 0.76 s = 3 of "app". Engines: 10 streams each, prefill 2 %, KV 3 %.
+    # The mobile tenant's 600 tokens come in 10 s (17 KB/s) and are read at 0.8 KB/s: 200 s. The
+    # desktop tenant reads at once. Each engine: 7 streams, 16 ms a token, below 10 %.
     Scenario(
-        "client-mobile-tenant",
+        "client-mobile-ones-beside-desktops",
         ("client",),
-        (Server(), Server()),
+        (Server("70b-8xa100"), Server("70b-8xa100"), Server("70b-8xa100")),
         (
-            Traffic(4.0, answer_tokens=(80, 120)),
-            Traffic(
-                1.5, (100, 200), (1500, 2000), "mobile", read_bytes_per_s=1000.0, from_s=ONSET_S
-            ),
+            Traffic(3.0, (200, 400), (30, 60), "desktop"),
+            Traffic(2.0, (200, 400), (500, 700), "mobile", read_bytes_per_s=800.0, from_s=ONSET_S),
         ),
+        config=_NO_ADMISSION,
     ),
-)
-
-_STARTING: Final = (
-    # The only server loads its model until after the end: nobody can be served.
+    # 24 places for 4/s x 500 x 7.7 ms = 15 streams would do, but at 1.5 KB/s a stream of 135 KB
+    # lasts 90 s: after 6 s all places are held by readers, and others wait for one.
     Scenario(
-        "starting-the-only-one",
-        ("starting",),
-        (Server(starts_s=_LATER_S),),
-        (Traffic(5.0, from_s=ONSET_S),),
-    ),
-    # The same of three, with three tenants.
-    Scenario(
-        "starting-none-of-three",
-        ("starting",),
-        tuple(Server("70b-4xh100", starts_s=_LATER_S + 10 * i) for i in range(3)),
-        tuple(
-            Traffic(2.0, tenant=tenant, stream=False, from_s=ONSET_S)
-            for tenant in ("mail", "search", "labels")
-        ),
-    ),
-    # 366 ms a prompt (2,000 x 0.1796 + 7): 2.73/s a server. 12/s come, enough for four (110 %).
-    # None is up until +4 s, then one (440 %), from +10 s two (220 %), from +16 s three (146 %):
-    # there is always one that began within 7 s. What is up lacks compute: as right.
-    # KV: 30 streams x 2,000 of 400,000: 15 %. Bodies 96 KB/s.
-    Scenario(
-        "starting-one-by-one",
-        ("starting", "compute"),
-        tuple(
-            Server("70b-4xa100", starts_s=starts_s)
-            for starts_s in (ONSET_S + 4, ONSET_S + 10, ONSET_S + 16, _LATER_S)
-        ),
-        (Traffic(12.0, (1800, 2200), (20, 40), from_s=ONSET_S),),
-    ),
-)
-
-_FAILING: Final = (
-    # Two of three die. 113 ms a prompt: 8.85/s each; 14/s are 53 % of three and 158 % of one.
-    # What is left lacks compute: as right. KV 5 %.
-    Scenario(
-        "failing-two-of-three-die",
-        ("failing", "compute"),
-        (
-            Server("70b-8xa100"),
-            Server("70b-8xa100", stops_s=ONSET_S),
-            Server("70b-8xa100", stops_s=ONSET_S),
-        ),
-        (Traffic(14.0, (800, 1200), (10, 30)),),
-    ),
-    # All die that served: nobody is served. 5/s were 2 % of what they could do.
-    Scenario(
-        "failing-all-die",
-        ("failing",),
-        (Server(stops_s=ONSET_S), Server(stops_s=ONSET_S)),
-        (Traffic(5.0),),
-    ),
-    # Every attempt gets a 500, as of a broken CUDA context. 6/s x 6.5 ms: 2 % each.
-    Scenario(
-        "failing-all-answer-500",
-        ("failing",),
+        "client-hold-all-places",
+        ("client", "waiting"),
         (Server(), Server()),
-        (Traffic(6.0, stream=False),),
-        faults=(
-            Fault(ONSET_S, 0, {"kind": "internal_error"}),
-            Fault(ONSET_S, 1, {"kind": "internal_error"}),
-        ),
-    ),
-    # The streams of one of three break after 5 of 60 tokens. 9/s x 6.5 ms: 2 % each.
-    Scenario(
-        "failing-cut-streams",
-        ("failing",),
-        (Server(), Server(), Server()),
-        (Traffic(9.0, answer_tokens=(40, 80)),),
-        faults=(Fault(ONSET_S, 1, {"kind": "cut_mid_stream", "tokens": 5}),),
-    ),
-    # One of two hangs: it takes requests and never answers. What waits, waits for it alone:
-    # "uneven" is as right until attempts are given up. The other could do all with 4 %.
-    Scenario(
-        "failing-one-hangs",
-        ("failing", "uneven"),
-        (Server(), Server()),
-        (Traffic(6.0),),
-        faults=(Fault(ONSET_S, 0, {"kind": "hang_before_headers"}),),
+        (_CALM, Traffic(4.0, (100, 300), (400, 600), read_bytes_per_s=1500.0, from_s=ONSET_S)),
+        pool={"max_requests": 24},
     ),
 )
-
-_FINE: Final = (
-    # 450 x 0.0666 + 0.3 = 30 ms: 10/s are 30 %, their tokens 3 %. KV: 10 x 0.7 s x 490 of 390,000.
+_WAITING: Final = (
+    # 100 x 14.8 ms + 30 = 1.5 s in 3 places: 2/s, 3.6/s come: 180 %. Four engines with less than
+    # a stream each.
     Scenario(
-        "fine-a-third",
-        ("fine",),
-        (Server("8b-1xa100"),),
-        (_CALM, Traffic(10.0, (300, 600), (20, 60), from_s=ONSET_S)),
+        "waiting-three-places-for-four-servers",
+        ("waiting",),
+        (_SMALL, _SMALL, _SMALL, _SMALL),
+        (_CALM, Traffic(3.6, (200, 400), (80, 120), from_s=ONSET_S)),
+        pool={"max_requests": 3},
     ),
-    # Long answers: a step takes 22 ms; 7/s x 400 x 22 ms = 62 streams. With their whole length of
-    # 700 they are 43,000 of 62,000: 70 %; in truth 500 on average. 88 fit: 3.3 sigma of 62.
-    # Tokens 7 x 700 x 0.085 ms: 42 %. 62 of 256 sequences.
+    # 200 x 16.2 ms = 3.2 s in 10 places: 3.1/s, 5.1/s of three tenants: 165 %. 5 streams on each
+    # of two that have 256; prefill 11 %, KV below 1 %.
     Scenario(
-        "fine-long-answers",
-        ("fine",),
-        (Server("70b-8xh100", speedup=0.5, kv_tokens=62_000),),
-        (_CALM, Traffic(7.0, (200, 400), (300, 500), from_s=ONSET_S)),
-    ),
-    # 300 x 0.112 = 33.7 ms: 40/s on two servers: 67 %, their tokens 3 %. A mean wait (M/D/1) of
-    # 34 ms x 0.7 / 0.6 = 40 ms. KV: 20 x 0.6 s x 310 of 1,150,000. A step: 16 to 70 ms.
-    Scenario(
-        "fine-two-thirds-unstreamed",
-        ("fine",),
+        "waiting-three-tenants-unstreamed",
+        ("waiting",),
         (Server("70b-8xa100"), Server("70b-8xa100")),
         (
             _CALM,
-            Traffic(20.0, (200, 400), (10, 20), "mail", stream=False, from_s=ONSET_S),
-            Traffic(20.0, (200, 400), (10, 20), "search", from_s=ONSET_S),
+            *(
+                Traffic(1.7, (300, 500), (150, 250), tenant, stream=False, from_s=ONSET_S)
+                for tenant in ("red", "green", "blue")
+            ),
+        ),
+        pool={"max_requests": 10},
+    ),
+    # The chat holds 4/s x 40 x 16 ms = 2.6 of 16 places; reports 3/s x 600 x 16.2 ms = 29 more:
+    # 198 %. 5 streams on each engine, 16 ms a token. KV 2 %.
+    Scenario(
+        "waiting-reports-take-the-chats-places",
+        ("waiting",),
+        (_CHAT_70B, _CHAT_70B, _CHAT_70B),
+        (
+            Traffic(4.0, (200, 400), (20, 60), "chat"),
+            Traffic(3.0, (400, 800), (500, 700), "reports", from_s=13.0),
+        ),
+        pool={"max_requests": 16},
+    ),
+)
+_A100: Final = Server("8b-1xa100")
+_LATE: Final = Server("8b-1xa100", starts_s=45.0)
+_STARTING: Final = (
+    # The only server is not there yet, and requests wait for it as the configuration says.
+    Scenario(
+        "starting-everyone-waits-for-the-first",
+        ("starting",),
+        (Server("70b-8xh100", starts_s=45.0),),
+        (Traffic(2.0, (200, 400), (20, 60)),),
+        config={"admission": {"hold_for_backend_s": 60}},
+        pool={"models": ["sim-model"]},
+    ),
+    # 4,000 x 0.0666 + 23 = 0.29 s: 3.4/s of the one that is ready. 6.2/s: 186 %, but 62 % of three.
+    Scenario(
+        "starting-two-of-three-are-late",
+        ("starting",),
+        (_LATE, _A100, _LATE),
+        (_CALM, Traffic(6.2, (3500, 4500), (20, 30), from_s=ONSET_S)),
+    ),
+    # 16 places x 1 / (200 x 16.2 ms): 4.9/s each. 8.5/s: 172 % of one, 86 % of two. The second may
+    # have a tenth of the other's 16 in flight when it comes, and after 15 s a fifth: 5.9/s in all.
+    Scenario(
+        "starting-second-warms-up-slowly",
+        ("starting",),
+        (
+            Server("70b-4xh100", max_num_seqs=16),
+            Server("70b-4xh100", max_num_seqs=16, starts_s=14.0),
+        ),
+        (_CALM, Traffic(8.5, (200, 400), (150, 250), from_s=ONSET_S)),
+        config={"health": {"slow_start_s": 120}},
+    ),
+)
+_DEAD: Final = Server("70b-8xa100", stops_s=13.0)
+_FAILING: Final = (
+    # 2,000 x 0.0666 + 8 = 0.141 s: 7.1/s each. 10.5/s: 74 % of two; of the one that still answers
+    # 148 %.
+    Scenario(
+        "failing-one-of-two-says-500",
+        ("failing",),
+        (_A100, _A100),
+        (_CALM, Traffic(10.5, (1700, 2300), (20, 40), from_s=8.0)),
+        (Fault(13.0, 1, {"kind": "internal_error"}),),
+    ),
+    # 6/s, 5 % of three. One takes requests and says nothing more.
+    Scenario(
+        "failing-one-of-three-is-silent",
+        ("failing",),
+        (_CHAT_70B, _CHAT_70B, _CHAT_70B),
+        (
+            Traffic(3.0, (200, 400), (40, 80), "a"),
+            Traffic(3.0, (200, 400), (40, 80), "b", stream=False),
+        ),
+        (Fault(13.0, 0, {"kind": "hang_before_headers"}),),
+    ),
+    # Every stream stops after 15 of its 60 tokens, and stays: 60 of 2,048 places at the end, KV
+    # 3 %. Probes of a token pass.
+    Scenario(
+        "failing-all-stall-in-mid-answer",
+        ("failing",),
+        (Server("default"), Server("default")),
+        (Traffic(3.0, (200, 400), (40, 80)),),
+        tuple(Fault(13.0, each, {"kind": "hang_mid_stream", "tokens": 15}) for each in (0, 1)),
+    ),
+    # Each stream is cut after 12 of 50 tokens wherever it is. 3.6/s, 3 % of three, even if each
+    # is begun five times.
+    Scenario(
+        "failing-cuts-of-three-tenants",
+        ("failing",),
+        (Server(), Server(), Server()),
+        tuple(Traffic(1.2, (200, 400), (40, 60), tenant) for tenant in ("ann", "bob", "cy")),
+        tuple(
+            Fault(13.0, each, {"kind": "cut_mid_stream", "tokens": 12, "rst": each == 2})
+            for each in (0, 1, 2)
         ),
     ),
-    # 800 x 0.0216 + 0.4 = 17.7 ms: 47/s are 83 %; tokens 1 %, the steps' overhead 5 %: 90 %.
-    # M/D/1 at 0.9: a mean wait of 80 ms; longer than a second: e^-12. Bodies 150 KB/s.
+    # 1,500 x 0.112 + 5 = 0.173 s: 5.8/s each. 11/s: 63 % of three; two are killed: 190 %.
     Scenario(
-        "fine-nine-tenths",
-        ("fine",),
-        (Server(),),
-        (Traffic(47.0, (700, 900), (8, 12), from_s=ONSET_S),),
+        "failing-two-of-three-are-killed",
+        ("failing",),
+        (_DEAD, Server("70b-8xa100"), _DEAD),
+        (_CALM, Traffic(11.0, (1200, 1800), (20, 30), from_s=8.0)),
     ),
-    # Bursts of 30 within 0.3 s, every 3 s: 500 x 0.0216 + 0.2 = 11 ms, so 0.33 s of work for two
-    # servers, less than the burst's time and nearly none left after it. 10/s in all: 6 % each.
+    # Each answer is a 500 after 3 tokens; probes of one token pass. 4/s, below 5 %.
     Scenario(
-        "fine-bursts",
-        ("fine",),
-        (Server(), Server()),
+        "failing-engine-errors-unstreamed",
+        ("failing",),
+        (Server("70b-8xh100"), Server("70b-8xh100")),
         (
-            Traffic(2.0),
+            Traffic(2.0, (300, 500), (40, 80), "sales", stream=False),
+            Traffic(2.0, (300, 500), (40, 80), "support", stream=False),
+        ),
+        tuple(
+            Fault(14.0, each, {"kind": "error_event", "tokens": 3, "status": 500})
+            for each in (0, 1)
+        ),
+        config=_NO_ADMISSION,
+    ),
+)
+_NOW_AND_THEN: Final = (13.0, 18.0, 23.0, 28.0)
+_FINE: Final = (
+    # 2,000 x 0.0216 + 3 + 1 = 47 ms / 0.5 = 94 ms: 42/s of four. 12/s: 28 %. Below 20 ms a token.
+    # Of the second tenant's prompts half are in the cache, and it wants two choices.
+    Scenario(
+        "fine-at-30-percent-of-four",
+        ("fine",),
+        (_SMALL, _SMALL, _SMALL, _SMALL),
+        (
+            Traffic(7.0, (1500, 2500), (30, 60), "a"),
+            Traffic(5.0, (1500, 2500), (30, 60), "b", prefix_tokens=992, choices=2, stream=False),
+        ),
+    ),
+    # 1,000 x 0.0423 + 1.3 = 43.6 ms: 22.9/s. 19.5/s: 85 %, 12 ms a token; a queue at random of
+    # 0.15 s. 5 streams of 256, KV below 1 %.
+    Scenario(
+        "fine-at-almost-90-percent",
+        ("fine",),
+        (Server("70b-8xh100"),),
+        (_CALM, Traffic(19.5, (900, 1100), (15, 25), from_s=ONSET_S)),
+    ),
+    # 30 prompts x 67 ms within a second, for two: done after 1.3 s. On average 6/s: 20 %.
+    Scenario(
+        "fine-a-burst-each-five-seconds",
+        ("fine",),
+        (_CHAT_70B, _CHAT_70B),
+        (
+            Traffic(2.0, (200, 400), (20, 60)),
             *(
-                Traffic(100.0, (400, 600), (20, 40), from_s=at_s, until_s=at_s + 0.3)
-                for at_s in (ONSET_S + 3.0 * i for i in range(8))
+                Traffic(30.0, (900, 1100), (15, 25), "cron", from_s=each, until_s=each + 1.0)
+                for each in _NOW_AND_THEN
             ),
         ),
     ),
-    # A cache full of what was: prompts of 800 at 6/s fill 20,000 tokens within 4 s, but only
-    # 6 x 0.33 s = 2 streams x 840 are in use: 8 %. Prefill 6 x 17.7 ms: 11 %.
+    # Busy for 6 s, nothing for 20 s, then a little: 1/s x 108 ms = 11 % of a slow 70B, which takes
+    # 53 ms a token.
     Scenario(
-        "fine-cache-of-old-prompts",
+        "fine-after-a-long-rest",
         ("fine",),
-        (Server(kv_tokens=20_000),),
-        (_CALM, Traffic(6.0, (600, 1000), (30, 50), from_s=ONSET_S)),
+        (Server("70b-4xa100", speedup=0.5),),
+        (
+            Traffic(1.5, (200, 400), (20, 40), until_s=6.0),
+            Traffic(1.0, (200, 400), (20, 40), from_s=26.0),
+        ),
+    ),
+    # The chat is 5 % of two. A book of 12,000 each 5 s: 260 + 94 = 0.35 s of one, in two steps.
+    Scenario(
+        "fine-a-book-now-and-then",
+        ("fine",),
+        (Server(), Server()),
+        (
+            Traffic(6.0, (200, 400), (40, 80), "chat"),
+            Traffic(0.2, (10_000, 14_000), (100, 200), "books"),
+        ),
     ),
 )
 
-SCENARIOS: Final = _UNEVEN + _CLIENT + _STARTING + _FAILING + _FINE
+SCENARIOS: Final[tuple[Scenario, ...]] = (*_CLIENT, *_WAITING, *_STARTING, *_FAILING, *_FINE)

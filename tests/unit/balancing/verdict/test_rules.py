@@ -60,6 +60,27 @@ CASES = {
         Kind.SCHEDULER, "sequences", backend(waiting=4, overdue_s=3.0, backlog_s=0.1)
     ),
     "short steps": case(Kind.SCHEDULER, "token_budget", backend(), **queue(Lack.PROMPTS)),
+    "steps of few prompt tokens, and none is known to be short": case(
+        Kind.SCHEDULER,
+        "token_budget",
+        backend(step_s=0.0),
+        per_s={"generated_tokens": 200, "steps": 100, "step_tokens": 6_400},
+        **queue(Lack.PROMPTS),
+    ),
+    "the same engine runs eight all the time, and more wait in it": case(
+        Kind.SCHEDULER,
+        "sequences",
+        backend(running=8, waiting=7, backlog_s=0.6),
+        per_s={"generated_tokens": 800, "steps": 100, "step_tokens": 5_000},
+        **queue(Lack.PROMPTS),
+    ),
+    "steps of many prompt tokens, and prompts wait in engines that seem full": case(
+        Kind.COMPUTE,
+        "prefill",
+        backend(running=50, waiting=20, backlog_s=0.1),
+        per_s={"generated_tokens": 200, "steps": 4, "step_tokens": 8_000},
+        **queue(Lack.SEQUENCES),
+    ),
     "sent, and not seen by the engine": case(
         Kind.SCHEDULER, "api_server", backend(sequences=30), **queue(Lack.PROMPTS)
     ),
