@@ -18,7 +18,7 @@ BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 TRACES ?= $(wildcard $(addprefix ../shared/traces/, azure-llm-2023-conv.*.csv.gz \
   mooncake-fast25-*.jsonl.gz servegen-language-m-large.*.jsonl.gz))
 
-.PHONY: help demo test test-compiled test-vllm test-vllm-own validate-engine judge faults splits fuzz reloads lint lint-deploy format references docs bench bench-overhead bench-history bench-peers bench-routing soak aborts slow stalls scrapes stores dist clean
+.PHONY: help demo test test-compiled test-browser test-vllm test-vllm-own validate-engine judge faults splits fuzz reloads lint lint-deploy format references docs bench bench-overhead bench-history bench-peers bench-routing soak aborts slow stalls scrapes stores dist clean
 
 # A target is in the list if `## what it does` follows its name; `##@` begins a group.
 help:  ## this list
@@ -36,6 +36,16 @@ test: .venv/installed  ## all tests; ARGS="tests/unit -k heads" runs some, in on
 test-compiled: .compiled/.venv/installed  ## the tests that compiling the data path can change, on that build; needs cc; ARGS runs any
 	cd .compiled && $(if $(ARGS),$(PYTEST) $(ARGS),\
 	  $(TOGETHER) -m "not alone and not once" $(COMPILED_TESTS) && $(PYTEST) -m "alone and not once" $(COMPILED_TESTS))
+
+test-browser: .venv/installed .browser/installed  ## the page in a real Chromium and Firefox; needs node, npm, chromium and firefox-esr
+	TEST_BROWSER=.browser PYTHONPATH=.browser/python .venv/bin/python -m pytest -q --timeout 180 tests/browser $(ARGS)
+
+.browser/installed: tests/browser/package.json tests/browser/requirements.txt | .venv/installed
+	mkdir -p .browser/shots
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --target .browser/python \
+	  --requirement tests/browser/requirements.txt
+	cp tests/browser/package.json .browser/ && cd .browser && npm install --silent --no-audit --no-fund --no-package-lock
+	touch $@
 
 faults: .venv/installed  ## every fault under 200 live streams, as one table; about 10 minutes; ARGS="SIGKILL --streams 40"
 	.venv/bin/python -m tests.faults $(ARGS)
@@ -157,7 +167,7 @@ dist: .venv/installed  ## build the sdist, the pure and the compiled wheel of th
 	.venv/bin/python -m tests.dist
 
 clean:  ## remove what these targets made, except .vllm
-	rm -rf .compiled .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist docs/_build
+	rm -rf .browser .compiled .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist docs/_build
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer: make PYTHON=python3.12 …")'

@@ -29,6 +29,7 @@ def doubts(settings: Settings) -> Iterator[Doubt]:
     yield from _addresses(settings)
     yield from _probes(settings)
     yield from _secrets(settings)
+    yield from _readers(settings)
     yield from _certificates(settings)
     yield from _fleet(settings)
     yield from _affinity(settings)
@@ -79,6 +80,7 @@ def secrets_of(settings: Settings) -> Iterator[tuple[KeyPath, SecretStr, bool]]:
     holders: list[tuple[KeyPath, SecretStr | None, str | None]] = [
         (("admin", "token"), admin.token, admin.token_file),
         (("admin", "metrics_token"), admin.metrics_token, admin.metrics_token_file),
+        (("admin", "view_token"), admin.view_token, admin.view_token_file),
     ]
     for number, pool in enumerate(settings.pools):
         holders.append((("pools", number, "api_key"), pool.api_key, pool.api_key_file))
@@ -98,6 +100,16 @@ def _secrets(settings: Settings) -> Iterator[Doubt]:
                 f"is a key of fewer than {KEY_CHARS_MIN} characters, which can be guessed:"
                 " `openssl rand -hex 32` makes a good one",
             )
+
+
+def _readers(settings: Settings) -> Iterator[Doubt]:
+    """Find a token for readers that keeps nobody from writing."""
+    admin = settings.admin
+    at: KeyPath = ("admin", "view_token_file" if admin.view_token_file else "view_token")
+    if admin.view_token is not None and admin.token is None:
+        yield at, "does nothing without admin.token: everybody on this machine may read and write"
+    elif admin.view_token is not None and admin.view_token == admin.token:
+        yield at, "is the admin token itself: who has it may change everything"
 
 
 def _certificates(settings: Settings) -> Iterator[Doubt]:

@@ -22,6 +22,7 @@ def put_secrets(draft: Draft, folder: Path) -> None:
     """Read every secret file that is named, and put its content beside the name."""
     _put_secret(draft, ("admin",), "token", folder)
     _put_secret(draft, ("admin",), "metrics_token", folder)
+    _put_secret(draft, ("admin",), "view_token", folder)
     for pool in _entries(draft, ("pools",)):
         _put_secret(draft, pool, "api_key", folder)
     for tenant in _entries(draft, ("tenants",)):

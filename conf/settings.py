@@ -39,7 +39,7 @@ class AdminSettings(Section):
     host: Host = Field(
         default="127.0.0.1",
         description="Address of the admin port. An address other than loopback needs a token. /,"
-        " /livez, /readyz and /metrics never ask for it.",
+        " /livez, /readyz, /metrics and /ui never ask for it.",
     )
     port: Port = Field(default=9321, description="TCP port. 0 takes any free port.")
     token_file: FilePath | None = Field(
@@ -60,6 +60,16 @@ class AdminSettings(Section):
         default=None,
         description="Off loopback /metrics tells of tenants and costs only to who has this token or"
         " the admin token. Prefer `metrics_token_file` or `${VAR}`.",
+    )
+
+    view_token_file: FilePath | None = Field(
+        default=None,
+        description="File with a token for readers." + RELATIVE,
+    )
+    view_token: Secret | None = Field(
+        default=None,
+        description="Who has this token may read all that the admin token shows, and changes"
+        " nothing. Prefer `view_token_file` or `${VAR}`.",
     )
 
     @field_validator("token")

@@ -13,6 +13,11 @@ _PATHS: Final = (
         "whether it should get traffic; 503 while it starts, drains or lacks memory",
     ),
     ("GET", "/metrics", "Prometheus metrics"),
+    ("GET", "/ui", "the page: all this live, for people"),
+    ("GET", "/ui/session", "what this browser may do"),
+    ("POST", "/ui/session", "begins a session of the page, with a token"),
+    ("DELETE", "/ui/session", "ends it"),
+    ("GET", "/api/v1/events", "what the page shows, once a second (server-sent events)"),
     ("GET", "/api/v1/backends", "every backend: state, reason, load, speed, last probes"),
     ("GET", "/api/v1/proxy", "the proxy itself: version, state, its last reload, what it refuses"),
     ("GET", "/api/v1/verdict", "what makes each pool slow now, and what to do about it"),
@@ -28,7 +33,7 @@ _PATHS: Final = (
     ("POST", "/api/v1/explain", "where the request in the body would go"),
 )
 
-_LINES: Final = "".join(f"{method:5} {path:29} {says}\n" for method, path, says in _PATHS)
+_LINES: Final = "".join(f"{method:6} {path:29} {says}\n" for method, path, says in _PATHS)
 INDEX: Final = f"""The admin port of penstock.
 
 {_LINES}

@@ -1,10 +1,26 @@
 """The proxy itself, as JSON: since when it runs, what it does now, and what it refuses."""
 
 from time import time
+from typing import Final
 
 from penstock import proxy
+from penstock.health.monitor import Monitor
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.reload.reload import Reload
+
+# Requests may be refused for lack of memory this long before others shall get them instead.
+REFUSING_S: Final = 10.0
+
+
+def state_of(plane: DataPlane, monitor: Monitor) -> str:
+    """What `/readyz` tells. Also ready when all backends are down: restarting the proxy would not
+    help. Not ready while its memory is short, for another instance has its own."""
+    if plane.draining:
+        return "draining"
+    short_s = plane.overload.short_s(plane.now())
+    if not plane.memory.suffices or short_s > REFUSING_S:
+        return "memory"
+    return "ready" if monitor.started.is_set() else "starting"
 
 
 def proxy_listing(plane: DataPlane, reload: Reload, state: str) -> dict[str, object]:

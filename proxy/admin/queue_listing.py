@@ -13,9 +13,9 @@ from penstock.proxy.data.plane import DataPlane
 HEADS_MAX: Final = 20
 
 
-async def queue_listing(plane: DataPlane) -> dict[str, object]:
+async def queue_listing(plane: DataPlane, most: int = HEADS_MAX) -> dict[str, object]:
     """The classes, the highest first. Of each pool the pressure in each class, and the next
-    requests in the order of their turns.
+    requests in the order of their turns, `most` of them and one of each class.
 
     What one waits for takes a choice among its backends, so other work runs after each.
     """
@@ -27,7 +27,7 @@ async def queue_listing(plane: DataPlane) -> dict[str, object]:
     for pool, line in list(plane.admission.lines.items()):
         told = []
         seen = set()
-        for ticket in _heads(line):
+        for ticket in _heads(line, most):
             if not ticket.waits:
                 continue
             name = plane.classes.names[ticket.rank]
@@ -56,14 +56,14 @@ async def queue_listing(plane: DataPlane) -> dict[str, object]:
     return {"enabled": plane.admission.enabled, "classes": classes, "pools": pools}
 
 
-def _heads(line: Line) -> list[Ticket]:
+def _heads(line: Line, most: int = HEADS_MAX) -> list[Ticket]:
     """The next ones in the order of their turns, and at least one of each class."""
     queue, backends = line.queue, list(line.places.rooms)
     ranks = [rank for rank, backlog in enumerate(queue.backlogs) if backlog]
     heads: list[Ticket] = []
     for place, rank in enumerate(ranks):
         lower = len(ranks) - place - 1
-        heads += queue.turns(rank, HEADS_MAX - len(heads) - lower, backends)
+        heads += queue.turns(rank, max(1, most - len(heads) - lower), backends)
     return heads
 
 

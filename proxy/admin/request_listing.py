@@ -116,11 +116,11 @@ def _all_told(found: Iterable[Kept], plane: DataPlane) -> Told:
     return (_told(kept, plane.now()) for kept in found)
 
 
-def _told(kept: Kept, now_s: float) -> dict[str, object]:
+def brief(kept: Kept, now_s: float) -> dict[str, object]:
+    """What one line tells of a request."""
     record = kept.record
     usage, runs = record.usage, not record.ended_s
     began = datetime.fromtimestamp(time() - now_s + record.began_s, UTC)
-    parts = waterfall(record, now_s)
     return {
         "id": kept.request_id.decode("ascii"),
         "state": "running" if runs else "ended",
@@ -131,7 +131,6 @@ def _told(kept: Kept, now_s: float) -> dict[str, object]:
         "model": printable(kept.model) if kept.model is not None else None,
         "pool": record.pool or None,
         "backend": record.backend or None,
-        "reason": record.reason or None,
         "attempts": record.attempts,
         "stream": kept.stream,
         "status": None if runs else record.status,
@@ -140,10 +139,17 @@ def _told(kept: Kept, now_s: float) -> dict[str, object]:
         "failed": not runs and kept.failed,
         "duration_ms": record.ms(record.ended_s or now_s),
         "ttft_ms": record.ms(record.first_token_s),
-        "overhead_ms": _ms(record.overhead_s) if record.sent_s else None,
         "prompt_tokens": usage.prompt_tokens if usage else None,
         "cached_tokens": usage.cached_tokens if usage else None,
         "completion_tokens": usage.completion_tokens if usage else None,
+    }
+
+
+def _told(kept: Kept, now_s: float) -> dict[str, object]:
+    record = kept.record
+    return brief(kept, now_s) | {
+        "reason": record.reason or None,
+        "overhead_ms": _ms(record.overhead_s) if record.sent_s else None,
         "degraded": record.degraded or None,
         "failures": _failures(record),
         "parts": [
@@ -153,7 +159,7 @@ def _told(kept: Kept, now_s: float) -> dict[str, object]:
                 "backend": part.backend or None,
                 "why": part.why or None,
             }
-            for part in parts
+            for part in waterfall(record, now_s)
         ],
     }
 

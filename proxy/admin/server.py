@@ -1,33 +1,29 @@
-"""The admin port: probes, metrics, the state of the fleet and changes to it. Never the data port.
-
-On an address other than loopback, only what probes and Prometheus need works without the token. On
-loopback without a token everybody on the machine may ask, but no web page in a browser there: the
-requests of a page have an `Origin`, or a foreign `Host` if its name was pointed at this address.
-"""
+"""The admin port: probes, metrics, the state of the fleet and changes to it, and a page that shows
+them. Never the data port. `guard` knows who may ask."""
 
 import asyncio
-import hmac
 import logging
-from collections.abc import Awaitable, Callable
-from hashlib import sha256
 from itertools import chain
-from time import monotonic
-from typing import Final
 
 from aiohttp import web
 
 from penstock.balancing.backend import AdminState, Backend
 from penstock.conf.issues import ConfigError
-from penstock.conf.kinds import is_loopback
 from penstock.conf.load import Loaded
 from penstock.conf.show import as_json
 from penstock.health.monitor import Monitor
+from penstock.proxy.admin.asker import Asker
 from penstock.proxy.admin.explanation import Explanation
+from penstock.proxy.admin.fleet_listing import FleetListing
+from penstock.proxy.admin.guard import ASKER, Guard, Handler
 from penstock.proxy.admin.index import INDEX
 from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer, json_list
 from penstock.proxy.admin.large_answer import large_answer
-from penstock.proxy.admin.listing import describe
-from penstock.proxy.admin.proxy_listing import proxy_listing
+from penstock.proxy.admin.page.entrance import Entrance
+from penstock.proxy.admin.page.events import Events
+from penstock.proxy.admin.page.shell import Shell, guard_answers
+from penstock.proxy.admin.page.snapshot import Snapshot
+from penstock.proxy.admin.proxy_listing import proxy_listing, state_of
 from penstock.proxy.admin.queue_listing import queue_listing
 from penstock.proxy.admin.request_listing import BadQuery, request_listing, requests_with_id
 from penstock.proxy.admin.slo_listing import slo_listing
@@ -43,11 +39,6 @@ from penstock.proxy.telemetry.exposition import CONTENT_TYPE, Exposition
 from penstock.proxy.telemetry.families import PenstockCollector
 
 logger = logging.getLogger(__name__)
-
-# Requests may be refused for lack of memory this long before others shall get them instead.
-REFUSING_S: Final = 10.0
-_OPEN_PATHS: Final = frozenset({"/", "/livez", "/readyz", "/metrics"})
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Admin:
@@ -68,8 +59,15 @@ class Admin:
         self._reload = reload
         self._retirement = retirement
         self._visitors = visitors
-        # The address of the open port: a reload does not change it.
-        self._local = is_loopback(plane.settings.admin.host)
+        self._guard = Guard(plane)
+        self._fleet = FleetListing(plane, monitor, retirement, verdicts)
+        self._events = Events(
+            Snapshot(plane, self._fleet, verdicts, self._proxy_told),
+            self._guard.still,
+            lambda request: visitors.stay(request.protocol),
+        )
+        self._entrance = Entrance(plane, self._guard)
+        self._shell = Shell()
         self._explanation = Explanation(plane)
         # Everybody may read the metrics, but not those that name tenants or costs.
         self._exposition, self._anonymous = [
@@ -78,13 +76,23 @@ class Admin:
         ]
 
     def application(self) -> web.Application:
-        application = web.Application(middlewares=[self._visit, _errors_as_json, self._authorize])
+        application = web.Application(
+            middlewares=[self._visit, _errors_as_json, self._guard.authorize]
+        )
+        application.on_response_prepare.append(guard_answers)
+        application.on_shutdown.append(self._close)
         application.add_routes(
             [
                 web.get("/", _index),
                 web.get("/livez", self._livez),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
+                web.get("/ui", self._shell.index),
+                web.get("/ui/session", self._entrance.who),
+                web.post("/ui/session", self._entrance.sign_in),
+                web.delete("/ui/session", self._entrance.sign_out),
+                web.get("/ui/{file}", self._shell.file),
+                web.get("/api/v1/events", self._events.answer, allow_head=False),
                 web.get("/api/v1/backends", self._backends),
                 web.get("/api/v1/proxy", self._proxy),
                 web.get("/api/v1/verdict", self._verdict),
@@ -110,24 +118,8 @@ class Admin:
         finally:
             self._visitors.end(request.protocol)
 
-    # Who may ask --------------------------------------------------------------------------
-
-    @web.middleware
-    async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path in _OPEN_PATHS:
-            return await handler(request)
-        # A loopback port is open without a token, and guarded when a token is configured.
-        token = self._plane.settings.admin.token
-        if token is not None or not self._local:
-            if token is None or not _bears(request, token.get_secret_value()):
-                message = "The admin token is missing or wrong: Authorization: Bearer TOKEN."
-                if token is None:
-                    message = "On this address admin.token_file must be configured."
-                return error_answer(401, "unauthorized", message)
-        elif "Origin" in request.headers or not is_loopback(_host_of(request)):
-            message = "Not for web pages: configure admin.token_file, or ask localhost directly."
-            return error_answer(403, "forbidden", message)
-        return await handler(request)
+    async def _close(self, application: web.Application) -> None:
+        await self._events.close()
 
     # What is asked --------------------------------------------------------------------------
 
@@ -135,9 +127,7 @@ class Admin:
         return json_answer({"status": "ok"})
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        # Also ready when all backends are down: restarting the proxy would not help. Not ready
-        # while its memory is short, for another instance has its own.
-        state = self._state()
+        state = state_of(self._plane, self._monitor)
         return (
             json_answer({"status": "ok"})
             if state == "ready"
@@ -145,21 +135,15 @@ class Admin:
         )
 
     async def _proxy(self, request: web.Request) -> web.Response:
-        return json_answer(proxy_listing(self._plane, self._reload, self._state()))
+        return json_answer(self._proxy_told())
 
-    def _state(self) -> str:
-        if self._plane.draining:
-            return "draining"
-        short_s = self._plane.overload.short_s(self._plane.now())
-        if not self._plane.memory.suffices or short_s > REFUSING_S:
-            return "memory"
-        return "ready" if self._monitor.started.is_set() else "starting"
+    def _proxy_told(self) -> dict[str, object]:
+        state = state_of(self._plane, self._monitor)
+        return proxy_listing(self._plane, self._reload, state)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        admin = self._plane.settings.admin
-        tokens = [each for each in (admin.token, admin.metrics_token) if each is not None]
-        named = any(_bears(request, each.get_secret_value()) for each in tokens)
-        exposition = self._exposition if named or self._local else self._anonymous
+        named = self._guard.sees_names(request)
+        exposition = self._exposition if named else self._anonymous
         return await large_answer(request, await exposition.body(), CONTENT_TYPE)
 
     async def _tenants(self, request: web.Request) -> web.Response:
@@ -169,12 +153,8 @@ class Admin:
         return json_answer(slo_listing(self._plane.slos.evaluated(), self._plane.now()))
 
     async def _backends(self, request: web.Request) -> web.StreamResponse:
-        used, removed = self._plane.fleet.backends, [each for each, _ in self._retirement.members]
-        entries = chain(
-            (self._described(each, monotonic()) for each in used),
-            (self._described(each, monotonic(), removed=True) for each in removed),
-        )
-        return await large_answer(request, await json_list(entries), "application/json")
+        body = await json_list(self._fleet.entries())
+        return await large_answer(request, body, "application/json")
 
     def _after_change(self, backend: Backend, before: AdminState) -> dict[str, object]:
         """The backend, and whether its pool can still serve. If not any more, that is logged."""
@@ -183,21 +163,7 @@ class Admin:
         taken_out = before is AdminState.READY and backend.admin_state is not AdminState.READY
         if taken_out and not can_serve:
             logger.warning("no backend of the pool can serve pool=%s", backend.pool)
-        return {**self._described(backend, monotonic()), "pool_can_serve": can_serve}
-
-    def _described(
-        self, backend: Backend, now_s: float, *, removed: bool = False
-    ) -> dict[str, object]:
-        counts = self._plane.metrics.of(backend.pool).backends.get(backend.name)
-        return describe(
-            backend,
-            self._monitor.last_probes(backend),
-            now_s,
-            to_return=self._monitor.to_return(backend),
-            lately=counts.lately if counts is not None else None,
-            pace=self._verdicts.pace(backend),
-            removed=removed,
-        )
+        return {**self._fleet.described(backend), "pool_can_serve": can_serve}
 
     async def _verdict(self, request: web.Request) -> web.Response:
         return json_answer(self._verdicts.listing())
@@ -230,6 +196,7 @@ class Admin:
         return json_answer(as_json(Loaded(running.settings, running.origins)))
 
     async def _reload_now(self, request: web.Request) -> web.Response:
+        logger.info("a reload was asked for %s", _by(request[ASKER]))
         try:
             change = await self._reload()
         except Draining as error:
@@ -247,7 +214,10 @@ class Admin:
             if backend.name == name:
                 before, backend.admin_state = backend.admin_state, state
                 if state is not before:
-                    logger.info("backend set to %s name=%s was=%s", state, name, before)
+                    logger.info(
+                        "backend set to %s name=%s was=%s %s",
+                        *(state, name, before, _by(request[ASKER])),
+                    )
                     if before is AdminState.MAINT:
                         self._monitor.resume(backend)
                 return json_answer(self._after_change(backend, before))
@@ -278,17 +248,6 @@ async def _index(request: web.Request) -> web.Response:
     return web.Response(text=INDEX)
 
 
-def _bears(request: web.Request, token: str) -> bool:
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    # Compare digests: that takes the same time for any input.
-    wanted = sha256(token.encode()).digest()
-    same = hmac.compare_digest(sha256(given.encode("utf-8", "surrogateescape")).digest(), wanted)
-    return same and scheme.lower() == "bearer"
-
-
-def _host_of(request: web.Request) -> str:
-    """The host name in `Host`, without the port."""
-    host = request.headers.get("host", "")
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+def _by(asker: Asker) -> str:
+    """Who has asked for a change, for the log."""
+    return f"by={asker.kind} from={asker.address}"

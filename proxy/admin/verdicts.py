@@ -102,6 +102,14 @@ class Verdicts:
         known = self._paces.get(backend.pool, {})
         return known.get(backend) if len(known) > 1 else None
 
+    def waiting_by_tenant(self, most: int) -> list[dict[str, object]]:
+        """How many requests of each tenant waited at the last look, the most first."""
+        found = Counter[str]()
+        for each in self.by_pool.values():
+            found.update(each.window.now.waiting_by_tenant)
+        tenants = found.most_common(most)
+        return [{"name": name or None, "requests": count} for name, count in tenants]
+
     def listing(self) -> list[dict[str, object]]:
         """All verdicts, as JSON."""
         now_s, now_unix_s = self._plane.now(), time()

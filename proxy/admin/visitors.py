@@ -38,6 +38,12 @@ class Visitors:
             self._idle.pop(visitor, None)
             visitor.expect(REQUEST_S)
 
+    def stay(self, handler: asyncio.Protocol) -> None:
+        """Its answer goes on for as long as whoever sends it allows."""
+        visitor = self._all.get(handler)
+        if visitor is not None:
+            visitor.relax()
+
     def end(self, handler: asyncio.Protocol) -> None:
         """Its answer is complete. Sending it is up to the visitor."""
         visitor = self._all.get(handler)

@@ -5,6 +5,7 @@ import shutil
 import socket
 import sys
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import aiohttp
@@ -12,6 +13,7 @@ import orjson
 
 from penstock.bench.sim.server import SimServer
 from penstock.proxy.app import App
+from penstock.proxy.commands.demo_traffic import Traffic
 from penstock.proxy.reload.source import Source
 
 MODEL: Final = "demo-model"
@@ -20,6 +22,8 @@ PROMPT: Final = "Why does a penstock need a gate?"
 HOST: Final = "127.0.0.1"
 # The port that the other commands ask by default.
 ADMIN_PORT: Final = 9321
+# So that the page has a promise to show.
+SLO: Final = {"ttft_s": {"p95": 1.0}, "error_rate": 0.01}
 # Enough for a trial, and below any limit on descriptors.
 CONNECTIONS: Final = 100
 
@@ -43,6 +47,7 @@ async def demo(*, backends: int, port: int, admin_port: int | None, once: bool) 
             "limits.connections": CONNECTIONS,
             "drain.grace_s": 0.0,
             "log.access": not once,
+            "slo": [SLO],
         },
     )
     app = App(source, source.load())
@@ -54,7 +59,12 @@ async def demo(*, backends: int, port: int, admin_port: int | None, once: bool) 
             return await _stream_one(app.port)
         app.take_signals()
         _tell(app, len(servers))
-        await app.run()
+        traffic = Traffic(f"http://{HOST}:{app.port}", MODEL, Random())
+        traffic.start()
+        try:
+            await app.run()
+        finally:
+            await traffic.stop()
         return 0
     finally:
         await app.close()
@@ -95,11 +105,15 @@ def _tell(app: App, servers: int) -> None:
         f"""penstock is serving {servers} simulated vLLM servers on http://{HOST}:{app.port}
 They have no model: they answer gibberish, at the speed of a real server.
 
+    {admin}/ui
+
+is the page that shows them live. A little traffic keeps going. Send more:
+
     curl -N http://{HOST}:{app.port}/v1/chat/completions \\
       -H 'content-type: application/json' \\
       -d '{orjson.dumps(_body(48)).decode()}'
 
-See the fleet from another terminal:
+See the same from another terminal:
 
     {_command()} status --admin {admin}
 

@@ -55,6 +55,7 @@ def refused(
         note_refused(plane, head, error)
     _keep_early(plane, head, answer, error, peer)
     if plane.access_log is not None:
+        count_all(plane)  # lines come in the order in which requests ended
         plane.access_log.write(
             _line(plane, head, answer, peer, error.status) | {"error": error.code}
         )
@@ -69,6 +70,7 @@ def left(
     answer = answer_to(plane, transport, head)
     _keep_early(plane, head, answer, None, peer)
     if plane.access_log is not None:
+        count_all(plane)
         plane.access_log.write(_line(plane, head, answer, peer, LEFT))
 
 

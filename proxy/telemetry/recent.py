@@ -129,6 +129,15 @@ class Recent:
                 found[kept.number] = kept
         return [found[number] for number in sorted(found, reverse=True)]
 
+    @property
+    def count(self) -> int:
+        """The number of the last request."""
+        return self._count
+
+    def since(self, number: int) -> list[Kept]:
+        """Of the latest ones those after this number, in no order."""
+        return [kept for kept in self._latest.values() if kept.number > number]
+
     def failed(self) -> list[Kept]:
         """Those that failed, the latest first."""
         return sorted(self._failed.values(), key=_number, reverse=True)

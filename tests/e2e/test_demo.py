@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
 
 from penstock.proxy.commands.demo import ADMIN_PORT
@@ -69,6 +70,15 @@ async def test_the_demo_says_what_to_try_and_what_to_expect() -> None:
         status, told = await ran(found[1])
         assert status == 0
         assert "\n2 of 2 can serve\n" in told
+        page = re.search(r"^    (http://127.0.0.1:\d+)/ui$", text, re.M)
+        assert page, text
+        # A little traffic keeps the page alive.
+        async with asyncio.timeout(STARTS_WITHIN_S), aiohttp.ClientSession(page[1]) as session:
+            while True:
+                async with session.get("/api/v1/requests") as answer:
+                    if [each for each in await answer.json() if each["status"] == 200]:
+                        break
+                await asyncio.sleep(0.2)
 
 
 @pytest.mark.timeout(90)

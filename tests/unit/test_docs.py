@@ -30,7 +30,15 @@ PAGES = {
 COMMANDS = ("serve", "check", "status", "drain", "ready", "maint", "demo", "sim", "bench")
 # What the configurations in the pages name; `load` reads the secrets of it.
 FILES = (
-    *("keys/research", "admin-token", "vllm-key", "tls.crt", "tls.key", "clients.crt"),
+    *(
+        "keys/research",
+        "admin-token",
+        "view-token",
+        "vllm-key",
+        "tls.crt",
+        "tls.key",
+        "clients.crt",
+    ),
     *("ca.crt", "penstock.crt", "penstock.key"),
 )
 KEY = "0123456789abcdef0123456789abcdef"

@@ -8,6 +8,7 @@ import pytest
 from docs.pictures import FOLDER, drawn
 
 DRAWN = drawn()
+SCREENSHOT = "page.png"
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -17,7 +18,15 @@ def test_the_script_draws_the_committed_file(name: str) -> None:
 
 
 def test_no_picture_is_left_over() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == DRAWN.keys()
+    drawings = {path.name for path in FOLDER.iterdir() if path.name != SCREENSHOT}
+    assert drawings == DRAWN.keys()
+
+
+def test_the_screenshot_is_small() -> None:
+    """`make test-browser` takes it, in .browser/shots."""
+    picture = (FOLDER / SCREENSHOT).read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) < 150_000
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -64,6 +64,11 @@ def test_beside_modules_the_wheel_has_what_users_need(names: set[str]) -> None:
         f"penstock/conf/examples/{path.name}" for path in (ROOT / "conf/examples").iterdir()
     }
     boards = {f"penstock/proxy/boards/{path.name}" for path in (ROOT / "proxy/boards").iterdir()}
+    page = {
+        f"penstock/proxy/admin/page/static/{path.name}"
+        for path in (ROOT / "proxy/admin/page/static").iterdir()
+    }
+    assert "penstock/proxy/admin/page/static/index.html" in page
     others = {name for name in names if not name.endswith(".py")}
     assert {name for name in others if name.startswith("penstock/")} == {
         "penstock/py.typed",
@@ -71,6 +76,7 @@ def test_beside_modules_the_wheel_has_what_users_need(names: set[str]) -> None:
         "penstock/proxy/wire/_native.pyi",
         *examples,
         *boards,
+        *page,
     }
     assert f"{DIST_INFO}/licenses/LICENSE" in others
 

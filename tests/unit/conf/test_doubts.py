@@ -52,6 +52,16 @@ def fleet(*backends: str, pool: str = "") -> str:
             "conf.yaml:7: listen.host: 10.0.1 is neither an IP address nor a host name",
         ),
         (
+            fleet("http://a") + f"admin:\n  view_token: {KEY}\n",
+            "conf.yaml:7: admin.view_token: does nothing without admin.token: everybody on this"
+            " machine may read and write",
+        ),
+        (
+            fleet("http://a") + f"admin:\n  token: {KEY}\n  view_token: {KEY}\n",
+            "conf.yaml:8: admin.view_token: is the admin token itself: who has it may change"
+            " everything",
+        ),
+        (
             fleet("http://a", pool="policy: session") + "affinity:\n  strict: true\n",
             "conf.yaml:7: affinity.strict: does nothing: no pool has the policy token_cost",
         ),

@@ -2,11 +2,13 @@
 
 import inspect
 import re
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.proxy.admin import explanation, json_answers, server
+from penstock.proxy.admin import explanation, guard, json_answers, server
 from penstock.proxy.admin.index import INDEX
+from penstock.proxy.admin.page import entrance, events
 from penstock.proxy.admin.server import Admin
 from penstock.proxy.errors.client import BodyTooLarge, ContextLengthExceeded
 from penstock.proxy.errors.own import Draining, Overloaded
@@ -23,7 +25,7 @@ class _Any:
 
 
 def told() -> set[tuple[str, str]]:
-    return set(re.findall(r"^(GET|POST) +(/\S*)", INDEX, re.MULTILINE))
+    return set(re.findall(r"^(GET|POST|DELETE) +(/\S*)", INDEX, re.MULTILINE))
 
 
 def test_every_route_is_told() -> None:
@@ -32,7 +34,8 @@ def test_every_route_is_told() -> None:
     admin = Admin(unused, unused, unused, unused, unused, unused)
     for route in admin.application().router.routes():
         assert route.resource is not None
-        if route.method != "HEAD":
+        # The page's own files belong to /ui.
+        if route.method != "HEAD" and route.resource.canonical != "/ui/{file}":
             path = route.resource.canonical
             routes.add((route.method, path.replace("{name}", "NAME").replace("{id}", "ID")))
     states = {(method, path.replace("{state}", "drain")) for method, path in routes}
@@ -40,7 +43,7 @@ def test_every_route_is_told() -> None:
 
 
 def test_every_path_is_in_the_page() -> None:
-    rows = set(re.findall(r"^\| `(GET|POST) (/\S*)` \|", PAGE, re.MULTILINE))
+    rows = set(re.findall(r"^\| `(GET|POST|DELETE) (/\S*)` \|", PAGE, re.MULTILINE))
     ready = ("POST", "/api/v1/backends/NAME/ready")
     assert rows == told() | {("GET", "/"), ready}
 
@@ -50,8 +53,13 @@ TOLD = (Draining, BodyTooLarge, Overloaded, ContextLengthExceeded)
 
 def test_every_error_is_in_the_page() -> None:
     """With its status, as the source answers it."""
-    source = "".join(inspect.getsource(each) for each in (server, explanation, json_answers))
+    modules = (server, explanation, json_answers, guard, entrance, events)
+    source = "".join(inspect.getsource(each) for each in modules)
     given = set(re.findall(r"error_(?:answer|of)\(\s*(\d+),\s*\"(\w+)\"", source))
+    given |= {
+        (str(HTTPStatus[status].value), code)
+        for status, code in re.findall(r"Refused\(HTTPStatus\.(\w+), \"(\w+)\"", source)
+    }
     given |= {(str(each.status), each.code) for each in TOLD}
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE, re.MULTILINE)
     assert {(status, code) for code, status in rows} == given

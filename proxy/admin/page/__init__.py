@@ -1,0 +1,1 @@
+"""The page at `/ui` of the admin port, and what it shows, once a second."""

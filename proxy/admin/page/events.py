@@ -1,0 +1,134 @@
+"""`GET /api/v1/events`: what the page shows, once a second, for as long as somebody looks.
+
+All viewers get the same bytes, which are made once. Who reads too slowly misses some, and who takes
+nothing for STALL_S is dropped. At most one piece and the buffers of its connection wait for a
+viewer.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+from aiohttp import web
+
+from penstock.proxy.admin.json_answers import error_answer
+from penstock.proxy.admin.large_answer import PIECE_BYTES
+from penstock.proxy.admin.page.viewers import Viewers
+from penstock.proxy.wire.party import party_of
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S: Final = 1.0
+# Between the end of one and the next, for large fleets on slow machines.
+PAUSE_S: Final = 0.25
+STALL_S: Final = 10.0
+# The kernel's buffer of a viewer: what it holds, nobody has read.
+SEND_BUFFER_BYTES: Final = 65_536
+
+
+class Events:
+    """One stream for each viewer. `snapshot`: makes the JSON of one event, without line ends."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Awaitable[bytes]],
+        still: Callable[[web.Request], bool],
+        stays: Callable[[web.Request], None],
+    ) -> None:
+        """`still`: whether a viewer may go on. `stays`: its connection has no time limit."""
+        self._snapshot = snapshot
+        self._still = still
+        self._stays = stays
+        self._viewers = Viewers()
+        self._latest = b""
+        self._turn = asyncio.Event()
+        self._making: asyncio.Task[None] | None = None
+        self._closed = False
+        self.made = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """The stream of one viewer. It returns when that leaves."""
+        gives_way = asyncio.Event()
+        viewer = self._viewers.enter(party_of(request.remote or ""), gives_way.set)
+        if viewer is None or self._closed:
+            answer = error_answer(503, "too_many_viewers", "Too many look at the page already.")
+            answer.headers["Retry-After"] = "5"
+            return answer
+        try:
+            if self._making is None:
+                self._making = asyncio.create_task(self._make())
+            stream = web.StreamResponse(
+                headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+            )
+            await stream.prepare(request)
+            self._stays(request)
+            _bound(request)
+            with contextlib.suppress(ConnectionError):
+                await self._tell(request, stream, gives_way)
+            return stream
+        finally:
+            self._viewers.exit(viewer)
+
+    async def close(self) -> None:
+        """End all streams."""
+        self._closed = True
+        self._turn.set()
+        if self._making is not None:
+            self._making.cancel()
+
+    async def _tell(
+        self, request: web.Request, stream: web.StreamResponse, gives_way: asyncio.Event
+    ) -> None:
+        event = b""
+        while not (self._closed or gives_way.is_set() or _gone(request)) and self._still(request):
+            if self._latest is event:
+                await self._turn.wait()
+                continue
+            event = self._latest
+            try:
+                async with asyncio.timeout(STALL_S):
+                    for at in range(0, len(event), PIECE_BYTES):
+                        await stream.write(event[at : at + PIECE_BYTES])
+            except TimeoutError:
+                logger.info(
+                    "a viewer of the page took nothing, and was dropped from=%s", request.remote
+                )
+                if request.transport is not None:
+                    request.transport.abort()
+                return
+
+    async def _make(self) -> None:
+        """Make an event each second while somebody looks."""
+        clock = asyncio.get_running_loop().time
+        try:
+            while self._viewers and not self._closed:
+                due_s = clock() + PERIOD_S
+                try:
+                    self._latest = b"data: %b\n\n" % await self._snapshot()
+                    self.made += 1
+                except Exception:
+                    logger.exception("the page has no news")
+                self._turn.set()
+                self._turn = asyncio.Event()
+                await asyncio.sleep(max(PAUSE_S, due_s - clock()))
+        finally:
+            self._making = None
+            self._latest = b""  # too old for the next one who looks
+
+
+def _gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
+
+
+def _bound(request: web.Request) -> None:
+    """Bound what waits for a viewer, here and in the kernel."""
+    transport = cast("asyncio.WriteTransport | None", request.transport)
+    if transport is None:
+        return
+    transport.set_write_buffer_limits(PIECE_BYTES)
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)

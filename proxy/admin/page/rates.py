@@ -1,0 +1,118 @@
+"""How fast the counters of each pool grow, while somebody looks.
+
+Nothing is counted again: a rate is the growth since about RATE_S ago. Streams that broke off have
+the status 200, so they are counted where failures are kept.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from penstock.proxy.admin.page.first_tokens import FirstTokens
+from penstock.proxy.data.plane import DataPlane
+
+RATE_S: Final = 15.0
+# After such a gap nobody has looked meanwhile: what was before says nothing of now.
+GAP_S: Final = 5.0
+_BROKEN: Final = "stream_broken"
+_REFUSALS: Final = frozenset({429, 503})
+_OTHER_FAILURES: Final = 5  # statuses that are not registered are counted by their first digit
+_NO_FIRST_TOKENS: Final[dict[str, object]] = {
+    "streams": 0,
+    "ttft_p50_s": None,
+    "ttft_p95_s": None,
+    "ttft_mean_s": None,
+    "parts": {},
+}
+
+
+class _Counts(NamedTuple):
+    """Of one pool since the start."""
+
+    requests: float = 0.0
+    prompt_tokens: float = 0.0
+    answer_tokens: float = 0.0
+    refused: float = 0.0
+    failed: float = 0.0
+
+
+_NAMES: Final = {
+    "requests": "requests_per_s",
+    "prompt_tokens": "prompt_tokens_per_s",
+    "answer_tokens": "answer_tokens_per_s",
+    "refused": "refused_per_s",
+    "failed": "failed_per_s",
+}
+
+
+class Rates:
+    """The pools' rates. Call `look` about once a second, and not at all while nobody looks."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._first_tokens = FirstTokens()
+        self._looks: deque[tuple[float, dict[str, _Counts]]] = deque()
+        self._seen = 0  # the number of the last request that was looked at
+        self._broken: dict[str, int] = {}  # by pool: streams that broke off
+
+    def look(self) -> dict[str, dict[str, object]]:
+        """The rates of each pool now. Null: not known yet."""
+        now_s = self._plane.now()
+        if self._looks and now_s > self._looks[-1][0] + GAP_S:
+            self._looks.clear()
+        self._take(now_s)
+        counts = {name: self._count(name) for name in self._pools()}
+        self._looks.append((now_s, counts))
+        while len(self._looks) > 2 and self._looks[1][0] <= now_s - RATE_S:
+            self._looks.popleft()
+        before_s, before = self._looks[0]
+        first_tokens = self._first_tokens.told(now_s)
+        return {
+            name: _rates(count, before.get(name), now_s - before_s)
+            | first_tokens.get(name, _NO_FIRST_TOKENS)
+            | self._cost(name, now_s)
+            for name, count in counts.items()
+        }
+
+    def _pools(self) -> list[str]:
+        """Those of the configuration, and "" for requests that came to none."""
+        return [*(pool.name for pool in self._plane.fleet.pools), ""]
+
+    def _take(self, now_s: float) -> None:
+        """Look at the requests that have ended since the last look."""
+        recent, seen = self._plane.recent, self._seen
+        self._first_tokens.add(recent.since(seen), now_s)
+        for kept in recent.failed():
+            if kept.number <= seen:
+                break
+            if kept.record.error == _BROKEN:
+                pool = kept.record.pool
+                self._broken[pool] = self._broken.get(pool, 0) + 1
+        self._seen = recent.count
+
+    def _count(self, name: str) -> _Counts:
+        pool = self._plane.metrics.of(name)
+        refused, failed = 0, self._broken.get(name, 0)
+        for (backend, status), count in pool.requests.items():
+            if not backend and status in _REFUSALS:
+                refused += count
+            elif status >= 500 or status == _OTHER_FAILURES:
+                failed += count
+        requests = sum(pool.requests.values())
+        return _Counts(requests, pool.prompt_tokens, pool.completion_tokens, refused, failed)
+
+    def _cost(self, name: str, now_s: float) -> dict[str, object]:
+        costs, per_hour = self._plane.metrics.costs, self._plane.configuration.costs_per_hour
+        if name not in per_hour or name not in costs.pools:
+            return {"cost_per_hour": None, "cost_per_1k_tokens": None}
+        price = costs.per_1k_tokens(name, self._plane.metrics.of(name).tokens, now_s)
+        return {
+            "cost_per_hour": round(per_hour[name], 4),
+            "cost_per_1k_tokens": round(price, 6) if price is not None else None,
+        }
+
+
+def _rates(now: _Counts, before: _Counts | None, time_s: float) -> dict[str, object]:
+    if before is None or time_s <= 0.0:
+        return dict.fromkeys(_NAMES.values())
+    growths = zip(_NAMES.values(), now, before, strict=True)
+    return {name: round(max(0.0, count - was) / time_s, 3) for name, count, was in growths}

@@ -1,0 +1,56 @@
+// Service levels: how far each is kept, what is left of its budget, and how fast that burns.
+import { byId, keep, make, mark, put } from "./dom.js";
+import { NONE, percent, seconds } from "./format.js";
+
+const RANKS = { critical: 0, warning: 1 };
+
+export function showSlos({ slos }) {
+  const worst = [...slos].sort((a, b) => rank(a) - rank(b) || a.budget_left - b.budget_left);
+  const entries = worst.length ? worst : [{ slo: "", none: true }];
+  keep(byId("slos"), entries, keyOf, create, update);
+}
+
+const rank = (slo) => RANKS[slo.state] ?? 2;
+const keyOf = (slo) => (slo.none ? "none" : [slo.pool, slo.class, slo.slo].join("\n"));
+
+function create(slo) {
+  if (slo.none) {
+    return make("p", { class: "empty" }, "No service level is configured. With ", make("code", {}, "slo:"),
+      " this shows how far each promise is kept, and how fast its budget burns.");
+  }
+  const parts = { heading: make("b"), state: make("span", { class: "state" }), told: make("span", { class: "quiet" }),
+    burn: make("span", { class: "burn" }), bar: make("i") };
+  const meter = make("span", { class: "meter", role: "img" }, parts.bar);
+  const node = make("div", { class: "slo" }, make("p", {}, parts.heading, parts.state), meter, make("p", {}, parts.told, parts.burn));
+  return Object.assign(node, parts, { meter });
+}
+
+function update(node, slo) {
+  if (slo.none) return;
+  const whose = [slo.pool, slo.class].filter(Boolean).join(" ") || "all";
+  put(node.heading, `${whose} ${nameOf(slo)}`);
+  put(node.state, slo.state);
+  mark(node, "data-state", slo.state);
+  const left = Math.max(0, Math.min(1, slo.budget_left));
+  node.bar.style.width = `${100 * left}%`;
+  mark(node.meter, "aria-label", `${percent(left)} of the budget left`);
+  const measured = slo.measured_s === null ? "" : `${seconds(slo.measured_s)}, `;
+  put(node.told, slo.requests ? `${measured}${percent(left)} left` : "no request yet");
+  put(node.burn, burnOf(slo));
+}
+
+/** ttft_p95 with its target: "ttft p95 ≤ 0.50 s". */
+function nameOf(slo) {
+  const name = slo.slo.replaceAll("_", " ");
+  const targets = Object.values(slo.targets_s);
+  return targets.length === 1 ? `${name} ≤\u00a0${seconds(targets[0]).replace(" ", "\u00a0")}` : name;
+}
+
+/** The burn rate in the shortest window and in the longest one: 1 uses up the budget just in time. */
+function burnOf(slo) {
+  const windows = Object.entries(slo.windows);
+  if (!slo.requests || !windows.length) return "";
+  const told = windows.length > 1 ? [windows[0], windows.at(-1)] : windows;
+  if (told.every(([, each]) => each.burn_rate < 0.05)) return "no burn";
+  return `burn ${told.map(([name, each]) => `${each.burn_rate?.toFixed(1) ?? NONE}× ${name}`).join(", ")}`;
+}

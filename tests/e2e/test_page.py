@@ -1,0 +1,325 @@
+"""The page's paths, as a running process serves them: the stream, sessions, and who may write."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.request import BODIES
+
+ADMIN, VIEW = "an-admin-token-of-32-characters!", "a-readers-token-of-32-characters"
+TOKENS = {"host": "127.0.0.1", "port": 0, "token": ADMIN, "view_token": VIEW}
+WITHIN_S = 10.0
+
+
+def page_headers(penstock: Penstock, **fields: str) -> dict[str, str]:
+    """What our own page sends with a change."""
+    return {"Origin": penstock.admin_url, "x-penstock-page": "1", **fields}
+
+
+async def event(stream: aiohttp.ClientResponse) -> dict[str, Any]:
+    """The next snapshot."""
+    async with asyncio.timeout(WITHIN_S):
+        data = await stream.content.readuntil(b"\n\n")
+    assert data.startswith(b"data: ")
+    told: dict[str, Any] = orjson.loads(data[6:])
+    return told
+
+
+@asynccontextmanager
+async def browser(penstock: Penstock, token: str = "") -> AsyncIterator[aiohttp.ClientSession]:
+    """A client that keeps cookies, signed in if there is a token."""
+    jar = aiohttp.CookieJar(unsafe=True)  # of an address, too
+    async with aiohttp.ClientSession(penstock.admin_url, cookie_jar=jar) as session:
+        if token:
+            async with session.post(
+                "/ui/session", json={"token": token}, headers=page_headers(penstock)
+            ) as answer:
+                assert answer.status == 200, await answer.text()
+        yield session
+
+
+async def status_of(
+    session: aiohttp.ClientSession, method: str, path: str, **options: Any
+) -> tuple[int, str]:
+    async with session.request(method, path, **options) as answer:
+        if answer.content_type != "application/json":
+            return answer.status, ""
+        told = await answer.json()
+        return answer.status, told["error"]["code"] if "error" in told else ""
+
+
+async def test_the_stream_tells_what_the_other_paths_tell(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(2), slo=[{"ttft_s": {"p95": 1}}])
+    async with browser(penstock) as session:
+        async with session.post(
+            f"{penstock.url}/v1/completions", json=BODIES["/v1/completions"] | {"stream": True}
+        ) as answer:
+            await answer.read()
+        async with session.get("/api/v1/events") as stream:
+            assert stream.status == 200
+            assert stream.content_type == "text/event-stream"
+            assert stream.headers["Cache-Control"] == "no-store"
+            first, second = await event(stream), await event(stream)
+        assert 0.5 < second["at"] - first["at"] < 3.0
+        assert {each["name"] for each in first["backends"]} == {"b0", "b1"}
+        assert set(first) >= {"version", "proxy", "verdicts", "slos", "queue", "rates", "requests"}
+        assert second["rates"]["default"]["streams"] == 1
+        assert len(second["requests"]["slow"]) == 1
+        assert second["requests"]["failed"] == []
+        async with session.get("/api/v1/backends") as answer:
+            listed = (await answer.json())[0]
+        row = second["backends"][0]
+        assert {name for name in row if name != "engine"} <= set(listed)
+        assert set(row["engine"] or {}) <= set(listed["engine"] or {})
+        assert "url" not in row
+
+
+async def test_ten_viewers_get_the_same_bytes(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate())
+    async with aiohttp.ClientSession(penstock.admin_url) as session:
+        streams = [await session.get("/api/v1/events") for _ in range(10)]
+        for _ in range(2):
+            await asyncio.gather(*(event(each) for each in streams))
+        seen = [{(await event(each))["at"] for _ in range(2)} for each in streams]
+        assert len(set.union(*seen)) <= 3  # the same moments: one rendering for all
+        for each in streams:
+            each.close()
+
+
+async def test_an_address_has_a_bounded_number_of_viewers(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate())
+    async with aiohttp.ClientSession(penstock.admin_url) as session:
+        streams = [await session.get("/api/v1/events") for _ in range(16)]
+        assert [each.status for each in streams] == [200] * 16
+        async with session.get("/api/v1/events") as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+        streams[0].close()
+        await event(streams[1])
+        await event(streams[1])  # by now the one that left was noticed
+        async with session.get("/api/v1/events") as answer:
+            assert answer.status == 200
+        for each in streams:
+            each.close()
+
+
+@pytest.mark.timeout(120)
+async def test_a_viewer_that_takes_nothing_is_dropped(simulate: Simulate, serve: Serve) -> None:
+    servers = await simulate()
+    backends = [{"name": f"b{number}", "url": servers[0].url} for number in range(150)]
+    penstock = await serve(
+        servers, pool={"backends": backends}, ready=150, health={"interval_s": 2}, at_rest=False
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", penstock.admin_port, limit=1)
+    writer.write(b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    before = penstock.resident_bytes
+    async with asyncio.timeout(60):
+        while not any(b"took nothing" in line for line in penstock.log):
+            await asyncio.sleep(0.2)
+    assert penstock.resident_bytes - before < 32 * 1024 * 1024
+    writer.close()
+    del reader
+
+
+async def test_shutdown_ends_the_stream(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate())
+    async with (
+        aiohttp.ClientSession(penstock.admin_url) as session,
+        session.get("/api/v1/events") as stream,
+    ):
+        await event(stream)
+        stopping = asyncio.create_task(penstock.stop())
+        async with asyncio.timeout(WITHIN_S):
+            await stream.content.read()  # its proper end: no exception
+        assert await stopping == 0
+
+
+async def test_a_session_needs_a_token_and_its_cookie_is_kept_from_scripts(
+    simulate: Simulate, serve: Serve
+) -> None:
+    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+    async with browser(penstock) as session:
+        for path in ("/api/v1/events", "/api/v1/backends"):
+            assert await status_of(session, "GET", path) == (401, "unauthorized")
+        async with session.get("/ui/session") as answer:
+            assert await answer.json() == {"kind": None, "access": "none", "message": None}
+        async with session.post(
+            "/ui/session", json={"token": ADMIN}, headers=page_headers(penstock)
+        ) as answer:
+            assert await answer.json() == {"kind": "page", "access": "full"}
+            (cookie,) = answer.headers.getall("Set-Cookie")
+        name = f"penstock_{penstock.admin_port}"
+        assert re.fullmatch(
+            rf"{name}=[\w-]{{43}}; HttpOnly; Max-Age=43200; Path=/; SameSite=Strict", cookie
+        ), cookie
+        assert ADMIN not in cookie
+        async with session.get("/api/v1/events") as stream:
+            assert len((await event(stream))["backends"]) == 1
+        drain = "/api/v1/backends/b0/drain"
+        # A cookie alone changes nothing: not by a program, nor by another page.
+        for headers in (
+            {},
+            {"x-penstock-page": "1"},
+            {"Origin": penstock.admin_url},
+            page_headers(penstock, Origin="http://127.0.0.1:1"),
+            page_headers(penstock, Origin="https://evil.example"),
+            page_headers(penstock) | {"Sec-Fetch-Site": "cross-site"},
+        ):
+            assert await status_of(session, "POST", drain, headers=headers) == (403, "forbidden")
+        assert await status_of(session, "POST", drain, headers=page_headers(penstock)) == (200, "")
+        headers = page_headers(penstock)
+        assert (await status_of(session, "DELETE", "/ui/session", headers=headers))[0] == 204
+        assert await status_of(session, "GET", "/api/v1/backends") == (401, "unauthorized")
+    log = b"".join(penstock.log).decode()
+    assert "backend set to drain name=b0 was=ready by=page from=127.0.0.1" in log
+    assert ADMIN not in log
+    assert cookie.partition("=")[2][:43] not in log
+
+
+async def test_readers_read_everything_and_change_nothing(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+    bearer = {"authorization": f"Bearer {VIEW}"}
+    paths = ("backends", "proxy", "verdict", "queue", "slo", "requests", "tenants", "config")
+    async with browser(penstock, VIEW) as session:
+        async with session.get("/ui/session") as answer:
+            assert (await answer.json())["access"] == "view"
+        async with aiohttp.ClientSession(penstock.admin_url) as program:
+            for path in paths:
+                assert (await status_of(session, "GET", f"/api/v1/{path}"))[0] == 200
+                assert (await status_of(program, "GET", f"/api/v1/{path}", headers=bearer))[
+                    0
+                ] == 200
+            for path in ("backends/b0/drain", "backends/b0/maint", "backends/b0/ready", "reload"):
+                headers = page_headers(penstock)
+                refused = (403, "forbidden")
+                assert (
+                    await status_of(session, "POST", f"/api/v1/{path}", headers=headers) == refused
+                )
+                got = await status_of(program, "POST", f"/api/v1/{path}", headers=bearer)
+                assert got == refused
+            explain = {"json": BODIES["/v1/completions"], "headers": bearer}
+            assert (await status_of(program, "POST", "/api/v1/explain", **explain))[0] == 200
+        async with session.get("/api/v1/backends", headers=bearer) as answer:
+            (backend,) = await answer.json()
+        assert backend["admin_state"] == "ready"
+        async with session.get("/api/v1/config") as answer:
+            assert VIEW not in await answer.text()
+
+
+async def test_a_reload_with_another_token_ends_sessions_and_streams(
+    simulate: Simulate, serve: Serve
+) -> None:
+    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+    async with browser(penstock, ADMIN) as admin, browser(penstock, VIEW) as reader:
+        stream, stays = await admin.get("/api/v1/events"), await reader.get("/api/v1/events")
+        await event(stream)
+        penstock.configure(admin=TOKENS | {"token": "another-admin-token-of-32-chars!"})
+        headers = page_headers(penstock)
+        assert (await status_of(admin, "POST", "/api/v1/reload", headers=headers))[0] == 200
+        async with asyncio.timeout(WITHIN_S):
+            await stream.content.read()  # it ends properly
+        assert (await status_of(admin, "GET", "/api/v1/backends"))[0] == 401
+        await event(stays)
+        assert (await status_of(reader, "GET", "/api/v1/backends"))[0] == 200
+        stays.close()
+
+
+async def test_wrong_tokens_are_put_off_and_the_right_one_is_let_in(
+    simulate: Simulate, serve: Serve
+) -> None:
+    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+    headers = page_headers(penstock)
+    clock = asyncio.get_running_loop().time
+
+    async def guess(token: object) -> tuple[int, float]:
+        began_s = clock()
+        async with aiohttp.ClientSession(penstock.admin_url) as session:
+            found = await status_of(
+                session, "POST", "/ui/session", json={"token": token}, headers=headers
+            )
+        return found[0], clock() - began_s
+
+    guesses = await asyncio.gather(*(guess(f"guess {number}") for number in range(12)))
+    assert {status for status, _ in guesses} == {401}
+    assert max(time_s for _, time_s in guesses) > 1.5
+    status, time_s = await guess(ADMIN)
+    assert status == 200
+    assert time_s < 3.0
+    async with aiohttp.ClientSession(penstock.admin_url) as session:
+        bodies: tuple[Any, ...] = ({}, {"token": 1}, [], {"token": "x" * 9_000})
+        for body in bodies:
+            got = await status_of(session, "POST", "/ui/session", json=body, headers=headers)
+            assert got == (400, "invalid_request")
+        form = {"data": {"token": ADMIN}}
+        got = await status_of(session, "POST", "/ui/session", **form, headers=headers)
+        assert got == (400, "invalid_request")
+        # Another page signs nobody in.
+        foreign = headers | {"Origin": "https://evil.example"}
+        body = {"token": ADMIN}
+        got = await status_of(session, "POST", "/ui/session", json=body, headers=foreign)
+        assert got == (403, "forbidden")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_on_loopback_our_own_page_needs_no_token(
+    simulate: Simulate, serve: Serve, host: str
+) -> None:
+    penstock = await serve(await simulate(), at_rest=False)
+    named = f"{host}:{penstock.admin_port}"
+    own = {"Host": named, "Origin": f"http://{named}", "x-penstock-page": "1"}
+    drain, data = "/api/v1/backends/b0/drain", "/api/v1/backends"
+    refused = (403, "forbidden")
+    async with aiohttp.ClientSession(penstock.admin_url) as session:
+        fetched = {"Host": named, "Sec-Fetch-Site": "same-origin"}
+        assert await status_of(session, "GET", data, headers=fetched) == (200, "")
+        assert await status_of(session, "POST", drain, headers=own) == (200, "")
+        for headers in (
+            {"Host": named, "Sec-Fetch-Site": "cross-site"},  # <img> of another page
+            {"Host": named, "Sec-Fetch-Site": "same-site"},
+            {"Host": named, "Origin": "http://localhost:1"},
+            {"Host": "evil.example"},  # its name was pointed at this machine
+            {"Host": f"evil.example:{penstock.admin_port}", "Sec-Fetch-Site": "same-origin"},
+        ):
+            assert await status_of(session, "GET", data, headers=headers) == refused
+            assert await status_of(session, "GET", "/api/v1/events", headers=headers) == refused
+            async with session.get("/ui/session", headers=headers) as answer:
+                assert "localhost" in (await answer.json())["message"]
+        for headers in (
+            own | {"Origin": "https://evil.example"},
+            own | {"Origin": f"http://{host}:1"},
+            own | {"Origin": "null"},
+            own | {"x-penstock-page": "0"},
+            own | {"Sec-Fetch-Site": "same-site"},
+            own | {"Host": "evil.example", "Origin": "http://evil.example"},
+        ):
+            assert await status_of(session, "POST", drain, headers=headers) == refused
+    assert "by=local from=127.0.0.1" in b"".join(penstock.log).decode()
+
+
+async def test_the_page_is_open_and_may_load_its_own_files_only(
+    simulate: Simulate, serve: Serve
+) -> None:
+    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+    async with aiohttp.ClientSession(penstock.admin_url) as session:
+        async with session.get("/ui") as answer:
+            assert (answer.status, answer.content_type) == (200, "text/html")
+            text = await answer.text()
+            policy = answer.headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy
+            assert "frame-ancestors 'none'" in policy
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            assert answer.headers["Referrer-Policy"] == "no-referrer"
+        for name in re.findall(r'(?:src|href)="ui/([^"]+)"', text):
+            async with session.get(f"/ui/{name}") as answer:
+                assert answer.status == 200, name
+                tag = answer.headers["ETag"]
+            async with session.get(f"/ui/{name}", headers={"If-None-Match": tag}) as answer:
+                assert (answer.status, await answer.read()) == (304, b"")
+        for path in ("/ui/nothing.js", "/ui/..%2fshell.py", "/ui/%2e%2e/shell.py", "/ui/shell.py"):
+            assert (await status_of(session, "GET", path))[0] in (401, 404)
