@@ -40,6 +40,8 @@ FAILURES_MIN: Final = 3
 FAILURES_SHARE: Final = 0.05
 # And so many times another client must have met one than the time before.
 APART_MIN: Final = 3
+# Streams that get a token in so many steps are stalled.
+STALLED_STEPS: Final = 5.0
 # A backend that has not served after this time is out: a large model loads for some minutes.
 STARTING_MAX_S: Final = 600.0
 # Where requests wait, so many of the backends must be out to be the cause.
@@ -232,6 +234,16 @@ def _compute(scene: Scene) -> Finding | None:
     return None
 
 
+def _stalled(scene: Scene) -> Finding | None:
+    """Engines go on, and most of their streams get no tokens of it."""
+    stalled = [each for each in scene.serving if _stalls(each)]
+    if len(stalled) * 2 <= len(scene.serving):
+        return None
+    streams = sum(each.now.streams for each in stalled)
+    figures = {"gap_s": median(each.gap_s for each in stalled), "streams": float(streams)}
+    return Finding(Kind.FAILING, "stalled", backend=_only(stalled), figures=figures)
+
+
 def _others_first(scene: Scene) -> Finding | None:
     """They wait for their turn, and engines are not the cause."""
     if not scene.waits:
@@ -272,6 +284,7 @@ _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (
     _limited,
     _memory,
     _scheduler,
+    _stalled,
     _compute,
     _some_fail,
     _demand,
@@ -296,6 +309,12 @@ def _idles(seen: Seen) -> bool:
         return seen.prefill_step_tokens < RIDGE_TOKENS and seen.gap_s < GAP_S
     step_s = seen.engine_step_s or seen.gap_s
     return bool(step_s) and step_s <= IDLE_STEP * seen.now.step_s
+
+
+def _stalls(seen: Seen) -> bool:
+    """Whether a stream waits for many steps of its engine. Each step has a token for each one."""
+    step_s = seen.engine_step_s
+    return step_s > 0.0 and seen.gap_s >= max(GAP_S, STALLED_STEPS * step_s)
 
 
 def _pending(seen: Seen) -> float:

@@ -1,6 +1,11 @@
 """Which tenant a verdict names beside what it has used up."""
 
+from typing import Final
+
 from penstock.balancing.verdict.scene import MOST, NEARLY_ALL, Scene
+
+# Tokens of about the last minute. With fewer a tenant has hardly been there.
+GIVEN_MIN: Final = 100.0
 
 
 def whose(scene: Scene) -> tuple[str, str]:
@@ -13,11 +18,13 @@ def whose(scene: Scene) -> tuple[str, str]:
     if not scene.queued_s or not now.waiting_by_tenant:
         return "", ""
     tenant, waiting = max(now.waiting_by_tenant.items(), key=lambda each: each[1])
-    others = sum(now.served_by_tenant.values()) - now.served_by_tenant.get(tenant, 0)
-    known = now.waiting_by_tenant.keys() | now.served_by_tenant.keys()
+    # Short requests are seldom there when somebody looks.
+    lately = {each for each, tokens in now.given_by_tenant.items() if tokens >= GIVEN_MIN}
+    served = now.served_by_tenant.keys() | (lately - now.waiting_by_tenant.keys())
+    known = now.waiting_by_tenant.keys() | served
     given = {each: now.given_by_tenant.get(each, 0.0) for each in known if each}
     total = sum(given.values())
-    is_most = tenant and others and waiting >= NEARLY_ALL * now.waiting
+    is_most = tenant and served - {tenant} and waiting >= NEARLY_ALL * now.waiting
     if is_most and given[tenant] * len(given) >= total:
         return tenant, "waits"
     most = max(given, key=given.__getitem__, default="")

@@ -184,6 +184,15 @@ def _starting(finding: Finding) -> Words:
     )
 
 
+def _stalled(finding: Finding) -> Words:
+    figures, where = finding.figures, finding.backend or "engines"
+    return (
+        f"Failing: {figures['streams']:.0f} streams hang: they get a token every "
+        f"{figures['gap_s']:.1f} s, and {where} could give them more.",
+        ("Look at the logs of engines. Clients are told after timeouts.idle_s.",),
+    )
+
+
 def _failing(finding: Finding) -> Words:
     figures = finding.figures
     if not figures["of"]:
@@ -225,4 +234,5 @@ _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.CLIENT, ""): _client,
     (Kind.STARTING, ""): _starting,
     (Kind.FAILING, ""): _failing,
+    (Kind.FAILING, "stalled"): _stalled,
 }

@@ -41,7 +41,7 @@ CASES = {
         Kind.COMPUTE, "prefill", backend(overdue_s=4.0, backlog_s=5.0, waiting=3), per_s=PREFILLS
     ),
     "slow tokens": case(
-        Kind.COMPUTE, "decode", backend(), per_s={"generated_tokens": 10 / GAP_S / 1.1}
+        Kind.COMPUTE, "decode", backend(), per_s={"generated_tokens": 10 / GAP_S / 1.1, "steps": 9}
     ),
     "a full cache": case(
         Kind.MEMORY, "", backend(kv_usage=0.97), per_s=PREFILLS, **queue(Lack.KV_CACHE)
@@ -80,6 +80,9 @@ CASES = {
         backend(running=50, waiting=20, backlog_s=0.1),
         per_s={"generated_tokens": 200, "steps": 4, "step_tokens": 8_000},
         **queue(Lack.SEQUENCES),
+    ),
+    "streams get no tokens, and their engine goes on": case(
+        Kind.FAILING, "stalled", backend(), per_s={"generated_tokens": 20, "steps": 50}
     ),
     "sent, and not seen by the engine": case(
         Kind.SCHEDULER, "api_server", backend(sequences=30), **queue(Lack.PROMPTS)
@@ -254,6 +257,12 @@ def test_a_tenant_that_has_all_that_waits_is_named_beside_what_it_used_up(
     assert "flood" in to_do[1]
 
 
+def test_a_tenant_is_named_also_in_moments_without_requests_of_others() -> None:
+    facts = FLOOD | {"waiting_by_tenant": {"flood": 10}, "served_by_tenant": {"flood": 5}}
+    finding = found(backend(), per_s=PREFILLS, **facts, **queue(Lack.PROMPTS))
+    assert finding.tenant == "flood"
+
+
 @pytest.mark.parametrize(
     "facts",
     [
@@ -261,7 +270,9 @@ def test_a_tenant_that_has_all_that_waits_is_named_beside_what_it_used_up(
         | {"waiting_by_tenant": {"flood": 6, "app": 4}}
         | {"given_by_tenant": {"flood": 40.0, "app": 30.0, "web": 30.0}}
         | {"served_by_tenant": {"flood": 5, "app": 2, "web": 1}},
-        FLOOD | {"waiting_by_tenant": {"flood": 10}, "served_by_tenant": {"flood": 5}},
+        FLOOD
+        | {"waiting_by_tenant": {"flood": 10}, "served_by_tenant": {"flood": 5}}
+        | {"given_by_tenant": {"flood": 900.0}},
         {"waiting_by_tenant": {"": 10}, "served_by_tenant": {"": 5, "app": 1}},
     ],
     ids=["others wait, too", "no other is served", "no tenant"],
