@@ -81,6 +81,7 @@ def secrets_of(settings: Settings) -> Iterator[tuple[KeyPath, SecretStr, bool]]:
         (("admin", "token"), admin.token, admin.token_file),
         (("admin", "metrics_token"), admin.metrics_token, admin.metrics_token_file),
         (("admin", "view_token"), admin.view_token, admin.view_token_file),
+        (("tracing", "headers"), settings.tracing.headers, settings.tracing.headers_file),
     ]
     for number, pool in enumerate(settings.pools):
         holders.append((("pools", number, "api_key"), pool.api_key, pool.api_key_file))
@@ -94,7 +95,8 @@ def secrets_of(settings: Settings) -> Iterator[tuple[KeyPath, SecretStr, bool]]:
 
 def _secrets(settings: Settings) -> Iterator[Doubt]:
     for at, secret, _ in secrets_of(settings):
-        if len(secret.get_secret_value()) < KEY_CHARS_MIN:
+        # Lines of headers are no keys, and need not hold one.
+        if at[0] != "tracing" and len(secret.get_secret_value()) < KEY_CHARS_MIN:
             yield (
                 at,
                 f"is a key of fewer than {KEY_CHARS_MIN} characters, which can be guessed:"

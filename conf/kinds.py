@@ -23,6 +23,16 @@ SECRET_CHARS_MAX: Final = 4096
 SECRET: Final = rf"^[!-~]{{1,{SECRET_CHARS_MAX}}}$"
 DIGEST: Final = r"^[0-9a-fA-F]{64}$"
 # A DNS name, or a URI with an authority: a scheme and `://` tell the two apart.
+# Lines `name: value`, as they stand in a request.
+HEADER_LINES_MAX: Final = 16
+HEADER_LINES_CHARS_MAX: Final = 16_384
+HEADER_LINE: Final = r"[!#$%&'*+.^_`|~0-9a-zA-Z-]{1,128}: ?[!-~]([ -~]*[!-~])?"
+HEADER_LINES: Final = rf"^{HEADER_LINE}(\n{HEADER_LINE}){{0,{HEADER_LINES_MAX - 1}}}\n?$"
+# They frame the request, or tell what is in it: those are the sender's.
+FRAMING: Final = frozenset(
+    {"host", "connection", "transfer-encoding", "content-length", "content-type"}
+    | {"content-encoding", "expect", "te", "trailer", "upgrade", "accept-encoding"}
+)
 CERTIFICATE_NAME: Final = (
     r"^([a-zA-Z0-9_][a-zA-Z0-9_.-]{0,252}|[a-zA-Z][a-zA-Z0-9+.-]{0,31}://[!-~]{1,2000})$"
 )
@@ -37,6 +47,7 @@ SHAPES: Final = {
     PROXIED_PATH: "must be a method (GET or POST), one space and an exact path such as"
     " 'GET /tokenizer_info', in visible ASCII without '?' and '#'",
     SECRET: f"must be 1 to {SECRET_CHARS_MAX} characters of visible ASCII without spaces",
+    HEADER_LINES: f"must be 1 to {HEADER_LINES_MAX} lines `name: value` of visible ASCII",
     DIGEST: "must be 64 hexadecimal digits",
     CERTIFICATE_NAME: "must be a DNS name or a URI such as spiffe://acme/research, as it stands in"
     " the certificate's subject alternative names; no wildcard, address or e-mail",
@@ -73,8 +84,17 @@ def _metrics_url(text: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/metrics'}"
 
 
-def _url(text: str) -> SplitResult:
-    """Check a URL of http or https without credentials, query and fragment."""
+def _traces_url(text: str) -> str:
+    """Check the URL of a receiver of spans. Without a path it gets /v1/traces."""
+    parts = _url(text, "tracing.headers_file")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1/traces'}"
+
+
+def _url(text: str, keys_at: str = "api_key_file of the pool") -> SplitResult:
+    """Check a URL of http or https without credentials, query and fragment.
+
+    `keys_at`: where credentials belong.
+    """
     if not re.fullmatch(r"[!-~]{1,2048}", text):
         raise ValueError("must be a URL of visible ASCII, such as http://10.0.0.1:8000")
     try:
@@ -85,7 +105,7 @@ def _url(text: str) -> SplitResult:
     if parts.scheme not in ("http", "https"):
         raise ValueError("must begin with http:// or https://")
     if "@" in parts.netloc:
-        raise ValueError("must not hold credentials: use api_key_file of the pool")
+        raise ValueError(f"must not hold credentials: use {keys_at}")
     if not re.fullmatch(HOST, parts.hostname or "") or port == 0 or parts.netloc.endswith(":"):
         raise ValueError("must have a host and may have a port, such as http://10.0.0.1:8000")
     if "?" in text or "#" in text:
@@ -102,6 +122,22 @@ def check_secret(secret: SecretStr) -> SecretStr:
         raise ValueError(f"is longer than {SECRET_CHARS_MAX} characters")
     if not re.fullmatch(r"[!-~]+", text):
         raise ValueError("must be one line of visible ASCII without spaces")
+    return secret
+
+
+def check_header_lines(secret: SecretStr) -> SecretStr:
+    """Refuse text that is not a few header lines. The message never shows it."""
+    text = secret.get_secret_value()
+    lines = text.removesuffix("\n").split("\n")
+    if len(text) > HEADER_LINES_CHARS_MAX or len(lines) > HEADER_LINES_MAX:
+        raise ValueError(
+            f"is too long: at most {HEADER_LINES_MAX} lines and {HEADER_LINES_CHARS_MAX} characters"
+        )
+    for number, line in enumerate(lines, 1):
+        if not re.fullmatch(HEADER_LINE, line):
+            raise ValueError(f"line {number} must be `name: value`, in visible ASCII")
+        if line.partition(":")[0].lower() in FRAMING:
+            raise ValueError(f"line {number}: this header is penstock's own")
     return secret
 
 
@@ -140,7 +176,13 @@ def _hidden(shape: str) -> WithJsonSchema:
 
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 MetricsUrl = Annotated[str, AfterValidator(_metrics_url)]
+TracesUrl = Annotated[str, AfterValidator(_traces_url)]
 Secret = Annotated[SecretStr, AfterValidator(check_secret), _hidden(SECRET)]
+HeaderLines = Annotated[
+    SecretStr,
+    AfterValidator(check_header_lines),
+    _hidden(HEADER_LINES),
+]
 Digest = Annotated[SecretStr, AfterValidator(check_digest), _hidden(DIGEST)]
 Name = Annotated[str, Field(pattern=NAME)]
 Host = Annotated[str, Field(pattern=HOST)]

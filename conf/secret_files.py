@@ -1,4 +1,5 @@
-"""Secrets in files: `admin.token_file`, `pools[].api_key_file`, `tenants[].keys[].key_file`.
+"""Secrets in files: `admin.token_file`, `pools[].api_key_file`, `tenants[].keys[].key_file`,
+`tracing.headers_file`.
 
 The content of such a file becomes the secret itself. A relative name in the configuration file
 starts at the folder of that file, any other one at the working directory. Messages name the key and
@@ -7,15 +8,27 @@ the file, never the content.
 
 import contextlib
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from pydantic import SecretStr
 
 from penstock.conf.draft import Draft
 from penstock.conf.issues import shown
 from penstock.conf.keypath import KeyPath
-from penstock.conf.kinds import SECRET_CHARS_MAX, check_secret
+from penstock.conf.kinds import (
+    HEADER_LINES_CHARS_MAX,
+    SECRET_CHARS_MAX,
+    check_header_lines,
+    check_secret,
+)
 from penstock.conf.regular_files import read_regular
+
+# The longest secret, and what says whether it can be used.
+_Kind = tuple[int, Callable[[SecretStr], SecretStr]]
+_KEY: Final[_Kind] = (SECRET_CHARS_MAX, check_secret)
+_LINES: Final[_Kind] = (HEADER_LINES_CHARS_MAX, check_header_lines)
 
 
 def put_secrets(draft: Draft, folder: Path) -> None:
@@ -28,6 +41,7 @@ def put_secrets(draft: Draft, folder: Path) -> None:
     for tenant in _entries(draft, ("tenants",)):
         for key in _entries(draft, (*tenant, "keys")):
             _put_secret(draft, key, "key", folder)
+    _put_secret(draft, ("tracing",), "headers", folder, _LINES)
 
 
 def _entries(draft: Draft, path: KeyPath) -> list[KeyPath]:
@@ -36,7 +50,7 @@ def _entries(draft: Draft, path: KeyPath) -> list[KeyPath]:
     return [(*path, index) for index in range(len(entries) if isinstance(entries, list) else 0)]
 
 
-def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path) -> None:
+def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path, kind: _Kind = _KEY) -> None:
     named_at = (*section, f"{key}_file")
     name, origin = draft.get(named_at), draft.origin_of(named_at)
     if not isinstance(name, str) or not name or origin is None:
@@ -46,7 +60,7 @@ def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path) -> None:
         return
     path = folder / name if origin.layer == "file" else Path(name)
     try:
-        secret = _read_secret(path)
+        secret = _read_secret(path, kind)
     except ValueError as error:
         draft.report(named_at, f"{shown(name)} {error}")
         return
@@ -70,13 +84,14 @@ def mode_for_all(path: Path) -> int | None:
     return None
 
 
-def _read_secret(path: Path) -> str:
-    """The one line of the file. A ValueError says why there is none."""
+def _read_secret(path: Path, kind: _Kind) -> str:
+    """The secret in the file. A ValueError says why there is none."""
+    chars_max, check = kind
     try:
-        content = read_regular(path, SECRET_CHARS_MAX + 3)
+        content = read_regular(path, chars_max + 3)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except ValueError:
         raise ValueError("is not the name of a file") from None
-    text = content.decode("latin-1").removesuffix("\n").removesuffix("\r")
-    return check_secret(SecretStr(text)).get_secret_value()
+    text = content.decode("latin-1").replace("\r\n", "\n").removesuffix("\n").removesuffix("\r")
+    return check(SecretStr(text)).get_secret_value()

@@ -31,6 +31,7 @@ from penstock.conf.repeated_names import repeated_names
 from penstock.conf.section import RELATIVE, Section
 from penstock.conf.slo import Slos, SloSettings, check_slos
 from penstock.conf.tenants import TENANT_KEYS_MAX, Tenants
+from penstock.conf.tracing import TracingSettings
 
 
 class AdminSettings(Section):
@@ -334,6 +335,7 @@ class Settings(Section):
         " pool.",
     )
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @field_validator("slo")
     @classmethod

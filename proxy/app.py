@@ -54,6 +54,7 @@ from penstock.proxy.reload.source import Source
 from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.log_lines import log_of_loop
 from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.tracing.exporter import Exporter
 from penstock.proxy.wire.contexts import PLAIN, Certificates
 from penstock.proxy.wire.handshake_threads import HandshakeThreads
 from penstock.proxy.wire.host import Names
@@ -126,6 +127,7 @@ class App:
         self._port = Port(self.plane)
         self.monitor = Monitor(rng)
         self._exporters = GpuExporters(loop, rng)
+        self._spans = Exporter(loop, metrics, rng)
         self._pulse = Pulse(loop, self._slept, self._worked)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
         self._reload = Reload(source, self.plane, self._retirement, self._use, names, threads)
@@ -192,6 +194,7 @@ class App:
             client.break_off()
         await self.monitor.stop()
         await self._exporters.stop()
+        await self._spans.stop()
         self._pulse.stop()
         for task in (self._pressure, self._watching):
             if task is not None:
@@ -286,6 +289,8 @@ class App:
             configuration.connections,
         )
         self._exporters.use(configuration)
+        self._spans.use(settings.tracing, configuration.certificates.receiver)
+        self.plane.tracer = self._spans.tracer
         if settings.log.access and self._access_log is None:
             self._access_log = AccessLog(self.plane.loop, self.plane.metrics, sys.stdout.fileno())
         if self._access_log is not None:

@@ -123,6 +123,7 @@ def brief(kept: Kept, now_s: float) -> dict[str, object]:
     began = datetime.fromtimestamp(time() - now_s + record.began_s, UTC)
     return {
         "id": kept.request_id.decode("ascii"),
+        "trace_id": record.trace_id or None,
         "state": "running" if runs else "ended",
         "began": began.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "ago_s": round(now_s - record.began_s, 3),

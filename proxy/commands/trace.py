@@ -75,6 +75,7 @@ def more(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 def text(entry: Mapping[str, Any]) -> str:
     """What became of one request, the waterfall, and what took the time."""
     served = [
+        (entry["trace_id"], "trace {}"),
         (entry["tenant"], "tenant {}"),
         (entry["class"], "class {}"),
         (entry["model"], "model {}"),

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.lease import Lease, Reason
+from penstock.proxy.data import traces
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.budgets import LEFT, taken
 from penstock.proxy.data.calibration import believable
@@ -53,12 +54,11 @@ def refused(
     count(plane, error.status)
     if plane.slos.any:
         note_refused(plane, head, error)
-    _keep_early(plane, head, answer, error, peer)
+    trace_id = _keep_early(plane, head, answer, error, peer)
     if plane.access_log is not None:
         count_all(plane)  # lines come in the order in which requests ended
-        plane.access_log.write(
-            _line(plane, head, answer, peer, error.status) | {"error": error.code}
-        )
+        line = _line(plane, head, answer, peer, error.status, trace_id)
+        plane.access_log.write(line | {"error": error.code})
 
 
 def left(
@@ -68,10 +68,10 @@ def left(
     plane.metrics.client_aborts.add("body")
     count(plane, LEFT)
     answer = answer_to(plane, transport, head)
-    _keep_early(plane, head, answer, None, peer)
+    trace_id = _keep_early(plane, head, answer, None, peer)
     if plane.access_log is not None:
         count_all(plane)
-        plane.access_log.write(_line(plane, head, answer, peer, LEFT))
+        plane.access_log.write(_line(plane, head, answer, peer, LEFT, trace_id))
 
 
 def ended(
@@ -137,11 +137,19 @@ def _count(
         _use(plane.metrics.usage.of(tenant, model), request.ask, record, lease)
     if log is not None:
         line = _line(
-            plane, request.head, request.answer, request.peer, record.status, record.ended_s
+            plane,
+            request.head,
+            request.answer,
+            request.peer,
+            record.status,
+            record.trace_id,
+            record.ended_s,
         )
         add_request(line, record, model, stream=request.ask.stream)
         log.take(line)
-    plane.recent.add(kept_of(request, model))
+    kept = kept_of(request, model)
+    traces.ended(plane, request, kept)
+    plane.recent.add(kept)
 
 
 def kept_of(request: Request, model: str | None) -> Kept:
@@ -158,8 +166,8 @@ def _keep_early(
     answer: Answer,
     error: PenstockError | None,
     peer: bytes,
-) -> None:
-    """Keep a request that has no exchange.
+) -> str:
+    """Keep a request that has no exchange. Returns the id of its trace.
 
     With tenants, all who show no key are one owner: they may have many addresses.
     """
@@ -170,7 +178,10 @@ def _keep_early(
     record.error = error.code if error is not None else None
     tenant = head.tenant if head is not None else ""
     owner = tenant or ("" if plane.tenants else _party(peer))
-    plane.recent.add(Kept(record, answer.request_id, owner, tenant, None, stream=False))
+    kept = Kept(record, answer.request_id, owner, tenant, None, stream=False)
+    traces.refused(plane, head, answer, kept)
+    plane.recent.add(kept)
+    return record.trace_id
 
 
 def _party(peer: bytes) -> str:
@@ -253,6 +264,7 @@ def _line(
     answer: Answer,
     peer: bytes,
     status: int,
+    trace_id: str,
     ended_s: float | None = None,
 ) -> dict[str, object]:
     """The access line of any request. `ended_s`: None if it ends now."""
@@ -266,4 +278,5 @@ def _line(
         status=status,
         size_bytes=answer.body_bytes,
         at_s=time() - age_s,
+        trace_id=trace_id,
     )

@@ -22,6 +22,7 @@ from penstock.proxy.data.own_headers import answer_to
 from penstock.proxy.data.phase import LINGER_BYTES_MAX, Phase
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
+from penstock.proxy.data.traces import begin
 from penstock.proxy.errors.client import MalformedHttp
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.record import Record
@@ -316,6 +317,7 @@ class ClientConnection(EndingConnection):
         request = Request(
             head, self._endpoint, answer, body, self.peer, record, plane.timeouts, plane.now, mark
         )
+        begin(plane, request, self.party)
         self._exchange = Exchange(plane, self, request, self._clock)
         if len(self._buffer) > EARLY_BYTES_MAX:  # the rest of a read, kept as long as the answer
             self._keep(b"")

@@ -37,7 +37,8 @@ def budget_headers(plane: DataPlane, head: RequestHead) -> Headers:
 
 
 def headers_upstream(plane: DataPlane, request: Request) -> Headers:
-    """What penstock adds to the head for a backend: the request id, and the priority of its class.
+    """What penstock adds to the head for a backend: the request id, the priority of its class, and
+    its place in a trace.
 
     vLLM derives the id of a stored response from it. With tenants, nobody may guess or choose an
     id of another tenant. So it differs each time it is sent.
@@ -45,9 +46,13 @@ def headers_upstream(plane: DataPlane, request: Request) -> Headers:
     request_id, priority = request.answer.request_id, request.priority
     if plane.settings.tenants:
         request_id = request_id[:UPSTREAM_ID_BYTES_MAX] + b"-" + token_hex(8).encode()
-    if not priority:
-        return [(b"x-request-id", request_id)]
-    return [(b"x-request-id", request_id), (b"x-vllm-priority", priority)]
+    told = [(b"x-request-id", request_id)]
+    if priority:
+        told.append((b"x-vllm-priority", priority))
+    trace = request.trace
+    if trace is not None:
+        told += trace.headers_for(request.record.tries[-1], plane.rng)
+    return told
 
 
 def origin(plane: DataPlane, lease: Lease, request: Request) -> Headers:

@@ -49,6 +49,7 @@ from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.recent import Recent
+from penstock.proxy.tracing.trace import Tracer
 from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.client_handshakes import ClientHandshakes
 from penstock.proxy.wire.long_reads import TURN_S
@@ -87,6 +88,7 @@ class DataPlane:
         self.rng = rng
         self.metrics = metrics
         self.access_log: AccessLog | None = None
+        self.tracer: Tracer | None = None
         self.recent = Recent()
         self.uncounted: list[Uncounted] = []  # requests that have ended: see `account.py`
         self.failed = on_failure

@@ -15,6 +15,7 @@ from penstock.proxy.data.relay import Relay
 from penstock.proxy.telemetry.pool_metrics import Times
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.server_timing import ASKED, server_timing
+from penstock.proxy.tracing.trace import Trace
 from penstock.proxy.wire.edit import Edits
 from penstock.proxy.wire.heads import RequestHead
 
@@ -48,6 +49,7 @@ class Request:
         "stores",
         "timeouts",
         "times",
+        "trace",
     )
 
     def __init__(
@@ -80,6 +82,7 @@ class Request:
         self.charge: Charge | None = None  # what its tenant's budget was charged
         self.service_class = b""  # the name of its class, where that is not the default one
         self.priority = b""  # of its class, for vLLM. Empty: none is told
+        self.trace: Trace | None = None  # None without tracing
         self.stores = ""  # the id of the response that its backend stores
         self.timeouts = timeouts
         self.hold_s = record.received_s + timeouts.hold_s

@@ -7,8 +7,8 @@ from penstock.proxy.telemetry.log_lines import printable
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.wire.heads import RequestHead
 
-# The methods that are logged. Any other method is text of the client, and is left out.
-_METHODS: Final = {
+# The methods that are told. Any other method is text of the client, and is left out.
+METHODS: Final = {
     method.encode(): method
     for method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT")
 }
@@ -24,19 +24,21 @@ def line_of(
     status: int,
     size_bytes: int,
     at_s: float,
+    trace_id: str,
 ) -> dict[str, object]:
     """The fields that every line begins with. `listed`: whether the path is one that is served.
 
-    `at_s`: when the request ended, in seconds since 1970.
+    `at_s`: when the request ended, in seconds since 1970. `trace_id`: empty if there is none.
     """
     at_s = int(at_s * 1000) / 1000
     return {
         "time": at_s,
         "at": datetime.fromtimestamp(at_s, UTC),
         "request_id": request_id.decode("ascii"),
+        "trace_id": trace_id or None,
         "client": peer.decode("ascii"),
-        "method": _METHODS.get(method),
-        "path": _path(head.path, listed=listed) if head is not None else None,
+        "method": METHODS.get(method),
+        "path": path_told(head.path, listed=listed) if head is not None else None,
         "tenant": (head.tenant or None) if head is not None else None,
         "status": status,
         "bytes": size_bytes,
@@ -93,7 +95,7 @@ def add_request(
         ]
 
 
-def _path(path: bytes, *, listed: bool) -> str | None:
+def path_told(path: bytes, *, listed: bool) -> str | None:
     """The path, if it is served. Any other path is text of the client, and is left out."""
     if listed:
         return path.decode("ascii")

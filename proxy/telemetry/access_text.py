@@ -16,6 +16,7 @@ _NAMED: Final = (
     "reason",
     "degraded",
     "error",
+    "trace_id",
 )
 
 

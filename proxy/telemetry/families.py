@@ -81,6 +81,7 @@ class PenstockCollector(Collector):
             "stream_failures",
             "shed",
             "degraded",
+            "trace_spans",
         ):
             yield from parts(name, getattr(metrics, name).items())
         for name, histogram in (
@@ -122,6 +123,7 @@ class PenstockCollector(Collector):
             "config_reload_success_timestamp_seconds",
             "tls_handshakes_failed",
             "access_lines_dropped",
+            "traces_capped",
         ):
             yield from single(name, float(getattr(metrics, name)))
         yield from parts("certificate_expiry_timestamp_seconds", list(metrics.certificates()))

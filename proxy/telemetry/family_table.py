@@ -308,5 +308,20 @@ FAMILIES: Final = {
         "Lines of the access log that were dropped because its reader was too slow.",
         "When requests are missing from the access log.",
     ),
+    "trace_spans": Family(
+        "counter",
+        ("result",),
+        "spans",
+        "Spans of recorded requests and their attempts, by what became of them.",
+        "When traces are missing. With tracing all is well while only `sent` grows.",
+    ),
+    "traces_capped": Family(
+        "counter",
+        (),
+        "requests",
+        "Requests whose client asked for a trace by the sampled flag, beyond"
+        " `tracing.forced_ratio` or `tracing.forced_per_minute`. They were not recorded.",
+        "When a client misses its traces.",
+    ),
     **SLO_FAMILIES,
 }

@@ -16,7 +16,8 @@ LABELS: Final = {
     "admin_state": "`ready`, `drain` or `maint`.",
     "result": "`hit`: the backend of the session, or of the stored response, served the request."
     " `spill`: another backend did. `miss`: the pool's policy uses session keys, and the request"
-    " had no key or a new one.",
+    " had no key or a new one. Of spans: `sent`: the receiver took them. `refused`: it did not, and"
+    " would not. `dropped`: it was too slow, or could not be reached.",
     "phase": "`body`: before the body was whole. `queued`: before a backend was chosen. `connect`:"
     " while connecting to it. `prefill`: before the first token. `decode`: after it. `unsent`: the"
     " whole answer was written to the connection, but the client did not read it all.",

@@ -89,6 +89,8 @@ class Metrics:
         self.predicted_ratio = Histogram(WAIT_RATIO)
         self.queue_wait_s: dict[str, Histogram] = {}  # by class, of those that had to wait
         self.access_lines_dropped = 0
+        self.trace_spans = Counter()  # by what became of them
+        self.traces_capped = 0
         # Set four times a second by `Pressure`.
         self.clients = 0
         self.tasks = 0

@@ -18,6 +18,7 @@ class Try:
         "first_token_s",
         "reason",
         "sent_s",
+        "span_id",
     )
 
     def __init__(self, backend: str, reason: str, began_s: float) -> None:
@@ -30,6 +31,7 @@ class Try:
         self.first_token_s = 0.0
         self.ended_s = 0.0
         self.failure = ""
+        self.span_id = b""  # in hexadecimal, once its backend was told of it
 
     def sent(self, now_s: float) -> None:
         """It is written to a connection, maybe again: a stale one was replaced."""
@@ -60,6 +62,7 @@ class Record:
         "stalled_since_s",
         "status",
         "streamed",
+        "trace_id",
         "tries",
         "usage",
         "waited_s",
@@ -92,6 +95,7 @@ class Record:
         self.whole = False
         self.held_up = False  # the client took less than was written, for a while
         self.ended_s = 0.0
+        self.trace_id = ""  # of the trace that it belongs to, empty if to none
 
     def begin_try(self, backend: str, pool: str, reason: str, began_s: float) -> None:
         """A backend was chosen: an attempt at it begins."""

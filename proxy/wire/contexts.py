@@ -12,13 +12,14 @@ class Certificates:
 
     `client_authority` identifies the authorities of clients' certificates. Empty: none is asked
     for. `expiries`: what each own certificate is for (`listen`, `client`), its pool, and its end as
-    Unix time.
+    Unix time. `receiver`: for the receiver of spans.
     """
 
     listener: ssl.SSLContext | None
     pools: Mapping[str, ssl.SSLContext]
     client_authority: bytes = b""
     expiries: tuple[tuple[tuple[str, str], float], ...] = ()
+    receiver: ssl.SSLContext | None = None
 
 
 PLAIN: Final = Certificates(None, {})

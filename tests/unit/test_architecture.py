@@ -22,6 +22,7 @@ ROOMS = (
     "wire",
     "dialects",
     "telemetry",
+    "tracing",
     "data",
     "reload",
     "admin",

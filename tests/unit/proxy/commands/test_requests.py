@@ -18,6 +18,7 @@ def entry(*parts: tuple[str, float, str, str], **fields: Any) -> dict[str, Any]:
     ]
     usual: dict[str, Any] = {
         "id": "0123456789abcdef0123456789abcdef",
+        "trace_id": None,
         "state": "ended",
         "began": "2026-11-26T07:42:08.631Z",
         "ago_s": 12.3,

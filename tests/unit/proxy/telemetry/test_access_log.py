@@ -69,6 +69,7 @@ REFUSED: dict[str, Any] = {
     "time": 1795678928.618,
     "at": datetime.fromtimestamp(1795678928.618, UTC),
     "request_id": "id-1",
+    "trace_id": None,
     "client": "10.0.0.7",
     "method": "GET",
     "path": None,
@@ -78,6 +79,7 @@ REFUSED: dict[str, Any] = {
     "error": "unknown_path",
 }
 SERVED = REFUSED | {
+    "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
     "path": "/v1/chat/completions",
     "method": "POST",
     "tenant": "research",
@@ -118,7 +120,7 @@ def test_text_is_aligned_and_a_bad_line_is_dropped_alone(tmp_path: Path) -> None
         "2026-11-26T07:42:08.618Z 200    12991.8ms      312.1ms gpu-1        research        POST"
         " /v1/chat/completions model=llama waited_ms=20.5 waits_for=turn attempts=2"
         " prompt_tokens=812 cached_tokens=640 completion_tokens=64 class=batch reason=cost"
-        " whole=no failed=gpu-0:reset id=id-1",
+        " trace_id=4bf92f3577b34da6a3ce929d0e0e4736 whole=no failed=gpu-0:reset id=id-1",
         "2026-11-26T07:42:08.618Z 404            -            - -            10.0.0.7        GET "
         " - error=unknown_path id=id-1",
     ]
