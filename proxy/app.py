@@ -194,12 +194,12 @@ class App:
             client.break_off()
         await self.monitor.stop()
         await self._exporters.stop()
+        count_all(self.plane)
         await self._spans.stop()
         self._pulse.stop()
         for task in (self._pressure, self._watching):
             if task is not None:
                 task.cancel()
-        count_all(self.plane)
         if self._ledger is not None and self._writing is not None:
             self._ledger.stop()
             await self._writing
