@@ -105,8 +105,6 @@ def count_all(plane: DataPlane) -> None:
             _count(plane, request, lease, error)
         except Exception:
             logger.exception("a request was not counted")
-    if plane.access_log is not None:
-        plane.access_log.flush()
 
 
 def _count(
@@ -146,7 +144,7 @@ def _count(
             record.ended_s,
         )
         add_request(line, record, model, stream=request.ask.stream)
-        log.take(line)
+        log.write(line)
     kept = kept_of(request, model)
     traces.ended(plane, request, kept)
     plane.recent.add(kept)

@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
+from penstock.balancing.budgets.budget import Charge
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.budgets import longest
 from penstock.proxy.data.relay import Relay
@@ -34,10 +35,10 @@ class _Kept:
     """One lease. `due_s`: when its engine has had its time. `restarts`: those of the engine when
     it was sent."""
 
-    __slots__ = ("due_s", "request", "restarts")
+    __slots__ = ("charge", "due_s", "restarts")
 
-    def __init__(self, lease: Lease, request: Request, now_s: float) -> None:
-        self.request = request
+    def __init__(self, lease: Lease, charge: Charge | None, now_s: float) -> None:
+        self.charge = charge
         self.due_s = now_s + _longest_s(lease)
         self.restarts = lease.backend.restarts
 
@@ -76,9 +77,9 @@ class Background:
         if mine >= CLIENT_MAX or len(self) >= ALL_MAX:
             return False
         now_s = self._now()
-        lease.first_token(now_s)  # what comes of it is not seen any more
+        lease.assume_prefilled(now_s)  # what comes of it is not seen any more, and proves nothing
         self._by_client[ask.client] = mine + 1
-        self._kept[lease] = _Kept(lease, request, now_s)
+        self._kept[lease] = _Kept(lease, request.charge, now_s)
         if relay is not None and relay.response_id:
             self._leases[ask.tenant, relay.response_id] = lease
         if self._timer is None:
@@ -107,7 +108,7 @@ class Background:
             else:
                 by_backend.setdefault(backend, []).append(lease)
         for backend, leases in by_backend.items():
-            for lease in leases[: _ended(backend, leases)]:
+            for lease in _ended(backend, leases):
                 self._end(lease)
         self._leases = {key: each for key, each in self._leases.items() if each in self._kept}
         if self._kept:
@@ -119,7 +120,7 @@ class Background:
             self._end(lease)
 
     def _end(self, lease: Lease) -> None:
-        charge, ask, now_s = self._kept.pop(lease).request.charge, lease.ask, self._now()
+        charge, ask, now_s = self._kept.pop(lease).charge, lease.ask, self._now()
         lease.end(now_s)
         if charge is not None:
             charge.settle(1, lease.taken_tokens + longest(ask), now_s)
@@ -128,13 +129,18 @@ class Background:
             del self._by_client[ask.client]
 
 
-def _ended(backend: Backend, leases: list[Lease]) -> int:
-    """How many of these have surely ended, oldest first: their engine has fewer requests in all."""
+def _ended(backend: Backend, leases: list[Lease]) -> list[Lease]:
+    """Which of these have surely ended: their engine has fewer requests in all. The oldest ones."""
     report = backend.report
     if report is None:
-        return 0
+        return []
     known = [each for each in leases if each.began_s < report.at_s - REPORTED_S]
-    return max(0, len(known) - report.running - report.waiting)
+    known.sort(key=_began)
+    return known[: max(0, len(known) - report.running - report.waiting)]
+
+
+def _began(lease: Lease) -> float:
+    return lease.began_s
 
 
 def _longest_s(lease: Lease) -> float:

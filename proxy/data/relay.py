@@ -184,6 +184,11 @@ class Relay:
         return bool(self.response_id) and not self.goes_on
 
     @property
+    def is_queued(self) -> bool:
+        """Whether it tells of a response on which its engine goes on, and nothing of it yet."""
+        return bool(self.response_id) and self.goes_on
+
+    @property
     def hint_s(self) -> float:
         """The backend's Retry-After in seconds. 0.0 when it gave none."""
         return hint_of(self._head)
@@ -200,7 +205,7 @@ class Relay:
 
     def _commit(self, body: bytes, now_s: float) -> None:
         self.committed = True
-        if self.served:
+        if self.served and not self.is_queued:  # an API server tells that, also if its engine hangs
             self._lease.first_token(now_s)
         self._answer.relay(self._head, self._head.length, body)
 

@@ -43,17 +43,13 @@ class AccessLog:
         if not self._due:
             self._due = True
             self._loop.call_later(FLUSH_S, self._flush_due)
-        self.take(fields)
-        if len(self._lines) >= LINES_MAX:
-            self.flush()
-
-    def take(self, fields: dict[str, object]) -> None:
-        """Take one line of several. Call `flush` after the last of them."""
         self._lines.append(fields)
+        if len(self._lines) >= LINES_MAX:
+            self._flush()
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Write what is left; give up after `timeout_s` if nobody reads."""
-        self.flush()
+        self._flush()
         try:
             self._batches.put(None, timeout=timeout_s)
         except queue.Full:
@@ -62,10 +58,9 @@ class AccessLog:
 
     def _flush_due(self) -> None:
         self._due = False
-        self.flush()
+        self._flush()
 
-    def flush(self) -> None:
-        """Give the lines that were taken to the thread."""
+    def _flush(self) -> None:
         if not self._lines:
             return
         lines, self._lines = self._lines, []

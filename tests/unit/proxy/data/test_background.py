@@ -245,3 +245,38 @@ def test_one_that_is_refused_leaves_nothing(play: Play) -> None:
     play.client.sends(line % (len(body), body))
     play["b1"].sends(plain("400 Bad Request", b'{"error":{"message":"no"}}'))
     assert running(play) == 0
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_that_nobody_sees_it_shows_no_life_of_its_engine(play: Play, leaves: bool) -> None:
+    backend = play.backends[0]
+    before = backend.progress, backend.answered_s
+    if leaves:
+        body = b'{"input":"x","background":true,"max_output_tokens":9}'
+        line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
+        play.client.sends(line % (len(body), body))
+        play.passes(0.1)
+        play.client.closes()
+    else:
+        begins(play)
+    play.turns()
+    assert running(play) == 1
+    assert (backend.progress, backend.answered_s) == before
+    assert backend.own.queued_prefill_tokens == 0
+
+
+def test_a_report_ends_the_older_one_though_it_was_kept_later(play: Play) -> None:
+    backend, other = play.backends[0], play.connects()
+    body = b'{"input":"older","background":true,"max_output_tokens":9000}'
+    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
+    other.sends(line % (len(body), body))
+    play.passes(5.0)
+    begins(play)
+    other.closes()
+    play.turns()
+    older, younger = sorted(play.plane.background._kept, key=lambda each: each.began_s)
+    play.passes(0.5)
+    backend.report = EngineReport(play.loop.now_s, running=0)
+    play.passes(1.1)
+    assert older.ended
+    assert not younger.ended
