@@ -22,8 +22,7 @@ PROXIED_PATH: Final = r"^(GET|POST) /[!-\"$->@-~]{0,1023}$"
 SECRET_CHARS_MAX: Final = 4096
 SECRET: Final = rf"^[!-~]{{1,{SECRET_CHARS_MAX}}}$"
 DIGEST: Final = r"^[0-9a-fA-F]{64}$"
-# A DNS name, or a URI with an authority: a scheme and `://` tell the two apart.
-# Lines `name: value`, as they stand in a request.
+# Header lines, as they stand in a request: `name: value`.
 HEADER_LINES_MAX: Final = 16
 HEADER_LINES_CHARS_MAX: Final = 16_384
 HEADER_LINE: Final = r"[!#$%&'*+.^_`|~0-9a-zA-Z-]{1,128}: ?[!-~]([ -~]*[!-~])?"
@@ -33,6 +32,7 @@ FRAMING: Final = frozenset(
     {"host", "connection", "transfer-encoding", "content-length", "content-type"}
     | {"content-encoding", "expect", "te", "trailer", "upgrade", "accept-encoding"}
 )
+# A DNS name, or a URI with an authority: a scheme and `://` tell the two apart.
 CERTIFICATE_NAME: Final = (
     r"^([a-zA-Z0-9_][a-zA-Z0-9_.-]{0,252}|[a-zA-Z][a-zA-Z0-9+.-]{0,31}://[!-~]{1,2000})$"
 )

@@ -31,7 +31,8 @@ class TracingSettings(Section):
     forced_per_minute: Annotated[int, Field(ge=0, le=600_000)] = Field(
         default=600,
         description="Most requests in a minute that all clients together can have recorded by that"
-        " flag. Of what is left, nobody gets more than is left for the others.",
+        " flag. It is counted in steps of six seconds. In each, a client that has had as many as"
+        " are left gets no more.",
     )
     headers_file: FilePath | None = Field(
         default=None,

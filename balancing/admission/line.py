@@ -291,8 +291,8 @@ class Line(Occupancy):
         """Whether one of a higher class waits that could be sent, and too long to be passed.
 
         Nobody makes way for one whose own flow has too much under way: that is of no use to it.
-        Nor for one that a backend is or was kept for: what ends in time may pass there, and as in
-        its own class it has that once.
+        Nor for one that already had a backend kept for it: each request has that once. Short
+        requests may still use that backend meanwhile.
         """
         for higher in range(rank):
             for flow in self.queue.backlogs[higher]:

@@ -303,8 +303,8 @@ def _computes(seen: Seen) -> bool:
 
 
 def _idles(seen: Seen) -> bool:
-    """Whether its steps have little of prompts, while prompts wait. If it does not tell that,
-    whether they take hardly longer than without."""
+    """Whether its steps compute few prompt tokens although prompts wait. If it does not tell how
+    many: whether a step takes hardly longer than one without prompts."""
     if seen.prefill_step_tokens is not None:
         return seen.prefill_step_tokens < RIDGE_TOKENS and seen.gap_s < GAP_S
     step_s = seen.engine_step_s or seen.gap_s

@@ -1,9 +1,8 @@
 """Who may ask the admin port, and for what.
 
 On an address other than loopback, only what probes, Prometheus and the page's own files need works
-without a token. On loopback without a token everybody on the machine may ask, but of the pages in a
-browser there only our own: the requests of others have an `Origin` or say whence they come, or have
-a foreign `Host` if its name was pointed at this address.
+without a token. On loopback without a token every program may ask. Of web pages only ours may:
+others are known by `Origin`, by `Sec-Fetch-Site`, or by a `Host` that is not loopback.
 """
 
 import hmac

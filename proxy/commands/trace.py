@@ -39,9 +39,11 @@ def add_trace(commands: Any) -> None:
         "kept, or the proxy does not answer.",
     )
     parser.add_argument("id", metavar="ID", help="x-request-id of its answer")
-    parser.add_argument("--tenant", metavar="T", help="only that of this one")
+    parser.add_argument("--tenant", metavar="T", help="only the request of tenant T")
     parser.add_argument("--before", metavar="TIME", help="only what began then or earlier")
-    parser.add_argument("--limit", metavar="N", help="of an id used by many (default 50)")
+    parser.add_argument(
+        "--limit", metavar="N", help="at most N, if many used the id (default 50, up to 500)"
+    )
     parser.add_argument("--json", action="store_true", help="print all fields, as JSON")
     add_arguments(parser)
     parser.set_defaults(command=trace)

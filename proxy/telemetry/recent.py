@@ -169,9 +169,9 @@ class Slowest:
     """The requests with the largest values, at most `most`, shared between their owners.
 
     When it is full, an owner with more than OWN_MAX and its even share loses its least to anyone
-    with fewer. Else the larger value stays. An owner of few keeps its slowest one and its share
-    whatever the others' values are. Of many owners nobody does: a share would be one entry, and
-    fast requests of many clients would push out the slow ones of a few.
+    with fewer. Else the larger value stays. With at most `most // 2` owners, each is sure of its
+    slowest request and of its even share. With more owners nothing is reserved: otherwise fast
+    requests of many would push out slow ones of a few.
     """
 
     __slots__ = ("_bounds", "_heaps", "_size", "most")

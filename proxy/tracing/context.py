@@ -127,5 +127,6 @@ def _parts(value: bytes) -> tuple[bytes, bytes, bool] | None:
     if len(value) > PARENT_BYTES and (version == _KNOWN or value[PARENT_BYTES] != DASH):
         return None
     digit = known[54]
-    # The lowest bit of the flags. Letters have the bit 6, and a, which is even, is an odd number.
+    # The lowest bit of the last hexadecimal digit. That of its ASCII code is the same for 0 to 9,
+    # and the opposite for a to f: a is 0x61, and stands for 10.
     return trace_id, parent_id, bool((digit ^ digit >> 6) & 1)

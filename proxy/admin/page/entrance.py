@@ -58,15 +58,18 @@ class Entrance:
         away = asyncio.Event()
         attempt = self._attempts.begin(owner, self._plane.now(), away.set)
         access: Access | None = None
+        compared = False
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(attempt.put_off_s):
                     await away.wait()
             if away.is_set():
                 return _too_many()
-            access = self._guard.access_of(given)
+            compared, access = True, self._guard.access_of(given)
         finally:
-            self._over(attempt, request, access)
+            failures = self._attempts.end(attempt, self._plane.now(), succeeded=access is not None)
+            if compared and access is None:
+                _tell_of(request, failures)
         if access is None:
             return error_answer(401, "unauthorized", "This token is wrong.")
         return self._begin(request, given, owner, access)
@@ -84,12 +87,6 @@ class Entrance:
         )
         logger.info("a session of the page began access=%s from=%s", access, request.remote)
         return answer
-
-    def _over(self, attempt: Attempt, request: web.Request, access: Access | None) -> None:
-        failures = self._attempts.end(attempt, self._plane.now(), succeeded=access is not None)
-        # One line for each power of two: who tries fast fills no log.
-        if access is None and failures & (failures - 1) == 0:
-            logger.warning("a wrong token for the page from=%s tries=%d", request.remote, failures)
 
     async def sign_out(self, request: web.Request) -> web.Response:
         """End the session of this browser, if it has one."""
@@ -116,6 +113,12 @@ async def _token_in(request: web.Request) -> str | None:
         return None
     token = told.get("token") if isinstance(told, dict) else None
     return token if isinstance(token, str) else None
+
+
+def _tell_of(request: web.Request, failures: int) -> None:
+    """One line for each power of two of failures: who tries fast fills no log."""
+    if failures & (failures - 1) == 0:
+        logger.warning("a wrong token for the page from=%s tries=%d", request.remote, failures)
 
 
 def _not_our_page() -> web.Response:

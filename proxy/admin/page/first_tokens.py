@@ -4,7 +4,7 @@ Of a second with more than some hundred requests only those count that are kept 
 """
 
 from collections import deque
-from collections.abc import Iterable
+from operator import add, sub
 from typing import Final, NamedTuple
 
 from penstock.proxy.telemetry import waterfall as parts_of
@@ -13,7 +13,7 @@ from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.waterfall import waterfall
 
 WINDOW_S: Final = 60.0
-STREAMS_MAX: Final = 4_096
+STREAMS_MAX: Final = 1_024  # of each pool
 # The parts of a waterfall until the first token, as the page names them.
 PARTS: Final = {
     parts_of.RECEIVE: "client",
@@ -30,41 +30,62 @@ NAMES: Final = ("client", "penstock", "queue", "failed", "connect", "engine")
 
 class _Stream(NamedTuple):
     ended_s: float
-    pool: str
     ttft_s: float
-    parts: dict[str, float]
+    parts: list[float]  # in the order of NAMES
+
+
+class _Pool:
+    """The streams of one pool, the oldest first, and the sums of their parts."""
+
+    __slots__ = ("streams", "sums")
+
+    def __init__(self) -> None:
+        self.streams: deque[_Stream] = deque()
+        self.sums = [0.0] * len(NAMES)
+
+    def add(self, stream: _Stream) -> None:
+        if len(self.streams) >= STREAMS_MAX:
+            self._drop()
+        self.streams.append(stream)
+        self.sums = list(map(add, self.sums, stream.parts))
+
+    def look(self, now_s: float) -> None:
+        """Drop what is too old."""
+        while self.streams and self.streams[0].ended_s <= now_s - WINDOW_S:
+            self._drop()
+        if not self.streams:  # sums of floats drift
+            self.sums = [0.0] * len(NAMES)
+
+    def _drop(self) -> None:
+        self.sums = list(map(sub, self.sums, self.streams.popleft().parts))
 
 
 class FirstTokens:
     """The streams of the last minute."""
 
     def __init__(self) -> None:
-        self._streams: deque[_Stream] = deque(maxlen=STREAMS_MAX)
+        self._pools: dict[str, _Pool] = {}
 
-    def add(self, found: Iterable[Kept], now_s: float) -> None:
-        """Add requests that have ended."""
-        for kept in found:
-            record = kept.record
-            first_s = record.first_token_s
-            if record.streamed and first_s and record.ended_s > now_s - WINDOW_S:
-                ttft_s = first_s - record.began_s
-                self._streams.append(
-                    _Stream(record.ended_s, record.pool, ttft_s, _until_first(record))
-                )
+    def add(self, kept: Kept, now_s: float) -> None:
+        """Add a request that has ended."""
+        record = kept.record
+        first_s = record.first_token_s
+        if record.streamed and first_s and record.ended_s > now_s - WINDOW_S:
+            pool = self._pools.get(record.pool)
+            if pool is None:
+                pool = self._pools[record.pool] = _Pool()
+            pool.add(_Stream(record.ended_s, first_s - record.began_s, _until_first(record)))
 
     def told(self, now_s: float) -> dict[str, dict[str, object]]:
         """Percentiles and the mean of each part, by pool."""
-        by_pool: dict[str, list[_Stream]] = {}
-        self._streams = deque(
-            (each for each in self._streams if each.ended_s > now_s - WINDOW_S), STREAMS_MAX
-        )
-        for each in self._streams:
-            by_pool.setdefault(each.pool, []).append(each)
-        return {pool: _of(streams) for pool, streams in by_pool.items()}
+        for pool in self._pools.values():
+            pool.look(now_s)
+        self._pools = {name: pool for name, pool in self._pools.items() if pool.streams}
+        return {name: _of(pool) for name, pool in self._pools.items()}
 
 
-def _of(streams: list[_Stream]) -> dict[str, object]:
-    times = sorted([each.ttft_s for each in streams])
+def _of(pool: _Pool) -> dict[str, object]:
+    times = sorted([each.ttft_s for each in pool.streams])
     count = len(times)
     return {
         "streams": count,
@@ -72,16 +93,16 @@ def _of(streams: list[_Stream]) -> dict[str, object]:
         "ttft_p95_s": round(times[min(count - 1, int(0.95 * count))], 4),
         "ttft_mean_s": round(sum(times) / count, 4),
         "parts": {
-            name: round(sum([each.parts.get(name, 0.0) for each in streams]) / count, 5)
-            for name in NAMES
+            name: round(max(0.0, total) / count, 5)
+            for name, total in zip(NAMES, pool.sums, strict=True)
         },
     }
 
 
-def _until_first(record: Record) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _until_first(record: Record) -> list[float]:
+    found = [0.0] * len(NAMES)
     for part in waterfall(record, record.ended_s):
         name = PARTS.get(part.name)
         if name is not None:
-            found[name] = found.get(name, 0.0) + part.seconds
+            found[NAMES.index(name)] += part.seconds
     return found

@@ -4,6 +4,7 @@ Nothing is counted again: a rate is the growth since about RATE_S ago. Streams t
 the status 200, so they are counted where failures are kept.
 """
 
+import asyncio
 from collections import deque
 from typing import Final, NamedTuple
 
@@ -13,6 +14,7 @@ from penstock.proxy.data.plane import DataPlane
 RATE_S: Final = 15.0
 # After such a gap nobody has looked meanwhile: what was before says nothing of now.
 GAP_S: Final = 5.0
+AT_ONCE: Final = 16
 _BROKEN: Final = "stream_broken"
 _REFUSALS: Final = frozenset({429, 503})
 _OTHER_FAILURES: Final = 5  # statuses that are not registered are counted by their first digit
@@ -45,7 +47,8 @@ _NAMES: Final = {
 
 
 class Rates:
-    """The pools' rates. Call `look` about once a second, and not at all while nobody looks."""
+    """The pools' rates. Call `take`, then `look`, about once a second, and neither while nobody
+    looks."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
@@ -59,7 +62,6 @@ class Rates:
         now_s = self._plane.now()
         if self._looks and now_s > self._looks[-1][0] + GAP_S:
             self._looks.clear()
-        self._take(now_s)
         counts = {name: self._count(name) for name in self._pools()}
         self._looks.append((now_s, counts))
         while len(self._looks) > 2 and self._looks[1][0] <= now_s - RATE_S:
@@ -77,17 +79,21 @@ class Rates:
         """Those of the configuration, and "" for requests that came to none."""
         return [*(pool.name for pool in self._plane.fleet.pools), ""]
 
-    def _take(self, now_s: float) -> None:
-        """Look at the requests that have ended since the last look."""
-        recent, seen = self._plane.recent, self._seen
-        self._first_tokens.add(recent.since(seen), now_s)
+    async def take(self) -> None:
+        """Look at the requests that have ended since the last time, some in a turn of the loop."""
+        recent, seen, now_s = self._plane.recent, self._seen, self._plane.now()
+        last = recent.count
+        for number, kept in enumerate(recent.since(seen), 1):
+            self._first_tokens.add(kept, now_s)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
         for kept in recent.failed():
             if kept.number <= seen:
                 break
-            if kept.record.error == _BROKEN:
+            if kept.record.error == _BROKEN and kept.number <= last:
                 pool = kept.record.pool
                 self._broken[pool] = self._broken.get(pool, 0) + 1
-        self._seen = recent.count
+        self._seen = last
 
     def _count(self, name: str) -> _Counts:
         pool = self._plane.metrics.of(name)

@@ -53,6 +53,7 @@ class Snapshot:
         count_all(self._plane)
         queue = await queue_listing(self._plane, HEADS_MAX)
         queue["tenants"] = self._verdicts.waiting_by_tenant(TENANTS_MAX)
+        await self._rates.take()
         backends = await json_list(_row(each) for each in self._fleet.entries())
         told = {
             "at": round(time(), 3),

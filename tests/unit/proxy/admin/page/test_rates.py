@@ -11,6 +11,11 @@ from penstock.proxy.telemetry.record import Record
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
 
 
+def looked(play: Play, rates: Rates) -> dict[str, dict[str, object]]:
+    play.loop.run_until_complete(rates.take())
+    return rates.look()
+
+
 def served(play: Play) -> None:
     """One stream whose first token takes two seconds."""
     play.client.sends(chat())
@@ -21,9 +26,9 @@ def served(play: Play) -> None:
 def test_rates_are_known_from_the_second_look_on() -> None:
     with contextlib.closing(Play(1)) as play:
         rates = Rates(play.plane)
-        assert rates.look()["p"]["requests_per_s"] is None
+        assert looked(play, rates)["p"]["requests_per_s"] is None
         served(play)
-        told = rates.look()["p"]
+        told = looked(play, rates)["p"]
         assert told["requests_per_s"] == pytest.approx(0.5, abs=0.05)
         assert (told["failed_per_s"], told["refused_per_s"]) == (0.0, 0.0)
         assert (told["streams"], told["cost_per_hour"]) == (1, None)
@@ -37,21 +42,21 @@ def test_rates_are_known_from_the_second_look_on() -> None:
 def test_a_failure_counts_for_its_pool() -> None:
     with contextlib.closing(Play(1)) as play:
         rates = Rates(play.plane)
-        rates.look()
+        looked(play, rates)
         play.client.sends(chat(stream=False))
         play.passes(1.0)
         play["b1"].sends(plain("500 Internal Server Error"))
-        told = rates.look()["p"]
+        told = looked(play, rates)["p"]
         assert told["failed_per_s"] == pytest.approx(1.0, abs=0.1)
 
 
 def test_after_a_gap_nothing_is_known_of_the_rates() -> None:
     with contextlib.closing(Play(1)) as play:
         rates = Rates(play.plane)
-        rates.look()
+        looked(play, rates)
         served(play)
         play.passes(GAP_S + 1.0)
-        assert rates.look()["p"]["requests_per_s"] is None
+        assert looked(play, rates)["p"]["requests_per_s"] is None
 
 
 def stream(ended_s: float, ttft_s: float, number: int) -> Kept:
@@ -68,25 +73,26 @@ def stream(ended_s: float, ttft_s: float, number: int) -> Kept:
 
 def test_percentiles_are_of_the_last_minute() -> None:
     first_tokens = FirstTokens()
-    first_tokens.add([stream(100.0, each / 100, each) for each in range(1, 101)], 100.0)
+    for each in range(1, 101):
+        first_tokens.add(stream(100.0, each / 100, each), 100.0)
     told = first_tokens.told(100.0)["p"]
     assert (told["streams"], told["ttft_p50_s"], told["ttft_p95_s"]) == (100, 0.51, 0.96)
     assert first_tokens.told(159.0)["p"]["streams"] == 100
     assert first_tokens.told(161.0) == {}
-    first_tokens.add([stream(100.0, 1.0, 200)], 161.0)  # told late: nobody has looked meanwhile
+    first_tokens.add(stream(100.0, 1.0, 200), 161.0)  # told late: nobody has looked meanwhile
     assert first_tokens.told(161.0) == {}
 
 
 def test_fast_requests_of_one_client_make_failures_of_another_no_more() -> None:
     with contextlib.closing(Play(1)) as play:
         rates = Rates(play.plane)
-        rates.look()
+        looked(play, rates)
         counts = play.metrics.of("p")
         for number in range(2_000):
             counts.request("b1", 200 if number % 200 else 502, 0.01)
             play.plane.recent.add(kept("fast" if number % 200 else "slow", number % 200 == 0))
         play.passes(1.0)
-        told = rates.look()["p"]
+        told = looked(play, rates)["p"]
         assert told["requests_per_s"] == pytest.approx(2_000.0, rel=0.05)
         assert told["failed_per_s"] == pytest.approx(10.0, rel=0.05)
 
