@@ -17,7 +17,7 @@ from penstock.proxy.admin.asker import Access
 from penstock.proxy.admin.guard import Guard, Refused, cookie_name, cookie_of
 from penstock.proxy.admin.json_answers import error_answer, json_answer
 from penstock.proxy.admin.origins import from_own_page
-from penstock.proxy.admin.page.attempts import Attempt, Attempts
+from penstock.proxy.admin.page.attempts import Attempts
 from penstock.proxy.admin.page.sessions import LIFETIME_S, digest_of
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.wire.party import party_of
