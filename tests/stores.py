@@ -31,6 +31,8 @@ from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.pool_metrics import POOL_MODELS_MAX
 from penstock.proxy.telemetry.recent import SAMPLED_EVERY, SLOW_WINDOW_S, TRIES_MAX, Kept, Recent
 from penstock.proxy.telemetry.record import Record
+from penstock.proxy.tracing.context import STATE_BYTES_MAX
+from penstock.proxy.tracing.finished import SPANS_MAX, Finished, Waiting
 
 MB: Final = 1e6
 BACKENDS: Final = 1_000
@@ -164,8 +166,30 @@ class Store(NamedTuple):
     bound_mb: float
 
 
+def waiting_spans() -> Waiting:
+    """Requests that reached no backend, which take the most for a span, of as many clients."""
+    waiting = Waiting()
+    for number in range(SPANS_MAX):
+        at_s = 100.0 + number
+        record = Record(at_s, at_s + 0.1, at_s + 0.2)
+        record.read_s, record.ended_s = at_s + 0.3, at_s + 0.4
+        record.waited_s, record.predicted_s, record.stalled_s = at_s / 7, at_s / 11, at_s / 13
+        record.trace_id = f"{number:032x}"
+        request_id = f"{number:0{ID_CHARS}}".encode()
+        name = f"client-{number}"
+        kept = Kept(record, request_id, name, name, "m" * ID_CHARS, stream=True)
+        trace_id, span_id, parent_id = [f"{number:0{n}x}".encode() for n in (32, 16, 16)]
+        state = f"k={number:0{STATE_BYTES_MAX - 2}}".encode()
+        ended_ns = 1_800_000_000_000_000_000 + number
+        waiting.put(
+            Finished(kept, trace_id, span_id, parent_id, state, "POST", "/v1", "http", ended_ns)
+        )
+    return waiting
+
+
 STORES: Final = (
     Store("recent requests", recent_requests, 4.0),
+    Store("spans that wait to be sent", waiting_spans, 10.0),
     Store(f"service levels, {SLOS_MAX} entries", slos, 8.0),
     Store(f"verdict on a pool of {BACKENDS:,} backends", verdict_window, 10.0),
     Store(f"counts and histograms of {BACKENDS:,} backends", fleet_metrics, 12.0),

@@ -106,6 +106,7 @@ def test_every_configuration_loads(name: str, block: str, tmp_path: Path) -> Non
     for file in FILES:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(KEY)
+    (tmp_path / "keys" / "otlp-headers").write_text(f"authorization: Bearer {KEY}\n")
     path = tmp_path / "penstock.yaml"
     path.write_text(block if re.search("^pools:", block, re.MULTILINE) else block + POOL)
     load(path, dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), KEY), {})
