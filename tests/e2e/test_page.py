@@ -250,7 +250,7 @@ async def test_wrong_tokens_are_put_off_and_the_right_one_is_let_in(
     assert max(time_s for _, time_s in guesses) > 1.5
     status, time_s = await guess(ADMIN)
     assert status == 200
-    assert time_s < 3.0
+    assert time_s < 10.0
     async with aiohttp.ClientSession(penstock.admin_url) as session:
         bodies: tuple[Any, ...] = ({}, {"token": 1}, [], {"token": "x" * 9_000})
         for body in bodies:
