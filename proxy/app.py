@@ -69,6 +69,10 @@ SEND_BUFFER_BYTES: Final = 262_144
 FIRST_LOOKS_S: Final = 5.0
 # Container objects that are made and not freed before the collector runs (CPython: 700).
 GC_THRESHOLD: Final = 20_000
+# Of a head at the admin port, which anybody may send. Reading a long path takes milliseconds. The
+# longest field is a token.
+ADMIN_LINE_BYTES_MAX: Final = 2_048
+ADMIN_FIELD_BYTES_MAX: Final = 4_608
 # aiohttp logs heads that it cannot read, with their tokens. Our middleware logs faults instead.
 _UNHEARD: Final = logging.getLogger("penstock.unheard")
 _UNHEARD.disabled = True
@@ -258,7 +262,12 @@ class App:
         )
         application = administration.application()
         self._runner = runner = web.AppRunner(
-            application, access_log=None, logger=_UNHEARD, shutdown_timeout=1.0
+            application,
+            access_log=None,
+            logger=_UNHEARD,
+            shutdown_timeout=1.0,
+            max_line_size=ADMIN_LINE_BYTES_MAX,
+            max_field_size=ADMIN_FIELD_BYTES_MAX,
         )
         await runner.setup()
         try:

@@ -125,7 +125,13 @@ class Guard:
 
 def cookie_of(request: web.Request) -> str:
     """The session that a browser shows. Empty without one."""
-    return request.cookies.get(cookie_name(request), "")
+    # `request.cookies` takes ten milliseconds for a line of nothing but semicolons.
+    wanted = cookie_name(request) + "="
+    for each in request.headers.get("cookie", "").split(";"):
+        cookie = each.strip()
+        if cookie.startswith(wanted):
+            return cookie[len(wanted) :].strip('"')
+    return ""
 
 
 def cookie_name(request: web.Request) -> str:

@@ -68,6 +68,8 @@ class Admin:
         )
         self._entrance = Entrance(plane, self._guard)
         self._shell = Shell()
+        # One long list is made at a time: each takes some of every turn of the loop.
+        self._listing = asyncio.Lock()
         self._explanation = Explanation(plane)
         # Everybody may read the metrics, but not those that name tenants or costs.
         self._exposition, self._anonymous = [
@@ -153,7 +155,8 @@ class Admin:
         return json_answer(slo_listing(self._plane.slos.evaluated(), self._plane.now()))
 
     async def _backends(self, request: web.Request) -> web.StreamResponse:
-        body = await json_list(self._fleet.entries())
+        async with self._listing:
+            body = await json_list(self._fleet.entries())
         return await large_answer(request, body, "application/json")
 
     def _after_change(self, backend: Backend, before: AdminState) -> dict[str, object]:
@@ -172,11 +175,13 @@ class Admin:
         return json_answer(await queue_listing(self._plane))
 
     async def _requests(self, request: web.Request) -> web.StreamResponse:
-        try:
-            told = await request_listing(self._plane, request.query)
-        except BadQuery as error:
-            return error_answer(400, "invalid_query", str(error))
-        return await large_answer(request, await json_list(told), "application/json")
+        async with self._listing:
+            try:
+                told = await request_listing(self._plane, request.query)
+            except BadQuery as error:
+                return error_answer(400, "invalid_query", str(error))
+            body = await json_list(told)
+        return await large_answer(request, body, "application/json")
 
     async def _request(self, request: web.Request) -> web.StreamResponse:
         try:

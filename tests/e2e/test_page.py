@@ -323,3 +323,43 @@ async def test_the_page_is_open_and_may_load_its_own_files_only(
                 assert (answer.status, await answer.read()) == (304, b"")
         for path in ("/ui/nothing.js", "/ui/..%2fshell.py", "/ui/%2e%2e/shell.py", "/ui/shell.py"):
             assert (await status_of(session, "GET", path))[0] in (401, 404)
+
+
+async def test_bodies_that_never_come_keep_no_place_from_others(
+    simulate: Simulate, serve: Serve
+) -> None:
+    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+    address = penstock.admin_url.removeprefix("http://")
+    head = (
+        f"POST /ui/session HTTP/1.1\r\nHost: {address}\r\nOrigin: http://{address}\r\n"
+        "x-penstock-page: 1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    )
+    host, _, port = address.partition(":")
+    writers = []
+    for _ in range(80):
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head.encode())
+        writers.append(writer)
+        await asyncio.sleep(0.005)
+    async with aiohttp.ClientSession(penstock.admin_url) as session:
+        for _ in range(20):
+            assert (await status_of(session, "GET", "/livez"))[0] == 200
+    async with browser(penstock, ADMIN) as session:
+        assert (await status_of(session, "GET", "/api/v1/proxy"))[0] == 200
+    for writer in writers:
+        writer.close()
+    async with aiohttp.ClientSession(penstock.admin_url) as session:
+        assert (await status_of(session, "GET", "/livez"))[0] == 200
+    assert b"Traceback" not in b"".join(penstock.log)
+
+
+async def test_long_heads_are_refused_before_anybody_reads_them(
+    simulate: Simulate, serve: Serve
+) -> None:
+    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+    async with aiohttp.ClientSession(penstock.admin_url) as session:
+        assert (await status_of(session, "GET", "/a" * 2_000))[0] == 400
+        cookies = {"Cookie": "a;" * 3_000}
+        assert (await status_of(session, "GET", "/ui/session", headers=cookies))[0] == 400
+        cookies = {"Cookie": "a;" * 2_000}
+        assert (await status_of(session, "GET", "/ui/session", headers=cookies))[0] == 200

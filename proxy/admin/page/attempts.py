@@ -1,4 +1,4 @@
-"""Attempts to sign in: each is put off by what came before it, and nobody is locked out.
+"""Attempts to sign in: each is put off by what came before it, and no address locks out another.
 
 A token is compared only after the delay, so who leaves earlier has learnt nothing. The delay grows
 with the failures of the last minute, those of the same address above all, and has a bound. How many
@@ -17,7 +17,7 @@ OWN_MAX_S: Final = 2.0
 FREE_OF_ALL: Final = 60
 ALL_MAX_S: Final = 0.5
 ADDRESSES_MAX: Final = 1_024
-WAITING_MAX: Final = 32
+WAITING_MAX: Final = 16
 
 
 class Attempt:

@@ -7,8 +7,9 @@ cookie: whether TLS ends before this port is not known here.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Coroutine
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from aiohttp import web
@@ -50,20 +51,21 @@ class Entrance:
         """Begin a session of who shows a token."""
         if not from_own_page(request.method, request.headers):
             return _not_our_page()
-        given = await _token_in(request)
-        if given is None:
-            message = 'The body must be {"token": "TOKEN"}, as application/json.'
-            return error_answer(400, "invalid_request", message)
         owner = party_of(request.remote or "")
         away = asyncio.Event()
+        # Before its body: a body that never comes holds a place that others may take.
         attempt = self._attempts.begin(owner, self._plane.now(), away.set)
         access: Access | None = None
         compared = False
         try:
+            given = await _unless(away, _token_in(request))
+            if given is None and not away.is_set():
+                message = 'The body must be {"token": "TOKEN"}, as application/json.'
+                return error_answer(400, "invalid_request", message)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(attempt.put_off_s):
                     await away.wait()
-            if away.is_set():
+            if given is None or away.is_set():
                 return _too_many()
             compared, access = True, self._guard.access_of(given)
         finally:
@@ -109,10 +111,22 @@ async def _token_in(request: web.Request) -> str | None:
             while len(body) <= BODY_BYTES_MAX and (piece := await request.content.readany()):
                 body += piece
         told = orjson.loads(body) if len(body) <= BODY_BYTES_MAX else None
-    except (TimeoutError, orjson.JSONDecodeError):
+    except (TimeoutError, ConnectionError, web.RequestPayloadError, orjson.JSONDecodeError):
         return None
     token = told.get("token") if isinstance(told, dict) else None
     return token if isinstance(token, str) else None
+
+
+async def _unless(away: asyncio.Event, token: Coroutine[Any, Any, str | None]) -> str | None:
+    """The token, or None as soon as the attempt has to give way."""
+    reading = asyncio.ensure_future(token)
+    leaving = asyncio.ensure_future(away.wait())
+    try:
+        await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return reading.result() if reading.done() else None
+    finally:
+        reading.cancel()
+        leaving.cancel()
 
 
 def _tell_of(request: web.Request, failures: int) -> None:
