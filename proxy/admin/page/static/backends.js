@@ -8,14 +8,10 @@ const ROWS_MAX = 300;
 const SLOW = 1.5;
 const FULL = 0.95;
 
-function slowness(value, each) {
-  return value >= SLOW ? `${times(value)} ${each.slower_in}` : times(value);
-}
-
 const COLUMNS = [
   { name: "backend", head: "Backend", value: (each) => each.name, kind: "name" },
   { name: "state", head: "State", value: stateOf, kind: "state" },
-  { name: "slower", head: "Slower", hint: "how many times as long as its peers it takes, and for what", value: (each) => each.slower, show: slowness },
+  { name: "slower", head: "Slower", hint: "how many times as long as its peers it takes, and for what", value: (each) => each.slower, show: times },
   { name: "ttft", head: "TTFT 95%", value: (each) => each.lately.ttft_p95_s, show: seconds },
   { name: "running", head: "Run", hint: "requests that its engine runs", value: (each) => each.engine?.running ?? null, show: count },
   { name: "waiting", head: "Wait", hint: "requests that wait in its engine", value: (each) => each.engine?.waiting ?? null, show: count },
@@ -134,7 +130,9 @@ function update(row, backend) {
   row.backend = backend;
   mark(row, "data-tone", toneOf(backend));
   for (const column of COLUMNS) fill(row.cells_[column.name], column, backend);
-  mark(row.cells_.slower, "data-bad", backend.slower >= SLOW ? "yes" : null);
+  const slow = backend.slower >= SLOW;
+  mark(row.cells_.slower, "data-bad", slow ? "yes" : null);
+  mark(row.cells_.slower, "title", slow ? `${times(backend.slower)} as long as its peers, in ${backend.slower_in}` : null);
 }
 
 function fill(cell, { kind, value, show }, backend) {
@@ -155,5 +153,5 @@ function fill(cell, { kind, value, show }, backend) {
     put(cell, told ? `${count(told)} ${last?.reason ?? ""}` : "0");
     mark(cell, "title", last ? `last: ${last.reason}, ${age(last.age_s)} ago` : null);
     mark(cell, "data-bad", told ? "yes" : null);
-  } else put(cell, told === null || told === undefined ? NONE : show(told, backend));
+  } else put(cell, told === null || told === undefined ? NONE : show(told));
 }
