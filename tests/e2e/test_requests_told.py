@@ -172,7 +172,7 @@ async def test_only_who_has_the_token_is_told(simulate: Simulate, serve: Serve) 
     })  # fmt: skip
     assert (await kept(penstock))[0] == (await kept(penstock, "/x"))[0] == 401
     assert await kept(penstock, token=TOKEN) == (200, [])
-    for limit in ("many", "501", "0000000000501", "1" * 5_000):
+    for limit in ("many", "501", "0000000000501", "1" * 1_500):
         assert (await kept(penstock, f"?limit={limit}", token=TOKEN))[0] == 400
     environment = {"PENSTOCK_ADMIN__TOKEN": TOKEN}
     arguments = ("requests", "--admin", penstock.admin_url)
