@@ -6,8 +6,8 @@ kept, and a model's name if a backend lists it. Each kind is a table of its own.
 client displaces only its own entries once it has its share. All of it is at most 1,280 requests of
 about 1 KB, and of 3 KB at most, each with the longest id and eight attempts: 1.3 MB, at most 4 MB.
 
-Who sends hundreds of requests a second has only some of each second's among the latest. Keeping all
-was an eighth of the CPU of a small request, because each took memory that had left the caches.
+Who sends hundreds of requests a second has only some of each second among the latest. Keeping all
+took up to an eighth of a small request's CPU: each took memory that had left the caches.
 """
 
 from heapq import heappop, heappush

@@ -19,6 +19,7 @@ from penstock.bench.sim.server import SimServer
 from tests.e2e.forked import Forked
 from tests.e2e.listening import stop_listening
 from tests.e2e.process import ROOT, Penstock, Script, Serve, Simulate
+from tests.e2e.span_receiver import SpanReceiver
 from tests.e2e.wire import KEY, PROMPT, Client, Guard
 
 
@@ -171,3 +172,12 @@ async def _read_access(penstock: Penstock) -> None:
     async for line in penstock.process.stdout:
         as_json = line.startswith(b"{")
         penstock.access_lines.append(orjson.loads(line) if as_json else {"text": line.decode()})
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[SpanReceiver]:
+    """A receiver of spans."""
+    one = SpanReceiver()
+    await one.start()
+    yield one
+    await one.stop()
