@@ -46,7 +46,7 @@ async def demo(*, backends: int, port: int, admin_port: int | None, once: bool) 
             "admin.port": _usual_port() if admin_port is None else admin_port,
             "limits.connections": CONNECTIONS,
             "drain.grace_s": 0.0,
-            "log.access": not once,
+            "log.access": False,  # the traffic would push away what to try
             "slo": [SLO],
         },
     )
@@ -116,9 +116,10 @@ is the page that shows them live. A little traffic keeps going. Send more:
 See the same from another terminal:
 
     {_command()} status --admin {admin}
+    {_command()} requests --admin {admin}
 
 All paths of the admin port: {admin}/
-Stop with Ctrl-C. The access log follows.
+Stop with Ctrl-C.
 """,
         file=sys.stderr,
         flush=True,

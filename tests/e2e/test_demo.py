@@ -27,7 +27,7 @@ def _as_in_a_shell() -> None:
 
 @asynccontextmanager
 async def demo(*flags: str) -> AsyncIterator[list[str]]:
-    """A running demo: the lines up to its last word before the access log."""
+    """A running demo: what it says, up to its last line."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "proxy", "demo", *flags),
         cwd=ROOT,
@@ -40,7 +40,7 @@ async def demo(*flags: str) -> AsyncIterator[list[str]]:
     lines: list[str] = []
     try:
         async with asyncio.timeout(STARTS_WITHIN_S):
-            while "access log" not in (lines or [""])[-1]:
+            while "Stop with Ctrl-C" not in (lines or [""])[-1]:
                 line = (await process.stderr.readline()).decode()
                 assert line, lines
                 lines.append(line)
