@@ -19,6 +19,7 @@ from penstock.proxy.admin.guard import ASKER, Guard, Handler
 from penstock.proxy.admin.index import INDEX
 from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer, json_list
 from penstock.proxy.admin.large_answer import large_answer
+from penstock.proxy.admin.list_turns import Crowded, ListTurns
 from penstock.proxy.admin.page.entrance import Entrance
 from penstock.proxy.admin.page.events import Events
 from penstock.proxy.admin.page.shell import Shell, guard_answers
@@ -68,8 +69,8 @@ class Admin:
         )
         self._entrance = Entrance(plane, self._guard)
         self._shell = Shell()
-        # One long list is made at a time: each takes some of every turn of the loop.
-        self._listing = asyncio.Lock()
+        # Readers of requests keep nobody from the backends.
+        self._backend_lists, self._request_lists = ListTurns(), ListTurns()
         self._explanation = Explanation(plane)
         # Everybody may read the metrics, but not those that name tenants or costs.
         self._exposition, self._anonymous = [
@@ -155,7 +156,7 @@ class Admin:
         return json_answer(slo_listing(self._plane.slos.evaluated(), self._plane.now()))
 
     async def _backends(self, request: web.Request) -> web.StreamResponse:
-        async with self._listing:
+        async with self._backend_lists.turn(request):
             body = await json_list(self._fleet.entries())
         return await large_answer(request, body, "application/json")
 
@@ -175,7 +176,7 @@ class Admin:
         return json_answer(await queue_listing(self._plane))
 
     async def _requests(self, request: web.Request) -> web.StreamResponse:
-        async with self._listing:
+        async with self._request_lists.turn(request):
             try:
                 told = await request_listing(self._plane, request.query)
             except BadQuery as error:
@@ -242,7 +243,11 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         answer = error_answer(405, "method_not_allowed", f"This path takes {allowed}.")
         answer.headers["Allow"] = allowed
         return answer
-    except (web.HTTPException, asyncio.CancelledError):
+    except Crowded:
+        answer = error_answer(503, "too_many_lists", "Too many ask for this list at once.")
+        answer.headers["Retry-After"] = "1"
+        return answer
+    except (web.HTTPException, asyncio.CancelledError, ConnectionError):  # the client has left
         raise
     except Exception:
         logger.exception("admin request failed method=%s", request.method)
