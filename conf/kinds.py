@@ -32,6 +32,13 @@ FRAMING: Final = frozenset(
     {"host", "connection", "transfer-encoding", "content-length", "content-type"}
     | {"content-encoding", "expect", "te", "trailer", "upgrade", "accept-encoding"}
 )
+# Exact text, or a prefix that ends in *. A star alone is the empty prefix.
+PATTERN: Final = r"^([^\s*\x00-\x1f\x7f-\x9f]{1,256}\*?|\*)$"
+PATH_PATTERN: Final = r"^/[!\"$-)+->@-~]{0,1023}\*?$"
+HEADER_PATTERN: Final = r"^([!-)+-~]([ -)+-~]{0,254}[!-)+-~])?|([!-)+-~][ -)+-~]{0,255})?\*)$"
+HEADER_VALUE: Final = r"^[!-~]([ -~]{0,1022}[!-~])?$"
+SENTENCE: Final = r"^[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]{0,255}$"
+CLOCK: Final = r"^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"
 # A DNS name, or a URI with an authority: a scheme and `://` tell the two apart.
 CERTIFICATE_NAME: Final = (
     r"^([a-zA-Z0-9_][a-zA-Z0-9_.-]{0,252}|[a-zA-Z][a-zA-Z0-9+.-]{0,31}://[!-~]{1,2000})$"
@@ -49,6 +56,12 @@ SHAPES: Final = {
     SECRET: f"must be 1 to {SECRET_CHARS_MAX} characters of visible ASCII without spaces",
     HEADER_LINES: f"must be 1 to {HEADER_LINES_MAX} lines `name: value` of visible ASCII",
     DIGEST: "must be 64 hexadecimal digits",
+    PATTERN: "must be 1 to 256 characters without spaces, with a * at the end only",
+    PATH_PATTERN: "must be a path such as /v1/embeddings, with a * at the end only",
+    HEADER_PATTERN: "must be 1 to 256 characters of visible ASCII, with a * at the end only",
+    HEADER_VALUE: "must be 1 to 1,024 characters of visible ASCII",
+    SENTENCE: "must be one line of 1 to 256 characters",
+    CLOCK: "must be a time from '00:00' to '24:00', in quotes",
     CERTIFICATE_NAME: "must be a DNS name or a URI such as spiffe://acme/research, as it stands in"
     " the certificate's subject alternative names; no wildcard, address or e-mail",
 }
@@ -190,6 +203,12 @@ Word = Annotated[str, Field(pattern=WORD)]
 Header = Annotated[str, Field(pattern=HEADER), AfterValidator(str.lower)]
 Origin = Annotated[str, Field(pattern=ORIGIN)]
 ProxiedPath = Annotated[str, Field(pattern=PROXIED_PATH)]
+Pattern = Annotated[str, Field(pattern=PATTERN)]
+PathPattern = Annotated[str, Field(pattern=PATH_PATTERN)]
+HeaderPattern = Annotated[str, Field(pattern=HEADER_PATTERN)]
+HeaderValue = Annotated[str, Field(pattern=HEADER_VALUE)]
+Sentence = Annotated[str, Field(pattern=SENTENCE)]
+ClockTime = Annotated[str, Field(pattern=CLOCK)]
 CertificateName = Annotated[str, Field(pattern=CERTIFICATE_NAME), AfterValidator(_no_address)]
 FilePath = Annotated[str, Field(min_length=1)]
 

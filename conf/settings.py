@@ -28,6 +28,8 @@ from penstock.conf.kinds import (
 from penstock.conf.listen import ListenSettings
 from penstock.conf.pools import PoolSettings
 from penstock.conf.repeated_names import repeated_names
+from penstock.conf.route_checks import check_routes
+from penstock.conf.routes import Routes, RouteSettings
 from penstock.conf.section import RELATIVE, Section
 from penstock.conf.slo import Slos, SloSettings, check_slos
 from penstock.conf.tenants import TENANT_KEYS_MAX, Tenants
@@ -326,6 +328,12 @@ class Settings(Section):
         description="What users are promised, by pool and class. An empty list: nothing is"
         " measured for it.",
     )
+    routes: Routes = Field(
+        default=(),
+        description="Which pool and model answer which requests. The first route that matches"
+        " counts. Where none does, and with an empty list, a request goes to the pools that serve"
+        " its model (docs/routes.md).",
+    )
     state: StateSettings = StateSettings()
     drain: DrainSettings = DrainSettings()
     paths: ProxiedPaths = Field(
@@ -347,6 +355,14 @@ class Settings(Section):
         pools: tuple[PoolSettings, ...] = info.data.get("pools", ())
         check_slos(slos, [each.name for each in pools], [each.name for each in classes])
         return slos
+
+    @field_validator("routes")
+    @classmethod
+    def _routes_lead_somewhere(
+        cls, routes: tuple[RouteSettings, ...], info: ValidationInfo
+    ) -> tuple[RouteSettings, ...]:
+        check_routes(routes, info.data)
+        return routes
 
     @model_validator(mode="after")
     def _classes_are_known(self) -> Self:

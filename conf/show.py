@@ -48,6 +48,8 @@ def _lines(section: BaseModel, path: KeyPath, indent: int) -> Iterator[tuple[int
 def _value(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_value(key)}: {_value(each)}' for key, each in value.items())}}}"
     if isinstance(value, SecretStr):
         return f'"{MASK}"'
     if isinstance(value, str):

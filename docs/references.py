@@ -118,8 +118,10 @@ def described(node: Schema, definitions: Schema) -> str:
 
 def _row(path: tuple[str, ...], required: bool, node: Schema, definitions: Schema) -> str:
     name = path[-1]
-    options = node.get("anyOf", [node])
+    options = _options(node)
     kinds = " or ".join(_kind(option, name) for option in options)
+    if len(options) < len(node.get("anyOf", [node])):
+        kinds = kinds.replace("list of", "one or a list of", 1)
     cells = (
         f"`{_spelled(path)}`",
         kinds,
@@ -132,6 +134,13 @@ def _row(path: tuple[str, ...], required: bool, node: Schema, definitions: Schem
     return _line(cells)
 
 
+def _options(node: Schema) -> list[Schema]:
+    """What a key takes, without what may stand for a list of one."""
+    options: list[Schema] = node.get("anyOf", [node])
+    single = [option["items"] for option in options if _is_list(option)]
+    return [option for option in options if option not in single]
+
+
 def _kind(node: Schema, name: str) -> str:
     if "enum" in node:
         return "one of " + ", ".join(f"`{value}`" for value in node["enum"])
@@ -139,6 +148,8 @@ def _kind(node: Schema, name: str) -> str:
         return "mapping"
     if _is_list(node):
         item = _kind(node["items"], name)
+        if "enum" in node["items"]:
+            return f"list of {item.removeprefix('one of ')}"
         return f"list of {item}s"
     if node["type"] == "null":
         return "`null`"
@@ -153,9 +164,12 @@ def _kind(node: Schema, name: str) -> str:
 def _bounds(node: Schema, name: str) -> str:
     """The bounds in words; empty where there are none beyond the kind."""
     told = []
-    for option in node.get("anyOf", [node]):
+    for option in _options(node):
         if "minimum" in option:
             told.append(f"{_number(option['minimum'], name)} to {_number(option['maximum'], name)}")
+        if "exclusiveMinimum" in option:
+            least, most = option["exclusiveMinimum"], option["maximum"]
+            told.append(f"above {_number(least, name)}, to {_number(most, name)}")
         if "pattern" in option:
             told.append(SHAPES[option["pattern"]].removeprefix("must be "))
         if "maxItems" in option:
@@ -166,7 +180,7 @@ def _bounds(node: Schema, name: str) -> str:
 
 def _default(node: Schema, name: str) -> str:
     default = node.get("default")
-    if isinstance(default, dict):
+    if isinstance(default, dict) and default:
         return "see below"
     if isinstance(default, int | float) and not isinstance(default, bool):
         return _number(default, name)

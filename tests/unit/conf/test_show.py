@@ -16,6 +16,7 @@ from penstock.conf.document import read
 from penstock.conf.keypath import fields_of, type_at
 from penstock.conf.load import load
 from penstock.conf.pools import BackendSettings, PoolSettings
+from penstock.conf.routes import FallbackSettings, RouteSettings, TargetSettings
 from penstock.conf.schema import schema
 from penstock.conf.settings import Settings
 from penstock.conf.show import render
@@ -81,7 +82,7 @@ def test_the_committed_schema_is_the_generated_one() -> None:
 def test_the_schema_knows_every_key_and_no_other() -> None:
     sections = [json.loads(schema()), *json.loads(schema())["$defs"].values()]
     mappings = [section for section in sections if section.get("type") == "object"]
-    assert len(mappings) == 25
+    assert len(mappings) == 34
     assert all(section["additionalProperties"] is False for section in mappings)
     keys = {key for section in mappings for key in section["properties"]}
     assert keys == {path[-1] for path in key_paths(Settings)}
@@ -194,6 +195,10 @@ def key_paths(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[
         }
         if section is AdmissionSettings:
             lists = {"classes": ClassSettings, "degrade": StepSettings}
+        if section is Settings:
+            lists["routes"] = RouteSettings
+        if section is RouteSettings:
+            lists = {"to": TargetSettings, "fallbacks": FallbackSettings}
         inner = lists.get(key) or type_at(section, (key,))
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield from key_paths(inner, (*path, key))

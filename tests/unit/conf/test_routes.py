@@ -1,0 +1,193 @@
+"""Routes: every key is read, and what is wrong with one is told with its line."""
+
+import pytest
+
+from penstock.conf.show import render
+from tests.unit.conf.folder import FLEET, Folder
+
+NEXT = '  - {name: next, backends: [{name: b, url: "http://b:1"}]}\n'
+TENANTS = "tenants: [{name: research, keys: [{key: sk-0123456789abcdef}]}]\n"
+FIRST_LINE = 8
+
+
+def routes(*entries: str) -> str:
+    return FLEET + NEXT + TENANTS + "".join(["routes:\n", *(f"  - {each}\n" for each in entries)])
+
+
+EVERY_KEY = """\
+{name: r, match: {model: [a, "b*"], path: "/v1/*", headers: {X-Team: "*"}, tenant: research,
+     class: batch, stream: false, prompt_tokens: {min: 0, max: 9}, needs: [tools], lacks: images,
+     effort: high, user: u, session: "s*",
+     hours: {days: sun, from: "22:00", to: "06:00", zone: Europe/Berlin}},
+     to: [{pool: chat, weight: 95, model: m}, {pool: next, weight: 0}], sticky: user,
+     fallbacks: [{pool: next, model: n, on: overload}],
+     set: {headers: {X-Y: "$$z"}, body: {max_tokens_at_most: 5, defaults: {temperature: 0.2, a: x}}},
+     mirror: {pool: next, share: 0.5}, spill: true}"""
+
+
+def test_an_entry_of_every_key(folder: Folder) -> None:
+    loaded = folder.load(routes(EVERY_KEY, "{name: no, refuse: Closed.}"))
+    route, refusing = loaded.settings.routes
+    match, changes = route.match, route.changes
+    assert (match.model, match.path, match.tenant) == (("a", "b*"), ("/v1/*",), ("research",))
+    assert match.headers == {"x-team": "*"}
+    assert match.hours is not None
+    assert (match.hours.days, match.hours.begin, match.hours.end) == (("sun",), "22:00", "06:00")
+    assert [(each.pool, each.weight, each.model) for each in route.to] == [
+        ("chat", 95, "m"),
+        ("next", 0, None),
+    ]
+    assert route.fallbacks[0].on == ("overload",)
+    assert changes.headers == {"x-y": "$z"}
+    assert changes.body.defaults == {"temperature": 0.2, "a": "x"}
+    assert (refusing.to, refusing.refuse, refusing.match.given()) == ((), "Closed.", {})
+    shown = render(loaded)
+    folder.file.write_text(shown)
+    assert folder.load(shown, {"PENSTOCK_TENANTS": TENANTS[9:]}).settings == loaded.settings
+
+
+def test_a_window_over_midnight_goes_on_on_monday(folder: Folder) -> None:
+    hours = folder.load(routes(EVERY_KEY)).settings.routes[0].match.hours
+    assert hours is not None
+    sunday = 6 * 1440
+    inside = [minute for minute in range(7 * 1440) if hours.minutes >> minute & 1]
+    assert inside == [*range(6 * 60), *range(sunday + 22 * 60, sunday + 1440)]
+
+
+TO = "to: [{pool: chat}]"
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("{name: r}", "[0]: give one of to and refuse"),
+        ("{name: r, to: []}", "[0]: give one of to and refuse"),
+        (f"{{name: r, {TO}, refuse: No.}}", "[0]: give one of to and refuse"),
+        ("{name: r, to: [{pool: chat, weight: 0}]}", "[0]: to: all weights are 0, so no pool"),
+        ("{name: r, refuse: No., set: {headers: {a: b}}}", "[0]: refuse: its requests go nowhere"),
+        ("{name: r, refuse: ' '}", "[0].refuse: must be one line of 1 to 256 characters"),
+        (f"{{name: r, {TO}, spill: true}}", "[0]: spill: there must be another pool in `to`"),
+        (f"{{name: a b, {TO}}}", "[0].name: must be 1 to 63 letters"),
+        ("{name: r, to: [{pool: chatt}]}", "[0].to[0].pool: there is no pool chatt: there are chat"),
+        ("{name: r, to: [{pool: chat, weight: -1}]}", "[0].to[0].weight: must be at least 0"),
+        ("{name: r, to: [{pool: chat, weight: .nan}]}", "[0].to[0].weight: must be"),
+        ("{name: r, to: [{pool: chat}, {pool: chat}]}", "[0].to[1]: is in this list twice"),
+        (
+            f"{{name: r, {TO}, fallbacks: [{{pool: x}}]}}",
+            "[0].fallbacks[0].pool: there is no pool x: there are chat, next",
+        ),
+        (
+            f"{{name: r, {TO}, fallbacks: [{{pool: chat}}]}}",
+            "[0].fallbacks[0]: is the target itself",
+        ),
+        (
+            "{name: r, to: [{pool: chat}, {pool: next, weight: 0}], fallbacks: [{pool: chat}]}",
+            "[0].fallbacks[0]: is the target itself",
+        ),
+        (
+            f"{{name: r, {TO}, fallbacks: [{{pool: next, on: [context]}}, {{pool: next}}]}}",
+            "[0].fallbacks[1]: is in this list twice",
+        ),
+        (
+            f"{{name: r, {TO}, fallbacks: [{{pool: next, on: [slow]}}]}}",
+            "[0].fallbacks[0].on[0]: must be one of 'no_backend', 'overload', 'context' or",
+        ),
+        (f"{{name: r, {TO}, fallbacks: [{'{pool: next}, ' * 5}]}}", "[0].fallbacks: must have at"),
+        (f"{{name: r, {TO}, mirror: {{pool: x, share: 1}}}}", "[0].mirror.pool: there is no pool x"),
+        (f"{{name: r, {TO}, mirror: {{pool: chat, share: 1}}}}", "[0].mirror: is a target of this"),
+        (f"{{name: r, {TO}, mirror: {{pool: next, share: 0}}}}", "[0].mirror.share: must be above 0"),
+        (f"{{name: r, {TO}, mirror: {{pool: next}}}}", "[0].mirror.share: is required"),
+        (f"{{name: r, {TO}, sticky: ip}}", "[0].sticky: must be one of"),
+        (f"{{name: r, {TO}, match: {{model: []}}}}", "[0].match.model: must have at least 1 entry"),
+        (f"{{name: r, {TO}, match: {{model: 'a*b'}}}}", "[0].match.model[0]: must be 1 to 256"),
+        (f"{{name: r, {TO}, match: {{modle: a}}}}", "[0].match.modle: unknown key; did you mean"),
+        (f"{{name: r, {TO}, match: {{path: v1}}}}", "[0].match.path[0]: must be a path such as"),
+        (
+            f"{{name: r, {TO}, match: {{tenant: x}}}}",
+            "[0].match.tenant[0]: there is no tenant x: there are research",
+        ),
+        (
+            f"{{name: r, {TO}, match: {{class: [batch, fast]}}}}",
+            "[0].match.class[1]: there is no class fast: there are interactive, standard, batch",
+        ),
+        (
+            f"{{name: r, {TO}, match: {{headers: {{authorization: x}}}}}}",
+            "[0].match.headers: authorization holds keys",
+        ),
+        (
+            f"{{name: r, {TO}, match: {{headers: {{x-a: x, X-A: y}}}}}}",
+            "[0].match.headers: x-a is given twice",
+        ),
+        (f"{{name: r, {TO}, match: {{headers: {{}}}}}}", "[0].match.headers: must have at least 1"),
+        (f"{{name: r, {TO}, match: {{headers: {{x: 'a*b'}}}}}}", "[0].match.headers.x: must be 1"),
+        (f"{{name: r, {TO}, match: {{prompt_tokens: {{}}}}}}", "[0].match.prompt_tokens: give min,"),
+        (
+            f"{{name: r, {TO}, match: {{prompt_tokens: {{min: 5, max: 5}}}}}}",
+            "[0].match.prompt_tokens: max must be above min, which is 5",
+        ),
+        (f"{{name: r, {TO}, match: {{needs: sound}}}}", "[0].match.needs[0]: must be one of"),
+        (
+            f"{{name: r, {TO}, match: {{needs: [tools, audio], lacks: tools}}}}",
+            "[0].match: needs and lacks both have tools",
+        ),
+        (
+            f"{{name: r, {TO}, match: {{hours: {{zone: Europe/Berlim}}}}}}",
+            "[0].match.hours.zone: must be a time zone such as Europe/Berlin or UTC, got",
+        ),
+        (f"{{name: r, {TO}, match: {{hours: {{zone: Europe}}}}}}", "[0].match.hours.zone: must be"),
+        (f"{{name: r, {TO}, match: {{hours: {{zone: ../x}}}}}}", "[0].match.hours.zone: must be"),
+        (f"{{name: r, {TO}, match: {{hours: {{from: '9:00'}}}}}}", "[0].match.hours.from: must be a"),
+        (
+            f"{{name: r, {TO}, match: {{hours: {{from: '09:00', to: '09:00'}}}}}}",
+            "[0].match.hours: from and to must differ",
+        ),
+        (f"{{name: r, {TO}, match: {{hours: {{days: monday}}}}}}", "[0].match.hours.days[0]: must"),
+        (
+            f"{{name: r, {TO}, set: {{headers: {{X-Penstock-A: b}}}}}}",
+            "[0].set.headers: x-penstock-a cannot be set here",
+        ),
+        (
+            f"{{name: r, {TO}, set: {{body: {{defaults: {{model: b}}}}}}}}",
+            "[0].set.body.defaults: model cannot have a default",
+        ),
+        (
+            f"{{name: r, {TO}, set: {{body: {{defaults: {{a: [1]}}}}}}}}",
+            "[0].set.body.defaults.a",
+        ),
+        (
+            f"{{name: r, {TO}, set: {{body: {{defaults: {{a: .inf}}}}}}}}",
+            "[0].set.body.defaults: a must be a finite number",
+        ),
+        ("routes", "[0]: must be a mapping of keys"),
+    ],
+)  # fmt: skip
+def test_every_wrong_value_is_told(folder: Folder, entry: str, problem: str) -> None:
+    told = folder.issues(routes(entry))[0]
+    assert told.startswith(f"conf.yaml:{FIRST_LINE}: routes{problem}")
+
+
+def test_names_are_unique(folder: Folder) -> None:
+    (told,) = folder.issues(routes(f"{{name: r, {TO}}}", f"{{name: r, {TO}}}"))
+    assert told.startswith("conf.yaml:9: routes[1].name: route name 'r' is taken by routes[0]")
+
+
+def test_all_that_is_wrong_is_told_at_once(folder: Folder) -> None:
+    text = routes(
+        "{name: r, match: {tenant: [x, y]}, to: [{pool: p}]}", "{name: q, to: [{pool: z}]}"
+    )
+    assert sorted(each.partition(": there")[0] for each in folder.issues(text)) == [
+        "conf.yaml:8: routes[0].match.tenant[0]",
+        "conf.yaml:8: routes[0].match.tenant[1]",
+        "conf.yaml:8: routes[0].to[0].pool",
+        "conf.yaml:9: routes[1].to[0].pool",
+    ]
+
+
+def test_one_fallback_of_a_split_may_be_one_of_its_targets(folder: Folder) -> None:
+    text = routes("{name: r, to: [{pool: chat}, {pool: next}], fallbacks: [{pool: chat}]}")
+    assert len(folder.load(text).settings.routes) == 1
+
+
+def test_there_is_a_limit(folder: Folder) -> None:
+    text = routes(*[f"{{name: r{number}, {TO}}}" for number in range(1_025)])
+    assert "must have at most 1024 entries" in folder.issues(text)[0]
