@@ -11,13 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from penstock.balancing.ask import Ask
 from penstock.balancing.routes.building import table_of
 from penstock.balancing.routes.needs import needs_of
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.table import RouteTable
+from penstock.conf import document
 from penstock.conf.settings import Settings
 
 TABLES: Final = Path(__file__).parent / "tables"
@@ -49,7 +48,8 @@ def read(name: str) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """The rules of one table, and its rows."""
     rules, _, rows = (TABLES / name).read_text(encoding="utf-8").rpartition("---\n")
     pairs = [line.rpartition("|") for line in rows.splitlines()]
-    return yaml.safe_load(rules) or [], [(row.strip(), wanted.strip()) for row, _, wanted in pairs]
+    tree: Any = document.read(rules, {}).tree
+    return tree or [], [(row.strip(), wanted.strip()) for row, _, wanted in pairs]
 
 
 def request(row: str, draw: int = 0) -> RouteRequest:

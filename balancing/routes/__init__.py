@@ -1,0 +1,1 @@
+"""Which pool and model answer a request. Pure: time and randomness are arguments."""

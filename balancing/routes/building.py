@@ -1,0 +1,92 @@
+"""Makes routes of their settings."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.balancing.routes.hours import Hours
+from penstock.balancing.routes.match import Match
+from penstock.balancing.routes.needs import needs_of
+from penstock.balancing.routes.patterns import Patterns
+from penstock.balancing.routes.rule import Changes, Fallback, Mirror, Rule, Target
+from penstock.balancing.routes.split import Split
+from penstock.balancing.routes.table import RouteTable
+from penstock.conf.route_match import HoursSettings, MatchSettings
+from penstock.conf.routes import CAUSES, RouteSettings, SetSettings
+from penstock.conf.zones import zone_named
+
+
+def table_of(routes: Iterable[RouteSettings]) -> RouteTable:
+    """The table of these routes."""
+    return RouteTable([_rule(each) for each in routes])
+
+
+def _rule(route: RouteSettings) -> Rule:
+    mirror = route.mirror
+    return Rule(
+        route.name,
+        _match(route.match),
+        tuple([Target(each.pool, each.model) for each in route.to]),
+        Split(route.name, [each.weight for each in route.to]) if route.to else None,
+        refusal=route.refuse,
+        sticky=route.sticky,
+        fallbacks=tuple(
+            [
+                Fallback(Target(each.pool, each.model), frozenset(each.on or CAUSES))
+                for each in route.fallbacks
+            ]
+        ),
+        mirror=Mirror(Target(mirror.pool, mirror.model), mirror.share) if mirror else None,
+        changes=_changes(route.changes),
+        spill=route.spill,
+    )
+
+
+def _match(match: MatchSettings) -> Match:
+    tokens = match.prompt_tokens
+    headers = (match.headers or {}).items()
+    return Match(
+        models=_patterns(match.model),
+        paths=_patterns(match.path),
+        headers=tuple([(name.encode(), Patterns([value])) for name, value in headers]),
+        tenants=_words(match.tenant),
+        classes=_words(match.service_class),
+        stream=match.stream,
+        tokens_min=tokens.min if tokens else None,
+        tokens_max=tokens.max if tokens else None,
+        needs=needs_of(match.needs or ()),
+        lacks=needs_of(match.lacks or ()),
+        efforts=_words(match.effort),
+        users=_patterns(match.user),
+        sessions=_patterns(match.session),
+        hours=_hours(match.hours) if match.hours else None,
+    )
+
+
+def _patterns(written: tuple[str, ...] | None) -> Patterns | None:
+    return Patterns(written) if written is not None else None
+
+
+def _words(names: tuple[str, ...] | None) -> frozenset[str] | None:
+    return frozenset(names) if names is not None else None
+
+
+def _hours(hours: HoursSettings) -> Hours:
+    zone = zone_named(hours.zone)
+    assert zone is not None, "settings with an unknown zone are refused"
+    return Hours(hours.minutes, zone)
+
+
+def _changes(changes: SetSettings) -> Changes | None:
+    if changes == SetSettings():
+        return None
+    return Changes(
+        tuple([(name.encode(), value.encode()) for name, value in changes.headers.items()]),
+        changes.body.max_tokens_at_most,
+        tuple(
+            [
+                (name.encode(), msgspec.json.encode(value))
+                for name, value in changes.body.defaults.items()
+            ]
+        ),
+    )

@@ -1,0 +1,103 @@
+"""When a route matches: all its conditions hold."""
+
+from typing import Final
+
+from penstock.balancing.routes.hours import Hours
+from penstock.balancing.routes.patterns import Patterns
+from penstock.balancing.routes.request import RouteRequest
+
+MATCHES: Final = ""
+
+
+class Match:
+    """The conditions of one route. None, or 0 bits: nothing is asked."""
+
+    __slots__ = (
+        "classes",
+        "efforts",
+        "headers",
+        "hours",
+        "lacks",
+        "models",
+        "needs",
+        "paths",
+        "sessions",
+        "stream",
+        "tenants",
+        "tokens_max",
+        "tokens_min",
+        "users",
+    )
+
+    def __init__(
+        self,
+        *,
+        models: Patterns | None = None,
+        paths: Patterns | None = None,
+        headers: tuple[tuple[bytes, Patterns], ...] = (),
+        tenants: frozenset[str] | None = None,
+        classes: frozenset[str] | None = None,
+        stream: bool | None = None,
+        tokens_min: int | None = None,
+        tokens_max: int | None = None,
+        needs: int = 0,
+        lacks: int = 0,
+        efforts: frozenset[str] | None = None,
+        users: Patterns | None = None,
+        sessions: Patterns | None = None,
+        hours: Hours | None = None,
+    ) -> None:
+        """`tokens_min` is in the range of prompt tokens, `tokens_max` above it."""
+        self.models = models
+        self.paths = paths
+        self.headers = headers
+        self.tenants = tenants
+        self.classes = classes
+        self.stream = stream
+        self.tokens_min = tokens_min
+        self.tokens_max = tokens_max
+        self.needs = needs
+        self.lacks = lacks
+        self.efforts = efforts
+        self.users = users
+        self.sessions = sessions
+        self.hours = hours
+
+    def first_failed(self, request: RouteRequest) -> str:
+        """The key of the first condition that does not hold, cheap ones first. MATCHES: all do."""
+        ask = request.ask
+        if self.models is not None and not self.models.match(ask.model):
+            return "model"
+        if self.stream is not None and self.stream != ask.stream:
+            return "stream"
+        if self.tenants is not None and ask.tenant not in self.tenants:
+            return "tenant"
+        if self.classes is not None and request.service_class not in self.classes:
+            return "class"
+        tokens = ask.prompt_tokens
+        if self.tokens_min is not None and tokens < self.tokens_min:
+            return "prompt_tokens"
+        if self.tokens_max is not None and tokens >= self.tokens_max:
+            return "prompt_tokens"
+        if request.needs & self.needs != self.needs:
+            return "needs"
+        if request.needs & self.lacks:
+            return "lacks"
+        return self._first_text_failed(request)
+
+    def _first_text_failed(self, request: RouteRequest) -> str:
+        """The same for what takes longer."""
+        if self.paths is not None and not self.paths.match(request.ask.path):
+            return "path"
+        if self.efforts is not None and request.effort not in self.efforts:
+            return "effort"
+        if self.users is not None and not self.users.match(request.user):
+            return "user"
+        if self.sessions is not None and not self.sessions.match(request.session):
+            return "session"
+        for name, patterns in self.headers:
+            if not patterns.match(request.header(name)):
+                return "headers"
+        if self.hours is not None and not self.hours.hold(request.now_s):
+            return "hours"
+        return MATCHES
