@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from penstock.conf.keypath import KeyPath, spell
 from penstock.conf.kinds import is_loopback
 from penstock.conf.pools import PoolSettings
+from penstock.conf.route_doubts import route_doubts
 from penstock.conf.settings import Settings
 
 Doubt = tuple[KeyPath, str]
@@ -34,6 +35,7 @@ def doubts(settings: Settings) -> Iterator[Doubt]:
     yield from _fleet(settings)
     yield from _affinity(settings)
     yield from _degradation(settings)
+    yield from route_doubts(settings)
     for index, pool in enumerate(settings.pools):
         yield from _of_pool(pool, ("pools", index))
 

@@ -206,8 +206,3 @@ class MatchSettings(Section):
         if both:
             raise ValueError(f"needs and lacks both have {both[0]}: no request matches")
         return self
-
-    def given(self) -> dict[str, Any]:
-        """The conditions that there are, by the name of their field."""
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: value for name, value in fields.items() if value is not None}
