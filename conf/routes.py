@@ -33,7 +33,7 @@ READ_MEMBERS: Final = frozenset(
     | {"max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens"}
     | {"truncate_prompt_tokens", "truncation", "service_tier", "cache_salt", "prompt_logprobs"}
     | {"echo", "logprobs", "top_logprobs", "prompt", "messages", "system", "tools"}
-    | {"instructions", "input"}
+    | {"instructions", "input", "use_beam_search"}
 )
 
 Model = Annotated[

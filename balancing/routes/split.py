@@ -91,7 +91,7 @@ def _claimed(zones: list[_Zone], number: int, length: int) -> list[_Zone]:
             cut.append((begin, end, owner))
     first = len([1 for begin, _, _ in cut if begin < anchor]) % len(cut)
     claimed: list[_Zone] = []
-    for begin, end, owner in cut[first:] + cut[:first] if number != 2 else reversed(cut):
+    for begin, end, owner in cut[first:] + cut[:first]:
         taken = min(length, end - begin) if owner == 0 else 0
         length -= taken
         if number == 2:

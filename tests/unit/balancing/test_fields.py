@@ -1,8 +1,10 @@
-"""A beam search is asked for at the top of a request, and nowhere else."""
+"""Which fields are read: those of a beam search, and those that routes must not add."""
 
+import msgspec
 import pytest
 
-from penstock.balancing.fields import BEAM_BYTES_MAX, searches_beams
+from penstock.balancing.fields import BEAM_BYTES_MAX, BeamFields, Fields, searches_beams
+from penstock.conf.routes import READ_MEMBERS
 
 
 @pytest.mark.parametrize("value", [b"true", b"1", b'"true"'])
@@ -29,3 +31,9 @@ def test_a_beam_search(value: bytes) -> None:
 )
 def test_no_beam_search(body: bytes) -> None:
     assert not searches_beams(body)
+
+
+def test_no_default_is_added_for_what_is_read() -> None:
+    """A route's default comes after the body was read: nothing would count it."""
+    fields = [*msgspec.structs.fields(Fields), *msgspec.structs.fields(BeamFields)]
+    assert {field.encode_name for field in fields} == READ_MEMBERS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.conf.route_cover import Conditions, conditions, covers
+from penstock.conf.route_cover import Conditions, CoverIndex, conditions, covers
 from penstock.conf.route_match import MatchSettings
 from tests.unit.conf.folder import Folder
 
@@ -32,6 +32,7 @@ COVERED = [
     ({"model": ["a", "b"]}, {"model": ["b"], "stream": True}),
     ({"model": "a*"}, {"model": ["a", "ab", "ab*", "a*"]}),
     ({"model": "*"}, {"model": "b*"}),
+    ({"model": ["x", "b*"]}, {"model": "b"}),
     ({"path": "/v1/*"}, {"path": ["/v1/messages", "/v1/"]}),
     ({"stream": False}, {"stream": False}),
     ({"headers": {"x-a": "*"}}, {"headers": {"X-A": "b", "x-c": "d"}}),
@@ -80,6 +81,11 @@ NOT_COVERED = [
 @pytest.mark.parametrize(("earlier", "later"), COVERED)
 def test_what_is_covered(earlier: dict[str, object], later: dict[str, object]) -> None:
     assert covers(given(earlier), given(later))
+    index = CoverIndex()
+    index.add(3, given({"model": "else", "stream": True}))
+    index.add(5, given(earlier))
+    index.add(7, given({}))
+    assert index.covering(given(later)) == 5
 
 
 @pytest.mark.parametrize(("earlier", "later"), NOT_COVERED)
