@@ -9,7 +9,7 @@ from penstock.balancing.routes.match import Match
 from penstock.balancing.routes.needs import needs_of
 from penstock.balancing.routes.patterns import Patterns
 from penstock.balancing.routes.rule import Changes, Fallback, Mirror, Rule, Target
-from penstock.balancing.routes.split import Split
+from penstock.balancing.routes.split import Split, seed_of
 from penstock.balancing.routes.table import RouteTable
 from penstock.conf.route_match import HoursSettings, MatchSettings
 from penstock.conf.routes import CAUSES, RouteSettings, SetSettings
@@ -22,7 +22,6 @@ def table_of(routes: Iterable[RouteSettings]) -> RouteTable:
 
 
 def _rule(route: RouteSettings) -> Rule:
-    mirror = route.mirror
     return Rule(
         route.name,
         _match(route.match),
@@ -36,10 +35,18 @@ def _rule(route: RouteSettings) -> Rule:
                 for each in route.fallbacks
             ]
         ),
-        mirror=Mirror(Target(mirror.pool, mirror.model), mirror.share) if mirror else None,
+        mirror=_mirror(route),
         changes=_changes(route.changes),
         spill=route.spill,
     )
+
+
+def _mirror(route: RouteSettings) -> Mirror | None:
+    mirror = route.mirror
+    if mirror is None:
+        return None
+    seed = seed_of(f"{route.name}\0mirror")  # not the split's: who is copied is drawn again
+    return Mirror(Target(mirror.pool, mirror.model), mirror.share, seed)
 
 
 def _match(match: MatchSettings) -> Match:

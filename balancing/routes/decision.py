@@ -54,5 +54,5 @@ def decided(rule: Rule, request: RouteRequest) -> Decision:
     mirrored = False
     if mirror is not None:
         # By key, too: then its caches see whole sessions, as those of the target do.
-        mirrored = place_of(rule.name + "\0mirror", key) < length_of(mirror.share)
+        mirrored = place_of(key, mirror.seed) < length_of(mirror.share)
     return Decision(rule, rule.targets[rule.split.owner(key)], mirrored)

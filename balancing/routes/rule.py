@@ -29,13 +29,14 @@ class Fallback:
 
 
 class Mirror:
-    """A target that gets a copy of a share of the requests."""
+    """A target that gets a copy of a share of the requests. `seed`: of the hash that draws them."""
 
-    __slots__ = ("share", "target")
+    __slots__ = ("seed", "share", "target")
 
-    def __init__(self, target: Target, share: float) -> None:
+    def __init__(self, target: Target, share: float, seed: int) -> None:
         self.target = target
         self.share = share
+        self.seed = seed
 
 
 class Changes:

@@ -26,9 +26,13 @@ _FLOAT_BITS: Final = 53
 _Zone = tuple[int, int, int]
 
 
-def place_of(salt: str, key: str) -> int:
-    """The place of a key on the line. Other salts give places that have nothing to do with it."""
-    seed = xxhash.xxh3_64_intdigest(salt.encode())
+def seed_of(name: str) -> int:
+    """The seed of a hash. Places of different names have nothing to do with each other."""
+    return xxhash.xxh3_64_intdigest(name.encode())
+
+
+def place_of(key: str, seed: int) -> int:
+    """The place of a key on the line."""
     return xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"), seed) >> 4
 
 
@@ -40,10 +44,10 @@ def length_of(share: float) -> int:
 class Split:
     """The line of one route, for `weights` of which one is above 0."""
 
-    __slots__ = ("_ends", "_owners", "_salt")
+    __slots__ = ("_ends", "_owners", "_seed")
 
     def __init__(self, route: str, weights: Sequence[float]) -> None:
-        self._salt = route
+        self._seed = seed_of(route)
         zones = _zones(weights)
         self._ends = [end for _, end, _ in zones]
         self._owners = [owner for _, _, owner in zones]
@@ -57,7 +61,7 @@ class Split:
         """The number of the target that a key belongs to."""
         if len(self._owners) == 1:
             return self._owners[0]
-        return self._owners[bisect_right(self._ends, place_of(self._salt, key))]
+        return self._owners[bisect_right(self._ends, place_of(key, self._seed))]
 
 
 def _zones(weights: Sequence[float]) -> list[_Zone]:

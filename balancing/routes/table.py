@@ -28,41 +28,44 @@ class RouteTable:
     `session`, and `answer_limits`, which a cap of the answer's length takes.
     """
 
-    __slots__ = ("_by_model", "_open", "reads", "rules")
+    __slots__ = ("_by_model", "_by_tenant", "_open", "reads", "rules")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
-        # The numbers of the rules that name a model exactly, by its name. All others are open.
+        # The numbers of the rules by the exact models that they name, else by their tenants. Only
+        # the rest are looked at for every request.
         by_model: dict[str, list[int]] = {}
+        by_tenant: dict[str, list[int]] = {}
         opened: list[int] = []
         for number, rule in enumerate(self.rules):
-            models = rule.match.models
-            if models is None or models.prefixes:
+            models, tenants = rule.match.models, rule.match.tenants
+            if models is not None and not models.prefixes:
+                for model in models.exact:
+                    by_model.setdefault(model, []).append(number)
+            elif tenants is not None:
+                for tenant in tenants:
+                    by_tenant.setdefault(tenant, []).append(number)
+            else:
                 opened.append(number)
-                continue
-            for model in models.exact:
-                by_model.setdefault(model, []).append(number)
         self._by_model = {model: tuple(numbers) for model, numbers in by_model.items()}
+        self._by_tenant = {tenant: tuple(numbers) for tenant, numbers in by_tenant.items()}
         self._open = tuple(opened)
         self.reads = frozenset([name for rule in self.rules for name in _reads(rule)])
 
     def decide(self, request: RouteRequest) -> Decision | None:
         """What the first route that matches decides. None: no route does."""
         model = request.ask.model
-        exact = self._by_model.get(model, _NONE) if model is not None else _NONE
-        opened, rules = self._open, self.rules
-        first = second = 0
-        while True:
-            if first < len(exact) and (second == len(opened) or exact[first] < opened[second]):
-                rule = rules[exact[first]]
-                first += 1
-            elif second < len(opened):
-                rule = rules[opened[second]]
-                second += 1
-            else:
-                return None
+        of_model = self._by_model.get(model, _NONE) if model is not None else _NONE
+        of_tenant = self._by_tenant.get(request.ask.tenant, _NONE)
+        numbers: Sequence[int] = of_model + of_tenant + self._open
+        if len(numbers) > 1:
+            numbers = sorted(numbers)  # three runs in order, which takes one pass
+        rules = self.rules
+        for number in numbers:
+            rule = rules[number]
             if rule.match.first_failed(request) == MATCHES:
                 return decided(rule, request)
+        return None
 
     def explain(self, request: RouteRequest) -> list[Verdict]:
         """Every route in order: which one is taken, and why each other one is not."""

@@ -119,9 +119,9 @@ def test_routes_and_mirrors_divide_independently() -> None:
 def test_all_processes_agree() -> None:
     code = (
         "from penstock.balancing.routes.split import Split, place_of\n"
-        "print([Split('r', (60, 30, 10)).owner(f'k{n}') for n in range(300)], place_of('r', 'é'))"
+        "print([Split('r', (60, 30, 10)).owner(f'k{n}') for n in range(300)], place_of('é', 7))"
     )
-    here = [Split("r", (60, 30, 10)).owner(f"k{n}") for n in range(300)], place_of("r", "é")
+    here = [Split("r", (60, 30, 10)).owner(f"k{n}") for n in range(300)], place_of("é", 7)
     for seed in ("1", "2"):
         told = subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True
@@ -131,4 +131,4 @@ def test_all_processes_agree() -> None:
 
 def test_any_key_has_a_place() -> None:
     for key in ("", "\0", "\udcff", "x" * 100_000):
-        assert 0 <= place_of("r", key) < LINE
+        assert 0 <= place_of(key, 2**64 - 1) < LINE
