@@ -4,9 +4,7 @@ Clocks that are put forward skip what is in between: a window from 02:00 to 03:0
 that day. Clocks that are put back show an hour twice, and the window comes twice.
 """
 
-from zoneinfo import ZoneInfo
-
-from penstock.conf.zones import minute_of_week
+from penstock.conf.zones import Zone, minute_of_week
 
 
 class Hours:
@@ -14,7 +12,7 @@ class Hours:
 
     __slots__ = ("_inside", "_looked_at", "minutes", "zone")
 
-    def __init__(self, minutes: int, zone: ZoneInfo) -> None:
+    def __init__(self, minutes: int, zone: Zone) -> None:
         self.minutes = minutes
         self.zone = zone
         # The answer for one minute: to ask the zone costs more than all other conditions.

@@ -98,7 +98,7 @@ def _claimed(zones: list[_Zone], number: int, length: int) -> list[_Zone]:
     for begin, end, owner in cut[first:] + cut[:first]:
         taken = min(length, end - begin) if owner == 0 else 0
         length -= taken
-        if number == 2:
+        if number == 2:  # from the right end, and of all that the second has left
             claimed += [(begin, end - taken, owner), (end - taken, end, number)]
         else:
             claimed += [(begin, begin + taken, number), (begin + taken, end, owner)]

@@ -89,7 +89,7 @@ def _of_headers(match: Match, request: RouteRequest) -> str:
 def _of_hours(match: Match, request: RouteRequest) -> str:
     assert match.hours is not None
     there = clock_text(match.hours.zone, request.now_s)
-    return f"it is {there} in {match.hours.zone.key}, outside the hours"
+    return f"it is {there} in {match.hours.zone}, outside the hours"
 
 
 _WORDS: Final[dict[str, Callable[[Match, RouteRequest], str]]] = {
