@@ -6,6 +6,7 @@ from penstock.balancing.answer_cap import AnswerLimits
 from penstock.balancing.output_length import PRIOR_TOKENS
 from penstock.balancing.prompt_blocks import BLOCKS_MAX, Blocks
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
+from penstock.balancing.wants import Wants
 
 FIELDS: Final = (
     "answer_limits",
@@ -25,8 +26,10 @@ FIELDS: Final = (
     "media_block_tokens",
     "media_parts",
     "model",
+    "model_span",
     "output_tokens",
     "path",
+    "pool",
     "prompt_tokens",
     "prompts",
     "reads_cache",
@@ -38,6 +41,7 @@ FIELDS: Final = (
     "text_blocks",
     "uncut",
     "usage_options",
+    "wants",
 )
 _NAMES: Final = frozenset(FIELDS)
 
@@ -84,6 +88,9 @@ class Ask:
         home: str | None = None,
         service_tier: str | None = None,
         background: bool = False,
+        pool: str = "",
+        wants: Wants | None = None,
+        model_span: tuple[int, int] | None = None,
     ) -> None:
         self.path = path
         self.model = model
@@ -117,6 +124,9 @@ class Ask:
         self.output_tokens = output_tokens  # expected for each choice
         self.service_tier = service_tier  # as its client asks for it, in the words of the APIs
         self.background = background  # its engine goes on when its client has left
+        self.pool = pool  # where a route sends it; empty: to the pools that serve its model
+        self.model_span = model_span  # where a form has its name
+        self.wants = wants  # None: no route asks
         self.home = home  # the name of the backend that its session belongs to
 
     def add_blocks(self, blocks: Blocks) -> None:

@@ -49,8 +49,16 @@ def boundary_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
     return None
 
 
-def model_in(body: bytes, boundary: bytes) -> Steps[str | None]:
-    """The last field `model` of a form. None if there is none or it is empty."""
+def model_at(body: bytes, span: tuple[int, int] | None) -> str | None:
+    """The model that a form names there. None if it is empty."""
+    if span is None:
+        return None
+    begin, end = span
+    return body[begin : min(end, begin + MODEL_BYTES_MAX)].decode("utf-8", "replace") or None
+
+
+def model_span(body: bytes, boundary: bytes) -> Steps[tuple[int, int] | None]:
+    """Where a form has the value of its last field `model`. None if it has none."""
     if not boundary:
         return None
     delimiter = b"\r\n--" + boundary
@@ -59,7 +67,7 @@ def model_in(body: bytes, boundary: bytes) -> Steps[str | None]:
     if not body.startswith(delimiter[2:]):
         begin = yield from _find(body, delimiter, 0)
         at = begin + len(delimiter) if begin >= 0 else -1
-    found: bytes | None = None
+    found: tuple[int, int] | None = None
     read_bytes = 0  # of heads in this step
     for number in range(PARTS_MAX):
         if number % _PARTS_A_STEP == _PARTS_A_STEP - 1:
@@ -78,10 +86,9 @@ def model_in(body: bytes, boundary: bytes) -> Steps[str | None]:
             parameters = _disposition(body[at + 2 : head_end])
             if parameters.get(b"name") == b"model":
                 is_text = b"filename" not in parameters
-                value_end = min(end, head_end + 4 + MODEL_BYTES_MAX)
-                found = body[head_end + 4 : value_end] if is_text else None
+                found = (head_end + 4, end) if is_text else None
         at = end + len(delimiter)
-    return found.decode("utf-8", "replace") or None if found is not None else None
+    return found
 
 
 def _find(body: bytes, delimiter: bytes, at: int) -> Steps[int]:

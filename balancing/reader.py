@@ -15,28 +15,23 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
 from penstock.balancing.field_scan import FieldScan, Found
 from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth, whole_number
-from penstock.balancing.forms import boundary_of, model_in
-from penstock.balancing.media import (
-    media_blocks,
-    tokens_of_bytes,
-)
+from penstock.balancing.forms import boundary_of, model_at, model_span
+from penstock.balancing.media import media_blocks, tokens_of_bytes
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, finished
 from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
-from penstock.balancing.prompt_blocks import (
-    large_text_blocks,
-    text_blocks,
-)
+from penstock.balancing.prompt_blocks import large_text_blocks, text_blocks
 from penstock.balancing.prompts import OF_MESSAGES, Prompt, reading_prompt, text_prompt
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
 from penstock.balancing.usage_options import DECODED_BYTES_MAX, reading_usage_options, usage_options
+from penstock.balancing.wants import wants_of
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 # Their bodies are multipart forms. All other paths take JSON only, whatever the content type says:
 # what a backend may read as JSON is read here, too.
-_OF_FORMS: Final = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
+FORMS: Final = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
 # More than any context holds. A client's number must not lengthen a timeout without limit.
 COUNT_MAX: Final = 131_072
 _NOT_GIVEN: Final = (b"", b"null")
@@ -80,7 +75,16 @@ NO_ENGINE: Final = Work(engine=False)
 class Reader:
     """Reads requests, with what all of them share."""
 
-    __slots__ = ("_caps", "_decoder", "_estimator", "_outputs", "_prefixes", "_scan", "_sessions")
+    __slots__ = (
+        "_caps",
+        "_decoder",
+        "_estimator",
+        "_outputs",
+        "_prefixes",
+        "_scan",
+        "_sessions",
+        "_wants",
+    )
 
     def __init__(
         self,
@@ -90,17 +94,20 @@ class Reader:
         sessions: SessionKeys | None = None,
         prefixes: bool = False,
         caps: bool = False,
+        wants: bool = False,
     ) -> None:
         """`outputs` predicts the lengths of answers.
 
         `sessions`: where session keys are, if a policy needs them. `prefixes`: whether a policy
         needs the blocks of the text. `caps`: whether answers may be made shorter than asked for.
+        `wants`: whether routes ask for more. Then `sessions` reads `WantedFields`.
         """
         self._estimator = estimator
         self._outputs = outputs
         self._sessions = sessions
         self._prefixes = prefixes
         self._caps = caps
+        self._wants = wants
         self._decoder = _fields if sessions is None else sessions.decoder
         self._scan = FieldScan(self._decoder.type)
 
@@ -114,7 +121,7 @@ class Reader:
         """
         if not body:
             return self._unparsed_ask(path, headers, body, work, tenant, client)
-        if len(body) > LARGE_BYTES or path in _OF_FORMS or path in BATCHES:
+        if len(body) > LARGE_BYTES or path in FORMS or path in BATCHES:
             return None
         if self._scan.takes(body):
             found = self._scan.glance(body, views=path in OF_MESSAGES)
@@ -140,10 +147,11 @@ class Reader:
 
         Steps would be the largest cost of usual requests, so `glance` has none.
         """
-        boundary = boundary_of(headers) if path in _OF_FORMS else None
+        boundary = boundary_of(headers) if path in FORMS else None
         if not body or boundary is not None:
             ask = self._unparsed_ask(path, headers, body, work, tenant, client)
-            ask.model = (yield from model_in(body, boundary)) if boundary else None
+            ask.model_span = (yield from model_span(body, boundary)) if boundary else None
+            ask.model = model_at(body, ask.model_span)
             return ask
         fields, may_name = yield from self._reading_fields(path, body)
         prompt = yield from reading_prompt(path, fields, body, may_name=may_name)
@@ -220,6 +228,7 @@ class Reader:
             output_tokens=expected if work.generates else 0.0,
             service_tier=_text(fields.service_tier),
             background=path == "/v1/responses" and truth(fields.background) is True,
+            wants=wants_of(fields, prompt.parts, media_parts) if self._wants else None,
         )
 
     def _unparsed_ask(

@@ -25,16 +25,19 @@ _NUMBER: Final = b"-0123456789"
 class SessionKeys:
     """Where session keys may be: in headers, in this order, then in fields of the body."""
 
-    def __init__(self, headers: Sequence[str], body_fields: Sequence[str]) -> None:
+    def __init__(
+        self, headers: Sequence[str], body_fields: Sequence[str], read: type[Fields] = Fields
+    ) -> None:
+        """`read`: the fields that are read in the same pass."""
         self._headers = [name.lower().encode("ascii") for name in headers]
         names = dict.fromkeys(body_fields)
-        known = {field.encode_name: field.name for field in msgspec.structs.fields(Fields)}
+        known = {field.encode_name: field.name for field in msgspec.structs.fields(read)}
         # Attributes are numbered, because a configured key need not be a Python name.
         new = {name: f"session_{i}" for i, name in enumerate(names) if name not in known}
         wanted = msgspec.defstruct(
             "SessionFields",
             [(attribute, msgspec.Raw, NO_FIELD) for attribute in new.values()],
-            bases=(Fields,),
+            bases=(read,),
             rename={attribute: name for name, attribute in new.items()},
         )
         self._attributes = [(known | new)[name] for name in names]

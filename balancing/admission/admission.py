@@ -264,6 +264,7 @@ class Admission:
         """The pool whose backends a request waits for that none can serve now, if it waits."""
         pool = self._fleet().resolve(ticket.ask)[0]
         waits = self._holds_for_backends(pool.name) and ticket.ask.response_id is None
+        waits = waits and not ticket.elsewhere
         return pool if waits else None
 
     def _hold(self, ticket: Ticket, now_s: float) -> bool:
@@ -304,9 +305,9 @@ class Admission:
         others = [each for each in self._fleet().backends if each not in line.places.rooms]
         if not [each for each in others if each.can_serve]:
             return
-        nowhere, looks = set[tuple[bool, str | None]](), 0
+        nowhere, looks = set[tuple[bool, str, str | None]](), 0
         for ticket in line.queue.oldest(line.queue.waiting):
-            wanted = ticket.ask.first_pool, ticket.ask.model
+            wanted = ticket.ask.first_pool, ticket.ask.pool, ticket.ask.model
             if wanted in nowhere:
                 continue
             outcome = self._try(line, ticket, now_s)

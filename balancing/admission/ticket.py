@@ -129,6 +129,7 @@ class Ticket:
         "charged_tokens",
         "deadline_s",
         "dry",
+        "elsewhere",
         "exposed_tokens",
         "flow",
         "general",
@@ -186,6 +187,7 @@ class Ticket:
         self.dry = dry
         self.tried: Collection[Backend] = ()  # backends that have failed it
         self.retry = False  # an engine may have worked on it there
+        self.elsewhere = False  # while its pool serves nobody, its route sends it to another
         self.pool = ""  # in whose line it waits
         self.flow = NO_FLOW
         self.tokens = 0  # to prefill, as far as is known while it waits

@@ -27,9 +27,16 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import reading_ask
 from penstock.proxy.data.refusals import ROOM_S
 from penstock.proxy.data.room import LEFT
-from penstock.proxy.errors.client import BodyTooLarge, ContextLengthExceeded, ModelNotFound
+from penstock.proxy.data.routing import aimed, is_routed, route_request
+from penstock.proxy.errors.client import (
+    BodyTooLarge,
+    ContextLengthExceeded,
+    ModelNotFound,
+    RouteRefused,
+)
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import Overloaded
+from penstock.proxy.wire.header_fields import Headers
 
 
 class _Given(msgspec.Struct):
@@ -125,6 +132,7 @@ class Explanation:
         try:
             ask = await _taken(reading_ask(plane, path, endpoint, headers, body, tenant))
             now_s = plane.now()
+            ask, routes = _routed(plane, ask, headers)
             choice = plane.gate.explain(ask, now_s)
             prospect = outlook(plane, ask, headers, now_s)
         except MalformedAsk as error:
@@ -135,7 +143,21 @@ class Explanation:
             return answer_of(ContextLengthExceeded(error.context_tokens))
         policies = {pool.name: pool.policy for pool in plane.settings.pools}
         told = render(ask, choice, policies.get(choice.pool or ""))
-        return json_answer(told | {"admission": prospect})
+        return json_answer(told | {"routes": routes, "admission": prospect})
+
+
+def _routed(plane: DataPlane, ask: Ask, headers: Headers) -> tuple[Ask, list[dict[str, object]]]:
+    """The request as its route aims it, and of each route whether it counts, or why not."""
+    if not plane.routes.rules or not is_routed(ask):
+        return ask, []
+    asked = route_request(plane, ask, dict(reversed(headers)).get, draw=0)
+    told = [each._asdict() for each in plane.routes.explain(asked)]
+    decision = plane.routes.decide(asked)
+    if decision is None:
+        return ask, told
+    if decision.target is None:
+        raise RouteRefused(decision.rule.refusal)
+    return aimed(plane, ask, decision.target, ask.model), told
 
 
 def path_of(body: bytes) -> Steps[str]:

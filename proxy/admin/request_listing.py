@@ -130,6 +130,8 @@ def brief(kept: Kept, now_s: float) -> dict[str, object]:
         "tenant": kept.tenant or None,
         "class": record.service_class or None,
         "model": printable(kept.model) if kept.model is not None else None,
+        "route": record.route or None,
+        "fell_back": record.fell_back or None,
         "pool": record.pool or None,
         "backend": record.backend or None,
         "attempts": record.attempts,

@@ -121,7 +121,7 @@ def _count(
     if record.sent_s:
         plane.metrics.overhead_s.observe(record.overhead_s)
     if lease is not None:
-        _placed(plane, lease, record, request.times)
+        _placed(plane, lease, request)
     if record.usage is not None:
         pool.prompt_tokens += record.usage.prompt_tokens
         pool.completion_tokens += record.usage.completion_tokens
@@ -241,9 +241,12 @@ def _close(
             record.usage = believable(relay.usage, request.ask, lease, answer.body_bytes)
 
 
-def _placed(plane: DataPlane, lease: Lease, record: Record, times: Times | None) -> None:
+def _placed(plane: DataPlane, lease: Lease, request: Request) -> None:
     """Count why its backend was chosen, and whether that was the one of the session, or of the
-    stored response. Also whether something was cut from it."""
+    stored response. Also its route, and whether something was cut from it."""
+    record, times, way = request.record, request.times, request.way
+    if way is not None:
+        plane.metrics.route_requests.add(record.route, way.target.label)
     if record.degraded:
         plane.metrics.degraded.add("max_tokens")
     if times is not None:

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from time import monotonic
 
 from penstock.balancing.backend import Backend
+from penstock.balancing.fields import Fields
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.policies import POLICIES
 from penstock.balancing.policies.policy import Policy
+from penstock.balancing.routes.building import table_of
+from penstock.balancing.routes.table import RouteTable
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.token_counter import TokenCounter
+from penstock.balancing.wants import WantedFields
 from penstock.conf.pools import PoolSettings
 from penstock.conf.settings import Settings
 from penstock.proxy.data.counting import Counting
@@ -48,11 +52,12 @@ class Configuration:
     credentials: Mapping[str, tuple[bool, bytes | None]]
     certificates: Certificates
     tenants: Tenants
-    # None: no pool's policy needs session keys, so none are read.
+    # None: no pool's policy and no route needs session keys, so none are read.
     sessions: SessionKeys | None
     session_pools: frozenset[str]
     prefixes: bool  # whether a choice between backends needs prompts cut into blocks
     paths: Paths
+    routes: RouteTable
     # None: prompts are estimated.
     counting: Counting | None
 
@@ -94,6 +99,7 @@ class Draft:
     fleet: Fleet
     counter: TokenCounter | None
     sessions: SessionKeys | None
+    routes: RouteTable
     certificates: Certificates
 
 
@@ -106,13 +112,16 @@ def draft(
     """Compute what takes long, such as rings of many backends. Touches nothing that runs."""
     affinity = settings.affinity
     pools = tuple(_pool_of(pool, strict=affinity.strict) for pool in settings.pools)
-    keyed = any(pool.policy.needs_sessions for pool in pools)
+    routes = table_of(settings.routes)
+    read = WantedFields if routes.reads else Fields
+    keyed = bool(routes.reads) or any(pool.policy.needs_sessions for pool in pools)
     return Draft(
         settings,
         origins,
         Fleet(pools),
         counter,
-        SessionKeys(affinity.headers, affinity.body_fields) if keyed else None,
+        SessionKeys(affinity.headers, affinity.body_fields, read) if keyed else None,
+        routes,
         certificates,
     )
 
@@ -159,6 +168,7 @@ def configure(
             pool.policy.needs_prefixes and len(pool.backends) > 1 for pool in new.fleet.pools
         ),
         paths=Paths(settings.paths),
+        routes=new.routes,
         counting=Counting(loop, new.counter) if new.counter is not None else counting,
     )
 

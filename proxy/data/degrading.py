@@ -30,8 +30,10 @@ def degrade(plane: DataPlane, request: Request, name: str, rank: int, now_s: flo
     )
     if longest is not None and ask.prompt_tokens > longest * (1.0 if ask.counted else ESTIMATE_OFF):
         raise plane.refusals.too_long_now(longest)
-    if most is not None:
-        _cap(request, most)
+    if most is not None and cap(request, most):
+        told = request.record.degraded = f"max_tokens={most}"
+        # With any answer: a stream may get its 200 while it waits.
+        request.answer.tell([(b"x-penstock-degraded", told.encode())])
 
 
 def _pool_of(pools: list[Pool], ask: Ask) -> Pool:
@@ -43,18 +45,17 @@ def _pool_of(pools: list[Pool], ask: Ask) -> Pool:
     return pools[0]
 
 
-def _cap(request: Request, most: int) -> None:
+def cap(request: Request, most: int) -> bool:
+    """Have its answer end after so many tokens at most. False: it does so anyway."""
     ask = request.ask
     if ask.answer_limits is None:  # a form, or read before there were steps
-        return
+        return False
     edits = cap_edits(ask.path, ask.answer_limits, most)
     if not edits:
-        return
+        return False
     request.edits += edits
-    told = request.record.degraded = f"max_tokens={most}"
-    # With any answer: a stream may get its 200 while it waits.
-    request.answer.tell([(b"x-penstock-degraded", told.encode())])
     # The longest of its fields is `most` now.
     request.ask = ask.changed(
         max_tokens=min(most, COUNT_MAX), output_tokens=min(ask.output_tokens, float(most))
     )
+    return True

@@ -5,6 +5,7 @@ The same for its first attempt and for all that follow a failure.
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.ticket import Refused, Ticket
@@ -17,6 +18,7 @@ from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
+from penstock.proxy.data.routing import falls_back, route
 from penstock.proxy.data.service_classes import ASKED, queue_of
 from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -24,7 +26,18 @@ from penstock.proxy.errors.error import PenstockError
 logger = logging.getLogger(__name__)
 
 
-def _nothing(outcome: Lease | PenstockError) -> None:
+# Why a request comes to no backend, and which fall-backs of its route are for that.
+UNSERVED: Final = (Refused, UnknownModel, NoBackend, UnknownResponse, OverContext, Full)
+CAUSES: Final[dict[type[Exception], str]] = {
+    NoBackend: "no_backend",
+    UnknownModel: "no_backend",
+    Refused: "overload",
+    Full: "overload",
+    OverContext: "context",
+}
+
+
+def _nothing(outcome: Lease | PenstockError | None) -> None:
     """Nobody waits any more."""
 
 
@@ -38,6 +51,7 @@ class Entry:
         "_impatient",
         "_plane",
         "_request",
+        "_routed",
         "_ticket",
     )
 
@@ -46,9 +60,10 @@ class Entry:
         plane: DataPlane,
         request: Request,
         failover: Failover,
-        admitted: Callable[[Lease | PenstockError], None],
+        admitted: Callable[[Lease | PenstockError | None], None],
     ) -> None:
-        """`admitted` is called after a wait, with the lease or with the error for the client."""
+        """`admitted` is called after a wait: with the lease, with the error for the client, or with
+        None if the request may enter again, elsewhere."""
         self._plane = plane
         self._request = request
         self._failover = failover
@@ -56,6 +71,7 @@ class Entry:
         self._ticket: Ticket | None = None
         # A reload may change the classes while it waits: it keeps the name of its own.
         self._class = ""
+        self._routed = False
         self._impatient = False  # its client waits for less than its class
 
     @property
@@ -67,22 +83,33 @@ class Entry:
 
         `party`: whom the client's address stands for. `retry`: an engine may have worked on it.
         """
-        plane, ask, tried = self._plane, self._request.ask, self._failover.tried
-        lease: Lease | None
+        plane, ask = self._plane, self._request.ask
         budgets = plane.budgets.tenants
         if ask.engine and ask.tenant in budgets and self._request.charge is None:
             self._charge(now_s)
-        try:
-            if not plane.admission.enabled:
-                return plane.gate.choose(ask, now_s, tried, retry=retry)
-            ticket = self._ticket or self._new_ticket(party, now_s)
-            ticket.ask, ticket.tried, ticket.retry = self._request.ask, tried, retry
-            if tried:  # what a failure took is not what it has waited
-                left_s = self._request.patience.next_s(started=False) - now_s
-                ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
-            lease = plane.admission.enter(ticket, now_s)
-        except (Refused, UnknownModel, NoBackend, UnknownResponse, OverContext, Full) as error:
-            raise self._told(error, now_s) from None
+        if not self._routed and plane.routes.rules:
+            self._routed = True
+            route(plane, self._request)
+        while True:
+            try:
+                return self._try(party, now_s, retry=retry)
+            except UNSERVED as error:
+                if not self._falls_back(error):
+                    raise self._told(error, now_s) from None
+
+    def _try(self, party: str, now_s: float, *, retry: bool) -> Lease | None:
+        """Enter where the request is aimed at now. Raises UNSERVED."""
+        plane, ask, tried = self._plane, self._request.ask, self._failover.tried
+        if not plane.admission.enabled:
+            return plane.gate.choose(ask, now_s, tried, retry=retry)
+        ticket = self._ticket or self._new_ticket(party, now_s)
+        ticket.ask, ticket.tried, ticket.retry = self._request.ask, tried, retry
+        way = self._request.way
+        ticket.elsewhere = way is not None and way.may_fall_back("no_backend")
+        if tried:  # what a failure took is not what it has waited
+            left_s = self._request.patience.next_s(started=False) - now_s
+            ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
+        lease = plane.admission.enter(ticket, now_s)
         if lease is None:
             self._request.record.waits(ticket.lack or Lack.TURN, now_s)
             self._request.record.predicted_s = ticket.predicted_s
@@ -90,6 +117,21 @@ class Entry:
         elif not tried:
             plane.metrics.admitted.add(self._class, "no")
         return lease
+
+    def _falls_back(self, error: Exception) -> bool:
+        """Whether its route has a fall-back for what keeps it from a backend. It goes there next.
+
+        It enters anew there, with a ticket of that pool, and has waited as long as before.
+        """
+        if self._request.way is None:
+            return False
+        cause = CAUSES.get(type(error), "")
+        if isinstance(error, NoBackend) and self._failover.tried:
+            cause = "errors"
+        if not cause or not falls_back(self._plane, self._request, cause):
+            return False
+        self._ticket = None
+        return True
 
     def end(self, now_s: float) -> None:
         """The request is over. If it still waits, its client has left, or its time is over."""
@@ -150,7 +192,12 @@ class Entry:
         self._waited(now_s)
         if isinstance(outcome, Lease) and not self._ticket.tried:
             self._plane.metrics.admitted.add(self._class, "yes")
-        self._admitted(outcome if isinstance(outcome, Lease) else self._told(outcome, now_s))
+        if isinstance(outcome, Lease):
+            self._admitted(outcome)
+        elif isinstance(outcome, UNSERVED) and self._falls_back(outcome):
+            self._admitted(None)
+        else:
+            self._admitted(self._told(outcome, now_s))
 
     def _waited(self, now_s: float) -> None:
         assert self._ticket is not None

@@ -18,15 +18,14 @@ from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.complaint import conclude
 from penstock.proxy.data.counting import Count
 from penstock.proxy.data.entry import Entry
-from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.own_headers import headers_upstream, origin
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import Wanted, reading_wanted, wanted
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
+from penstock.proxy.data.telling import tell
 from penstock.proxy.errors.backend import BackendError, InternalFault
-from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import PoisonRequest
 from penstock.proxy.wire.deadline import Deadline, nothing
@@ -230,6 +229,8 @@ class Exchange(AttemptOwner):
 
     def _next(self) -> None:
         """Choose a backend, reserve on it and begin an attempt there. Or wait for room."""
+        if self._ended:
+            return
         self._phase = "queued"
         record, now_s = self.request.record, self._plane.now()
         record.read_s = record.read_s or now_s
@@ -240,9 +241,12 @@ class Exchange(AttemptOwner):
         else:
             self._watch(now_s)
 
-    def _admitted(self, outcome: Lease | PenstockError) -> None:
+    def _admitted(self, outcome: Lease | PenstockError | None) -> None:
         """Go on after a wait."""
-        self.step(self._try if isinstance(outcome, Lease) else self._end, outcome)
+        if outcome is None:  # elsewhere, but not in the middle of a look at what waits
+            self._plane.loop.call_soon(self.step, self._next)
+        else:
+            self.step(self._try if isinstance(outcome, Lease) else self._end, outcome)
 
     def _try(self, lease: Lease) -> None:
         self._phase, self._lease = "connect", lease
@@ -347,7 +351,7 @@ class Exchange(AttemptOwner):
             if lease is not None:
                 self._let_go(lease)
             if error is not None and not request.answer.finished:
-                self._fail(error)
+                self._error = tell(request, error, self._relay, committed=self._committed)
             ended(self._plane, request, lease, self._relay, self._error)
         finally:
             settle(self._plane, request, lease)
@@ -367,23 +371,6 @@ class Exchange(AttemptOwner):
         elif not lease.ended:
             self._plane.gate.left(lease, now_s)
         lease.end(now_s)
-
-    def _fail(self, error: PenstockError) -> None:
-        """Tell the client of an error, in the way that is still possible."""
-        request, answer = self.request, self.request.answer
-        bare = request.bare if isinstance(error, BackendError) else None
-        if isinstance(bare, EventRelay) and self._phase_now != "decode":
-            bare.pass_bare()  # no backend gave a better answer
-            return
-        self._error = error
-        dialect = request.endpoint.dialect
-        if isinstance(error, ResponseNotFound):
-            answer.about = []  # do not show how far it was searched: it may be another tenant's
-        if not answer.started:
-            answer.fail(error, dialect.error_body(error))
-            return
-        streamed = request.ask.stream or isinstance(self._relay, EventRelay)
-        answer.break_off(dialect.error_event(error) if streamed else b"")
 
     @property
     def _relay(self) -> Relay | None:

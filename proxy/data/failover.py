@@ -14,6 +14,7 @@ from penstock.proxy.data.own_headers import origin
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
+from penstock.proxy.data.routing import falls_back
 from penstock.proxy.errors.backend import AnswerBare, BackendError, NoPorts, NotHere
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -152,6 +153,8 @@ class Failover:
         if works and not gate.may_retry(lease, cause, now_s):
             self._plane.metrics.attempts.add("over_budget")
             return False
+        if self.reached == ATTEMPTS_MAX - 1:  # the last one is for the fall-back
+            falls_back(self._plane, request, "errors")
         return True
 
     def _by_all(self) -> PenstockError:

@@ -5,6 +5,7 @@ from typing import Final
 import orjson
 
 from penstock.proxy.data.account import count, refused
+from penstock.proxy.data.aliases import alias_cards
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.endpoints import dialect_of
 from penstock.proxy.data.model_list import is_of_models, models_told
@@ -27,7 +28,8 @@ def answer_here(plane: DataPlane, head: RequestHead, answer: Answer) -> None:
         if not serves:
             raise plane.refusals.no_backend()
         allowed = plane.budgets.models_of(head.tenant)
-        body = models_told(head.path, plane.fleet.backends, allowed)
+        aliases = alias_cards(plane.routes, plane.fleet, head.tenant)
+        body = models_told(head.path, plane.fleet.backends, allowed, aliases)
     elif plane.draining or not serves:
         error = Draining() if plane.draining else plane.refusals.no_backend()
         status, body = error.status, orjson.dumps({"status": error.code})

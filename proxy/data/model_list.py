@@ -16,10 +16,15 @@ def is_of_models(path: bytes) -> bool:
     return path == MODELS or path.startswith(_MODEL)
 
 
-def models_told(path: bytes, backends: Iterable[Backend], allowed: Collection[str] = ()) -> bytes:
+def models_told(
+    path: bytes,
+    backends: Iterable[Backend],
+    allowed: Collection[str] = (),
+    aliases: Iterable[tuple[str, bytes]] = (),
+) -> bytes:
     """The list with each model once, or the card of the model in the path. Raises ModelNotFound.
 
-    `allowed`: the models that the client may ask for. Empty: all.
+    `allowed`: the models that the client may ask for. Empty: all. `aliases`: names of routes.
     """
     cards: dict[str, bytes] = {}
     for backend in backends:
@@ -27,6 +32,9 @@ def models_told(path: bytes, backends: Iterable[Backend], allowed: Collection[st
             for listed, its_card in backend.models.items():
                 if not allowed or listed in allowed:
                     cards.setdefault(listed, its_card)
+    for alias, its_card in aliases:
+        if not allowed or alias in allowed:
+            cards.setdefault(alias, its_card)
     if path == MODELS:
         return b'{"object":"list","data":[%b]}' % b",".join(cards.values())
     model = unquote_to_bytes(path[len(_MODEL) :]).decode(errors="replace")

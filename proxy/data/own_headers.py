@@ -63,6 +63,9 @@ def origin(plane: DataPlane, lease: Lease, request: Request) -> Headers:
     told = [attempt, reason]
     if plane.listen.backend_header:
         told = [(b"x-penstock-backend", lease.backend.name.encode()), attempt, reason]
+    way, model = request.way, request.ask.model
+    if way is not None and model is not None and model != way.asked:
+        told.append((b"x-penstock-model", model.encode()))
     if request.service_class:
         told.append((b"x-penstock-priority", request.service_class))
     return told

@@ -6,7 +6,7 @@ Code that needs a part takes that part. The work on the parts is done elsewhere.
 import asyncio
 from collections.abc import Callable
 from random import Random
-from time import monotonic
+from time import monotonic, time
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.admission.admission import Admission
@@ -78,12 +78,14 @@ class DataPlane:
         metrics: Metrics,
         on_failure: Callable[[Backend, BackendError, Cause], None] = _nothing,
         now: Callable[[], float] = monotonic,
+        wall: Callable[[], float] = time,
         memory: Memory | None = None,
     ) -> None:
-        """`memory`: what the process may have. None: no limit."""
+        """`wall`: Unix time. `memory`: what the process may have. None: no limit."""
         self.loop = loop
         self.memory = memory or Memory()
         self.now = now
+        self.wall = wall
         self.began_s = now()
         self.rng = rng
         self.metrics = metrics
@@ -170,9 +172,11 @@ class DataPlane:
             outputs=self.outputs,
             sessions=configuration.sessions,
             prefixes=configuration.prefixes,
-            caps=bool(settings.admission.degrade),
+            caps=bool(settings.admission.degrade) or "answer_limits" in configuration.routes.reads,
+            wants=bool(configuration.routes.reads),
         )
         self.counting = configuration.counting
+        self.routes = configuration.routes
         self.session_pools = configuration.session_pools
         self.paths = configuration.paths
         self.classes = ServiceClasses(settings)

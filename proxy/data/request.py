@@ -7,6 +7,8 @@ from typing import Final
 from penstock.balancing.ask import Ask
 from penstock.balancing.budgets.budget import Charge
 from penstock.balancing.poison import Mark, mark_of
+from penstock.balancing.reader import FORMS
+from penstock.balancing.routes.way import Way
 from penstock.conf.settings import TimeoutSettings
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.endpoints import Endpoint
@@ -50,6 +52,7 @@ class Request:
         "timeouts",
         "times",
         "trace",
+        "way",
     )
 
     def __init__(
@@ -82,6 +85,7 @@ class Request:
         self.charge: Charge | None = None  # what its tenant's budget was charged
         self.service_class = b""  # the name of its class, where that is not the default one
         self.priority = b""  # of its class, for vLLM. Empty: none is told
+        self.way: Way | None = None  # by its route; None: none matches
         self.trace: Trace | None = None  # None without tracing
         self.stores = ""  # the id of the response that its backend stores
         self.timeouts = timeouts
@@ -94,6 +98,16 @@ class Request:
     def mark(self) -> Mark:
         """The mark of the request's bytes. It stays after the body is gone."""
         return self._mark or mark_of(self.head.path, self.body)
+
+    @property
+    def is_form(self) -> bool:
+        """Whether its body is a multipart form."""
+        return self.ask.path in FORMS
+
+    def replace_body(self, body: bytes) -> None:
+        """Send another body. It counts as what its client sent."""
+        self._mark = self.mark
+        self.body = body
 
     def forget_body(self) -> None:
         """Drop the body: no other backend will try, so nobody needs it."""

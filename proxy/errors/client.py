@@ -52,6 +52,21 @@ class ModelNotFound(ClientError):
         super().__init__(message, param="model")
 
 
+class RouteRefused(ClientError):
+    """A route refuses such requests, with the operator's own message."""
+
+    status = 403
+    code = "route_refused"
+    kind = "permission_error"
+    message = "A route refuses this request."
+
+
+class UnsplitForm(ClientError):
+    """A route must put another model in a form that names none."""
+
+    message = "The form must have the field `model`, as text."
+
+
 class ContextLengthExceeded(ClientError):
     code = "context_length_exceeded"
 

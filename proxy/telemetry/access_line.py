@@ -58,6 +58,10 @@ def add_request(
     line["error"] = record.error
     line["whole"] = record.whole
     line["model"] = printable(model) if model is not None else None
+    if record.route:
+        line["route"] = record.route
+    if record.fell_back:
+        line["fell_back"] = record.fell_back
     line["pool"] = record.pool or None
     line["backend"] = record.backend or None
     line["reason"] = record.reason or None

@@ -81,6 +81,7 @@ class PenstockCollector(Collector):
             "stream_failures",
             "shed",
             "degraded",
+            "route_requests",
             "trace_spans",
         ):
             yield from parts(name, getattr(metrics, name).items())

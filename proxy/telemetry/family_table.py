@@ -92,6 +92,14 @@ FAMILIES: Final = {
         "Requests by whether the backend of their session or stored response served them.",
         "When the share of cached tokens falls: many spills mean that sessions move.",
     ),
+    "route_requests": Family(
+        "counter",
+        ("route", "target"),
+        "requests",
+        "Finished requests that matched a route, by the pool and model that they went to last.",
+        "While weights move: do the targets get their shares? A fall-back that gets requests says"
+        " that the target cannot serve.",
+    ),
     "client_aborts": Family(
         "counter",
         ("phase",),

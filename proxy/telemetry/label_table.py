@@ -60,6 +60,8 @@ REASONS: Final = {
     " session's own backend was not fit, over its bound or tried already.",
     "backend_engine_waiting_by_reason": "`capacity`: for room in the KV cache or the batch."
     " `deferred`: for something else, such as a cache that is fetched.",
+    "route_requests": "`target`: the pool; with the model, as `pool/model`, where the route sends"
+    " another than was asked for. `refused`: the route refused it. At most 256 values.",
     "stream_failures": "`reset`, `cut`, `dropped`, `malformed`: the connection ended or its bytes"
     " were no valid HTTP. `idle`: no byte for `timeouts.idle_s`. `unfinished`: it ended without"
     " its last event. `no_events`: it sent bytes but no events. `error_event`, `abort`: the backend"

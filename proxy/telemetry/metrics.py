@@ -62,6 +62,7 @@ class Metrics:
         self.estimate_ratio = Histogram(RATIO)
         self.attempts = Counter()
         self.affinity = Counter()
+        self.route_requests = Counter()  # by route, and where they went
         self.client_aborts = Counter()
         self.stream_failures = Counter()
         self.shed = Counter()

@@ -52,11 +52,13 @@ class Record:
         "degraded",
         "ended_s",
         "error",
+        "fell_back",
         "held_up",
         "pool",
         "predicted_s",
         "read_s",
         "received_s",
+        "route",
         "service_class",
         "stalled_s",
         "stalled_since_s",
@@ -95,6 +97,8 @@ class Record:
         self.whole = False
         self.held_up = False  # the client took less than was written, for a while
         self.ended_s = 0.0
+        self.route = ""  # the name of the one that matched, empty if none did
+        self.fell_back = ""  # why it left each target of its route, with commas
         self.trace_id = ""  # of the trace that it belongs to, empty if to none
 
     def begin_try(self, backend: str, pool: str, reason: str, began_s: float) -> None:

@@ -12,6 +12,16 @@ Edits = tuple[Edit, ...]
 Ending = tuple[int, bytes]
 
 
+def begun_with(body: bytes, defaults: Edits) -> bytes:
+    """`body`, an object that is not empty, with these members where it has none of the name.
+
+    They come first, so any of its own that has the name counts.
+    """
+    at = body.index(b"{") + 1
+    added = b"".join([b'"%b":%b,' % each for each in defaults])
+    return body[:at] + added + body[at:]
+
+
 def ending(body: bytes, edits: Edits) -> Ending | None:
     """The ending that applies `edits` to `body`, an object that is not empty. None: no edits."""
     if not edits:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from penstock.balancing.forms import CONTENT_TYPE_BYTES_MAX, PARTS_MAX, boundary_of, model_in
+from penstock.balancing.forms import (
+    CONTENT_TYPE_BYTES_MAX,
+    PARTS_MAX,
+    boundary_of,
+    model_at,
+    model_span,
+)
 from penstock.balancing.outline import finished
 from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
@@ -49,7 +55,7 @@ FORMS: dict[str, tuple[bytes, str | None]] = {
 
 @pytest.mark.parametrize(("body", "model"), FORMS.values(), ids=FORMS)
 def test_the_model_of_a_form(body: bytes, model: str | None) -> None:
-    assert finished(model_in(body, b"b")) == model
+    assert model_at(body, finished(model_span(body, b"b"))) == model
     headers = [(b"content-type", b"multipart/form-data; boundary=b")]
     for path in ("/v1/audio/transcriptions", "/v1/audio/translations"):
         assert Reader(TokenEstimator()).read(path, headers, body, GENERATION).model == model
@@ -73,7 +79,7 @@ def test_what_parts_a_form(content_type: bytes, boundary: bytes | None) -> None:
 
 def test_a_form_of_more_parts_than_are_taken_is_not_read_on() -> None:
     parts = [part(b'name="x"', b"")] * PARTS_MAX
-    assert finished(model_in(form(*parts, part(b'name="model"', b"w")), b"b")) is None
+    assert finished(model_span(form(*parts, part(b'name="model"', b"w")), b"b")) is None
 
 
 @pytest.mark.parametrize(
@@ -98,10 +104,10 @@ def test_no_content_type_hides_a_json_body(content_type: bytes) -> None:
 def test_heads_of_many_parameters_are_read_a_few_at_a_time(junk: bytes) -> None:
     """Else one form of such parts would hold everybody up for seconds."""
     part = b"\r\n--b\r\ncontent-disposition: form-data" + junk + b"\r\n\r\nx"
-    steps = sum(1 for _ in model_in(part * 1_000 + b"\r\n--b--", b"b"))
+    steps = sum(1 for _ in model_span(part * 1_000 + b"\r\n--b--", b"b"))
     assert steps >= 1_000 * len(junk) // 5_000
     long = b"\r\n--b\r\ncontent-disposition: form-data" + junk * 8 + b'; name="model"\r\n\r\nx'
-    assert finished(model_in(long + b"\r\n--b--", b"b")) is None
+    assert finished(model_span(long + b"\r\n--b--", b"b")) is None
 
 
 def test_a_type_of_a_great_many_parameters_is_not_read() -> None:

@@ -1,0 +1,68 @@
+"""The names that only routes know, as `/v1/models` lists them.
+
+A name is listed while some pool that may answer for it can serve. Its card tells the model that it
+stands for as `root`, where that is one: answers tell it anyway.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from penstock.balancing.fleet import Fleet
+from penstock.balancing.routes.rule import Rule, Target
+from penstock.balancing.routes.table import RouteTable
+
+
+class _Card(msgspec.Struct):
+    max_model_len: int | None = None
+
+
+_card = msgspec.json.Decoder(_Card)
+_OWNER: Final = "penstock"
+
+
+def alias_cards(routes: RouteTable, fleet: Fleet, tenant: str) -> Iterator[tuple[str, bytes]]:
+    """Each name that this tenant may ask for, with its card."""
+    for rule in routes.rules:
+        match = rule.match
+        if match.models is None or not rule.targets:
+            continue
+        if match.tenants is not None and tenant not in match.tenants:
+            continue
+        for name in sorted(match.models.exact):
+            if (card := _card_of(name, rule, fleet)) is not None:
+                yield name, card
+
+
+def _card_of(name: str, rule: Rule, fleet: Fleet) -> bytes | None:
+    """None: nothing can answer for it now."""
+    targets = [*rule.targets, *[each.target for each in rule.fallbacks]]
+    lengths = [length for each in targets if (length := _served(each, name, fleet)) is not None]
+    if not lengths:
+        return None
+    models = {each.model or name for each in rule.targets}
+    card: dict[str, object] = {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": _OWNER,
+        "root": models.pop() if len(models) == 1 else None,
+        "parent": None,
+    }
+    if length := min([each for each in lengths if each], default=0):
+        card["max_model_len"] = length
+    return msgspec.json.encode(card)
+
+
+def _served(target: Target, name: str, fleet: Fleet) -> int | None:
+    """The longest context there in tokens, 0 if it is not told. None: it cannot serve now."""
+    model = target.model or name
+    for pool in fleet.pools:
+        if pool.name != target.pool:
+            continue
+        for backend in pool.backends:
+            if backend.can_serve and backend.serves(model):
+                listed = (backend.models or {}).get(model)
+                return (_card.decode(listed).max_model_len or 0) if listed else 0
+    return None

@@ -1,0 +1,30 @@
+"""Tells a client of an error, in the way that is still possible."""
+
+from penstock.proxy.data.event_relay import EventRelay
+from penstock.proxy.data.relay import Relay
+from penstock.proxy.data.request import Request
+from penstock.proxy.errors.backend import BackendError
+from penstock.proxy.errors.client import ResponseNotFound
+from penstock.proxy.errors.error import PenstockError
+
+
+def tell(
+    request: Request, error: PenstockError, relay: Relay | None, *, committed: bool
+) -> PenstockError | None:
+    """End its answer. `relay`: of its last attempt; `committed`: the client has some of it.
+
+    Returns what it was told. None: the answer of a beam search in place of an error.
+    """
+    answer, dialect = request.answer, request.endpoint.dialect
+    bare = request.bare if isinstance(error, BackendError) else None
+    if isinstance(bare, EventRelay) and not committed:
+        bare.pass_bare()  # no backend gave a better answer
+        return None
+    if isinstance(error, ResponseNotFound):
+        answer.about = []  # do not show how far it was searched: it may be another tenant's
+    if not answer.started:
+        answer.fail(error, dialect.error_body(error))
+        return error
+    streamed = request.ask.stream or isinstance(relay, EventRelay)
+    answer.break_off(dialect.error_event(error) if streamed else b"")
+    return error
