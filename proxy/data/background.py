@@ -3,7 +3,8 @@
 Such a request keeps its place at the backend. Otherwise a client would have as many as it likes at
 once, and the engine's room would be counted as free. The place is given back when somebody asks for
 the response and it is over or unknown, when the engine reports fewer requests or is gone, or when
-it has had time for the longest answer it may be.
+it has had time for the longest answer it may be. An engine that made no token since it came has
+ended nothing, whatever it reports: the places at one that hangs would be free, and draw others.
 """
 
 import asyncio
@@ -33,14 +34,15 @@ Key = tuple[str, str]  # the tenant, and the id of the response
 
 class _Kept:
     """One lease. `due_s`: when its engine has had its time. `restarts`: those of the engine when
-    it was sent."""
+    it was sent, and `progress` of it when it was kept."""
 
-    __slots__ = ("charge", "due_s", "restarts")
+    __slots__ = ("charge", "due_s", "progress", "restarts")
 
     def __init__(self, lease: Lease, charge: Charge | None, now_s: float) -> None:
         self.charge = charge
         self.due_s = now_s + _longest_s(lease)
         self.restarts = lease.backend.restarts
+        self.progress = lease.backend.progress
 
 
 class Background:
@@ -109,7 +111,8 @@ class Background:
                 by_backend.setdefault(backend, []).append(lease)
         for backend, leases in by_backend.items():
             for lease in _ended(backend, leases):
-                self._end(lease)
+                if backend.progress != self._kept[lease].progress:
+                    self._end(lease)
         self._leases = {key: each for key, each in self._leases.items() if each in self._kept}
         if self._kept:
             self._timer = self._loop.call_later(LOOK_S, self._look)
@@ -130,7 +133,7 @@ class Background:
 
 
 def _ended(backend: Backend, leases: list[Lease]) -> list[Lease]:
-    """Which of these have surely ended: their engine has fewer requests in all. The oldest ones."""
+    """Which of these have ended if their engine works: it has fewer requests. The oldest ones."""
     report = backend.report
     if report is None:
         return []

@@ -10,7 +10,7 @@ from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.background import CLIENT_MAX
 from penstock.proxy.data.relay import WHOLE_BYTES_MAX
-from tests.unit.proxy.data.playbook import END, STREAM, Play, chunk, plain
+from tests.unit.proxy.data.playbook import END, STREAM, Play, chat, chunk, plain
 
 LIMIT_TOKENS = 2_000
 
@@ -158,15 +158,19 @@ def test_a_long_conversation_stays_as_long_when_it_is_asked_for(play: Play) -> N
     assert owners.tokens_of("resp_1", "", now_s) == tokens
 
 
-def reports(play: Play, running: int) -> None:
-    """The engine's metrics were read."""
-    play.backends[0].take(EngineReport(play.loop.now_s, running=running, kv_tokens=100_000))
+def reports(play: Play, running: int, *, works: bool = True, number: int = 0) -> None:
+    """The engine's metrics were read. `works`: it has made tokens since they were read last."""
+    backend = play.backends[number]
+    before = backend.report.generated_tokens if backend.report is not None else 0
+    now_s, tokens = play.loop.now_s, before + works
+    backend.take(EngineReport(now_s, running, kv_tokens=100_000, generated_tokens=tokens))
 
 
 def test_it_is_over_when_the_engine_has_fewer_requests(play: Play) -> None:
     """Nobody asks for them: as many end as it surely has no more, the oldest first."""
     for number in range(5):
         begins(play, b"resp_%d" % number)
+    reports(play, running=5)
     play.passes(2.0)
     reports(play, running=5)
     play.passes(1.5)
@@ -179,6 +183,50 @@ def test_it_is_over_when_the_engine_has_fewer_requests(play: Play) -> None:
     reports(play, running=0)
     play.passes(1.5)
     assert running(play) == 0
+
+
+def test_an_engine_that_makes_no_token_has_ended_nothing(play: Play) -> None:
+    """It hangs, and its API server tells of the requests that its engine knew."""
+    reports(play, running=0)
+    begins(play)
+    play.passes(2.0)
+    reports(play, running=0, works=False)
+    play.passes(1.5)
+    assert running(play) == 1
+    reports(play, running=0)
+    play.passes(1.5)
+    assert running(play) == 0
+
+
+def test_the_places_of_one_client_at_a_hung_engine_draw_nobody_else_there() -> None:
+    listed = [{"name": f"b{each}", "url": f"http://10.0.0.{each}:1"} for each in (1, 2)]
+    play = Play(pools=[{"name": "p", "policy": "token_cost", "backends": listed}])
+    hung, sound = play.backends
+    for each in range(2):
+        reports(play, running=0, number=each)
+    body = b'{"input":"x","background":true,"max_output_tokens":3000}'
+    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
+    for number in range(20):
+        before = hung.requests_total
+        play.client.sends(line % (len(body), body))
+        name = "b1" if hung.requests_total > before else "b2"
+        play[name].sends(plain("200 OK", response(b"resp_%d" % number, b"queued")))
+    assert hung.own.requests == sound.own.requests == 10
+    play.passes(2.0)
+    reports(play, running=0, number=0, works=False)
+    reports(play, running=4, number=1)
+    play.passes(1.5)
+    assert (hung.own.requests, sound.own.requests) == (10, 4)
+    victim = play.connects()
+    victim.sends(chat())
+    assert (hung.own.requests, sound.own.requests) == (10, 5)
+    victim.closes()
+    hung.state = State.EJECTED
+    reports(play, running=0, number=1)
+    play.passes(1.5)
+    reports(play, running=0, number=1)
+    play.passes(1.5)
+    play.close()
 
 
 def test_a_report_from_before_it_was_sent_says_nothing(play: Play) -> None:
@@ -277,6 +325,7 @@ def test_a_report_ends_the_older_one_though_it_was_kept_later(play: Play) -> Non
     older, younger = sorted(play.plane.background._kept, key=lambda each: each.began_s)
     play.passes(0.5)
     backend.report = EngineReport(play.loop.now_s, running=0)
+    backend.progress += 1
     play.passes(1.1)
     assert older.ended
     assert not younger.ended
