@@ -24,6 +24,7 @@ from penstock.proxy.errors.backend import (
     BackendBusy,
     BackendError,
     BackendGone,
+    BackendHung,
     BackendRefused,
     BackendTimeout,
     ConnectFailed,
@@ -51,6 +52,8 @@ PLAIN_TOKENS_UNKNOWN: Final = 32_768
 # connection before the request arrived causes a reset after one round trip, and no round trip on
 # Earth is longer. An engine that has worked on a request for longer has received it.
 IDLE_RESET_S: Final = 0.25
+# How often a request without an answer sees whether probes have found that its backend hangs.
+HUNG_LOOK_S: Final = 5.0
 
 
 class AttemptOwner:
@@ -354,16 +357,18 @@ class Attempt:
         if self.relay is not None and self.relay.flows:
             return self._silent_at_s(self.relay, now_s)
         # After idle_s there may be a first token, and then silence counts.
-        return min(self._first_byte_by_s, now_s + self._request.timeouts.idle_s)
+        return min(self._first_byte_by_s, now_s + min(HUNG_LOOK_S, self._request.timeouts.idle_s))
 
-    def look(self, now_s: float) -> None:
-        """End it if its backend has taken too long."""
+    def look(self, now_s: float, leaves: Callable[[Lease], bool]) -> None:
+        """End it if its backend has taken too long, or if what waits there `leaves` it."""
         relay = self.relay
         if self._connection is None:
             return
         if relay is None or not relay.flows:
             if now_s >= self._first_byte_by_s:
                 self._end(BackendTimeout())
+            elif leaves(self._lease):
+                self._end(BackendHung())
         elif now_s >= self._silent_at_s(relay, now_s):
             if relay.over:
                 relay.end()
@@ -378,9 +383,8 @@ class Attempt:
 
     def _silent_at_s(self, relay: Relay, now_s: float) -> float:
         """When the silence is too long. While the client takes nothing, the silence is its own."""
-        return (
-            now_s if self._request.paused else relay.last_byte_s
-        ) + self._request.timeouts.idle_s
+        since_s = now_s if self._request.paused else relay.last_byte_s
+        return since_s + self._request.timeouts.idle_s
 
 
 def _of_gateway(status: int) -> bool:

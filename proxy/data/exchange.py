@@ -321,7 +321,7 @@ class Exchange(AttemptOwner):
         elif over is not None:
             self._end(over)
         elif attempt is not None:
-            attempt.look(now_s)
+            attempt.look(now_s, self._failover.leaves)
         if self._ended or attempt is not self._attempt:
             return
         if request.ask.stream and now_s >= request.hold_s and not self._committed:

@@ -5,7 +5,7 @@ from math import inf
 from typing import Final
 
 from penstock.balancing.accusers import Cause
-from penstock.balancing.backend import Backend
+from penstock.balancing.backend import Backend, State
 from penstock.balancing.deaths import Suspect, died_of_it, is_leaving
 from penstock.balancing.fields import searches_beams
 from penstock.balancing.lease import Lease
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 ATTEMPTS_MAX: Final = 3
 # The longest Retry-After passed on. Our own hints are no longer. A backend may hint a day.
 HINT_S_MAX: Final = 59.0
+# Reasons of an ejection that say: it takes requests and answers nothing.
+_HANGS: Final = frozenset({"hung", "timeout"})
 _NO_BACKENDS: Final[frozenset[Backend]] = frozenset()
 
 
@@ -61,6 +63,25 @@ class Failover:
             self._request.charge.lease = lease
         if self._suspect is not None:
             self._suspect.sent(lease.backend.name)
+
+    def leaves(self, lease: Lease) -> bool:
+        """Whether a request that waits leaves its backend, because probes found that this hangs.
+
+        Only once: the engine may hang of the request. And only if another backend is in no doubt:
+        when the network fails, all fall silent one after the other, and may answer yet.
+        """
+        if self.reached or lease.bound or not lease.sound:
+            return False
+        backend, ask = lease.backend, lease.ask
+        if backend.state is not State.EJECTED or backend.reason not in _HANGS:
+            return False
+        return any(
+            each.state is State.READY and each.fit and not each.full and each.serves(ask.model)
+            for pool in self._plane.fleet.pools
+            if pool.name == backend.pool
+            for each in pool.backends
+            if each not in self.tried
+        )
 
     def spared(self) -> None:
         """The request leaves its backend, and the engine there did not die."""

@@ -219,6 +219,14 @@ class BackendTimeout(BackendError):
     reason = "timeout"
 
 
+class BackendHung(BackendTimeout):
+    """Probes have found that the backend hangs. The request waits there no longer."""
+
+    reason = "hung"
+    suspicious = False  # the probes have judged it
+    penal = False
+
+
 class OutOfTime(BackendTimeout):
     """The request's time is over, by our limit or its client's. No other backend may try."""
 

@@ -44,9 +44,9 @@ LABELS: Final = {
 REASONS: Final = {
     "attempts": "`ok`: the answer was passed on, whatever its status. `connect`, `refused`: no"
     " connection. `ports`: no local port was left. `reset`, `cut`, `dropped`: the connection ended"
-    " before or during the answer. `timeout`: `timeouts.first_byte_s` was over. `status`: 502 or"
-    " 504. `busy`: 503. `internal`: 500. `draining`: the backend shuts down. `aborted`: it gave the"
-    " request up."
+    " before or during the answer. `timeout`: `timeouts.first_byte_s` was over. `hung`: probes"
+    " found that it hangs, and the request moved on. `status`: 502 or 504. `busy`: 503. `internal`:"
+    " 500. `draining`: the backend shuts down. `aborted`: it gave the request up."
     " `engine_dead`: its engine died. `malformed`: no valid HTTP. `empty`, `no_events`: a stream"
     " without a token. `refusing`: a 4xx that other backends do not give, or a refusal of the"
     " pool's key. `not_here`: it does not hold the stored response. `out_of_time`:"
