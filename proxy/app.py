@@ -22,9 +22,9 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.token_counter import TokenCounter
 from penstock.conf.load import Loaded
 from penstock.health.monitor import Monitor
+from penstock.proxy.admin.door import Door
 from penstock.proxy.admin.server import Admin
 from penstock.proxy.admin.verdicts import Verdicts
-from penstock.proxy.admin.visitors import BACKLOG as VISITORS_BACKLOG
 from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.configuration import Configuration, configure, draft
@@ -102,7 +102,7 @@ class App:
         of backends.
         """
         self._runner: web.AppRunner | None = None
-        self._admin_server: asyncio.Server | None = None
+        self._door: Door | None = None
         self._pressure: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._ledger: Ledger | None = None
@@ -210,8 +210,8 @@ class App:
         self._retirement.close()
         for connections in self.plane.connections.values():
             connections.close()
-        if self._admin_server is not None:
-            self._admin_server.close()
+        if self._door is not None:
+            await self._door.close()
         if self._runner is not None:
             await self._runner.cleanup()
         if self.plane.counting is not None:
@@ -270,13 +270,11 @@ class App:
             max_field_size=ADMIN_FIELD_BYTES_MAX,
         )
         await runner.setup()
+        self._door = Door(loop, visitors)
         try:
-            self._admin_server = await loop.create_server(
-                visitors, admin.host, admin.port, backlog=VISITORS_BACKLOG
-            )
+            self.admin_port = await self._door.open(admin.host, admin.port)
         except OSError as error:
             raise _named(error, "admin", admin.host, admin.port) from None
-        self.admin_port = self._admin_server.sockets[0].getsockname()[1]
 
     def _use(self, configuration: Configuration) -> None:
         """Put a configuration in use, at the start or in a reload."""

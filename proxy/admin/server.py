@@ -249,8 +249,10 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return answer
     except (web.HTTPException, asyncio.CancelledError, ConnectionError):  # the client has left
         raise
-    except Exception:
-        logger.exception("admin request failed method=%s", request.method)
+    except Exception as error:
+        # So aiohttp calls a body that is read when its client has left.
+        if request.transport is not None or not isinstance(error, RuntimeError):
+            logger.exception("admin request failed method=%s", request.method)
         return error_answer(500, "internal_error", "An internal error of penstock; see its log.")
 
 

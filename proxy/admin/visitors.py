@@ -1,19 +1,21 @@
 """The connections to the admin port: a limited number, whatever they do.
 
 Everybody who reaches the port may open connections before a token is checked, and each takes a file
-descriptor that probes and clients need. So there are at most `VISITORS_MAX`. For a new one the
-longest idle connection is closed. A head that was begun must be complete soon.
+descriptor that probes and clients need. So there are at most `VISITORS_MAX`. For a new one a
+connection of the address with the most is closed, its longest idle one. Where all of these ask, it
+is the one that has asked longest: who only asks for `/livez` has its answer by then. A head that
+was begun must be complete soon.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, cast
 
 from penstock.health.places import Later, Timer
+from penstock.proxy.wire.party import party_of
 
 VISITORS_MAX: Final = 64
-# How many may be accepted in one turn of the loop, before closed ones have left.
-BACKLOG: Final = 32
 HEAD_S: Final = 5.0
 REQUEST_S: Final = 60.0
 
@@ -26,6 +28,7 @@ class Visitors:
         self._later = later
         self._all: dict[asyncio.Protocol, Visitor] = {}  # by the protocol behind
         self._idle: dict[Visitor, None] = {}  # the longest idle first
+        self._asking: dict[Visitor, None] = {}  # the longest asking first, without those that stay
 
     def __call__(self) -> asyncio.Protocol:
         """The protocol of a new connection."""
@@ -36,18 +39,21 @@ class Visitors:
         visitor = self._all.get(handler)
         if visitor is not None:
             self._idle.pop(visitor, None)
+            self._asking[visitor] = None
             visitor.expect(REQUEST_S)
 
     def stay(self, handler: asyncio.Protocol) -> None:
         """Its answer goes on for as long as whoever sends it allows."""
         visitor = self._all.get(handler)
         if visitor is not None:
+            self._asking.pop(visitor, None)
             visitor.relax()
 
     def end(self, handler: asyncio.Protocol) -> None:
         """Its answer is complete. Sending it is up to the visitor."""
         visitor = self._all.get(handler)
         if visitor is not None:
+            self._asking.pop(visitor, None)
             self._idle[visitor] = None
             visitor.relax()
 
@@ -56,9 +62,10 @@ class Visitors:
     def enter(self, visitor: "Visitor") -> asyncio.Protocol | None:
         """The protocol behind a new connection. None when there is no place."""
         if len(self._all) >= VISITORS_MAX:
-            if not self._idle:
+            loser = self._loser()
+            if loser is None:
                 return None
-            next(iter(self._idle)).leave()
+            loser.leave()
         handler = self._handler()
         self._all[handler] = visitor
         self._idle[visitor] = None
@@ -67,6 +74,14 @@ class Visitors:
     def left(self, visitor: "Visitor", handler: asyncio.Protocol) -> None:
         self._all.pop(handler, None)
         self._idle.pop(visitor, None)
+        self._asking.pop(visitor, None)
+
+    def _loser(self) -> "Visitor | None":
+        """Who gives way to a new one. None: all stay."""
+        able = [*self._idle, *self._asking]
+        held = Counter([each.party for each in able])
+        most = max(held.values(), default=0)
+        return next((each for each in able if held[each.party] == most), None)
 
 
 class Visitor(asyncio.Protocol):
@@ -78,6 +93,7 @@ class Visitor(asyncio.Protocol):
         self._timer: Timer | None = None
         self._handler: asyncio.Protocol | None = None
         self._transport = cast(asyncio.Transport, None)
+        self.party = ""  # whom its address stands for
 
     def expect(self, time_s: float) -> None:
         """Close the connection unless the expected bytes come in this time."""
@@ -101,6 +117,8 @@ class Visitor(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.party = party_of(peer[0]) if peer else ""
         self._handler = self._visitors.enter(self)
         if self._handler is None:
             self._transport.abort()

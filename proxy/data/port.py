@@ -1,8 +1,4 @@
-"""The data port: accepts connections and makes their protocols, with or without TLS.
-
-uvloop accepts one connection in a turn of its loop. While turns are long, new clients would wait
-for seconds behind whoever only connects. So those that wait behind it are accepted with it.
-"""
+"""The data port: accepts connections and makes their protocols, with or without TLS."""
 
 import asyncio
 import socket
@@ -10,6 +6,7 @@ from typing import Final
 
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.wire.accepting import Accepting
 from penstock.proxy.wire.client_certificate import ClientCertificate
 from penstock.proxy.wire.client_handshakes import AskedClient
 from penstock.proxy.wire.tls import TlsConnection
@@ -31,7 +28,7 @@ class Port:
         self._server: asyncio.Server | None = None
         self._listening: socket.socket | None = None
         self._accepted_s = 0.0  # when the loop accepted one
-        self._accepted: set[asyncio.Task[object]] = set()  # and not known to their protocols yet
+        self._others = Accepting(plane.loop, lambda: client_of(plane))
 
     async def open(self, sock: socket.socket) -> None:
         """Listen and accept. The socket belongs to the port from now on."""
@@ -46,8 +43,7 @@ class Port:
         self._listening = None
         if self._server is not None:
             self._server.close()
-        if self._accepted:
-            await asyncio.wait(self._accepted)
+        await self._others.known()
 
     def _client(self) -> asyncio.Protocol:
         """The protocol of a connection that the loop has accepted."""
@@ -60,22 +56,7 @@ class Port:
         if listening is None or self._accepted_s - before_s < LONG_TURN_S:
             return
         seats = plane.clients.seats - len(plane.clients)
-        most = min(ACCEPTED_MAX, max(SEATLESS_MAX, seats))
-        for _ in range(most - len(self._accepted)):
-            try:
-                sock, _ = listening.accept()
-            except OSError:  # nobody waits, or there are no descriptors: the loop sees to that
-                return
-            sock.setblocking(False)
-            task = plane.loop.create_task(self._connect(sock))
-            self._accepted.add(task)
-            task.add_done_callback(self._accepted.discard)
-
-    async def _connect(self, sock: socket.socket) -> None:
-        try:
-            await self._plane.loop.connect_accepted_socket(lambda: client_of(self._plane), sock)
-        except OSError:  # its client has left already
-            sock.close()
+        self._others.accept(listening, min(ACCEPTED_MAX, max(SEATLESS_MAX, seats)))
 
 
 def client_of(plane: DataPlane) -> asyncio.Protocol:

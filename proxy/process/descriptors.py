@@ -10,7 +10,8 @@ import logging
 import resource
 from typing import Final, Protocol
 
-from penstock.proxy.admin.visitors import BACKLOG, VISITORS_MAX
+from penstock.proxy.admin.door import ACCEPTED_MAX
+from penstock.proxy.admin.visitors import VISITORS_MAX
 from penstock.proxy.data.clients import EVERYBODY, EXCESS_MAX
 from penstock.proxy.data.port import SEATLESS_MAX
 from penstock.proxy.wire.pool import IDLE_MAX
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 # Event loop, listeners and logs; clients of the admin port, also while others are closing; clients
 # without a seat, accepted and closing.
-OWN: Final = 32 + VISITORS_MAX + BACKLOG + 2 * SEATLESS_MAX
+OWN: Final = 32 + VISITORS_MAX + ACCEPTED_MAX + 2 * SEATLESS_MAX
 # Probes and scrapes of one backend that may run at the same time.
 OF_A_BACKEND: Final = 4
 

@@ -35,6 +35,17 @@ class Handler(asyncio.Protocol):
         self.seen.append("lost")
 
 
+class From(Transport):
+    """A connection from an address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._address = address
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return (self._address, 1) if name == "peername" else default
+
+
 class Door:
     """A port with a clock of the test's."""
 
@@ -44,8 +55,8 @@ class Door:
         self.handlers: list[Handler] = []
         self.visitors = Visitors(self._handler, self._later)
 
-    def come(self) -> tuple[asyncio.Protocol, Transport]:
-        visitor, transport = self.visitors(), Transport()
+    def come(self, address: str = "") -> tuple[asyncio.Protocol, Transport]:
+        visitor, transport = self.visitors(), From(address)
         visitor.connection_made(transport)
         return visitor, transport
 
@@ -83,20 +94,53 @@ def test_the_longest_idle_gives_way() -> None:
     assert len(door.visitors._all) == VISITORS_MAX
 
 
-def test_where_all_ask_the_newest_is_turned_away() -> None:
+def ask(door: Door, address: str = "") -> Transport:
+    """A connection whose request has come and is not answered yet."""
+    _, transport = door.come(address)
+    door.visitors.begin(door.handlers[-1])
+    return transport
+
+
+def test_where_all_ask_the_address_with_the_most_gives_way() -> None:
+    """Its longest asking one. A probe from there is answered before its turn comes."""
     door = Door()
-    came = [door.come()[1] for _ in range(VISITORS_MAX)]
+    probe = ask(door, "192.0.2.1")
+    crowd = [ask(door, "192.0.2.7") for _ in range(VISITORS_MAX - 1)]
+    other = ask(door, "192.0.2.2")
+    assert [each.closed for each in (probe, other, *crowd[:2])] == [False, False, True, False]
+    own = ask(door, "192.0.2.7")
+    for _ in range(30):
+        ask(door, "192.0.2.7")
+    assert not any(each.closed for each in (probe, other, own))
+    assert sum(each.closed for each in crowd) == 32
+    assert len(door.visitors._all) == VISITORS_MAX
+    door.wait(REQUEST_S)
+    assert probe.closed
+    assert len(door.visitors._all) == 0
+
+
+def test_an_address_with_few_connections_keeps_them() -> None:
+    door = Door()
+    _, idle = door.come("192.0.2.1")
+    for _ in range(200):
+        door.come("192.0.2.7")
+    assert not idle.closed
+    _, other = door.come("192.0.2.2")
+    assert not idle.closed
+    assert not other.closed
+
+
+def test_what_stays_gives_way_to_nobody() -> None:
+    door = Door()
+    streams = [ask(door) for _ in range(VISITORS_MAX)]
     for handler in door.handlers:
-        door.visitors.begin(handler)
+        door.visitors.stay(handler)
     visitor, newest = door.come()
     assert newest.closed
     visitor.data_received(b"GET / HTTP/1.1\r\n\r\n")
     visitor.connection_lost(None)
     assert len(door.handlers) == len(door.visitors._all) == VISITORS_MAX
-    assert not any(each.closed for each in came)
-    door.wait(REQUEST_S)
-    assert all(each.closed for each in came)
-    assert len(door.visitors._all) == 0
+    assert not any(each.closed for each in streams)
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HTT"])

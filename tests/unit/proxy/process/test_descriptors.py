@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.proxy.admin.visitors import BACKLOG, VISITORS_MAX
+from penstock.proxy.admin.door import ACCEPTED_MAX
+from penstock.proxy.admin.visitors import VISITORS_MAX
 from penstock.proxy.data.clients import EVERYBODY, EXCESS_MAX
 from penstock.proxy.process import descriptors
 from penstock.proxy.process.descriptors import covered, needed
@@ -27,7 +28,7 @@ def test_each_client_may_have_a_backend_and_some_are_only_told() -> None:
 def test_the_admin_ports_clients_and_probes_have_theirs() -> None:
     spare = needed(1_000, 10) - needed(1_000, 0) - min(10 * IDLE_MAX, 1_000)
     assert spare >= 2 * 10  # a probe and a scrape of each
-    assert needed(0, 0) - EXCESS_MAX >= VISITORS_MAX + BACKLOG + 16
+    assert needed(0, 0) - EXCESS_MAX >= VISITORS_MAX + ACCEPTED_MAX + 16
 
 
 def test_too_few_for_anybody() -> None:
