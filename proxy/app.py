@@ -176,17 +176,20 @@ class App:
         self._watching = self.plane.loop.create_task(self._verdicts.watch())
 
     def take_signals(self) -> None:
-        """Set the signal handlers that `run` describes. Call it before READY is told to anyone."""
+        """Set the handlers that `serve` and `leave` tell of. Call it before READY is told."""
         loop = self.plane.loop
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         loop.add_signal_handler(signal.SIGHUP, self._reload_by_signal)
 
-    async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then drain. A second one ends it. SIGHUP reloads."""
+    async def serve(self) -> None:
+        """Serve until SIGTERM or SIGINT. SIGHUP reloads."""
         self._tell_of_descriptors()
         self.plane.memory.warn(self.plane.limits.body_bytes)
         await self._stop.wait()
+
+    async def leave(self) -> None:
+        """Drain, and close everything. A second SIGTERM or SIGINT ends the drain."""
         notify("STOPPING=1", "STATUS=draining")
         await drain(self.plane, self._port, self.plane.settings.drain, self._hurry)
         await self.close()

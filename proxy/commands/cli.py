@@ -330,7 +330,8 @@ async def _serve_until_signal(source: Source, loaded: Loaded) -> None:
         flush=True,
     )
     notify("READY=1", f"STATUS=listening on port {app.port}, admin on {app.admin_port}")
-    await app.run()
+    await app.serve()
+    await app.leave()
 
 
 def _check(parsed: argparse.Namespace) -> int:

@@ -62,9 +62,10 @@ async def demo(*, backends: int, port: int, admin_port: int | None, once: bool) 
         traffic = Traffic(f"http://{HOST}:{app.port}", MODEL, Random())
         traffic.start()
         try:
-            await app.run()
+            await app.serve()
         finally:
-            await traffic.stop()
+            await traffic.stop()  # or the drain would wait for it
+        await app.leave()
         return 0
     finally:
         await app.close()
