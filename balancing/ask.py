@@ -47,7 +47,8 @@ _NAMES: Final = frozenset(FIELDS)
 
 
 class Ask:
-    """One request. All fields are set at the start, except `home`, which the gate sets.
+    """One request. All fields are set at the start, except `home`, which the gate sets, and what
+    the reader adds for routes.
 
     `prompt_tokens` is the estimate for all prompts together, made from `measured` or
     `counted`. `prompts` and `choices` tell how many engine requests the backend makes of
@@ -89,8 +90,6 @@ class Ask:
         service_tier: str | None = None,
         background: bool = False,
         pool: str = "",
-        wants: Wants | None = None,
-        model_span: tuple[int, int] | None = None,
     ) -> None:
         self.path = path
         self.model = model
@@ -125,8 +124,8 @@ class Ask:
         self.service_tier = service_tier  # as its client asks for it, in the words of the APIs
         self.background = background  # its engine goes on when its client has left
         self.pool = pool  # where a route sends it; empty: to the pools that serve its model
-        self.model_span = model_span  # where a form has its name
-        self.wants = wants  # None: no route asks
+        self.model_span: tuple[int, int] | None = None  # where a form has its name
+        self.wants: Wants | None = None  # None: no route asks
         self.home = home  # the name of the backend that its session belongs to
 
     def add_blocks(self, blocks: Blocks) -> None:

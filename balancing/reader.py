@@ -96,11 +96,9 @@ class Reader:
         caps: bool = False,
         wants: bool = False,
     ) -> None:
-        """`outputs` predicts the lengths of answers.
-
-        `sessions`: where session keys are, if a policy needs them. `prefixes`: whether a policy
-        needs the blocks of the text. `caps`: whether answers may be made shorter than asked for.
-        `wants`: whether routes ask for more. Then `sessions` reads `WantedFields`.
+        """`outputs` predicts how long answers will be. `sessions`: where session keys are, if any
+        are read; for `wants`, what routes ask for, it reads `WantedFields`. `prefixes`: whether a
+        policy needs the blocks of the text. `caps`: whether answers may be made shorter.
         """
         self._estimator = estimator
         self._outputs = outputs
@@ -206,7 +204,7 @@ class Reader:
         expected, outputs = PRIOR_TOKENS, self._outputs
         if outputs is not None:
             expected = outputs.expect(client, model, path, max_tokens)
-        return Ask(
+        ask = Ask(
             path=path,
             model=model,
             prompt_tokens=tokens,
@@ -228,8 +226,9 @@ class Reader:
             output_tokens=expected if work.generates else 0.0,
             service_tier=_text(fields.service_tier),
             background=path == "/v1/responses" and truth(fields.background) is True,
-            wants=wants_of(fields, prompt.parts, media_parts) if self._wants else None,
         )
+        ask.wants = wants_of(fields, prompt.parts, media_parts) if self._wants else None
+        return ask
 
     def _unparsed_ask(
         self, path: str, headers: Headers, body: bytes, work: Work, tenant: str, client: str

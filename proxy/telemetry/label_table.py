@@ -23,6 +23,9 @@ LABELS: Final = {
     " whole answer was written to the connection, but the client did not read it all.",
     "priority": "A class of `admission.classes`. `0` where no class counts.",
     "waited": "`yes`: it waited in the proxy. `no`: it was sent at once.",
+    "route": "The name of a route in the configuration.",
+    "target": "A pool; `pool/model` where the route sends another model than was asked for."
+    " `refused`: the route refused it. At most 256 values.",
     "tenant": "The name of a tenant in the configuration.",
     "model": "A model that its backend lists. `other`: any other name, and models"
     " beyond the limits: 256 for tenants; 16 at one backend; in a pool, one at each backend and"
@@ -60,8 +63,6 @@ REASONS: Final = {
     " session's own backend was not fit, over its bound or tried already.",
     "backend_engine_waiting_by_reason": "`capacity`: for room in the KV cache or the batch."
     " `deferred`: for something else, such as a cache that is fetched.",
-    "route_requests": "`target`: the pool; with the model, as `pool/model`, where the route sends"
-    " another than was asked for. `refused`: the route refused it. At most 256 values.",
     "stream_failures": "`reset`, `cut`, `dropped`, `malformed`: the connection ended or its bytes"
     " were no valid HTTP. `idle`: no byte for `timeouts.idle_s`. `unfinished`: it ended without"
     " its last event. `no_events`: it sent bytes but no events. `error_event`, `abort`: the backend"
