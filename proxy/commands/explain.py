@@ -11,6 +11,8 @@ import orjson
 from penstock.proxy.commands.admin_client import AdminError, client_of
 from penstock.proxy.commands.waits import prospect
 
+# The most routes that are told.
+ROUTES_MAX: Final = 20
 # Valid names and values of HTTP headers.
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE: Final = re.compile(r"[\t -~]*")
@@ -37,6 +39,7 @@ def text(found: Mapping[str, Any]) -> str:
     lines = [
         f"{wanted['prompt_tokens']:,} prompt tokens, {wanted['expected_output_tokens']:,} "
         f"expected; pool {found['pool'] or '-'}, policy {found['policy'] or '-'}",
+        *_routes(found["routes"], wanted["model"], found["pool"]),
         "",
         *_table(found["candidates"]),
         "",
@@ -57,6 +60,17 @@ def text(found: Mapping[str, Any]) -> str:
         lines.append(f"-> not predictable: {found['policy']} draws at random")
     lines += prospect(found["admission"])
     return "\n".join(lines)
+
+
+def _routes(routes: Sequence[Mapping[str, Any]], model: str | None, pool: str | None) -> list[str]:
+    """The route that counts, and why those before it do not. Later ones do not matter then."""
+    lines: list[str] = []
+    for each in routes:
+        if each["taken"]:
+            target = f"pool {pool or '-'}" + (f", model {model}" if model else "")
+            return [*lines[-ROUTES_MAX:], f"route {each['name']} counts: {target}"]
+        lines.append(f"route {each['name']} does not count: {each['why_not']}")
+    return [*lines[-ROUTES_MAX:], "no route counts"] if routes else []
 
 
 def _table(candidates: Sequence[Mapping[str, Any]]) -> list[str]:

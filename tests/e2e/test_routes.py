@@ -1,0 +1,111 @@
+"""Routes from the outside: who answers for which name, and what clients and operators are told."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.bench.sim.server import SimServer
+from tests.e2e.forked import run
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.request import BODIES, CHAT, ask
+
+ROUTES: list[dict[str, Any]] = [
+    {"name": "gone", "match": {"model": "gpt-3*"}, "refuse": "Ask for gpt-small."},
+    {
+        "name": "with-tools",
+        "match": {"model": "gpt-small", "needs": ["tools"]},
+        "to": [{"pool": "large", "model": "llama"}],
+    },
+    {
+        "name": "small",
+        "match": {"model": "gpt-small"},
+        "to": [{"pool": "small", "model": "qwen"}],
+        "fallbacks": [{"pool": "large", "model": "llama"}],
+    },
+]
+ASKED = CHAT | {"model": "gpt-small"}
+FORM = (
+    b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\ngpt-small\r\n'
+    b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\r\n--b--\r\n'
+)
+
+Fleet = tuple[SimServer, SimServer, Penstock]
+
+
+@pytest.fixture
+async def fleet(simulate: Simulate, serve: Serve) -> AsyncIterator[Fleet]:
+    (small,) = await simulate(1, model="qwen")
+    (large,) = await simulate(1, model="llama")
+    pools = [
+        {"name": "small", "backends": [{"name": "s0", "url": small.url}]},
+        {"name": "large", "backends": [{"name": "l0", "url": large.url}]},
+    ]
+    return small, large, await serve([small, large], pools=pools, routes=ROUTES)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_alias_on_every_path(fleet: Fleet, path: str) -> None:
+    small, _, penstock = fleet
+    body = BODIES[path] | {"model": "gpt-small"}
+    got = await ask(penstock, path, body)
+    direct = await ask(small, path, body | {"model": "qwen"})
+    assert (got.status, got.headers["x-penstock-model"]) == (200, "qwen")
+    assert got.json["model"] == direct.json["model"] == "qwen"
+
+
+async def test_an_alias_in_a_form(fleet: Fleet) -> None:
+    small, _, penstock = fleet
+    kind = "multipart/form-data; boundary=b"
+    got = await ask(penstock, "/v1/audio/transcriptions", FORM, content_type=kind)
+    assert got.headers["x-penstock-backend"] == "s0"
+    assert b"qwen" in small.seen[-1].body
+    assert b"gpt-small" not in small.seen[-1].body
+
+
+async def test_what_is_asked_for_decides(fleet: Fleet) -> None:
+    _, _, penstock = fleet
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    got = await ask(penstock, "/v1/chat/completions", ASKED | {"tools": tools})
+    assert (got.headers["x-penstock-backend"], got.headers["x-penstock-model"]) == ("l0", "llama")
+
+
+async def test_a_refusal(fleet: Fleet) -> None:
+    _, _, penstock = fleet
+    got = await ask(penstock, "/v1/chat/completions", CHAT | {"model": "gpt-3.5"})
+    assert (got.status, got.json["error"]["code"]) == (403, "route_refused")
+    assert got.json["error"]["message"] == "Ask for gpt-small."
+
+
+async def test_names_are_listed_with_what_they_stand_for(fleet: Fleet) -> None:
+    _, _, penstock = fleet
+    got = await ask(penstock, "/v1/models", method="GET")
+    cards = {each["id"]: each for each in got.json["data"]}
+    assert set(cards) == {"qwen", "llama", "gpt-small"}
+    assert cards["gpt-small"]["owned_by"] == "penstock"
+    one = await ask(penstock, "/v1/models/gpt-small", method="GET")
+    assert one.json == cards["gpt-small"]
+
+
+async def test_a_pool_that_dies_under_its_requests(fleet: Fleet) -> None:
+    small, _, penstock = fleet
+    await small.stop()
+    for _ in range(20):
+        got = await ask(penstock, "/v1/chat/completions", ASKED)
+        assert (got.status, got.headers["x-penstock-model"]) == (200, "llama")
+    listed = await ask(penstock, "/v1/models", method="GET")
+    assert "gpt-small" in {each["id"] for each in listed.json["data"]}
+    lines = [each for each in penstock.access_lines if each["path"] == "/v1/chat/completions"]
+    assert {each["route"] for each in lines} == {"small"}
+    assert {each["fell_back"] for each in lines} <= {"errors", "no_backend"}
+
+
+async def test_why_a_route_counts(fleet: Fleet, tmp_path: Any) -> None:
+    _, _, penstock = fleet
+    file = tmp_path / "body.json"
+    file.write_bytes(orjson.dumps(ASKED))
+    told = await run("explain", str(file), "--admin", penstock.admin_url)
+    assert told.status == 0, told.err
+    assert "route with-tools does not count: it does not ask for tools" in told.out
+    assert "route small counts: pool small, model qwen" in told.out
