@@ -1,0 +1,161 @@
+"""One metric of both versions in one step of a canary: evidence for and against, and figures."""
+
+from math import exp, log
+from typing import Final
+
+from penstock.balancing.canary.cells import Arm, Cell
+from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.canary.metrics import Metric
+from penstock.balancing.canary.sequential import COMMON_BETS, RARE_BETS, Harmless, Worse
+from penstock.balancing.canary.usual import Usual
+
+# The stable's share of bad requests that "worse" takes for equal: a client that fills the cap with
+# good requests to the stable version makes its share look less by that.
+SLACK: Final = 1 / 3
+# The chance that one hostile client has an equal version rolled back, over that without any.
+HOSTILE_TIMES: Final = 5.0
+# The chance that a version passes a step which is worse by more than is allowed, for each metric.
+PASSES: Final = 0.05
+# Keys whose first bad request is remembered, for each group.
+FAILED_MAX: Final = 64
+
+
+class Comparison:
+    """What is known of one metric since the step began."""
+
+    __slots__ = (
+        "_cells",
+        "_chance",
+        "_failed",
+        "_ratio_logs",
+        "_usual",
+        "canary",
+        "harmless",
+        "metric",
+        "stable",
+        "worse",
+    )
+
+    def __init__(self, metric: Metric, chance: float, usual: dict[int, Usual]) -> None:
+        """`chance`: of a false alarm in this step, all metrics together. `usual`: what is late,
+        by the kind of request; it outlives steps."""
+        self.metric = metric
+        self._chance = chance * metric.part
+        if metric.timed:
+            self.worse = Worse(COMMON_BETS, 0.0, 0.0, strict=True)
+            self.harmless = Harmless(0.0)
+        else:
+            self.worse = Worse(RARE_BETS, SLACK, metric.margin, strict=False)
+            self.harmless = Harmless(metric.allowed)
+        # Of all cells that were compared: requests, and bad ones.
+        self.canary = [0, 0]
+        self.stable = [0, 0]
+        self._ratio_logs = 0.0
+        self._cells: dict[int, Cell] = {}
+        self._failed: dict[int, set[int]] = {}
+        self._usual = usual
+
+    def add(self, ended: Ended, group: int, now_s: float) -> None:
+        """Count a request."""
+        metric = self.metric
+        value = metric.read(ended)
+        if value is None:
+            return
+        kind = metric.kind(ended)
+        late_log = 0.5  # what is bad is 1
+        if metric.timed:
+            value = log(max(1e-9, value))
+            usual = self._usual.get(kind)
+            if usual is None:
+                usual = self._usual[kind] = Usual()
+            known, late_log = usual.known, usual.late_log
+            if not ended.canary and ended.ending is not Ending.LEFT:
+                usual.add(value)
+            if not known:
+                return
+        elif metric.once and self._is_out(ended.key, group, bad=value > 0.0):
+            return
+        place = 2 * kind + ended.fresh
+        cell = self._cells.get(place)
+        if cell is None:
+            cell = self._cells[place] = Cell(now_s, late_log, fresh=ended.fresh)
+        self._put(cell, ended, group, value)
+
+    def advance(self, now_s: float) -> bool:
+        """Compare all cells that are ready. Returns whether the canary had bad requests there."""
+        ready = [place for place, cell in self._cells.items() if cell.closes(now_s)]
+        return True in [self._compare(self._cells.pop(place)) for place in ready]
+
+    def is_worse(self, *, alone: bool) -> bool:
+        """Whether it is shown that the canary is worse. `alone`: one client is enough."""
+        if self.worse.evidence < -log(self._chance):
+            return False
+        return alone or self.worse.common_evidence >= -log(HOSTILE_TIMES * self._chance)
+
+    def is_harmless(self, *, alone: bool) -> bool:
+        """Whether it is shown that the canary is not worse by more than is allowed."""
+        found = self.harmless.evidence if alone else self.harmless.common_evidence
+        return found >= -log(PASSES)
+
+    def _is_out(self, key: int | None, group: int, *, bad: bool) -> bool:
+        """Whether a key counts no longer."""
+        if key is None:
+            return False
+        failed = self._failed.get(group)
+        if failed is not None and (key in failed or len(failed) >= FAILED_MAX):
+            return True
+        if bad:
+            self._failed.setdefault(group, set()).add(key)
+        return False
+
+    def _put(self, cell: Cell, ended: Ended, group: int, value: float) -> None:
+        """Count it in its cell, for both questions."""
+        metric, late = self.metric, cell.late_log
+        margin = allowed = 0.0
+        if metric.timed and ended.canary:
+            margin, allowed = log(1.0 + metric.margin), log(1.0 + metric.allowed)
+        bad, harmed = value - margin > late, value - allowed > late
+        if metric.timed and ended.ending is Ending.LEFT and not harmed:
+            return  # nobody knows whether it would have been late
+        if not ended.canary:
+            cell.stable.add(group, bad=bad)
+            cell.stable.log_sum += value
+            return
+        cell.canary.add(group, bad=bad)
+        cell.harmed.add(group, bad=harmed)
+        cell.canary.log_sum += value
+
+    def _compare(self, cell: Cell) -> bool:
+        """Take a closed cell as evidence. Returns whether the canary had bad requests there."""
+        canary, stable = cell.canary, cell.stable
+        if not canary.number or not stable.number:
+            return False
+        _add(self.canary, canary)
+        _add(self.stable, stable)
+        if self.metric.timed:
+            mean_log = canary.log_sum / canary.number - stable.log_sum / stable.number
+            self._ratio_logs += canary.number * mean_log
+        self.harmless.add(cell.harmed.by_group, stable.by_group)
+        if cell.fresh:
+            self.worse.add_fresh(canary.by_group, stable.by_group)
+        elif not self.metric.fresh:
+            self.worse.add(canary.by_group, stable.by_group)
+        return canary.bad > 0
+
+    def words(self) -> str:
+        """The figures in a few words. A ratio is the (geometric) mean within cells."""
+        metric, (number, _), (of, _) = self.metric, self.canary, self.stable
+        if metric.timed:
+            ratio = exp(self._ratio_logs / number) if number else 1.0
+            return f"{metric.before} {ratio:.2f} x {metric.after} ({number:,} requests)"
+        shares = f"{_percent(self.canary)} of {number:,} against {_percent(self.stable)}"
+        return f"{metric.before} {shares} of {of:,}"
+
+
+def _add(sums: list[int], arm: Arm) -> None:
+    sums[0] += arm.number
+    sums[1] += arm.bad
+
+
+def _percent(sums: list[int]) -> str:
+    return f"{100.0 * sums[1] / max(1, sums[0]):.2g} %"

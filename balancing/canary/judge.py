@@ -1,0 +1,143 @@
+"""Whether the canary is worse, no worse, or nobody knows yet, in one step.
+
+One client's requests are at most a quarter of what is compared, of both versions. With fewer than
+eight groups of clients it is more: twice an even share.
+"""
+
+from typing import Final
+
+from penstock.balancing.canary.comparison import Comparison
+from penstock.balancing.canary.ended import Ended
+from penstock.balancing.canary.groups import GROUPS, Groups
+from penstock.balancing.canary.metrics import Metric
+from penstock.balancing.canary.usual import Usual
+
+SHARE_MAX: Final = 0.25
+EVEN_SHARES: Final = 2.0
+# So many of each version count, whoever sends them.
+FREE: Final = 32
+# A metric that fewer of the stable version's requests have than this share is not waited for.
+SEEN_MIN: Final = 0.02
+
+
+class Habits:
+    """What outlives a step: the groups of clients, and what is late, by metric and kind."""
+
+    __slots__ = ("groups", "usual")
+
+    def __init__(self) -> None:
+        self.groups = Groups()
+        self.usual: dict[str, dict[int, Usual]] = {}
+
+
+class _Counted:
+    """How many of one version's requests were counted, by group."""
+
+    __slots__ = ("by_group", "number")
+
+    def __init__(self) -> None:
+        self.by_group = [0] * GROUPS
+        self.number = 0
+
+    def admits(self, group: int, groups: int) -> bool:
+        """Count one, unless its group has its share."""
+        share = max(SHARE_MAX, EVEN_SHARES / max(1, groups))
+        if self.number >= FREE and self.by_group[group] >= share * self.number:
+            return False
+        self.by_group[group] += 1
+        self.number += 1
+        return True
+
+
+class Judge:
+    """The comparisons of one step."""
+
+    __slots__ = (
+        "_alone",
+        "_found",
+        "_habits",
+        "_lacking",
+        "_requests_min",
+        "canary",
+        "comparisons",
+        "stable",
+    )
+
+    def __init__(
+        self,
+        metrics: list[Metric],
+        habits: Habits,
+        chance: float,
+        *,
+        requests_min: int,
+        alone: bool = False,
+    ) -> None:
+        """`chance`: that it calls an equal version worse. `alone`: one client is enough."""
+        usual = habits.usual
+        self.comparisons = [
+            Comparison(metric, chance, usual.setdefault(metric.name, {})) for metric in metrics
+        ]
+        self._habits = habits
+        self._requests_min = requests_min
+        self._alone = alone
+        self._found: Comparison | None = None
+        self._lacking = 0  # which comparison is waited for
+        self.canary = _Counted()
+        self.stable = _Counted()
+
+    def add(self, ended: Ended, now_s: float) -> None:
+        """One more request has ended."""
+        groups = self._habits.groups
+        group = groups.of(ended.client)
+        counted = self.canary if ended.canary else self.stable
+        # Fresh ones are drawn by lot: a cap that a client can fill for one version would aim them.
+        if not counted.admits(group, groups.number) and not ended.fresh:
+            return
+        for each in self.comparisons:
+            each.add(ended, group, now_s)
+
+    def worse(self, now_s: float) -> str:
+        """Why the canary is worse, with figures. Empty while nothing shows it.
+
+        It may be asked at any time, and as often as one likes.
+        """
+        for each in self.comparisons:
+            if each.advance(now_s):
+                self._weigh(each)
+        return self._found.words() if self._found is not None else ""
+
+    def lack(self) -> str:
+        """What keeps the canary from its next step. Empty if it is shown to be no worse."""
+        if self.canary.number < self._requests_min:
+            of = f"{self.canary.number:,} of {self._requests_min:,}"
+            return f"too few requests to the new version: {of}"
+        # What lacked at the last look probably lacks still: all the others need no look then.
+        ahead = self.comparisons[self._lacking :] + self.comparisons[: self._lacking]
+        for each in ahead:
+            if not self._is_harmless(each):
+                self._lacking = self.comparisons.index(each)
+                return self._words(each)
+        return ""
+
+    def words(self) -> str:
+        """All figures."""
+        return "; ".join([each.words() for each in self.comparisons])
+
+    def _weigh(self, each: Comparison) -> None:
+        if self._found is None and each.is_worse(alone=self._alone):
+            self._found = each
+
+    def _is_harmless(self, each: Comparison) -> bool:
+        if each.stable[0] < SEEN_MIN * self.stable.number:
+            return True
+        return each.is_harmless(alone=self._alone)
+
+    def _words(self, each: Comparison) -> str:
+        """Why one comparison does not allow the next step."""
+        if not each.canary[0]:
+            return f"no requests of both versions to compare {each.metric.name} by"
+        if not self._alone and each.is_worse(alone=True):
+            return f"worse for one client, not shown for others: {each.words()}"
+        if not self._alone and each.is_harmless(alone=True):
+            return f"too few clients show that it is no worse: {each.words()}"
+        return f"not clear yet: {each.words()}"

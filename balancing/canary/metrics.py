@@ -1,0 +1,155 @@
+"""What versions are compared by: which requests count for each, and when one is bad.
+
+Shares: a request is bad by how it ended. Times: a request is bad if it took longer than three
+quarters of the stable version's did, in its own cell's kind of requests, before. So a few very
+slow ones weigh no more than a few slow ones, and what is usual may drift. "How much worse" is
+asked by dividing the canary's times first: by a little for "worse", by all that is allowed for
+"harmless".
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from penstock.balancing.canary.ended import Ended, Ending
+from penstock.conf.canary import JudgeSettings
+
+# Of what is allowed, this much is never called worse: versions that differ so little are equal.
+SHARE_MARGIN: Final = 0.02
+TIME_MARGIN: Final = 0.2
+CLASSES: Final = 10
+# A queue of fewer tokens takes no time.
+QUEUE_BITS: Final = 8
+
+Read = Callable[[Ended], float | None]
+Kind = Callable[[Ended], int]
+
+
+class Metric(NamedTuple):
+    """One kind of comparison.
+
+    `part`: its part of the chance of a false alarm. `allowed`: how much worse is too much.
+    `read`: the time, or 1.0 for a bad request and 0.0 for another; None if it does not count.
+    `kind`: only requests of one kind are compared with each other. `fresh`: only requests with
+    fresh keys show that the canary is worse, because clients can make such requests at will.
+    """
+
+    name: str
+    part: float
+    allowed: float
+    read: Read
+    kind: Kind
+    timed: bool
+    fresh: bool
+    before: str  # words around the figures
+    after: str = ""
+
+    @property
+    def margin(self) -> float:
+        """How much worse is still called equal."""
+        return self.allowed * (TIME_MARGIN if self.timed else SHARE_MARGIN)
+
+    @property
+    def once(self) -> bool:
+        """Whether a key counts until its first bad request: one user is one failure."""
+        return not self.timed and not self.fresh
+
+
+def metrics_of(settings: JudgeSettings) -> list[Metric]:
+    """Those that are compared. The parts of all add up to 1."""
+    found: list[Metric] = []
+    shares: tuple[tuple[str, float, float | None, Read, bool, str], ...] = (
+        ("errors", 0.4, settings.errors, _failed, False, "errors"),
+        ("broken", 0.4, settings.broken, _broken, False, "broken answers"),
+        ("empty", 0.05, settings.empty, _empty, True, "empty answers"),
+        ("refused", 0.05, settings.refused, _refused, True, "refusals"),
+    )
+    for name, part, allowed, read, fresh, words in shares:
+        if allowed is not None:
+            found.append(Metric(name, part, allowed, read, size_of, False, fresh, words))
+    length = settings.length
+    times: tuple[tuple[str, float, float | None, Read, Kind, bool, str, str], ...] = (
+        (
+            "ttft",
+            0.04,
+            settings.ttft,
+            _ttft_s,
+            _size_and_load,
+            False,
+            "first tokens take",
+            "the time",
+        ),
+        ("itl", 0.04, settings.itl, _itl_s, _streams, False, "further tokens take", "the time"),
+        ("longer", 0.01, length, _tokens, size_of, True, "answers are", "as long"),
+        ("shorter", 0.01, length, _shortness, size_of, True, "answers are", "as short"),
+    )
+    for name, part, allowed, read, kind, fresh, before, after in times:
+        if allowed is not None:
+            found.append(Metric(name, part, allowed, read, kind, True, fresh, before, after))
+    return found
+
+
+def size_of(ended: Ended) -> int:
+    """The class of its prompt's size, and whether it is a stream."""
+    return 2 * _class(ended.prompt_tokens) + ended.stream
+
+
+def _class(amount: int) -> int:
+    """In steps of four times as much."""
+    return min(CLASSES - 1, (max(0, amount).bit_length() + 1) // 2)
+
+
+def _size_and_load(ended: Ended) -> int:
+    size, queue = _class(ended.prompt_tokens), _class(ended.queued_tokens >> QUEUE_BITS)
+    return (size * CLASSES + queue) * CLASSES + _class(ended.streams)
+
+
+def _streams(ended: Ended) -> int:
+    """In steps of twice as many: each makes the engine's steps longer."""
+    return min(2 * CLASSES, ended.streams.bit_length())
+
+
+def _failed(ended: Ended) -> float | None:
+    if ended.ending is Ending.LEFT or ended.ending is Ending.REFUSED:
+        return None
+    return float(ended.ending is Ending.ERROR)
+
+
+def _broken(ended: Ended) -> float | None:
+    return _of_answers(ended, Ending.BROKEN)
+
+
+def _empty(ended: Ended) -> float | None:
+    return _of_answers(ended, Ending.EMPTY)
+
+
+def _of_answers(ended: Ended, bad: Ending) -> float | None:
+    if ended.ending is bad:
+        return 1.0
+    return 0.0 if ended.ending is Ending.SERVED else None
+
+
+def _refused(ended: Ended) -> float | None:
+    if ended.ending is Ending.LEFT or ended.ending is Ending.ERROR:
+        return None
+    return float(ended.ending is Ending.REFUSED)
+
+
+def _ttft_s(ended: Ended) -> float | None:
+    """Of a client that left before: how long it had waited, which is the least that it can be."""
+    if ended.ttft_s is None and ended.ending is Ending.LEFT and ended.waited_s > 0.0:
+        return ended.waited_s
+    return ended.ttft_s
+
+
+def _itl_s(ended: Ended) -> float | None:
+    return ended.itl_s
+
+
+def _tokens(ended: Ended) -> float | None:
+    tokens = ended.completion_tokens
+    return float(tokens) if tokens and ended.ending is Ending.SERVED else None
+
+
+def _shortness(ended: Ended) -> float | None:
+    tokens = _tokens(ended)
+    return 1.0 / tokens if tokens else None

@@ -1,0 +1,177 @@
+"""Two sequential tests of "bad or not", which may be looked at after each request.
+
+Requests are compared in cells: one kind of request in one stretch of time. In a cell the canary
+has n requests and x bad ones, the stable version N and X. A cell's e-value is a number that no
+null hypothesis lets be above 1 on average. Their product over cells is a test martingale, so the
+chance that it ever reaches 1/chance is at most `chance` (Ville, 1939), whenever one looks and
+whenever one stops (Shafer, "Testing by betting", 2021; Ramdas et al., "Game-theoretic statistics
+and safe anytime-valid inference", 2023).
+
+**Worse.** Null: the canary's share of bad ones is p <= (1 + r) P + m, where P is the stable's. For
+a bet a >= 0 and b = a n (1 + r) / N <= 1 the e-value is (1 + a)^x (1 - b)^X exp(-a n m).
+Each factor of one request is at most exp(a p), or exp(-b P), on average, and the exponents add
+up to no more than a n m. With r = m = 0 this is the likelihood ratio of the safe logrank test (ter
+Schure, Pérez-Ortiz, Ly and Grünwald, 2020), which needs no P either.
+
+**Harmless.** Null: p >= P + M. For 0 < b < 1 and a = n b / N: (1 - b)^x (1 + a)^X exp(b n M).
+
+Several bets are averaged: a mixture of martingales is one (Robbins, 1970).
+
+**One hostile client** is in one group, but nobody knows in which. A group of the canary's clients
+is left out by taking away its share of the exponents; for the stable's factor that is (1 - b)^(f X)
+with a share f <= 1, which Bernoulli's inequality allows. A group of the stable's clients is left
+out of X and N. So all of it is kept for each group of the stable's that may be left out. Fresh requests
+(`fresh_keys`) come to both versions by lot, so there no group of the stable's need be left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import exp, inf, log, log1p
+from typing import Final
+
+from penstock.balancing.canary.groups import GROUPS
+
+# A group's requests in a cell, and the bad ones.
+Tally = Mapping[int, tuple[int, int]]
+
+# The bets for what is rare (errors) and for what a quarter of the requests are (late ones).
+RARE_BETS: Final = (5.0, 15.0)
+COMMON_BETS: Final = (0.15, 0.4, 1.0)
+HARMLESS_BETS: Final = (0.15, 0.4, 0.9)
+# A bet that risks everything on one bad request of the stable's cannot recover.
+RISK_MAX: Final = 0.9
+# Where the evidence is kept of which no group of the stable's is left out.
+NOBODY: Final = GROUPS
+
+
+class Worse:
+    """Evidence that the canary is worse, from fresh requests and from others."""
+
+    __slots__ = ("_bets", "_fresh", "_logs", "_margin", "_slack", "_strict")
+
+    def __init__(self, bets: Sequence[float], slack: float, margin: float, *, strict: bool) -> None:
+        """`slack`, `margin`: r, but for fresh requests, and m. `strict`: whichever group of the
+        stable's is left out must show it; else their average decides, so that no client of the
+        stable's can hide it.
+        """
+        self._bets = tuple(bets)
+        self._slack = slack
+        self._margin = margin
+        self._strict = strict
+        self._fresh = [[0.0] * GROUPS for _ in self._bets]
+        self._logs = _logs(len(self._bets))
+
+    def add_fresh(self, canary: Tally, stable: Tally) -> None:
+        """One more cell of fresh requests."""
+        n, _ = _sums(canary)
+        number, bad = _sums(stable)
+        for bet, logs in zip(self._bets, self._fresh, strict=True):
+            a = min(bet, RISK_MAX * number / n)
+            each = bad * log1p(-a * n / number) / n - a * self._margin
+            _count(logs, canary, log1p(a), each)
+
+    def add(self, canary: Tally, stable: Tally) -> None:
+        """One more cell of other requests."""
+        n, _ = _sums(canary)
+        for left_out, (number, bad) in enumerate(_without_each(stable)):
+            if not number:
+                continue
+            most = RISK_MAX * number / (n * (1.0 + self._slack))
+            for bet, logs in zip(self._bets, self._logs, strict=True):
+                a = min(bet, most)
+                each = bad * log1p(-a * n * (1.0 + self._slack) / number) / n - a * self._margin
+                _count(logs[left_out], canary, log1p(a), each)
+
+    @property
+    def evidence(self) -> float:
+        """The logarithm of the e-value of all requests."""
+        pairs = zip(self._fresh, self._logs, strict=True)
+        return _mean([sum(fresh) + sum(logs[NOBODY]) for fresh, logs in pairs])
+
+    @property
+    def common_evidence(self) -> float:
+        """The same without the loudest group, which one client may have made so."""
+        found: list[float] = []
+        for i in range(GROUPS):
+            pairs = zip(self._fresh, self._logs, strict=True)
+            found.append(_mean([_without_loudest(fresh, logs[i]) for fresh, logs in pairs]))
+        return min(found) if self._strict else _mean(found)
+
+
+class Harmless:
+    """Evidence that the canary is not worse by more than the margin."""
+
+    __slots__ = ("_logs", "_margin")
+
+    def __init__(self, margin: float) -> None:
+        """`margin`: M."""
+        self._margin = margin
+        self._logs = _logs(len(HARMLESS_BETS))
+
+    def add(self, canary: Tally, stable: Tally) -> None:
+        """One more cell."""
+        n, _ = _sums(canary)
+        for left_out, (number, bad) in enumerate(_without_each(stable)):
+            if not number:
+                continue
+            for b, logs in zip(HARMLESS_BETS, self._logs, strict=True):
+                each = bad * log1p(n * b / number) / n + b * self._margin
+                _count(logs[left_out], canary, log1p(-b), each)
+
+    @property
+    def evidence(self) -> float:
+        """The logarithm of the e-value of all requests."""
+        return _mean([sum(logs[NOBODY]) for logs in self._logs])
+
+    @property
+    def common_evidence(self) -> float:
+        """The same without the group that is the most in favour, and with a chance for each that
+        it accuses falsely."""
+        return min(
+            [_mean([_without_extremes(logs[i]) for logs in self._logs]) for i in range(GROUPS)]
+        )
+
+
+def _logs(bets: int) -> list[list[list[float]]]:
+    """For each bet, each group of the stable's that is left out, and each of the canary's."""
+    return [[[0.0] * GROUPS for _ in range(GROUPS + 1)] for _ in range(bets)]
+
+
+def _sums(tally: Tally) -> tuple[int, int]:
+    """All requests, and all bad ones."""
+    number = sum([requests for requests, _ in tally.values()])
+    return number, sum([bad for _, bad in tally.values()])
+
+
+def _without_each(stable: Tally) -> list[tuple[int, int]]:
+    """All requests and bad ones without those of each group, and of all groups at last."""
+    number, bad = _sums(stable)
+    found = [(number, bad)] * (GROUPS + 1)
+    for group, (requests, its_bad) in stable.items():
+        found[group] = (number - requests, bad - its_bad)
+    return found
+
+
+def _count(logs: list[float], canary: Tally, for_bad: float, for_each: float) -> None:
+    for group, (requests, bad) in canary.items():
+        logs[group] += bad * for_bad + requests * for_each
+
+
+def _without_loudest(fresh: Sequence[float], others: Sequence[float]) -> float:
+    logs = [one + other for one, other in zip(fresh, others, strict=True)]
+    return sum(logs) - max(0.0, max(logs))
+
+
+def _without_extremes(logs: Sequence[float]) -> float:
+    """Half of the stake is on everybody's being honest, the rest on each group's not being so."""
+    total = sum(logs)
+    in_order = sorted(logs)
+    kept = total - max(0.0, in_order[-1])
+    return _mean([kept, max(kept, kept - in_order[0]) - log(GROUPS)])
+
+
+def _mean(logs: Sequence[float]) -> float:
+    """The logarithm of the mean of what these are logarithms of."""
+    most = max(logs)
+    if most == -inf:
+        return most
+    return most + log(sum([exp(each - most) for each in logs]) / len(logs))

@@ -1,0 +1,204 @@
+"""A canary's way from its first step to all requests, or back to none.
+
+running ──(time over, evidence lacks)──▶ held
+   │ ◀──────────(no worse: next step)──────┘
+   ├──(worse)──▶ rolled back       both stay so until they are told to begin again
+   ├──(told)───▶ aborted
+   └──(last step)──▶ promoted      (also when told)
+"""
+
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from penstock.balancing.canary.ended import Ended
+from penstock.balancing.canary.fresh_keys import FreshKeys
+from penstock.balancing.canary.judge import Habits, Judge
+from penstock.balancing.canary.metrics import metrics_of
+from penstock.conf.canary import CanarySettings
+
+# That an equal version is rolled back, over all steps and metrics.
+CHANCE: Final = 0.01
+# The first step has few requests and meets the worst versions, so it gets most of the chance.
+FIRST_PART: Final = 0.8
+STATE_VERSION: Final = 1
+
+
+class Stage(Enum):
+    """Where a canary stands."""
+
+    RUNNING = "running"
+    HELD = "held"
+    ROLLED_BACK = "rolled_back"
+    ABORTED = "aborted"
+    PROMOTED = "promoted"
+
+
+MOVES: Final = frozenset({Stage.RUNNING, Stage.HELD})
+
+
+class Event(NamedTuple):
+    """Something that an operator should know. `percent`: what the canary gets from now on."""
+
+    at_s: float
+    stage: Stage
+    percent: float
+    why: str
+
+
+class Canary:
+    """The canary of one route."""
+
+    __slots__ = (
+        "_fresh",
+        "_habits",
+        "_tries",
+        "judge",
+        "settings",
+        "since_s",
+        "stage",
+        "step",
+        "why",
+    )
+
+    def __init__(self, settings: CanarySettings, now_s: float) -> None:
+        self.settings = settings
+        self.stage: Stage
+        self.since_s: float
+        self.step: int
+        self._fresh = FreshKeys()
+        self._habits = Habits()
+        self.why = ""
+        self.begin(now_s)
+
+    def begin(self, now_s: float) -> Event:
+        """Begin at the first step, also after it was rolled back or aborted."""
+        self._tries = 0
+        return self._enter(0, now_s, "begins")
+
+    @property
+    def percent(self) -> float:
+        """What the canary gets of the route's requests."""
+        if self.stage in MOVES:
+            return self.settings.steps[self.step]
+        return 100.0 if self.stage is Stage.PROMOTED else 0.0
+
+    # Requests ----------------------------------------------------------------------------------
+
+    def began(self, client: str, key: int | None) -> bool:
+        """A request's version was drawn. Returns whether its key is fresh; keep that for `ended`.
+
+        Its client learns the version with the first byte of the answer: so this is noted before.
+        """
+        return self._fresh.use(self._habits.groups.of(client), key)
+
+    def ended(self, ended: Ended, now_s: float) -> None:
+        """A request has ended, of either version."""
+        if self.stage in MOVES:
+            self.judge.add(ended, now_s)
+
+    # Moves -------------------------------------------------------------------------------------
+
+    def look(self, now_s: float) -> Event | None:
+        """Move if it is time to. To be called every second or so."""
+        if self.stage not in MOVES:
+            return None
+        worse = self.judge.worse(now_s)
+        if worse:
+            return self._stay(Stage.ROLLED_BACK, f"worse: {worse}", now_s)
+        if now_s - self.since_s < self.settings.every_s:
+            return None
+        lack = self.judge.lack()
+        if not lack:
+            return self._enter(self.step + 1, now_s, f"no worse: {self.judge.words()}")
+        self.why = lack
+        if self.stage is Stage.HELD:
+            return None
+        self.stage = Stage.HELD
+        return self._event(now_s)
+
+    def promote(self, now_s: float) -> Event:
+        """An operator gives it all requests."""
+        return self._stay(Stage.PROMOTED, "told to", now_s)
+
+    def abort(self, now_s: float) -> Event:
+        """An operator takes all requests from it."""
+        return self._stay(Stage.ABORTED, "told to", now_s)
+
+    def _stay(self, stage: Stage, why: str, now_s: float) -> Event:
+        self.stage, self.why, self.since_s = stage, why, now_s
+        return self._event(now_s)
+
+    def _enter(self, step: int, now_s: float, why: str) -> Event:
+        """Begin a step, with evidence of its own: a version may fail only under more load."""
+        self.step = step
+        self.stage = Stage.RUNNING
+        self._judge_anew()
+        if step == len(self.settings.steps) - 1:
+            return self._stay(Stage.PROMOTED, why, now_s)
+        return self._stay(Stage.RUNNING, why, now_s)
+
+    def _judge_anew(self) -> None:
+        judge, judged = self.settings.judge, len(self.settings.steps) - 1
+        part = 1.0
+        if judged > 1:
+            part = (1.0 - FIRST_PART) / (judged - 1) if self.step else FIRST_PART
+        self.judge = Judge(
+            metrics_of(judge),
+            self._habits,
+            CHANCE * part / 2**self._tries,
+            requests_min=judge.min_requests,
+            alone=judge.clients_min == 1,
+        )
+
+    def _event(self, now_s: float) -> Event:
+        return Event(now_s, self.stage, self.percent, self.why)
+
+    # Kept over a restart -----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """What to keep, as JSON. The evidence of the step is not kept: it begins anew."""
+        return {
+            "version": STATE_VERSION,
+            "pool": self.settings.pool,
+            "model": self.settings.model,
+            "stage": self.stage.value,
+            "percent": self.percent,
+            "why": self.why,
+            "tries": self._tries,
+            "fresh_keys": self._fresh.to_text(),
+        }
+
+    @classmethod
+    def from_state(cls, settings: CanarySettings, state: object, now_s: float) -> "Canary":
+        """Go on where it was. A canary of another version, or what cannot be read, begins anew.
+
+        A step that begins again is one more test: each time with half of the chance.
+        """
+        canary = cls(settings, now_s)
+        try:
+            known = _read(settings, state)
+        except (KeyError, TypeError, ValueError):
+            return canary
+        if known is None:
+            return canary
+        stage, step, tries, fresh, why = known
+        canary.step, canary._tries, canary._fresh = step, tries, fresh
+        canary.stage, canary.why = stage, why
+        canary._judge_anew()
+        return canary
+
+
+def _read(settings: CanarySettings, state: Any) -> tuple[Stage, int, int, FreshKeys, str] | None:
+    """The stage, step, tries, fresh keys and reason of a state. None if it is of another canary."""
+    if state["version"] != STATE_VERSION:
+        return None
+    if (state["pool"], state["model"]) != (settings.pool, settings.model):
+        return None
+    stage, tries, why = Stage(state["stage"]), int(state["tries"]), str(state["why"])
+    fresh = FreshKeys.from_text(state["fresh_keys"])
+    # The steps may have changed: never more than it had.
+    reached = [i for i, step in enumerate(settings.steps[:-1]) if step <= float(state["percent"])]
+    step = reached[-1] if reached else 0
+    if stage in MOVES:
+        stage, tries = Stage.RUNNING, min(64, max(0, tries) + 1)
+    return stage, step, tries, fresh, why
