@@ -20,8 +20,8 @@ Several bets are averaged: a mixture of martingales is one (Robbins, 1970).
 **One hostile client** is in one group, but nobody knows in which. A group of the canary's clients
 is left out by taking away its share of the exponents; for the stable's factor that is (1 - b)^(f X)
 with a share f <= 1, which Bernoulli's inequality allows. A group of the stable's clients is left
-out of X and N. So all of it is kept for each group of the stable's that may be left out. Fresh requests
-(`fresh_keys`) come to both versions by lot, so there no group of the stable's need be left out.
+out of X and N. So all of it is kept for each group of the stable's that may be left out. Fresh
+requests (`fresh_keys`) come to both versions by lot: there none of the stable's need be left out.
 """
 
 from collections.abc import Mapping, Sequence

@@ -19,7 +19,7 @@ RATE_PER_S: Final = 20.0
 CLIENTS: Final = 40
 SESSIONS: Final = 120  # at the same time
 SESSION_REQUESTS: Final = 4.0
-LOOK_S: Final = 1.0
+LOOK_S: Final = 2.0
 LONGEST_S: Final = 6 * 3_600.0
 HOSTILE: Final = "hostile"
 HOSTILE_SHARE: Final = 0.3
@@ -52,6 +52,12 @@ class Case:
         """Whether the canary is to go back."""
         changed = (self.errors, self.broken, self.empty, self.ttft, self.itl)
         return changed != (ERRORS, BROKEN, EMPTY, 1.0, 1.0)
+
+    @property
+    def harmed(self) -> float:
+        """The share of the canary's requests that the stable version would have served better."""
+        more = self.errors - ERRORS + self.broken - BROKEN + self.empty - EMPTY
+        return 1.0 if self.ttft > 1.0 or self.itl > 1.0 else more
 
 
 CASES: Final = (
