@@ -5,12 +5,13 @@ When a cell closes depends on how many requests it has and how old it is, never 
 
 from typing import Final
 
-# A cell is compared after so long if the stable version has some requests in it, and so many times
-# as many as the canary; else after the longest time. Times change little within that.
+# A cell is compared after so long if the stable version has some requests in it, and many times as
+# many as the canary, or both have many; else after the longest time. Times change little in that.
 CLOSES_S: Final = 5.0
 CLOSES_AT_LAST_S: Final = 60.0
 STABLE_MIN: Final = 8
 TIMES: Final = 8
+MANY: Final = 40
 
 
 class Arm:
@@ -53,6 +54,7 @@ class Cell:
         age_s = now_s - self.opened_s
         if age_s < CLOSES_S:
             return False
-        canary = self.canary.number
-        ready = canary and self.stable.number >= max(STABLE_MIN, TIMES * canary)
-        return bool(ready) or age_s >= CLOSES_AT_LAST_S
+        canary, stable = self.canary.number, self.stable.number
+        if canary and stable >= STABLE_MIN and stable >= min(TIMES * canary, MANY - canary):
+            return True
+        return age_s >= CLOSES_AT_LAST_S

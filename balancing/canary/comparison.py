@@ -32,6 +32,7 @@ class Comparison:
         "canary",
         "harmless",
         "metric",
+        "seen",
         "stable",
         "worse",
     )
@@ -50,6 +51,7 @@ class Comparison:
         # Of all cells that were compared: requests, and bad ones.
         self.canary = [0, 0]
         self.stable = [0, 0]
+        self.seen = 0  # requests of the stable version that have this metric
         self._ratio_logs = 0.0
         self._cells: dict[int, Cell] = {}
         self._failed: dict[int, set[int]] = {}
@@ -61,6 +63,7 @@ class Comparison:
         value = metric.read(ended)
         if value is None:
             return
+        self.seen += not ended.canary
         kind = metric.kind(ended)
         late_log = 0.5  # what is bad is 1
         if metric.timed:
@@ -88,13 +91,16 @@ class Comparison:
 
     def is_worse(self, *, alone: bool) -> bool:
         """Whether it is shown that the canary is worse. `alone`: one client is enough."""
-        if self.worse.evidence < -log(self._chance):
+        needed = -log(self._chance)
+        if alone:
+            return self.worse.plain_evidence >= needed
+        if self.worse.evidence < needed:
             return False
-        return alone or self.worse.common_evidence >= -log(HOSTILE_TIMES * self._chance)
+        return self.worse.common_evidence >= needed - log(HOSTILE_TIMES)
 
     def is_harmless(self, *, alone: bool) -> bool:
         """Whether it is shown that the canary is not worse by more than is allowed."""
-        found = self.harmless.evidence if alone else self.harmless.common_evidence
+        found = self.harmless.plain_evidence if alone else self.harmless.common_evidence
         return found >= -log(PASSES)
 
     def _is_out(self, key: int | None, group: int, *, bad: bool) -> bool:
@@ -136,10 +142,8 @@ class Comparison:
             mean_log = canary.log_sum / canary.number - stable.log_sum / stable.number
             self._ratio_logs += canary.number * mean_log
         self.harmless.add(cell.harmed.by_group, stable.by_group)
-        if cell.fresh:
-            self.worse.add_fresh(canary.by_group, stable.by_group)
-        elif not self.metric.fresh:
-            self.worse.add(canary.by_group, stable.by_group)
+        if cell.fresh or not self.metric.fresh:
+            self.worse.add(canary.by_group, stable.by_group, fresh=cell.fresh)
         return canary.bad > 0
 
     def words(self) -> str:

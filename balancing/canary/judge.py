@@ -128,7 +128,7 @@ class Judge:
             self._found = each
 
     def _is_harmless(self, each: Comparison) -> bool:
-        if each.stable[0] < SEEN_MIN * self.stable.number:
+        if each.seen < SEEN_MIN * self.stable.number:
             return True
         return each.is_harmless(alone=self._alone)
 

@@ -20,8 +20,7 @@ Several bets are averaged: a mixture of martingales is one (Robbins, 1970).
 **One hostile client** is in one group, but nobody knows in which. A group of the canary's clients
 is left out by taking away its share of the exponents; for the stable's factor that is (1 - b)^(f X)
 with a share f <= 1, which Bernoulli's inequality allows. A group of the stable's clients is left
-out of X and N. So all of it is kept for each group of the stable's that may be left out. Fresh
-requests (`fresh_keys`) come to both versions by lot: there none of the stable's need be left out.
+out of X and N. So all of it is kept for each group of the stable's that may be left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,12 +40,13 @@ HARMLESS_BETS: Final = (0.15, 0.4, 0.9)
 RISK_MAX: Final = 0.9
 # Where the evidence is kept of which no group of the stable's is left out.
 NOBODY: Final = GROUPS
+ALL: Final = range(GROUPS + 1)
 
 
 class Worse:
-    """Evidence that the canary is worse, from fresh requests and from others."""
+    """Evidence that the canary is worse."""
 
-    __slots__ = ("_bets", "_fresh", "_logs", "_margin", "_slack", "_strict")
+    __slots__ = ("_bets", "_logs", "_margin", "_slack", "_strict")
 
     def __init__(self, bets: Sequence[float], slack: float, margin: float, *, strict: bool) -> None:
         """`slack`, `margin`: r, but for fresh requests, and m. `strict`: whichever group of the
@@ -57,44 +57,41 @@ class Worse:
         self._slack = slack
         self._margin = margin
         self._strict = strict
-        self._fresh = [[0.0] * GROUPS for _ in self._bets]
         self._logs = _logs(len(self._bets))
 
-    def add_fresh(self, canary: Tally, stable: Tally) -> None:
-        """One more cell of fresh requests."""
+    def add(self, canary: Tally, stable: Tally, *, fresh: bool = False) -> None:
+        """One more cell. `fresh`: all requests came by lot (`fresh_keys`), so r is 0."""
         n, _ = _sums(canary)
-        number, bad = _sums(stable)
-        for bet, logs in zip(self._bets, self._fresh, strict=True):
-            a = min(bet, RISK_MAX * number / n)
-            each = bad * log1p(-a * n / number) / n - a * self._margin
-            _count(logs, canary, log1p(a), each)
-
-    def add(self, canary: Tally, stable: Tally) -> None:
-        """One more cell of other requests."""
-        n, _ = _sums(canary)
+        times = 1.0 if fresh else 1.0 + self._slack
         for left_out, (number, bad) in enumerate(_without_each(stable)):
             if not number:
                 continue
-            most = RISK_MAX * number / (n * (1.0 + self._slack))
+            most = RISK_MAX * number / (n * times)
             for bet, logs in zip(self._bets, self._logs, strict=True):
                 a = min(bet, most)
-                each = bad * log1p(-a * n * (1.0 + self._slack) / number) / n - a * self._margin
+                each = bad * log1p(-a * n * times / number) / n - a * self._margin
                 _count(logs[left_out], canary, log1p(a), each)
 
     @property
-    def evidence(self) -> float:
+    def plain_evidence(self) -> float:
         """The logarithm of the e-value of all requests."""
-        pairs = zip(self._fresh, self._logs, strict=True)
-        return _mean([sum(fresh) + sum(logs[NOBODY]) for fresh, logs in pairs])
+        return _mean([sum(logs[NOBODY]) for logs in self._logs])
+
+    @property
+    def evidence(self) -> float:
+        """The same, though one client of the stable's may hide it, or make it up."""
+        return self._over_stable([_mean([sum(logs[i]) for logs in self._logs]) for i in ALL])
 
     @property
     def common_evidence(self) -> float:
-        """The same without the loudest group, which one client may have made so."""
-        found: list[float] = []
-        for i in range(GROUPS):
-            pairs = zip(self._fresh, self._logs, strict=True)
-            found.append(_mean([_without_loudest(fresh, logs[i]) for fresh, logs in pairs]))
-        return min(found) if self._strict else _mean(found)
+        """That without the loudest group, which one client may have made so."""
+        return self._over_stable(
+            [_mean([_without_loudest(logs[i]) for logs in self._logs]) for i in ALL]
+        )
+
+    def _over_stable(self, found: list[float]) -> float:
+        """`found`: for each group of the stable's that is left out, and for none."""
+        return min(found[:NOBODY]) if self._strict else _mean(found)
 
 
 class Harmless:
@@ -118,7 +115,7 @@ class Harmless:
                 _count(logs[left_out], canary, log1p(-b), each)
 
     @property
-    def evidence(self) -> float:
+    def plain_evidence(self) -> float:
         """The logarithm of the e-value of all requests."""
         return _mean([sum(logs[NOBODY]) for logs in self._logs])
 
@@ -156,8 +153,7 @@ def _count(logs: list[float], canary: Tally, for_bad: float, for_each: float) ->
         logs[group] += bad * for_bad + requests * for_each
 
 
-def _without_loudest(fresh: Sequence[float], others: Sequence[float]) -> float:
-    logs = [one + other for one, other in zip(fresh, others, strict=True)]
+def _without_loudest(logs: Sequence[float]) -> float:
     return sum(logs) - max(0.0, max(logs))
 
 
