@@ -41,6 +41,8 @@ RISK_MAX: Final = 0.9
 # Where the evidence is kept of which no group of the stable's is left out.
 NOBODY: Final = GROUPS
 ALL: Final = range(GROUPS + 1)
+# What is the same for all of these: cells in which no request was bad, as most are.
+SHARED: Final = GROUPS + 1
 
 
 class Worse:
@@ -61,32 +63,36 @@ class Worse:
 
     def add(self, canary: Tally, stable: Tally, *, fresh: bool = False) -> None:
         """One more cell. `fresh`: all requests came by lot (`fresh_keys`), so r is 0."""
-        n, _ = _sums(canary)
+        n, bad = _sums(canary)
         times = 1.0 if fresh else 1.0 + self._slack
-        for left_out, (number, bad) in enumerate(_without_each(stable)):
-            if not number:
+        without = _without_each(stable)
+        clean = not bad and not without[NOBODY][1]
+        for bet, logs in zip(self._bets, self._logs, strict=True):
+            if clean:  # the largest bet of all costs the most
+                a = min(bet, RISK_MAX * without[NOBODY][0] / (n * times))
+                _count(logs[SHARED], canary, 0.0, -a * self._margin)
                 continue
-            most = RISK_MAX * number / (n * times)
-            for bet, logs in zip(self._bets, self._logs, strict=True):
-                a = min(bet, most)
-                each = bad * log1p(-a * n * times / number) / n - a * self._margin
-                _count(logs[left_out], canary, log1p(a), each)
+            for row, (number, its_bad) in zip(logs, without, strict=False):
+                if number:
+                    a = min(bet, RISK_MAX * number / (n * times))
+                    each = its_bad * log1p(-a * n * times / number) / n - a * self._margin
+                    _count(row, canary, log1p(a), each)
 
     @property
     def plain_evidence(self) -> float:
         """The logarithm of the e-value of all requests."""
-        return _mean([sum(logs[NOBODY]) for logs in self._logs])
+        return _mean([sum(_row(logs, NOBODY)) for logs in self._logs])
 
     @property
     def evidence(self) -> float:
         """The same, though one client of the stable's may hide it, or make it up."""
-        return self._over_stable([_mean([sum(logs[i]) for logs in self._logs]) for i in ALL])
+        return self._over_stable([_mean([sum(_row(logs, i)) for logs in self._logs]) for i in ALL])
 
     @property
     def common_evidence(self) -> float:
         """That without the loudest group, which one client may have made so."""
         return self._over_stable(
-            [_mean([_without_loudest(logs[i]) for logs in self._logs]) for i in ALL]
+            [_mean([_without_loudest(_row(logs, i)) for logs in self._logs]) for i in ALL]
         )
 
     def _over_stable(self, found: list[float]) -> float:
@@ -106,31 +112,43 @@ class Harmless:
 
     def add(self, canary: Tally, stable: Tally) -> None:
         """One more cell."""
-        n, _ = _sums(canary)
-        for left_out, (number, bad) in enumerate(_without_each(stable)):
-            if not number:
+        n, bad = _sums(canary)
+        without = _without_each(stable)
+        clean = not bad and not without[NOBODY][1]
+        for b, logs in zip(HARMLESS_BETS, self._logs, strict=True):
+            if clean:
+                _count(logs[SHARED], canary, 0.0, b * self._margin)
                 continue
-            for b, logs in zip(HARMLESS_BETS, self._logs, strict=True):
-                each = bad * log1p(n * b / number) / n + b * self._margin
-                _count(logs[left_out], canary, log1p(-b), each)
+            for row, (number, its_bad) in zip(logs, without, strict=False):
+                # Without any of the stable's, p is at least M all the same.
+                of_stable = its_bad * log1p(n * b / number) / n if number else 0.0
+                _count(row, canary, log1p(-b), of_stable + b * self._margin)
 
     @property
     def plain_evidence(self) -> float:
         """The logarithm of the e-value of all requests."""
-        return _mean([sum(logs[NOBODY]) for logs in self._logs])
+        return _mean([sum(_row(logs, NOBODY)) for logs in self._logs])
 
     @property
     def common_evidence(self) -> float:
         """The same without the group that is the most in favour, and with a chance for each that
         it accuses falsely."""
         return min(
-            [_mean([_without_extremes(logs[i]) for logs in self._logs]) for i in range(GROUPS)]
+            [
+                _mean([_without_extremes(_row(logs, i)) for logs in self._logs])
+                for i in range(GROUPS)
+            ]
         )
 
 
 def _logs(bets: int) -> list[list[list[float]]]:
     """For each bet, each group of the stable's that is left out, and each of the canary's."""
-    return [[[0.0] * GROUPS for _ in range(GROUPS + 1)] for _ in range(bets)]
+    return [[[0.0] * GROUPS for _ in range(GROUPS + 2)] for _ in range(bets)]
+
+
+def _row(logs: Sequence[Sequence[float]], left_out: int) -> list[float]:
+    """For each group of the canary's, when one of the stable's is left out."""
+    return [own + shared for own, shared in zip(logs[left_out], logs[SHARED], strict=True)]
 
 
 def _sums(tally: Tally) -> tuple[int, int]:
