@@ -7,7 +7,7 @@ from typing import Final
 
 # A cell is compared after so long if the stable version has some requests in it, and many times as
 # many as the canary, or both have many; else after the longest time. Times change little in that.
-CLOSES_S: Final = 5.0
+CLOSES_S: Final = 10.0
 CLOSES_AT_LAST_S: Final = 60.0
 STABLE_MIN: Final = 8
 TIMES: Final = 8

@@ -4,7 +4,7 @@ from math import exp, log
 from typing import Final
 
 from penstock.balancing.canary.cells import Arm, Cell
-from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.metrics import Metric
 from penstock.balancing.canary.sequential import COMMON_BETS, RARE_BETS, Harmless, Worse
 from penstock.balancing.canary.usual import Usual
@@ -72,7 +72,7 @@ class Comparison:
             if usual is None:
                 usual = self._usual[kind] = Usual()
             known, late_log = usual.known, usual.late_log
-            if not ended.canary and ended.ending is not Ending.LEFT:
+            if not ended.canary and not ended.unanswered:
                 usual.add(value)
             if not known:
                 return
@@ -121,7 +121,7 @@ class Comparison:
         if metric.timed and ended.canary:
             margin, allowed = log(1.0 + metric.margin), log(1.0 + metric.allowed)
         bad, harmed = value - margin > late, value - allowed > late
-        if metric.timed and ended.ending is Ending.LEFT and not harmed:
+        if metric.timed and ended.unanswered and not harmed:
             return  # nobody knows whether it would have been late
         if not ended.canary:
             cell.stable.add(group, bad=bad)

@@ -70,3 +70,8 @@ class Ended:
         self.waited_s = waited_s
         self.itl_s = itl_s
         self.completion_tokens = completion_tokens
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether its client left before the first token: what it had waited is the least."""
+        return self.ending is Ending.LEFT and self.ttft_s is None

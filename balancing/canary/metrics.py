@@ -135,9 +135,8 @@ def _refused(ended: Ended) -> float | None:
 
 
 def _ttft_s(ended: Ended) -> float | None:
-    """Of a client that left before: how long it had waited, which is the least that it can be."""
-    if ended.ttft_s is None and ended.ending is Ending.LEFT and ended.waited_s > 0.0:
-        return ended.waited_s
+    if ended.unanswered:
+        return ended.waited_s or None
     return ended.ttft_s
 
 

@@ -34,8 +34,8 @@ Tally = Mapping[int, tuple[int, int]]
 
 # The bets for what is rare (errors) and for what a quarter of the requests are (late ones).
 RARE_BETS: Final = (5.0, 15.0)
-COMMON_BETS: Final = (0.15, 0.4, 1.0)
-HARMLESS_BETS: Final = (0.15, 0.4, 0.9)
+COMMON_BETS: Final = (0.25, 0.8)
+HARMLESS_BETS: Final = (0.3, 0.85)
 # A bet that risks everything on one bad request of the stable's cannot recover.
 RISK_MAX: Final = 0.9
 # Where the evidence is kept of which no group of the stable's is left out.

@@ -77,9 +77,9 @@ def test_a_cell_is_compared_soon_if_it_has_enough_requests() -> None:
     comparison = Comparison(METRICS["errors"], 0.01, {})
     for number in range(20):
         comparison.add(ended(canary=number == 0), 0, 0.0)
-    comparison.advance(4.9)
+    comparison.advance(9.9)
     assert comparison.stable == [0, 0]
-    comparison.advance(5.0)
+    comparison.advance(10.0)
     assert (comparison.canary, comparison.stable) == ([1, 0], [19, 0])
 
 
@@ -103,3 +103,21 @@ def test_what_is_usual_follows_what_a_quarter_exceeds() -> None:
     for _ in range(200):
         usual.add(rng.gauss(0.7, 0.5))
     assert abs(usual.late_log - 1.04) < 0.25
+
+
+def test_who_left_counts_if_its_time_is_known_or_was_late_already() -> None:
+    usual = {METRICS["ttft"].kind(ended()): Usual()}
+    for _ in range(50):
+        usual[METRICS["ttft"].kind(ended())].add(0.0)  # about a second
+
+    def counted(**fields: Any) -> list[int]:
+        comparison = Comparison(METRICS["ttft"], 0.01, usual)
+        comparison.add(ended(ttft_s=1.0), 0, 0.0)
+        comparison.add(ended(Ending.LEFT, canary=True, **fields), 1, 0.0)
+        comparison.advance(60.0)
+        return comparison.canary
+
+    assert counted(ttft_s=0.1) == [1, 0]
+    assert counted(ttft_s=9.0) == [1, 1]
+    assert counted(waited_s=0.1) == [0, 0]
+    assert counted(waited_s=9.0) == [1, 1]
