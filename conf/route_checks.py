@@ -6,6 +6,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails
 
+from penstock.conf.canary import CanarySettings
 from penstock.conf.routes import FallbackSettings, MirrorSettings, RouteSettings, TargetSettings
 
 _NAMES_TOLD: Final = 20
@@ -48,6 +49,8 @@ def _unknown(route: RouteSettings, known: Mapping[str, list[str] | None]) -> Ite
         named.append((("fallbacks", index, "pool"), "pool", fallback.pool))
     if route.mirror is not None:
         named.append((("mirror", "pool"), "pool", route.mirror.pool))
+    if route.canary is not None:
+        named.append((("canary", "pool"), "pool", route.canary.pool))
     for kind, names in (("tenant", route.match.tenant), ("class", route.match.service_class)):
         named += [(("match", kind, index), kind, name) for index, name in enumerate(names or ())]
     for at, kind, name in named:
@@ -73,11 +76,15 @@ def _repeated(route: RouteSettings) -> Iterator[_Fault]:
         if _place(fallback) in seen:
             yield at, None, "is in this list twice: put both in one, with one `on`"
         seen.add(_place(fallback))
+    if route.canary is not None and _place(route.canary) in targets:
+        yield ("canary",), None, "is a target of this route: there is nothing to compare"
     if route.mirror is not None and _place(route.mirror) in used:
         yield ("mirror",), None, "is a target of this route: it would get its own requests again"
 
 
-def _place(each: TargetSettings | FallbackSettings | MirrorSettings) -> tuple[str, str | None]:
+def _place(
+    each: TargetSettings | FallbackSettings | MirrorSettings | CanarySettings,
+) -> tuple[str, str | None]:
     return each.pool, each.model
 
 

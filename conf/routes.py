@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from penstock.conf.canary import CanarySettings
 from penstock.conf.kinds import FRAMING, Amount, Header, HeaderValue, Name, Sentence, Word
 from penstock.conf.route_match import HEADERS_MAX, MatchSettings, OneOrMany, told_once
 from penstock.conf.section import Section
@@ -163,6 +164,11 @@ class RouteSettings(Section):
     changes: SetSettings = Field(
         default=SetSettings(), alias="set", description="What is changed in its requests."
     )
+    canary: CanarySettings | None = Field(
+        default=None,
+        description="A new version that takes over from `to`, step by step, while it is no worse"
+        " (docs/canary.md). null: none.",
+    )
     mirror: MirrorSettings | None = Field(
         default=None, description="Where copies of its requests go. null: nowhere."
     )
@@ -178,9 +184,11 @@ class RouteSettings(Section):
             raise ValueError("give one of to and refuse")
         if self.to and not sum([each.weight for each in self.to]):
             raise ValueError("to: all weights are 0, so no pool gets its requests")
-        only_served = self.fallbacks or self.mirror or self.changes != SetSettings()
-        if self.refuse is not None and only_served:
-            raise ValueError("refuse: its requests go nowhere, so drop fallbacks, mirror and set")
+        only_served = self.fallbacks or self.mirror or self.canary
+        if self.refuse is not None and (only_served or self.changes != SetSettings()):
+            raise ValueError(
+                "refuse: its requests go nowhere, so drop fallbacks, mirror, canary and set"
+            )
         if self.spill and len(self.to) < 2:
             raise ValueError("spill: there must be another pool in `to`")
         return self

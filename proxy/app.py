@@ -42,6 +42,7 @@ from penstock.proxy.errors.backend import (
     KeyRefused,
 )
 from penstock.proxy.process import descriptors, heap
+from penstock.proxy.process.canary_file import CanaryFile
 from penstock.proxy.process.drain import drain
 from penstock.proxy.process.gpu_exporters import GpuExporters
 from penstock.proxy.process.inherited import inherited
@@ -107,6 +108,7 @@ class App:
         self._watching: asyncio.Task[None] | None = None
         self._ledger: Ledger | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._access_log: AccessLog | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -153,6 +155,7 @@ class App:
         self._use(self.plane.configuration)
         self.plane.metrics.reloaded(time())
         self._open_ledger()
+        self._open_canaries()
         sock = inherited("data")
         held = sock is not None
         if sock is None:
@@ -204,7 +207,7 @@ class App:
         count_all(self.plane)
         await self._spans.stop()
         self._pulse.stop()
-        for task in (self._pressure, self._watching):
+        for task in (self._pressure, self._watching, self._keeping):
             if task is not None:
                 task.cancel()
         if self._ledger is not None and self._writing is not None:
@@ -222,6 +225,13 @@ class App:
         count_all(self.plane)
         if self._access_log is not None:
             self._access_log.close()
+
+    def _open_canaries(self) -> None:
+        folder = self.plane.settings.state.dir
+        if folder is not None:
+            file = CanaryFile(Path(folder), self.plane.canaries)
+            file.read()
+            self._keeping = self.plane.loop.create_task(file.watch())
 
     def _open_ledger(self) -> None:
         """Raises OSError if the file cannot be used."""

@@ -86,7 +86,9 @@ class Judge:
         self.stable = _Counted()
 
     def add(self, ended: Ended, now_s: float) -> None:
-        """One more request has ended."""
+        """One more request has ended. One that shows nothing is not counted either."""
+        if not [each for each in self.comparisons if each.metric.read(ended) is not None]:
+            return
         groups = self._habits.groups
         group = groups.of(ended.client)
         counted = self.canary if ended.canary else self.stable

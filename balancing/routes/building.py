@@ -22,11 +22,12 @@ def table_of(routes: Iterable[RouteSettings]) -> RouteTable:
 
 
 def _rule(route: RouteSettings) -> Rule:
+    canary = () if route.canary is None else (route.canary,)
     return Rule(
         route.name,
         _match(route.match),
-        tuple([Target(each.pool, each.model) for each in route.to]),
-        Split(route.name, [each.weight for each in route.to]) if route.to else None,
+        tuple([Target(each.pool, each.model) for each in (*route.to, *canary)]),
+        split_of(route, 0.0) if route.to else None,
         refusal=route.refuse,
         sticky=route.sticky,
         fallbacks=tuple(
@@ -38,7 +39,17 @@ def _rule(route: RouteSettings) -> Rule:
         mirror=_mirror(route),
         changes=_changes(route.changes),
         spill=route.spill,
+        canary=bool(canary),
     )
+
+
+def split_of(route: RouteSettings, percent: float) -> Split:
+    """The split of a route of whose requests its canary gets so many."""
+    weights = [each.weight for each in route.to]
+    if route.canary is not None:
+        rest = (100.0 - percent) / sum(weights)
+        weights = [*[weight * rest for weight in weights], percent]
+    return Split(route.name, weights)
 
 
 def _mirror(route: RouteSettings) -> Mirror | None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import xxhash
+
 from penstock.balancing.ask import Ask
 
 ReadHeader = Callable[[bytes], bytes | None]
@@ -81,6 +83,15 @@ class RouteRequest:
         elif sticky == "tenant":
             found = ask.client or None
         return found if found is not None else f"\0{self.draw}"
+
+    def hashed_key(self, sticky: str) -> int | None:
+        """The same as a number. None: it has none, so its target is drawn for it alone."""
+        key = self.key(sticky)
+        return (
+            None
+            if key.startswith("\0")
+            else xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"))
+        )
 
     def _user_of_tenant(self) -> str | None:
         return f"{self.ask.tenant} {self.user}" if self.user else None

@@ -67,6 +67,7 @@ class Rule:
     """A route. `refusal` is None unless it refuses its requests; it has no targets then."""
 
     __slots__ = (
+        "canary",
         "changes",
         "fallbacks",
         "match",
@@ -92,8 +93,11 @@ class Rule:
         mirror: Mirror | None = None,
         changes: Changes | None = None,
         spill: bool = False,
+        canary: bool = False,
     ) -> None:
-        """`changes`: None if there are none, which costs nothing."""
+        """`canary`: the last target is one, whose share changes.
+
+        `changes`: None if there are none, which costs nothing."""
         self.name = name
         self.match = match
         self.targets = targets
@@ -104,3 +108,4 @@ class Rule:
         self.mirror = mirror
         self.changes = changes
         self.spill = spill
+        self.canary = canary

@@ -86,7 +86,7 @@ class RouteTable:
 def _reads(rule: Rule) -> list[str]:
     match = rule.match
     found = named(match.needs | match.lacks)
-    held = rule.split is not None and not rule.split.single
+    held = rule.canary or (rule.split is not None and not rule.split.single)
     held = held or (rule.mirror is not None and rule.mirror.share < 1.0)
     keyed = held and rule.sticky in ("session", "user")
     if match.efforts is not None:

@@ -5,15 +5,29 @@ from penstock.balancing.routes.rule import Target
 
 
 class Way:
-    """Where one request goes now. `step`: how many of its fall-backs it has come to."""
+    """Where one request goes now. `step`: how many of its fall-backs it has come to.
 
-    __slots__ = ("asked", "decision", "step")
+    With a canary: `drawn` whether its version was drawn, `key` the hash that drew it and whether
+    that is `fresh` (`canary/fresh_keys.py`), and what was before it at its backend.
+    """
+
+    __slots__ = ("asked", "decision", "drawn", "fresh", "key", "queued_tokens", "step", "streams")
 
     def __init__(self, decision: Decision, asked: str | None) -> None:
         """`asked`: the model that its client asked for."""
         self.decision = decision
         self.asked = asked
         self.step = 0
+        self.drawn = False
+        self.key: int | None = None
+        self.fresh = True
+        self.queued_tokens = self.streams = 0
+
+    @property
+    def canary(self) -> bool:
+        """Whether it was drawn to the canary."""
+        rule = self.decision.rule
+        return rule.canary and self.decision.target is rule.targets[-1]
 
     @property
     def target(self) -> Target:

@@ -13,6 +13,7 @@ from penstock.conf.load import Loaded
 from penstock.conf.show import as_json
 from penstock.health.monitor import Monitor
 from penstock.proxy.admin.asker import Asker
+from penstock.proxy.admin.canary_listing import canary_listing
 from penstock.proxy.admin.explanation import Explanation
 from penstock.proxy.admin.fleet_listing import FleetListing
 from penstock.proxy.admin.guard import ASKER, Guard, Handler
@@ -103,6 +104,10 @@ class Admin:
                 web.get("/api/v1/slo", self._slo),
                 web.get("/api/v1/requests", self._requests),
                 web.get("/api/v1/requests/{id:.+}", self._request),
+                web.get("/api/v1/canaries", self._canaries),
+                web.post(
+                    "/api/v1/canaries/{route}/{word:promote|abort|restart}", self._tell_canary
+                ),
                 web.get("/api/v1/tenants", self._tenants),
                 web.get("/api/v1/config", self._config),
                 web.post("/api/v1/reload", self._reload_now),
@@ -148,6 +153,18 @@ class Admin:
         named = self._guard.sees_names(request)
         exposition = self._exposition if named else self._anonymous
         return await large_answer(request, await exposition.body(), CONTENT_TYPE)
+
+    async def _canaries(self, request: web.Request) -> web.Response:
+        trials = self._plane.canaries.trials.values()
+        return json_answer(canary_listing(trials, self._plane.now()))
+
+    async def _tell_canary(self, request: web.Request) -> web.Response:
+        route, word = request.match_info["route"], request.match_info["word"]
+        trial = self._plane.canaries.tell(route, word)
+        if trial is None:
+            return error_answer(404, "unknown_canary", "No route of this name has a canary.")
+        (told,) = canary_listing([trial], self._plane.now())
+        return json_answer(told)
 
     async def _tenants(self, request: web.Request) -> web.Response:
         return json_answer(tenant_listing(self._plane, self._plane.now()))

@@ -107,6 +107,17 @@ class AdminClient:
         change: dict[str, Any] = self._ask("POST", "/api/v1/reload", dict)
         return change
 
+    def canaries(self) -> list[dict[str, Any]]:
+        """Where each canary stands."""
+        found: list[dict[str, Any]] = self._ask("GET", "/api/v1/canaries", list)
+        return found
+
+    def tell_canary(self, route: str, word: str) -> dict[str, Any]:
+        """Promote, abort or restart a route's canary. Returns where it stands now."""
+        path = f"/api/v1/canaries/{quote(route, '')}/{word}"
+        found: dict[str, Any] = self._ask("POST", path, dict)
+        return found
+
     def explain(
         self, body: bytes, path: str | None, tenant: str | None, headers: Mapping[str, str]
     ) -> dict[str, Any]:

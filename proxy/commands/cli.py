@@ -23,6 +23,7 @@ from penstock.conf.units import plain
 from penstock.proxy.commands import admin_client
 from penstock.proxy.commands.admin_state import set_admin_state
 from penstock.proxy.commands.boards import add_boards
+from penstock.proxy.commands.canary import add_canary
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.reload import reload
 from penstock.proxy.commands.requests import add_requests
@@ -197,6 +198,7 @@ def _add_operations(commands: Any) -> None:
     _add_usage(commands)
     _add_reload(commands)
     _add_explain(commands)
+    add_canary(commands)
     _add_states(commands)
 
 

@@ -122,6 +122,7 @@ def _count(
         plane.metrics.overhead_s.observe(record.overhead_s)
     if lease is not None:
         _placed(plane, lease, request)
+    plane.canaries.ended(request, lease)
     if record.usage is not None:
         pool.prompt_tokens += record.usage.prompt_tokens
         pool.completion_tokens += record.usage.completion_tokens

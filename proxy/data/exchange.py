@@ -252,6 +252,9 @@ class Exchange(AttemptOwner):
         self._phase, self._lease = "connect", lease
         self._failover.begun(lease)
         plane, request, backend = self._plane, self.request, lease.backend
+        way = request.way
+        if way is not None and way.drawn:
+            way.queued_tokens, way.streams = backend.queued_prefill_tokens, backend.streams
         request.record.begin_try(backend.name, backend.pool, lease.reason, lease.began_s)
         request.answer.about = origin(plane, lease, request)
         times = request.times = plane.metrics.times(backend, request.ask.model)

@@ -27,6 +27,7 @@ from penstock.balancing.tokens import TokenEstimator
 from penstock.proxy.data.background import Background
 from penstock.proxy.data.body_reads import BodyReads
 from penstock.proxy.data.budgets import Budgets
+from penstock.proxy.data.canaries import Canaries
 from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
 from penstock.proxy.data.freeing import Freeing
@@ -106,8 +107,8 @@ class DataPlane:
         self.degradation = Degradation()
         metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held, metrics.knows_tenant = self.held, self._knows_tenant
-        self.slos = Slos(now)
-        metrics.slos = self.slos.evaluated
+        self.slos, self.canaries = Slos(now), Canaries(now)
+        metrics.slos, metrics.canaries = self.slos.evaluated, self.canaries.told
         metrics.certificates = lambda: self.certificates.expiries
         self.floor = GpuFloor()
         self.budgets = Budgets(metrics)
@@ -175,6 +176,7 @@ class DataPlane:
         )
         self.counting = configuration.counting
         self.routes = configuration.routes
+        self.canaries.follow(settings.routes, self.routes.rules)
         self.session_pools = configuration.session_pools
         self.paths = configuration.paths
         self.classes = ServiceClasses(settings)
@@ -204,6 +206,7 @@ class DataPlane:
         """Measure what grows with time alone. Call it at least once a second."""
         self.metrics.costs.observe(self._tokens_of, now_s)
         self.metrics.measure(now_s)
+        self.canaries.look(now_s)
         self.floor.look(self.fleet.pools, self._waiting_for, now_s)
 
     def _waiting_for(self, pool: str) -> int:

@@ -66,6 +66,9 @@ def route(plane: DataPlane, request: Request) -> None:
         plane.metrics.route_requests.add(rule.name, "refused")
         raise RouteRefused(rule.refusal)
     way = request.way = Way(_kept_at_owner(plane, decision, ask), ask.model)
+    if rule.canary and way.decision is decision:
+        way.drawn = True
+        plane.canaries.begun(way, ask.client, asked.hashed_key(rule.sticky))
     if rule.changes is not None:
         _change(request, rule.changes)
     _go(plane, request, way.target)

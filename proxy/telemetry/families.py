@@ -37,6 +37,7 @@ class PenstockCollector(Collector):
         yield from request_families(dict(self._metrics.pools))
         yield from backend_families(tuple(self._known()), monotonic())
         yield from self._requests()
+        yield from self._canaries()
         yield from self._queue()
         yield from self._process()
         yield from slo_families(self._metrics.slos())
@@ -92,6 +93,12 @@ class PenstockCollector(Collector):
             ("predicted_wait_error_ratio", metrics.predicted_ratio),
         ):
             yield from histograms(name, (((), histogram),))
+
+    def _canaries(self) -> Iterator[Metric]:
+        told = list(self._metrics.canaries())
+        yield from parts("canary_percent", [((route,), percent) for route, _, percent in told])
+        stages = [((route, stage), 1) for route, stage, _ in told]
+        yield from parts("canary_stage", stages)
 
     def _queue(self) -> Iterator[Metric]:
         metrics = self._metrics

@@ -100,6 +100,20 @@ FAMILIES: Final = {
         "While weights move: do the targets get their shares? A fall-back that gets requests says"
         " that the target cannot serve.",
     ),
+    "canary_percent": Family(
+        "gauge",
+        ("route",),
+        "percent",
+        "Share of a route's requests that its canary gets.",
+        "While a new version takes over: 0 after it was rolled back, 100 once it has everything.",
+    ),
+    "canary_stage": Family(
+        "gauge",
+        ("route", "stage"),
+        "always 1",
+        "Where a canary stands.",
+        "Alert on `rolled_back`: the new version was worse, and `penstock canary status` says why.",
+    ),
     "client_aborts": Family(
         "counter",
         ("phase",),

@@ -26,6 +26,7 @@ LABELS: Final = {
     "route": "The name of a route in the configuration.",
     "target": "A pool; `pool/model` where the route sends another model than was asked for."
     " `refused`: the route refused it. At most 256 values.",
+    "stage": "`running`, `held` (evidence lacks), `rolled_back`, `aborted` or `promoted`.",
     "tenant": "The name of a tenant in the configuration.",
     "model": "A model that its backend lists. `other`: any other name, and models"
     " beyond the limits: 256 for tenants; 16 at one backend; in a pool, one at each backend and"

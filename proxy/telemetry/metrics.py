@@ -62,6 +62,8 @@ class Metrics:
         self.estimate_ratio = Histogram(RATIO)
         self.attempts = Counter()
         self.affinity = Counter()
+        # By route: the stage of its canary, and its share in percent.
+        self.canaries: Callable[[], Iterable[tuple[str, str, float]]] = tuple
         self.route_requests = Counter()  # by route, and where they went
         self.client_aborts = Counter()
         self.stream_failures = Counter()

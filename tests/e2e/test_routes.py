@@ -1,6 +1,5 @@
 """Routes from the outside: who answers for which name, and what clients and operators are told."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -35,7 +34,7 @@ Fleet = tuple[SimServer, SimServer, Penstock]
 
 
 @pytest.fixture
-async def fleet(simulate: Simulate, serve: Serve) -> AsyncIterator[Fleet]:
+async def fleet(simulate: Simulate, serve: Serve) -> Fleet:
     (small,) = await simulate(1, model="qwen")
     (large,) = await simulate(1, model="llama")
     pools = [

@@ -1,0 +1,82 @@
+"""What a canary's judge is told of a request, from its record.
+
+Only what its version did counts. What penstock refused, and what a stored response bound to one
+version, tells nothing.
+"""
+
+from typing import Final
+
+from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.lease import Lease
+from penstock.balancing.routes.way import Way
+from penstock.proxy.data.budgets import LEFT
+from penstock.proxy.data.request import Request
+from penstock.proxy.telemetry.record import Record
+
+# Failed attempts that are no fault of the backend: its client's time, penstock's own limits.
+_NOT_ITS_FAULT: Final = frozenset({"client_timeout", "out_of_time", "ports", "not_here"})
+# Errors of penstock's own that say that a version does not serve.
+_UNSERVED: Final = frozenset({"no_backend", "backend_error", "backend_timeout"})
+# Too few tokens to tell how long each takes.
+TOKENS_MIN: Final = 8
+
+
+def evidence_of(request: Request, way: Way, lease: Lease | None) -> Ended | None:
+    """What became of a request of a route with a canary. None: it shows nothing."""
+    ask, record = request.ask, request.record
+    ending = _ending(request, way, lease)
+    if ending is None:
+        return None
+    # Another version's times after a fall-back, or with a failed attempt in them, tell nothing.
+    timed = ending in (Ending.SERVED, Ending.LEFT) and len(record.tries) == 1 and not way.step
+    first_s = record.first_token_s if timed and record.streamed else 0.0
+    sent_s = record.sent_s if timed else 0.0
+    return Ended(
+        ending,
+        canary=way.canary,
+        client=ask.client,
+        key=way.key,
+        fresh=way.fresh,
+        prompt_tokens=ask.prompt_tokens,
+        stream=ask.stream,
+        queued_tokens=way.queued_tokens,
+        streams=way.streams,
+        ttft_s=first_s - sent_s if first_s and sent_s else None,
+        waited_s=record.ended_s - sent_s if sent_s and not first_s else 0.0,
+        itl_s=_itl_s(record, first_s),
+        completion_tokens=record.usage.completion_tokens if record.usage else None,
+    )
+
+
+def _ending(request: Request, way: Way, lease: Lease | None) -> Ending | None:
+    record = request.record
+    if way.step:
+        cause = record.fell_back.partition(",")[0]
+        return Ending.ERROR if cause in ("errors", "no_backend") else None
+    if lease is None:
+        return Ending.ERROR if record.error in _UNSERVED else None
+    failures = [each for each in record.tries if each.failure]
+    if [each for each in failures if each.failure not in _NOT_ITS_FAULT]:
+        return Ending.BROKEN if record.tries[-1].first_token_s else Ending.ERROR
+    if failures or record.status == LEFT:
+        return Ending.LEFT
+    return _of_answer(request)
+
+
+def _of_answer(request: Request) -> Ending | None:
+    """How the version's own answer counts."""
+    record = request.record
+    if record.error is not None or not record.whole:
+        return None
+    if record.status >= 400:
+        return Ending.ERROR if record.status >= 500 else Ending.REFUSED
+    empty = record.usage is not None and not record.usage.completion_tokens
+    return Ending.EMPTY if request.ask.generates and empty else Ending.SERVED
+
+
+def _itl_s(record: Record, first_s: float) -> float | None:
+    """The mean time of a token after the first, where its client did not hold it up."""
+    tokens = record.usage.completion_tokens if record.usage else 0
+    if not first_s or record.held_up or not record.whole or tokens < TOKENS_MIN:
+        return None
+    return (record.ended_s - first_s) / (tokens - 1)
