@@ -296,8 +296,8 @@ class StateSettings(Section):
 
     dir: FilePath | None = Field(
         default=None,
-        description="Folder for what each tenant has used, and for where canaries stand. null: nothing"
-        " is written. After a restart budgets are full again, and canaries begin anew." + RELATIVE,
+        description="Folder for what each tenant has used, and for where canaries stand. null:"
+        " nothing is written. After a restart budgets are full again, and canaries begin anew." + RELATIVE,
     )
 
 

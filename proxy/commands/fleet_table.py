@@ -77,7 +77,8 @@ def _trouble(backend: Told) -> int:
     return 1 if _lately(backend).get("failures") or backend["state"] == "suspect" else 2
 
 
-def _state(backend: Told) -> str:
+def state_of(backend: Told) -> str:
+    """What is wanted of it, then what is known of it."""
     wanted = "removed" if backend["removed"] else backend["admin_state"]
     if wanted == "maint":
         return "maint"  # it is not probed
@@ -131,7 +132,7 @@ def _as(words: str, value: float | None) -> str:
 COLUMNS: Final = (
     Column("BACKEND", lambda each: str(each["name"]), text=True),
     Column("POOL", lambda each: str(each["pool"]), text=True),
-    Column("STATE", _state, text=True),
+    Column("STATE", state_of, text=True),
     Column("KV", _kv),
     Column("RUN", lambda each: _as("{:,}", _engine(each).get("running"))),
     Column("WAIT", lambda each: _as("{:,}", _engine(each).get("waiting"))),

@@ -141,6 +141,7 @@ def rate(share: float, at_s: float, **fields: Any) -> dict[str, Any]:
 def request(number: int, **fields: Any) -> dict[str, Any]:
     return {
         "id": f"request-{number}",
+        "trace_id": None,
         "state": "ended",
         "began": "2026-11-26T13:16:40.000Z",
         "ago_s": 3.0 + number,
@@ -189,9 +190,9 @@ def snapshot(count: int = 12, **fields: Any) -> dict[str, Any]:
             "enabled": True,
             "classes": [
                 {"name": "interactive", "requests": 3, "tokens": 4_100,
-                 "next": {"waited_s": 1.2, "waits_for": "kv_cache"}},
+                 "next": {"waited_s": 1.2, "waits_for": "kv_cache", "backend": "gpu-3"}},
                 {"name": "standard", "requests": 41, "tokens": 182_000,
-                 "next": {"waited_s": 4.2, "waits_for": "kv_cache"}},
+                 "next": {"waited_s": 4.2, "waits_for": "kv_cache", "backend": "gpu-3"}},
                 {"name": "batch", "requests": 0, "tokens": 0, "next": None},
             ],
             "pools": [

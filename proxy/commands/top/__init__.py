@@ -1,0 +1,1 @@
+"""`penstock top`: the fleet live in a terminal."""

@@ -1,0 +1,174 @@
+"""The whole screen as lines, for any size: first the sentence, last the keys."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock.proxy.commands.fleet_table import age
+from penstock.proxy.commands.top import backend_rows, request_rows
+from penstock.proxy.commands.top.burn_lines import burn_lines
+from penstock.proxy.commands.top.columns import Placed, heads, placed, row
+from penstock.proxy.commands.top.figures import NONE
+from penstock.proxy.commands.top.line import EMPTY, Line, Span, Tone, width_of, within, wrapped
+from penstock.proxy.commands.top.link import Link
+from penstock.proxy.commands.top.plain_text import fit, plain
+from penstock.proxy.commands.top.totals import first_token_line, totals_line
+from penstock.proxy.commands.top.verdict_lines import verdict_lines
+from penstock.proxy.commands.top.view import View
+from penstock.proxy.commands.top.waiting_lines import waiting_line, waiting_lines
+
+# From here on there is room for more than the shortest form of each part.
+TALL: Final = 36
+WIDE: Final = 140
+# Where the queues stand beside the requests, they have so many cells.
+WAITING_WIDE: Final = 56
+# A list of requests needs so many rows, and gets the second number if there is room.
+REQUEST_ROWS: Final = (4, 21)
+_KEYS: Final = "s sort / find Enter open v why d drain r ready m maint f {} ? help q quit"
+
+
+class Scene(NamedTuple):
+    """What there is to draw. `snapshot`: the last one, None before the first. `note`: an answer
+    to the last key."""
+
+    url: str
+    link: Link
+    snapshot: Mapping[str, Any] | None = None
+    note: str = ""
+
+
+def picture(scene: Scene, view: View, width: int, height: int) -> list[Line]:
+    """Exactly `height` lines of at most `width` cells. The marks of `view` follow their entries."""
+    top = wrapped(plain(scene.link.trouble), "bad", width, 2) if scene.link.trouble else []
+    bottom = [_status(scene, width), _keys(scene, view)]
+    rows = height - len(top) - len(bottom)
+    middle: list[Line]
+    if scene.snapshot is None:
+        middle = [] if top else [(Span(f"Asking {plain(scene.url)} for the first picture."),)]
+    else:
+        middle = _middle(scene.snapshot, view, width, rows)
+    middle = middle[: max(0, rows)]
+    lines = [*top, *middle, *([EMPTY] * (rows - len(middle))), *bottom]
+    return [within(line, width) for line in lines[:height]]
+
+
+def backend_columns(snapshot: Mapping[str, Any], width: int) -> Placed:
+    """The columns of the backends that fit. One pool needs no column."""
+    backends = snapshot["backends"]
+    one_pool = len({each["pool"] for each in backends}) < 2
+    columns = [each for each in backend_rows.COLUMNS if each.head != "POOL" or not one_pool]
+    return placed(columns, backends, width)
+
+
+def _middle(snapshot: Mapping[str, Any], view: View, width: int, rows: int) -> list[Line]:
+    tall = rows >= TALL
+    head = [
+        *verdict_lines(snapshot, width, 12 if tall else 5),
+        *([EMPTY] if tall else []),
+        *burn_lines(snapshot["slos"], width, 5 if tall else 1),
+        totals_line(snapshot, width),
+        *([first_token_line(snapshot["rates"], width), EMPTY] if tall else []),
+    ]
+    rest = rows - len(head)
+    least, most = REQUEST_ROWS
+    # The heads, the rows, and the line below them.
+    needed = len(snapshot["backends"]) + 2
+    foot_rows = min(max(least, rest // 3, rest - needed), most + 2)
+    foot = _foot(snapshot, view, width, foot_rows, tall=tall) if rest > 2 * least else []
+    return [*head, *_backends(snapshot, view, width, rest - len(foot)), *foot]
+
+
+def _foot(
+    snapshot: Mapping[str, Any], view: View, width: int, rows: int, *, tall: bool
+) -> list[Line]:
+    """What waits, and recent requests: beside each other if there is room."""
+    if not tall:
+        return [waiting_line(snapshot["queue"], width), *_requests(snapshot, view, width, rows - 1)]
+    if width < WIDE:
+        waiting = waiting_lines(snapshot["queue"], width, rows // 3)
+        return [EMPTY, *waiting, EMPTY, *_requests(snapshot, view, width, rows - len(waiting) - 2)]
+    left = waiting_lines(snapshot["queue"], WAITING_WIDE - 2, rows - 1)
+    right = _requests(snapshot, view, width - WAITING_WIDE, rows - 1)
+    return [EMPTY, *_beside(left, right, rows - 1)]
+
+
+def _beside(left: Sequence[Line], right: Sequence[Line], rows: int) -> list[Line]:
+    lines = []
+    for number in range(rows):
+        begin = within(left[number], WAITING_WIDE - 2) if number < len(left) else EMPTY
+        space = Span(" " * (WAITING_WIDE - width_of(begin)))
+        lines.append((*begin, space, *(right[number] if number < len(right) else EMPTY)))
+    return lines
+
+
+def _backends(snapshot: Mapping[str, Any], view: View, width: int, rows: int) -> list[Line]:
+    found = view.rows(snapshot)
+    columns = backend_columns(snapshot, width)
+    lines = [heads(columns, view.sorted_by, down=view.down)]
+    at = view.backends.place([backend_rows.key_of(each) for each in found], rows - 2)
+    first = view.backends.top
+    for number, each in enumerate(found[first : first + rows - 2], first):
+        marked = number == at and view.focus == "backends"
+        lines.append(row(columns, each, backend_rows.sign_of(each), marked=marked))
+    if not snapshot["backends"]:
+        lines.append((Span("  There is no backend. Add one to pools[].backends, and reload."),))
+    lines.append(_below(snapshot, view, len(found), first, rows - 2))
+    return [*lines, *([EMPTY] * (rows - len(lines)))]
+
+
+def _below(snapshot: Mapping[str, Any], view: View, found: int, first: int, rows: int) -> Line:
+    """Which of the backends are shown, and in which order."""
+    all_of_them = len(snapshot["backends"])
+    serve = sum(each["can_serve"] for each in snapshot["backends"])
+    parts = [f"  {serve:,} of {all_of_them:,} can serve"]
+    if view.wanted:
+        parts.append(f"{found:,} fit the filter '{plain(view.wanted)}'")
+    if found > rows:
+        parts.append(f"rows {first + 1:,} to {min(found, first + rows):,} of {found:,}")
+    direction = "largest first" if view.down else "in order"
+    parts.append(f"by {view.sorted_by}, {direction}" if view.sorted_by else "worst first")
+    return (Span("; ".join(parts), "quiet"),)
+
+
+def _requests(snapshot: Mapping[str, Any], view: View, width: int, rows: int) -> list[Line]:
+    entries = snapshot["requests"][view.kind]
+    columns = placed(request_rows.columns_of(entries), entries, width)
+    title = "SLOW" if view.kind == "slow" else "FAILED"
+    (column, wide), *others = columns
+    lines = [heads([(column._replace(head=title), wide), *others], None, down=False)]
+    at = view.requests.place([request_rows.key_of(each) for each in entries], rows - 1)
+    first = view.requests.top
+    for number, each in enumerate(entries[first : first + rows - 1], first):
+        marked = number == at and view.focus == "requests"
+        lines.append(row(columns, each, request_rows.sign_of(each), marked=marked))
+    if not entries:
+        none = "No request yet." if view.kind == "slow" else "No request has failed."
+        lines.append((Span(f"  {none}", "quiet"),))
+    return lines
+
+
+def _status(scene: Scene, width: int) -> Line:
+    """Which proxy this is, and whether the picture is live."""
+    words = scene.url.partition("//")[2]
+    if scene.snapshot is not None:
+        told = scene.snapshot["proxy"]
+        lag = f"{told['lag_ms']:.0f} ms" if told["lag_ms"] is not None else NONE
+        words += (
+            f"  penstock {told['version']} {told['state']}, up {age(told['up_s'])},"
+            f" {told['open_requests']:,} open, lag {lag}"
+        )
+    state = {"connecting": "asking", "live": "live", "lost": "OLD FIGURES"}[scene.link.state]
+    left = fit(plain(words), max(0, width - len(state) - 2))
+    tone: Tone = "good" if scene.link.state == "live" else "warn"
+    return (Span(left, "quiet"), Span("  "), Span(state, tone))
+
+
+def _keys(scene: Scene, view: View) -> Line:
+    if view.editing:
+        return (
+            Span(f"find: {plain(view.wanted)}_", "strong"),
+            Span("   Enter keeps it, Escape shows all", "quiet"),
+        )
+    if scene.note:
+        return (Span(plain(scene.note), "strong"),)
+    failed = len(scene.snapshot["requests"]["failed"]) if scene.snapshot is not None else 0
+    return (Span(_KEYS.format(f"failed {failed}" if view.kind == "slow" else "slow"), "quiet"),)

@@ -1,0 +1,96 @@
+"""The order of the backends, what the filter finds, and which columns a width has."""
+
+from typing import Any
+
+import pytest
+
+from penstock.proxy.commands.top.backend_rows import COLUMNS, facts, ordered, sign_of
+from penstock.proxy.commands.top.columns import heads, placed, row
+from penstock.proxy.commands.top.line import text_of, width_of
+from tests.browser.figures import backend, fleet
+
+pytestmark = pytest.mark.once
+
+
+def names(found: list[Any]) -> list[str]:
+    return [each["name"].removeprefix("gpu-") for each in found]
+
+
+def shown(width: int, backends: list[dict[str, Any]]) -> list[str]:
+    return [column.head for column, _ in placed(COLUMNS, backends, width)]
+
+
+def test_the_worst_comes_first_and_the_rest_in_the_order_of_numbers() -> None:
+    found = ordered(fleet(14), "", None, down=False)
+    assert names(found) == [
+        "6",
+        "5",
+        "4",
+        "8",
+        "10",
+        "11",
+        "0",
+        "1",
+        "2",
+        "3",
+        "7",
+        "9",
+        "12",
+        "13",
+    ]
+    signs = [sign_of(each) for each in found]
+    assert signs == ["!", "!", "~", "-", "-", "-", *[""] * 8]
+
+
+def test_a_column_sorts_both_ways_and_what_is_not_known_is_last() -> None:
+    backends = [backend(1, slower=1.2), backend(2, slower=None), backend(3, slower=3.4)]
+    assert names(ordered(backends, "", "SLOWER", down=True)) == ["3", "1", "2"]
+    assert names(ordered(backends, "", "SLOWER", down=False)) == ["1", "3", "2"]
+    backends = [backend(10), backend(9), backend(2)]
+    assert names(ordered(backends, "", "BACKEND", down=False)) == ["2", "9", "10"]
+
+
+def test_the_filter_finds_names_pools_and_states() -> None:
+    assert names(ordered(fleet(14), "DRAIN", None, down=False)) == ["8"]
+    assert names(ordered(fleet(14), "unreachable", None, down=False)) == ["6"]
+    assert names(ordered(fleet(14), "embed gpu-1", None, down=False)) == ["12"]
+    assert ordered(fleet(14), "nothing", None, down=False) == []
+
+
+def test_a_narrow_screen_has_fewer_columns() -> None:
+    backends = fleet(14)
+    assert shown(200, backends) == [each.head for each in COLUMNS]
+    narrow = shown(80, backends)
+    assert narrow == ["BACKEND", "STATE", "SLOWER", "RUN", "WAIT", "QUEUED", "KV", "ERRORS"]
+    assert shown(40, backends) == ["BACKEND", "STATE", "SLOWER", "KV", "ERRORS"]
+
+
+def test_a_long_state_takes_the_room_of_columns_that_are_hardly_needed() -> None:
+    calm = [backend(1)]
+    assert "HELD" in shown(80, calm)
+    assert "HELD" not in shown(80, [*calm, backend(2, state="ejected", reason="unreachable")])
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 132, 200])
+def test_a_row_is_as_wide_as_its_heads_and_no_wider_than_the_screen(width: int) -> None:
+    backends = fleet(14)
+    columns = placed(COLUMNS, backends, width)
+    wide = width_of(heads(columns, "KV", down=True))
+    assert wide <= width
+    for each in backends:
+        assert width_of(row(columns, each, sign_of(each), marked=True)) == wide
+
+
+def test_a_row_tells_what_its_backend_is_and_that_it_is_marked() -> None:
+    gone = fleet(14)[6]
+    line = row(placed(COLUMNS, [gone], 100), gone, sign_of(gone), marked=True)
+    assert text_of(line).startswith(">!gpu-6")
+    assert "ejected (unreachable)" in text_of(line)
+    assert "12 connect" in text_of(line)
+
+
+def test_the_facts_of_one_backend_fit_on_a_narrow_screen() -> None:
+    lines = facts(fleet(14)[6])
+    assert max(map(len, lines)) <= 80
+    assert "errors     12 connect   failed attempts of the last minutes" in lines
+    assert lines[-1] == "last error connect, 40 s ago"

@@ -1,0 +1,133 @@
+"""The whole screen, for any size and any fleet."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from penstock.proxy.commands.top.figures import clock
+from penstock.proxy.commands.top.line import text_of, width_of
+from penstock.proxy.commands.top.link import Link
+from penstock.proxy.commands.top.picture import Scene, picture
+from penstock.proxy.commands.top.view import View
+from tests.browser.figures import AT_S, EMPTY, HOSTILE, snapshot
+
+pytestmark = pytest.mark.once
+
+LIVE = Link("live", AT_S)
+# Penstock's own words, which it never takes from others.
+OWN_WORDS = ("state", "admin_state", "kind", "began", "waits_for")
+SIZES = [(20, 5), (40, 10), (80, 24), (100, 50), (139, 36), (140, 40), (200, 60), (400, 120)]
+
+
+def scene(told: dict[str, Any] | None, link: Link = LIVE, note: str = "") -> Scene:
+    return Scene("http://127.0.0.1:9321", link, told, note)
+
+
+def drawn(
+    told: dict[str, Any] | None,
+    width: int,
+    height: int,
+    link: Link = LIVE,
+    view: View | None = None,
+) -> list[str]:
+    lines = picture(scene(told, link), view or View(), width, height)
+    assert len(lines) == height
+    assert all(width_of(line) <= width for line in lines)
+    return [text_of(line).rstrip() for line in lines]
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("count", [0, 1, 12, 200, 1_000])
+def test_it_fits_every_screen(width: int, height: int, count: int) -> None:
+    drawn(snapshot(count), width, height)
+    drawn(EMPTY, width, height)
+    drawn(snapshot(count), width, height, Link("lost", AT_S, "Connection refused."))
+
+
+def test_at_80_by_24_all_parts_are_there() -> None:
+    lines = drawn(snapshot(), 80, 24)
+    assert lines[0].startswith("! chat, since ")
+    begins = ["SLO  embed", "4,458 tokens/s", "  BACKEND", ">!gpu-6", "WAITING", "  SLOW"]
+    found = [next(i for i, line in enumerate(lines) if line.startswith(each)) for each in begins]
+    assert found == sorted(found)
+    assert sum(line[2:6] == "gpu-" for line in lines) >= 6
+    assert lines[-2].endswith("live")
+    assert lines[-1].endswith("r ready m maint f failed 5 ? help q quit")
+
+
+def test_at_200_by_60_the_queues_stand_beside_the_requests() -> None:
+    lines = drawn(snapshot(40), 200, 60)
+    assert any(line.startswith("WAITING IN PENSTOCK") and " SLOW " in line for line in lines)
+    assert any(line.startswith("TTFT chat") for line in lines)
+    assert sum(line[2:6] == "gpu-" for line in lines) >= 25
+    assert sum(" request-" in line for line in lines) >= 12
+
+
+def test_of_a_large_fleet_it_says_which_rows_it_shows() -> None:
+    told, view = snapshot(1_000), View()
+    lines = drawn(told, 80, 24, view=view)
+    assert any("rows 1 to 8 of 1,000; worst first" in line for line in lines)
+    view.move(told, 10_000)
+    lines = drawn(told, 80, 24, view=view)
+    assert any(line.startswith(">") and "gpu-999" in line for line in lines)
+    assert any("rows 993 to 1,000 of 1,000" in line for line in lines)
+
+
+def test_few_backends_leave_room_for_requests() -> None:
+    lines = drawn(snapshot(3, verdicts=[]), 80, 24)
+    assert sum("llama" in line for line in lines) >= 9
+
+
+def test_before_the_first_picture_it_says_whom_it_asks() -> None:
+    lines = drawn(None, 80, 24, Link("connecting", AT_S))
+    assert lines[0] == "Asking http://127.0.0.1:9321 for the first picture."
+    assert lines[-2].endswith("asking")
+
+
+def test_a_lost_stream_keeps_the_last_picture_and_says_since_when() -> None:
+    lines = drawn(snapshot(), 80, 24, Link("lost", AT_S, "Connection refused."))
+    assert lines[0] == (
+        f"! No news since {clock(AT_S)}: Connection refused. It tries again by itself."
+    )
+    assert lines[1].startswith("! chat, since ")
+    assert any(line.startswith(">!gpu-6") for line in lines)
+    assert lines[-2].endswith("OLD FIGURES")
+
+
+def test_an_empty_fleet_says_what_to_do() -> None:
+    text = "\n".join(drawn(EMPTY, 80, 24))
+    assert "There is no backend. Add one to pools[].backends, and reload." in text
+    assert "No request yet." in text
+
+
+def hostile(value: Any) -> Any:
+    """The same snapshot, with hostile texts wherever a client's or a model's text stands."""
+    if isinstance(value, dict):
+        return {
+            key: "\x1b[2J" + HOSTILE[len(str(key)) % 5]
+            if isinstance(each, str) and key not in OWN_WORDS
+            else hostile(each)
+            for key, each in value.items()
+        }
+    return [hostile(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_no_text_of_others_moves_the_cursor(width: int, height: int) -> None:
+    told = hostile(snapshot(12))
+    lines = drawn(told, width, height)
+    assert all(line.isprintable() for line in lines)
+    if height > 20:
+        assert any("?[2J" in line for line in lines)
+    noted = picture(scene(told, Link("lost", AT_S, "\x1b[2J"), "\x07"), View(), width, height)
+    assert all(text_of(line).isprintable() for line in noted)
+
+
+def test_a_picture_of_the_same_figures_is_the_same() -> None:
+    told, view = snapshot(200), View()
+    later = deepcopy(told) | {"at": AT_S + 1.0}
+    for each in later["requests"]["slow"]:
+        each["ago_s"] += 1.0
+    first = picture(scene(told), view, 200, 60)
+    assert picture(scene(later), view, 200, 60) == first
