@@ -34,7 +34,7 @@ class Invalid(AdminError):
 
 
 class AdminClient:
-    """Asks the admin port at `url`, with a token if there is one."""
+    """Asks the admin port at `url`, with a token if there is one, which is in `headers`."""
 
     def __init__(self, url: str, token: str | None) -> None:
         """Raises AdminError when `url` is not a URL."""
@@ -49,10 +49,10 @@ class AdminClient:
             raise AdminError(
                 f"--admin must be a URL such as {DEFAULT_URL}, got {url.rpartition('@')[2]!r}"
             )
-        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         self._connection = kind(host, port, timeout=TIMEOUT_S)
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def backends(self) -> list[dict[str, Any]]:
         """The listing of all backends."""
@@ -136,28 +136,28 @@ class AdminClient:
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Any:
         try:
-            self._connection.request(method, path, body, {**headers, **self._headers})
+            self._connection.request(method, path, body, {**headers, **self.headers})
             answer = self._connection.getresponse()
             content = orjson.loads(answer.read(ANSWER_BYTES_MAX))
         except (OSError, http.client.HTTPException) as error:
             said = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise AdminError(
-                f"no answer from the admin port {self._url}: {said}; is penstock running, and is"
+                f"no answer from the admin port {self.url}: {said}; is penstock running, and is"
                 " this the address of its admin port (--admin URL)?"
             ) from None
         except orjson.JSONDecodeError:
-            raise AdminError(f"{self._url} is not an admin port of penstock") from None
+            raise AdminError(f"{self.url} is not an admin port of penstock") from None
         finally:
             self._connection.close()
         if answer.status == 200 and isinstance(content, kind):
             return content
         refusal = content.get("error") if isinstance(content, dict) else None
         if not isinstance(refusal, dict) or refusal.get("code") == "unknown_path":
-            raise AdminError(f"{self._url} is not an admin port of penstock, or of another version")
+            raise AdminError(f"{self.url} is not an admin port of penstock, or of another version")
         if "issues" in refusal:
             raise Invalid(refusal["message"], refusal["issues"])
         hint = (
-            f" (--token-file, or {TOKEN_VARIABLE}; is {self._url} the admin port?)"
+            f" (--token-file, or {TOKEN_VARIABLE}; is {self.url} the admin port?)"
             if answer.status == 401
             else ""
         )

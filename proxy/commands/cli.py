@@ -28,6 +28,7 @@ from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.reload import reload
 from penstock.proxy.commands.requests import add_requests
 from penstock.proxy.commands.status import add_status
+from penstock.proxy.commands.top.command import add_top
 from penstock.proxy.commands.trace import add_trace
 from penstock.proxy.commands.usage import usage
 from penstock.proxy.process.loop import run_loop
@@ -193,6 +194,7 @@ def _add_serve(commands: Any) -> None:
 def _add_operations(commands: Any) -> None:
     """Add the commands that ask a running proxy."""
     add_status(commands)
+    add_top(commands)
     add_requests(commands)
     add_trace(commands)
     _add_usage(commands)

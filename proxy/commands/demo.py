@@ -116,6 +116,7 @@ is the page that shows them live. A little traffic keeps going. Send more:
 
 See the same from another terminal:
 
+    {_command()} top --admin {admin}
     {_command()} status --admin {admin}
     {_command()} requests --admin {admin}
 

@@ -1,0 +1,279 @@
+"""The keys, pressed on the real application without a terminal."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from textual.geometry import Region
+from textual.pilot import Pilot
+
+from penstock.proxy.commands.admin_client import AdminError
+from penstock.proxy.commands.top.canvas import Canvas
+from penstock.proxy.commands.top.dialogs import Question, Reading
+from penstock.proxy.commands.top.feed import Viewer
+from penstock.proxy.commands.top.link import Link
+from penstock.proxy.commands.top.terminal import Top
+from tests.browser.figures import AT_S, PARTS, snapshot
+
+pytestmark = pytest.mark.once
+
+
+class Port:
+    """The admin port, as far as keys ask it. `refusal`: what it says instead."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.refusal = ""
+
+    def set_state(self, name: str, state: str) -> dict[str, Any]:
+        self.asked.append((name, state))
+        if self.refusal:
+            raise AdminError(self.refusal)
+        told = {"admin_state": state, "requests_in_flight": 3, "pool_can_serve": True}
+        return {"name": name, "pool": "chat", **told}
+
+    def requests_with_id(self, request_id: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
+        self.asked.append((request_id, *query.values()))
+        if self.refusal:
+            raise AdminError(self.refusal)
+        return PARTS
+
+
+class Shown:
+    """The application on a screen, and what can be read there."""
+
+    def __init__(self, app: Top, pilot: Pilot[None], port: Port) -> None:
+        self.app = app
+        self.pilot = pilot
+        self.port = port
+
+    async def press(self, *keys: str) -> str:
+        await self.pilot.press(*keys)
+        return self.text
+
+    @property
+    def text(self) -> str:
+        return self.app.main.query_one(Canvas).text
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.split("\n")
+
+    @property
+    def marked(self) -> str:
+        return next(line for line in self.lines if line.startswith(">"))[2:].split()[0]
+
+    @property
+    def rows(self) -> list[str]:
+        return [line[2:].split()[0] for line in self.lines if line[2:6] == "gpu-"]
+
+    def dialog(self, kind: type[Reading] | type[Question]) -> str:
+        assert isinstance(self.app.screen, kind)
+        return f"{self.app.screen.heading}\n{self.app.screen.text}"
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Threads ask the port: wait until they have answered."""
+        for _ in range(100):
+            if holds():
+                return
+            asking = [each for each in self.app.workers if each.node is self.app.main]
+            if asking:  # of an empty list it would wait for all, and one reads the stream
+                await self.app.workers.wait_for_complete(asking)
+            await self.pilot.pause()
+        raise AssertionError(self.text)
+
+
+@asynccontextmanager
+async def shown(width: int = 80, height: int = 24) -> AsyncIterator[Shown]:
+    async def silent(viewer: Viewer) -> None:
+        await asyncio.Event().wait()
+
+    port = Port()
+    app = Top("http://127.0.0.1:9321", silent, lambda: port, AT_S)
+    async with app.run_test(size=(width, height)) as pilot:
+        await pilot.pause()
+        app.main.became(Link("live", AT_S))
+        app.main.heard(snapshot(40))
+        yield Shown(app, pilot, port)
+
+
+async def test_the_mark_moves() -> None:
+    async with shown() as screen:
+        assert screen.marked == "gpu-6"
+        await screen.press("down", "j")
+        assert screen.marked == "gpu-4"
+        await screen.press("k")
+        assert screen.marked == "gpu-5"
+        await screen.press("end")
+        assert screen.marked == "gpu-39"
+        await screen.press("home")
+        assert screen.marked == "gpu-6"
+
+
+async def test_s_sorts_by_the_next_column_that_is_shown() -> None:
+    async with shown() as screen:
+        assert "worst first" in screen.text
+        assert "by BACKEND, in order" in await screen.press("s")
+        assert screen.rows[:3] == ["gpu-0", "gpu-1", "gpu-2"]
+        assert screen.marked == "gpu-6"  # the mark stays on its backend
+        await screen.press("s", "s")
+        assert "by SLOWER, largest first" in screen.text
+        assert "SLOWERv" in screen.text
+        await screen.press("home")
+        assert screen.rows[0] == "gpu-4"
+        assert "by SLOWER, in order" in await screen.press("i")
+        assert "by STATE" in await screen.press("S")
+        assert "worst first" in await screen.press("w")
+
+
+async def test_the_filter_finds_as_it_is_typed() -> None:
+    async with shown() as screen:
+        await screen.press("slash", *"dra?x", "backspace", "backspace", *"in")
+        assert screen.rows == ["gpu-8"]
+        assert "find: drain_" in screen.text
+        await screen.press("enter")
+        assert "find:" not in screen.text
+        assert "1 fit the filter 'drain'" in screen.text
+        await screen.press("d")
+        assert "gpu-8 is in drain already." in screen.text
+        await screen.press("escape")
+        assert len(screen.rows) > 5
+        await screen.press("slash", *"nothing", "enter", "d")
+        assert "No backend is marked." in screen.text
+        assert not screen.port.asked
+
+
+async def test_enter_opens_all_figures_of_a_backend() -> None:
+    async with shown() as screen:
+        await screen.press("enter")
+        assert "Backend gpu-6" in screen.dialog(Reading)
+        assert "in flight  6" in screen.dialog(Reading)
+        await screen.press("escape")
+        assert screen.app.screen is screen.app.main
+
+
+async def test_enter_opens_a_request_as_a_waterfall() -> None:
+    async with shown() as screen:
+        await screen.press("tab", "down", "enter")
+        await screen.until(lambda: "Asking" not in screen.dialog(Reading))
+        assert screen.port.asked == [("request-1", "2026-11-26T13:16:40.005000Z", "research")]
+        assert "waits in penstock: kv_cache" in screen.dialog(Reading)
+        assert "####" in screen.dialog(Reading)
+
+
+async def test_a_request_that_is_gone_says_so() -> None:
+    async with shown() as screen:
+        screen.port.refusal = "no request with this id is kept"
+        await screen.press("tab", "enter")
+        await screen.until(lambda: "Asking" not in screen.dialog(Reading))
+        assert "no request with this id is kept" in screen.dialog(Reading)
+
+
+async def test_f_shows_the_failed_requests() -> None:
+    async with shown() as screen:
+        assert "502 backend" not in screen.text
+        assert "502 bac" in await screen.press("f")
+        assert "f slow" in screen.text
+        assert "502" not in await screen.press("f")
+
+
+async def test_a_backend_is_drained_after_a_question_only() -> None:
+    async with shown() as screen:
+        await screen.press("down", "d")
+        assert "drain gpu-5?" in screen.dialog(Question)
+        assert "The 5 requests there may finish." in screen.dialog(Question)
+        await screen.press("enter")  # which may be meant for something else
+        assert "gpu-5 is left as it is." in screen.text
+        assert not screen.port.asked
+        await screen.press("d", "y")
+        await screen.until(lambda: "gpu-5: wanted drain, 3 in flight." in screen.text)
+        assert screen.port.asked == [("gpu-5", "drain")]
+
+
+async def test_the_question_names_the_backend_that_was_marked_when_it_was_asked() -> None:
+    async with shown() as screen:
+        await screen.press("m")
+        changed = snapshot(40)
+        changed["backends"] = changed["backends"][7:]  # gpu-6 is gone, another row is marked
+        screen.app.main.heard(changed)
+        await screen.press("y")
+        await screen.until(lambda: bool(screen.port.asked))
+        assert screen.port.asked == [("gpu-6", "maint")]
+
+
+async def test_a_refusal_is_shown() -> None:
+    async with shown() as screen:
+        screen.port.refusal = "this token may only read"
+        await screen.press("m", "y")
+        await screen.until(lambda: "Not done: this token may only read" in screen.text)
+        assert "Not done" not in await screen.press("down")
+
+
+async def test_ready_and_why_and_help_and_the_end() -> None:
+    async with shown() as screen:
+        await screen.press("r")
+        assert "gpu-6 is in ready already." in screen.text
+        await screen.press("v")
+        assert "To do: Add a backend, or room in caches" in screen.dialog(Reading)
+        await screen.press("q", "question_mark")
+        assert "drain, ready or maint" in screen.dialog(Reading)
+        await screen.press("escape", "q")
+        assert screen.app.return_code == 0
+
+
+async def test_ctrl_c_ends_as_it_does_elsewhere() -> None:
+    async with shown() as screen:
+        await screen.press("question_mark", "ctrl+c")
+        assert screen.app.return_code == 130
+
+
+async def test_it_is_drawn_anew_for_another_size() -> None:
+    async with shown() as screen:
+        assert len(screen.lines) == 24
+        await screen.pilot.resize_terminal(200, 60)
+        await screen.until(lambda: len(screen.lines) == 60)
+        assert "IN FLIGHT" in screen.text
+
+
+async def test_a_lost_stream_is_told_and_its_return_too() -> None:
+    async with shown() as screen:
+        screen.app.main.became(Link("lost", AT_S, "Connection refused."))
+        assert screen.lines[0].startswith("! No news since ")
+        assert screen.marked == "gpu-6"
+        screen.app.main.became(Link("live", AT_S + 9.0))
+        screen.app.main.heard(snapshot(40))
+        assert screen.lines[0].startswith("! chat, since ")
+
+
+async def test_a_snapshot_of_another_version_ends_nothing() -> None:
+    async with shown() as screen:
+        screen.app.main.heard({"backends": 5})
+        assert "another version?" in screen.text
+        assert screen.marked == "gpu-6"
+        screen.app.main.became(Link("live", AT_S))
+        screen.app.main.heard(snapshot(3))
+        assert "another version?" not in screen.text
+
+
+async def test_only_what_changed_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shown() as screen:
+        drawn: list[Region] = []
+        canvas = screen.app.main.query_one(Canvas)
+        refresh = canvas.refresh
+
+        def seen(*regions: Region, **options: bool) -> Canvas:
+            drawn.extend(regions)
+            return refresh(*regions, **options)
+
+        monkeypatch.setattr(canvas, "refresh", seen)
+        screen.app.main.heard(snapshot(40))
+        assert drawn == []
+        told = snapshot(40)
+        told["backends"][5]["engine"]["running"] = 77
+        told["proxy"]["open_requests"] = 42
+        screen.app.main.heard(told)
+        # The totals, the row, and the line of the proxy.
+        assert [region.height for region in drawn] == [1, 1, 1]
+        assert all(region.width < 80 for region in drawn[:2])
