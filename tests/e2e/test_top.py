@@ -1,0 +1,222 @@
+"""`penstock top` in a real terminal, in front of a real process."""
+
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.terminal import TMUX, Terminal
+from tests.e2e.test_operations import stream
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(TMUX is None, reason="no tmux: penstock top is tried in no terminal"),
+]
+
+Open = Callable[..., Awaitable[Terminal]]
+SMALL: Final = (80, 24)
+LARGE: Final = (200, 60)
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[Open]:
+    """Open a terminal with `penstock top` in it: `await opened(penstock, SMALL)`."""
+    started: list[Terminal] = []
+
+    async def start(penstock: Penstock, size: tuple[int, int], **variables: str) -> Terminal:
+        terminal = Terminal(tmp_path)
+        command = (sys.executable, "-m", "penstock.proxy", "top", "--admin", penstock.admin_url)
+        await terminal.start(*command, width=size[0], height=size[1], **variables)
+        started.append(terminal)
+        return terminal
+
+    yield start
+    for terminal in started:
+        await terminal.stop()
+
+
+async def fleet(simulate: Simulate, serve: Serve, count: int, **config: Any) -> Penstock:
+    """Many backends, which are one server: how they are listed is what counts."""
+    (server,) = await simulate()
+    backends = [{"name": f"gpu-{number}", "url": server.url} for number in range(count)]
+    health = {"interval_s": 5, "timeout_s": 4}
+    return await serve(
+        [server], pool={"backends": backends}, ready=count, health=health, at_rest=False, **config
+    )
+
+
+def is_live(text: str) -> bool:
+    """Whether the line of the proxy says so, which is the last but one."""
+    return any(line.endswith("  live") for line in text.rstrip().split("\n")[-2:-1])
+
+
+def rows(text: str) -> list[str]:
+    return re.findall(r"^[> ][!~ -](gpu-\d+|b\d+) ", text, re.M)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "200x60"])
+async def test_it_shows_the_sentence_and_a_row_for_each_backend(
+    simulate: Simulate, serve: Serve, opened: Open, size: tuple[int, int]
+) -> None:
+    penstock = await serve(await simulate(3), slo=[{"ttft_s": {"p95": 1}}])
+    for _ in range(3):
+        await stream(penstock, 8)
+    terminal = await opened(penstock, size)
+    text = await terminal.until(lambda text: is_live(text) and "Since" in text)
+    lines = text.split("\n")
+    assert lines[0].startswith("default: nothing is wrong.  Since ")
+    assert re.search(r"^SLO  all ttft p95 <= 1.00s: ok", text, re.M)
+    assert re.search(r"tokens/s .* run \S+  wait \S+", text)
+    assert sorted(rows(text)) == ["b0", "b1", "b2"]
+    assert len(re.findall(r"\d\d:\d\d:\d\d 200 .* sim-model ", text)) == 3
+    assert max(map(len, lines)) <= size[0]
+    assert ("IN FLIGHT" in text) == (size == LARGE)
+
+
+async def test_keys_work(simulate: Simulate, serve: Serve, opened: Open) -> None:
+    penstock = await serve(await simulate(3))
+    await stream(penstock, 8)
+    terminal = await opened(penstock, SMALL)
+    await terminal.until(is_live)
+    await terminal.press("s")
+    await terminal.until(lambda text: "by BACKEND, in order" in text and "BACKEND^" in text)
+    await terminal.press("i")
+    await terminal.until(lambda text: rows(text) == ["b2", "b1", "b0"])
+    await terminal.press("/", "b", "1", "Enter")
+    await terminal.until(lambda text: rows(text) == ["b1"])
+    await terminal.press("Escape")
+    await terminal.until(lambda text: len(rows(text)) == 3)
+    await terminal.press("Tab", "Enter")
+    text = await terminal.until(lambda text: "queue and prefill at b" in text)
+    assert re.search(r"^tokens of b\d +\d\.\d{3} s ", text, re.M)
+    await terminal.press("Escape")
+    await terminal.until(is_live)
+    await terminal.press("?")
+    await terminal.until(lambda text: "drain, ready or maint" in text)
+    await terminal.press("Escape")
+    await terminal.until(is_live)
+    await terminal.press("q")
+    text = await terminal.until(lambda text: "exit status" in text)
+    assert "exit status 0" in text
+    assert "tokens/s" not in text  # the screen is as it was before
+
+
+async def test_a_backend_is_drained_and_comes_back(
+    simulate: Simulate, serve: Serve, opened: Open
+) -> None:
+    penstock = await serve(await simulate(2))
+    terminal = await opened(penstock, SMALL)
+    await terminal.until(is_live)
+    await terminal.press("/", "b", "1", "Enter", "d")  # as fast as it can
+    await terminal.until(lambda text: "drain b1?" in text and "y drain b1" in text)
+    await terminal.press("n")
+    await terminal.until(lambda text: "b1 is left as it is." in text)
+    await terminal.press("d")
+    await terminal.until(lambda text: "y drain b1" in text)
+    await terminal.press("y")
+    await terminal.until(lambda text: "b1: wanted drain, 0 in flight." in text)
+    await terminal.until(lambda text: re.search(r"^>-b1 +drain", text, re.M) is not None)
+    assert [each["admin_state"] for each in await penstock.backends()] == ["ready", "drain"]
+    await terminal.press("r")
+    await terminal.until(lambda text: "y ready b1" in text)
+    await terminal.press("y")
+    await terminal.until(lambda text: re.search(r"^> b1 +ready", text, re.M) is not None)
+    assert [each["admin_state"] for each in await penstock.backends()] == ["ready", "ready"]
+
+
+async def test_ctrl_c_and_signals_give_the_screen_back(
+    simulate: Simulate, serve: Serve, opened: Open
+) -> None:
+    penstock = await serve(await simulate(1))
+    for end, status in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
+        terminal = await opened(penstock, SMALL)
+        await terminal.until(is_live)
+        if end is signal.SIGINT:
+            await terminal.press("C-c")
+        else:
+            await terminal.signal(end)
+        text = await terminal.until(lambda text: "exit status" in text)
+        assert text.strip() == f"exit status {status}"
+
+
+async def test_a_reader_is_told_that_it_may_not(
+    simulate: Simulate, serve: Serve, opened: Open
+) -> None:
+    admin = {"host": "127.0.0.1", "port": 0, "token": "a" * 32, "view_token": "v" * 32}
+    penstock = await serve(await simulate(2), admin=admin)
+    terminal = await opened(penstock, SMALL, PENSTOCK_ADMIN__TOKEN="v" * 32)
+    await terminal.until(is_live)
+    await terminal.press("d")
+    await terminal.until(lambda text: "y drain b0" in text)
+    await terminal.press("y")
+    await terminal.until(lambda text: "Not done: " in text)
+    assert [each["admin_state"] for each in await penstock.backends()] == ["ready", "ready"]
+    without = await opened(penstock, SMALL)
+    text = await without.until(lambda text: "exit status 1" in text)
+    assert "--token-file" in text.replace("\n", "")
+
+
+async def test_a_lost_proxy_leaves_the_last_picture_and_is_found_again(
+    simulate: Simulate, serve: Serve, opened: Open
+) -> None:
+    servers = await simulate(2)
+    penstock = await serve(servers, admin={"host": "127.0.0.1", "port": 0})
+    terminal = await opened(penstock, SMALL)
+    await terminal.until(is_live)
+    await penstock.stop()
+    text = await terminal.until(lambda text: text.startswith("! No news since "))
+    assert len(rows(text)) == 2
+    assert "OLD FIGURES" in text
+    await serve(servers, admin={"host": "127.0.0.1", "port": penstock.admin_port})
+    await terminal.until(lambda text: is_live(text) and "No news" not in text)
+
+
+async def test_two_hundred_backends_and_another_size(
+    simulate: Simulate, serve: Serve, opened: Open
+) -> None:
+    penstock = await fleet(simulate, serve, 200)
+    terminal = await opened(penstock, SMALL)
+    text = await terminal.until(lambda text: "of 200 can serve; rows 1 to " in text)
+    assert len(rows(text)) >= 8
+    await terminal.press("s", "End")
+    await terminal.until(lambda text: re.search(r"^>.gpu-199 ", text, re.M) is not None)
+    await terminal.resize(*LARGE)
+    text = await terminal.until(lambda text: "IN FLIGHT" in text and is_live(text))
+    assert len(rows(text)) >= 25
+    assert re.search(r"^>.gpu-199 ", text, re.M)
+    await terminal.resize(40, 12)
+    await terminal.until(lambda text: "IN FLIGHT" not in text and is_live(text))
+
+
+async def test_colours_are_never_the_only_sign(
+    simulate: Simulate, serve: Serve, opened: Open
+) -> None:
+    penstock = await serve([*await simulate(1), "http://127.0.0.1:9"], ready=1)
+    terminal = await opened(penstock, SMALL, NO_COLOR="1")
+    await terminal.until(lambda text: re.search(r"^>!b1 +starting", text, re.M) is not None)
+    coloured = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
+    assert not coloured.search(await terminal.text(escapes=True))
+    other = await opened(penstock, SMALL)
+    await other.until(lambda text: re.search(r"^>!b1 +starting", text, re.M) is not None)
+    assert coloured.search(await other.text(escapes=True))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "200x60"])
+async def test_a_second_in_which_nothing_changes_writes_next_to_nothing(
+    simulate: Simulate, serve: Serve, opened: Open, size: tuple[int, int]
+) -> None:
+    penstock = await fleet(simulate, serve, 50)
+    terminal = await opened(penstock, size)
+    await terminal.until(lambda text: is_live(text) and "50 of 50 can serve" in text)
+    await asyncio.sleep(1.0)
+    per_s = await terminal.bytes_written(4.0) / 4.0
+    all_of_it = size[0] * size[1]
+    print(f"{size[0]}x{size[1]}: {per_s:.0f} bytes a second, of {all_of_it} cells")
+    assert 0 < per_s < all_of_it / 2
