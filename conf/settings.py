@@ -297,7 +297,8 @@ class StateSettings(Section):
     dir: FilePath | None = Field(
         default=None,
         description="Folder for what each tenant has used, and for where canaries stand. null:"
-        " nothing is written. After a restart budgets are full again, and canaries begin anew." + RELATIVE,
+        " nothing is written. After a restart budgets are full again, and canaries begin anew."
+        + RELATIVE,
     )
 
 
