@@ -26,6 +26,10 @@ _PATHS: Final = (
     ("GET", "/api/v1/requests/ID", "those with this id"),
     ("GET", "/api/v1/tenants", "what each tenant has used, and what is left of its budgets"),
     ("GET", "/api/v1/slo", "how far each service level is kept, and what is left of its budget"),
+    ("GET", "/api/v1/canaries", "where each canary stands, why, and what has happened"),
+    ("POST", "/api/v1/canaries/NAME/promote", "gives a route's canary all requests"),
+    ("POST", "/api/v1/canaries/NAME/abort", "takes all requests from it"),
+    ("POST", "/api/v1/canaries/NAME/restart", "lets it begin at its first step"),
     ("GET", "/api/v1/config", "the configuration in use, with the origin of each value"),
     ("POST", "/api/v1/backends/NAME/drain", "no new requests for a backend; /ready undoes it"),
     ("POST", "/api/v1/backends/NAME/maint", "no new requests and no probes for a backend"),
@@ -33,7 +37,7 @@ _PATHS: Final = (
     ("POST", "/api/v1/explain", "where the request in the body would go"),
 )
 
-_LINES: Final = "".join(f"{method:6} {path:29} {says}\n" for method, path, says in _PATHS)
+_LINES: Final = "".join(f"{method:6} {path:31} {says}\n" for method, path, says in _PATHS)
 INDEX: Final = f"""The admin port of penstock.
 
 {_LINES}

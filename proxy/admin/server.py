@@ -105,9 +105,9 @@ class Admin:
                 web.get("/api/v1/requests", self._requests),
                 web.get("/api/v1/requests/{id:.+}", self._request),
                 web.get("/api/v1/canaries", self._canaries),
-                web.post(
-                    "/api/v1/canaries/{route}/{word:promote|abort|restart}", self._tell_canary
-                ),
+                web.post("/api/v1/canaries/{name}/promote", self._tell_canary),
+                web.post("/api/v1/canaries/{name}/abort", self._tell_canary),
+                web.post("/api/v1/canaries/{name}/restart", self._tell_canary),
                 web.get("/api/v1/tenants", self._tenants),
                 web.get("/api/v1/config", self._config),
                 web.post("/api/v1/reload", self._reload_now),
@@ -159,8 +159,8 @@ class Admin:
         return json_answer(canary_listing(trials, self._plane.now()))
 
     async def _tell_canary(self, request: web.Request) -> web.Response:
-        route, word = request.match_info["route"], request.match_info["word"]
-        trial = self._plane.canaries.tell(route, word)
+        word = request.path.rpartition("/")[2]
+        trial = self._plane.canaries.tell(request.match_info["name"], word)
         if trial is None:
             return error_answer(404, "unknown_canary", "No route of this name has a canary.")
         (told,) = canary_listing([trial], self._plane.now())

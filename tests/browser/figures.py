@@ -181,6 +181,10 @@ def snapshot(count: int = 12, **fields: Any) -> dict[str, Any]:
             "needs_restart": [], "waiting": {}, "slo_alarms": 2,
         },
         "verdicts": [MEMORY, OUT, verdict(pool="rerank")],
+        "canaries": [
+            {"route": "versions", "pool": "chat-next", "stage": "rolled_back", "percent": 0}
+            | {"why": "worse: errors 2.1 % of 480"}
+        ],
         "slos": [
             slo("ttft_p95", "ok", 0.92, 0.2, "chat", "interactive"),
             slo("error_rate", "warning", 0.31, 3.1, "chat", "batch"),
@@ -220,6 +224,7 @@ EMPTY = snapshot(
     0,
     verdicts=[],
     slos=[],
+    canaries=[],
     rates={},
     queue={"enabled": False, "classes": [], "pools": [], "tenants": []},
     requests={"slow": [], "failed": []},

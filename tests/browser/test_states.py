@@ -92,6 +92,8 @@ async def test_the_first_figures_are_told_as_words(stage: Stage, window: Window)
     assert "since " in told
     assert "Nothing is wrong there." in told
     assert "critical" in await window.text("#slos")
+    assert "versions: 0 % to chat-next" in await window.text("#canaries")
+    assert "worse: errors 2.1 % of 480" in await window.text("#canaries")
     assert "no room in the KV cache" in await window.text("#queue")
     first = await window.page.locator("#backends tbody tr").first.inner_text()
     assert "ejected (unreachable)" in first  # the worst first

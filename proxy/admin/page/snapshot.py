@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from penstock import proxy
+from penstock.proxy.admin.canary_listing import canary_listing
 from penstock.proxy.admin.fleet_listing import FleetListing
 from penstock.proxy.admin.json_answers import json_list
 from penstock.proxy.admin.page.rates import Rates
@@ -29,6 +30,7 @@ _BACKEND: Final = (
     *("requests_in_flight", "queued_prefill_tokens", "active_decode_tokens", "streams"),
     *("requests_total", "prefill_tokens_per_s", "token_ms", "slower", "slower_in", "lately"),
 )
+_CANARY: Final = ("route", "pool", "stage", "percent", "why")
 _ENGINE: Final = ("running", "waiting", "kv_usage", "prefix_hit_rate")
 
 
@@ -61,11 +63,17 @@ class Snapshot:
             "proxy": self._proxy_told(),
             "verdicts": self._verdicts.listing(),
             "slos": slo_listing(self._plane.slos.evaluated(), self._plane.now()),
+            "canaries": self._canaries(),
             "queue": queue,
             "rates": self._rates.look(),
             "requests": self._requests(),
         }
         return b'%b,"backends":%b}' % (orjson.dumps(told)[:-1], backends.rstrip())
+
+    def _canaries(self) -> list[dict[str, object]]:
+        trials = self._plane.canaries.trials.values()
+        listed = canary_listing(trials, self._plane.now())
+        return [{name: each[name] for name in _CANARY} for each in listed]
 
     def _requests(self) -> dict[str, list[dict[str, object]]]:
         recent, now_s = self._plane.recent, self._plane.now()

@@ -1,5 +1,6 @@
 // The page: each snapshot of the stream is handed to the parts that show it.
 import { prepareBackends, showBackends } from "./backends.js";
+import { showCanaries } from "./canaries.js";
 import { prepareChange } from "./change.js";
 import { byId, put } from "./dom.js";
 import { Feed } from "./feed.js";
@@ -12,7 +13,7 @@ import { prepareSession, showSignIn } from "./session.js";
 import { showSlos } from "./slos.js";
 import { showVerdicts } from "./verdict.js";
 
-const PARTS = [showProxy, showVerdicts, showSlos, showFirstTokens, showRates, showQueue, showBackends, showRequests];
+const PARTS = [showProxy, showVerdicts, showSlos, showCanaries, showFirstTokens, showRates, showQueue, showBackends, showRequests];
 let latest = null;
 
 /** Show a snapshot. A tab that nobody sees only remembers what the charts need. */
