@@ -58,11 +58,10 @@ class Fleet:
         """The pools that may serve `ask`, the best one first. Raises UnknownModel."""
         if ask.first_pool:
             return [self.pools[0]]
-        if ask.pool:  # a route says so
-            for pool in self.pools:
-                if pool.name == ask.pool:
-                    return [pool]
-            # A reload has removed it while the request waited.
+        # A route says so. Where a reload has removed that pool, the model decides.
+        for pool in self.pools if ask.pool else ():
+            if pool.name == ask.pool:
+                return [pool]
         pools = [pool for pool in self.pools if pool.serves(ask.model)]
         if not pools:
             raise UnknownModel

@@ -74,24 +74,24 @@ class RouteRequest:
         most requests, and a share of 5 % would become none or all of them. Users of two tenants
         are two users.
         """
-        ask = self.ask
-        found: str | None = None
-        if sticky == "session":
-            found = ask.session or self._user_of_tenant()
-        elif sticky == "user":
-            found = self._user_of_tenant() or ask.session
-        elif sticky == "tenant":
-            found = ask.client or None
-        return found if found is not None else f"\0{self.draw}"
+        held = self._held(sticky)
+        return held if held is not None else f"\0{self.draw}"
 
     def hashed_key(self, sticky: str) -> int | None:
         """The same as a number. None: it has none, so its target is drawn for it alone."""
-        key = self.key(sticky)
-        return (
-            None
-            if key.startswith("\0")
-            else xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"))
-        )
+        held = self._held(sticky)
+        if held is None:
+            return None
+        return xxhash.xxh3_64_intdigest(held.encode("utf-8", "surrogatepass"))
+
+    def _held(self, sticky: str) -> str | None:
+        """What it is held by. None: nothing."""
+        ask = self.ask
+        if sticky == "session":
+            return ask.session or self._user_of_tenant()
+        if sticky == "user":
+            return self._user_of_tenant() or ask.session
+        return (ask.client or None) if sticky == "tenant" else None
 
     def _user_of_tenant(self) -> str | None:
         return f"{self.ask.tenant} {self.user}" if self.user else None

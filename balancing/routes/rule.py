@@ -13,11 +13,6 @@ class Target:
         self.pool = pool
         self.model = model
 
-    @property
-    def label(self) -> str:
-        """As metrics tell it."""
-        return f"{self.pool}/{self.model}" if self.model is not None else self.pool
-
     def same(self, other: "Target") -> bool:
         """Whether both are the same."""
         return self.pool == other.pool and self.model == other.model

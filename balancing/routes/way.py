@@ -1,5 +1,6 @@
 """The way of one request by its route, from one target to the next."""
 
+from penstock.balancing.canary.draw import Draw
 from penstock.balancing.routes.decision import NO_FALLBACK, Decision
 from penstock.balancing.routes.rule import Target
 
@@ -7,21 +8,21 @@ from penstock.balancing.routes.rule import Target
 class Way:
     """Where one request goes now. `step`: how many of its fall-backs it has come to.
 
-    With a canary: `drawn` whether its version was drawn, `key` the hash that drew it and whether
-    that is `fresh` (`canary/fresh_keys.py`), and what was before it at its backend.
+    `stays`: only its target has what it asks for. `draw`: None if its route has no canary, or if
+    its version was not drawn.
     """
 
-    __slots__ = ("asked", "decision", "drawn", "fresh", "key", "queued_tokens", "step", "streams")
+    __slots__ = ("asked", "decision", "draw", "stays", "step")
 
-    def __init__(self, decision: Decision, asked: str | None) -> None:
+    def __init__(
+        self, decision: Decision, asked: str | None, *, step: int = 0, stays: bool = False
+    ) -> None:
         """`asked`: the model that its client asked for."""
         self.decision = decision
         self.asked = asked
-        self.step = 0
-        self.drawn = False
-        self.key: int | None = None
-        self.fresh = True
-        self.queued_tokens = self.streams = 0
+        self.step = step
+        self.stays = stays
+        self.draw: Draw | None = None
 
     @property
     def canary(self) -> bool:
@@ -33,14 +34,18 @@ class Way:
     def target(self) -> Target:
         return self.decision.place(self.step)
 
-    def may_fall_back(self, cause: str) -> bool:
-        """Whether there is one more fall-back for this cause."""
-        return self.decision.after(self.step, cause) != NO_FALLBACK
+    def fallback(self, cause: str) -> Target | None:
+        """The next fall-back for this cause. None: there is none."""
+        step = self._after(cause)
+        return None if step == NO_FALLBACK else self.decision.place(step)
 
     def fall_back(self, cause: str) -> bool:
         """Turn to the next fall-back for this cause. False: there is none."""
-        step = self.decision.after(self.step, cause)
+        step = self._after(cause)
         if step == NO_FALLBACK:
             return False
         self.step = step
         return True
+
+    def _after(self, cause: str) -> int:
+        return NO_FALLBACK if self.stays else self.decision.after(self.step, cause)

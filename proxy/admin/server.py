@@ -160,7 +160,7 @@ class Admin:
 
     async def _tell_canary(self, request: web.Request) -> web.Response:
         word = request.path.rpartition("/")[2]
-        trial = self._plane.canaries.tell(request.match_info["name"], word)
+        trial = self._plane.canaries.order(request.match_info["name"], word)
         if trial is None:
             return error_answer(404, "unknown_canary", "No route of this name has a canary.")
         (told,) = canary_listing([trial], self._plane.now())

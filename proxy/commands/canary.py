@@ -37,6 +37,8 @@ def canary(parsed: argparse.Namespace) -> int:
         found = client.canaries()
         if parsed.route is not None:
             found = [each for each in found if each["route"] == parsed.route]
+            if not found:
+                raise AdminError(f"the route {parsed.route} has no canary")
     else:
         found = [client.tell_canary(parsed.route, parsed.word)]
     print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() if parsed.json else text(found))

@@ -247,7 +247,9 @@ def _placed(plane: DataPlane, lease: Lease, request: Request) -> None:
     stored response. Also its route, and whether something was cut from it."""
     record, times, way = request.record, request.times, request.way
     if way is not None:
-        plane.metrics.route_requests.add(record.route, way.target.label)
+        model = lease.ask.model
+        other = f"/{model}" if model != way.asked else ""
+        plane.metrics.route_requests.add(record.route, f"{lease.backend.pool}{other}")
     if record.degraded:
         plane.metrics.degraded.add("max_tokens")
     if times is not None:

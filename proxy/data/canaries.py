@@ -12,7 +12,6 @@ from penstock.balancing.canary.steps import MOVES, Canary, Event, Stage
 from penstock.balancing.lease import Lease
 from penstock.balancing.routes.building import split_of
 from penstock.balancing.routes.rule import Rule
-from penstock.balancing.routes.way import Way
 from penstock.conf.routes import RouteSettings
 from penstock.proxy.data.evidence import evidence_of
 from penstock.proxy.data.request import Request
@@ -49,11 +48,13 @@ class Canaries:
             if settings.canary is None:
                 continue
             before = self.trials.get(settings.name)
-            if before is not None and before.canary.settings == settings.canary:
-                before.settings, before.rule = settings, rule
-                trial = before
-            else:
-                trial = Trial(settings, rule, Canary(settings.canary, now_s))
+            trial = Trial(settings, rule, Canary(settings.canary, now_s))
+            if before is not None:
+                trial.events = before.events
+                trial.canary = before.canary
+                if before.canary.settings != settings.canary:  # the same version goes on
+                    kept = before.canary.to_state()
+                    trial.canary = Canary.from_state(settings.canary, kept, now_s)
             trials[settings.name] = trial
             self._share(trial)
         self.trials = trials
@@ -66,23 +67,15 @@ class Canaries:
             trial.canary = Canary.from_state(settings, kept.get(name), self._now())
             self._share(trial)
 
-    def begun(self, way: Way, client: str, key: int | None) -> None:
-        """A request of a route with a canary was drawn to a version."""
-        trial = self.trials.get(way.decision.rule.name)
-        if trial is not None:
-            way.key, way.fresh = key, trial.canary.began(client, key)
-
     def ended(self, request: Request, lease: Lease | None) -> None:
         """A request has ended. Only those that were drawn to a version count."""
         way = request.way
-        if way is None or not way.drawn:
+        draw = way.draw if way is not None else None
+        if way is None or draw is None or draw.canary.stage not in MOVES:
             return
-        trial = self.trials.get(way.decision.rule.name)
-        if trial is None or trial.canary.stage not in MOVES:
-            return
-        found = evidence_of(request, way, lease)
+        found = evidence_of(request, way, draw, lease)
         if found is not None:
-            trial.canary.ended(found, request.record.ended_s)
+            draw.canary.ended(found, request.record.ended_s)
 
     def look(self, now_s: float) -> None:
         """Move those whose time it is."""
@@ -91,7 +84,7 @@ class Canaries:
             if event is not None:
                 self._moved(trial, event)
 
-    def tell(self, route: str, what: str) -> Trial | None:
+    def order(self, route: str, what: str) -> Trial | None:
         """An operator's word: `promote`, `abort` or `restart`. None: the route has no canary."""
         trial = self.trials.get(route)
         if trial is None:
@@ -101,7 +94,7 @@ class Canaries:
         self._moved(trial, told[what](now_s))
         return trial
 
-    def told(self) -> Iterable[tuple[str, str, float]]:
+    def standings(self) -> Iterable[tuple[str, str, float]]:
         """By route: the stage, and the share in percent."""
         canaries = [(name, trial.canary) for name, trial in self.trials.items()]
         return [(name, each.stage.value, each.percent) for name, each in canaries]

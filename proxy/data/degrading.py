@@ -4,11 +4,10 @@ That is decided once: a later attempt at another backend has the same edits. Req
 nothing never wait, so nothing is cut from them.
 """
 
-from penstock.balancing.answer_cap import cap_edits
 from penstock.balancing.ask import Ask
 from penstock.balancing.fleet import Pool
-from penstock.balancing.reader import COUNT_MAX
 from penstock.proxy.data.budgets import ESTIMATE_OFF
+from penstock.proxy.data.capping import cap
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
 
@@ -43,19 +42,3 @@ def _pool_of(pools: list[Pool], ask: Ask) -> Pool:
             if backend.fit and backend.serves(ask.model):
                 return pool
     return pools[0]
-
-
-def cap(request: Request, most: int) -> bool:
-    """Have its answer end after so many tokens at most. False: it does so anyway."""
-    ask = request.ask
-    if ask.answer_limits is None:  # a form, or read before there were steps
-        return False
-    edits = cap_edits(ask.path, ask.answer_limits, most)
-    if not edits:
-        return False
-    request.edits += edits
-    # The longest of its fields is `most` now.
-    request.ask = ask.changed(
-        max_tokens=min(most, COUNT_MAX), output_tokens=min(ask.output_tokens, float(most))
-    )
-    return True

@@ -14,26 +14,30 @@ from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.degrading import degrade
-from penstock.proxy.data.failover import Failover
+from penstock.proxy.data.failover import NO_BACKENDS, Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.routing import falls_back, route
+from penstock.proxy.data.routing import can_fall_back, falls_back, route
 from penstock.proxy.data.service_classes import ASKED, queue_of
 from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.errors.own import ContextTooLongNow
 
 logger = logging.getLogger(__name__)
 
 
 # Why a request comes to no backend, and which fall-backs of its route are for that.
-UNSERVED: Final = (Refused, UnknownModel, NoBackend, UnknownResponse, OverContext, Full)
+UNSERVED: Final = (
+    *(Refused, UnknownModel, NoBackend, UnknownResponse, OverContext, Full, ContextTooLongNow),
+)
 CAUSES: Final[dict[type[Exception], str]] = {
     NoBackend: "no_backend",
     UnknownModel: "no_backend",
     Refused: "overload",
     Full: "overload",
     OverContext: "context",
+    ContextTooLongNow: "context",
 }
 
 
@@ -90,6 +94,9 @@ class Entry:
         if not self._routed and plane.routes.rules:
             self._routed = True
             route(plane, self._request)
+        elif self._failover.took_all_but_one and can_fall_back(plane, self._request, "errors"):
+            self._failover.took_all_but_one = False
+            self._turn("errors")  # the last attempt is for the fall-back
         while True:
             try:
                 return self._try(party, now_s, retry=retry)
@@ -105,7 +112,7 @@ class Entry:
         ticket = self._ticket or self._new_ticket(party, now_s)
         ticket.ask, ticket.tried, ticket.retry = self._request.ask, tried, retry
         way = self._request.way
-        ticket.elsewhere = way is not None and way.may_fall_back("no_backend")
+        ticket.elsewhere = way is not None and way.fallback("no_backend") is not None
         if tried:  # what a failure took is not what it has waited
             left_s = self._request.patience.next_s(started=False) - now_s
             ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
@@ -121,16 +128,21 @@ class Entry:
     def _falls_back(self, error: Exception) -> bool:
         """Whether its route has a fall-back for what keeps it from a backend. It goes there next.
 
-        It enters anew there, with a ticket of that pool, and has waited as long as before.
+        It enters that pool with a new ticket. The time that it has waited still counts.
         """
         if self._request.way is None:
             return False
         cause = CAUSES.get(type(error), "")
         if isinstance(error, NoBackend) and self._failover.tried:
             cause = "errors"
-        if not cause or not falls_back(self._plane, self._request, cause):
+        return bool(cause) and self._turn(cause)
+
+    def _turn(self, cause: str) -> bool:
+        """Turn to the next fall-back for this cause. False: there is none."""
+        if not falls_back(self._plane, self._request, cause):
             return False
         self._ticket = None
+        self._failover.tried = NO_BACKENDS  # another model may do where one has failed
         return True
 
     def end(self, now_s: float) -> None:
@@ -194,10 +206,15 @@ class Entry:
             self._plane.metrics.admitted.add(self._class, "yes")
         if isinstance(outcome, Lease):
             self._admitted(outcome)
-        elif isinstance(outcome, UNSERVED) and self._falls_back(outcome):
-            self._admitted(None)
         else:
-            self._admitted(self._told(outcome, now_s))
+            self._admitted(self._after(outcome, now_s))
+
+    def _after(self, error: Exception, now_s: float) -> PenstockError | None:
+        """What its client is told after a wait in vain. None: it falls back."""
+        try:
+            return None if self._falls_back(error) else self._told(error, now_s)
+        except PenstockError as told:
+            return told
 
     def _waited(self, now_s: float) -> None:
         assert self._ticket is not None
@@ -210,6 +227,8 @@ class Entry:
         if isinstance(error, Refused):
             hint_s, wait_s = error.retry_after_s, error.predicted_s
             return plane.refusals.too_late(hint_s, wait_s, self._class, own=self._impatient)
+        if isinstance(error, PenstockError):
+            return error
         if isinstance(error, UnknownModel):
             return ModelNotFound(ask.model)
         if isinstance(error, OverContext):

@@ -6,6 +6,7 @@ version, tells nothing.
 
 from typing import Final
 
+from penstock.balancing.canary.draw import Draw
 from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.lease import Lease
 from penstock.balancing.routes.way import Way
@@ -21,7 +22,7 @@ _UNSERVED: Final = frozenset({"no_backend", "backend_error", "backend_timeout"})
 TOKENS_MIN: Final = 8
 
 
-def evidence_of(request: Request, way: Way, lease: Lease | None) -> Ended | None:
+def evidence_of(request: Request, way: Way, draw: Draw, lease: Lease | None) -> Ended | None:
     """What became of a request of a route with a canary. None: it shows nothing."""
     ask, record = request.ask, request.record
     ending = _ending(request, way, lease)
@@ -35,12 +36,12 @@ def evidence_of(request: Request, way: Way, lease: Lease | None) -> Ended | None
         ending,
         canary=way.canary,
         client=ask.client,
-        key=way.key,
-        fresh=way.fresh,
+        key=draw.key,
+        fresh=draw.fresh,
         prompt_tokens=ask.prompt_tokens,
         stream=ask.stream,
-        queued_tokens=way.queued_tokens,
-        streams=way.streams,
+        queued_tokens=draw.queued_tokens,
+        streams=draw.streams,
         ttft_s=first_s - sent_s if first_s and sent_s else None,
         waited_s=record.ended_s - sent_s if sent_s and not first_s else 0.0,
         itl_s=_itl_s(record, first_s),
@@ -56,8 +57,9 @@ def _ending(request: Request, way: Way, lease: Lease | None) -> Ending | None:
     if lease is None:
         return Ending.ERROR if record.error in _UNSERVED else None
     failures = [each for each in record.tries if each.failure]
-    if [each for each in failures if each.failure not in _NOT_ITS_FAULT]:
-        return Ending.BROKEN if record.tries[-1].first_token_s else Ending.ERROR
+    own = [each for each in failures if each.failure not in _NOT_ITS_FAULT]
+    if own:
+        return Ending.BROKEN if own[-1].first_token_s else Ending.ERROR
     if failures or record.status == LEFT:
         return Ending.LEFT
     return _of_answer(request)

@@ -14,7 +14,6 @@ from penstock.proxy.data.own_headers import origin
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.routing import falls_back
 from penstock.proxy.errors.backend import AnswerBare, BackendError, NoPorts, NotHere
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -29,7 +28,7 @@ ATTEMPTS_MAX: Final = 3
 HINT_S_MAX: Final = 59.0
 # Reasons of an ejection that say: it takes requests and answers nothing.
 _HANGS: Final = frozenset({"hung", "timeout"})
-_NO_BACKENDS: Final[frozenset[Backend]] = frozenset()
+NO_BACKENDS: Final[frozenset[Backend]] = frozenset()
 
 
 class Failover:
@@ -43,6 +42,7 @@ class Failover:
         "_suspect",
         "_without",
         "reached",
+        "took_all_but_one",
         "tried",
     )
 
@@ -52,9 +52,10 @@ class Failover:
         self._failure: BackendError | None = None  # the last one; NoPorts only if there is no other
         self._hint_s = inf  # the shortest Retry-After that a backend gave
         self._suspect: Suspect | None = None  # set once an engine died with the request
-        self._without = _NO_BACKENDS  # those that do not hold the stored response
-        self.tried = _NO_BACKENDS
+        self._without = NO_BACKENDS  # those that do not hold the stored response
+        self.tried = NO_BACKENDS
         self.reached = 0
+        self.took_all_but_one = False  # its last failure left one attempt that may cost work
 
     def begun(self, lease: Lease) -> None:
         """An attempt begins."""
@@ -174,8 +175,7 @@ class Failover:
         if works and not gate.may_retry(lease, cause, now_s):
             self._plane.metrics.attempts.add("over_budget")
             return False
-        if self.reached == ATTEMPTS_MAX - 1:  # the last one is for the fall-back
-            falls_back(self._plane, request, "errors")
+        self.took_all_but_one = bool(error.reached) and self.reached == ATTEMPTS_MAX - 1
         return True
 
     def _by_all(self) -> PenstockError:

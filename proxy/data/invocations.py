@@ -11,7 +11,7 @@ from penstock.balancing.outline import Steps
 
 INVOCATIONS: Final = b"/invocations"
 # Names the model to vLLM. On this path vLLM does not read `model` in the body.
-_ADAPTER: Final = b"x-amzn-sagemaker-adapter-identifier"
+ADAPTER: Final = b"x-amzn-sagemaker-adapter-identifier"
 
 
 class _Given(msgspec.Struct):
@@ -40,5 +40,5 @@ def invoked_path(body: bytes) -> Steps[bytes]:
 
 def adapter_of(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
     """The model that the head names. It wins over the body. The last such header counts."""
-    named = [value for name, value in headers if name == _ADAPTER and value]
+    named = [value for name, value in headers if name == ADAPTER and value]
     return named[-1].decode("latin-1") if named else None

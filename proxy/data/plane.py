@@ -108,7 +108,7 @@ class DataPlane:
         metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held, metrics.knows_tenant = self.held, self._knows_tenant
         self.slos, self.canaries = Slos(now), Canaries(now)
-        metrics.slos, metrics.canaries = self.slos.evaluated, self.canaries.told
+        metrics.slos, metrics.canaries = self.slos.evaluated, self.canaries.standings
         metrics.certificates = lambda: self.certificates.expiries
         self.floor = GpuFloor()
         self.budgets = Budgets(metrics)

@@ -6,12 +6,11 @@ from typing import Final
 
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.wire.accepting import Accepting
+from penstock.proxy.wire.accepting import BACKLOG, Accepting
 from penstock.proxy.wire.client_certificate import ClientCertificate
 from penstock.proxy.wire.client_handshakes import AskedClient
 from penstock.proxy.wire.tls import TlsConnection
 
-BACKLOG: Final = 4_096
 # Where the loop accepts one connection so soon after the other, its turns are short.
 LONG_TURN_S: Final = 0.005
 # How many may be accepted and not known to their protocols yet, which takes some turns.

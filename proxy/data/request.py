@@ -18,7 +18,7 @@ from penstock.proxy.telemetry.pool_metrics import Times
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.server_timing import ASKED, server_timing
 from penstock.proxy.tracing.trace import Trace
-from penstock.proxy.wire.edit import Edits
+from penstock.proxy.wire.edit import Edits, Ending, ending
 from penstock.proxy.wire.heads import RequestHead
 
 # An int of 64 bits and its place in a tuple.
@@ -34,10 +34,13 @@ class Request:
         "answer",
         "ask",
         "bare",
+        "beginning",
         "body",
+        "capped",
         "charge",
         "edits",
         "endpoint",
+        "form_ending",
         "head",
         "hides_usage",
         "hold_s",
@@ -76,6 +79,10 @@ class Request:
         self.answer = answer
         self.body = body
         self.edits: Edits = ()  # of the body, applied each time it is sent
+        # What a route puts in place of the beginning of a body, and of the end of a form.
+        self.beginning: Ending | None = None
+        self.form_ending: Ending | None = None
+        self.capped: int | None = None  # the most tokens of its answer, where that was cut
         self.peer = peer
         self.paused = False  # the client takes less than was written
         self.hides_usage = False  # the backend is asked for usage that the client did not ask for
@@ -104,10 +111,15 @@ class Request:
         """Whether its body is a multipart form."""
         return self.ask.path in FORMS
 
-    def replace_body(self, body: bytes) -> None:
-        """Send another body. It counts as what its client sent."""
-        self._mark = self.mark
-        self.body = body
+    def body_to_send(self) -> tuple[bytes | memoryview, Ending | None, bytes]:
+        """The body with its ending, and what comes before it."""
+        edited = self.form_ending or ending(self.body, self.edits)
+        if self.beginning is None:
+            return self.body, edited, b""
+        at, added = self.beginning
+        if edited is not None:
+            edited = edited[0] - at, edited[1]
+        return memoryview(self.body)[at:], edited, added
 
     def forget_body(self) -> None:
         """Drop the body: no other backend will try, so nobody needs it."""

@@ -1,29 +1,25 @@
 """Where requests go by their routes: decided once, and again when the target cannot serve.
 
-A route changes what backends are sent: the model, the length of the answer, members and headers.
 An answer is passed on untouched, so it names the model that answered, as OpenAI's own aliases do.
 `x-penstock-model` tells it, too.
 """
 
 from typing import Final
 
-import msgspec
-
 from penstock.balancing.ask import Ask
+from penstock.balancing.canary.draw import Draw
 from penstock.balancing.routes.decision import Decision
 from penstock.balancing.routes.request import ReadHeader, RouteRequest
-from penstock.balancing.routes.rule import Changes, Target
+from penstock.balancing.routes.rule import Rule, Target
 from penstock.balancing.routes.way import Way
 from penstock.balancing.tokens import NOTHING
 from penstock.balancing.wants import Wants
-from penstock.proxy.data.degrading import cap
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
+from penstock.proxy.data.route_changes import change, name_model
 from penstock.proxy.data.service_classes import ASKED
-from penstock.proxy.errors.client import RouteRefused, UnsplitForm
-from penstock.proxy.wire.edit import Edits, begun_with
+from penstock.proxy.errors.client import RouteRefused
 
-_MODEL: Final = b"model"
 _NOTHING: Final = Wants()
 
 
@@ -51,7 +47,7 @@ def is_routed(ask: Ask) -> bool:
 def route(plane: DataPlane, request: Request) -> None:
     """Decide where the request goes. Without a route that matches: by its model alone.
 
-    Raises RouteRefused.
+    Raises RouteRefused, and FormWithoutModel.
     """
     ask = request.ask
     if not is_routed(ask):
@@ -60,22 +56,25 @@ def route(plane: DataPlane, request: Request) -> None:
     decision = plane.routes.decide(asked)
     if decision is None:
         return
-    rule, record = decision.rule, request.record
-    record.route = rule.name
+    rule = decision.rule
+    request.record.route = rule.name
     if decision.target is None:
         plane.metrics.route_requests.add(rule.name, "refused")
         raise RouteRefused(rule.refusal)
-    way = request.way = Way(_kept_at_owner(plane, decision, ask), ask.model)
-    if rule.canary and way.decision is decision:
-        way.drawn = True
-        plane.canaries.begun(way, ask.client, asked.hashed_key(rule.sticky))
+    way = request.way = _way_of(plane, decision, ask)
+    trial = plane.canaries.trials.get(rule.name) if rule.canary and not way.stays else None
+    if trial is not None:
+        way.draw = Draw(trial.canary, ask.client, asked.hashed_key(rule.sticky))
     if rule.changes is not None:
-        _change(request, rule.changes)
+        change(request, rule.changes)
     _go(plane, request, way.target)
 
 
 def falls_back(plane: DataPlane, request: Request, cause: str) -> bool:
-    """Aim the request at the next fall-back that is meant for this cause. False: there is none."""
+    """Aim the request at the next fall-back that is meant for this cause. False: there is none.
+
+    Raises FormWithoutModel.
+    """
     way, record = request.way, request.record
     if way is None or not way.fall_back(cause):
         return False
@@ -84,17 +83,17 @@ def falls_back(plane: DataPlane, request: Request, cause: str) -> bool:
     return True
 
 
-def _kept_at_owner(plane: DataPlane, decision: Decision, ask: Ask) -> Decision:
-    """The decision for the target that has the stored response which it goes on from."""
-    if ask.response_id is None:
-        return decision
-    owner = plane.gate.owners.find(ask.response_id, plane.now())
-    for backend in plane.fleet.backends if owner is not None else ():
-        if backend.name == owner:
-            for target in decision.rule.targets:
-                if target.pool == backend.pool:
-                    return Decision(decision.rule, target, decision.mirrored)
-    return decision
+def can_fall_back(plane: DataPlane, request: Request, cause: str) -> bool:
+    """Whether there is a fall-back for this cause that can serve now."""
+    way = request.way
+    target = way.fallback(cause) if way is not None else None
+    if way is None or target is None:
+        return False
+    model = target.model if target.model is not None else way.asked
+    for pool in plane.fleet.pools:
+        if pool.name == target.pool:
+            return bool([each for each in pool.backends if each.fit and each.serves(model)])
+    return False
 
 
 def aimed(plane: DataPlane, ask: Ask, target: Target, asked: str | None) -> Ask:
@@ -102,46 +101,54 @@ def aimed(plane: DataPlane, ask: Ask, target: Target, asked: str | None) -> Ask:
     model = target.model if target.model is not None else asked
     if model == ask.model:
         return ask.changed(pool=target.pool)
+    expected = ask.output_tokens
+    if ask.generates:
+        expected = plane.outputs.expect(ask.client, model, ask.path, ask.max_tokens)
+    ask = ask.changed(pool=target.pool, model=model, output_tokens=expected)
     if ask.measured == NOTHING:
-        return ask.changed(pool=target.pool, model=model)
-    tokens = plane.estimator.estimate(model, ask.measured, ask.media_parts, ask.counted, ask.client)
-    return ask.sized(tokens, pool=target.pool, model=model)
+        return ask
+    return ask.sized(
+        plane.estimator.estimate(model, ask.measured, ask.media_parts, ask.counted, ask.client)
+    )
 
 
 def _go(plane: DataPlane, request: Request, target: Target) -> None:
     """Aim the request at a target."""
     before, way = request.ask, request.way
     assert way is not None
-    ask = request.ask = aimed(plane, before, target, way.asked)
-    if ask.model == before.model:
-        return
-    assert ask.model is not None
-    if request.is_form:
-        _name_in_form(request, ask.model)
-    else:
-        others: Edits = tuple([edit for edit in request.edits if edit[0] != _MODEL])
-        request.edits = (*others, (_MODEL, msgspec.json.encode(ask.model)))
+    ask = aimed(plane, before, target, way.asked)
+    if ask.model != before.model:
+        name_model(request, ask)
+    request.ask = ask
 
 
-def _name_in_form(request: Request, model: str) -> None:
-    """Put another model in a multipart form. Raises UnsplitForm if it has none to replace."""
-    span = request.ask.model_span
-    if span is None:
-        raise UnsplitForm
-    name = model.encode()
-    begin, end = span
-    request.replace_body(request.body[:begin] + name + request.body[end:])
-    request.ask = request.ask.changed(model_span=(begin, begin + len(name)))
+def _way_of(plane: DataPlane, decision: Decision, ask: Ask) -> Way:
+    """The way that a request begins with. One that goes on from a stored response stays where
+    that is: nobody else knows it."""
+    if ask.response_id is None:
+        return Way(decision, ask.model)
+    owner = plane.gate.owners.find(ask.response_id, plane.now())
+    for backend in plane.fleet.backends if owner is not None else ():
+        if backend.name == owner:
+            return _way_to(decision, backend.pool, ask.model)
+    return Way(decision, ask.model, stays=True)
 
 
-def _change(request: Request, changes: Changes) -> None:
-    """What the route changes for all its targets."""
-    if changes.max_tokens is not None:
-        cap(request, changes.max_tokens)
-    if changes.defaults and request.body and not request.is_form:
-        request.replace_body(begun_with(request.body, changes.defaults))
-    if changes.headers:
-        head, names = request.head, frozenset([name for name, _ in changes.headers])
-        head.headers = [each for each in head.headers if each[0] not in names]
-        head.headers += changes.headers
-        head.nominated -= names  # a client cannot have them dropped
+def _way_to(decision: Decision, pool: str, asked: str | None) -> Way:
+    """The way to the target, or the fall-back, of this pool."""
+    rule, target = decision.rule, decision.target
+    if target is None or target.pool != pool:
+        target = _of_pool(rule, pool) or target
+    decision = Decision(rule, target, decision.mirrored)
+    if target is not None and target.pool != pool:
+        for number, fallback in enumerate(rule.fallbacks):
+            if fallback.target.pool == pool:
+                return Way(decision, asked, step=number + 1, stays=True)
+    return Way(decision, asked, stays=True)
+
+
+def _of_pool(rule: Rule, pool: str) -> Target | None:
+    for target in rule.targets:
+        if target.pool == pool:
+            return target
+    return None

@@ -61,10 +61,10 @@ class RouteRefused(ClientError):
     message = "A route refuses this request."
 
 
-class UnsplitForm(ClientError):
-    """A route must put another model in a form that names none."""
+class FormWithoutModel(ClientError):
+    """A route must put another model in a form that names none, or names it too deep inside."""
 
-    message = "The form must have the field `model`, as text."
+    message = "Name a model: the form needs a text field `model`, in its first or last MiB."
 
 
 class ContextLengthExceeded(ClientError):

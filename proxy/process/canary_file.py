@@ -48,20 +48,24 @@ class CanaryFile:
                 await asyncio.sleep(PERIOD_S)
                 if self._canaries.changed or loop.time() - written_s >= KEYS_S:
                     written_s = loop.time()
-                    self.write()
+                    await asyncio.to_thread(self._write, self._state())
         finally:
-            self.write()
+            self._write(self._state())
 
-    def write(self) -> None:
-        """Replace the file: some KB for each canary."""
-        if not self._canaries.trials and not self._path.exists():
-            return
+    def _state(self) -> bytes:
+        """Some KB for each canary."""
         self._canaries.changed = False
+        return orjson.dumps(self._canaries.to_state())
+
+    def _write(self, state: bytes) -> None:
+        """Replace the file."""
+        if state == b"{}" and not self._path.exists():
+            return
         new = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(orjson.dumps(self._canaries.to_state()))
+                file.write(state)
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self._path)

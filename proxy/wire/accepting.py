@@ -7,6 +7,10 @@ for seconds behind whoever only connects.
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Final
+
+# How many connections wait in a socket until they are accepted.
+BACKLOG: Final = 4_096
 
 
 class Accepting:

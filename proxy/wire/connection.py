@@ -122,7 +122,7 @@ class BackendConnection(asyncio.Protocol):
     def send(
         self,
         head: bytes,
-        body: bytes,
+        body: bytes | memoryview,
         sink: Sink,
         *,
         method: bytes,

@@ -5,21 +5,26 @@ counts, for vLLM as for all Python readers of JSON. The body itself is not copie
 its ending is replaced, when it is written to a backend.
 """
 
+from typing import Final
+
 # A top-level key, and the JSON value that it is set to.
 Edit = tuple[bytes, bytes]
 Edits = tuple[Edit, ...]
 # From where on a body is replaced, and by what. A plain tuple: most requests have one.
 Ending = tuple[int, bytes]
+_LOOKED_BYTES: Final = 64
 
 
-def begun_with(body: bytes, defaults: Edits) -> bytes:
-    """`body`, an object that is not empty, with these members where it has none of the name.
+def with_defaults(body: bytes, defaults: Edits) -> Ending:
+    """The beginning that gives `body`, an object, these members where it has none of the name.
 
-    They come first, so any of its own that has the name counts.
+    Up to where it is replaced, and by what. They come first, so any of its own that has the name
+    counts.
     """
     at = body.index(b"{") + 1
-    added = b"".join([b'"%b":%b,' % each for each in defaults])
-    return body[:at] + added + body[at:]
+    empty = body[at : at + _LOOKED_BYTES].lstrip().startswith(b"}")
+    added = b",".join([b'"%b":%b' % each for each in defaults])
+    return at, b"{" + added + (b"" if empty else b",")
 
 
 def ending(body: bytes, edits: Edits) -> Ending | None:

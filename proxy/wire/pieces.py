@@ -40,7 +40,7 @@ class Pieces:
         party: str,
         transport: asyncio.Transport,
         head: bytes,
-        body: bytes,
+        body: bytes | memoryview,
         ending: Ending | None,
     ) -> None:
         """`party`: whose body it is."""
@@ -121,7 +121,7 @@ def pieces_of(
     party: str,
     transport: asyncio.Transport,
     head: bytes,
-    body: bytes,
+    body: bytes | memoryview,
     ending: Ending | None,
 ) -> Pieces | None:
     """Write a small request now and return None. Return the pieces of a large one, not begun."""

@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
+from penstock.balancing.ask import Ask
+from penstock.balancing.canary.ended import Ending
 from penstock.balancing.canary.steps import Canary, Stage
+from penstock.balancing.lease import Lease, Reason
+from penstock.balancing.routes.request import RouteRequest
+from penstock.conf.canary import CanarySettings
 from penstock.proxy.admin.canary_listing import canary_listing
+from penstock.proxy.data.configuration import configure, draft
+from penstock.proxy.data.evidence import evidence_of
+from penstock.proxy.wire.host import Names
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, chat, plain, token
 from tests.unit.proxy.data.test_routing import Routed
 
@@ -92,13 +100,13 @@ def test_a_version_that_fails_gets_nothing_any_more(
 
 
 def test_an_operators_word_counts_at_once(play: Routed) -> None:
-    play.plane.canaries.tell("versions", "promote")
+    play.plane.canaries.order("versions", "promote")
     assert {one(play) for _ in range(20)} == {"b3"}
-    play.plane.canaries.tell("versions", "abort")
+    play.plane.canaries.order("versions", "abort")
     assert "b3" not in {one(play) for _ in range(20)}
-    play.plane.canaries.tell("versions", "restart")
+    play.plane.canaries.order("versions", "restart")
     assert "b3" in {one(play) for _ in range(20)}
-    assert play.plane.canaries.tell("other", "abort") is None
+    assert play.plane.canaries.order("other", "abort") is None
 
 
 def test_clients_that_leave_show_nothing(play: Routed) -> None:
@@ -112,10 +120,70 @@ def test_clients_that_leave_show_nothing(play: Routed) -> None:
 
 
 def test_a_restart_goes_on_where_it_was(play: Routed) -> None:
-    play.plane.canaries.tell("versions", "abort")
+    play.plane.canaries.order("versions", "abort")
     kept = play.plane.canaries.to_state()
     again = Routed(ROUTE)
     again.plane.canaries.resume(kept)
     assert canary(again).stage is Stage.ABORTED
     assert "b3" not in {one(again) for _ in range(20)}
     again.close()
+
+
+def reload(play: Routed, **changes: Any) -> None:
+    """Take a configuration in which the canary's settings are others."""
+    old = play.plane.configuration
+    canary = (old.settings.routes[0].canary or CanarySettings(pool="large")).model_copy(
+        update=changes
+    )
+    route = old.settings.routes[0].model_copy(update={"canary": canary})
+    drafted = draft(old.settings.model_copy(update={"routes": (route,)}), {}, None)
+    names = Names(has_way=lambda _: True)
+    now = play.loop.time
+    play.plane.use(configure(drafted, play.loop, names, old.members, running=old.fleet, now=now))
+
+
+@pytest.mark.parametrize(("word", "stage"), [("abort", "aborted"), ("promote", "promoted")])
+def test_a_reload_takes_back_no_decision(play: Routed, word: str, stage: str) -> None:
+    play.plane.canaries.order("versions", word)
+    reload(play, every_s=7.0)
+    assert canary(play).stage.value == stage
+    assert canary(play).settings.every_s == 7.0
+
+
+def test_what_was_drawn_to_another_version_says_nothing_of_this_one(play: Routed) -> None:
+    client, backend = asks(play)
+    reload(play, model="v3")
+    play[backend].sends(STREAM, token("a"), DONE, END)
+    play.turns()
+    assert client.written
+    judge = canary(play).judge
+    assert judge.canary.number + judge.stable.number == 0
+
+
+def test_an_attempt_that_another_hid_is_an_error_of_its_version() -> None:
+    play = Routed(ROUTE | {"canary": ROUTE["canary"] | {"steps": [0.1, 100]}})
+    client, backend = asks(play)
+    exchange = client.connection._exchange
+    assert exchange is not None
+    request = exchange.request
+    play[backend].sends(plain("502 Bad Gateway"))
+    play.turns()
+    other = request.record.backend
+    play[other].sends(STREAM, token("a"), DONE, END)
+    play.turns()
+    way = request.way
+    assert way is not None
+    assert way.draw is not None
+    lease = Lease(play.backends[0], request.ask, play.loop.now_s, Reason.COST)
+    found = evidence_of(request, way, way.draw, lease)
+    lease.end(play.loop.now_s)
+    assert found is not None
+    assert found.ending is Ending.ERROR
+    play.close()
+
+
+def test_a_key_that_begins_oddly_is_a_key() -> None:
+    ask = Ask("/v1/chat/completions", session="\0a")
+    seen = RouteRequest(ask, lambda _: None, draw=1)
+    assert seen.hashed_key("session") is not None
+    assert seen.hashed_key("request") is None

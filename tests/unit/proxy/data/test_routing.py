@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from penstock.balancing.backend import State
+from penstock.proxy.wire.edit import with_defaults
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
 
 ALIAS: dict[str, Any] = {
@@ -199,4 +200,167 @@ def test_sessions_stay_at_their_version() -> None:
         play.answers(exchange.request.record.backend)
     assert {len(pools) for pools in seen.values()} == {1}
     assert len({pool for pools in seen.values() for pool in pools}) == 2
+    play.close()
+
+
+def test_a_fall_back_that_cannot_serve_costs_no_attempt() -> None:
+    """The third backend of the pool may still serve it."""
+    play = Routed(ALIAS)
+    pools = play.plane.fleet.pools
+    (large,) = [each for each in pools if each.name == "large"]
+    large.backends[0].state = State.EJECTED
+    client = asks(play)
+    play["b1"].sends(plain("502 Bad Gateway"))
+    play.turns()
+    play["b2"].sends(plain("502 Bad Gateway"))
+    play.turns()
+    assert b"HTTP/1.1 502" in client.written
+    assert b"x-penstock-attempts: 2" in client.written
+    play.close()
+
+
+def backend(number: int) -> dict[str, object]:
+    return {"name": f"b{number}", "url": f"http://10.0.0.{number}:1"}
+
+
+def test_a_refused_dial_passes_over_no_fall_back() -> None:
+    pools = [
+        {"name": name, "policy": "round_robin", "backends": [backend(each) for each in numbers]}
+        for name, numbers in (("small", (1, 2)), ("large", (3, 4)), ("tiny", (5,)))
+    ]
+    fallbacks = [{"pool": "large", "on": ["errors"]}, {"pool": "tiny", "on": ["errors"]}]
+    route = {"name": "r", "to": [{"pool": "small"}], "fallbacks": fallbacks}
+    play = Play(5, pools=pools, routes=[route])
+    play.down["b3"] = 111
+    play.client.sends(chat('"model":"m"'))
+    for name in ("b1", "b2"):
+        play[name].sends(plain("502 Bad Gateway"))
+        play.turns()
+    record = record_of(play.client)
+    assert (record.backend, record.fell_back) == ("b4", "errors")
+    play["b4"].sends(STREAM, token("a"), DONE, END)
+    play.turns()
+    play.close()
+
+
+def posts(play: Play, body: bytes, path: bytes = b"/v1/responses") -> None:
+    play.client.sends(
+        b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (path, len(body), body)
+    )
+
+
+def stored(play: Routed, name: str) -> None:
+    body = b'{"id":"resp_1","object":"response","status":"completed","output":[1]}'
+    play[name].sends(plain("200 OK", body))
+    play.passes(0.1)
+
+
+def test_what_goes_on_from_a_stored_response_keeps_the_drawn_model_of_its_pool() -> None:
+    to = [{"pool": "small", "model": "old", "weight": 0}, {"pool": "small", "model": "new"}]
+    play = Routed({"name": "r", "to": to})
+    posts(play, b'{"model":"m","input":"x"}')
+    stored(play, "b1")
+    posts(play, b'{"model":"m","input":"y","previous_response_id":"resp_1"}')
+    assert orjson.loads(play["b1"].body)["model"] == "new"
+    stored(play, "b1")
+    play.close()
+
+
+def test_it_goes_to_the_fall_back_that_made_it(play: Routed) -> None:
+    for backend in play.backends[:2]:
+        backend.state = State.EJECTED
+    posts(play, b'{"model":"gpt-small","input":"x"}')
+    stored(play, "b3")
+    for backend in play.backends[:2]:
+        backend.state = State.READY
+    posts(play, b'{"model":"gpt-small","input":"y","previous_response_id":"resp_1"}')
+    assert orjson.loads(play["b3"].body)["model"] == "llama"
+    stored(play, "b3")
+
+
+def test_it_goes_nowhere_else_when_its_backend_is_full() -> None:
+    play = Routed(ALIAS, admission={"enabled": False})
+    posts(play, b'{"model":"gpt-small","input":"x"}')
+    stored(play, "b1")
+    play.backends[0].max_requests = 0
+    posts(play, b'{"model":"gpt-small","input":"y","previous_response_id":"resp_1"}')
+    assert b"HTTP/1.1 429" in play.client.written
+    play.close()
+
+
+def test_overload_lengthens_no_answer() -> None:
+    route = {"name": "r", "to": [{"pool": "small"}], "set": {"body": {"max_tokens_at_most": 100}}}
+    cap = {"class": "standard", "pressure": 0.001, "max_tokens": 512}
+    pools = [{"name": "small", "policy": "round_robin", "backends": [backend(1)]}]
+    play = Play(1, pools=pools, routes=[route], admission={"degrade": [cap]})
+    members = [play.connects() for _ in range(3)]
+    for member in members:
+        member.sends(chat('"max_tokens":4096', content="all work and no play " * 1_000))
+    for _ in members:
+        assert orjson.loads(play["b1"].body)["max_tokens"] == 100
+        play["b1"].sends(STREAM, token("a"), DONE, END)
+        play.turns()
+    for member in members:
+        member.closes()
+    play.close()
+
+
+def test_an_alias_has_the_history_of_what_it_stands_for(play: Routed) -> None:
+    for _ in range(60):
+        play.plane.outputs.observe("10.9.9.9", "qwen", "/v1/chat/completions", None, 20)
+    asks(play)
+    exchange = play.client.connection._exchange
+    assert exchange is not None
+    expected = play.plane.outputs.expect(
+        exchange.request.ask.client, "qwen", "/v1/chat/completions", None
+    )
+    assert exchange.request.ask.output_tokens == expected
+    play.answers("b1")
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        (b'{"seed":1}', b'{"seed":7,"seed":1}'),
+        (b"  { }", b'{"seed":7 }'),
+        (b'{"x":2}', b'{"seed":7,"x":2}'),
+    ],
+)
+def test_defaults_come_before_what_the_client_says(body: bytes, sent: bytes) -> None:
+    at, added = with_defaults(body, ((b"seed", b"7"),))
+    assert added + body[at:] == sent
+
+
+@pytest.mark.parametrize("size", [100, 200_000])
+def test_the_model_of_a_form_wherever_it_stands(size: int) -> None:
+    model = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\ngpt-small'
+    file = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * size
+    for parts in ((model, file), (file, model)):
+        play = Routed(ALIAS)
+        body = b"\r\n".join(parts) + b"\r\n--b--\r\n"
+        kind = b"content-type: multipart/form-data; boundary=b\r\n"
+        play.client.sends(
+            b"POST /v1/audio/transcriptions HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
+            % (kind, len(body), body)
+        )
+        play.passes(0.5)
+        assert play["b1"].body == body.replace(b"gpt-small", b"qwen")
+        play["b1"].sends(plain("200 OK"))
+        play.turns()
+        play.close()
+
+
+def test_a_form_too_large_on_both_sides_of_its_model_is_refused() -> None:
+    pad = b'--b\r\ncontent-disposition: form-data; name="x"\r\n\r\n' + b"x" * 1_100_000
+    model = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\ngpt-small'
+    play = Routed(ALIAS)
+    body = b"\r\n".join((pad, model, pad)) + b"\r\n--b--\r\n"
+    kind = b"content-type: multipart/form-data; boundary=b\r\n"
+    play.client.sends(
+        b"POST /v1/audio/transcriptions HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
+        % (kind, len(body), body)
+    )
+    play.passes(1.0)
+    assert b"HTTP/1.1 400" in play.client.written
+    assert b"in its first or last MiB" in play.client.written
     play.close()
