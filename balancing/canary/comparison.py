@@ -6,7 +6,14 @@ from typing import Final
 from penstock.balancing.canary.cells import Arm, Cell
 from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.metrics import Metric
-from penstock.balancing.canary.sequential import COMMON_BETS, RARE_BETS, Harmless, Worse
+from penstock.balancing.canary.sequential import (
+    COMMON_BETS,
+    COMMON_HARMLESS_BETS,
+    RARE_BETS,
+    RARE_HARMLESS_BETS,
+    Harmless,
+    Worse,
+)
 from penstock.balancing.canary.usual import Usual
 
 # The stable's share of bad requests that "worse" takes for equal: a client that fills the cap with
@@ -44,10 +51,10 @@ class Comparison:
         self._chance = chance * metric.part
         if metric.timed:
             self.worse = Worse(COMMON_BETS, 0.0, 0.0, strict=True)
-            self.harmless = Harmless(0.0)
+            self.harmless = Harmless(COMMON_HARMLESS_BETS, 0.0)
         else:
             self.worse = Worse(RARE_BETS, SLACK, metric.margin, strict=False)
-            self.harmless = Harmless(metric.allowed)
+            self.harmless = Harmless(RARE_HARMLESS_BETS, metric.allowed)
         # Of all cells that were compared: requests, and bad ones.
         self.canary = [0, 0]
         self.stable = [0, 0]

@@ -4,6 +4,8 @@ A sticky split draws the version by a key: a session, a user, a client. Its firs
 client which version it got, and most keys are for the client to choose. So a client can look for
 a key that is on the canary, and then send what fails by its own doing. It cannot do so with the
 first request of a key. These alone are drawn by lot, whoever sends them and under whatever name.
+That needs a split that no client can compute, nor try out under another client's name: its hash
+takes in a secret, and the client beside the key.
 
 Keys are remembered as bits that nobody can push out (a Bloom filter with one hash). A key whose
 bit is taken already is not fresh: that loses evidence and never makes any. Each group of clients

@@ -32,10 +32,12 @@ from penstock.balancing.canary.groups import GROUPS
 # A group's requests in a cell, and the bad ones.
 Tally = Mapping[int, tuple[int, int]]
 
-# The bets for what is rare (errors) and for what a quarter of the requests are (late ones).
+# The bets for what is rare (errors) and for what a quarter of the requests are (late ones). Where
+# both versions have as many requests, only small ones win by small differences.
 RARE_BETS: Final = (5.0, 15.0)
-COMMON_BETS: Final = (0.25, 0.8)
-HARMLESS_BETS: Final = (0.3, 0.85)
+COMMON_BETS: Final = (0.1, 0.4)
+RARE_HARMLESS_BETS: Final = (0.3, 0.85)
+COMMON_HARMLESS_BETS: Final = (0.1, 0.35)
 # A bet that risks everything on one bad request of the stable's cannot recover.
 RISK_MAX: Final = 0.9
 # Where the evidence is kept of which no group of the stable's is left out.
@@ -103,19 +105,20 @@ class Worse:
 class Harmless:
     """Evidence that the canary is not worse by more than the margin."""
 
-    __slots__ = ("_logs", "_margin")
+    __slots__ = ("_bets", "_logs", "_margin")
 
-    def __init__(self, margin: float) -> None:
+    def __init__(self, bets: Sequence[float], margin: float) -> None:
         """`margin`: M."""
+        self._bets = tuple(bets)
         self._margin = margin
-        self._logs = _logs(len(HARMLESS_BETS))
+        self._logs = _logs(len(self._bets))
 
     def add(self, canary: Tally, stable: Tally) -> None:
         """One more cell."""
         n, bad = _sums(canary)
         without = _without_each(stable)
         clean = not bad and not without[NOBODY][1]
-        for b, logs in zip(HARMLESS_BETS, self._logs, strict=True):
+        for b, logs in zip(self._bets, self._logs, strict=True):
             if clean:
                 _count(logs[SHARED], canary, 0.0, b * self._margin)
                 continue

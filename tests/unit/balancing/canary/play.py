@@ -11,7 +11,9 @@ Makes = Callable[[Random, bool, str], Ending]
 PERIOD_S = 0.05
 
 
-def settings(*steps: float, judge: JudgeSettings | None = None, every_s: float = 60.0):  # type: ignore[no-untyped-def]
+def settings(
+    *steps: float, judge: JudgeSettings | None = None, every_s: float = 60.0
+) -> CanarySettings:
     return CanarySettings(
         pool="next", steps=steps or (10.0, 100.0), every_s=every_s, judge=judge or ONLY_ERRORS
     )

@@ -5,7 +5,14 @@ from random import Random
 
 import pytest
 
-from penstock.balancing.canary.sequential import COMMON_BETS, RARE_BETS, Harmless, Worse
+from penstock.balancing.canary.sequential import (
+    COMMON_BETS,
+    COMMON_HARMLESS_BETS,
+    RARE_BETS,
+    RARE_HARMLESS_BETS,
+    Harmless,
+    Worse,
+)
 
 RUNS = 120
 GROUPS = 12
@@ -59,7 +66,7 @@ def test_the_mean_of_the_evidence_is_at_most_one() -> None:
 def test_harmless_keeps_its_error_rate() -> None:
     rng, passed = Random(3), 0
     for _ in range(RUNS):
-        harmless = Harmless(0.05)
+        harmless = Harmless(RARE_HARMLESS_BETS, 0.05)
         most = 0.0
         for _ in range(60):
             harmless.add(cell(rng, 4, 0.06), cell(rng, 32, 0.01))
@@ -70,7 +77,10 @@ def test_harmless_keeps_its_error_rate() -> None:
 
 def test_what_is_worse_is_seen_and_what_is_not_is_shown_to_be_harmless() -> None:
     rng = Random(4)
-    worse, harmless = Worse(RARE_BETS, 1 / 3, 0.0002, strict=False), Harmless(0.01)
+    worse, harmless = (
+        Worse(RARE_BETS, 1 / 3, 0.0002, strict=False),
+        Harmless(RARE_HARMLESS_BETS, 0.01),
+    )
     for _ in range(250):
         worse.add(cell(rng, 5, 0.03), cell(rng, 40, 0.001))
         harmless.add(cell(rng, 5, 0.001), cell(rng, 40, 0.001))
@@ -95,8 +105,18 @@ def test_a_group_of_the_stable_versions_cannot_hide_that_the_canary_is_worse() -
 
 
 def test_one_group_in_favour_does_not_show_that_it_is_harmless() -> None:
-    harmless = Harmless(0.01)
+    harmless = Harmless(RARE_HARMLESS_BETS, 0.01)
     for _ in range(400):
         harmless.add({0: (3, 0)}, {1: (10, 0), 2: (10, 0)})
     assert harmless.plain_evidence > log(20)
     assert harmless.common_evidence < log(20)
+
+
+def test_with_as_many_requests_of_both_a_small_difference_shows() -> None:
+    rng = Random(5)
+    worse, harmless = Worse(COMMON_BETS, 0.0, 0.0, strict=True), Harmless(COMMON_HARMLESS_BETS, 0.0)
+    for _ in range(100):
+        worse.add(cell(rng, 40, 0.32), cell(rng, 40, 0.25))
+        harmless.add(cell(rng, 40, 0.18), cell(rng, 40, 0.25))
+    assert worse.common_evidence > log(100)
+    assert harmless.common_evidence > log(20)
