@@ -1,6 +1,5 @@
 """The SDKs that people use, with nothing changed but `base_url`; and curl."""
 
-import asyncio
 import shutil
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable
@@ -17,6 +16,7 @@ from penstock.bench.sim.prompt import render
 from penstock.bench.sim.text import expected
 from tests.e2e.answers import asked
 from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.program import run
 
 TOKENS = 40
 QUESTION = 'Tell me of rivers, 水 and "bridges".'
@@ -290,21 +290,6 @@ with openai.OpenAI(base_url=base_url, api_key="k") as gpt:
         text["error"] = error.code
 print(json.dumps(text))
 """
-
-
-async def run(*command: str, within_s: float = 20.0) -> bytes:
-    """A command that must succeed: what it wrote to stdout."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        async with asyncio.timeout(within_s):
-            stdout, stderr = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, f"{command[0]} failed: {stderr.decode()[-2000:]}"
-    return stdout
 
 
 @pytest.mark.once

@@ -1,0 +1,152 @@
+"""The Python SDKs through aliases, a split and fall-backs: all as if they asked the backend."""
+
+import operator
+import re
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import anthropic
+import httpx2
+import openai
+import pytest
+
+from tests.e2e.process import Serve, Simulate
+from tests.e2e.raw_backend import RawBackend
+from tests.e2e.routed import NAMES, NEXT, REQUEST_ID, STABLE, Kept, Routed, engine_got, start
+
+QUESTION: Final = 'Tell me of rivers, 水 and "bridges".'
+USER: Final = [{"role": "user", "content": QUESTION}]
+PARAMETERS: Final = {
+    "type": "object",
+    "properties": {"lock": {"type": "string"}, "height_m": {"type": "number"}},
+    "required": ["lock", "height_m"],
+}
+TOOLS: Final = [{"type": "function", "function": {"name": "open_lock", "parameters": PARAMETERS}}]
+PIXEL: Final = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "YPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+SHOWN: Final = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+CHAT: Final = {"messages": USER, "max_tokens": 20}
+USAGE: Final = {"stream_options": {"include_usage": True}}
+# The resource of the SDK, and what is asked.
+OPENAI: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "chat": ("chat.completions", CHAT),
+    "chat, streamed": ("chat.completions", CHAT | {"stream": True}),
+    "chat, streamed with usage": ("chat.completions", CHAT | USAGE | {"stream": True}),
+    "tools": ("chat.completions", CHAT | {"tools": TOOLS}),
+    "tools, streamed": ("chat.completions", CHAT | {"tools": TOOLS, "stream": True}),
+    "image": (
+        "chat.completions",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "What?"}, SHOWN]}]},
+    ),
+    "completion": ("completions", {"prompt": QUESTION}),
+    "completion, streamed": ("completions", {"prompt": QUESTION, "stream": True}),
+    "response": ("responses", {"input": QUESTION}),
+    "response, streamed": ("responses", {"input": QUESTION, "stream": True}),
+}
+_SOURCE: Final = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+_ANTHROPIC_TOOLS: Final = [{"name": "open_lock", "input_schema": PARAMETERS}]
+ANTHROPIC: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "messages": ("messages", CHAT),
+    "messages, streamed": ("messages", CHAT | {"stream": True}),
+    "tools": ("messages", CHAT | {"tools": _ANTHROPIC_TOOLS}),
+    "tools, streamed": ("messages", CHAT | {"tools": _ANTHROPIC_TOOLS, "stream": True}),
+    "image": (
+        "messages",
+        CHAT | {"messages": [{"role": "user", "content": [{"type": "image", "source": _SOURCE}]}]},
+    ),
+}
+Sdk = openai.AsyncOpenAI | anthropic.AsyncAnthropic
+
+
+@pytest.fixture
+async def routed(simulate: Simulate, serve: Serve) -> AsyncIterator[Routed]:
+    failing = RawBackend()
+    await failing.start()
+    yield await start(simulate, serve, failing)
+    await failing.stop()
+
+
+def client(kind: type[Sdk], url: str, kept: Kept) -> Sdk:
+    base_url = f"{url}/v1" if kind is openai.AsyncOpenAI else url
+    return kind(
+        base_url=base_url,
+        api_key="k",
+        max_retries=0,
+        http_client=httpx2.AsyncClient(transport=kept),
+    )
+
+
+async def says(sdk: Sdk, resource: str, **ask: Any) -> list[Any]:
+    """What the SDK makes of the answer, or of each event of it."""
+    answer = await operator.attrgetter(resource)(sdk).create(**ask)
+    return [each async for each in answer] if ask.get("stream") else [answer]
+
+
+async def compare(
+    routed: Routed, kind: type[Sdk], name: str, resource: str, ask: dict[str, Any], session: str
+) -> str:
+    """Ask for the name, then ask who answered it. Returns the model that did."""
+    through, direct = Kept(), Kept()
+    headers = REQUEST_ID | {"x-session-id": session}
+    async with client(kind, routed.penstock.url, through) as sdk:
+        said = await says(sdk, resource, model=name, extra_headers=headers, **ask)
+    model = through.headers["x-penstock-model"]
+    assert model in NAMES[name]
+    received, meant = engine_got(routed.servers[model])
+    # penstock asks each stream of these two for its usage, and hides it again.
+    hides = "completions" in resource and "stream" in ask and "stream_options" not in ask
+    more = USAGE if hides else {}
+    async with client(kind, routed.servers[model].url, direct) as sdk:
+        wanted = await says(sdk, resource, model=model, extra_headers=headers, **ask, **more)
+    if hides:
+        assert not wanted.pop().choices
+        direct.got = re.sub(rb'data: [^\n]*"choices":\[\][^\n]*\n\n', b"", direct.got)
+    assert said == wanted
+    assert through.got == direct.got
+    # The engine got the client's bytes, and after them the edits.
+    assert received.startswith(through.sent[:-1])
+    assert meant == engine_got(routed.servers[model])[1]
+    return model
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_openai(routed: Routed, name: str) -> None:
+    for number, (resource, ask) in enumerate(OPENAI.values()):
+        await compare(routed, openai.AsyncOpenAI, name, resource, ask, f"session {number}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_anthropic(routed: Routed, name: str) -> None:
+    for number, (resource, ask) in enumerate(ANTHROPIC.values()):
+        await compare(routed, anthropic.AsyncAnthropic, name, resource, ask, f"session {number}")
+
+
+async def test_both_versions_of_a_split_answer_and_a_session_keeps_its_own(routed: Routed) -> None:
+    resource, ask = OPENAI["chat, streamed"]
+    answered: dict[str, set[str]] = {STABLE: set(), NEXT: set()}
+    for number in [*range(12), *range(12)]:
+        session = f"s{number}"
+        model = await compare(routed, openai.AsyncOpenAI, "gpt-split", resource, ask, session)
+        answered[model].add(session)
+    assert answered[STABLE]
+    assert answered[NEXT]
+    assert not answered[STABLE] & answered[NEXT]
+
+
+async def test_a_target_that_fails_is_tried_before_its_fall_back(routed: Routed) -> None:
+    resource, ask = OPENAI["chat"]
+    kept = Kept()
+    async with client(openai.AsyncOpenAI, routed.penstock.url, kept) as sdk:
+        await says(sdk, resource, model="gpt-failing", **ask)
+    assert kept.headers["x-penstock-attempts"] == "2"
+    assert kept.headers["x-penstock-backend"] == "qwen-small-0"
+    assert routed.failing.arrived
+
+
+async def test_names_of_routes_are_listed_like_models(routed: Routed) -> None:
+    async with client(openai.AsyncOpenAI, routed.penstock.url, Kept()) as sdk:
+        assert isinstance(sdk, openai.AsyncOpenAI)
+        listed = {model.id async for model in sdk.models.list()}
+    assert listed >= NAMES.keys()
