@@ -101,6 +101,10 @@ class MirrorSettings(Section):
         allow_inf_nan=False,
         description="Share of the requests that are copied. Whole sessions are, where there are.",
     )
+    forward_authorization: bool = Field(
+        default=False,
+        description="Whether copies have their clients' keys, if the pool forwards keys at all.",
+    )
 
 
 class SetBodySettings(Section):

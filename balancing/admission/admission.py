@@ -140,6 +140,13 @@ class Admission:
             return Forecast(Fate.AT_ONCE, look.chosen)
         return forecast(self._line_seen(ticket, look.pool), ticket, look, now_s)
 
+    def takes_now(self, ticket: Ticket, look: Look, now_s: float) -> bool:
+        """Whether nothing waits in its pool and its choice has room, for a dry ticket."""
+        line = self._line_seen(ticket, look.pool)
+        if line.queue.waiting:
+            return False
+        return line.places.takes(look.chosen, ticket, look.ask, now_s)
+
     def _forecast_held(self, ticket: Ticket, now_s: float) -> Forecast | None:
         """The same for one that no backend can serve now. None: it would not wait for that."""
         pool = self._pool_that_holds(ticket)

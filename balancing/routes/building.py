@@ -57,7 +57,12 @@ def _mirror(route: RouteSettings) -> Mirror | None:
     if mirror is None:
         return None
     seed = seed_of(f"{route.name}\0mirror")  # not the split's: who is copied is drawn again
-    return Mirror(Target(mirror.pool, mirror.model), mirror.share, seed)
+    return Mirror(
+        Target(mirror.pool, mirror.model),
+        mirror.share,
+        seed,
+        forward_authorization=mirror.forward_authorization,
+    )
 
 
 def _match(match: MatchSettings) -> Match:

@@ -29,11 +29,17 @@ class Fallback:
 
 
 class Mirror:
-    """A target that gets a copy of a share of the requests. `seed`: of the hash that draws them."""
+    """A target that gets a copy of a share of the requests. `seed`: of the hash that draws them.
 
-    __slots__ = ("seed", "share", "target")
+    `forward_authorization`: with the key of its client.
+    """
 
-    def __init__(self, target: Target, share: float, seed: int) -> None:
+    __slots__ = ("forward_authorization", "seed", "share", "target")
+
+    def __init__(
+        self, target: Target, share: float, seed: int, *, forward_authorization: bool = False
+    ) -> None:
+        self.forward_authorization = forward_authorization
         self.target = target
         self.share = share
         self.seed = seed

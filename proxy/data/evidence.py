@@ -43,7 +43,7 @@ def evidence_of(request: Request, way: Way, draw: Draw, lease: Lease | None) -> 
         queued_tokens=draw.queued_tokens,
         streams=draw.streams,
         ttft_s=first_s - sent_s if first_s and sent_s else None,
-        waited_s=record.ended_s - sent_s if sent_s and not first_s else 0.0,
+        waited_s=record.ended_s - sent_s if sent_s and not first_s and ask.stream else 0.0,
         itl_s=_itl_s(record, first_s),
         completion_tokens=record.usage.completion_tokens if record.usage else None,
     )

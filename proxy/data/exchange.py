@@ -19,6 +19,7 @@ from penstock.proxy.data.complaint import conclude
 from penstock.proxy.data.counting import Count
 from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.failover import Failover
+from penstock.proxy.data.mirroring import mirror, original_left
 from penstock.proxy.data.own_headers import headers_upstream, origin
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import Wanted, reading_wanted, wanted
@@ -101,6 +102,7 @@ class Exchange(AttemptOwner):
         """End everything: the client has left."""
         if not self._ended:
             self._plane.metrics.client_aborts.add(self._phase_now)
+            original_left(self.request)
             self._end(None)
 
     def give_up(self, error: PenstockError) -> None:
@@ -153,6 +155,7 @@ class Exchange(AttemptOwner):
         self._watch(now_s)
 
     def begun(self) -> None:
+        self._mirror()
         self._plane.freeing.add(self.request.body)
         self.request.forget_body()
         self._asker.release_body(self.request.kept_bytes)
@@ -291,6 +294,7 @@ class Exchange(AttemptOwner):
         plane, relay = self._plane, self._relay
         assert relay is not None
         learn(plane, self.request, lease, relay, now_s)
+        self._mirror()
         if relay.status == 500:
             self._failover.complain(lease, InternalFault(), now_s)
         else:
@@ -299,6 +303,11 @@ class Exchange(AttemptOwner):
                 plane.poison.served(self.request.mark)
             conclude(plane.gate, lease, relay, now_s, plane.failed, bare=self.request.bare)
         self._end(None)
+
+    def _mirror(self) -> None:
+        """Have the request copied, if its route says so and its answer is one."""
+        if self.request.way is not None:
+            mirror(self._plane, self.request, self._relay)
 
     # Time ------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from penstock.proxy.data.head_reads import HeadReads
 from penstock.proxy.data.long_heads import LongHeads
 from penstock.proxy.data.many_chunks import ChunkReads
 from penstock.proxy.data.memory import Memory
+from penstock.proxy.data.mirrors import Mirrors
 from penstock.proxy.data.overload import Overload
 from penstock.proxy.data.refusals import PRIORITY, Refusals
 from penstock.proxy.data.request import Request
@@ -104,10 +105,10 @@ class DataPlane:
         )
         self.wakes = Wakes(loop, now, self.admission)
         self.background = Background(loop, now)
-        self.degradation = Degradation()
+        self.mirrors = Mirrors(loop, metrics, now)
+        self.degradation, self.slos, self.canaries = Degradation(), Slos(now), Canaries(now)
         metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held, metrics.knows_tenant = self.held, self._knows_tenant
-        self.slos, self.canaries = Slos(now), Canaries(now)
         metrics.slos, metrics.canaries = self.slos.evaluated, self.canaries.standings
         metrics.certificates = lambda: self.certificates.expiries
         self.floor = GpuFloor()
@@ -143,6 +144,7 @@ class DataPlane:
 
     def use(self, configuration: Configuration) -> None:
         """Use a configuration from the next request on. One step: no request sees half of it."""
+        self.mirrors.end_all()
         self.metrics.add_pools(pool.name for pool in configuration.fleet.pools)
         configuration.apply()
         if configuration.prefixes and not self.configuration.prefixes:

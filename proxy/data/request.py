@@ -12,13 +12,14 @@ from penstock.balancing.routes.way import Way
 from penstock.conf.settings import TimeoutSettings
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.endpoints import Endpoint
+from penstock.proxy.data.mirror_copy import Copy
 from penstock.proxy.data.patience import Patience
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.telemetry.pool_metrics import Times
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.server_timing import ASKED, server_timing
 from penstock.proxy.tracing.trace import Trace
-from penstock.proxy.wire.edit import Edits, Ending, ending
+from penstock.proxy.wire.edit import Edits, Ending, Framed, ending, framed
 from penstock.proxy.wire.heads import RequestHead
 
 # An int of 64 bits and its place in a tuple.
@@ -38,6 +39,7 @@ class Request:
         "body",
         "capped",
         "charge",
+        "copy",
         "edits",
         "endpoint",
         "form_ending",
@@ -93,6 +95,7 @@ class Request:
         self.service_class = b""  # the name of its class, where that is not the default one
         self.priority = b""  # of its class, for vLLM. Empty: none is told
         self.way: Way | None = None  # by its route; None: none matches
+        self.copy: Copy | None = None  # of it, at the mirror of its route
         self.trace: Trace | None = None  # None without tracing
         self.stores = ""  # the id of the response that its backend stores
         self.timeouts = timeouts
@@ -111,20 +114,15 @@ class Request:
         """Whether its body is a multipart form."""
         return self.ask.path in FORMS
 
-    def body_to_send(self) -> tuple[bytes | memoryview, Ending | None, bytes]:
-        """The body with its ending, and what comes before it."""
+    def body_to_send(self) -> Framed:
+        """The body as its backend gets it."""
         edited = self.form_ending or ending(self.body, self.edits)
-        if self.beginning is None:
-            return self.body, edited, b""
-        at, added = self.beginning
-        if edited is not None:
-            edited = edited[0] - at, edited[1]
-        return memoryview(self.body)[at:], edited, added
+        return framed(self.body, self.beginning, edited)
 
     def forget_body(self) -> None:
         """Drop the body: no other backend will try, so nobody needs it."""
         self._mark = self.mark
-        self.body, self.edits = b"", ()
+        self.body, self.edits, self.beginning = b"", (), None
 
     @property
     def kept_bytes(self) -> int:

@@ -12,7 +12,7 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import FormWithoutModel
 from penstock.proxy.wire.edit import Edits, with_defaults
 
-_MODEL: Final = b"model"
+MODEL: Final = b"model"
 # So much of a form is copied for another model, at each attempt.
 COPIED_BYTES_MAX: Final = 1_048_576
 
@@ -23,8 +23,8 @@ def name_model(request: Request, ask: Ask) -> None:
     if request.is_form:
         _name_in_form(request, ask.model.encode())
         return
-    others: Edits = tuple([edit for edit in request.edits if edit[0] != _MODEL])
-    request.edits = (*others, (_MODEL, msgspec.json.encode(ask.model)))
+    others: Edits = tuple([edit for edit in request.edits if edit[0] != MODEL])
+    request.edits = (*others, (MODEL, msgspec.json.encode(ask.model)))
     head = request.head
     if head.get(ADAPTER):
         head.headers = [each for each in head.headers if each[0] != ADAPTER]

@@ -27,6 +27,7 @@ async def drain(
 ) -> None:
     """Return when every answer has ended or `timeout_s` is over. `hurry` ends it at once."""
     plane.draining = True
+    plane.mirrors.end_all()
     for client in plane.clients:
         client.announce_close()
     logger.info("draining grace_s=%g clients=%d", settings.grace_s, len(plane.clients))

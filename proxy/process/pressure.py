@@ -102,6 +102,8 @@ class Pressure:
             else:
                 logger.info("overload is over lasted_s=%.1f", lasted_s)
         metrics.overload = overload.reason
+        if overload.reason:
+            plane.mirrors.end_all()
         if overload.reason == "memory":
             plane.long_heads.clear()
             plane.waiting.clear()

@@ -83,9 +83,16 @@ class PenstockCollector(Collector):
             "shed",
             "degraded",
             "route_requests",
+            "mirror_requests",
+            "mirror_ends",
             "trace_spans",
         ):
             yield from parts(name, getattr(metrics, name).items())
+        for name, routes in (
+            ("mirror_first_token_ratio", metrics.mirror_first_token),
+            ("mirror_tokens_ratio", metrics.mirror_tokens),
+        ):
+            yield from histograms(name, [((route,), each) for route, each in routes.items()])
         for name, histogram in (
             ("overhead_seconds", metrics.overhead_s),
             ("event_loop_lag_seconds", metrics.loop_lag_s),

@@ -114,6 +114,35 @@ FAMILIES: Final = {
         "Where a canary stands.",
         "Alert on `rolled_back`: the new version was worse, and `penstock canary status` says why.",
     ),
+    "mirror_requests": Family(
+        "counter",
+        ("route", "result"),
+        "requests",
+        "Requests of a route with a mirror that were to be copied, by what became of the copy.",
+        "When a new engine gets copies: how many of them does it answer?",
+    ),
+    "mirror_ends": Family(
+        "counter",
+        ("route", "result"),
+        "requests",
+        "Requests with a limit for their answer, by which of original and copy was cut by it.",
+        "Do the answers of the mirror end where those of the target do?",
+    ),
+    "mirror_first_token_ratio": Family(
+        "histogram",
+        ("route",),
+        "ratio",
+        "Time to the first token of a copy over that of its original, each from the moment in which"
+        " it was sent to its backend.",
+        "Is the mirror's engine slower? Above 1 it is.",
+    ),
+    "mirror_tokens_ratio": Family(
+        "histogram",
+        ("route",),
+        "ratio",
+        "Tokens of the answer to a copy over those of its original, where both are counted.",
+        "Does the mirror answer at other lengths?",
+    ),
     "client_aborts": Family(
         "counter",
         ("phase",),

@@ -17,7 +17,12 @@ LABELS: Final = {
     "result": "`hit`: the backend of the session, or of the stored response, served the request."
     " `spill`: another backend did. `miss`: the pool's policy uses session keys, and the request"
     " had no key or a new one. Of spans: `sent`: the receiver took them. `refused`: it did not, and"
-    " would not. `dropped`: it was too slow, or could not be reached.",
+    " would not. `dropped`: it was too slow, or could not be reached. Of copies: `ok`: the answer"
+    " is whole. `refused`: a status below 500 other than 200. `failed`: the answer broke, had"
+    " another status, or there was no connection. `late`: it took too long. `left`: the client of"
+    " its original left. `ended`: by a reload, a drain or overload. `no_room`, `no_backend`: it was"
+    " not made. Of their ends: `same`: both were cut, or none. `original_cut`, `copy_cut`: only"
+    " this one was.",
     "phase": "`body`: before the body was whole. `queued`: before a backend was chosen. `connect`:"
     " while connecting to it. `prefill`: before the first token. `decode`: after it. `unsent`: the"
     " whole answer was written to the connection, but the client did not read it all.",

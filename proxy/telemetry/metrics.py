@@ -65,6 +65,11 @@ class Metrics:
         # By route: the stage of its canary, and its share in percent.
         self.canaries: Callable[[], Iterable[tuple[str, str, float]]] = tuple
         self.route_requests = Counter()  # by route, and where they went
+        self.mirror_requests = Counter()  # by route, and what became of the copy
+        self.mirror_ends = Counter()  # by route, and which answer was cut
+        # By route: of a copy over its original.
+        self.mirror_first_token: dict[str, Histogram] = {}
+        self.mirror_tokens: dict[str, Histogram] = {}
         self.client_aborts = Counter()
         self.stream_failures = Counter()
         self.shed = Counter()
@@ -112,6 +117,14 @@ class Metrics:
         if waits is None:
             waits = self.queue_wait_s[service_class] = Histogram(LATENCY_S)
         waits.observe(seconds)
+
+    def mirrored(self, ratios: dict[str, Histogram], route: str) -> Histogram:
+        """The ratios of a route's copies. Routes beyond the limit are counted as `other`."""
+        if route not in ratios and len(ratios) >= LABEL_VALUES_MAX:
+            route = "other"
+        if route not in ratios:
+            ratios[route] = Histogram(RATIO)
+        return ratios[route]
 
     def predicted(self, predicted_s: float, true_s: float) -> None:
         """A request that had to wait has had its first token after that time."""

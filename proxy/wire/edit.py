@@ -15,6 +15,20 @@ Ending = tuple[int, bytes]
 _LOOKED_BYTES: Final = 64
 
 
+# What is written of a body: itself or a part of it, its ending, and what comes before it.
+Framed = tuple[bytes | memoryview, Ending | None, bytes]
+
+
+def framed(body: bytes, beginning: Ending | None, edited: Ending | None) -> Framed:
+    """`body` with its beginning and its ending replaced. None: as they are."""
+    if beginning is None:
+        return body, edited, b""
+    at, added = beginning
+    if edited is not None:
+        edited = edited[0] - at, edited[1]
+    return memoryview(body)[at:], edited, added
+
+
 def with_defaults(body: bytes, defaults: Edits) -> Ending:
     """The beginning that gives `body`, an object, these members where it has none of the name.
 
