@@ -38,6 +38,9 @@ SLOWER: Final = 3.0
 # So many attempts must have failed, and this share.
 FAILURES_MIN: Final = 3
 FAILURES_SHARE: Final = 0.05
+# One that fails so many of its requests is broken, however few it gets.
+OWN_FAILURES_MIN: Final = 5
+OWN_FAILURES_SHARE: Final = 0.5
 # And so many times another client must have met one than the time before.
 APART_MIN: Final = 3
 # Streams that get a token in so many steps are stalled.
@@ -125,6 +128,18 @@ def _erring(scene: Scene, share: float) -> Finding | None:
     figures = {"out": 0.0, "of": float(len(scene.backends)), "failures": float(failures)}
     worst = [each for each in scene.backends if each.failures * 2 > failures]
     return Finding(Kind.FAILING, "requests", backend=_only(worst), figures=figures)
+
+
+def _one_fails(scene: Scene) -> Finding | None:
+    """One backend fails most of the few requests that it still gets: of all, few fail."""
+    for each in scene.backends:
+        failures = each.minute_failures
+        if failures < max(OWN_FAILURES_MIN, OWN_FAILURES_SHARE * each.minute_requests):
+            continue
+        if each.minute_apart >= APART_MIN or each.minute_requests_apart < APART_MIN:
+            figures = {"failures": float(failures), "requests": float(each.minute_requests)}
+            return Finding(Kind.FAILING, "backend", backend=each.now.name, figures=figures)
+    return None
 
 
 def _uneven(scene: Scene) -> Finding | None:
@@ -287,6 +302,7 @@ _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (
     _stalled,
     _compute,
     _some_fail,
+    _one_fails,
     _demand,
     _others_first,
     _clients,

@@ -13,6 +13,9 @@ from penstock.balancing.admission.lack import Lack
 from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 
 WINDOW_S: Final = 10.0
+# What few requests meet is counted over this time.
+MINUTE_S: Final = 60.0
+MARK_S: Final = 10.0
 # Ages of requests are told at once, and need no more than this.
 AGES_S: Final = 4.0
 # So many looks in a row must show the same number of sequences in an engine.
@@ -49,6 +52,11 @@ class Seen:
     apart: int  # of these, how many another client met than the one before
     requests_apart: int  # the same of requests
     requests: int
+    # The same of the last minute.
+    minute_failures: int
+    minute_apart: int
+    minute_requests_apart: int
+    minute_requests: int
 
 
 class Window:
@@ -56,6 +64,8 @@ class Window:
 
     def __init__(self) -> None:
         self._facts: deque[PoolFacts] = deque()
+        # One look in MARK_S, of the last minute.
+        self._marks: deque[tuple[float, tuple[BackendFacts, ...]]] = deque()
 
     def add(self, facts: PoolFacts) -> None:
         if self._facts:  # of tenants only the last look counts, and there may be many
@@ -63,6 +73,11 @@ class Window:
         self._facts.append(facts)
         while self._facts[0].at_s < facts.at_s - WINDOW_S:
             self._facts.popleft()
+        marks = self._marks
+        if not marks or marks[-1][0] <= facts.at_s - MARK_S:
+            marks.append((facts.at_s, facts.backends))
+        while marks[0][0] < facts.at_s - MINUTE_S:
+            marks.popleft()
 
     @property
     def now(self) -> PoolFacts:
@@ -109,12 +124,13 @@ class Window:
             for each in facts.backends:
                 history.setdefault(each.name, []).append(each)
         late = len(self._late)
+        before = {each.name: each for _, marked in reversed(self._marks) for each in marked}
         for each in self.now.backends:
-            yield _seen(history[each.name], late)
+            yield _seen(history[each.name], late, before.get(each.name, each))
 
 
-def _seen(history: list[BackendFacts], looks: int) -> Seen:
-    """`looks`: how many of the last ones tell ages."""
+def _seen(history: list[BackendFacts], looks: int, before: BackendFacts) -> Seen:
+    """`looks`: how many of the last ones tell ages. `before`: a minute ago, or since it is here."""
     first, now, late = history[0], history[-1], history[-looks:]
     told = [each for each in history if each.told_s is not None]
     running = _mean([each.running for each in told]) if told else 0.0
@@ -151,6 +167,10 @@ def _seen(history: list[BackendFacts], looks: int) -> Seen:
         apart=max(0, now.failures_apart_total - first.failures_apart_total),
         requests_apart=max(0, now.requests_apart_total - first.requests_apart_total),
         requests=max(0, now.requests_total - first.requests_total),
+        minute_failures=max(0, now.failures_total - before.failures_total),
+        minute_apart=max(0, now.failures_apart_total - before.failures_apart_total),
+        minute_requests_apart=max(0, now.requests_apart_total - before.requests_apart_total),
+        minute_requests=max(0, now.requests_total - before.requests_total),
     )
 
 

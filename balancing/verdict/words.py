@@ -193,6 +193,18 @@ def _stalled(finding: Finding) -> Words:
     )
 
 
+def _one_fails(finding: Finding) -> Words:
+    figures = finding.figures
+    return (
+        f"Failing: {finding.backend} failed {figures['failures']:.0f} of its last"
+        f" {figures['requests']:.0f} requests, in a minute.",
+        (
+            f"Drain it (penstock drain {finding.backend}), then look at its log.",
+            "The reasons are in penstock status, and in `failed` in the access log.",
+        ),
+    )
+
+
 def _failing(finding: Finding) -> Words:
     figures = finding.figures
     if not figures["of"]:
@@ -234,5 +246,6 @@ _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.CLIENT, ""): _client,
     (Kind.STARTING, ""): _starting,
     (Kind.FAILING, ""): _failing,
+    (Kind.FAILING, "backend"): _one_fails,
     (Kind.FAILING, "stalled"): _stalled,
 }

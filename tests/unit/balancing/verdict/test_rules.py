@@ -1,6 +1,7 @@
 """What is found of a pool that has been in one state for a while."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.slowness import Pace
 from penstock.balancing.verdict.cause import Finding, Kind
-from penstock.balancing.verdict.facts import BackendFacts
+from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 from penstock.balancing.verdict.rules import GAP_S, find
 from penstock.balancing.verdict.scene import WAIT_S
 from penstock.balancing.verdict.window import Window
@@ -305,3 +306,23 @@ def test_whose_clients_do_not_read(slow: dict[str, int], named: str) -> None:
     finding = found(backend(), clients=10, slow_clients=8, slow_by_tenant=slow)
     assert (finding.kind, finding.tenant) == (Kind.CLIENT, named)
     assert ("tenant radio" in words(finding)[0]) is bool(named)
+
+
+def test_one_that_fails_most_of_the_few_that_it_gets_is_failing() -> None:
+    """penstock avoids it, so that of all requests only a fiftieth fails."""
+    window, told = Window(), []
+    for second in range(60):
+        good = replace(backend("a"), requests_total=9 * second, told_s=float(second))
+        failed = second // 5
+        bad = replace(
+            backend("b"),
+            requests_total=failed,
+            failures_total=failed,
+            failures_apart_total=failed,
+            requests_apart_total=failed,
+            told_s=float(second),
+        )
+        window.add(PoolFacts(float(second), (good, bad)))
+        told.append(find(window, list(window.backends())))
+    assert (told[20].kind, told[-1].kind) == (Kind.FINE, Kind.FAILING)
+    assert (told[-1].detail, told[-1].backend) == ("backend", "b")
