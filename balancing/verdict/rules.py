@@ -221,7 +221,8 @@ def _scheduler(scene: Scene) -> Finding | None:
     # Engines that run the same number all the time, with others behind, have no more places.
     steady = [each for each in roomy if each.waiting >= 1.0 and each.steady and _idles(each)]
     no_places = scene.share(Lack.SEQUENCES) >= MOST or (stuck and not scene.share(Lack.PROMPTS))
-    if no_places or len(steady) * 2 > len(scene.serving):
+    # With more places streams that are slow now would be slower.
+    if scene.gap_s < GAP_S and (no_places or len(steady) * 2 > len(scene.serving)):
         running = max([each.running for each in steady or stuck or scene.serving], default=0.0)
         figures = {"running": running}
         return Finding(Kind.SCHEDULER, "sequences", figures=figures | _queue(scene))
@@ -239,8 +240,9 @@ def _scheduler(scene: Scene) -> Finding | None:
 def _compute(scene: Scene) -> Finding | None:
     """Engines have prompts to compute, or many streams."""
     backlog_s = max([each.backlog_s for each in scene.serving], default=0.0)
-    prompts = backlog_s >= WAIT_S / 4 or scene.share(Lack.PROMPTS) > 0.0 or not scene.lacks
-    if scene.waits and (prompts or _most_compute(scene)):
+    prompts = backlog_s >= WAIT_S / 4 or scene.share(Lack.PROMPTS) > 0.0
+    decodes = scene.gap_s >= GAP_S and not prompts
+    if scene.waits and not decodes and (prompts or not scene.lacks or _most_compute(scene)):
         figures = {"backlog_s": backlog_s, "gap_s": scene.gap_s}
         return Finding(Kind.COMPUTE, "prefill", figures=figures | _queue(scene))
     if scene.gap_s >= GAP_S:

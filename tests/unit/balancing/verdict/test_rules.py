@@ -168,6 +168,13 @@ CASES = {
     "one has not started, and the others do": case(
         Kind.FINE, "", backend("a"), backend("b", state="starting", can_serve=False)
     ),
+    "streams are slow, and no more of them fit": case(
+        Kind.COMPUTE,
+        "decode",
+        backend(running=1_024, sequences=1_100, streams=1_024, waiting=40),
+        per_s={"generated_tokens": 3_700, "steps": 4},
+        **queue(Lack.SEQUENCES),
+    ),
     "one is out": case(
         Kind.FAILING, "hung", backend("a"), backend("b", state="ejected", reason="hung")
     ),
