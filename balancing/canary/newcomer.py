@@ -4,6 +4,8 @@ While it starts slowly it gets few requests, and is judged as a canary is: its r
 those of its peers. Which backend gets a request is no lot: the choice depends on the size of the
 prompt, on the load and on caches. Kinds of requests are compared apart, so sizes and loads need
 not be alike; but a cache is cold at first, so first tokens are not compared. Nor are lengths.
+
+The proxy does not ask it yet.
 """
 
 from typing import Final
