@@ -12,18 +12,18 @@ from typing import Final
 from pydantic import BaseModel, ValidationError
 
 from penstock.conf.complaints import complaints
-from penstock.conf.document import UNREAD, Document, read
+from penstock.conf.document import UNREAD, read
 from penstock.conf.doubts import doubts, secrets_of
 from penstock.conf.draft import Draft, Origin
-from penstock.conf.issues import ConfigError, Issue, shown
+from penstock.conf.issues import Issue, shown
 from penstock.conf.keypath import KeyPath, fields_of, spell
 from penstock.conf.overlay import put_environment, put_flags
 from penstock.conf.regular_files import read_regular
 from penstock.conf.repeated_names import repeated_names
 from penstock.conf.secret_files import doubt_open_file, mode_for_all, put_secrets
 from penstock.conf.settings import Settings
+from penstock.conf.text_files import text_of_file
 
-FILE_BYTES_MAX: Final = 1_048_576
 _TLS: Final = ("listen", "tls")
 # Files that are read later, when the settings are known. Those of pools come on top.
 _FILES: Final[tuple[KeyPath, ...]] = (
@@ -86,7 +86,7 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
 
 
 def _put_file(draft: Draft, path: Path, environ: Mapping[str, str]) -> None:
-    document = _read_file(path, environ)
+    document = read(text_of_file(path), environ)
     origins = {at: Origin("file", str(path), line) for at, line in document.lines.items()}
     for fault in document.faults:
         draft.report(fault.path, fault.problem, Origin("file", str(path), fault.line))
@@ -101,27 +101,6 @@ def _put_file(draft: Draft, path: Path, environ: Mapping[str, str]) -> None:
         draft.report((), problem, origins[()])
         draft.raise_issues()
     draft.origins = {(): Origin("file", str(path), 1)} | origins
-
-
-def _read_file(path: Path, environ: Mapping[str, str]) -> Document:
-    try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise ConfigError([Issue(str(path), (), problem)]) from None
-    except ValueError:
-        raise ConfigError([Issue(str(path), (), "is not the name of a file")]) from None
-    if len(content) > FILE_BYTES_MAX:
-        problem = f"is larger than {FILE_BYTES_MAX:,} bytes"
-        raise ConfigError([Issue(str(path), (), problem)])
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        problem = f"not UTF-8: byte 0x{content[error.start]:02x}"
-        raise ConfigError([Issue(f"{path}:{line}", (), problem)]) from None
-    return read(text, environ)
 
 
 def _place(draft: Draft, at: KeyPath, folder: Path) -> None:
