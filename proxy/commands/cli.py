@@ -25,6 +25,7 @@ from penstock.proxy.commands.admin_state import set_admin_state
 from penstock.proxy.commands.boards import add_boards
 from penstock.proxy.commands.canary import add_canary
 from penstock.proxy.commands.explain import explain
+from penstock.proxy.commands.imports.command import add_imports
 from penstock.proxy.commands.reload import reload
 from penstock.proxy.commands.requests import add_requests
 from penstock.proxy.commands.status import add_status
@@ -102,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--strict", action="store_true", help="treat warnings as errors")
     check.set_defaults(command=_check)
     _add_config(commands)
+    add_imports(commands)
     _add_alerts(commands)
     add_boards(commands)
     _add_operations(commands)

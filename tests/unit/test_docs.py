@@ -136,13 +136,13 @@ def test_every_command_that_is_named_exists(name: str) -> None:
             assert len(words) == 1 or words[1] in {*BENCHMARKS, "--help"}, line
             continue
         parser = PARSERS[words[0]]
-        if words[0] == "config" and len(words) > 1:
+        if words[0] in ("config", "import") and len(words) > 1:
             parser = subparsers(parser)[words[1]]
         for flag in [word for word in words if word.startswith("--")]:
             assert flag in parser.format_help(), line
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "config", "explain"])
+@pytest.mark.parametrize("command", [*COMMANDS, "config", "explain", "import"])
 def test_every_command_helps_and_is_told(command: str) -> None:
     assert f"penstock {command} " in page("operations")
     assert command in _parser().format_help()
@@ -173,7 +173,7 @@ def test_every_target_of_make_that_is_named_exists(name: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [*COMMANDS, "config", "config show", "config schema"],
+    [*COMMANDS, "config", "config show", "config schema", "import litellm", "import nginx"],
 )
 def test_help_has_an_example_and_exit_statuses(
     command: str, capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,66 @@
+"""Whole configurations of others: what is written passes the check, and holds no secret."""
+
+import re
+from pathlib import Path
+
+import pytest
+import trustme
+
+from penstock.proxy.commands.cli import main
+from penstock.proxy.commands.imports.imported import imported
+from tests.unit.proxy.commands.imports.carried import EXAMPLES, environment_of
+
+pytestmark = pytest.mark.once
+
+FILES = sorted(EXAMPLES.iterdir(), key=lambda path: path.name)
+
+
+def kind_of(path: Path) -> str:
+    return "nginx" if path.suffix == ".conf" else "litellm"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_what_is_written_passes_the_strict_check(
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    written = tmp_path / "penstock.yaml"
+    assert main(["import", kind_of(path), str(path), "--output", str(written)]) == 0
+    for name, value in environment_of(written.read_text()).items():
+        monkeypatch.setenv(name, value)
+    certificate = trustme.CA().issue_cert("localhost")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
+    certificate.private_key_pem.write_to_path(tmp_path / "tls.key")
+    (tmp_path / "tls.key").chmod(0o600)
+    assert main(["check", "--strict", str(written)]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_second_run_writes_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert main(["import", kind_of(path), str(path)]) == 0
+    told = capsys.readouterr().out
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_no_key_is_written(path: Path) -> None:
+    text = path.read_text()
+    written = imported(kind_of(path), text, path.name)
+    secrets = re.findall(r"[a-z]+-secret-\d+|sk-[a-z0-9-]+", text)
+    assert len(secrets) > 1 or "one" in path.name
+    assert not [each for each in secrets if each in written]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_what_is_written_is_read_by_people(path: Path) -> None:
+    """No line is long, and what is told to be lost has the line where it stands."""
+    text = path.read_text()
+    written = imported(kind_of(path), text, path.name)
+    assert max(map(len, written.splitlines())) <= 100
+    for number, what in re.findall(r"Not carried over \(line (\d+)\): ([\w.]+)", written):
+        line = text.splitlines()[int(number) - 1]
+        words = {"the": "", "model_info.mode": "mode"}
+        assert words.get(what, what.rpartition(".")[2]) in line
