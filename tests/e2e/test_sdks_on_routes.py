@@ -28,6 +28,8 @@ PIXEL: Final = (
 )
 SHOWN: Final = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
 CHAT: Final = {"messages": USER, "max_tokens": 20}
+_WHAT: Final = {"type": "text", "text": "What?"}
+PICTURE: Final = CHAT | {"messages": [{"role": "user", "content": [_WHAT, SHOWN]}]}
 USAGE: Final = {"stream_options": {"include_usage": True}}
 # The resource of the SDK, and what is asked.
 OPENAI: Final[dict[str, tuple[str, dict[str, Any]]]] = {
@@ -36,26 +38,25 @@ OPENAI: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "chat, streamed with usage": ("chat.completions", CHAT | USAGE | {"stream": True}),
     "tools": ("chat.completions", CHAT | {"tools": TOOLS}),
     "tools, streamed": ("chat.completions", CHAT | {"tools": TOOLS, "stream": True}),
-    "image": (
-        "chat.completions",
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": "What?"}, SHOWN]}]},
-    ),
+    "image": ("chat.completions", PICTURE),
+    "image, streamed": ("chat.completions", PICTURE | {"stream": True}),
     "completion": ("completions", {"prompt": QUESTION}),
     "completion, streamed": ("completions", {"prompt": QUESTION, "stream": True}),
     "response": ("responses", {"input": QUESTION}),
     "response, streamed": ("responses", {"input": QUESTION, "stream": True}),
 }
-_SOURCE: Final = {"type": "base64", "media_type": "image/png", "data": PIXEL}
 _ANTHROPIC_TOOLS: Final = [{"name": "open_lock", "input_schema": PARAMETERS}]
+_SOURCE: Final = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+_ANTHROPIC_PICTURE: Final = CHAT | {
+    "messages": [{"role": "user", "content": [{"type": "image", "source": _SOURCE}]}]
+}
 ANTHROPIC: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "messages": ("messages", CHAT),
     "messages, streamed": ("messages", CHAT | {"stream": True}),
     "tools": ("messages", CHAT | {"tools": _ANTHROPIC_TOOLS}),
     "tools, streamed": ("messages", CHAT | {"tools": _ANTHROPIC_TOOLS, "stream": True}),
-    "image": (
-        "messages",
-        CHAT | {"messages": [{"role": "user", "content": [{"type": "image", "source": _SOURCE}]}]},
-    ),
+    "image": ("messages", _ANTHROPIC_PICTURE),
+    "image, streamed": ("messages", _ANTHROPIC_PICTURE | {"stream": True}),
 }
 Sdk = openai.AsyncOpenAI | anthropic.AsyncAnthropic
 
