@@ -101,7 +101,7 @@ class Experiment:
         self.known += known
         view = View(self._engines)
         policy = make(known, view)
-        fleet = Fleet((Pool("gpus", known, policy),))
+        fleet = Fleet(self._pools(known, policy))
         gate = Gate(lambda: fleet, Random(self._rng.getrandbits(64)))
         rules = Rules(enabled=self._admission)
         admission = Admission(gate, lambda: fleet, Random(0), self._wakes.soon, rules)
@@ -109,6 +109,14 @@ class Experiment:
         return Router(
             gate, admission, known, view if isinstance(policy, Baseline) else None, OutputLength()
         )
+
+    def _pools(self, known: tuple[Backend, ...], policy: Policy) -> tuple[Pool, ...]:
+        """How the engines are divided: not at all."""
+        return (Pool("gpus", known, policy),)
+
+    def _aim(self, ask: Ask, router: Router, now_s: float) -> Ask:
+        """The request as a route aims it: there is none."""
+        return ask
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """Play all arrivals to the end of the last answer."""
@@ -170,6 +178,7 @@ class Experiment:
             client=arrival.tenant,
             output_tokens=router.lengths.expect(arrival.tenant, None, PATH, None),
         )
+        ask = self._aim(ask, router, now_s)
         if router.view is not None:
             router.view.arrival = arrival
         ticket = Ticket(ask, now_s, partial(self._send, arrival, router), name=arrival.tenant)

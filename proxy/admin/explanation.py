@@ -27,7 +27,7 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import reading_ask
 from penstock.proxy.data.refusals import ROOM_S
 from penstock.proxy.data.room import LEFT
-from penstock.proxy.data.routing import aimed, is_routed, route_request
+from penstock.proxy.data.routing import aimed, cheapest, is_routed, route_request
 from penstock.proxy.errors.client import (
     BodyTooLarge,
     ContextLengthExceeded,
@@ -157,7 +157,9 @@ def _routed(plane: DataPlane, ask: Ask, headers: Headers) -> tuple[Ask, list[dic
         return ask, told
     if decision.target is None:
         raise RouteRefused(decision.rule.refusal)
-    return aimed(plane, ask, decision.target, ask.model), told
+    if decision.rule.spill:
+        decision = cheapest(plane, decision, ask, asked.service_class)
+    return aimed(plane, ask, decision.place(0), ask.model), told
 
 
 def path_of(body: bytes) -> Steps[str]:

@@ -20,6 +20,7 @@ from penstock.balancing.kept_answers import KeptRoom
 from penstock.balancing.lease import Lease
 from penstock.balancing.output_length import OutputLength
 from penstock.balancing.poison import Poison
+from penstock.balancing.pool_costs import PoolCosts
 from penstock.balancing.reader import Reader
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.session_homes import SessionHomes
@@ -103,9 +104,9 @@ class DataPlane:
         self.admission = Admission(
             self.gate, lambda: self.fleet, rng, self._room_changed, self.classes.rules
         )
+        self.pool_costs = PoolCosts(self.gate, self.admission)
         self.wakes = Wakes(loop, now, self.admission)
-        self.background = Background(loop, now)
-        self.mirrors = Mirrors(loop, metrics, now)
+        self.background, self.mirrors = Background(loop, now), Mirrors(loop, metrics, now)
         self.degradation, self.slos, self.canaries = Degradation(), Slos(now), Canaries(now)
         metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held, metrics.knows_tenant = self.held, self._knows_tenant

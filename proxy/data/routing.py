@@ -6,18 +6,20 @@ An answer is passed on untouched, so it names the model that answered, as OpenAI
 
 from typing import Final
 
+from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.canary.draw import Draw
 from penstock.balancing.routes.decision import Decision
 from penstock.balancing.routes.request import ReadHeader, RouteRequest
 from penstock.balancing.routes.rule import Rule, Target
+from penstock.balancing.routes.spill import spilled
 from penstock.balancing.routes.way import Way
 from penstock.balancing.tokens import NOTHING
 from penstock.balancing.wants import Wants
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.route_changes import change, name_model
-from penstock.proxy.data.service_classes import ASKED
+from penstock.proxy.data.service_classes import ASKED, queue_of
 from penstock.proxy.errors.client import RouteRefused
 
 _NOTHING: Final = Wants()
@@ -61,6 +63,8 @@ def route(plane: DataPlane, request: Request) -> None:
     if decision.target is None:
         plane.metrics.route_requests.add(rule.name, "refused")
         raise RouteRefused(rule.refusal)
+    if rule.spill:
+        decision = cheapest(plane, decision, ask, asked.service_class)
     way = request.way = _way_of(plane, decision, ask)
     trial = plane.canaries.trials.get(rule.name) if rule.canary and not way.stays else None
     if trial is not None:
@@ -94,6 +98,30 @@ def can_fall_back(plane: DataPlane, request: Request, cause: str) -> bool:
         if pool.name == target.pool:
             return bool([each for each in pool.backends if each.fit and each.serves(model)])
     return False
+
+
+def cheapest(plane: DataPlane, decision: Decision, ask: Ask, service_class: str) -> Decision:
+    """The decision of a route with `spill`, for the target that costs least now.
+
+    Canaries are compared by who comes to them, so the load must not choose that.
+    """
+    if decision.rule.canary or ask.response_id is not None:
+        return decision
+    classes, now_s = plane.classes, plane.now()
+    rank = classes.names.index(service_class)
+    name = ask.tenant or queue_of(ask.client, plane.salt)
+    most_s, reserve = classes.max_wait_s[rank], classes.reserves[rank]
+
+    def cost_s(target: Target) -> float:
+        there = aimed(plane, ask, target, ask.model)
+        ticket = Ticket(there, now_s, _nobody, name, rank, most_s, reserve, dry=True)
+        return plane.pool_costs.cost_s(ticket, now_s)
+
+    return spilled(decision, cost_s)
+
+
+def _nobody(outcome: object) -> None:
+    """A dry ticket is told nothing."""
 
 
 def aimed(plane: DataPlane, ask: Ask, target: Target, asked: str | None) -> Ask:

@@ -1,5 +1,7 @@
 """Routes from the outside: who answers for which name, and what clients and operators are told."""
 
+import base64
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -108,3 +110,25 @@ async def test_why_a_route_counts(fleet: Fleet, tmp_path: Any) -> None:
     assert told.status == 0, told.err
     assert "route with-tools does not count: it does not ask for tools" in told.out
     assert "route small counts: pool small, model qwen" in told.out
+
+
+async def test_with_a_tokenizer_prompts_are_counted_before_they_are_routed(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    """Each byte is a token: four times as many as is estimated."""
+    ranks = [b"%b %d" % (base64.b64encode(bytes([byte])), byte) for byte in range(256)]
+    (tmp_path / "ranks").write_bytes(b"\n".join(ranks))
+    servers = [(await simulate(1))[0] for _ in range(2)]
+    pools = [
+        {"name": name, "backends": [{"name": name, "url": server.url}]}
+        for name, server in zip(("chat", "long"), servers, strict=True)
+    ]
+    routes: list[dict[str, Any]] = [
+        {"name": "l", "match": {"prompt_tokens": {"min": 2_000}}, "to": [{"pool": "long"}]},
+        {"name": "c", "to": [{"pool": "chat"}]},
+    ]
+    body = {"model": "sim-model", "prompt": "word " * 600, "max_tokens": 1}
+    for tokens, wanted in (({}, "chat"), ({"estimator": "tiktoken", "file": "ranks"}, "long")):
+        penstock = await serve(servers, pools=pools, routes=routes, tokens=tokens)
+        got = await ask(penstock, "/v1/completions", body)
+        assert (got.status, got.headers["x-penstock-backend"]) == (200, wanted)

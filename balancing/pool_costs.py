@@ -1,0 +1,89 @@
+"""What a request would cost in a pool, so that a route can compare its targets.
+
+The policy of a pool compares places there. Between pools two things more count: how long the
+request would wait for room, and those who would come to the pool while a long prompt is computed.
+"""
+
+from math import inf
+from typing import Final
+
+from penstock.balancing.admission.admission import Admission
+from penstock.balancing.admission.forecast import Fate
+from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.computed_prompts import OverContext
+from penstock.balancing.gate import Gate
+from penstock.balancing.mean_requests import MeanRequests
+from penstock.balancing.output_length import PRIOR_TOKENS
+from penstock.balancing.prefill_speed import work_of
+
+# A prompt may be so many times as long as its estimate.
+ESTIMATE_OFF: Final = 1.15
+
+
+class PoolCosts:
+    """The costs in the pools of one gate."""
+
+    def __init__(self, gate: Gate, admission: Admission) -> None:
+        self._gate = gate
+        self._admission = admission
+        self._means: dict[str, MeanRequests] = {}  # by pool
+
+    def cost_s(self, ticket: Ticket, now_s: float) -> float:
+        """What the request of a dry ticket would cost in its pool, in seconds.
+
+        inf: it would not be served there, or its model has no context for it. 0.0 where there is
+        room and the policy does not count in seconds.
+        """
+        try:
+            look = self._gate.look(ticket.ask, now_s, dry=True)
+        except (LookupError, OverContext):
+            return inf
+        ask, pool, policy = look.ask, look.pool, look.pool.policy
+        longest = ask.prompt_tokens * (1.0 if ask.counted else ESTIMATE_OFF)
+        fit = [each for each in look.fit if not each.full and _holds(each, ask.model, longest)]
+        if not fit or pool.full:
+            return inf
+        there = self._means.setdefault(pool.name, MeanRequests()).look(fit, now_s)
+        costs = list(policy.costs(fit, ask, now_s))
+        if policy.costs_seconds:
+            for number, backend in enumerate(fit):
+                costs[number] += _held_up_s(backend, there, ask)
+        least_s = min(costs) if policy.costs_seconds else 0.0
+        return least_s + self._waits_s(ticket, look.chosen, now_s)
+
+    def _waits_s(self, ticket: Ticket, chosen: Backend, now_s: float) -> float:
+        """How long it would wait for room, beside what the cost of its place has. inf: refused."""
+        if not self._admission.enabled:
+            return 0.0
+        found = self._admission.forecast(ticket, now_s)
+        if found.fate is Fate.REFUSE:
+            return inf
+        if found.fate is Fate.AT_ONCE:
+            return 0.0
+        ahead_s = chosen.wait_work(now_s) * chosen.prefill_speed.work_s
+        return max(0.0, found.predicted_s - ahead_s - _own_s(chosen, ticket.ask))
+
+
+def _own_s(backend: Backend, ask: Ask) -> float:
+    """How long its own prompt takes there."""
+    own = ask.prompt_tokens - backend.cache.cached_tokens(ask)
+    return work_of(own, ask.prompt_tokens, ask.prompts) * backend.prefill_speed.work_s
+
+
+def _held_up_s(backend: Backend, there: float, ask: Ask) -> float:
+    """How long those wait in all that would come to a backend while it computes this prompt.
+
+    `there`: the mean number of requests at a backend of the pool. So many come in the time that one
+    stays. Each waits for half of the prompt: both their number and their waits grow with it.
+    """
+    own_s = _own_s(backend, ask)
+    stay_s = PRIOR_TOKENS * backend.decode_speed.itl_s(backend.active_decode_tokens)
+    return there * own_s * own_s / (2.0 * stay_s)
+
+
+def _holds(backend: Backend, model: str | None, tokens: float) -> bool:
+    """Whether a prompt is within the model's context, as far as that is known."""
+    context = backend.context_tokens(model)
+    return not context or tokens < context

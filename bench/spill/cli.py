@@ -1,0 +1,139 @@
+"""`penstock bench spill`: long prompts in one fleet, in a pool of their own, and with spilling.
+
+A share of the requests has prompts of 100,000 tokens. A call is good with a first token within
+5 s (30 s for a long prompt) and 100 ms a token.
+"""
+
+import statistics
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from penstock.bench.arguments import count, listed, positive, share
+from penstock.bench.report import head, row, save
+from penstock.bench.routing.load import speedup
+from penstock.bench.sim.profiles import GPUS
+from penstock.bench.spill.world import RULES, Spill, arrivals
+
+# Rates are found for a load, so the first guess does not matter.
+GUESS_PER_S: Final = 5.0
+SHOWN: Final = (
+    ("chat_p50_s", "interactive: TTFT p50 s"),
+    ("chat_p99_s", "p99 s"),
+    ("of_one", "x one fleet"),
+    ("long_p50_s", "long: TTFT p50 s"),
+    ("long_p99_s", "p99 s"),
+    ("goodput", "good"),
+    ("chat_goodput", "interactive"),
+    ("long_goodput", "long"),
+    ("spilled", "spilled"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run. `load`: 1.0 fills the engines (`bench/routing/load.py`)."""
+
+    load: float
+    long_engines: int
+    rule: str
+    seed: int
+    share: float
+    backends: int
+    profile: str
+    length_s: float
+    admission: bool
+
+    def figures(self) -> dict[str, float]:
+        """Compute it: the same requests for all rules."""
+        profile = GPUS[self.profile]
+        coming = arrivals(self.share, GUESS_PER_S, self.length_s, Random(self.seed))
+        faster = speedup(coming, profile, self.backends, self.load)
+        world = Spill(
+            self.rule,
+            profile,
+            backends=self.backends,
+            long_engines=self.long_engines,
+            seed=self.seed,
+            admission=self.admission,
+        )
+        return world.play([each._replace(at_s=each.at_s / faster) for each in coming])
+
+
+def run(options: Namespace) -> int:
+    """Print a table for each load. Returns the exit status."""
+    cells = list(_cells(options))
+    with ProcessPoolExecutor(options.jobs) as pool:
+        found = dict(zip(cells, pool.map(_told, cells), strict=True))
+    for load in options.load:
+        titles = [title for _, title in SHOWN]
+        print(f"\nload {load:g}, {options.backends} x {options.profile}, share {options.share:g}\n")
+        print(head("rule", *titles))
+        shown = [cell for cell in cells if cell.load == load and cell.seed == 1]
+        one_s = 0.0
+        for cell in shown:
+            runs = [each for other, each in found.items() if _same(other, cell)]
+            means = {key: statistics.fmean([each[key] for each in runs]) for key in runs[0]}
+            one_s = means["chat_p99_s"] if cell.rule == "one" else one_s
+            means["of_one"] = means["chat_p99_s"] / one_s if one_s else 1.0
+            print(row(_name(cell), *[f"{means[key]:.3g}" for key, _ in SHOWN]))
+    save(options.json, {"cells": [asdict(cell) | each for cell, each in found.items()]})
+    return 0
+
+
+def _same(one: Cell, other: Cell) -> bool:
+    return (one.load, one.long_engines, one.rule) == (other.load, other.long_engines, other.rule)
+
+
+def _name(cell: Cell) -> str:
+    if cell.rule == "one":
+        return "one fleet"
+    return f"{cell.rule}, {cell.long_engines} + {cell.backends - cell.long_engines}"
+
+
+def _cells(options: Namespace) -> Iterator[Cell]:
+    """One fleet once, the other rules for each way to divide it."""
+    rest = options.share, options.backends, options.profile, options.length_s, options.admission
+    for load in options.load:
+        ways = [("one", 0), *product(RULES[1:], options.long_engines)]
+        ways.sort(key=lambda way: way[1])
+        for (rule, engines), seed in product(ways, range(1, options.seeds + 1)):
+            yield Cell(load, engines, rule, seed, *rest)
+
+
+def _told(cell: Cell) -> dict[str, float]:
+    figures = cell.figures()
+    print(f"{cell.load:g} {_name(cell)} seed {cell.seed}", file=sys.stderr)
+    return figures
+
+
+def arguments(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--load",
+        type=listed(positive),
+        default="0.6,0.8",
+        metavar="X,…",
+        help="1.0: see bench/routing/load.py (default 0.6,0.8)",
+    )
+    add("--backends", type=count, default=8, metavar="N", help="engines (default 8)")
+    add(
+        "--long-engines",
+        type=listed(count),
+        default="5,6,7",
+        metavar="N,…",
+        help="engines of the pool for long prompts (default 5,6,7)",
+    )
+    add("--profile", choices=GPUS, default="8b-1xh100", help="model and GPUs of each")
+    add("--share", type=share, default=0.08, metavar="X", help="of long prompts (default 0.08)")
+    add("--admission", action="store_true", help="requests wait before busy engines")
+    add("--length-s", type=positive, default=300.0, metavar="S", help="of a run (default 300)")
+    add("--seeds", type=count, default=3, metavar="K", help="runs of each cell (default 3)")
+    add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
+    add("--json", type=Path, metavar="OUT", help="write all cells")
