@@ -137,7 +137,7 @@ class Gate:
                 tokens = self.owners.tokens_of(response_id, ask.tenant, now_s)
                 aimed = tokens > 0 or bool(self._peers(owner, ask.model))
                 return Look(pool, [owner], ask, owner, bound=True, aimed=aimed)
-        pool, fit, ask = self._among(pools, ask, now_s, tried)
+        pool, fit, ask = self.among(pools, ask, now_s, tried)
         chosen = fit[0]
         if dry:
             chosen = next(iter(pool.policy.explain(fit, ask, now_s).best), chosen)
@@ -182,7 +182,7 @@ class Gate:
                     return Choice(None, [], None, [])
                 return Choice(owner.pool, [owner.name], Reason.AFFINITY, [])
         try:
-            pool, fit, ask = self._among(pools, ask, now_s, ())
+            pool, fit, ask = self.among(pools, ask, now_s, ())
         except NoBackend:
             return Choice(None, [], None, candidates(pools, None, {}, ask))
         best, parts = pool.policy.explain(fit, ask, now_s)
@@ -193,7 +193,7 @@ class Gate:
         reason = _reason(ask, best[0], alone=alone) if best else None
         return Choice(pool.name, [backend.name for backend in best], reason, found)
 
-    def _among(
+    def among(
         self, pools: Sequence[Pool], ask: Ask, now_s: float, tried: Collection[Backend]
     ) -> tuple[Pool, list[Backend], Ask]:
         """The pool, those of its backends that may be chosen with their loads brought up to date,

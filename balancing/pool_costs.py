@@ -4,6 +4,7 @@ The policy of a pool compares places there. Between pools two things more count:
 request would wait for room, and those who would come to the pool while a long prompt is computed.
 """
 
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
@@ -13,7 +14,8 @@ from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
-from penstock.balancing.gate import Gate
+from penstock.balancing.fleet import Fleet
+from penstock.balancing.gate import Gate, Look
 from penstock.balancing.mean_requests import MeanRequests
 from penstock.balancing.output_length import PRIOR_TOKENS
 from penstock.balancing.prefill_speed import work_of
@@ -25,8 +27,9 @@ ESTIMATE_OFF: Final = 1.15
 class PoolCosts:
     """The costs in the pools of one gate."""
 
-    def __init__(self, gate: Gate, admission: Admission) -> None:
+    def __init__(self, gate: Gate, fleet: Callable[[], Fleet], admission: Admission) -> None:
         self._gate = gate
+        self._fleet = fleet
         self._admission = admission
         self._means: dict[str, MeanRequests] = {}  # by pool
 
@@ -37,12 +40,13 @@ class PoolCosts:
         room and the policy does not count in seconds.
         """
         try:
-            look = self._gate.look(ticket.ask, now_s, dry=True)
+            pools = self._fleet().resolve(ticket.ask)
+            pool, able, ask = self._gate.among(pools, ticket.ask, now_s, ())
         except (LookupError, OverContext):
             return inf
-        ask, pool, policy = look.ask, look.pool, look.pool.policy
+        policy = pool.policy
         longest = ask.prompt_tokens * (1.0 if ask.counted else ESTIMATE_OFF)
-        fit = [each for each in look.fit if not each.full and _holds(each, ask.model, longest)]
+        fit = [each for each in able if not each.full and _holds(each, ask.model, longest)]
         if not fit or pool.full:
             return inf
         there = self._means.setdefault(pool.name, MeanRequests()).look(fit, now_s)
@@ -50,13 +54,18 @@ class PoolCosts:
         if policy.costs_seconds:
             for number, backend in enumerate(fit):
                 costs[number] += _held_up_s(backend, there, ask)
-        least_s = min(costs) if policy.costs_seconds else 0.0
-        return least_s + self._waits_s(ticket, look.chosen, now_s)
+        least = min(costs)
+        chosen = fit[costs.index(least)]
+        waits_s = 0.0
+        if self._admission.enabled:
+            waits_s = self._waits_s(ticket, Look(pool, fit, ask, chosen), now_s)
+        return waits_s + (least if policy.costs_seconds else 0.0)
 
-    def _waits_s(self, ticket: Ticket, chosen: Backend, now_s: float) -> float:
+    def _waits_s(self, ticket: Ticket, look: Look, now_s: float) -> float:
         """How long it would wait for room, beside what the cost of its place has. inf: refused."""
-        if not self._admission.enabled:
+        if self._admission.takes_now(ticket, look, now_s):
             return 0.0
+        chosen = look.chosen
         found = self._admission.forecast(ticket, now_s)
         if found.fate is Fate.REFUSE:
             return inf

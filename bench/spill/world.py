@@ -10,7 +10,7 @@ from typing import Final
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.fleet import Pool
+from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.policies.policy import Policy
 from penstock.balancing.policies.token_cost import TokenCost
 from penstock.balancing.pool_costs import PoolCosts
@@ -94,6 +94,7 @@ class Spill(Experiment):
         self._rule = rule
         self._long_engines = long_engines
         self._routes = _routes(rule)
+        self._divided: tuple[Pool, ...] = ()
         super().__init__(
             lambda known, view: TokenCost(),
             profile,
@@ -102,20 +103,26 @@ class Spill(Experiment):
             seed=seed,
             admission=admission,
         )
-        self._costs = PoolCosts(self._routers[0].gate, self._routers[0].admission)
+        self._costs = self._costs_of(self._routers[0])
         self.outcome: TwoKinds = TwoKinds(backends)
         self.spilled = 0
 
+    def _costs_of(self, router: Router) -> PoolCosts:
+        fleet = Fleet(self._divided)
+        return PoolCosts(router.gate, lambda: fleet, router.admission)
+
     def _pools(self, known: tuple[Backend, ...], policy: Policy) -> tuple[Pool, ...]:
         if self._rule == "one":
-            return super()._pools(known, policy)
+            self._divided = super()._pools(known, policy)
+            return self._divided
         divided = {"long": known[: self._long_engines], "chat": known[self._long_engines :]}
         pools = []
         for name, backends in divided.items():
             for backend in backends:
                 backend.pool = name
             pools.append(Pool(name, backends, TokenCost()))
-        return tuple(pools)
+        self._divided = tuple(pools)
+        return self._divided
 
     def _aim(self, ask: Ask, router: Router, now_s: float) -> Ask:
         decision = self._routes.decide(RouteRequest(ask, lambda name: None))

@@ -104,7 +104,7 @@ class DataPlane:
         self.admission = Admission(
             self.gate, lambda: self.fleet, rng, self._room_changed, self.classes.rules
         )
-        self.pool_costs = PoolCosts(self.gate, self.admission)
+        self.pool_costs = PoolCosts(self.gate, lambda: self.fleet, self.admission)
         self.wakes = Wakes(loop, now, self.admission)
         self.background, self.mirrors = Background(loop, now), Mirrors(loop, metrics, now)
         self.degradation, self.slos, self.canaries = Degradation(), Slos(now), Canaries(now)
