@@ -146,13 +146,16 @@ class Ask:
 
     def sized(self, tokens: int, **fields: Any) -> "Ask":
         """A copy whose prompt has this many tokens, with these fields changed."""
+        other = self.changed(**fields)
+        other.resize(tokens)
+        return other
+
+    def resize(self, tokens: int) -> None:
+        """Have its prompt count as this many tokens. Only for who made it: others may hold it."""
         share = tokens / self.prompt_tokens
-        return self.changed(
-            prompt_tokens=tokens,
-            block_tokens=self.block_tokens * share,
-            media_block_tokens=self.media_block_tokens * share,
-            **fields,
-        )
+        self.prompt_tokens = tokens
+        self.block_tokens *= share
+        self.media_block_tokens *= share
 
     def with_count(self, counted: Measure, estimator: TokenEstimator) -> "Ask":
         """A copy with the text counted by a tokenizer: (tokens, turns)."""

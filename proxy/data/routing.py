@@ -71,7 +71,7 @@ def route(plane: DataPlane, request: Request) -> None:
         way.draw = Draw(trial.canary, ask.client, asked.hashed_key(rule.sticky))
     if rule.changes is not None:
         change(request, rule.changes)
-    _go(plane, request, way.target)
+    _go(plane, request, first=True)
 
 
 def falls_back(plane: DataPlane, request: Request, cause: str) -> bool:
@@ -83,7 +83,7 @@ def falls_back(plane: DataPlane, request: Request, cause: str) -> bool:
     if way is None or not way.fall_back(cause):
         return False
     record.fell_back = f"{record.fell_back},{cause}" if record.fell_back else cause
-    _go(plane, request, way.target)
+    _go(plane, request, first=False)
     return True
 
 
@@ -125,27 +125,35 @@ def _nobody(outcome: object) -> None:
 
 
 def aimed(plane: DataPlane, ask: Ask, target: Target, asked: str | None) -> Ask:
-    """The request as the target gets it. `asked`: the model that its client asked for."""
+    """A copy of the request as the target gets it. `asked`: the model that its client asked for."""
+    there = ask.changed()
+    _aim(plane, there, target, asked)
+    return there
+
+
+def _aim(plane: DataPlane, ask: Ask, target: Target, asked: str | None) -> bool:
+    """Aim the request itself at a target. True: it is another model than before."""
+    ask.pool = target.pool
     model = target.model if target.model is not None else asked
     if model == ask.model:
-        return ask.changed(pool=target.pool)
-    expected = ask.output_tokens
+        return False
+    ask.model = model
     if ask.generates:
-        expected = plane.outputs.expect(ask.client, model, ask.path, ask.max_tokens)
-    ask = ask.changed(pool=target.pool, model=model, output_tokens=expected)
-    if ask.measured == NOTHING:
-        return ask
-    return ask.sized(
-        plane.estimator.estimate(model, ask.measured, ask.media_parts, ask.counted, ask.client)
-    )
+        ask.output_tokens = plane.outputs.expect(ask.client, model, ask.path, ask.max_tokens)
+    if ask.measured != NOTHING:
+        ask.resize(
+            plane.estimator.estimate(model, ask.measured, ask.media_parts, ask.counted, ask.client)
+        )
+    return True
 
 
-def _go(plane: DataPlane, request: Request, target: Target) -> None:
-    """Aim the request at a target."""
-    before, way = request.ask, request.way
+def _go(plane: DataPlane, request: Request, *, first: bool) -> None:
+    """Aim the request at the target that its way has come to. `first`: nobody else holds its ask
+    yet, so it needs no copy, which takes longer than all the rest."""
+    way = request.way
     assert way is not None
-    ask = aimed(plane, before, target, way.asked)
-    if ask.model != before.model:
+    ask = request.ask if first else request.ask.changed()
+    if _aim(plane, ask, way.target, way.asked):
         name_model(request, ask)
     request.ask = ask
 
