@@ -15,9 +15,11 @@ from penstock.balancing.outline import COUNTED_BYTES, Steps
 # Starlette refuses forms with more fields, or more files, than this.
 PARTS_MAX: Final = 2_000
 _PARTS_A_STEP: Final = 256
-# The longest head of a part that is read. Clients write less than 300 bytes. A longer one names no
-# model: reading its parameters costs some 0.2 ms a KB.
+# The longest head of a part. Clients write less than 300 bytes. Reading its parameters costs some
+# 0.2 ms a KB.
 PART_HEAD_BYTES_MAX: Final = 1_024
+LONG_HEAD: Final = f"The head of each part of a form may have {PART_HEAD_BYTES_MAX} bytes."
+ODD_HEAD: Final = "Each part of a form must have one Content-Disposition, with a plain `name`."
 # Bytes of heads that are read in one step.
 _HEAD_BYTES_A_STEP: Final = 4_096
 # Longer than any model name with which a server is started.
@@ -33,6 +35,15 @@ _PARAMETER: Final = re.compile(
 )
 _DISPOSITION: Final = re.compile(rb"(?:^|\r\n)content-disposition[ \t]*:[^;\r]*", re.IGNORECASE)
 _ESCAPED: Final = re.compile(rb'\\(["\\])')
+
+
+# What readers of forms understand in different ways: some find the name `model` in it, some do not.
+_ODD: Final = re.compile(rb"[;\s]name\*", re.IGNORECASE)
+_DISPOSITIONS: Final = re.compile(rb"content-disposition[ \t]*:", re.IGNORECASE)
+
+
+class MalformedAsk(ValueError):
+    """The body cannot be routed. The text says what to change and never holds the body."""
 
 
 def boundary_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
@@ -58,7 +69,11 @@ def model_at(body: bytes, span: tuple[int, int] | None) -> str | None:
 
 
 def model_span(body: bytes, boundary: bytes) -> Steps[tuple[int, int] | None]:
-    """Where a form has the value of its last field `model`. None if it has none."""
+    """Where a form has the value of its last field `model`. None if it has none.
+
+    Raises MalformedAsk for a part whose name a backend may read in another way: what a tenant may
+    ask for must be what the backend is asked for.
+    """
     if not boundary:
         return None
     delimiter = b"\r\n--" + boundary
@@ -78,17 +93,28 @@ def model_span(body: bytes, boundary: bytes) -> Steps[tuple[int, int] | None]:
         end = yield from _find(body, delimiter, at if head_end < 0 else head_end + 4)
         if end < 0:
             break  # a part without an end does not count
-        if head_end >= 0 and body.find(b"model", at, head_end) >= 0:
-            read_bytes += head_end - at
+        head = _checked(body, at, head_end)
+        if head.find(b"model") >= 0:
+            read_bytes += len(head)
             if read_bytes > _HEAD_BYTES_A_STEP:
                 read_bytes = 0
                 yield
-            parameters = _disposition(body[at + 2 : head_end])
+            parameters = _disposition(head)
             if parameters.get(b"name") == b"model":
                 is_text = b"filename" not in parameters
                 found = (head_end + 4, end) if is_text else None
         at = end + len(delimiter)
     return found
+
+
+def _checked(body: bytes, at: int, head_end: int) -> bytes:
+    """The head of a part. Raises MalformedAsk."""
+    if head_end < 0:
+        raise MalformedAsk(LONG_HEAD)
+    head = body[at + 2 : head_end]
+    if _ODD.search(head) is not None or len(_DISPOSITIONS.findall(head)) > 1:
+        raise MalformedAsk(ODD_HEAD)
+    return head
 
 
 def _find(body: bytes, delimiter: bytes, at: int) -> Steps[int]:

@@ -15,7 +15,7 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
 from penstock.balancing.field_scan import FieldScan, Found
 from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth, whole_number
-from penstock.balancing.forms import boundary_of, model_at, model_span
+from penstock.balancing.forms import MalformedAsk, boundary_of, model_at, model_span
 from penstock.balancing.media import media_blocks, tokens_of_bytes
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, finished
@@ -47,10 +47,6 @@ NO_OBJECT: Final = "The request body must be one valid JSON object."
 _fields = msgspec.json.Decoder(Fields)
 _integer = msgspec.json.Decoder(int)
 _string = msgspec.json.Decoder(str)
-
-
-class MalformedAsk(ValueError):
-    """The body cannot be routed. The text says what to change and never holds the body."""
 
 
 @dataclass(frozen=True, slots=True)

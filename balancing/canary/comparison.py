@@ -169,4 +169,5 @@ def _add(sums: list[int], arm: Arm) -> None:
 
 
 def _percent(sums: list[int]) -> str:
-    return f"{100.0 * sums[1] / max(1, sums[0]):.2g} %"
+    percent = 100.0 * sums[1] / max(1, sums[0])
+    return f"{percent:.0f} %" if percent >= 10.0 else f"{percent:.2g} %"

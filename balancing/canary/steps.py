@@ -10,12 +10,17 @@ running ──(time over, evidence lacks)──▶ held
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from penstock.balancing.canary.ended import Ended
+from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.fresh_keys import FreshKeys
 from penstock.balancing.canary.judge import Habits, Judge
 from penstock.balancing.canary.metrics import metrics_of
 from penstock.conf.canary import CanarySettings
 
+# A version that has served none of so many requests, of several clients, is not looked at longer.
+# The stable one must have served as many meanwhile. One request that it serves ends that.
+UNSERVED_MAX: Final = 20
+# So many clients, unless one alone may decide: two may fail by what they ask for.
+UNSERVED_CLIENTS: Final = 3
 # That an equal version is rolled back, over all steps and metrics.
 CHANCE: Final = 0.01
 # The first step has few requests and meets the worst versions, so it gets most of the chance.
@@ -51,7 +56,11 @@ class Canary:
     __slots__ = (
         "_fresh",
         "_habits",
+        "_served",
+        "_stable_served",
         "_tries",
+        "_unserved",
+        "_unserved_groups",
         "judge",
         "settings",
         "since_s",
@@ -93,8 +102,15 @@ class Canary:
 
     def ended(self, ended: Ended, now_s: float) -> None:
         """A request has ended, of either version."""
-        if self.stage in MOVES:
-            self.judge.add(ended, now_s)
+        if self.stage not in MOVES:
+            return
+        self.judge.add(ended, now_s)
+        if ended.ending is Ending.SERVED:
+            self._served += ended.canary
+            self._stable_served += not ended.canary
+        elif ended.canary:
+            self._unserved += 1
+            self._unserved_groups.add(self._habits.groups.of(ended.client))
 
     # Moves -------------------------------------------------------------------------------------
 
@@ -102,7 +118,7 @@ class Canary:
         """Move if it is time to. To be called every second or so."""
         if self.stage not in MOVES:
             return None
-        worse = self.judge.worse(now_s)
+        worse = self._serves_nobody() or self.judge.worse(now_s)
         if worse:
             return self._stay(Stage.ROLLED_BACK, f"worse: {worse}", now_s)
         if now_s - self.since_s < self.settings.every_s:
@@ -137,7 +153,18 @@ class Canary:
             return self._stay(Stage.PROMOTED, why, now_s)
         return self._stay(Stage.RUNNING, why, now_s)
 
+    def _serves_nobody(self) -> str:
+        """Whether it has served nobody at all, in words. A split by few keys shows nothing else."""
+        few = min(self._unserved, self._stable_served) < UNSERVED_MAX
+        alone = self.settings.judge.clients_min == 1
+        clients_min = 1 if alone else UNSERVED_CLIENTS
+        if self._served or few or len(self._unserved_groups) < clients_min:
+            return ""
+        return f"none of its {self._unserved:,} requests was served"
+
     def _judge_anew(self) -> None:
+        self._served = self._stable_served = self._unserved = 0
+        self._unserved_groups: set[int] = set()
         judge, judged = self.settings.judge, len(self.settings.steps) - 1
         part = 1.0
         if judged > 1:

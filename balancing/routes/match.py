@@ -63,6 +63,14 @@ class Match:
         self.sessions = sessions
         self.hours = hours
 
+    @property
+    def asks_only_for_models(self) -> bool:
+        """Whether nothing but the model, and the tenant, decides."""
+        texts = (self.paths, self.users, self.sessions, self.hours, self.classes, self.efforts)
+        numbers = (self.stream, self.tokens_min, self.tokens_max)
+        given = [each for each in (*texts, *numbers) if each is not None]
+        return not (given or self.headers or self.needs or self.lacks)
+
     def first_failed(self, request: RouteRequest) -> str:
         """The key of the first condition that does not hold, cheap ones first. MATCHES: all do."""
         ask = request.ask

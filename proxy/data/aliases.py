@@ -4,7 +4,6 @@ A name is listed while some pool that may answer for it can serve. Its card tell
 stands for as `root`, where that is one: answers tell it anyway.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -22,20 +21,29 @@ _card = msgspec.json.Decoder(_Card)
 _OWNER: Final = "penstock"
 
 
-def alias_cards(routes: RouteTable, fleet: Fleet, tenant: str) -> Iterator[tuple[str, bytes]]:
-    """Each name that this tenant may ask for, with its card."""
+def alias_cards(routes: RouteTable, fleet: Fleet, tenant: str) -> dict[str, bytes | None]:
+    """Each name of a route that this tenant may ask for, with its card. None: a route refuses it.
+
+    A card tells what the name stands for only if that depends on nothing else.
+    """
+    cards: dict[str, bytes | None] = {}
+    decided: set[str] = set()
     for rule in routes.rules:
         match = rule.match
-        if match.models is None or not rule.targets:
+        if match.models is None or (match.tenants is not None and tenant not in match.tenants):
             continue
-        if match.tenants is not None and tenant not in match.tenants:
-            continue
-        for name in sorted(match.models.exact):
-            if (card := _card_of(name, rule, fleet)) is not None:
-                yield name, card
+        for name in sorted(match.models.exact - decided):
+            plain = match.asks_only_for_models
+            if plain:
+                decided.add(name)
+            if rule.targets and (card := _card_of(name, rule, fleet, plain=plain)) is not None:
+                cards[name] = cards.get(name) or card
+            elif plain and not rule.targets and name not in cards:
+                cards[name] = None
+    return cards
 
 
-def _card_of(name: str, rule: Rule, fleet: Fleet) -> bytes | None:
+def _card_of(name: str, rule: Rule, fleet: Fleet, *, plain: bool) -> bytes | None:
     """None: nothing can answer for it now."""
     targets = [*rule.targets, *[each.target for each in rule.fallbacks]]
     lengths = [length for each in targets if (length := _served(each, name, fleet)) is not None]
@@ -47,7 +55,7 @@ def _card_of(name: str, rule: Rule, fleet: Fleet) -> bytes | None:
         "object": "model",
         "created": 0,
         "owned_by": _OWNER,
-        "root": models.pop() if len(models) == 1 else None,
+        "root": models.pop() if plain and len(models) == 1 else None,
         "parent": None,
     }
     if length := min([each for each in lengths if each], default=0):

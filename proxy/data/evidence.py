@@ -60,7 +60,7 @@ def _ending(request: Request, way: Way, lease: Lease | None) -> Ending | None:
     own = [each for each in failures if each.failure not in _NOT_ITS_FAULT]
     if own:
         return Ending.BROKEN if own[-1].first_token_s else Ending.ERROR
-    if failures or record.status == LEFT:
+    if failures or record.status == LEFT or (record.error is None and not record.whole):
         return Ending.LEFT
     return _of_answer(request)
 
@@ -68,7 +68,7 @@ def _ending(request: Request, way: Way, lease: Lease | None) -> Ending | None:
 def _of_answer(request: Request) -> Ending | None:
     """How the version's own answer counts."""
     record = request.record
-    if record.error is not None or not record.whole:
+    if record.error is not None:
         return None
     if record.status >= 400:
         return Ending.ERROR if record.status >= 500 else Ending.REFUSED

@@ -1,6 +1,7 @@
 """Answers `/v1/models` and `/v1/models/{id}`: the models of all backends that can serve."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -20,11 +21,12 @@ def models_told(
     path: bytes,
     backends: Iterable[Backend],
     allowed: Collection[str] = (),
-    aliases: Iterable[tuple[str, bytes]] = (),
+    aliases: Mapping[str, bytes | None] = MappingProxyType({}),
 ) -> bytes:
     """The list with each model once, or the card of the model in the path. Raises ModelNotFound.
 
-    `allowed`: the models that the client may ask for. Empty: all. `aliases`: names of routes.
+    `allowed`: the models that the client may ask for. Empty: all. `aliases`: names of routes,
+    None for one that a route refuses.
     """
     cards: dict[str, bytes] = {}
     for backend in backends:
@@ -32,9 +34,11 @@ def models_told(
             for listed, its_card in backend.models.items():
                 if not allowed or listed in allowed:
                     cards.setdefault(listed, its_card)
-    for alias, its_card in aliases:
-        if not allowed or alias in allowed:
-            cards.setdefault(alias, its_card)
+    for alias, told in aliases.items():
+        if told is None:
+            cards.pop(alias, None)
+        elif not allowed or alias in allowed:
+            cards.setdefault(alias, told)
     if path == MODELS:
         return b'{"object":"list","data":[%b]}' % b",".join(cards.values())
     model = unquote_to_bytes(path[len(_MODEL) :]).decode(errors="replace")

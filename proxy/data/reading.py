@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.outline import Steps
-from penstock.balancing.reader import NO_OBJECT, MalformedAsk, unseen_ask
+from penstock.balancing.reader import NO_OBJECT, unseen_ask
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.invocations import INVOCATIONS, adapter_of, invoked_path
 from penstock.proxy.data.plane import DataPlane

@@ -5,6 +5,7 @@ import pytest
 from penstock.balancing.forms import (
     CONTENT_TYPE_BYTES_MAX,
     PARTS_MAX,
+    MalformedAsk,
     boundary_of,
     model_at,
     model_span,
@@ -107,7 +108,8 @@ def test_heads_of_many_parameters_are_read_a_few_at_a_time(junk: bytes) -> None:
     steps = sum(1 for _ in model_span(part * 1_000 + b"\r\n--b--", b"b"))
     assert steps >= 1_000 * len(junk) // 5_000
     long = b"\r\n--b\r\ncontent-disposition: form-data" + junk * 8 + b'; name="model"\r\n\r\nx'
-    assert finished(model_span(long + b"\r\n--b--", b"b")) is None
+    with pytest.raises(MalformedAsk):
+        finished(model_span(long + b"\r\n--b--", b"b"))
 
 
 def test_a_type_of_a_great_many_parameters_is_not_read() -> None:
@@ -115,3 +117,30 @@ def test_a_type_of_a_great_many_parameters_is_not_read() -> None:
     kind = b"multipart/form-data; boundary=b"
     assert boundary_of([(b"content-type", kind)]) == b"b"
     assert boundary_of([(b"content-type", kind + b"; a=b" * (CONTENT_TYPE_BYTES_MAX // 5))]) is None
+
+
+def form_with(head: bytes) -> bytes:
+    """A form that names a model, and then has a part with this head."""
+    last = b"--b\r\n%b\r\n\r\nv\r\n--b--" % head
+    return form(part(b'name="model"', b"w")).replace(b"--b--", last)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'content-disposition: form-data; name="x"\r\ncontent-disposition: form-data; name="model"',
+        b"content-disposition: form-data; name*=utf-8''m%6fdel",
+        b'content-disposition: form-data; name*0="mo"; name*1="del"',
+        b'x-pad: %b\r\ncontent-disposition: form-data; name="model"' % (b"p" * 1_100),
+    ],
+)
+def test_a_part_that_backends_may_read_otherwise_is_refused(head: bytes) -> None:
+    """Else a tenant would be counted for one model, and get another."""
+    with pytest.raises(MalformedAsk):
+        finished(model_span(form_with(head), b"b"))
+
+
+def test_a_file_name_may_be_written_in_the_newer_way() -> None:
+    head = b"content-disposition: form-data; name=\"file\"; filename*=utf-8''a%20b"
+    body = form_with(head)
+    assert model_at(body, finished(model_span(body, b"b"))) == "w"

@@ -4,9 +4,10 @@ import orjson
 import pytest
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.media import MEDIA_PARTS_MAX
 from penstock.balancing.output_length import OutputLength
-from penstock.balancing.reader import COUNT_MAX, GENERATION, MalformedAsk, Reader
+from penstock.balancing.reader import COUNT_MAX, GENERATION, Reader
 from penstock.balancing.tokens import MEDIA_PART_TOKENS, NOTHING, TokenEstimator
 
 JSON = [(b"content-type", b"application/json")]

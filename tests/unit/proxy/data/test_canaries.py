@@ -94,7 +94,7 @@ def test_a_version_that_fails_gets_nothing_any_more(
     assert drawn.count("b3") < 60
     assert "b3" not in drawn[-50:]
     (line,) = [each.getMessage() for each in caplog.records if "rolled_back" in each.getMessage()]
-    assert "route=versions stage=rolled_back percent=0 why=worse: errors" in line
+    assert "route=versions stage=rolled_back percent=0 why=worse: none of its 20" in line
     (told,) = canary_listing(play.plane.canaries.trials.values(), play.loop.now_s)
     assert (told["stage"], told["percent"]) == ("rolled_back", 0.0)
 
@@ -187,3 +187,21 @@ def test_a_key_that_begins_oddly_is_a_key() -> None:
     seen = RouteRequest(ask, lambda _: None, draw=1)
     assert seen.hashed_key("session") is not None
     assert seen.hashed_key("request") is None
+
+
+def test_a_version_that_serves_nobody_goes_back_though_its_keys_are_few() -> None:
+    """Twelve sessions, each of which counts as one failure."""
+    play = Routed(ROUTE | {"sticky": "session"})
+    for number in range(90):
+        client, backend = asks(play, head=b"x-session-id: %d\r\n" % (number % 12))
+        if backend == "b3":
+            play[backend].sends(plain("400 Bad Request"))
+        else:
+            play[backend].sends(STREAM, token("a"), DONE, END)
+        play.turns()
+        assert client.written
+        play.loop.now_s += 0.2
+        play.plane.measure(play.loop.now_s)
+    assert canary(play).stage is Stage.ROLLED_BACK, canary(play).why
+    assert "requests was served" in canary(play).why
+    play.close()

@@ -15,9 +15,10 @@ from penstock.balancing import native
 from penstock.balancing import outline as outline_module
 from penstock.balancing.ask import FIELDS, Ask
 from penstock.balancing.fields import Fields
+from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, finished, items_in, strings_in, without_blanks
-from penstock.balancing.reader import GENERATION, MalformedAsk, Reader
+from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
 from penstock.bench.reliability.shapes import HEAD, SHAPES
 from penstock.proxy.wire.edit import ending

@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from penstock.balancing.backend import State
+from penstock.proxy.data.aliases import alias_cards
 from penstock.proxy.wire.edit import with_defaults
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
 
@@ -20,6 +21,8 @@ ALIAS: dict[str, Any] = {
     ],
 }
 REFUSE = {"name": "gone", "match": {"model": "gpt-3*"}, "refuse": "This model is gone."}
+
+SECRET = {"pool": "large", "model": "secret"}
 
 
 class Routed(Play):
@@ -464,3 +467,22 @@ def test_a_stored_response_is_not_left_for_less() -> None:
     play.client.sends(line + b"content-length: %d\r\n\r\n%b" % (len(body), body))
     assert play.running == [0, 0]
     ends(play)
+
+
+def test_what_is_listed_for_whom() -> None:
+    routes: list[dict[str, Any]] = [
+        {"name": "vip", "match": {"model": "a", "headers": {"x-vip": "*"}}, "to": [SECRET]},
+        {"name": "all", "match": {"model": "a"}, "to": [{"pool": "small", "model": "qwen"}]},
+        {"name": "closed", "match": {"model": "b", "tenant": "t"}, "refuse": "Not for you."},
+        {"name": "open", "match": {"model": "b"}, "to": [{"pool": "small"}]},
+    ]
+    tenants = [{"name": "t", "keys": [{"key": "sk-0123456789abcdef"}]}]
+    play = Routed(*routes, tenants=tenants)
+    told = alias_cards(play.plane.routes, play.plane.fleet, "t")
+    card = told["a"]
+    assert card is not None
+    assert orjson.loads(card)["root"] is None  # it depends on more than the name
+    assert told["b"] is None
+    others = alias_cards(play.plane.routes, play.plane.fleet, "u")
+    assert others["b"] is not None
+    play.close()
