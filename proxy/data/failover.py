@@ -99,9 +99,10 @@ class Failover:
         self._failure = self._failure if isinstance(error, NoPorts) and self._failure else error
         expected = error.fatal and is_leaving(lease.backend)  # before the failure changes that
         cause = self.complain(lease, error, now_s)
-        self.reached += error.reached
+        before, self.reached = self.reached, self.reached + error.reached
         if resent and error.reached:
             self.reached += 1
+            self._spare_one(before)
             record = self._request.record
             record.attempts += 1
             self._request.answer.about = origin(self._plane, lease, self._request)
@@ -111,6 +112,12 @@ class Failover:
             raise self._by_all()
         self.spared()
         self.tried |= {lease.backend}
+
+    def _spare_one(self, before: int) -> None:
+        """Leave an attempt for a fall-back, where one sent twice has taken two at once."""
+        way = self._request.way
+        if before < ATTEMPTS_MAX - 1 and way is not None and way.fallback("errors") is not None:
+            self.reached = min(self.reached, ATTEMPTS_MAX - 1)
 
     def complain(self, lease: Lease, error: BackendError, now_s: float) -> Cause:
         """Count a failure against its cause. Returns the cause."""

@@ -103,4 +103,5 @@ async def test_with_both_dead_there_is_one_error_and_no_more_attempts(
     assert crowd.errors
     assert {status for status, _, _ in crowd.errors} <= {502, 503}
     assert all(body.count(b'"error"') == 1 for _, body, _ in crowd.errors)
-    assert max(int(attempts) for _, _, attempts in crowd.errors) <= 3
+    # Three, and one more where a closed connection took it and it was sent again.
+    assert max(int(attempts) for _, _, attempts in crowd.errors) <= 4
