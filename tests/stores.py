@@ -191,7 +191,7 @@ STORES: Final = (
     Store("recent requests", recent_requests, 4.0),
     Store("spans that wait to be sent", waiting_spans, 10.0),
     Store(f"service levels, {SLOS_MAX} entries", slos, 8.0),
-    Store(f"verdict on a pool of {BACKENDS:,} backends", verdict_window, 10.0),
+    Store(f"verdict on a pool of {BACKENDS:,} backends", verdict_window, 11.0),
     Store(f"counts and histograms of {BACKENDS:,} backends", fleet_metrics, 12.0),
     Store("these, and the text of /metrics, twice", metrics_text, 60.0),
 )

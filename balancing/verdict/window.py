@@ -15,7 +15,9 @@ from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 WINDOW_S: Final = 10.0
 # What few requests meet is counted over this time.
 MINUTE_S: Final = 60.0
-MARK_S: Final = 10.0
+MARK_S: Final = 20.0
+# Of one backend: failures, requests, and the same of another client than the one before.
+_Counts = tuple[int, int, int, int]
 # Ages of requests are told at once, and need no more than this.
 AGES_S: Final = 4.0
 # So many looks in a row must show the same number of sequences in an engine.
@@ -65,7 +67,7 @@ class Window:
     def __init__(self) -> None:
         self._facts: deque[PoolFacts] = deque()
         # One look in MARK_S, of the last minute.
-        self._marks: deque[tuple[float, tuple[BackendFacts, ...]]] = deque()
+        self._marks: deque[tuple[float, dict[str, _Counts]]] = deque()
 
     def add(self, facts: PoolFacts) -> None:
         if self._facts:  # of tenants only the last look counts, and there may be many
@@ -75,7 +77,7 @@ class Window:
             self._facts.popleft()
         marks = self._marks
         if not marks or marks[-1][0] <= facts.at_s - MARK_S:
-            marks.append((facts.at_s, facts.backends))
+            marks.append((facts.at_s, {each.name: _counts(each) for each in facts.backends}))
         while marks[0][0] < facts.at_s - MINUTE_S:
             marks.popleft()
 
@@ -124,13 +126,24 @@ class Window:
             for each in facts.backends:
                 history.setdefault(each.name, []).append(each)
         late = len(self._late)
-        before = {each.name: each for _, marked in reversed(self._marks) for each in marked}
         for each in self.now.backends:
-            yield _seen(history[each.name], late, before.get(each.name, each))
+            yield _seen(history[each.name], late, self._before(each))
+
+    def _before(self, backend: BackendFacts) -> _Counts:
+        """What was counted a minute ago, or when it was seen first since."""
+        for _, counted in self._marks:
+            if backend.name in counted:
+                return counted[backend.name]
+        return _counts(backend)
 
 
-def _seen(history: list[BackendFacts], looks: int, before: BackendFacts) -> Seen:
-    """`looks`: how many of the last ones tell ages. `before`: a minute ago, or since it is here."""
+def _counts(each: BackendFacts) -> _Counts:
+    apart = each.failures_apart_total, each.requests_apart_total
+    return (each.failures_total, each.requests_total, *apart)
+
+
+def _seen(history: list[BackendFacts], looks: int, before: _Counts) -> Seen:
+    """`looks`: how many of the last ones tell ages. `before`: what was counted a minute ago."""
     first, now, late = history[0], history[-1], history[-looks:]
     told = [each for each in history if each.told_s is not None]
     running = _mean([each.running for each in told]) if told else 0.0
@@ -167,10 +180,10 @@ def _seen(history: list[BackendFacts], looks: int, before: BackendFacts) -> Seen
         apart=max(0, now.failures_apart_total - first.failures_apart_total),
         requests_apart=max(0, now.requests_apart_total - first.requests_apart_total),
         requests=max(0, now.requests_total - first.requests_total),
-        minute_failures=max(0, now.failures_total - before.failures_total),
-        minute_apart=max(0, now.failures_apart_total - before.failures_apart_total),
-        minute_requests_apart=max(0, now.requests_apart_total - before.requests_apart_total),
-        minute_requests=max(0, now.requests_total - before.requests_total),
+        minute_failures=max(0, now.failures_total - before[0]),
+        minute_requests=max(0, now.requests_total - before[1]),
+        minute_apart=max(0, now.failures_apart_total - before[2]),
+        minute_requests_apart=max(0, now.requests_apart_total - before[3]),
     )
 
 
