@@ -85,10 +85,7 @@ def wants_of(fields: Fields, parts: Sequence[bytes | memoryview], media_parts: i
 
 
 def _named(pattern: "re.Pattern[bytes]", parts: Sequence[bytes | memoryview]) -> bool:
-    for part in parts:  # noqa: SIM110 - one line each
-        if pattern.search(part):
-            return True
-    return False
+    return any(pattern.search(part) for part in parts)
 
 
 def _structured(fields: WantedFields) -> bool:
