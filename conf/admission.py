@@ -38,7 +38,7 @@ class ClassSettings(Section):
 
 
 class StepSettings(Section):
-    """One step of degradation. Give `max_tokens` or `prompt_tokens`."""
+    """One step of degradation. Give `max_tokens`, `prompt_tokens` or `fall_back`."""
 
     service_class: Name = Field(alias="class", description="Class whose requests it is for.")
     pressure: float = Field(
@@ -55,11 +55,16 @@ class StepSettings(Section):
         default=None,
         description="The longest prompt. Requests with a longer one are refused with 413.",
     )
+    fall_back: bool = Field(
+        default=False,
+        description="Whether requests go to the fall-back that their route has for `overload`, if"
+        " they cost less there.",
+    )
 
     @model_validator(mode="after")
-    def _has_one_limit(self) -> Self:
-        if (self.max_tokens is None) == (self.prompt_tokens is None):
-            raise ValueError("give one of max_tokens and prompt_tokens")
+    def _does_one_thing(self) -> Self:
+        if (self.max_tokens is not None) + (self.prompt_tokens is not None) + self.fall_back != 1:
+            raise ValueError("give one of max_tokens, prompt_tokens and fall_back: true")
         return self
 
 

@@ -158,6 +158,11 @@ def _degradation(settings: Settings) -> Iterator[Doubt]:
         yield at, "does nothing while admission.enabled is false"
     elif settings.tenants and not [each for each in settings.tenants if each.degrade]:
         yield at, "does nothing: no tenant has `degrade: true`"
+    falls_back = [each for route in settings.routes for each in route.fallbacks]
+    if not [each for each in falls_back if each.on is None or "overload" in each.on]:
+        for index, step in enumerate(settings.admission.degrade):
+            if step.fall_back:
+                yield (*at, index), "does nothing: no route has a fall-back for `overload`"
 
 
 def _of_pool(pool: PoolSettings, at: KeyPath) -> Iterator[Doubt]:

@@ -6,7 +6,7 @@ floods has only its own requests cut.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.pace import TAU_S
@@ -21,17 +21,24 @@ HOLD_S: Final = 2.0 * TAU_S
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. `rank`: its class, 0 is the highest. It has one of the two limits."""
+    """One step. `rank`: its class, 0 is the highest. It does one of the three things."""
 
     rank: int
     pressure: float
     max_tokens: int | None = None  # of an answer
     prompt_tokens: int | None = None
+    fall_back: bool = False
 
 
-# The most tokens of an answer, and of a prompt. None: no limit.
-Limits = tuple[int | None, int | None]
-UNLIMITED: Final[Limits] = (None, None)
+class Limits(NamedTuple):
+    """What the steps in force do with a request. None: no limit."""
+
+    max_tokens: int | None = None  # of its answer
+    prompt_tokens: int | None = None
+    fall_back: bool = False  # it goes to the fall-back of its route, if that costs less
+
+
+UNLIMITED: Final = Limits()
 
 
 class Degradation:
@@ -54,7 +61,7 @@ class Degradation:
     def limits(
         self, pool: str, line: Line | None, name: str, rank: int, max_wait_s: float, now_s: float
     ) -> Limits:
-        """What a new request may have. `line`: that of its pool. `name`: whose it is.
+        """What steps do with a new request. `line`: that of its pool. `name`: whose it is.
 
         Of several steps the least counts.
         """
@@ -63,6 +70,7 @@ class Degradation:
         pressed = -1.0
         most: int | None = None
         longest: int | None = None
+        fall_back = False
         for number, step in enumerate(self.steps):
             if step.rank != rank:
                 continue
@@ -72,7 +80,8 @@ class Degradation:
                 continue
             most = _least(most, step.max_tokens)
             longest = _least(longest, step.prompt_tokens)
-        return most, longest
+            fall_back = fall_back or step.fall_back
+        return Limits(most, longest, fall_back)
 
     def _goes_on(self, key: tuple[str, str, int], step: Step, pressed: float, now_s: float) -> bool:
         """Whether a step is in force, now that its client has this pressure."""

@@ -251,7 +251,8 @@ def _placed(plane: DataPlane, lease: Lease, request: Request) -> None:
         other = f"/{model}" if model != way.asked else ""
         plane.metrics.route_requests.add(record.route, f"{lease.backend.pool}{other}")
     if record.degraded:
-        plane.metrics.degraded.add("max_tokens")
+        for each in record.degraded.split(", "):
+            plane.metrics.degraded.add(each.partition("=")[0])
     if times is not None:
         times.backend.chosen(lease.reason)
     if lease.reason is Reason.AFFINITY:

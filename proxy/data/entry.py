@@ -13,7 +13,7 @@ from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
-from penstock.proxy.data.degrading import degrade
+from penstock.proxy.data.degrading import Relieved, degrade
 from penstock.proxy.data.failover import NO_BACKENDS, Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
@@ -29,13 +29,15 @@ logger = logging.getLogger(__name__)
 
 # Why a request comes to no backend, and which fall-backs of its route are for that.
 UNSERVED: Final = (
-    *(Refused, UnknownModel, NoBackend, UnknownResponse, OverContext, Full, ContextTooLongNow),
+    *(Refused, UnknownModel, NoBackend, UnknownResponse, OverContext, Full),
+    *(ContextTooLongNow, Relieved),
 )
 CAUSES: Final[dict[type[Exception], str]] = {
     NoBackend: "no_backend",
     UnknownModel: "no_backend",
     Refused: "overload",
     Full: "overload",
+    Relieved: "overload",
     OverContext: "context",
     ContextTooLongNow: "context",
 }

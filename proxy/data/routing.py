@@ -100,6 +100,16 @@ def can_fall_back(plane: DataPlane, request: Request, cause: str) -> bool:
     return False
 
 
+def costs_less_elsewhere(plane: DataPlane, request: Request, rank: int) -> bool:
+    """Whether its route has a fall-back for overload where the request costs less now."""
+    way, ask = request.way, request.ask
+    target = way.fallback("overload") if way is not None else None
+    if way is None or target is None:
+        return False
+    there = aimed(plane, ask, target, way.asked)
+    return _cost_s(plane, there, rank) < _cost_s(plane, ask, rank)
+
+
 def cheapest(plane: DataPlane, decision: Decision, ask: Ask, service_class: str) -> Decision:
     """The decision of a route with `spill`, for the target that costs least now.
 
@@ -107,17 +117,17 @@ def cheapest(plane: DataPlane, decision: Decision, ask: Ask, service_class: str)
     """
     if decision.rule.canary or ask.response_id is not None:
         return decision
+    rank = plane.classes.names.index(service_class)
+    return spilled(decision, lambda to: _cost_s(plane, aimed(plane, ask, to, ask.model), rank))
+
+
+def _cost_s(plane: DataPlane, ask: Ask, rank: int) -> float:
+    """What the request would cost where it is aimed. inf: it would not be served there."""
     classes, now_s = plane.classes, plane.now()
-    rank = classes.names.index(service_class)
     name = ask.tenant or queue_of(ask.client, plane.salt)
     most_s, reserve = classes.max_wait_s[rank], classes.reserves[rank]
-
-    def cost_s(target: Target) -> float:
-        there = aimed(plane, ask, target, ask.model)
-        ticket = Ticket(there, now_s, _nobody, name, rank, most_s, reserve, dry=True)
-        return plane.pool_costs.cost_s(ticket, now_s)
-
-    return spilled(decision, cost_s)
+    ticket = Ticket(ask, now_s, _nobody, name, rank, most_s, reserve, dry=True)
+    return plane.pool_costs.cost_s(ticket, now_s)
 
 
 def _nobody(outcome: object) -> None:

@@ -85,6 +85,7 @@ class ServiceClasses:
                     each.pressure,
                     each.max_tokens,
                     each.prompt_tokens,
+                    each.fall_back,
                 )
                 for each in admission.degrade
             ]

@@ -169,8 +169,8 @@ FAMILIES: Final = {
         "counter",
         ("action",),
         "requests",
-        "Requests of which something was cut, or that were refused for their length, by a step of"
-        " `admission.degrade`.",
+        "Requests of which something was cut, that were refused for their length or sent to a"
+        " fall-back, by a step of `admission.degrade`.",
         "When users report short answers: how many are cut?",
     ),
     "overhead_seconds": Family(

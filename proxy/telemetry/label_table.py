@@ -37,7 +37,7 @@ LABELS: Final = {
     " beyond the limits: 256 for tenants; 16 at one backend; in a pool, one at each backend and"
     " 1,024 more.",
     "action": "`max_tokens`: the answer was given fewer tokens. `prompt_tokens`: the prompt was too"
-    " long for now.",
+    " long for now. `fall_back`: another pool took it.",
     "kind": "Of tokens: `prompt`, `cached` (a part of `prompt`) or `completion`. Of a bottleneck: a"
     " kind of docs/verdict.md.",
     "prompt": "The most tokens of the prompt, as penstock estimates them: `1k` (1,024), `8k`"

@@ -145,7 +145,7 @@ async def test_a_request_that_is_kept_no_more_says_so(stage: Stage, window: Wind
 
 @pytest.mark.timeout(170)
 async def test_a_day_of_figures_takes_bounded_memory(stage: Stage, window: Window) -> None:
-    """24 h at once a second, seen one second in twenty, with requests and backends that come and go."""
+    """24 h at once a second, seen one second in twenty. Requests and backends come and go."""
     page = await opened(stage, window, figures.snapshot(20))
     stage.snapshot = None
     session = await page.context.new_cdp_session(page)

@@ -174,3 +174,29 @@ async def test_sdks_tell_which_prompts_are_too_long_for_now(
         assert 10 <= int(caught.response.headers["retry-after"]) <= 21
     assert one.value.response.json()["error"]["code"] == "context_too_long_now"
     assert two.value.response.json()["error"]["type"] == "request_too_large"
+
+
+async def test_a_smaller_model_answers_while_others_wait(simulate: Simulate, serve: Serve) -> None:
+    (large,) = await simulate(1, model="llama", profile=PROFILE)
+    (small,) = await simulate(1, model="qwen", profile=PROFILE)
+    pools = [
+        {"name": name, "backends": [{"name": f"{name}-0", "url": each.url}]}
+        for name, each in (("large", large), ("small", small))
+    ]
+    fallback = {"pool": "small", "model": "qwen", "on": ["overload"]}
+    route = {"name": "r", "to": [{"pool": "large", "model": "llama"}], "fallbacks": [fallback]}
+    step = {"class": "standard", "pressure": 0.001, "fall_back": True}
+    penstock = await serve(
+        [large, small], pools=pools, routes=[route], admission={"degrade": [step]}, health=PATIENT
+    )
+    calm = await ask(penstock, "/v1/chat/completions", CHAT)
+    assert calm.headers["x-penstock-model"] == "llama"
+    async with crowd(penstock):
+        asked = [ask(penstock, "/v1/chat/completions", CHAT) for _ in range(12)]
+        got = await asyncio.gather(*asked)
+    assert {each.status for each in got} == {200}
+    sent_away = [each for each in got if each.headers.get("x-penstock-degraded") == "fall_back"]
+    assert sent_away
+    assert {each.headers["x-penstock-model"] for each in sent_away} == {"qwen"}
+    count = 'penstock_degraded_total{action="fall_back"}'
+    assert count in await penstock.metrics()

@@ -63,11 +63,25 @@ def test_a_class_that_is_not_there_is_named(folder: Folder) -> None:
     assert told.endswith('there are interactive, standard, batch, got "bulk"')
 
 
-def test_a_step_with_both_limits_or_none_is_refused(folder: Folder) -> None:
-    for limits in ("max_tokens: 512, prompt_tokens: 9", ""):
+def test_a_step_that_does_two_things_or_nothing_is_refused(folder: Folder) -> None:
+    for limits in ("max_tokens: 512, prompt_tokens: 9", "max_tokens: 512, fall_back: true", ""):
         (told,) = folder.issues(STEPS.replace("max_tokens: 512", limits))
         assert told.startswith("conf.yaml:7: admission.degrade[0]: ")
-        assert "give one of max_tokens and prompt_tokens" in told
+        assert "give one of max_tokens, prompt_tokens and fall_back: true" in told
+
+
+ROUTE = """\
+routes:
+  - {name: all, to: [{pool: chat}], fallbacks: [{pool: chat, model: small, on: [%s]}]}
+"""
+
+
+def test_a_step_that_falls_back_needs_a_route_with_a_fall_back_for_overload(folder: Folder) -> None:
+    text = STEPS.replace("max_tokens: 512", "fall_back: true")
+    for route in ("", ROUTE % "errors"):
+        (told,) = warned(folder, text + route)
+        assert told.startswith("conf.yaml:7: admission.degrade[0]: warning: does nothing: no route")
+    assert warned(folder, text + ROUTE % "overload") == []
 
 
 def test_what_does_nothing_is_told(folder: Folder) -> None:

@@ -8,7 +8,7 @@ from penstock.balancing.admission.pressure import pressure
 from tests.unit.balancing.admission.lines import full
 
 WAIT_S = 30.0
-NONE: Limits = (None, None)
+NONE = Limits()
 
 
 class Steps:
@@ -41,19 +41,19 @@ def test_below_its_pressure_a_step_does_nothing() -> None:
     steps.wait(0.15)
     assert steps.limits(0.0) == NONE
     steps.wait(0.2)
-    assert steps.limits(0.0) == (512, None)
+    assert steps.limits(0.0) == (512, None, False)
 
 
 def test_it_ends_when_the_pressure_has_been_lower_for_a_while() -> None:
     steps = Steps(Step(0, 0.2, max_tokens=512))
     steps.wait(0.2)
-    assert steps.limits(0.0) == (512, None)
+    assert steps.limits(0.0) == (512, None, False)
     steps.wait(0.2 * END_SHARE)
     for now_s in (HOLD_S - 1.0, 2.0 * HOLD_S - 2.0):  # not lower than that: it goes on
-        assert steps.limits(now_s) == (512, None)
+        assert steps.limits(now_s) == (512, None, False)
     steps.wait(0.0)
     last_s = 2.0 * HOLD_S - 2.0
-    assert steps.limits(last_s + HOLD_S - 0.1) == (512, None)
+    assert steps.limits(last_s + HOLD_S - 0.1) == (512, None, False)
     assert steps.limits(last_s + HOLD_S + 0.1) == NONE
     steps.wait(0.2 * END_SHARE)  # once it has ended, it begins at its own pressure again
     assert steps.limits(last_s + HOLD_S + 0.2) == NONE
@@ -77,15 +77,15 @@ def test_of_several_steps_the_least_counts_and_other_classes_have_their_own() ->
         Step(1, 0.01, max_tokens=1),
     )
     steps.wait(0.1)
-    assert steps.limits(0.0) == (512, 9_000)
+    assert steps.limits(0.0) == (512, 9_000, False)
     steps.wait(0.2)
-    assert steps.limits(0.0) == (128, 8_000)
+    assert steps.limits(0.0) == (128, 8_000, False)
 
 
 def test_what_a_flood_brings_about_is_cut_from_its_own_requests_only() -> None:
     steps = Steps(Step(0, 0.1, max_tokens=512))
     steps.wait(0.5, "flood")
-    assert steps.limits(0.0, "flood") == (512, None)
+    assert steps.limits(0.0, "flood") == (512, None, False)
     assert steps.limits(0.0, "victim") == NONE
     steps.wait(0.0, "flood")
     assert steps.limits(1.0, "victim") == NONE
@@ -102,7 +102,7 @@ def test_new_steps_begin_anew_and_the_same_go_on() -> None:
     steps.limits(0.0)
     steps.wait(0.0)
     steps.degradation.follow((Step(0, 0.2, max_tokens=512),))
-    assert steps.limits(1.0) == (512, None)
+    assert steps.limits(1.0) == (512, None, False)
     steps.degradation.follow((Step(0, 0.2, max_tokens=256),))
     assert steps.limits(2.0) == NONE
 

@@ -18,16 +18,18 @@ from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat
 # A prompt of some 5,000 tokens: more than a backend is sent beforehand.
 LONG = "all work and no play " * 1_000
 CAP: dict[str, Any] = {"class": "standard", "pressure": 0.001, "max_tokens": 512}
+AWAY: dict[str, Any] = {"class": "standard", "pressure": 0.001, "fall_back": True}
 SHORT: dict[str, Any] = {"class": "standard", "pressure": 0.001, "prompt_tokens": 1_000}
 
 
 class Crowd(Play):
     """One request after another of the same client, before busy backends."""
 
-    def __init__(self, *steps: dict[str, Any], backends: int = 1) -> None:
-        super().__init__(backends, admission={"degrade": list(steps)})
+    def __init__(self, *steps: dict[str, Any], backends: int = 1, **settings: Any) -> None:
+        super().__init__(backends, admission={"degrade": list(steps)}, **settings)
         self.members: list[Client] = []
-        for _ in range(backends + 1):
+        busy = len(self.backends[:1] if settings else self.backends)
+        for _ in range(busy + 1):
             another(self)
         assert self.plane.admission.waiting == 1
         self.happened()
@@ -194,3 +196,60 @@ def test_the_pressure_is_told_for_each_pool_and_class(play: Crowd) -> None:
     assert listing["pools"][0]["pressure"] == {
         name: pytest.approx(pressed, abs=0.001) for (_, name), pressed in told.items()
     }
+
+
+class TwoPools(Crowd):
+    """Pool `large` with b1, which is busy, and pool `small` with b2, which is for its overload."""
+
+    def __init__(self, *steps: dict[str, Any], on: str = "overload") -> None:
+        fallback = {"pool": "small", "model": "mini", "on": [on]}
+        super().__init__(
+            *steps,
+            backends=2,
+            pools=[
+                {"name": name, "backends": [{"name": f"b{at}", "url": f"http://10.0.0.{at}:1"}]}
+                for name, at in (("large", 1), ("small", 2))
+            ],
+            routes=[{"name": "all", "to": [{"pool": "large"}], "fallbacks": [fallback]}],
+        )
+
+
+def test_while_others_wait_a_request_goes_to_the_fall_back_that_costs_less() -> None:
+    play = TwoPools(AWAY)
+    client = another(play)
+    record = record_of(client)
+    assert (record.degraded, record.fell_back) == ("fall_back", "overload")
+    assert orjson.loads(play["b2"].body)["model"] == "mini"
+    answer(play, "b2")
+    assert b"x-penstock-degraded: fall_back" in client.written
+    assert b"x-penstock-model: mini" in client.written
+    assert play.metrics.degraded["fall_back",] == 1
+    play.close()
+
+
+def test_one_stays_where_the_fall_back_costs_as_much() -> None:
+    play = TwoPools(AWAY)
+    told = [record_of(another(play)).degraded for _ in range(4)]
+    # Each that leaves makes the other pool dearer.
+    assert told[0] == "fall_back"
+    assert "" in told[1:]
+    play.close()
+
+
+def test_only_a_fall_back_for_overload_relieves() -> None:
+    play = TwoPools(AWAY, on="errors")
+    assert record_of(another(play)).degraded == ""
+    play.close()
+
+
+def test_it_leaves_only_at_the_pressure_of_the_step() -> None:
+    play = TwoPools(AWAY | {"pressure": 1.0})
+    assert record_of(another(play)).degraded == ""
+    play.close()
+
+
+def test_in_the_other_pool_its_steps_are_in_force_by_its_own_pressure() -> None:
+    play = TwoPools(AWAY, CAP)
+    client = another(play, '"max_tokens":4096')
+    assert record_of(client).degraded == "fall_back"  # nothing waits there
+    play.close()
