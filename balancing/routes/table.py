@@ -1,16 +1,16 @@
 """All routes: the first that matches counts, and why the others did not."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from penstock.balancing.routes.decision import Decision, decided
+from penstock.balancing.routes.index import Index
 from penstock.balancing.routes.match import MATCHES
 from penstock.balancing.routes.needs import named
+from penstock.balancing.routes.patterns import Patterns
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.rule import Rule
 from penstock.balancing.routes.words import why_not
-
-_NONE: Final[tuple[int, ...]] = ()
 
 
 class Verdict(NamedTuple):
@@ -28,44 +28,52 @@ class RouteTable:
     `session`, and `answer_limits`, which a cap of the answer's length takes.
     """
 
-    __slots__ = ("_by_model", "_by_tenant", "_open", "reads", "rules")
+    __slots__ = ("_by_headers", "_by_model", "_by_path", "_by_tenant", "_open", "reads", "rules")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
-        # The numbers of the rules by the exact models that they name, else by their tenants. Only
-        # the rest are looked at for every request.
-        by_model: dict[str, list[int]] = {}
-        by_tenant: dict[str, list[int]] = {}
-        opened: list[int] = []
+        # Each rule is found by one of its conditions. Only the rest are looked at for every request.
+        self._by_model = Index()
+        self._by_tenant = Index()
+        self._by_path = Index()
+        self._by_headers: dict[bytes, Index] = {}
+        self._open: list[int] = []
         for number, rule in enumerate(self.rules):
-            models, tenants = rule.match.models, rule.match.tenants
-            if models is not None and not models.prefixes:
-                for model in models.exact:
-                    by_model.setdefault(model, []).append(number)
-            elif tenants is not None:
-                for tenant in tenants:
-                    by_tenant.setdefault(tenant, []).append(number)
-            else:
-                opened.append(number)
-        self._by_model = {model: tuple(numbers) for model, numbers in by_model.items()}
-        self._by_tenant = {tenant: tuple(numbers) for tenant, numbers in by_tenant.items()}
-        self._open = tuple(opened)
+            self._file(rule, number)
         self.reads = frozenset([name for rule in self.rules for name in _reads(rule)])
 
     def decide(self, request: RouteRequest) -> Decision | None:
         """What the first route that matches decides. None: no route does."""
-        model = request.ask.model
-        of_model = self._by_model.get(model, _NONE) if model is not None else _NONE
-        of_tenant = self._by_tenant.get(request.ask.tenant, _NONE)
-        numbers: Sequence[int] = of_model + of_tenant + self._open
-        if len(numbers) > 1:
-            numbers = sorted(numbers)  # three runs in order, which takes one pass
+        numbers, ask = list(self._open), request.ask
+        self._by_model.find(ask.model, numbers)
+        self._by_tenant.find(ask.tenant, numbers)
+        self._by_path.find(ask.path, numbers)
+        for name, index in self._by_headers.items():
+            index.find(request.header(name), numbers)
+        numbers.sort()  # runs in order, which takes one pass
         rules = self.rules
         for number in numbers:
             rule = rules[number]
             if rule.match.first_failed(request) == MATCHES:
                 return decided(rule, request)
         return None
+
+    def _file(self, rule: Rule, number: int) -> None:
+        """Have a rule found by what tells it best from others."""
+        match, models = rule.match, rule.match.models
+        if models is not None and not models.prefixes:
+            self._by_model.add(models, number)
+        elif match.tenants is not None:  # many rules may share a prefix, and few share a tenant
+            self._by_tenant.add(Patterns(match.tenants), number)
+        elif _tells(models):
+            self._by_model.add(models, number)
+        elif match.headers:
+            name, patterns = match.headers[0]
+            self._by_headers.setdefault(name, Index()).add(patterns, number)
+        elif _tells(match.paths):
+            self._by_path.add(match.paths, number)
+        else:
+            self._open.append(number)
 
     def explain(self, request: RouteRequest) -> list[Verdict]:
         """Every route in order: which one is taken, and why each other one is not."""
@@ -81,6 +89,11 @@ class RouteTable:
                 winner = rule.name
                 told.append(Verdict(rule.name, True, ""))
         return told
+
+
+def _tells(patterns: Patterns | None) -> TypeGuard[Patterns]:
+    """Whether these patterns leave some texts out."""
+    return patterns is not None and "" not in patterns.prefixes
 
 
 def _reads(rule: Rule) -> list[str]:
