@@ -32,7 +32,7 @@ class RouteTable:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
-        # Each rule is found by one of its conditions. Only the rest are looked at for every request.
+        # Rules are found by one of their conditions. Only the rest are looked at each time.
         self._by_model = Index()
         self._by_tenant = Index()
         self._by_path = Index()

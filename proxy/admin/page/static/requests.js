@@ -8,7 +8,7 @@ const COLUMNS = [
   { name: "when", head: "Ago" }, { name: "status", head: "Status" }, { name: "what", head: "Model" },
   { name: "where", head: "Backend" }, { name: "first", head: "TTFT" }, { name: "total", head: "Total" },
 ];
-const EMPTY = { slow: "No request yet. Send one to the data port.", failed: "No request has failed." };
+const EMPTY = { slow: "No request yet. Send one to the data port.", failed: "No request has failed or was refused." };
 
 let list = "slow";
 let latest = { slow: [], failed: [] };
@@ -36,7 +36,6 @@ function render() {
   // Nobody can choose the id of another's request, but two may choose the same one.
   keep(document.querySelector("#requests-table tbody"), shown, keyOf, create, update);
   put(byId("requests-note"), shown.length ? "" : EMPTY[list]);
-  put(document.querySelector("[data-list=failed]"), latest.failed.length ? `failed ${latest.failed.length}` : "failed");
 }
 
 const keyOf = (each) => [list, each.id, each.tenant, each.duration_ms].join("\n");
