@@ -19,6 +19,7 @@ from penstock.bench.arguments import count, listed, positive, share
 from penstock.bench.report import head, row, save
 from penstock.bench.routing.load import speedup
 from penstock.bench.sim.profiles import GPUS
+from penstock.bench.spill.http import play
 from penstock.bench.spill.world import RULES, Spill, arrivals
 
 # Rates are found for a load, so the first guess does not matter.
@@ -33,6 +34,7 @@ SHOWN: Final = (
     ("chat_goodput", "interactive"),
     ("long_goodput", "long"),
     ("spilled", "spilled"),
+    ("lost", "without a first token"),
 )
 
 
@@ -49,12 +51,23 @@ class Cell:
     profile: str
     length_s: float
     admission: bool
+    http: bool = False
 
     def figures(self) -> dict[str, float]:
         """Compute it: the same requests for all rules."""
         profile = GPUS[self.profile]
         coming = arrivals(self.share, GUESS_PER_S, self.length_s, Random(self.seed))
         faster = speedup(coming, profile, self.backends, self.load)
+        coming = [each._replace(at_s=each.at_s / faster) for each in coming]
+        if self.http:
+            return play(
+                self.rule,
+                self.profile,
+                coming,
+                backends=self.backends,
+                long_engines=self.long_engines,
+                admission=self.admission,
+            )
         world = Spill(
             self.rule,
             profile,
@@ -63,16 +76,16 @@ class Cell:
             seed=self.seed,
             admission=self.admission,
         )
-        return world.play([each._replace(at_s=each.at_s / faster) for each in coming])
+        return world.play(coming)
 
 
 def run(options: Namespace) -> int:
     """Print a table for each load. Returns the exit status."""
     cells = list(_cells(options))
-    with ProcessPoolExecutor(options.jobs) as pool:
+    with ProcessPoolExecutor(1 if options.http else options.jobs) as pool:
         found = dict(zip(cells, pool.map(_told, cells), strict=True))
     for load in options.load:
-        titles = [title for _, title in SHOWN]
+        titles = [title for key, title in SHOWN if key in found[cells[0]]]
         print(f"\nload {load:g}, {options.backends} x {options.profile}, share {options.share:g}\n")
         print(head("rule", *titles))
         shown = [cell for cell in cells if cell.load == load and cell.seed == 1]
@@ -82,7 +95,7 @@ def run(options: Namespace) -> int:
             means = {key: statistics.fmean([each[key] for each in runs]) for key in runs[0]}
             one_s = means["chat_p99_s"] if cell.rule == "one" else one_s
             means["of_one"] = means["chat_p99_s"] / one_s if one_s else 1.0
-            print(row(_name(cell), *[f"{means[key]:.3g}" for key, _ in SHOWN]))
+            print(row(_name(cell), *[f"{means[key]:.3g}" for key, _ in SHOWN if key in means]))
     save(options.json, {"cells": [asdict(cell) | each for cell, each in found.items()]})
     return 0
 
@@ -99,12 +112,12 @@ def _name(cell: Cell) -> str:
 
 def _cells(options: Namespace) -> Iterator[Cell]:
     """One fleet once, the other rules for each way to divide it."""
-    rest = options.share, options.backends, options.profile, options.length_s, options.admission
+    rest = options.share, options.backends, options.profile, options.length_s
     for load in options.load:
         ways = [("one", 0), *product(RULES[1:], options.long_engines)]
         ways.sort(key=lambda way: way[1])
         for (rule, engines), seed in product(ways, range(1, options.seeds + 1)):
-            yield Cell(load, engines, rule, seed, *rest)
+            yield Cell(load, engines, rule, seed, *rest, options.admission, options.http)
 
 
 def _told(cell: Cell) -> dict[str, float]:
@@ -132,6 +145,11 @@ def arguments(parser: ArgumentParser) -> None:
     )
     add("--profile", choices=GPUS, default="8b-1xh100", help="model and GPUs of each")
     add("--share", type=share, default=0.08, metavar="X", help="of long prompts (default 0.08)")
+    add(
+        "--http",
+        action="store_true",
+        help="in real time, through penstock before simulated servers",
+    )
     add("--admission", action="store_true", help="requests wait before busy engines")
     add("--length-s", type=positive, default=300.0, metavar="S", help="of a run (default 300)")
     add("--seeds", type=count, default=3, metavar="K", help="runs of each cell (default 3)")

@@ -5,7 +5,7 @@ The engines, the choices, the admission and the routes are the real ones, in dis
 
 from collections.abc import Sequence
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
@@ -18,7 +18,6 @@ from penstock.balancing.routes.building import table_of
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.rule import Target
 from penstock.balancing.routes.spill import spilled
-from penstock.balancing.routes.table import RouteTable
 from penstock.bench.routing.experiment import Experiment
 from penstock.bench.routing.outcome import Outcome, quantile
 from penstock.bench.routing.placed import Router
@@ -93,7 +92,7 @@ class Spill(Experiment):
     ) -> None:
         self._rule = rule
         self._long_engines = long_engines
-        self._routes = _routes(rule)
+        self._routes = table_of([RouteSettings.model_validate(each) for each in routes(rule)])
         self._divided: tuple[Pool, ...] = ()
         super().__init__(
             lambda known, view: TokenCost(),
@@ -146,13 +145,13 @@ class Spill(Experiment):
         return self.outcome.told() | {"spilled": self.spilled / max(1, len(coming))}
 
 
-def _routes(rule: str) -> RouteTable:
-    """Long prompts have a pool, and everything else another one."""
+def routes(rule: str) -> list[dict[str, Any]]:
+    """The routes of a rule: long prompts have a pool, and everything else another one."""
     if rule == "one":
-        return table_of([])
-    routes = []
+        return []
+    found: list[dict[str, Any]] = []
     match = {"prompt_tokens": {"min": BORDER_TOKENS}}
     for name, other, when in (("long", "chat", match), ("chat", "long", {})):
         to = [{"pool": name}, {"pool": other, "weight": 0}]
-        routes.append({"name": name, "match": when, "to": to, "spill": rule == "spill"})
-    return table_of([RouteSettings.model_validate(each) for each in routes])
+        found.append({"name": name, "match": when, "to": to, "spill": rule == "spill"})
+    return found
