@@ -85,7 +85,8 @@ def run(options: Namespace) -> int:
     with ProcessPoolExecutor(1 if options.http else options.jobs) as pool:
         found = dict(zip(cells, pool.map(_told, cells), strict=True))
     for load in options.load:
-        titles = [title for key, title in SHOWN if key in found[cells[0]]]
+        given = {"of_one", *found[cells[0]]}
+        titles = [title for key, title in SHOWN if key in given]
         print(f"\nload {load:g}, {options.backends} x {options.profile}, share {options.share:g}\n")
         print(head("rule", *titles))
         shown = [cell for cell in cells if cell.load == load and cell.seed == 1]
