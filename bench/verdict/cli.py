@@ -10,20 +10,27 @@ from pathlib import Path
 from typing import Final
 
 from penstock.bench.verdict import (
-    further,
+    fourth,
+    fourth_further,
+    fourth_states,
     known,
     opened,
     opened_engines,
     opened_further,
-    unseen,
+    third,
+    third_further,
 )
 from penstock.bench.verdict.play import Told, play
 from penstock.bench.verdict.scenario import Scenario
 
 SETS: Final[dict[str, tuple[Scenario, ...]]] = {
     "known": known.SCENARIOS,
-    "opened": opened.SCENARIOS + opened_engines.SCENARIOS + opened_further.SCENARIOS,
-    "unseen": unseen.SCENARIOS + further.SCENARIOS,
+    "opened": opened.SCENARIOS
+    + opened_engines.SCENARIOS
+    + opened_further.SCENARIOS
+    + third.SCENARIOS
+    + third_further.SCENARIOS,
+    "unseen": fourth.SCENARIOS + fourth_further.SCENARIOS + fourth_states.SCENARIOS,
 }
 
 
