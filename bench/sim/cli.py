@@ -49,6 +49,7 @@ async def _serve(options: argparse.Namespace) -> None:
                 speedup=options.speedup,
                 seed=options.seed,
             )
+            server.adapters.enabled = options.enable_lora
             servers.append(await server.start(options.host, port))
             print(f"listening {server.url} model={server.model}", flush=True)
         await stopped.wait()
@@ -120,6 +121,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--model", default="sim-model", help="name of the model (default sim-model)"
+    )
+    parser.add_argument(
+        "--enable-lora",
+        action="store_true",
+        help="load LoRA adapters at run time, of any name and path",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise and of the text")
     return parser

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.bench.sim.adapters import cards
 from penstock.bench.sim.errors import Refusal, invalid_field
 from penstock.bench.sim.faults import FaultKind
 from penstock.bench.sim.instance import Instance
@@ -49,7 +50,7 @@ def models(server: Instance, request: Request, reply: Reply) -> None:
         "max_model_len": server.max_model_len,
         "permission": [permission],
     }
-    send(reply, {"object": "list", "data": [card]})
+    send(reply, {"object": "list", "data": [card, *cards(server, card)]})
 
 
 def prometheus(server: Instance, request: Request, reply: Reply) -> None:

@@ -36,14 +36,16 @@ Handler = Callable[[Instance, Request, Reply], None]
 
 
 def chat(server: Instance, request: Request, reply: Reply) -> None:
-    job = chat_job(_body(server, request))
-    _generate(server, request, reply, job, Chat(server.identity(request), job))
+    body = _body(server, request)
+    job = chat_job(body)
+    _generate(server, request, reply, job, Chat(server.identity(request, body), job))
 
 
 def chat_batch(server: Instance, request: Request, reply: Reply) -> None:
     """Conversations side by side, a choice for each; never streamed."""
-    job = chat_batch_job(_body(server, request))
-    _generate(server, request, reply, job, Chat(server.identity(request), job))
+    body = _body(server, request)
+    job = chat_batch_job(body)
+    _generate(server, request, reply, job, Chat(server.identity(request, body), job))
 
 
 def invocations(server: Instance, request: Request, reply: Reply) -> None:
@@ -51,7 +53,7 @@ def invocations(server: Instance, request: Request, reply: Reply) -> None:
     body = parse_body(request.header("content-type"), request.body)
     body["model"] = request.header("x-amzn-sagemaker-adapter-identifier") or None
     server.check_model(body)
-    identity = server.identity(request)
+    identity = server.identity(request, body)
     if isinstance(body.get("messages"), list):
         job = chat_job(body)
         _generate(server, request, reply, job, Chat(identity, job))
@@ -64,13 +66,15 @@ def invocations(server: Instance, request: Request, reply: Reply) -> None:
 
 
 def completions(server: Instance, request: Request, reply: Reply) -> None:
-    job = completions_job(_body(server, request))
-    _generate(server, request, reply, job, Completions(server.identity(request), job))
+    body = _body(server, request)
+    job = completions_job(body)
+    _generate(server, request, reply, job, Completions(server.identity(request, body), job))
 
 
 def messages(server: Instance, request: Request, reply: Reply) -> None:
-    job = messages_job(_body(server, request))
-    _generate(server, request, reply, job, Messages(server.identity(request), job))
+    body = _body(server, request)
+    job = messages_job(body)
+    _generate(server, request, reply, job, Messages(server.identity(request, body), job))
 
 
 def responses(server: Instance, request: Request, reply: Reply) -> None:
@@ -91,7 +95,7 @@ def responses(server: Instance, request: Request, reply: Reply) -> None:
             said = {"role": "assistant", "content": text}
             server.responses.put(response, [*conversation, said])
 
-    identity = server.identity(request)
+    identity = server.identity(request, body)
     _generate(server, request, reply, job, Responses(identity, job, previous, keep))
 
 
@@ -108,7 +112,7 @@ def pooled(to_job: Callable[[Body], Job], shape: pooling.Shape) -> Handler:
 
     def handler(server: Instance, request: Request, reply: Reply) -> None:
         body = _body(server, request)
-        identity = server.identity(request)
+        identity = server.identity(request, body)
         dialect = Unstreamed(lambda choices: shape(identity, choices, body))
         _generate(server, request, reply, to_job(body), dialect)
 

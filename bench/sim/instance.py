@@ -29,6 +29,19 @@ from penstock.bench.sim.request import Request
 from penstock.bench.sim.store import WORK_MAX, ResponseStore, Seen, Work
 
 
+class Adapters:
+    """LoRA adapters of one instance."""
+
+    def __init__(self) -> None:
+        self.enabled = False
+        """Whether it loads any at run time."""
+        self.paths: dict[str, str] = {}
+        """Of those that are loaded, by name."""
+        self.missing: set[str] = set()
+        """Paths at which there is none."""
+        self.load_s = 0.0
+
+
 class Instance(ABC):
     """One instance. `speedup` divides every engine duration; `name` and `seed` make its ids."""
 
@@ -58,6 +71,7 @@ class Instance(ABC):
         self.engine = Engine(self.profile, Random(f"{name} {seed}"))
         self.pump = Pump(self.engine, speedup)
         self.faults = Faults(self._listen_or_refuse)
+        self.adapters = Adapters()
         self.responses = ResponseStore()
         self.seen = Seen()
         self.work = deque[Work](maxlen=WORK_MAX)
@@ -126,17 +140,19 @@ class Instance(ABC):
 
     # Called by endpoints.
 
-    def identity(self, request: Request) -> Identity:
+    def identity(self, request: Request, body: Body | None = None) -> Identity:
         """The id of an answer: the client's, or a new one that no other server makes."""
         self._ids += 1
         request_id = request.header("x-request-id")
         if not request_id:
             request_id = _digest(self.name, self._seed, self.port, self._ids)
-        return Identity(request_id, int(self.clock()), self.model, self._fingerprint)
+        asked = str((body or {}).get("model"))
+        model = asked if asked in self.adapters.paths else self.model
+        return Identity(request_id, int(self.clock()), model, self._fingerprint)
 
     def check_model(self, body: Body) -> None:
         model = body.get("model")
-        if model is not None and model != self.model:
+        if model is not None and model != self.model and str(model) not in self.adapters.paths:
             raise unknown_model(str(model), self.model)
 
     def check_job(self, job: Job) -> None:

@@ -4,7 +4,7 @@ from typing import Final
 
 import orjson
 
-from penstock.bench.sim import control, endpoints, generate, pooling
+from penstock.bench.sim import adapters, control, endpoints, generate, pooling
 from penstock.bench.sim.errors import DRAINING_MESSAGE, Refusal, busy
 from penstock.bench.sim.faults import FaultKind
 from penstock.bench.sim.generate import Handler
@@ -33,6 +33,7 @@ _POSTS: Final[dict[str, Handler]] = {
     "/rerank": _RERANK,
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
+    "/v1/load_lora_adapter": adapters.load,
     "/tokenize": endpoints.tokenize,
     "/detokenize": endpoints.detokenize,
     "/v1/audio/transcriptions": generate.transcription,

@@ -158,7 +158,9 @@ def test_every_flag_of_the_simulation_is_told_with_its_default() -> None:
     assert {each.option_strings[0] for each in options} == rows.keys()
     for each in options:
         told = rows[each.option_strings[0]].strip("` ").replace(",", "")
-        if isinstance(each.default, int | float):
+        if each.default is False:
+            assert told == "off"
+        elif isinstance(each.default, int | float):
             assert float(told) == each.default, each.dest
         elif each.default is not None:
             assert told == each.default
