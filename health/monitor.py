@@ -20,7 +20,7 @@ from penstock.health.line import Overlong
 from penstock.health.machine import ToReturn
 from penstock.health.pace import Pace
 from penstock.health.places import Places
-from penstock.health.probes import LastProbe, Prober
+from penstock.health.probes import LastProbe, Outcome, Prober
 from penstock.health.questions import Connections, Questions
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
 from penstock.health.shortage import Lacking, Shortage
@@ -41,6 +41,8 @@ PLACES_IN_DOUBT: Final = 16
 # A server without such metrics is asked rarely: a server with metrics may replace it.
 NO_METRICS_AFTER: Final = 5
 NO_METRICS_S: Final = 60.0
+# How long a backend may load an adapter. One that takes longer is seen in its list, later.
+LOAD_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,22 @@ class Monitor:
         """Its maintenance is over: its state is unknown again, and it is probed soon."""
         if backend in self._watched:
             self._watched[backend].watch.resume()
+
+    async def load_adapter(self, backend: Backend, name: str, path: str) -> Outcome:
+        """Have a backend load an adapter. It passes once the backend lists it."""
+        watched = self._watched.get(backend)
+        if watched is None:
+            return Outcome("unwatched")
+        terms = watched.terms
+        questions = terms.questions(backend.url)
+        prober = Prober(questions, keyed=terms.authorization is not None)
+        try:
+            outcome = await prober.load_adapter(name, path, LOAD_S, terms.settings.timeout_s)
+        finally:
+            questions.hang_up()
+        if outcome.passed:
+            backend.models, backend.contexts = outcome.models, outcome.contexts
+        return outcome
 
     async def _take_turns(self, backend: Backend, watch: Watch, terms: Terms) -> None:
         questions = terms.questions(backend.url)

@@ -1,10 +1,10 @@
 """The probes: what a backend is asked to show that it lives, is ready and generates.
 
 Live: `GET /health` answers 200. Ready: `GET /v1/models` lists the models that it serves;
-the choice of backends uses the list, too. Deep: one token or one embedding, because
-vLLM's `/health` answers 200 while its engine hangs, sleeps or drains. Each probe is one
-request, limited in time and size, on a new connection for each turn. Its outcome is a
-value, never an exception.
+the choice of backends uses the list, too, and so does whoever has an adapter loaded. Deep:
+one token or one embedding, because vLLM's `/health` answers 200 while its engine hangs,
+sleeps or drains. Each probe is one request, limited in time and size, on a new connection
+for each turn. Its outcome is a value, never an exception.
 """
 
 import asyncio
@@ -13,6 +13,8 @@ import ssl
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Final
+
+import orjson
 
 from penstock.balancing.engine_report import EngineReport
 from penstock.health.line import Answer, Overlong
@@ -30,6 +32,10 @@ WORK_BYTES_MAX: Final = 262_144
 _DRAINING: Final = b"cannot schedule new futures after shutdown"
 # The statuses with which servers say that they have no such endpoint for this kind of model.
 _NOT_DONE_HERE: Final = frozenset({400, 404, 405, 422, 501})
+
+LOAD_ADAPTER: Final = b"/v1/load_lora_adapter"
+# What vLLM answers that was started without VLLM_ALLOW_RUNTIME_LORA_UPDATING.
+_NO_ENDPOINT: Final = b'{"detail":"Not Found"}'
 
 KEY_REFUSED: Final = frozenset({401, 403})
 # The pool has no valid key, or there is no such list. Clients may have a valid key.
@@ -126,6 +132,22 @@ class Prober:
             if task is not None or answer.status not in _NOT_DONE_HERE:
                 return each, _judge(answer)
         return Task.NONE, Outcome()
+
+    async def load_adapter(self, name: str, path: str, load_s: float, timeout_s: float) -> Outcome:
+        """Have an adapter loaded. Its own list then tells whether the backend has it.
+
+        So an answer that it had it already is no failure, and a 200 alone is no success.
+        """
+        body = orjson.dumps({"lora_name": name, "lora_path": path})
+        answer = await told(self._questions.post(LOAD_ADAPTER, body), load_s)
+        if isinstance(answer, Outcome):
+            return answer
+        outcome = await self.ready(timeout_s)
+        if not outcome.passed or name in (outcome.models or ()):
+            return outcome
+        if answer.status == 404 and answer.body.strip() == _NO_ENDPOINT:
+            return Outcome("no_endpoint")
+        return Outcome("not_listed" if answer.status == 200 else f"status_{answer.status}")
 
     async def report(self, timeout_s: float, now_s: float) -> EngineReport | None:
         """Read the engine's metrics. None where it has none."""
