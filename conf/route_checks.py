@@ -29,8 +29,9 @@ def check_routes(routes: Sequence[RouteSettings], settings: Mapping[str, Any]) -
     if "admission" in settings:
         known["class"] = [each.name for each in settings["admission"].classes]
     first: dict[str, int] = {}
+    adapters: dict[tuple[str, str | None], str] = {}
     for number, route in enumerate(routes):
-        faults = [*_unknown(route, known), *_repeated(route)]
+        faults = [*_unknown(route, known), *_repeated(route), *_two_paths(route, adapters)]
         if first.setdefault(route.name, number) != number:
             there = f"routes[{first[route.name]}]"
             problem = f"route name {route.name!r} is taken by {there}; names must be unique"
@@ -80,6 +81,18 @@ def _repeated(route: RouteSettings) -> Iterator[_Fault]:
         yield ("canary",), None, "is a target of this route: there is nothing to compare"
     if route.mirror is not None and _place(route.mirror) in used:
         yield ("mirror",), None, "is a target of this route: it would get its own requests again"
+
+
+def _two_paths(
+    route: RouteSettings, adapters: dict[tuple[str, str | None], str]
+) -> Iterator[_Fault]:
+    """Adapters of one name and two paths. `adapters`: those of earlier routes, and now its own."""
+    for index, target in enumerate(route.to):
+        path = target.lora_path
+        if path is not None and adapters.setdefault(_place(target), path) != path:
+            other = adapters[_place(target)]
+            problem = f"the pool {target.pool} has another path for {target.model}: {other}"
+            yield ("to", index, "lora_path"), path, problem
 
 
 def _place(

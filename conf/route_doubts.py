@@ -46,7 +46,7 @@ def _unreachable(routes: tuple[RouteSettings, ...]) -> Iterator[Doubt]:
 def _sent(route: RouteSettings) -> Iterator[_Named]:
     """The places in one route that name a pool, with the model that is sent there."""
     for index, target in enumerate(route.to):
-        if target.weight:
+        if target.weight and target.lora_path is None:
             yield ("to", index, "model"), target.pool, target.model
     for index, fallback in enumerate(route.fallbacks):
         yield ("fallbacks", index, "model"), fallback.pool, fallback.model

@@ -76,6 +76,17 @@ class TargetSettings(Section):
         " place for later (docs/routes.md).",
     )
     model: Model
+    lora_path: Word | None = Field(
+        default=None,
+        description="Path of a LoRA adapter, as the engines read it. At the first use an engine is"
+        " asked to load it as `model`. null: the engines have the model.",
+    )
+
+    @model_validator(mode="after")
+    def _names_its_adapter(self) -> Self:
+        if self.lora_path is not None and self.model is None:
+            raise ValueError("lora_path: give `model`, too: the adapter's name")
+        return self
 
 
 class FallbackSettings(Section):
@@ -195,6 +206,8 @@ class RouteSettings(Section):
             )
         if self.spill and len(self.to) < 2:
             raise ValueError("spill: there must be another pool in `to`")
+        if self.spill and [each for each in self.to if each.lora_path is not None]:
+            raise ValueError("spill: what an adapter costs where it is not loaded is not known")
         return self
 
 

@@ -20,24 +20,27 @@ EVERY_KEY = """\
      class: batch, stream: false, prompt_tokens: {min: 0, max: 9}, needs: [tools], lacks: images,
      effort: high, user: u, session: "s*",
      hours: {days: sun, from: "22:00", to: "06:00", zone: Europe/Berlin}},
-     to: [{pool: chat, weight: 95, model: m}, {pool: next, weight: 0}], sticky: user,
+     to: [{pool: chat, weight: 95, model: m, lora_path: /adapters/m}, {pool: next, weight: 0}],
+     sticky: user,
      fallbacks: [{pool: next, model: n, on: overload}],
      set: {headers: {X-Y: "$$z"}, body: {max_tokens_at_most: 5, defaults:
      {temperature: 0.2, a: x}}},
-     mirror: {pool: next, share: 0.5}, spill: true}"""
+     mirror: {pool: next, share: 0.5}}"""
+SPILLS = "{name: s, match: {model: s}, to: [{pool: chat}, {pool: next}], spill: true}"
 
 
 def test_an_entry_of_every_key(folder: Folder) -> None:
-    loaded = folder.load(routes(EVERY_KEY, "{name: no, refuse: Closed.}"))
-    route, refusing = loaded.settings.routes
+    loaded = folder.load(routes(EVERY_KEY, SPILLS, "{name: no, refuse: Closed.}"))
+    route, spilling, refusing = loaded.settings.routes
+    assert spilling.spill
     match, changes = route.match, route.changes
     assert (match.model, match.path, match.tenant) == (("a", "b*"), ("/v1/*",), ("research",))
     assert match.headers == {"x-team": "*"}
     assert match.hours is not None
     assert (match.hours.days, match.hours.begin, match.hours.end) == (("sun",), "22:00", "06:00")
-    assert [(each.pool, each.weight, each.model) for each in route.to] == [
-        ("chat", 95, "m"),
-        ("next", 0, None),
+    assert [(each.pool, each.weight, each.model, each.lora_path) for each in route.to] == [
+        ("chat", 95, "m", "/adapters/m"),
+        ("next", 0, None, None),
     ]
     assert route.fallbacks[0].on == ("overload",)
     assert changes.headers == {"x-y": "$z"}
@@ -69,6 +72,18 @@ TO = "to: [{pool: chat}]"
         ("{name: r, refuse: No., set: {headers: {a: b}}}", "[0]: refuse: its requests go nowhere"),
         ("{name: r, refuse: ' '}", "[0].refuse: must be one line of 1 to 256 characters"),
         (f"{{name: r, {TO}, spill: true}}", "[0]: spill: there must be another pool in `to`"),
+        (
+            "{name: r, to: [{pool: chat, lora_path: /a}]}",
+            "[0].to[0]: lora_path: give `model`, too",
+        ),
+        (
+            "{name: r, to: [{pool: chat, model: m, lora_path: '/a b'}]}",
+            "[0].to[0].lora_path: must be 1 to 256",
+        ),
+        (
+            "{name: r, to: [{pool: chat, model: m, lora_path: /a}, {pool: next}], spill: true}",
+            "[0]: spill: what an adapter costs where it is not loaded is not known",
+        ),
         (f"{{name: a b, {TO}}}", "[0].name: must be 1 to 63 letters"),
         ("{name: r, to: [{pool: chatt}]}", "[0].to[0].pool: there is no pool chatt: there"),
         ("{name: r, to: [{pool: chat, weight: -1}]}", "[0].to[0].weight: must be at least 0"),
@@ -193,3 +208,13 @@ def test_one_fallback_of_a_split_may_be_one_of_its_targets(folder: Folder) -> No
 def test_there_is_a_limit(folder: Folder) -> None:
     text = routes(*[f"{{name: r{number}, {TO}}}" for number in range(1_025)])
     assert "must have at most 1024 entries" in folder.issues(text)[0]
+
+
+def test_an_adapter_has_one_path_in_a_pool(folder: Folder) -> None:
+    one = "{name: a, match: {model: x}, to: [{pool: chat, model: m, lora_path: /one}]}"
+    same = "{name: b, match: {model: y}, to: [{pool: chat, model: m, lora_path: /one}]}"
+    elsewhere = "{name: c, match: {model: z}, to: [{pool: next, model: m, lora_path: /two}]}"
+    folder.load(routes(one, same, elsewhere))
+    other = "{name: d, to: [{pool: chat, model: m, lora_path: /two}]}"
+    (problem,) = folder.issues(routes(one, same, other))
+    assert "routes[2].to[0].lora_path: the pool chat has another path for m: /one" in problem
