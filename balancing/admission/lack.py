@@ -16,3 +16,4 @@ class Lack(StrEnum):
     CLASS = "class"  # one of a higher class waits that must not be passed
     TURN = "turn"  # others go first
     BACKEND = "backend"  # no backend can serve it now
+    ADAPTER = "adapter"  # no backend has loaded its adapter yet, and one does so now

@@ -1,6 +1,6 @@
 """Makes routes of their settings."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -16,9 +16,15 @@ from penstock.conf.routes import CAUSES, RouteSettings, SetSettings
 from penstock.conf.zones import zone_named
 
 
-def table_of(routes: Iterable[RouteSettings]) -> RouteTable:
+def table_of(routes: Sequence[RouteSettings]) -> RouteTable:
     """The table of these routes."""
-    return RouteTable([_rule(each) for each in routes])
+    adapters = {
+        (each.pool, each.model): each.lora_path
+        for route in routes
+        for each in route.to
+        if each.lora_path is not None
+    }
+    return RouteTable([_rule(each) for each in routes], adapters)
 
 
 def _rule(route: RouteSettings) -> Rule:

@@ -1,6 +1,7 @@
 """All routes: the first that matches counts, and why the others did not."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, TypeGuard
 
 from penstock.balancing.routes.decision import Decision, decided
@@ -25,13 +26,28 @@ class RouteTable:
     """Routes in order. Immutable: a reload makes a new one, which decides alike for equal routes.
 
     `reads` names what rules want to know of a body beyond the usual: needs, `effort`, `user`,
-    `session`, and `answer_limits`, which a cap of the answer's length takes.
+    `session`, and `answer_limits`, which a cap of the answer's length takes. `adapters`: by pool
+    and model, the paths of those that backends are asked to load.
     """
 
-    __slots__ = ("_by_headers", "_by_model", "_by_path", "_by_tenant", "_open", "reads", "rules")
+    __slots__ = (
+        "_by_headers",
+        "_by_model",
+        "_by_path",
+        "_by_tenant",
+        "_open",
+        "adapters",
+        "reads",
+        "rules",
+    )
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        adapters: Mapping[tuple[str, str | None], str] = MappingProxyType({}),
+    ) -> None:
         self.rules = tuple(rules)
+        self.adapters = adapters
         # Rules are found by one of their conditions. Only the rest are looked at each time.
         self._by_model = Index()
         self._by_tenant = Index()

@@ -1,0 +1,313 @@
+"""Which backend is asked for an adapter, and when again."""
+
+from random import Random
+
+import pytest
+
+from penstock.balancing.adapters import (
+    ALL_MAX,
+    BACKEND_MAX,
+    BUSY_REQUESTS,
+    CLIENT_MAX,
+    AdapterLoads,
+    NotLoaded,
+    Place,
+    Step,
+)
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend, State
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Gate
+from penstock.balancing.lease import Lease
+from penstock.balancing.policies import POLICIES
+
+GO = Step()
+WAIT = Step(waits=True)
+
+
+class Scene:
+    """A pool of backends that list their base model only, and adapters a0, a1 … of routes."""
+
+    def __init__(self, backends: int = 3, adapters: int = 1) -> None:
+        self.backends = [Backend(f"b{i}", f"http://b{i}", "p") for i in range(backends)]
+        for backend in self.backends:
+            backend.state = State.READY
+            backend.models = {"base": b""}
+        policy = POLICIES["least_tokens"](self.backends)
+        fleet = Fleet((Pool("p", tuple(self.backends), policy),))
+        self.loads = AdapterLoads(Gate(lambda: fleet, Random(1)), lambda: fleet)
+        self.paths: dict[Place, str] = {("p", f"a{i}"): f"/a{i}" for i in range(adapters)}
+        self.loads.follow(self.paths)
+        self.now_s = 1_000.0
+
+    def look(
+        self, adapter: int = 0, *, client: str = "c", queued: bool = False, tried: int = -1
+    ) -> Step:
+        """`tried`: the number of a backend that has failed the request."""
+        without = (self.backends[tried],) if tried >= 0 else ()
+        return self.loads.look(ask(adapter, client), self.now_s, without, queued=queued)
+
+    def begin(self, adapter: int = 0, *, client: str = "c") -> Backend:
+        """A request comes, and makes a backend load."""
+        step = self.look(adapter, client=client)
+        assert step.waits
+        assert step.begins is not None
+        self.loads.begin(ask(adapter, client), step.begins)
+        return step.begins
+
+    def end(self, adapter: int = 0, *, loaded: bool) -> float:
+        return self.loads.ended(("p", f"a{adapter}"), self.now_s, loaded=loaded)
+
+    def fails(self, adapter: int = 0) -> tuple[Backend, float]:
+        """A load begins and fails. Returns who was asked, and for how long it is not again."""
+        backend = self.begin(adapter)
+        return backend, self.end(adapter, loaded=False)
+
+    def list_at(self, number: int, adapter: int = 0) -> None:
+        self.backends[number].models = {"base": b"", f"a{adapter}": b""}
+
+    def occupy(self, number: int, requests: int) -> list[Lease]:
+        busy = Ask("/", "base", prompt_tokens=100, stream=True)
+        return [Lease(self.backends[number], busy, self.now_s) for _ in range(requests)]
+
+
+def ask(adapter: int = 0, client: str = "c") -> Ask:
+    return Ask("/", f"a{adapter}", prompt_tokens=10, pool="p", client=client)
+
+
+def test_the_first_request_makes_one_backend_load_and_the_others_wait_for_that() -> None:
+    scene = Scene()
+    scene.begin()
+    assert [scene.look(client=f"c{i}") for i in range(100)] == [WAIT] * 100
+
+
+def test_the_policy_says_which() -> None:
+    scene = Scene()
+    leases = scene.occupy(0, 2) + scene.occupy(2, 2)
+    assert scene.begin() is scene.backends[1]
+    assert len(leases) == 4
+
+
+def test_who_lists_it_serves_it_and_nobody_else_is_asked() -> None:
+    scene = Scene()
+    scene.list_at(1)
+    assert scene.look() == GO
+    assert scene.look(queued=True) == GO  # for a reason of others: it is idle
+
+
+def test_a_restart_loses_it_and_the_next_request_makes_it_load_again() -> None:
+    scene = Scene(1)
+    scene.begin()
+    scene.list_at(0)
+    scene.end(loaded=True)
+    assert scene.look() == GO
+    scene.backends[0].models = {"base": b""}
+    assert scene.look() == Step(True, scene.backends[0])
+
+
+def test_a_failed_request_has_it_loaded_elsewhere() -> None:
+    scene = Scene(2)
+    scene.list_at(0)
+    assert scene.look(tried=0) == Step(True, scene.backends[1])
+
+
+def test_what_nobody_can_serve_at_all_is_not_for_loads() -> None:
+    scene = Scene(1)
+    scene.backends[0].state = State.EJECTED
+    assert scene.look() == GO
+
+
+# More than one backend ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at_first", "at_second", "loads"),
+    [
+        (BUSY_REQUESTS - 1, 0, False),
+        (BUSY_REQUESTS, 0, True),
+        (BUSY_REQUESTS, BUSY_REQUESTS // 2, False),
+        (BUSY_REQUESTS, BUSY_REQUESTS // 2 - 1, True),
+    ],
+)
+def test_one_more_loads_when_the_first_is_busy(at_first: int, at_second: int, loads: bool) -> None:
+    scene = Scene(2)
+    scene.list_at(0)
+    leases = scene.occupy(0, at_first) + scene.occupy(1, at_second)
+    assert scene.look() == Step(begins=scene.backends[1] if loads else None)
+    assert len(leases) == at_first + at_second
+
+
+def test_so_it_does_when_the_first_has_all_that_it_may_have() -> None:
+    scene = Scene(2)
+    scene.list_at(0)
+    scene.backends[0].max_requests = 2
+    leases = scene.occupy(0, 2) + scene.occupy(1, 5)
+    assert scene.look().begins is scene.backends[1]
+    assert len(leases) == 7
+
+
+def test_so_it_does_when_requests_wait_in_the_proxy() -> None:
+    scene = Scene(2)
+    scene.list_at(0)
+    leases = scene.occupy(0, 2)
+    assert scene.look() == GO
+    assert scene.look(queued=True).begins is scene.backends[1]
+    assert len(leases) == 2
+
+
+def test_a_load_that_spreads_keeps_nobody_waiting_and_is_one_at_a_time() -> None:
+    scene = Scene(3)
+    scene.list_at(0)
+    leases = scene.occupy(0, BUSY_REQUESTS)
+    step = scene.look()
+    assert not step.waits
+    assert step.begins is not None
+    scene.loads.begin(ask(), step.begins)
+    assert scene.look() == GO
+    scene.end(loaded=False)
+    assert scene.look().begins not in (None, step.begins)
+    assert len(leases) == BUSY_REQUESTS
+
+
+# Failures -------------------------------------------------------------------------------------
+
+
+def test_after_a_failure_another_backend_is_asked_once_and_then_none() -> None:
+    scene = Scene(3)
+    first, rest_s = scene.fails()
+    assert rest_s == 1.0
+    second, rest_s = scene.fails()
+    assert (second is first, rest_s) == (False, 2.0)
+    with pytest.raises(NotLoaded) as refused:
+        scene.look()
+    assert refused.value.retry_after_s == 2.0
+
+
+def test_an_adapter_that_fails_again_and_again_rests_for_longer_and_longer() -> None:
+    scene = Scene(100)
+    begins_s: list[float] = []
+    rests_s: list[float] = []
+    hints_s: list[float] = []
+    until_s = scene.now_s + 300.0
+    while scene.now_s < until_s:  # ten requests a second come for five minutes
+        try:
+            rests_s.append(scene.fails()[1])
+            begins_s.append(scene.now_s)
+        except NotLoaded as error:
+            hints_s.append(error.retry_after_s)
+            scene.now_s += 0.1
+    assert 0.0 < min(hints_s) <= max(hints_s) <= 60.0
+    assert rests_s[:8] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert len(begins_s) == 10
+
+
+def test_the_only_backend_rests_after_one_failure() -> None:
+    scene = Scene(1)
+    scene.fails()
+    with pytest.raises(NotLoaded) as refused:
+        scene.look()
+    assert refused.value.retry_after_s == 1.0
+    scene.now_s += 1.0
+    scene.begin()
+
+
+def test_a_success_ends_the_count_of_failures() -> None:
+    scene = Scene(1)
+    for _ in range(5):
+        scene.fails()
+        scene.now_s += 60.0
+    scene.begin()
+    scene.end(loaded=True)
+    assert scene.fails()[1] == 1.0  # it has lost it since
+
+
+def test_one_adapter_that_fails_is_nothing_to_another() -> None:
+    scene = Scene(1, adapters=2)
+    scene.fails(0)
+    scene.begin(1)
+
+
+# Limits ---------------------------------------------------------------------------------------
+
+
+def test_a_backend_loads_two_at_once() -> None:
+    scene = Scene(1, adapters=BACKEND_MAX + 1)
+    for number in range(BACKEND_MAX):
+        scene.begin(number, client=f"c{number}")
+    assert scene.look(BACKEND_MAX) == WAIT
+    scene.end(0, loaded=False)
+    assert scene.look(BACKEND_MAX).begins is scene.backends[0]
+
+
+def test_one_client_cannot_take_all_places() -> None:
+    scene = Scene(20, adapters=CLIENT_MAX + 1)
+    for number in range(CLIENT_MAX):
+        scene.begin(number, client="greedy")
+    assert scene.look(CLIENT_MAX, client="greedy") == WAIT
+    assert scene.look(CLIENT_MAX, client="other").begins is not None
+
+
+def test_one_client_cannot_take_all_places_of_a_backend() -> None:
+    scene = Scene(1, adapters=2)
+    scene.begin(0, client="greedy")
+    assert scene.look(1, client="greedy") == WAIT
+    assert scene.look(1, client="other").begins is scene.backends[0]
+
+
+def test_all_together_have_so_many_places() -> None:
+    scene = Scene(20, adapters=ALL_MAX + 1)
+    for number in range(ALL_MAX):
+        scene.begin(number, client=f"c{number}")
+    assert scene.look(ALL_MAX, client="one more") == WAIT
+
+
+def test_who_waits_waits_for_a_load_that_runs() -> None:
+    """Or nobody would wake it. A random walk over all that can happen."""
+    rng = Random(7)
+    scene = Scene(4, adapters=24)
+    running: set[int] = set()
+    waits = 0
+    for _ in range(5_000):
+        scene.now_s += rng.random()
+        number, client = rng.randrange(24), f"c{rng.randrange(6)}"
+        if running and rng.random() < 0.4:
+            ending = rng.choice(sorted(running))
+            running.discard(ending)
+            scene.end(ending, loaded=rng.random() < 0.5)
+        for backend in scene.backends:
+            backend.state = State.READY if rng.random() < 0.9 else State.EJECTED
+        try:
+            step = scene.look(number, client=client)
+        except NotLoaded:
+            continue
+        if step.begins is not None:
+            assert number not in running
+            scene.loads.begin(ask(number, client), step.begins)
+            running.add(number)
+        assert not step.waits or running
+        waits += step.waits
+        assert len(running) <= ALL_MAX
+    assert waits > 500
+
+
+# Reloads --------------------------------------------------------------------------------------
+
+
+def test_an_adapter_that_a_reload_drops_is_forgotten_when_its_load_is_over() -> None:
+    scene = Scene(1)
+    scene.begin()
+    scene.loads.follow({})
+    assert scene.loads.is_loading(("p", "a0"))
+    scene.end(loaded=False)
+    scene.loads.follow(scene.paths)
+    scene.begin()  # it does not rest
+
+
+def test_a_new_path_does_not_rest_and_an_old_one_does() -> None:
+    scene = Scene(1)
+    scene.fails()
+    scene.loads.follow(dict(scene.paths))
+    with pytest.raises(NotLoaded):
+        scene.look()
+    scene.loads.follow({("p", "a0"): "/elsewhere"})
+    scene.begin()
