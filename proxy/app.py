@@ -22,6 +22,7 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.token_counter import TokenCounter
 from penstock.conf.load import Loaded
 from penstock.health.monitor import Monitor
+from penstock.health.probes import Outcome
 from penstock.proxy.admin.door import Door
 from penstock.proxy.admin.server import Admin
 from penstock.proxy.admin.verdicts import Verdicts
@@ -126,6 +127,7 @@ class App:
             rng=rng,
             metrics=metrics,
             on_failure=self._failed,
+            load_adapter=self._load_adapter,
             memory=Memory(group_limit_bytes(), resident_bytes()),
         )
         metrics.count_ended = partial(count_all, self.plane)
@@ -202,6 +204,7 @@ class App:
         await self._port.close()
         for client in list(self.plane.clients):
             client.break_off()
+        self.plane.adapters.close()
         await self.monitor.stop()
         await self._exporters.stop()
         count_all(self.plane)
@@ -350,6 +353,9 @@ class App:
             self.monitor.refused(backend, key=isinstance(error, KeyRefused))
         elif error.suspicious or isinstance(error, AnswerBare):
             self.monitor.request_failed(backend, cause)
+
+    async def _load_adapter(self, backend: Backend, name: str, path: str) -> Outcome:
+        return await self.monitor.load_adapter(backend, name, path)
 
 
 def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:

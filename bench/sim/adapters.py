@@ -27,7 +27,9 @@ def load(server: Instance, request: Request, reply: Reply) -> None:
         message = f"The lora adapter '{name}' has already been loaded."
         raise Refusal(400, message, "InvalidUserInput")
     if path in adapters.missing:
-        raise Refusal(404, f"Loading lora {name} failed: No adapter found for {path}", "NotFound")
+        raise Refusal(
+            404, f"Loading lora {name} failed: No adapter found for {path}", "NotFoundError"
+        )
 
     def loaded() -> None:
         adapters.paths[str(name)] = str(path)

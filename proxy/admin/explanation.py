@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.explain import Candidate
@@ -134,8 +135,9 @@ class Explanation:
             ask = await _taken(reading_ask(plane, path, endpoint, headers, body, tenant))
             now_s = plane.now()
             ask, routes = _routed(plane, ask, headers)
-            choice = plane.gate.explain(ask, now_s)
             prospect = outlook(plane, ask, headers, now_s)
+            any_may = prospect.get("waits_for") == Lack.ADAPTER  # each of them may load it
+            choice = plane.gate.explain(ask.changed(model=None) if any_may else ask, now_s)
         except MalformedAsk as error:
             return error_answer(400, "invalid_request", str(error))
         except UnknownModel:

@@ -4,10 +4,13 @@ A dry run of admission and of the tenant's budget. It does not say whether the p
 limit.
 """
 
+from penstock.balancing.adapters import NotLoaded, Step
 from penstock.balancing.admission.forecast import Forecast
+from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.gate import NoBackend, OwnerAway, UnknownResponse
+from penstock.proxy.data.adapters import WAIT_S
 from penstock.proxy.data.patience import Patience
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.refusals import late
@@ -23,6 +26,9 @@ def outlook(plane: DataPlane, ask: Ask, headers: Headers, now_s: float) -> dict[
     told: dict[str, object] = {"class": plane.classes.names[ticket.rank]}
     try:
         plane.budgets.check(ask, now_s)
+        step = plane.adapters.foreseen(ask, now_s)
+        if step.waits:
+            return told | _loads_first(step)
         found = plane.admission.forecast(ticket, now_s)
     except PenstockError as error:
         return told | _refused(error)
@@ -30,6 +36,8 @@ def outlook(plane: DataPlane, ask: Ask, headers: Headers, now_s: float) -> dict[
         return told | _refused(plane.refusals.out_of_reach())
     except NoBackend:
         return told | _refused(plane.refusals.no_backend())
+    except NotLoaded as error:
+        return told | _refused(plane.refusals.not_loaded(error.retry_after_s))
     except UnknownResponse:
         return told | _refused(ResponseNotFound(ask.response_id))
     told |= _foreseen(plane, found, ticket)
@@ -56,6 +64,17 @@ def _ticket(plane: DataPlane, ask: Ask, headers: Headers, now_s: float) -> Ticke
         impatient=impatient,
         dry=True,
     )
+
+
+def _loads_first(step: Step) -> dict[str, object]:
+    """`backend`: None where a load runs, or has to wait for the end of others."""
+    return {
+        "outcome": "wait",
+        "backend": step.begins.name if step.begins is not None else None,
+        "waits_for": Lack.ADAPTER.value,
+        "ahead": [],
+        "allowed_s": WAIT_S,
+    }
 
 
 def _foreseen(plane: DataPlane, found: Forecast, ticket: Ticket) -> dict[str, object]:

@@ -14,6 +14,7 @@ WORDS: Final = {
     "class": "A request of a higher class goes first.",
     "turn": "Others go first.",
     "backend": "No backend can serve it now.",
+    "adapter": "A backend loads its adapter first.",
 }
 
 
@@ -29,6 +30,7 @@ WAITED: Final = {
     "class": "a request of a higher class went first",
     "turn": "others went first",
     "backend": "no backend could serve",
+    "adapter": "a backend loaded its adapter",
 }
 
 
@@ -59,7 +61,7 @@ def prospect(told: Mapping[str, Any]) -> list[str]:
     if told["outcome"] == "at_once":
         return [f"In the class {name} it would be sent at once."]
     lines = []
-    if told["outcome"] == "wait" and told["waits_for"] == "backend":
+    if told["outcome"] == "wait" and told["waits_for"] in ("backend", "adapter"):
         longest_s = told["allowed_s"]
         lines.append(f"In the class {name} it would wait, for {longest_s:.0f} s at most.")
     elif told["outcome"] == "wait":

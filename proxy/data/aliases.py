@@ -36,17 +36,24 @@ def alias_cards(routes: RouteTable, fleet: Fleet, tenant: str) -> dict[str, byte
             plain = match.asks_only_for_models
             if plain:
                 decided.add(name)
-            if rule.targets and (card := _card_of(name, rule, fleet, plain=plain)) is not None:
+            if (
+                rule.targets
+                and (card := _card_of(name, rule, routes, fleet, plain=plain)) is not None
+            ):
                 cards[name] = cards.get(name) or card
             elif plain and not rule.targets and name not in cards:
                 cards[name] = None
     return cards
 
 
-def _card_of(name: str, rule: Rule, fleet: Fleet, *, plain: bool) -> bytes | None:
+def _card_of(
+    name: str, rule: Rule, routes: RouteTable, fleet: Fleet, *, plain: bool
+) -> bytes | None:
     """None: nothing can answer for it now."""
     targets = [*rule.targets, *[each.target for each in rule.fallbacks]]
-    lengths = [length for each in targets if (length := _served(each, name, fleet)) is not None]
+    lengths = [
+        length for each in targets if (length := _served(each, name, routes, fleet)) is not None
+    ]
     if not lengths:
         return None
     models = {each.model or name for each in rule.targets}
@@ -63,13 +70,19 @@ def _card_of(name: str, rule: Rule, fleet: Fleet, *, plain: bool) -> bytes | Non
     return msgspec.json.encode(card)
 
 
-def _served(target: Target, name: str, fleet: Fleet) -> int | None:
-    """The longest context there in tokens, 0 if it is not told. None: it cannot serve now."""
+def _served(target: Target, name: str, routes: RouteTable, fleet: Fleet) -> int | None:
+    """The longest context there in tokens, 0 if it is not told. None: it cannot serve now.
+
+    An adapter that is still to be loaded can be served, and has the context of its base.
+    """
     model = target.model or name
+    loads = (target.pool, model) in routes.adapters
     for pool in fleet.pools:
         if pool.name != target.pool:
             continue
         for backend in pool.backends:
+            if backend.can_serve and loads:
+                return backend.context_tokens(model)
             if backend.can_serve and backend.serves(model):
                 listed = (backend.models or {}).get(model)
                 return (_card.decode(listed).max_model_len or 0) if listed else 0

@@ -7,12 +7,14 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from penstock.balancing.adapters import NotLoaded
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
+from penstock.proxy.data.adapters import WAIT_S, Waiter
 from penstock.proxy.data.degrading import Relieved, degrade
 from penstock.proxy.data.failover import NO_BACKENDS, Failover
 from penstock.proxy.data.own_headers import budget_headers
@@ -30,10 +32,11 @@ logger = logging.getLogger(__name__)
 # Why a request comes to no backend, and which fall-backs of its route are for that.
 UNSERVED: Final = (
     *(Refused, UnknownModel, NoBackend, UnknownResponse, OverContext, Full),
-    *(ContextTooLongNow, Relieved),
+    *(ContextTooLongNow, Relieved, NotLoaded),
 )
 CAUSES: Final[dict[type[Exception], str]] = {
     NoBackend: "no_backend",
+    NotLoaded: "no_backend",
     UnknownModel: "no_backend",
     Refused: "overload",
     Full: "overload",
@@ -51,6 +54,9 @@ class Entry:
     """One request before admission."""
 
     __slots__ = (
+        "_adapter",
+        "_adapter_by_s",
+        "_adapter_s",
         "_admitted",
         "_class",
         "_failover",
@@ -79,10 +85,13 @@ class Entry:
         self._class = ""
         self._routed = False
         self._impatient = False  # its client waits for less than its class
+        self._adapter: Waiter | None = None  # while a backend loads its adapter
+        self._adapter_by_s = 0.0  # how long it waits for that at most, once it does
+        self._adapter_s = 0.0  # for how long it has waited for that
 
     @property
     def waits(self) -> bool:
-        return self._ticket is not None and self._ticket.waits
+        return self._adapter is not None or (self._ticket is not None and self._ticket.waits)
 
     def enter(self, party: str, now_s: float, *, retry: bool) -> Lease | None:
         """The lease if it is sent at once. None: it waits. Raises PenstockError.
@@ -109,6 +118,8 @@ class Entry:
     def _try(self, party: str, now_s: float, *, retry: bool) -> Lease | None:
         """Enter where the request is aimed at now. Raises UNSERVED."""
         plane, ask, tried = self._plane, self._request.ask, self._failover.tried
+        if self._request.way is not None and plane.adapters.paths and self._loads(now_s):
+            return None
         if not plane.admission.enabled:
             return plane.gate.choose(ask, now_s, tried, retry=retry)
         ticket = self._ticket or self._new_ticket(party, now_s)
@@ -127,6 +138,43 @@ class Entry:
             plane.metrics.admitted.add(self._class, "no")
         return lease
 
+    def _loads(self, now_s: float) -> bool:
+        """Whether it waits for a backend that loads its adapter. Raises NotLoaded."""
+        plane, ask = self._plane, self._request.ask
+        if ask.response_id is not None or (ask.pool, ask.model) not in plane.adapters.paths:
+            return False
+        by_s = self._adapter_by_s or now_s + WAIT_S
+        tried = self._failover.tried
+        self._adapter = plane.adapters.wait(ask, tried, by_s, now_s, self._loaded)
+        if self._adapter is None:
+            return False
+        self._adapter_by_s = by_s
+        self._request.record.waits(Lack.ADAPTER, now_s)
+        return True
+
+    def _would_load(self, now_s: float) -> bool:
+        """Whether a backend may load its adapter, after a wait in vain. It enters anew then."""
+        adapters, ticket = self._plane.adapters, self._ticket
+        if not adapters.paths or ticket is None:
+            return False
+        try:
+            waits = adapters.foreseen(self._request.ask, now_s, ticket.tried).waits
+        except (NotLoaded, OverContext):
+            return False
+        if waits and not ticket.tried:  # a backend that failed it may have it again
+            self._failover.tried = NO_BACKENDS
+        return waits
+
+    def _loaded(self, late: bool) -> None:
+        """A load is over, or its time is. A class does not pay for that."""
+        now_s = self._plane.now()
+        self._adapter = None
+        waited_s = self._request.record.waited(Lack.ADAPTER, now_s)
+        self._adapter_s += waited_s
+        if self._ticket is not None:
+            self._ticket.slept(waited_s)
+        self._admitted(self._after(NotLoaded(0.0), now_s) if late else None)
+
     def _falls_back(self, error: Exception) -> bool:
         """Whether its route has a fall-back for what keeps it from a backend. It goes there next.
 
@@ -135,7 +183,7 @@ class Entry:
         if self._request.way is None:
             return False
         cause = CAUSES.get(type(error), "")
-        if isinstance(error, NoBackend) and self._failover.tried:
+        if isinstance(error, (NoBackend, NotLoaded)) and self._failover.tried:
             cause = "errors"
         return bool(cause) and self._turn(cause)
 
@@ -149,7 +197,11 @@ class Entry:
 
     def end(self, now_s: float) -> None:
         """The request is over. If it still waits, its client has left, or its time is over."""
-        if self.waits:
+        if self._adapter is not None:
+            self._request.record.waited(Lack.ADAPTER, now_s)
+            self._plane.adapters.leave(self._adapter)
+            self._adapter = None
+        elif self.waits:
             assert self._ticket is not None
             self._waited(now_s)
             self._plane.admission.leave(self._ticket, now_s)
@@ -183,7 +235,7 @@ class Entry:
         name = request.head.tenant or queue_of(party, plane.salt)
         if plane.degradation.steps:
             degrade(plane, request, name, rank, now_s)
-        began_s = request.record.received_s
+        began_s = request.record.received_s + self._adapter_s
         reserve = classes.reserves[rank]
         ticket = self._ticket = Ticket(
             request.ask,
@@ -213,6 +265,8 @@ class Entry:
 
     def _after(self, error: Exception, now_s: float) -> PenstockError | None:
         """What its client is told after a wait in vain. None: it falls back."""
+        if isinstance(error, NoBackend) and self._would_load(now_s):
+            return None  # who had its adapter is gone, or is back without it
         try:
             return None if self._falls_back(error) else self._told(error, now_s)
         except PenstockError as told:
@@ -243,6 +297,9 @@ class Entry:
             return ResponseNotFound(ask.response_id)
         if isinstance(error, NoBackend):
             return self._failover.nobody(now_s)
+        if isinstance(error, NotLoaded):
+            failed = self._failover.nobody(now_s) if self._failover.tried else None
+            return failed or plane.refusals.not_loaded(error.retry_after_s)
         request_id = self._request.answer.request_id.decode()
         logger.error("admission failed request_id=%s", request_id, exc_info=error)
         return PenstockError()

@@ -9,6 +9,7 @@ from random import Random
 from time import monotonic, time
 
 from penstock.balancing.accusers import Cause
+from penstock.balancing.adapters import AdapterLoads
 from penstock.balancing.admission.admission import Admission
 from penstock.balancing.admission.degradation import Degradation
 from penstock.balancing.admission.pressure import highest_pressure
@@ -25,6 +26,7 @@ from penstock.balancing.reader import Reader
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.session_homes import SessionHomes
 from penstock.balancing.tokens import TokenEstimator
+from penstock.proxy.data.adapters import Adapters, Load, cannot_load
 from penstock.proxy.data.background import Background
 from penstock.proxy.data.body_reads import BodyReads
 from penstock.proxy.data.budgets import Budgets
@@ -80,6 +82,7 @@ class DataPlane:
         rng: Random,
         metrics: Metrics,
         on_failure: Callable[[Backend, BackendError, Cause], None] = _nothing,
+        load_adapter: Load = cannot_load,
         now: Callable[[], float] = monotonic,
         wall: Callable[[], float] = time,
         memory: Memory | None = None,
@@ -106,14 +109,15 @@ class DataPlane:
         )
         self.pool_costs = PoolCosts(self.gate, lambda: self.fleet, self.admission)
         self.wakes = Wakes(loop, now, self.admission)
+        loads = AdapterLoads(self.gate, lambda: self.fleet)
+        self.adapters = Adapters(loop, loads, self._waiting_for, metrics, now, load_adapter)
         self.background, self.mirrors = Background(loop, now), Mirrors(loop, metrics, now)
         self.degradation, self.slos, self.canaries = Degradation(), Slos(now), Canaries(now)
         metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held, metrics.knows_tenant = self.held, self._knows_tenant
         metrics.slos, metrics.canaries = self.slos.evaluated, self.canaries.standings
         metrics.certificates = lambda: self.certificates.expiries
-        self.floor = GpuFloor()
-        self.budgets = Budgets(metrics)
+        self.floor, self.budgets = GpuFloor(), Budgets(metrics)
         self.salt = rng.getrandbits(64)  # of the queues of clients without a key
         self.deaths, self.poison = Deaths(), Poison()
         self.rota = Rota(loop, TURN_S, now)
@@ -129,11 +133,9 @@ class DataPlane:
         self.record_reads = RecordReads(loop, waiting=self.waiting)
         self.answer_reads = AnswerReads(loop, now)
         self.uploads = Rota(loop, TURN_S, now)  # the pieces of large bodies to backends
-        self.clients = Clients(now)
-        self.bodies = Bodies(now)
+        self.clients, self.bodies = Clients(now), Bodies(now)
         self.running = Running()
-        self.unread = Unread(now)
-        self.kept = KeptRoom()
+        self.unread, self.kept = Unread(now), KeptRoom()
         self.long_heads = LongHeads(now)
         self.overload = Overload()
         self.refusals = Refusals(self.overload, metrics, rng, now)
@@ -179,6 +181,7 @@ class DataPlane:
         )
         self.counting = configuration.counting
         self.routes = configuration.routes
+        self.adapters.follow(self.routes.adapters)
         self.canaries.follow(settings.routes, self.routes.rules)
         self.session_pools = configuration.session_pools
         self.paths = configuration.paths

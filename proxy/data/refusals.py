@@ -9,6 +9,7 @@ from penstock.balancing.admission.degradation import HOLD_S
 from penstock.proxy.data.overload import Overload
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import (
+    AdapterNotLoaded,
     ContextTooLongNow,
     NoBackendReady,
     Overloaded,
@@ -99,3 +100,7 @@ class Refusals:
     def out_of_reach(self) -> ResponseOutOfReach:
         """No backend that may hold the stored response can be asked."""
         return ResponseOutOfReach(retry_after_s=self.probe_interval_s)
+
+    def not_loaded(self, rest_s: float) -> AdapterNotLoaded:
+        """No backend is asked to load its adapter for so long."""
+        return AdapterNotLoaded(retry_after_s=max(ROOM_S, rest_s))

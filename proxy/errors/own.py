@@ -128,3 +128,9 @@ class ResponseOutOfReach(NoBackendReady):
     """The backends asked do not hold the stored response. A backend out of reach may."""
 
     message = "The backend that may hold this response cannot be reached now; retry later."
+
+
+class AdapterNotLoaded(NoBackendReady):
+    """No backend has loaded the model's adapter, and it is not the time to ask again."""
+
+    message = "No backend could load this model; retry after the seconds in Retry-After."

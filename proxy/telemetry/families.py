@@ -83,6 +83,7 @@ class PenstockCollector(Collector):
             "shed",
             "degraded",
             "route_requests",
+            "adapter_loads",
             "mirror_requests",
             "mirror_ends",
             "trace_spans",

@@ -100,6 +100,13 @@ FAMILIES: Final = {
         "While weights move: do the targets get their shares? A fall-back that gets requests says"
         " that the target cannot serve.",
     ),
+    "adapter_loads": Family(
+        "counter",
+        ("pool", "result"),
+        "loads",
+        "Loads of adapters that routes name, which backends were asked for.",
+        "When clients of an adapter get 503: are loads refused? The log says by whom, and why.",
+    ),
     "canary_percent": Family(
         "gauge",
         ("route",),

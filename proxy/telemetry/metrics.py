@@ -65,6 +65,7 @@ class Metrics:
         # By route: the stage of its canary, and its share in percent.
         self.canaries: Callable[[], Iterable[tuple[str, str, float]]] = tuple
         self.route_requests = Counter()  # by route, and where they went
+        self.adapter_loads = Counter()  # by pool, and whether it was loaded
         self.mirror_requests = Counter()  # by route, and what became of the copy
         self.mirror_ends = Counter()  # by route, and which answer was cut
         # By route: of a copy over its original.

@@ -7,6 +7,7 @@ const WAITS_FOR = {
   prompts: "enough prompts there", sequences: "all streams are taken", kv_cache: "no room in the KV cache",
   answers: "its tenant's answers may fill the cache", requests: "max_requests is reached", giant: "a giant has the backend",
   giants: "enough giants run", class: "a higher class is first", turn: "others are first", backend: "no backend can serve",
+  adapter: "its adapter is loaded",
 };
 
 export function showQueue({ queue }) {

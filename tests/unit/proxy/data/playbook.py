@@ -15,7 +15,9 @@ from typing import Any, Final
 from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend, State
 from penstock.conf.settings import Settings
+from penstock.health.probes import Outcome
 from penstock.proxy.data.account import count_all
+from penstock.proxy.data.adapters import cannot_load
 from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
@@ -268,6 +270,7 @@ class Play:
             rng=_First(1),
             metrics=self.metrics,
             on_failure=self._failed,
+            load_adapter=self.load_adapter,
             now=now,
         )
         self.metrics.count_ended = partial(count_all, self.plane)
@@ -347,6 +350,10 @@ class Play:
         upstream = self._upstream[self._dialing] = Upstream(self, self._dialing, protocol)
         protocol.connection_made(upstream)
         return upstream, protocol
+
+    async def load_adapter(self, backend: Backend, name: str, path: str) -> Outcome:
+        """A play with adapters says how a load ends."""
+        return await cannot_load(backend, name, path)
 
     def _failed(self, backend: Backend, error: BackendError, cause: Cause) -> None:
         self.happens(f"{backend.name} failed: {error.reason}")

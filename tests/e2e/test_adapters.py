@@ -1,0 +1,181 @@
+"""Adapters that real processes have simulated servers load at their first use."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+
+from penstock.bench.sim.server import SimServer
+from tests.e2e.forked import run
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.request import CHAT, Got, ask
+from tests.e2e.sim_process import SimProcess
+
+LOAD = "/v1/load_lora_adapter"
+ROUTES: list[dict[str, Any]] = [
+    {
+        "name": name,
+        "match": {"model": name},
+        "to": [{"pool": "default", "model": f"{name}-1", "lora_path": f"/adapters/{name}"}],
+    }
+    for name in ("sql", "law")
+]
+STREAM = CHAT | {"stream": True}
+
+
+async def chat(penstock: Penstock, model: str = "sql") -> Got:
+    return await ask(penstock, "/v1/chat/completions", STREAM | {"model": model})
+
+
+def loads(*servers: SimServer) -> int:
+    return sum(each.path == LOAD for server in servers for each in server.seen)
+
+
+@pytest.fixture
+async def servers(simulate: Simulate) -> list[SimServer]:
+    found = await simulate(2, model="base", api_key="sk-of-the-pool-0123456789")
+    for server in found:
+        server.adapters.enabled = True
+    return found
+
+
+@pytest.fixture
+async def penstock(servers: list[SimServer], serve: Serve) -> Penstock:
+    key = {"api_key": "sk-of-the-pool-0123456789", "forward_authorization": "pool"}
+    return await serve(servers, routes=ROUTES, pool=key)
+
+
+async def test_a_crowd_of_first_requests_makes_one_load(
+    penstock: Penstock, servers: list[SimServer]
+) -> None:
+    for server in servers:
+        server.adapters.load_s = 0.5
+    answers = [asyncio.create_task(chat(penstock)) for _ in range(50)]
+    await asyncio.sleep(0.2)
+    beside = await asyncio.gather(*[chat(penstock, "base") for _ in range(8)])
+    assert {each.headers["x-penstock-backend"] for each in beside} == {"b0", "b1"}
+    assert not any(answer.done() for answer in answers)
+    assert loads(*servers) == 1
+    got = await asyncio.gather(*answers)
+    assert {each.status for each in got} == {200}
+    assert all(b'"model":"sql-1"' in each.body for each in got)
+    holders = [each for each in servers if each.adapters.paths]
+    assert all(each.adapters.paths == {"sql-1": "/adapters/sql"} for each in holders)
+    keys = {each.header("authorization") for each in holders[0].seen if each.path == LOAD}
+    assert keys == {"Bearer sk-of-the-pool-0123456789"}
+
+
+async def test_a_load_is_counted_and_logged_once(penstock: Penstock) -> None:
+    for _ in range(3):
+        assert (await chat(penstock)).status == 200
+    told = await penstock.metrics()
+    assert 'penstock_adapter_loads_total{pool="default",result="ok"} 1.0' in told
+    lines = [line for line in penstock.log if b"adapter loaded" in line]
+    assert len(lines) == 1
+    assert b"adapter=sql-1" in lines[0]
+
+
+async def test_it_is_listed_and_explained_before(
+    penstock: Penstock, servers: list[SimServer]
+) -> None:
+    async with aiohttp.ClientSession() as session, session.get(f"{penstock.url}/v1/models") as got:
+        cards = {each["id"]: each for each in orjson.loads(await got.read())["data"]}
+    assert set(cards) == {"base", "sql", "law"}
+    assert cards["sql"]["root"] == "sql-1"
+    assert cards["sql"]["max_model_len"] == cards["base"]["max_model_len"]
+    path = penstock.config.with_name("request.json")
+    path.write_bytes(orjson.dumps(STREAM | {"model": "sql"}))
+    explain = ["explain", str(path), "--admin", penstock.admin_url]
+    done = await run(*explain)
+    assert done.status == 0, done
+    assert "A backend loads its adapter first." in done.out
+    assert "it would wait, for 120 s at most" in done.out
+    assert loads(*servers) == 0
+    await chat(penstock)
+    done = await run(*explain)
+    assert "does not serve the model" in done.out
+    assert "it would be sent at once" in done.out
+
+
+async def test_a_path_without_an_adapter(penstock: Penstock, servers: list[SimServer]) -> None:
+    for server in servers:
+        server.adapters.missing.add("/adapters/sql")
+    answers = await asyncio.gather(*[chat(penstock) for _ in range(30)])
+    assert {each.status for each in answers} == {503}
+    assert {each.json["error"]["code"] for each in answers} == {"no_backend"}
+    assert all(int(each.headers["retry-after"]) >= 1 for each in answers)
+    assert loads(*servers) == 2
+    lines = [line for line in penstock.log if b"adapter not loaded" in line]
+    assert len(lines) == 2
+    assert all(b"reason=status_404" in line for line in lines)
+    assert (await chat(penstock, "law")).status == 200
+    for server in servers:
+        server.adapters.missing.clear()
+    await asyncio.sleep(2.1)
+    assert (await chat(penstock)).status == 200
+
+
+async def test_servers_that_load_none(penstock: Penstock, servers: list[SimServer]) -> None:
+    for server in servers:
+        server.adapters.enabled = False
+    assert (await chat(penstock)).status == 503
+    assert any(b"reason=no_endpoint" in line for line in penstock.log)
+    assert (await chat(penstock, "base")).status == 200
+
+
+async def test_what_somebody_else_has_loaded_already(
+    penstock: Penstock, servers: list[SimServer]
+) -> None:
+    for server in servers:
+        server.adapters.paths["sql-1"] = "/adapters/sql"
+    got = await chat(penstock)  # at once: before the next probe
+    assert got.status == 200
+    assert not [line for line in penstock.log if b"adapter not loaded" in line]
+
+
+async def test_a_client_can_name_no_path(penstock: Penstock, servers: list[SimServer]) -> None:
+    for body in (
+        {"model": "law-1"},
+        {"model": "sql", "lora_path": "/etc", "lora_name": "x"},
+        {"model": "other", "lora_path": "/adapters/other"},
+    ):
+        await ask(penstock, "/v1/chat/completions", CHAT | body)
+    got = await ask(penstock, LOAD, {"lora_name": "x", "lora_path": "/etc"})
+    assert got.status == 404
+    paths = [path for server in servers for path in server.adapters.paths.items()]
+    assert paths == [("sql-1", "/adapters/sql")]
+
+
+async def test_a_reload_that_drops_it(penstock: Penstock, servers: list[SimServer]) -> None:
+    for server in servers:
+        server.adapters.load_s = 1.0
+    answer = asyncio.create_task(chat(penstock))
+    await asyncio.sleep(0.2)
+    assert (await penstock.reload(routes=ROUTES[1:]))[0] == 200
+    assert (await answer).json["error"]["code"] == "no_backend"
+    assert (await chat(penstock)).status == 404
+
+
+@pytest.fixture
+async def restarting() -> AsyncIterator[SimProcess]:
+    server = SimProcess("--profile", "instant", "--model", "base", "--enable-lora")
+    await server.start()
+    yield server
+    await server.kill()
+
+
+async def test_a_restart_loses_it_and_the_next_request_has_it_loaded_again(
+    restarting: SimProcess, serve: Serve
+) -> None:
+    admission = {"hold_for_backend_s": 30}
+    penstock = await serve([restarting.url], routes=ROUTES, admission=admission)
+    assert (await chat(penstock)).status == 200
+    await restarting.kill()
+    held = asyncio.create_task(chat(penstock))
+    await asyncio.sleep(0.5)
+    await restarting.start()
+    assert (await held).status == 200
+    assert len([line for line in penstock.log if b"adapter loaded" in line]) == 2

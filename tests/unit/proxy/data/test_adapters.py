@@ -1,0 +1,320 @@
+"""Transcripts of requests whose adapter a backend loads first."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.balancing.backend import Backend, State
+from penstock.health.probes import Outcome
+from penstock.proxy.data.adapters import TURN_MAX, WAIT_S
+from penstock.proxy.data.aliases import alias_cards
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
+
+SQL: dict[str, Any] = {
+    "name": "sql",
+    "match": {"model": "sql"},
+    "to": [{"pool": "p", "model": "sql-1", "lora_path": "/adapters/sql"}],
+}
+LAW: dict[str, Any] = {
+    "name": "law",
+    "match": {"model": "law"},
+    "to": [{"pool": "p", "model": "law-1", "lora_path": "/adapters/law"}],
+}
+FALLS_BACK = SQL | {"fallbacks": [{"pool": "p", "model": "base", "on": ["no_backend"]}]}
+
+
+class Loading(Play):
+    """Backends that list their base model only. A load hangs until the test ends it."""
+
+    def __init__(self, *routes: dict[str, Any], backends: int = 2, **settings: Any) -> None:
+        super().__init__(backends, routes=list(routes or (SQL, LAW)), **settings)
+        self.hangs: dict[tuple[str, str], asyncio.Future[Outcome]] = {}
+        for backend in self.backends:
+            backend.models = {"base": b"{}"}
+            backend.contexts = {"base": 4_096, None: 4_096}
+
+    async def load_adapter(self, backend: Backend, name: str, path: str) -> Outcome:
+        self.happens(f"{backend.name} loads {name} of {path}")
+        hang: asyncio.Future[Outcome] = self.loop.create_future()
+        self.hangs[backend.name, name] = hang
+        return await hang
+
+    def loaded(self, backend: str, name: str) -> None:
+        """The backend lists it from now on."""
+        (found,) = [each for each in self.backends if each.name == backend]
+        found.models = {**(found.models or {}), name: b"{}"}
+        self.hangs.pop((backend, name)).set_result(Outcome())
+        self.turns()
+
+    def fails(self, backend: str, name: str) -> None:
+        self.hangs.pop((backend, name)).set_result(Outcome("status_404"))
+        self.turns()
+
+    def asks(self, model: str = "sql", head: bytes = b"") -> Client:
+        """A client does, after the last one has left."""
+        if self.client.connection._exchange is not None or self.client.written:
+            self.client.closes()
+            self.client = self.connects()
+        client = self.client
+        client.sends(chat(f'"model":"{model}"', head=head))
+        return client
+
+    def answers(self, name: str) -> None:
+        self[name].sends(STREAM, token("a"), DONE, END)
+        self.turns()
+
+
+@pytest.fixture
+def play() -> Iterator[Loading]:
+    playing = Loading()
+    yield playing
+    playing.close()
+
+
+def code(client: Client) -> tuple[int, str, str]:
+    """The status, the code and the message of an error."""
+    head, _, body = client.written.partition(b"\r\n\r\n")
+    error = orjson.loads(body)["error"]
+    return int(head[9:12]), error["code"], error["message"]
+
+
+def sent_after(play: Loading, client: Client) -> None:
+    """The adapter is loaded, and then the client's request waits for another one's end."""
+    play.backends[0].max_requests = 1
+    before = play.connects()
+    before.sends(chat('"model":"base"'))
+    first = play["b1"]
+    play.loaded("b1", "sql-1")
+    play.passes(0.5)
+    assert not client.written
+    first.sends(STREAM, token("a"), DONE, END)
+    play.passes(0.2)
+    assert orjson.loads(play["b1"].body)["model"] == "sql-1"
+    play.answers("b1")
+    assert b"[DONE]" in client.written
+    before.closes()
+
+
+def test_the_first_request_waits_for_the_load_and_goes_where_the_adapter_is(play: Loading) -> None:
+    client = play.asks()
+    assert play.happened() == ["b1 loads sql-1 of /adapters/sql"]
+    play.passes(3.0)
+    assert not client.written
+    play.loaded("b1", "sql-1")
+    assert orjson.loads(play["b1"].body)["model"] == "sql-1"
+    exchange = client.connection._exchange
+    assert exchange is not None
+    record = exchange.request.record
+    assert (record.waits_for, round(record.waited_s, 1)) == ("adapter", 3.0)
+    play.answers("b1")
+    assert b"[DONE]" in client.written
+    assert play.metrics.adapter_loads["p", "ok"] == 1
+
+
+def test_later_requests_go_there_without_another_load(play: Loading) -> None:
+    play.asks()
+    play.loaded("b1", "sql-1")
+    play.answers("b1")
+    play.happened()
+    play.client.sends(chat('"model":"sql"'))
+    assert play.happened()[-1] == "b1 got POST"
+    assert not play.hangs
+    play.answers("b1")
+
+
+def test_meanwhile_other_models_of_the_same_backend_are_served(play: Loading) -> None:
+    waiting = play.asks()
+    other = play.connects()
+    other.sends(chat('"model":"base"'))
+    assert play.happened()[-1] == "b1 got POST"
+    play.answers("b1")
+    assert b"[DONE]" in other.written
+    assert not waiting.written
+    other.closes()
+
+
+def test_a_crowd_makes_one_load_and_is_told_some_in_each_turn() -> None:
+    play = Loading(backends=1)
+    clients = [play.client, *[play.connects() for _ in range(3 * TURN_MAX)]]
+    for client in clients:
+        client.sends(chat('"model":"sql"'))
+    assert play.happened() == ["b1 loads sql-1 of /adapters/sql"]
+    play.backends[0].models = {"sql-1": b"{}"}
+    play.hangs["b1", "sql-1"].set_result(Outcome())
+    most, sent = 0, 0
+    for _ in range(40):
+        play.loop.call_soon(play.loop.stop)
+        play.loop.run_forever()  # one turn
+        before, sent = sent, play.backends[0].own.requests
+        most = max(most, sent - before)
+    assert sent == len(clients)
+    assert most <= TURN_MAX
+    play.turns()
+    for client in clients:
+        client.closes()
+    play.close()
+
+
+def test_a_client_that_leaves_while_it_waits_is_forgotten(play: Loading) -> None:
+    client = play.asks()
+    client.closes()
+    assert not play.plane.adapters._waiting
+    play.loaded("b1", "sql-1")
+    assert "b1 got POST" not in play.happened()
+
+
+def test_what_no_route_names_is_not_loaded(play: Loading) -> None:
+    for model in ("sql-1", "law-1", "../sql", "/adapters/sql"):
+        client = play.asks(model)
+        assert code(client)[:2] == (404, "model_not_found")
+    assert not play.hangs
+
+
+def test_after_two_failed_loads_the_client_is_told_and_others_at_once(play: Loading) -> None:
+    client = play.asks()
+    play.fails("b1", "sql-1")
+    assert not client.written
+    play.fails("b2", "sql-1")
+    assert code(client) == (
+        503,
+        "no_backend",
+        "No backend could load this model; retry after the seconds in Retry-After.",
+    )
+    assert b"\r\nretry-after: 2\r\n" in client.written
+    assert code(play.asks())[0] == 503
+    assert not play.hangs
+    assert play.metrics.adapter_loads["p", "failed"] == 2
+    play.passes(2.0)
+    play.asks()
+    assert list(play.hangs) == [("b1", "sql-1")]
+
+
+def test_or_its_route_falls_back() -> None:
+    play = Loading(FALLS_BACK, backends=1)
+    client = play.asks()
+    play.fails("b1", "sql-1")
+    assert orjson.loads(play["b1"].body)["model"] == "base"
+    play.answers("b1")
+    assert b"x-penstock-model: base" in client.written
+    play.close()
+
+
+def test_a_load_that_never_ends_keeps_nobody_for_ever(play: Loading) -> None:
+    client = play.asks()
+    play.passes(WAIT_S - 1.0)
+    assert b"no_backend" not in client.written
+    play.passes(2.0)
+    assert b"no_backend" in client.written  # in a stream of comments, which has begun
+    play.fails("b1", "sql-1")
+
+
+def test_who_waits_for_less_is_told_so_then(play: Loading) -> None:
+    client = play.asks(head=b"x-request-timeout: 5\r\n")
+    play.passes(6.0)
+    assert code(client)[0] == 408
+    play.loaded("b1", "sql-1")
+    assert "b1 got POST" not in play.happened()
+
+
+def test_when_the_only_one_that_has_it_fails_another_one_loads_it(play: Loading) -> None:
+    client = play.asks()
+    play.loaded("b1", "sql-1")
+    play["b1"].sends(plain("502 Bad Gateway"))
+    play.loaded("b2", "sql-1")
+    assert orjson.loads(play["b2"].body)["model"] == "sql-1"
+    play.answers("b2")
+    assert b"x-penstock-attempts: 2" in client.written
+
+
+def test_if_that_fails_too_the_failure_is_told(play: Loading) -> None:
+    client = play.asks()
+    play.loaded("b1", "sql-1")
+    play["b1"].sends(plain("502 Bad Gateway"))
+    play.fails("b2", "sql-1")
+    assert code(client)[:2] == (502, "backend_error")
+
+
+def test_a_reload_that_drops_the_adapter_lets_nobody_wait(play: Loading) -> None:
+    client = play.asks()
+    play.plane.adapters.follow({})
+    play.turns()
+    assert code(client)[:2] == (503, "no_backend")
+    play.fails("b1", "sql-1")
+
+
+HELD: dict[str, Any] = {"admission": {"hold_for_backend_s": 30}}
+
+
+def test_who_is_held_for_a_backend_has_its_adapter_loaded_when_that_comes() -> None:
+    play = Loading(backends=1, **HELD)
+    backend = play.backends[0]
+    backend.state = State.EJECTED
+    client = play.asks()
+    play.passes(2.0)
+    assert not play.hangs
+    assert not client.written
+    backend.state = State.READY
+    play.passes(3.0)
+    play.loaded("b1", "sql-1")
+    assert orjson.loads(play["b1"].body)["model"] == "sql-1"
+    play.answers("b1")
+    play.close()
+
+
+def test_neither_the_wait_for_a_backend_nor_that_for_a_load_counts_for_a_class() -> None:
+    classes = [{"name": "fast", "max_wait_s": 1}]
+    admission = {"classes": classes, "default_class": "fast", "hold_for_backend_s": 30}
+    play = Loading(backends=1, admission=admission)
+    backend = play.backends[0]
+    backend.state = State.EJECTED
+    client = play.asks()
+    play.passes(5.0)
+    backend.state = State.READY
+    play.passes(5.0)
+    sent_after(play, client)
+    play.close()
+
+
+def test_who_is_held_for_too_long_is_told_so() -> None:
+    play = Loading(backends=1, **HELD)
+    play.backends[0].state = State.EJECTED
+    client = play.asks(head=b"")
+    play.passes(35.0)
+    assert b"no_backend" in client.written
+    play.close()
+
+
+def test_the_time_of_a_load_does_not_count_for_a_class() -> None:
+    """It waits for room after it, and is in time."""
+    classes = [{"name": "fast", "max_wait_s": 1}]
+    play = Loading(backends=1, admission={"classes": classes, "default_class": "fast"})
+    client = play.asks()
+    play.passes(10.0)
+    sent_after(play, client)
+    play.close()
+
+
+def test_nor_does_it_when_another_backend_loads_after_a_failure() -> None:
+    classes = [{"name": "fast", "max_wait_s": 1}]
+    play = Loading(admission={"classes": classes, "default_class": "fast"})
+    client = play.asks()
+    play.loaded("b1", "sql-1")
+    play["b1"].sends(plain("502 Bad Gateway"))
+    play.passes(10.0)
+    play.loaded("b2", "sql-1")
+    play.answers("b2")
+    assert b"[DONE]" in client.written
+    play.close()
+
+
+def test_the_name_is_listed_before_it_is_loaded_with_the_context_of_its_base(play: Loading) -> None:
+    card = alias_cards(play.plane.routes, play.plane.fleet, "")["sql"]
+    assert card is not None
+    assert orjson.loads(card)["root"] == "sql-1"
+    assert orjson.loads(card)["max_model_len"] == 4_096
+    for backend in play.backends:
+        backend.state = State.EJECTED
+    assert "sql" not in alias_cards(play.plane.routes, play.plane.fleet, "")
