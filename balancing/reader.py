@@ -16,6 +16,7 @@ from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
 from penstock.balancing.field_scan import FieldScan, Found
 from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth, whole_number
 from penstock.balancing.forms import MalformedAsk, boundary_of, model_at, model_span
+from penstock.balancing.labels.question import conversation_of
 from penstock.balancing.media import media_blocks, tokens_of_bytes
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, finished
@@ -75,6 +76,7 @@ class Reader:
         "_caps",
         "_decoder",
         "_estimator",
+        "_labels",
         "_outputs",
         "_prefixes",
         "_scan",
@@ -91,17 +93,18 @@ class Reader:
         prefixes: bool = False,
         caps: bool = False,
         wants: bool = False,
+        labels: bool = False,
     ) -> None:
         """`outputs` predicts how long answers will be. `sessions`: where session keys are, if any
-        are read; for `wants`, what routes ask for, it reads `WantedFields`. `prefixes`: whether a
-        policy needs the blocks of the text. `caps`: whether answers may be made shorter.
-        """
+        are read; for `wants`, what routes ask for, it reads `WantedFields`. `prefixes`: a policy
+        needs the blocks of the text. `caps`: answers may be cut. `labels`: a route asks for one."""
         self._estimator = estimator
         self._outputs = outputs
         self._sessions = sessions
         self._prefixes = prefixes
         self._caps = caps
         self._wants = wants
+        self._labels = labels
         self._decoder = _fields if sessions is None else sessions.decoder
         self._scan = FieldScan(self._decoder.type)
 
@@ -224,6 +227,8 @@ class Reader:
             background=path == "/v1/responses" and truth(fields.background) is True,
         )
         ask.wants = wants_of(fields, prompt.parts, media_parts) if self._wants else None
+        if self._labels and ask.wants is not None:
+            ask.wants.conversation = conversation_of(path, fields)
         return ask
 
     def _unparsed_ask(

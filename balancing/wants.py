@@ -59,12 +59,14 @@ class _Kind(msgspec.Struct):
 class Wants:
     """What one request asks for. `needs`: bits of `routes/needs.py`."""
 
-    __slots__ = ("effort", "needs", "user")
+    __slots__ = ("conversation", "effort", "needs", "user")
 
     def __init__(self, needs: int = 0, effort: str | None = None, user: str | None = None) -> None:
         self.needs = needs
         self.effort = effort
         self.user = user
+        # For the classifier, which nobody else asks. It refers to the body, so it is soon dropped.
+        self.conversation: memoryview | None = None
 
 
 def wants_of(fields: Fields, parts: Sequence[bytes | memoryview], media_parts: int) -> Wants:

@@ -46,7 +46,7 @@ def _ports(settings: Settings) -> Iterator[Doubt]:
     if listen.port == admin.port != 0 and same_host:
         yield ("admin", "port"), f"{admin.port} is also listen.port: only one of the two can listen"
     own = {port: key for port, key in ((admin.port, "admin"), (listen.port, "listen")) if port}
-    for path, url in _urls(settings):
+    for path, url in _asked(settings):
         host, port = _place(url)
         if port in own and (is_loopback(host) or host in _WILDCARDS):
             yield path, f"is this proxy itself: {own[port]}.port is {port}"
@@ -56,7 +56,7 @@ def _addresses(settings: Settings) -> Iterator[Doubt]:
     hosts: list[tuple[KeyPath, str]] = [
         (("listen", "host"), settings.listen.host),
         (("admin", "host"), settings.admin.host),
-        *((path, _place(url)[0]) for path, url in _urls(settings)),
+        *((path, _place(url)[0]) for path, url in _asked(settings)),
     ]
     for path, host in hosts:
         numeric = host.replace(".", "").isdigit()
@@ -189,6 +189,13 @@ def _urls(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     for number, pool in enumerate(settings.pools):
         for index, backend in enumerate(pool.backends):
             yield ("pools", number, "backends", index, "url"), backend.url
+
+
+def _asked(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """All servers to which something of a request is sent."""
+    yield from _urls(settings)
+    if settings.classifier is not None:
+        yield ("classifier", "url"), settings.classifier.url
 
 
 def _place(url: str) -> tuple[str, int]:

@@ -99,14 +99,20 @@ def _metrics_url(text: str) -> str:
 
 def _traces_url(text: str) -> str:
     """Check the URL of a receiver of spans. Without a path it gets /v1/traces."""
-    parts = _url(text, "tracing.headers_file")
+    parts = _url(text, "use tracing.headers_file")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1/traces'}"
 
 
-def _url(text: str, keys_at: str = "api_key_file of the pool") -> SplitResult:
+def _classifier_url(text: str) -> str:
+    """Check the URL of a classifier. Without a path it gets /."""
+    parts = _url(text, "a classifier gets none")
+    return f"{parts.scheme}://{parts.netloc}{parts.path or '/'}"
+
+
+def _url(text: str, hint: str = "use api_key_file of the pool") -> SplitResult:
     """Check a URL of http or https without credentials, query and fragment.
 
-    `keys_at`: where credentials belong.
+    `hint`: where credentials belong.
     """
     if not re.fullmatch(r"[!-~]{1,2048}", text):
         raise ValueError("must be a URL of visible ASCII, such as http://10.0.0.1:8000")
@@ -118,7 +124,7 @@ def _url(text: str, keys_at: str = "api_key_file of the pool") -> SplitResult:
     if parts.scheme not in ("http", "https"):
         raise ValueError("must begin with http:// or https://")
     if "@" in parts.netloc:
-        raise ValueError(f"must not hold credentials: use {keys_at}")
+        raise ValueError(f"must not hold credentials: {hint}")
     if not re.fullmatch(HOST, parts.hostname or "") or port == 0 or parts.netloc.endswith(":"):
         raise ValueError("must have a host and may have a port, such as http://10.0.0.1:8000")
     if "?" in text or "#" in text:
@@ -190,6 +196,7 @@ def _hidden(shape: str) -> WithJsonSchema:
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 MetricsUrl = Annotated[str, AfterValidator(_metrics_url)]
 TracesUrl = Annotated[str, AfterValidator(_traces_url)]
+ClassifierUrl = Annotated[str, AfterValidator(_classifier_url)]
 Secret = Annotated[SecretStr, AfterValidator(check_secret), _hidden(SECRET)]
 HeaderLines = Annotated[
     SecretStr,

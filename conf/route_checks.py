@@ -10,6 +10,7 @@ from penstock.conf.canary import CanarySettings
 from penstock.conf.routes import FallbackSettings, MirrorSettings, RouteSettings, TargetSettings
 
 _NAMES_TOLD: Final = 20
+_GIVEN: Final = object()  # a section that is wrong itself is told of there
 At = tuple[str | int, ...]
 # A place in one route, what was given there, and what is wrong.
 _Fault = tuple[At, str | None, str]
@@ -32,6 +33,9 @@ def check_routes(routes: Sequence[RouteSettings], settings: Mapping[str, Any]) -
     adapters: dict[tuple[str, str | None], str] = {}
     for number, route in enumerate(routes):
         faults = [*_unknown(route, known), *_repeated(route), *_two_paths(route, adapters)]
+        if route.match.label and settings.get("classifier", _GIVEN) is None:
+            problem = "nobody gives labels: there is no `classifier`"
+            faults.append((("match", "label"), None, problem))
         if first.setdefault(route.name, number) != number:
             there = f"routes[{first[route.name]}]"
             problem = f"route name {route.name!r} is taken by {there}; names must be unique"

@@ -69,7 +69,7 @@ class CoverIndex:
 
 def _lists(given: Conditions) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The conditions that are lists of patterns or words, those of headers by header."""
-    for name in ("model", "tenant", "user", "session", "path", "service_class", "effort"):
+    for name in ("model", "tenant", "user", "session", "path", "service_class", "effort", "label"):
         if name in given:
             yield name, given[name]
     for name, pattern in given.get("headers", {}).items():
@@ -119,6 +119,7 @@ _COVERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "tenant": _one_of,
     "service_class": _one_of,
     "effort": _one_of,
+    "label": _one_of,
     "needs": _all_of,
     "lacks": _all_of,
     "stream": _same,

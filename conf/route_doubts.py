@@ -14,8 +14,10 @@ _NAMES_TOLD: Final = 3
 
 
 def route_doubts(settings: Settings) -> Iterator[Doubt]:
-    """Routes that are never reached, and models that their pool does not serve."""
+    """Routes never reached, a classifier never asked, and models that their pool does not serve."""
     yield from _unreachable(settings.routes)
+    if settings.classifier is not None and not any(each.match.label for each in settings.routes):
+        yield ("classifier",), "is never asked: no route has `label` under `match`"
     served = {pool.name: pool.models for pool in settings.pools if pool.models}
     for number, route in enumerate(settings.routes):
         for at, pool, model in _sent(route):

@@ -199,6 +199,11 @@ class MatchSettings(Section):
     hours: HoursSettings | None = Field(
         default=None, description="When requests come. null: at any time."
     )
+    label: OneOrMany[Name] | None = Field(
+        default=None,
+        description="Label that the classifier gives it. It is asked only if all else holds, and no"
+        " route before this one counts. A request without a label matches none.",
+    )
 
     @model_validator(mode="after")
     def _can_match(self) -> Self:

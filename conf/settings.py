@@ -11,6 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from penstock.conf.admission import AdmissionSettings
+from penstock.conf.classifier import ClassifierSettings
 from penstock.conf.keypath import spell
 from penstock.conf.kinds import (
     BodyFields,
@@ -328,6 +329,10 @@ class Settings(Section):
         default=(),
         description="What users are promised, by pool and class. An empty list: nothing is"
         " measured for it.",
+    )
+    classifier: ClassifierSettings | None = Field(
+        default=None,
+        description="Gives requests the labels that routes may ask for. null: no request has one.",
     )
     routes: Routes = Field(
         default=(),

@@ -205,6 +205,7 @@ class App:
         for client in list(self.plane.clients):
             client.break_off()
         self.plane.adapters.close()
+        self.plane.labelling.stop()
         await self.monitor.stop()
         await self._exporters.stop()
         count_all(self.plane)

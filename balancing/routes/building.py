@@ -89,6 +89,7 @@ def _match(match: MatchSettings) -> Match:
         users=_patterns(match.user),
         sessions=_patterns(match.session),
         hours=_hours(match.hours) if match.hours else None,
+        labels=_words(match.label),
     )
 
 

@@ -7,6 +7,7 @@ from penstock.balancing.routes.patterns import Patterns
 from penstock.balancing.routes.request import RouteRequest
 
 MATCHES: Final = ""
+LABEL: Final = "label"
 
 
 class Match:
@@ -17,6 +18,7 @@ class Match:
         "efforts",
         "headers",
         "hours",
+        "labels",
         "lacks",
         "models",
         "needs",
@@ -46,6 +48,7 @@ class Match:
         users: Patterns | None = None,
         sessions: Patterns | None = None,
         hours: Hours | None = None,
+        labels: frozenset[str] | None = None,
     ) -> None:
         """`tokens_min` is in the range of prompt tokens, `tokens_max` above it."""
         self.models = models
@@ -62,12 +65,13 @@ class Match:
         self.users = users
         self.sessions = sessions
         self.hours = hours
+        self.labels = labels
 
     @property
     def asks_only_for_models(self) -> bool:
         """Whether nothing but the model, and the tenant, decides."""
         texts = (self.paths, self.users, self.sessions, self.hours, self.classes, self.efforts)
-        numbers = (self.stream, self.tokens_min, self.tokens_max)
+        numbers = (self.stream, self.tokens_min, self.tokens_max, self.labels)
         given = [each for each in (*texts, *numbers) if each is not None]
         return not (given or self.headers or self.needs or self.lacks)
 
@@ -108,4 +112,7 @@ class Match:
                 return "headers"
         if self.hours is not None and not self.hours.hold(request.now_s):
             return "hours"
+        # The last: a label is asked for only if all else holds.
+        if self.labels is not None and request.label not in self.labels:
+            return LABEL
         return MATCHES

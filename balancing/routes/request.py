@@ -13,8 +13,9 @@ class RouteRequest:
     """One request. What no rule asks for may be left out (`RouteTable.reads`).
 
     `header` finds the value of a header by its name in lower case. `user`: as the body names it.
-    `needs`: bits of `needs.py`. `effort`: of reasoning, in the client's word. `now_s`: Unix time.
-    `draw`: 64 random bits, for what has no key to be held by.
+    `needs`: bits of `needs.py`. `effort`: of reasoning, in the client's word. `label`: what the
+    classifier says, None without one. `now_s`: Unix time. `draw`: 64 random bits, for what has no
+    key to be held by.
     """
 
     __slots__ = (
@@ -23,6 +24,7 @@ class RouteRequest:
         "ask",
         "draw",
         "effort",
+        "label",
         "needs",
         "now_s",
         "service_class",
@@ -38,6 +40,7 @@ class RouteRequest:
         user: str | None = None,
         needs: int = 0,
         effort: str | None = None,
+        label: str | None = None,
         now_s: float = 0.0,
         draw: int = 0,
     ) -> None:
@@ -49,6 +52,7 @@ class RouteRequest:
         self.user = user
         self.needs = needs
         self.effort = effort
+        self.label = label
         self.now_s = now_s
         self.draw = draw
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeGuard
 
 from penstock.balancing.routes.decision import Decision, decided
 from penstock.balancing.routes.index import Index
-from penstock.balancing.routes.match import MATCHES
+from penstock.balancing.routes.match import LABEL, MATCHES
 from penstock.balancing.routes.needs import named
 from penstock.balancing.routes.patterns import Patterns
 from penstock.balancing.routes.request import RouteRequest
@@ -26,8 +26,8 @@ class RouteTable:
     """Routes in order. Immutable: a reload makes a new one, which decides alike for equal routes.
 
     `reads` names what rules want to know of a body beyond the usual: needs, `effort`, `user`,
-    `session`, and `answer_limits`, which a cap of the answer's length takes. `adapters`: by pool
-    and model, the paths of those that backends are asked to load.
+    `session`, `label`, and `answer_limits`, which a cap of the answer's length takes. `adapters`:
+    by pool and model, the paths of those that backends are asked to load.
     """
 
     __slots__ = (
@@ -60,6 +60,22 @@ class RouteTable:
 
     def decide(self, request: RouteRequest) -> Decision | None:
         """What the first route that matches decides. None: no route does."""
+        for number in self._near(request):
+            rule = self.rules[number]
+            if rule.match.first_failed(request) == MATCHES:
+                return decided(rule, request)
+        return None
+
+    def needs_label(self, request: RouteRequest) -> bool:
+        """Whether a label would decide. `request` has none yet."""
+        for number in self._near(request):
+            failed = self.rules[number].match.first_failed(request)
+            if failed in (MATCHES, LABEL):
+                return failed == LABEL
+        return False
+
+    def _near(self, request: RouteRequest) -> list[int]:
+        """The numbers of the rules that may match, in order."""
         numbers, ask = list(self._open), request.ask
         self._by_model.find(ask.model, numbers)
         self._by_tenant.find(ask.tenant, numbers)
@@ -67,12 +83,7 @@ class RouteTable:
         for name, index in self._by_headers.items():
             index.find(request.header(name), numbers)
         numbers.sort()  # runs in order, which takes one pass
-        rules = self.rules
-        for number in numbers:
-            rule = rules[number]
-            if rule.match.first_failed(request) == MATCHES:
-                return decided(rule, request)
-        return None
+        return numbers
 
     def _file(self, rule: Rule, number: int) -> None:
         """Have a rule found by what tells it best from others."""
@@ -124,6 +135,8 @@ def _reads(rule: Rule) -> list[str]:
         found.append("user")
     if match.sessions is not None or keyed:
         found.append("session")
+    if match.labels is not None:
+        found.append("label")
     if rule.changes is not None and rule.changes.max_tokens is not None:
         found.append("answer_limits")
     return found

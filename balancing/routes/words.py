@@ -92,6 +92,12 @@ def _of_hours(match: Match, request: RouteRequest) -> str:
     return f"it is {there} in {match.hours.zone}, outside the hours"
 
 
+def _of_label(match: Match, request: RouteRequest) -> str:
+    if request.label is None:
+        return "it has no label"
+    return f"the label is {_quoted(request.label)}, not {_or(match.labels)}"
+
+
 _WORDS: Final[dict[str, Callable[[Match, RouteRequest], str]]] = {
     "model": _of_model,
     "path": _of_path,
@@ -106,6 +112,7 @@ _WORDS: Final[dict[str, Callable[[Match, RouteRequest], str]]] = {
     "session": _of_session,
     "headers": _of_headers,
     "hours": _of_hours,
+    "label": _of_label,
 }
 
 

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from penstock.balancing.lease import Lease
-from penstock.balancing.tokens import NOTHING, Measure
 from penstock.proxy.data.account import ended, settle
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.complaint import conclude
-from penstock.proxy.data.counting import Count
 from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.failover import Failover
+from penstock.proxy.data.inquiry import Inquiry
 from penstock.proxy.data.mirroring import mirror, original_left
 from penstock.proxy.data.own_headers import headers_upstream, origin
 from penstock.proxy.data.plane import DataPlane
@@ -60,12 +59,12 @@ class Exchange(AttemptOwner):
         "_asker",
         "_attempt",
         "_clock",
-        "_count",
         "_ended",
         "_entry",
         "_error",
         "_failover",
         "_holder",
+        "_inquiry",
         "_lease",
         "_phase",
         "_plane",
@@ -83,7 +82,7 @@ class Exchange(AttemptOwner):
         self._failover = Failover(plane, request)
         self._entry = Entry(plane, request, self._failover, self._admitted)
         self._attempt: Attempt | None = None
-        self._count: Count | None = None
+        self._inquiry: Inquiry | None = None
         self._reading: Iterator[Wanted | None] | None = None
         self._lease: Lease | None = None
         self._error: PenstockError | None = None
@@ -216,19 +215,13 @@ class Exchange(AttemptOwner):
         if poison.may_hold(len(body), now_s) and poison.holds(ask.tenant, request.mark, now_s):
             plane.metrics.attempts.add("poison")
             raise PoisonRequest
-        if plane.counting is not None and ask.measured != NOTHING:
-            self._count = plane.counting.submit(body, self._counted)
-        if self._count is None:
+        if plane.counting is None and not plane.labelling.on:
             self._next()
-        else:
+            return
+        inquiry = self._inquiry = Inquiry(plane, request, self, self._next)
+        inquiry.begin()
+        if inquiry.waits:
             self._watch(plane.now())
-
-    def _counted(self, counted: Measure | None) -> None:
-        """Go on: a tokenizer has counted the prompt, or failed to."""
-        self._count = None
-        if counted is not None:
-            self.request.ask = self.request.ask.with_count(counted, self._plane.estimator)
-        self.step(self._next)
 
     def _next(self) -> None:
         """Choose a backend, reserve on it and begin an attempt there. Or wait for room."""
@@ -352,9 +345,9 @@ class Exchange(AttemptOwner):
         self._clock.clear()
         self._clock.call(nothing)
         self._reading = None
-        if self._count is not None:
-            self._count.cancel()
-            self._count = None
+        if self._inquiry is not None:
+            self._inquiry.end()
+            self._inquiry = None  # a reference cycle
         if self._attempt is not None:
             self._attempt.abort()
         self._failover.spared()

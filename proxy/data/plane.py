@@ -35,6 +35,7 @@ from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
 from penstock.proxy.data.freeing import Freeing
 from penstock.proxy.data.head_reads import HeadReads
+from penstock.proxy.data.labelling import Labelling
 from penstock.proxy.data.long_heads import LongHeads
 from penstock.proxy.data.many_chunks import ChunkReads
 from penstock.proxy.data.memory import Memory
@@ -100,8 +101,7 @@ class DataPlane:
         self.recent = Recent()
         self.uncounted: list[Uncounted] = []  # requests that have ended: see `account.py`
         self.failed = on_failure
-        self.estimator = TokenEstimator(rng.getrandbits(64))
-        self.outputs = OutputLength()
+        self.estimator, self.outputs = TokenEstimator(rng.getrandbits(64)), OutputLength()
         self.gate = Gate(lambda: self.fleet, rng)
         self.classes = ServiceClasses(configuration.settings)
         self.admission = Admission(
@@ -112,6 +112,7 @@ class DataPlane:
         loads = AdapterLoads(self.gate, lambda: self.fleet)
         self.adapters = Adapters(loop, loads, self._waiting_for, metrics, now, load_adapter)
         self.background, self.mirrors = Background(loop, now), Mirrors(loop, metrics, now)
+        self.labelling = Labelling(loop, metrics, now)
         self.degradation, self.slos, self.canaries = Degradation(), Slos(now), Canaries(now)
         metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held, metrics.knows_tenant = self.held, self._knows_tenant
@@ -178,10 +179,13 @@ class DataPlane:
             prefixes=configuration.prefixes,
             caps=bool(settings.admission.degrade) or "answer_limits" in configuration.routes.reads,
             wants=bool(configuration.routes.reads),
+            labels="label" in configuration.routes.reads,
         )
         self.counting = configuration.counting
         self.routes = configuration.routes
         self.adapters.follow(self.routes.adapters)
+        wanted = "label" in self.routes.reads
+        self.labelling.use(settings.classifier, self.certificates.classifier, wanted=wanted)
         self.canaries.follow(settings.routes, self.routes.rules)
         self.session_pools = configuration.session_pools
         self.paths = configuration.paths

@@ -46,6 +46,7 @@ class Request:
         "head",
         "hides_usage",
         "hold_s",
+        "label",
         "now",
         "patience",
         "paused",
@@ -94,6 +95,7 @@ class Request:
         self.charge: Charge | None = None  # what its tenant's budget was charged
         self.service_class = b""  # the name of its class, where that is not the default one
         self.priority = b""  # of its class, for vLLM. Empty: none is told
+        self.label: str | None = None  # what the classifier says; None: nothing
         self.way: Way | None = None  # by its route; None: none matches
         self.copy: Copy | None = None  # of it, at the mirror of its route
         self.trace: Trace | None = None  # None without tracing

@@ -25,8 +25,10 @@ from penstock.proxy.errors.client import RouteRefused
 _NOTHING: Final = Wants()
 
 
-def route_request(plane: DataPlane, ask: Ask, header: ReadHeader, draw: int) -> RouteRequest:
-    """A request as routes see it. `draw`: random bits."""
+def route_request(
+    plane: DataPlane, ask: Ask, header: ReadHeader, draw: int, label: str | None = None
+) -> RouteRequest:
+    """A request as routes see it. `draw`: random bits. `label`: None if it has none, or not yet."""
     classes, wants = plane.classes, ask.wants or _NOTHING
     rank = classes.rank_of(ask.tenant, header(ASKED), ask.service_tier)
     return RouteRequest(
@@ -36,6 +38,7 @@ def route_request(plane: DataPlane, ask: Ask, header: ReadHeader, draw: int) -> 
         user=wants.user,
         needs=wants.needs,
         effort=wants.effort,
+        label=label,
         now_s=plane.wall(),
         draw=draw,
     )
@@ -54,7 +57,8 @@ def route(plane: DataPlane, request: Request) -> None:
     ask = request.ask
     if not is_routed(ask):
         return
-    asked = route_request(plane, ask, request.head.get, plane.rng.getrandbits(64))
+    draw = plane.rng.getrandbits(64)
+    asked = route_request(plane, ask, request.head.get, draw, request.label)
     decision = plane.routes.decide(asked)
     if decision is None:
         return

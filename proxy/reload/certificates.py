@@ -17,7 +17,6 @@ from penstock.conf.load import Loaded
 from penstock.conf.pools import PoolSettings, PoolTlsSettings
 from penstock.conf.regular_files import read_regular
 from penstock.conf.settings import Settings
-from penstock.conf.tracing import TracingSettings
 from penstock.proxy.reload.expiry import expiry_of
 from penstock.proxy.wire.contexts import Certificates
 
@@ -73,14 +72,17 @@ def certificates_of(loaded: Loaded, config: Path | None) -> Certificates:
         issues += [_issue(loaded, config, (*at, each.key), str(each)) for each in wrong]
     if issues:
         raise ConfigError(issues)
-    receiver = _of_receiver(settings.tracing, system)
+    receiver = _by_the_system(settings.tracing.otlp_endpoint, system)
+    asked = settings.classifier.url if settings.classifier is not None else None
+    classifier = _by_the_system(asked, receiver or system)
     authority = _identity(tls.client_ca_file if tls else None)
-    return Certificates(listener, pools, authority, tuple(_expiries(settings)), receiver)
+    expiries = tuple(_expiries(settings))
+    return Certificates(listener, pools, authority, expiries, receiver, classifier)
 
 
-def _of_receiver(tracing: TracingSettings, system: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """For the receiver of spans. `system`: the context that trusts the system's authorities."""
-    if not (tracing.otlp_endpoint or "").startswith("https:"):
+def _by_the_system(url: str | None, system: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """For a server with https, by the authorities of the system. `system`: for these, if made."""
+    if not (url or "").startswith("https:"):
         return None
     return system or _of_pool(PoolTlsSettings())
 

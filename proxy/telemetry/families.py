@@ -84,6 +84,7 @@ class PenstockCollector(Collector):
             "degraded",
             "route_requests",
             "adapter_loads",
+            "labels",
             "mirror_requests",
             "mirror_ends",
             "trace_spans",
@@ -96,6 +97,7 @@ class PenstockCollector(Collector):
             yield from histograms(name, [((route,), each) for route, each in routes.items()])
         for name, histogram in (
             ("overhead_seconds", metrics.overhead_s),
+            ("classifier_seconds", metrics.classifier_s),
             ("event_loop_lag_seconds", metrics.loop_lag_s),
             ("token_estimate_error_ratio", metrics.estimate_ratio),
             ("predicted_wait_error_ratio", metrics.predicted_ratio),

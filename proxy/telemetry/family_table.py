@@ -121,6 +121,20 @@ FAMILIES: Final = {
         "Where a canary stands.",
         "Alert on `rolled_back`: the new version was worse, and `penstock canary status` says why.",
     ),
+    "labels": Family(
+        "counter",
+        ("result",),
+        "requests",
+        "Requests whose route depended on a label, by how they came to one, or did not.",
+        "When labels seem to do nothing: is the classifier asked, and does it answer in time?",
+    ),
+    "classifier_seconds": Family(
+        "histogram",
+        (),
+        "seconds",
+        "Time until the classifier had answered a question, or until that had failed.",
+        "While you choose `classifier.deadline_ms`, and when `failed` rises.",
+    ),
     "mirror_requests": Family(
         "counter",
         ("route", "result"),

@@ -22,7 +22,10 @@ LABELS: Final = {
     " another status, or there was no connection. `late`: it took too long. `left`: the client of"
     " its original left. `ended`: by a reload, a drain or overload. `no_room`, `no_backend`: it was"
     " not made. Of their ends: `same`: both were cut, or none. `original_cut`, `copy_cut`: only"
-    " this one was. Of loads: `ok`: the backend lists the adapter. `failed`: it does not.",
+    " this one was. Of loads: `ok`: the backend lists the adapter. `failed`: it does not."
+    " Of labels: `asked`: the classifier answered. `cached`: it did so before. `failed`: it gave"
+    " none in time. `skipped`: it was not asked, because too many questions were under way, it"
+    " failed again and again, or there was no question.",
     "phase": "`body`: before the body was whole. `queued`: before a backend was chosen. `connect`:"
     " while connecting to it. `prefill`: before the first token. `decode`: after it. `unsent`: the"
     " whole answer was written to the connection, but the client did not read it all.",

@@ -71,6 +71,8 @@ class Metrics:
         # By route: of a copy over its original.
         self.mirror_first_token: dict[str, Histogram] = {}
         self.mirror_tokens: dict[str, Histogram] = {}
+        self.labels = Counter()  # by how a request came to one, or did not
+        self.classifier_s = Histogram(LATENCY_S)
         self.client_aborts = Counter()
         self.stream_failures = Counter()
         self.shed = Counter()

@@ -12,7 +12,7 @@ class Certificates:
 
     `client_authority` identifies the authorities of clients' certificates. Empty: none is asked
     for. `expiries`: what each own certificate is for (`listen`, `client`), its pool, and its end as
-    Unix time. `receiver`: for the receiver of spans.
+    Unix time. `receiver`: for the receiver of spans. `classifier`: for that.
     """
 
     listener: ssl.SSLContext | None
@@ -20,6 +20,7 @@ class Certificates:
     client_authority: bytes = b""
     expiries: tuple[tuple[tuple[str, str], float], ...] = ()
     receiver: ssl.SSLContext | None = None
+    classifier: ssl.SSLContext | None = None
 
 
 PLAIN: Final = Certificates(None, {})

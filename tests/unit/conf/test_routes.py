@@ -144,6 +144,10 @@ TO = "to: [{pool: chat}]"
         ),
         (f"{{name: r, {TO}, match: {{needs: sound}}}}", "[0].match.needs[0]: must be one of"),
         (
+            f"{{name: r, {TO}, match: {{label: simple}}}}",
+            "[0].match.label: nobody gives labels: there is no `classifier`",
+        ),
+        (
             f"{{name: r, {TO}, match: {{needs: [tools, audio], lacks: tools}}}}",
             "[0].match: needs and lacks both have tools",
         ),

@@ -17,7 +17,8 @@ from penstock.conf.show import render
 from penstock.conf.units import plain, unit_of
 
 FLEET = 'pools: [{name: p, backends: [{name: a, url: "http://a:1"}]}]\n'
-BACKEND = {"backends": ["http://a:1"]}
+# With what a section must have.
+BACKEND = {"backends": ["http://a:1"], "classifier.url": "http://c:1"}
 
 
 def told(text: str, tmp_path: Path) -> list[str]:
@@ -83,8 +84,11 @@ def read_at(path: KeyPath, environ: dict[str, str], flags: dict[str, object]) ->
 @pytest.mark.parametrize("path", list(keys_with_units()), ids=spell)
 def test_every_key_that_names_its_unit_takes_one(path: KeyPath) -> None:
     """From the environment and by a flag; bounds leave one of two sizes."""
-    sizes = unit_of(str(path[-1])) == "bytes"
-    means = {"64KiB": 65_536, "1GiB": 2**30} if sizes else {"0.5s": 0.5, "1m": 60.0}
+    means: dict[str, float] = {
+        "bytes": {"64KiB": 65_536.0, "1GiB": 2.0**30},
+        "ms": {"0.5s": 500.0, "1m": 60_000.0},
+        "s": {"0.5s": 0.5, "1m": 60.0},
+    }[unit_of(str(path[-1])) or ""]
     name = "PENSTOCK_" + "__".join(map(str, path)).upper()
     taken = 0
     for given, number in means.items():

@@ -14,6 +14,7 @@ from tests.unit.balancing.routes.rows import POOLS
 
 TEXTS: Final = ("a", "ab", "abc", "b", "a/b", "a/")
 PATHS: Final = ("/v1/a", "/v1/ab", "/v2/a")
+LABELS: Final = ("simple", "hard")
 ZONES: Final = ("UTC", "Europe/Berlin", "Asia/Kolkata", "America/New_York")
 WEEK_S: Final = 7 * 86_400
 # Monday, 2026-10-19 and 2026-03-23, 00:00 UTC: both weeks end as Berlin's clocks are changed.
@@ -52,6 +53,7 @@ def match(rng: Random) -> dict[str, Any]:
         "effort": some(rng, ("low", "high")),
         "user": patterns(rng, TEXTS),
         "session": patterns(rng, TEXTS),
+        "label": some(rng, LABELS),
         "hours": {"zone": rng.choice(ZONES), "days": some(rng, DAYS)}
         | ({"from": clock[0], "to": clock[1]} if clock[0] != clock[1] else {}),
     }  # fmt: skip
@@ -109,6 +111,7 @@ def asked(rng: Random) -> RouteRequest:
         user=maybe(TEXTS),
         needs=needs_of(rng.sample(NEEDS, rng.randint(0, 4))),
         effort=maybe(("low", "high")),
+        label=maybe((*LABELS, "")),
         now_s=rng.choice(MONDAYS_S) + rng.random() * WEEK_S,
         draw=rng.getrandbits(64),
     )
@@ -134,8 +137,13 @@ def _holds(key: str, value: Any, request: RouteRequest) -> bool:
         return all(
             _fits(each, request.header(name.lower().encode())) for name, each in value.items()
         )
-    if key in ("tenant", "class", "effort"):
-        words = {"tenant": ask.tenant, "class": request.service_class, "effort": request.effort}
+    if key in ("tenant", "class", "effort", "label"):
+        words = {
+            "tenant": ask.tenant,
+            "class": request.service_class,
+            "effort": request.effort,
+            "label": request.label,
+        }
         return words[key] in wanted
     if key == "stream":
         return bool(ask.stream is value)

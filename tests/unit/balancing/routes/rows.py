@@ -34,6 +34,7 @@ def settings_of(routes: object) -> Settings:
             "tenants": [
                 {"name": name, "keys": [{"key": name * 4}]} for name in ("research", "sales")
             ],
+            "classifier": {"url": "http://classifier"},
             "routes": routes,
         }
     )
@@ -79,6 +80,7 @@ def request(row: str, draw: int = 0) -> RouteRequest:
         user=given.get("user"),
         needs=needs_of(given["asks"].split(",")) if "asks" in given else 0,
         effort=given.get("effort"),
+        label=given.get("label"),
         now_s=at.timestamp(),
         draw=draw,
     )

@@ -167,6 +167,7 @@ def test_mirrors_and_targets_are_chosen_independently() -> None:
         ({"to": [CHAT], "mirror": {"pool": "next", "share": 0.5}}, {"session", "user"}),
         ({"to": [CHAT], "mirror": {"pool": "next", "share": 1}}, set()),
         ({"to": [CHAT], "set": {"body": {"max_tokens_at_most": 5}}}, {"answer_limits"}),
+        ({"match": {"label": ["simple"]}, "to": [CHAT]}, {"label"}),
         ({"refuse": "No."}, set()),
     ],
 )
@@ -208,6 +209,39 @@ def test_a_refused_request_has_no_target() -> None:
     assert (decision.target, decision.rule.refusal) == (None, "Ask somebody else.")
 
 
+# -- labels
+
+LABELLED = [
+    {"name": "tools", "match": {"needs": "tools"}, "to": [CHAT]},
+    {"name": "simple", "match": {"model": "m*", "label": ["simple", "short"]}, "to": [CHAT]},
+    {"name": "batch", "match": {"class": "batch"}, "to": [CHAT]},
+    {"name": "hard", "match": {"label": "hard"}, "to": [CHAT]},
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "needed"),
+    [
+        ("model=m", True),
+        ("model=m asks=tools", False),  # a route before it counts
+        ("model=x", True),  # by the last
+        ("model=x class=batch", False),
+        ("model=m class=batch", True),
+    ],
+)
+def test_a_label_is_needed_only_if_it_decides(row: str, needed: bool) -> None:
+    routes = table(*LABELLED)
+    assert routes.needs_label(request(row)) is needed
+
+
+def test_a_request_without_a_label_is_for_no_rule_that_asks_for_one() -> None:
+    routes = table(*LABELLED)
+    assert routes.decide(request("model=m")) is None
+    assert decide(routes, "model=m label=short").rule.name == "simple"
+    assert decide(routes, "model=m label=hard").rule.name == "hard"
+    assert routes.decide(request("model=m label=other")) is None
+
+
 # -- why
 
 
@@ -231,6 +265,9 @@ def test_a_refused_request_has_no_target() -> None:
         ({"effort": "low"}, "", "it asks for no effort"),
         ({"user": "a"}, "user=b", "the user is not a"),
         ({"user": "a"}, "", "it names no user"),
+        ({"label": ["a", "b"]}, "label=c", 'the label is "c", not a or b'),
+        ({"label": "a"}, "", "it has no label"),
+        ({"label": "a", "hours": {"days": "mon"}}, "", "it is Wed 12:00 in UTC, outside the hours"),
         ({"session": "a"}, "session=b", "the session key is not a"),
         ({"session": "a"}, "", "it has no session key"),
         ({"headers": {"x-a": "*"}}, "", "there is no header x-a"),

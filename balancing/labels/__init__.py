@@ -1,0 +1,1 @@
+"""The labels that a classifier gives requests. Pure: time is an argument."""
