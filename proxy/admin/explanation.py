@@ -22,6 +22,7 @@ from penstock.balancing.gate import Choice
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import Steps, T
 from penstock.balancing.reader import NO_OBJECT
+from penstock.balancing.routes.request import RouteRequest
 from penstock.proxy.admin.json_answers import answer_of, error_answer, json_answer
 from penstock.proxy.admin.outlook import outlook
 from penstock.proxy.data.invocations import INVOCATIONS, invoked_path
@@ -38,7 +39,6 @@ from penstock.proxy.errors.client import (
 )
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import Overloaded
-from penstock.proxy.wire.header_fields import Headers
 
 
 class _Given(msgspec.Struct):
@@ -62,7 +62,8 @@ class Explanation:
         self._held_bytes = 0
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Tell where the request in the body would go. `path` and `tenant` say whose it is."""
+        """Tell where the request in the body would go. `path` and `tenant` say whose it is,
+        `label` what the classifier would say. That is not asked."""
         if self._reading.locked():  # waiting would occupy one of the port's few connections
             message = "Another request is being explained; retry."
             return answer_of(Overloaded("bodies", message, retry_after_s=ROOM_S))
@@ -134,7 +135,10 @@ class Explanation:
         try:
             ask = await _taken(reading_ask(plane, path, endpoint, headers, body, tenant))
             now_s = plane.now()
-            ask, routes = _routed(plane, ask, headers)
+            asked = route_request(plane, ask, dict(reversed(headers)).get, draw=0)
+            asked.label = request.query.get("label") or None
+            needs_label = asked.label is None and _needs_label(plane, asked)
+            ask, routes = _routed(plane, asked)
             prospect = outlook(plane, ask, headers, now_s)
             any_may = prospect.get("waits_for") == Lack.ADAPTER  # each of them may load it
             choice = plane.gate.explain(ask.changed(model=None) if any_may else ask, now_s)
@@ -146,14 +150,20 @@ class Explanation:
             return answer_of(ContextLengthExceeded(error.context_tokens))
         policies = {pool.name: pool.policy for pool in plane.settings.pools}
         told = render(ask, choice, policies.get(choice.pool or ""))
-        return json_answer(told | {"routes": routes, "admission": prospect})
+        told |= {"routes": routes, "needs_label": needs_label, "admission": prospect}
+        return json_answer(told)
 
 
-def _routed(plane: DataPlane, ask: Ask, headers: Headers) -> tuple[Ask, list[dict[str, object]]]:
+def _needs_label(plane: DataPlane, asked: RouteRequest) -> bool:
+    """Whether the classifier would be asked where it would go."""
+    return plane.labelling.on and is_routed(asked.ask) and plane.routes.needs_label(asked)
+
+
+def _routed(plane: DataPlane, asked: RouteRequest) -> tuple[Ask, list[dict[str, object]]]:
     """The request as its route aims it, and of each route whether it counts, or why not."""
+    ask = asked.ask
     if not plane.routes.rules or not is_routed(ask):
         return ask, []
-    asked = route_request(plane, ask, dict(reversed(headers)).get, draw=0)
     told = [each._asdict() for each in plane.routes.explain(asked)]
     decision = plane.routes.decide(asked)
     if decision is None:

@@ -119,10 +119,15 @@ class AdminClient:
         return found
 
     def explain(
-        self, body: bytes, path: str | None, tenant: str | None, headers: Mapping[str, str]
+        self,
+        body: bytes,
+        path: str | None,
+        tenant: str | None,
+        headers: Mapping[str, str],
+        label: str | None = None,
     ) -> dict[str, Any]:
-        """Where a request of that tenant would go."""
-        given = {"path": path, "tenant": tenant}
+        """Where a request of that tenant would go, if the classifier gave it this label."""
+        given = {"path": path, "tenant": tenant, "label": label}
         query = urlencode({name: value for name, value in given.items() if value})
         found: dict[str, Any] = self._ask("POST", f"/api/v1/explain?{query}", dict, body, headers)
         return found

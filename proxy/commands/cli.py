@@ -248,6 +248,9 @@ def _add_explain(commands: Any) -> None:
         "--header", action="append", default=[], metavar="'NAME: VALUE'", help="a request header"
     )
     dry.add_argument("--tenant", metavar="NAME", help="name of a configured tenant that asks")
+    dry.add_argument(
+        "--label", metavar="LABEL", help="what the classifier would say, which is not asked"
+    )
     dry.add_argument("--json", action="store_true", help="print all fields, as JSON")
     admin_client.add_arguments(dry)
     dry.set_defaults(command=explain)

@@ -13,6 +13,7 @@ from penstock.proxy.commands.waits import prospect
 
 # The most routes that are told.
 ROUTES_MAX: Final = 20
+_NEEDS_LABEL: Final = "the classifier would be asked, and its label may change this (--label LABEL)"
 # Valid names and values of HTTP headers.
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE: Final = re.compile(r"[\t -~]*")
@@ -24,7 +25,8 @@ def explain(parsed: argparse.Namespace) -> int:
         body = sys.stdin.buffer.read() if str(parsed.file) == "-" else parsed.file.read_bytes()
     except OSError as error:
         raise AdminError(f"cannot read {parsed.file}: {error.strerror}") from None
-    found = client_of(parsed).explain(body, parsed.path, parsed.tenant, _headers(parsed.header))
+    headers = _headers(parsed.header)
+    found = client_of(parsed).explain(body, parsed.path, parsed.tenant, headers, parsed.label)
     if parsed.json:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:
@@ -40,6 +42,7 @@ def text(found: Mapping[str, Any]) -> str:
         f"{wanted['prompt_tokens']:,} prompt tokens, {wanted['expected_output_tokens']:,} "
         f"expected; pool {found['pool'] or '-'}, policy {found['policy'] or '-'}",
         *_routes(found["routes"], wanted["model"], found["pool"]),
+        *[_NEEDS_LABEL] * found["needs_label"],
         "",
         *_table(found["candidates"]),
         "",
