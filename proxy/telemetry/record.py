@@ -86,7 +86,7 @@ class Record:
         self.stalled_since_s = 0.0  # when the present stall began
         self.predicted_s = 0.0  # until its first token, as was predicted when it began to wait
         self.degraded = ""  # what was cut, as its client is told
-        self.read_s = 0.0  # when the model and the number of tokens were known
+        self.read_s = 0.0  # when the model, the number of tokens and the label were known
         self.tries: list[Try] = []
         self.attempts = 0  # as told to the client: a stale connection that failed counts, too
         self.pool = ""  # of the last backend
