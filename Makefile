@@ -65,7 +65,7 @@ fuzz: .venv/installed  ## 100,000 mutated requests: penstock must read them as h
 ##@ Test with a real vLLM
 # VLLM=FOLDER takes a vLLM that is there already: an environment whose bin/ has `vllm`.
 VLLM ?= .vllm/venv
-test-vllm: .venv/installed .vllm/model/config.json .vllm/own/pytest.ini  ## tests against real vLLM servers on the CPU; installs 2.5 GB, needs Python 3.11
+test-vllm: .venv/installed .vllm/model/config.json .vllm/other/config.json .vllm/own/pytest.ini  ## tests against real vLLM servers on the CPU; installs 2.5 GB, needs Python 3.11
 	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m pytest -q --timeout 600 tests/vllm $(ARGS)
 
 test-vllm-own: .venv/installed .vllm/model/config.json .vllm/own/pytest.ini  ## vLLM's own HTTP tests, through penstock; ARGS="-k embed"
@@ -79,6 +79,9 @@ judge: .venv/installed .vllm/model/config.json  ## vLLM's benchmark client throu
 
 .vllm/model/config.json: tests/vllm/tiny_model.py | $(VLLM)/bin/vllm
 	$(VLLM)/bin/python tests/vllm/tiny_model.py $(@D)
+
+.vllm/other/config.json: tests/vllm/tiny_model.py | $(VLLM)/bin/vllm
+	$(VLLM)/bin/python tests/vllm/tiny_model.py $(@D) qwen2
 
 .vllm/venv/bin/vllm:
 	tests/vllm/install.sh .vllm/venv

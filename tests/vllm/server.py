@@ -20,6 +20,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 VENV: Final = Path(os.environ.get("TEST_VLLM_VENV") or ROOT / ".vllm" / "venv").absolute()
 MODEL_FOLDER: Final = ROOT / ".vllm" / "model"
+OTHER_FOLDER: Final = ROOT / ".vllm" / "other"  # another model, of another family
 MODEL: Final = "tiny"
 CONTEXT_TOKENS: Final = 16_384  # of the tests' servers; by itself a VllmServer has 4,096
 # 20 s alone on an idle machine, 35 s beside another; shared cores multiply that.
@@ -50,9 +51,17 @@ ENVIRONMENT: Final = {
 class VllmServer:
     """A vLLM process and its children, in a process group of their own."""
 
-    def __init__(self, log: Path, *flags: str, models: Sequence[str] = (MODEL,)) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *flags: str,
+        models: Sequence[str] = (MODEL,),
+        folder: Path = MODEL_FOLDER,
+    ) -> None:
+        """`folder` has the model, `models` are its names."""
         self._log = log
         self._models = models
+        self._folder = folder
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
         self._leaving = False
@@ -68,7 +77,7 @@ class VllmServer:
         self._leaving = False
         length = () if "--max-model-len" in self._flags else ("--max-model-len", "4096")
         command = [
-            *(str(VENV / "bin" / "vllm"), "serve", str(MODEL_FOLDER), "--load-format", "dummy"),
+            *(str(VENV / "bin" / "vllm"), "serve", str(self._folder), "--load-format", "dummy"),
             *("--served-model-name", *self._models),
             *("--host", "127.0.0.1", "--port", str(self.port)),
             *("--enforce-eager", *length, "--max-num-seqs", "64"),

@@ -1,6 +1,6 @@
-"""Write the smallest model that a vLLM on a CPU serves: `tiny_model.py FOLDER`.
+"""Write the smallest model that a vLLM on a CPU serves: `tiny_model.py FOLDER [FAMILY]`.
 
-Run by the interpreter of the vLLM environment, which has the libraries. A Llama of
+Run by the interpreter of the vLLM environment, which has the libraries. A Llama, or a Qwen2, of
 two layers without weights: vLLM makes random ones by itself (`--load-format
 dummy`, the same each time). The tokenizer learns from the interpreter's own library,
 at the level of bytes, so every text can be told and nothing is downloaded.
@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedTokenizerFast, Qwen2Config
 
 VOCABULARY: Final = 4_096
 CONTEXT_TOKENS: Final = 32_768
 HEAD_SIZE: Final = 32  # the smallest that vLLM's attention for CPUs takes
-HEADS: Final = 2
+# Their configurations, architectures and heads. Of equal shapes vLLM makes equal weights.
+FAMILIES: Final = {
+    "llama": (LlamaConfig, "LlamaForCausalLM", 2),
+    "qwen2": (Qwen2Config, "Qwen2ForCausalLM", 4),
+}
 SPECIAL: Final = ("<|begin|>", "<|turn|>", "<|end|>", "<|pad|>")
 TEMPLATE: Final = (
     "{%- for message in messages -%}<|turn|>{{ message.role }}: "
@@ -58,14 +62,15 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def main(folder: str) -> None:
+def main(folder: str, family: str = "llama") -> None:
     tokenizer().save_pretrained(folder)
-    config = LlamaConfig(
+    kind, architecture, heads = FAMILIES[family]
+    config = kind(
         vocab_size=VOCABULARY,
-        hidden_size=HEADS * HEAD_SIZE,
-        intermediate_size=2 * HEADS * HEAD_SIZE,
+        hidden_size=heads * HEAD_SIZE,
+        intermediate_size=2 * heads * HEAD_SIZE,
         num_hidden_layers=2,
-        num_attention_heads=HEADS,
+        num_attention_heads=heads,
         num_key_value_heads=1,
         head_dim=HEAD_SIZE,
         max_position_embeddings=CONTEXT_TOKENS,
@@ -74,10 +79,10 @@ def main(folder: str) -> None:
         pad_token_id=3,
         tie_word_embeddings=True,
     )
-    config.architectures = ["LlamaForCausalLM"]
+    config.architectures = [architecture]
     config.dtype = "bfloat16"
     config.save_pretrained(folder)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
