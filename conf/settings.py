@@ -12,10 +12,10 @@ from pydantic_core import PydanticCustomError
 
 from penstock.conf.admission import AdmissionSettings
 from penstock.conf.classifier import ClassifierSettings
+from penstock.conf.health import HealthSettings
 from penstock.conf.keypath import spell
 from penstock.conf.kinds import (
     BodyFields,
-    Count,
     DurationS,
     FilePath,
     Headers,
@@ -88,37 +88,6 @@ class AdminSettings(Section):
                 " only a loopback address needs none"
             )
         return token
-
-
-class DeepProbeSettings(Section):
-    """The deep probe: it asks a backend for one token."""
-
-    interval_s: DurationS = Field(default=10.0, description="Time between two deep probes.")
-    timeout_s: DurationS = Field(
-        default=4.0,
-        description="Time that a deep probe may take before it counts as failed. Raise it if a"
-        " busy engine needs longer for its first token.",
-    )
-    fall: Count = Field(default=2, description="Failed deep probes in a row that eject a backend.")
-
-
-class HealthSettings(Section):
-    """When a backend is ejected and when it returns."""
-
-    interval_s: DurationS = Field(default=2.0, description="Time between two probes of a backend.")
-    timeout_s: DurationS = Field(default=1.0, description="A probe that takes longer has failed.")
-    fall: Count = Field(default=3, description="Failed probes in a row that eject a backend.")
-    rise: Count = Field(
-        default=2,
-        description="Passed probes in a row that let an ejected backend return. A deep probe"
-        " must pass, too.",
-    )
-    slow_start_s: OptionalWaitS = Field(
-        default=30.0,
-        description="Time until a returning backend gets its full share. It starts with 10 % of a"
-        " ready backend's requests in flight, and at least one.",
-    )
-    deep: DeepProbeSettings = DeepProbeSettings()
 
 
 class TimeoutSettings(Section):

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import EngineReport
-from penstock.conf.settings import HealthSettings
+from penstock.conf.health import HealthSettings
 from penstock.health.late import Late
 from penstock.health.probes import Outcome
 from penstock.health.stall import UNPROBED_STALL_S, Stall
@@ -28,6 +28,7 @@ class Asks(Protocol):
         self, model: str, task: Task | None, timeout_s: float
     ) -> tuple[Task | None, Outcome]: ...
     async def report(self, timeout_s: float, now_s: float) -> EngineReport | None: ...
+    async def version(self, timeout_s: float) -> str | None: ...
 
 
 class Looked(NamedTuple):

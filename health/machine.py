@@ -7,9 +7,10 @@ happens. One *on suspicion* (requests or deep probes fail) may be forbidden by t
 so that it never empties a pool.
 
     starting --passed--> ready <--passed-- suspect
-                          |  \\--failed----> |
-                          '--out--> ejected <--out--'   warming --failed, out--> ejected
-                                       '----recovered----> warming --warmed--> ready
+       |                  |  \\--failed----> |
+       |                  '--out--> ejected <--out--'   warming --failed, out--> ejected
+       |                               '----recovered----> warming --warmed--> ready
+       '--arrived--> warming
 """
 
 from enum import StrEnum
@@ -38,6 +39,7 @@ class Event(StrEnum):
     """What happened to a backend."""
 
     PASSED = "passed"  # every probe was answered
+    ARRIVED = "arrived"  # the same of one that is new in a running pool
     FAILED = "failed"  # a probe or a row of requests failed, or it refuses
     OUT = "out"  # too many failures, or a certain one
     RECOVERED = "recovered"  # enough passes, the deep probe last, and the waiting time is over
@@ -48,6 +50,7 @@ class Event(StrEnum):
 NEXT: Final = MappingProxyType(
     {
         (State.STARTING, Event.PASSED): State.READY,
+        (State.STARTING, Event.ARRIVED): State.WARMING,
         (State.STARTING, Event.RECOVERED): State.READY,
         (State.READY, Event.FAILED): State.SUSPECT,
         (State.READY, Event.OUT): State.EJECTED,
@@ -90,6 +93,8 @@ class Health:
         "_rng",
         "_since_s",
         "certain",
+        "held",
+        "new",
         "refusing",
         "state",
     )
@@ -106,6 +111,8 @@ class Health:
         self.state = State.STARTING
         self.refusing = False  # it refuses requests of several clients, while its probes pass
         self.certain = False  # whether the last ejection was a certain one
+        self.new = False  # it came to a running pool, and begins slowly
+        self.held = False  # it is ejected, and does not return by itself
 
     def set_thresholds(self, *, fall: int, rise: int, deep_fall: int) -> None:
         """Set how many passes or failures in a row are needed, from the next one on."""
@@ -127,13 +134,14 @@ class Health:
         """Whether only a passed deep probe is missing for its return."""
         return (
             self.state is State.EJECTED
+            and not self.held
             and self._passes >= self._rise
             and now_s >= self._out_until_s
         )
 
     def to_return(self, now_s: float) -> ToReturn | None:
-        """What is missing for its return. None unless it is ejected."""
-        if self.state is not State.EJECTED:
+        """What is missing for its return. None unless it is ejected and not held."""
+        if self.state is not State.EJECTED or self.held:
             return None
         passes = min(self._passes, self._rise)
         return ToReturn(passes, self._rise, max(0.0, self._out_until_s - now_s))
@@ -143,7 +151,8 @@ class Health:
         self._fails = 0
         self._passes += 1
         if not self._deep_fails and not self.refusing:
-            self._step(Event.PASSED)
+            arrives = self.new and self.state is State.STARTING
+            self._step(Event.ARRIVED if arrives else Event.PASSED)
 
     def deep_passed(self, now_s: float) -> None:
         """The engine generates: a deep probe passed, or streams progressed meanwhile."""
@@ -190,6 +199,20 @@ class Health:
         self._passes = 0
         self._fails += 1
         self._out(now_s, certain=True)
+
+    def take_out(self, now_s: float, *, may_eject: bool) -> bool:
+        """It is worse than its peers. Returns whether it was ejected: it is held then."""
+        if self.state in (State.STARTING, State.EJECTED) or not may_eject:
+            return False
+        self._out(now_s, certain=False)
+        self.held = True
+        return True
+
+    def release(self) -> None:
+        """It may return, as soon as its probes pass."""
+        if self.held:
+            self.held = False
+            self._out_until_s = 0.0
 
     def warmed(self) -> None:
         """Its slow start is over."""

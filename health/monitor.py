@@ -15,7 +15,7 @@ from typing import Final
 from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import AdminState, Backend
 from penstock.balancing.fleet import Fleet, Pool
-from penstock.conf.settings import HealthSettings
+from penstock.conf.health import HealthSettings
 from penstock.health.line import Overlong
 from penstock.health.machine import ToReturn
 from penstock.health.pace import Pace
@@ -68,8 +68,10 @@ class _Watched:
 class Monitor:
     """Watches the backends given to `use` and reads their reports. `stop` ends everything."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, is_new: Callable[[Backend], None] | None = None) -> None:
+        """`is_new`: told of a backend that was added beside others, or is another engine now."""
         self._rng = rng
+        self._is_new = is_new
         self._watched: dict[Backend, _Watched] = {}
         self._unseen: set[Backend] = set()
         self._ending: set[asyncio.Task[None]] = set()
@@ -96,11 +98,12 @@ class Monitor:
         count = len(fleet.backends)
         self._scrape_s = max(SCRAPE_S, settings.interval_s, SCRAPE_S_PER_BACKEND * count)
         self._pace = Pace(fleet.backends)
+        used = {each.pool for each in fleet.backends if each in self._watched}
         for pool in fleet.pools:
             for backend in pool.backends:
                 way = connections[backend.name]
                 terms = Terms(settings, authorizations.get(pool.name), way, way.tls)
-                self._watch(backend, pool, terms)
+                self._watch(backend, pool, terms, beside=pool.name in used)
         for backend in self._watched.keys() - set(fleet.backends):
             self._end(self._watched.pop(backend).tasks)
             self._seen(backend)
@@ -111,12 +114,17 @@ class Monitor:
         self._watched.clear()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    def _watch(self, backend: Backend, pool: Pool, terms: Terms) -> None:
+    def _watch(self, backend: Backend, pool: Pool, terms: Terms, *, beside: bool) -> None:
+        """`beside`: its pool has others that were watched before."""
         watched = self._watched.get(backend)
         models = sorted(pool.models)
         if watched is None:
             watch = Watch(backend, pool.backends, models, terms.settings, self._rng)
             watch.resume()
+            if self._is_new is not None:
+                watch.is_new = self._is_new
+                if beside:
+                    watch.arrived()
             self._unseen.add(backend)
         else:
             watch = watched.watch
@@ -167,6 +175,15 @@ class Monitor:
         """It refused the pool's own `key`, or refused several clients what other backends serve."""
         if backend in self._watched:
             self._watched[backend].watch.refused(key=key)
+
+    def worse(self, backend: Backend, why: str) -> bool:
+        """It is new, and shown to be worse than its peers. Returns whether it was taken out."""
+        return backend in self._watched and self._watched[backend].watch.worse(why)
+
+    def accepted(self, backend: Backend) -> None:
+        """An operator wants it back that was taken out as worse than its peers."""
+        if backend in self._watched:
+            self._watched[backend].watch.accepted()
 
     def slept(self, time_s: float) -> None:
         """The process did not run for this long: probes under way say nothing."""

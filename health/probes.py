@@ -17,6 +17,7 @@ from typing import Final
 import orjson
 
 from penstock.balancing.engine_report import EngineReport
+from penstock.health.engine import read_version
 from penstock.health.line import Answer, Overlong
 from penstock.health.models import read_models
 from penstock.health.questions import Questions, Unresolved
@@ -38,7 +39,7 @@ LOAD_ADAPTER: Final = b"/v1/load_lora_adapter"
 _NO_ENDPOINT: Final = b'{"detail":"Not Found"}'
 
 KEY_REFUSED: Final = frozenset({401, 403})
-# The pool has no valid key, or there is no such list. Clients may have a valid key.
+# The pool has no valid key, or there is no such path. Clients may have a valid key.
 _NOT_TOLD: Final = KEY_REFUSED | {404, 405}
 # Where the engine schedules by priority, the probe goes before all queued requests.
 _FIRST: Final = b"x-vllm-priority: -1000000\r\n"
@@ -158,6 +159,15 @@ class Prober:
             return await read_report(answer.body, now_s, 0)
         except TooLarge:
             return None
+
+    async def version(self, timeout_s: float) -> str | None:
+        """Ask for the engine's version. Empty where none is told, None without an answer."""
+        answer = await told(self._questions.get(b"/version", STATUS_BYTES_MAX), timeout_s)
+        if isinstance(answer, Outcome):
+            return None
+        if answer.status == 200:
+            return read_version(answer.body)
+        return "" if answer.status in _NOT_TOLD else None
 
     def _refused(self, answer: Answer) -> bool:
         """Whether the backend refused the pool's own key."""

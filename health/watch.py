@@ -1,32 +1,26 @@
 """The watch over one backend: probes it in turns and changes its state.
 
-Nothing else writes a backend's `state`, `reason`, `doubted` and `slow_start`. Findings of
-requests come in at once, by `certain` and `requests_failed`. Probes come in turns, more
-often while the backend is in doubt.
+What requests find comes in at once (`findings.py`). Probes come in turns, more often while the
+backend is in doubt.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from random import Random
-from time import monotonic, time
+from time import monotonic
 from typing import Final
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import AdminState, Backend, State
-from penstock.balancing.cold_start import LOADING
-from penstock.balancing.slow_start import SlowStart
-from penstock.conf.settings import HealthSettings
-from penstock.health.deep import PROBES_ROW, Asks, DeepProbe
-from penstock.health.machine import Health, ToReturn
+from penstock.conf.health import HealthSettings
+from penstock.health.deep import PROBES_ROW, Asks
+from penstock.health.engine import Engine
+from penstock.health.findings import OTHERS_AGREE, Findings
 from penstock.health.pace import Pace
-from penstock.health.probes import KEY_REFUSED, LastProbe, Outcome
+from penstock.health.probes import KEY_REFUSED, Outcome
 from penstock.health.rest import Rest
 from penstock.health.shortage import Shortage
-from penstock.health.stall import STALL_S, Stall
+from penstock.health.stall import STALL_S
 from penstock.health.tasks import Task
-
-logger = logging.getLogger(__name__)
 
 # HAProxy's documentation: a spread of a few percent keeps the checks of many backends apart. There
 # may also be several replicas of this proxy, so the spread is larger.
@@ -35,23 +29,11 @@ JITTER: Final = 0.2
 # some 2.5 s instead of 6.
 DOUBT_PACE: Final = 0.25
 AT_ONCE_PACE: Final = 0.05
-# For how long several clients' refusals, which other backends do not give, are remembered.
-REFUSED_S: Final = 30.0
-# A run of failures is believed without a probe if clients other than its loudest one met this many
-# of them. While the backend warms up one is enough.
-OTHERS_AGREE: Final = 2
-
-# Where no probe can tell and streams are open, one client's failures are believed only after this
-# time, and only if no stream had a token since the last of them.
-ALONE_S: Final = 1.0
-
-# Reasons of a backend that is starting as it should.
-_PATIENT: Final = frozenset({"unprobed", "loading"})
 # The pool's key is missing: the probe was refused, which says nothing.
 _NOT_ALLOWED: Final = frozenset(f"status_{status}" for status in KEY_REFUSED)
 
 
-class Watch:
+class Watch(Findings):
     """Watches `backend`, which is one of the `peers` in its pool."""
 
     def __init__(
@@ -64,30 +46,19 @@ class Watch:
         now: Callable[[], float] = monotonic,
     ) -> None:
         """`models`: the models that the configuration names for the pool, if any."""
-        self.backend = backend
-        self._peers = peers
+        super().__init__(backend, peers, settings, rng, now)
         self._models = models
-        self._settings = settings
-        self._rng = rng
-        self._now = now
-        self._health = self._unknown()
         self._rest = Rest(self._next_look_s, self.is_due)
-        self._stall = Stall(backend, now())
-        self._deep = DeepProbe(backend, self._stall, now)
+        self._engine = Engine(backend)
         self._deep_progress = backend.progress
         # The first deep probe comes in the second half of the first interval: not all at once.
         self._next_deep_s = now() + settings.deep.interval_s * (0.5 + 0.5 * rng.random())
-        self._deep_asked = False  # failed requests ask for a deep probe
-        self._probe_agrees = False  # the last deep probe failed, too
-        self._unprobed = False  # no deep probe can tell whether it works
-        self._refused_until_s = 0.0
         self._slept_s = 0.0  # the total time that the process did not run
         self._turned_s = now()  # the end of the last turn
         self._idle_until_s = 0.0  # without requests it need not be probed before this
         self._requests_seen = 0  # its total of requests at the last turn
         self.pace = Pace()  # shared by the fleet, like `shortage`
         self.shortage = Shortage()
-        self.last_probes: dict[str, LastProbe] = {}
 
     def reconfigure(
         self, peers: Sequence[Backend], models: Sequence[str], settings: HealthSettings
@@ -104,78 +75,14 @@ class Watch:
         soon_s = settings.deep.interval_s * (0.5 + 0.5 * self._rng.random())
         self._next_deep_s = min(self._next_deep_s, self._now() + soon_s)
 
-    def to_return(self) -> ToReturn | None:
-        """What is missing for its return. None unless it is ejected."""
-        return self._health.to_return(self._now())
-
-    # What requests and scrapes saw ----------------------------------------------------------
-
-    def certain(self, reason: str) -> None:
-        """It cannot serve: refused, draining or asleep. Eject it at once and probe it soon."""
-        self._health.down(self._now())
-        self._set_state(reason)
-        self._rest.call()
-
-    def requests_failed(self, cause: Cause = Cause.BACKEND) -> None:
-        """A request failed. `cause` says what may explain it.
-
-        Two in a row ask for a deep probe at once. One client's failures may be its own doing, and
-        traffic goes elsewhere meanwhile, so more failures might be long in coming.
-        """
-        if self.backend.failures_in_row >= PROBES_ROW or cause in (Cause.CLIENT, Cause.KIND):
-            self._deep_asked = True
-            self._rest.call()
-        self._judge_requests()
-
-    def _judge_requests(self) -> None:
-        """Eject after a run of failed requests that other clients or a probe confirm."""
-        backend, health = self.backend, self._health
-        if not backend.failures_in_row:
-            return
-        needed = 1 if backend.state is State.WARMING else OTHERS_AGREE
-        # Where no probe can tell, one client is believed unless streams go on meanwhile.
-        works = backend.own.streams > 0 and backend.progress != backend.progress_at_failure
-        long = not backend.own.streams or self._now() - backend.failing_since_s >= ALONE_S
-        alone = self._unprobed and long and not works
-        believed = backend.accusers.others >= needed or self._probe_agrees or alone
-        health.requests_failed(
-            self._now(), backend.failures_in_row, may_eject=believed and self._may_eject()
-        )
-        self._set_state("failing")
-
-    def resume(self) -> None:
-        """Its maintenance is over. Forget all about it: it may be another server now."""
-        self._health = self._unknown()
-        self._deep.task = None
-        self._probe_agrees = self._unprobed = False
-        self._refused_until_s = 0.0
-        self.backend.pardon()
-        self._set_state("unprobed")
-        self._rest.call()
-
-    def refused(self, *, key: bool) -> None:
-        """It refused the pool's own `key`, which probes try too, or what other backends serve."""
-        if not key:
-            self._refused_until_s = self._now() + REFUSED_S
-            self._health.refuse()
-            self._set_state("refusing")
-        self._rest.call()
-
-    def metrics_too_large(self) -> None:
-        """Log once that its metrics are ignored. Its state does not change."""
-        if "metrics" not in self.last_probes:
-            logger.warning("metrics are too large to be read name=%s", self.backend.name)
-        self._note("metrics", Outcome("too_large"))
-
-    def metrics_read(self) -> None:
-        """Its metrics are of a readable size."""
-        self.last_probes.pop("metrics", None)
-
     def slept(self, time_s: float) -> None:
         """The process did not run for this long: neither probes nor streams could be heard."""
         self._slept_s += time_s
         self._stall.slept(time_s)
         self._next_deep_s += time_s
+
+    def _rouse(self) -> None:
+        self._rest.call()
 
     # Turns ------------------------------------------------------------------------------------
 
@@ -194,6 +101,8 @@ class Watch:
             if outcome.models and self._models and not outcome.models.keys() & set(self._models):
                 outcome = Outcome("no_models")
             self._note("ready", outcome)
+        if outcome.passed and self._engine.is_due:
+            await self._look_at_engine(ask, outcome)
         if self._slept_s != slept_s:
             self._rest.call()
             return
@@ -213,6 +122,16 @@ class Watch:
         self._requests_seen = self.backend.requests_total
         # Spread the turns: all backends began together.
         self._idle_until_s = self._turned_s + self.pace.idle_s * (0.5 + 0.5 * self._rng.random())
+
+    async def _look_at_engine(self, ask: Asks, ready: Outcome) -> None:
+        """Ask what engine is there now. Another one is judged, and so is one that was worse and
+        was restarted since."""
+        version = await ask.version(self._settings.timeout_s)
+        if version is None:
+            return
+        restarted = self._engine.restarted and self._health.held
+        if self._engine.tell(version, ready.models or {}) or restarted:
+            self.replaced()
 
     def _count(self, outcome: Outcome, now_s: float, *, streams: bool) -> None:
         """Count the result of a live and a ready probe. `streams`: some progressed meanwhile."""
@@ -338,61 +257,6 @@ class Watch:
     def _model(self) -> str:
         models = self.backend.models or {}
         return next((model for model in self._models if model in models), next(iter(models), ""))
-
-    # State ------------------------------------------------------------------------------------
-
-    def _unknown(self) -> Health:
-        settings = self._settings
-        return Health(
-            fall=settings.fall, rise=settings.rise, deep_fall=settings.deep.fall, rng=self._rng
-        )
-
-    def _may_eject(self) -> bool:
-        """Whether the pool can spare it: never the last backend, nor more than half of them."""
-        others = [peer for peer in self._peers if peer is not self.backend]
-        out = sum(peer.state is State.EJECTED for peer in others)
-        return any(peer.fit for peer in others) and 2 * (out + 1) <= len(self._peers)
-
-    def _set_state(self, reason: str) -> None:
-        """Set the backend's state by its health, and log a change."""
-        backend, health = self.backend, self._health
-        before, told = backend.state, backend.reason
-        backend.state = health.state
-        backend.doubted = health.doubted
-        if health.state in (State.READY, State.WARMING):
-            backend.reason = ""
-        elif reason:
-            loads = health.state is State.STARTING and reason in LOADING
-            backend.reason = "loading" if loads else reason
-        if health.state is before:
-            if before is State.STARTING and backend.reason not in {told, *_PATIENT}:
-                logger.warning(
-                    "backend not ready yet name=%s reason=%s", backend.name, backend.reason
-                )
-            return
-        if {before, health.state} != {State.READY, State.SUSPECT}:  # a doubt does not end a run
-            backend.accusers.clear()
-        if health.state is State.EJECTED:
-            self._deep.task = None  # another server may come back in its place
-            if backend.reason == "unreachable":  # nobody listens: its cache is gone
-                backend.restarted()
-        if health.state is State.WARMING:
-            backend.back_since_s = self._now()
-            backend.penalty.forgive()
-            backend.slow_start = SlowStart(backend.back_since_s, self._settings.slow_start_s)
-        else:
-            backend.slow_start = None
-        logger.log(
-            logging.WARNING if health.state is State.EJECTED else logging.INFO,
-            "backend %s name=%s was=%s reason=%s",
-            health.state,
-            backend.name,
-            before,
-            backend.reason or "-",
-        )
-
-    def _note(self, level: str, outcome: Outcome) -> None:
-        self.last_probes[level] = LastProbe(time(), outcome.passed, outcome.reason)
 
     def _jittered(self, time_s: float) -> float:
         return time_s * (1.0 + JITTER * (2.0 * self._rng.random() - 1.0))

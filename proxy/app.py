@@ -133,7 +133,8 @@ class App:
         metrics.count_ended = partial(count_all, self.plane)
         self._verdicts = Verdicts(self.plane)
         self._port = Port(self.plane)
-        self.monitor = Monitor(rng)
+        self.monitor = Monitor(rng, self.plane.newcomers.arrived)
+        self.plane.newcomers.take_out = self.monitor.worse
         self._exporters = GpuExporters(loop, rng)
         self._spans = Exporter(loop, metrics, rng)
         self._pulse = Pulse(loop, self._slept, self._worked)

@@ -1,14 +1,14 @@
-"""A new backend beside its peers: one that was added, or came back after a change of version.
+"""A new backend beside its peers: one that was added to a running pool, or is another engine now.
 
-While it starts slowly it gets few requests, and is judged as a canary is: its requests against
-those of its peers. Which backend gets a request is no lot: the choice depends on the size of the
-prompt, on the load and on caches. Kinds of requests are compared apart, so sizes and loads need
-not be alike; but a cache is cold at first, so first tokens are not compared. Nor are lengths.
-
-The proxy does not ask it yet.
+It is judged as a canary is, by its requests against those of its peers over the same time. Which
+backend gets a request is no lot: that depends on the prompt, the load, sessions and caches. So only
+what a backend does wrong is compared, by size of prompt: failures before the first token, and
+answers that break off. Its speed is not: its cache is cold, its hardware may be another kind, and
+the policies measure speeds. Nor are refusals and empty answers, which a client may aim at it.
 """
 
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple
 
 from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.judge import Habits, Judge
@@ -19,25 +19,56 @@ from penstock.conf.canary import JudgeSettings
 CHANCE: Final = 0.001
 # Fewer requests than this do not show that it is like them.
 REQUESTS_MIN: Final = 100
-COMPARED: Final = JudgeSettings(ttft=None, length=None)
+# After so many requests, or so long after its first one, it is new no longer, whatever is known.
+REQUESTS_MAX: Final = 5_000
+JUDGED_S_MAX: Final = 3_600.0
+COMPARED: Final = JudgeSettings(empty=None, refused=None, ttft=None, itl=None, length=None)
+
+
+class Outcome(Enum):
+    """What became of a new backend."""
+
+    WORSE = "worse"
+    NO_WORSE = "no_worse"
+    UNCLEAR = "unclear"  # the requests, or the time, were used up
+
+
+class Found(NamedTuple):
+    """An outcome, and the figures that show it."""
+
+    outcome: Outcome
+    why: str
 
 
 class Newcomer:
     """One backend that is new in its pool."""
 
-    __slots__ = ("_judge",)
+    __slots__ = ("_first_s", "_judge", "requests")
 
-    def __init__(self) -> None:
-        self._judge = Judge(metrics_of(COMPARED), Habits(), CHANCE, requests_min=REQUESTS_MIN)
+    def __init__(self, *, alone: bool = False) -> None:
+        """`alone`: what one client's requests show is enough."""
+        self._judge = Judge(
+            metrics_of(COMPARED), Habits(), CHANCE, requests_min=REQUESTS_MIN, alone=alone
+        )
+        self._first_s: float | None = None
+        self.requests = 0  # of its own
 
     def add(self, ended: Ended, now_s: float) -> None:
         """A request of the pool has ended. `ended.canary`: it was at this backend."""
+        if ended.canary:
+            self.requests += 1
+            if self._first_s is None:
+                self._first_s = now_s
         self._judge.add(ended, now_s)
 
-    def worse(self, now_s: float) -> str:
-        """Why it is to be taken out. Empty while nothing shows that it is worse than its peers."""
-        return self._judge.worse(now_s)
-
-    def known(self) -> bool:
-        """Whether it is shown to be no worse: it needs to be judged no longer."""
-        return not self._judge.lack()
+    def look(self, now_s: float) -> Found | None:
+        """What is known of it by now. None: not enough. To be called every second or so."""
+        worse = self._judge.worse(now_s)
+        if worse:
+            return Found(Outcome.WORSE, worse)
+        if not self._judge.lack():
+            return Found(Outcome.NO_WORSE, self._judge.words())
+        over = self._first_s is not None and now_s - self._first_s >= JUDGED_S_MAX
+        if over or self.requests >= REQUESTS_MAX:
+            return Found(Outcome.UNCLEAR, self._judge.lack())
+        return None

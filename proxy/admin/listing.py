@@ -17,13 +17,14 @@ def describe(
     to_return: ToReturn | None = None,
     lately: Lately | None = None,
     pace: Pace | None = None,
+    newcomer: dict[str, object] | None = None,
     removed: bool = False,
 ) -> dict[str, object]:
     """State, load and speed of one backend, as JSON.
 
     `lately`: its last minutes, None if it had no request yet. `pace`: how many times as long as its
-    peers it takes, if that is known. `removed`: a reload removed it from the configuration, and
-    requests still run there.
+    peers it takes, if that is known. `newcomer`: how it is judged if it is new. `removed`: a reload
+    removed it from the configuration, and requests still run there.
     """
     backend.advance(now_s)
     slow_start = backend.slow_start
@@ -49,6 +50,7 @@ def describe(
         **_speeds(backend),
         "slower": round(pace.slower, 2) if pace is not None else None,
         "slower_in": pace.slower_in if pace is not None and pace.slower > 1.0 else None,
+        "newcomer": newcomer,
         "lately": _lately(lately, now_s),
         "prefix_cache": {
             "blocks": len(backend.cache.index),

@@ -87,7 +87,9 @@ def state_of(backend: Told) -> str:
         state += f" ({backend['reason']})"
     elif state == "warming":
         state += f" ({backend['share']:.0%})"
-    parts = [part for part in (wanted, state) if part != "ready"]
+    newcomer = backend.get("newcomer")
+    fresh = "new" if newcomer and newcomer["stage"] != "worse" else "ready"
+    parts = [part for part in (wanted, state, fresh) if part != "ready"]
     return ", ".join(parts) or "ready"
 
 

@@ -83,6 +83,9 @@ def ejected_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:
     """Lines on ejected backends: which of them may still serve, and what a return waits for."""
     lines = []
     for backend in backends:
+        newcomer = backend.get("newcomer")
+        if newcomer is not None:
+            lines.append(new_of(backend["name"], newcomer))
         if backend["state"] == "ejected" and backend["can_serve"]:
             lines.append(
                 f"{backend['name']} is ejected on suspicion only. "
@@ -102,6 +105,22 @@ def ejected_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{backend['name']} answers its probes again. Before it returns: {', '.join(steps)}."
         )
     return lines
+
+
+def new_of(name: str, newcomer: Mapping[str, Any]) -> str:
+    """A line on a backend that is new in its pool, or was taken out when it was."""
+    requests, why = newcomer["requests"], newcomer["why"]
+    if newcomer["stage"] == "worse":
+        return (
+            f"{name} was new, and worse than its peers: {why}. "
+            f"It does not return by itself. To bring it back, run: penstock ready {name}"
+        )
+    if newcomer["stage"] == "waits":
+        return f"{name} is new. It is judged beside its peers when others before it are known."
+    if why:
+        return f"{name} is new, and worse than its peers: {why}. Its pool cannot spare it now."
+    compared = f"{requests:,} request{'s' * (requests != 1)}"
+    return f"{name} is new, and is judged beside its peers: {compared} so far."
 
 
 def set_aside(backends: Sequence[Mapping[str, Any]]) -> list[str]:

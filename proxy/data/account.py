@@ -123,6 +123,7 @@ def _count(
     if lease is not None:
         _placed(plane, lease, request)
     plane.canaries.ended(request, lease)
+    plane.newcomers.ended(request)
     if record.usage is not None:
         pool.prompt_tokens += record.usage.prompt_tokens
         pool.completion_tokens += record.usage.completion_tokens

@@ -1,7 +1,7 @@
-"""What a canary's judge is told of a request, from its record.
+"""What a judge of canaries or of new backends is told of a request, from its record.
 
-Only what its version did counts. What penstock refused, and what a stored response bound to one
-version, tells nothing.
+Only what its version, or its backend, did counts. What penstock refused, and what a stored response
+bound to one version, tells nothing.
 """
 
 from typing import Final
@@ -16,6 +16,8 @@ from penstock.proxy.telemetry.record import Record
 
 # Failed attempts that are no fault of the backend: its client's time, penstock's own limits.
 _NOT_ITS_FAULT: Final = frozenset({"client_timeout", "out_of_time", "ports", "not_here"})
+# And what says that a backend has enough to do.
+_BUSY: Final = "busy"
 # Errors of penstock's own that say that a version does not serve.
 _UNSERVED: Final = frozenset({"no_backend", "backend_error", "backend_timeout"})
 # Too few tokens to tell how long each takes.
@@ -60,9 +62,26 @@ def _ending(request: Request, way: Way, lease: Lease | None) -> Ending | None:
     own = [each for each in failures if each.failure not in _NOT_ITS_FAULT]
     if own:
         return Ending.BROKEN if own[-1].first_token_s else Ending.ERROR
-    if failures or record.status == LEFT or (record.error is None and not record.whole):
+    if failures or _left(record):
         return Ending.LEFT
     return _of_answer(request)
+
+
+def first_ending(request: Request) -> Ending | None:
+    """How the first attempt of a request ended. None: it shows nothing of its backend."""
+    record = request.record
+    first = record.tries[0]
+    if first.failure:
+        if first.failure == _BUSY or first.failure in _NOT_ITS_FAULT:
+            return None
+        return Ending.BROKEN if first.first_token_s else Ending.ERROR
+    if len(record.tries) > 1 or _left(record):
+        return None
+    return _of_answer(request)
+
+
+def _left(record: Record) -> bool:
+    return record.status == LEFT or (record.error is None and not record.whole)
 
 
 def _of_answer(request: Request) -> Ending | None:

@@ -40,6 +40,7 @@ from penstock.proxy.data.long_heads import LongHeads
 from penstock.proxy.data.many_chunks import ChunkReads
 from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.mirrors import Mirrors
+from penstock.proxy.data.newcomers import Newcomers
 from penstock.proxy.data.overload import Overload
 from penstock.proxy.data.refusals import PRIORITY, Refusals
 from penstock.proxy.data.request import Request
@@ -119,6 +120,7 @@ class DataPlane:
         metrics.slos, metrics.canaries = self.slos.evaluated, self.canaries.standings
         metrics.certificates = lambda: self.certificates.expiries
         self.floor, self.budgets = GpuFloor(), Budgets(metrics)
+        self.newcomers = Newcomers(now, metrics.newcomers)
         self.salt = rng.getrandbits(64)  # of the queues of clients without a key
         self.deaths, self.poison = Deaths(), Poison()
         self.rota = Rota(loop, TURN_S, now)
@@ -187,6 +189,7 @@ class DataPlane:
         wanted = "label" in self.routes.reads
         self.labelling.use(settings.classifier, self.certificates.classifier, wanted=wanted)
         self.canaries.follow(settings.routes, self.routes.rules)
+        self.newcomers.follow(configuration.fleet, settings.health.newcomers)
         self.session_pools = configuration.session_pools
         self.paths = configuration.paths
         self.classes = ServiceClasses(settings)
@@ -217,6 +220,7 @@ class DataPlane:
         self.metrics.costs.observe(self._tokens_of, now_s)
         self.metrics.measure(now_s)
         self.canaries.look(now_s)
+        self.newcomers.look(now_s)
         self.floor.look(self.fleet.pools, self._waiting_for, now_s)
 
     def _waiting_for(self, pool: str) -> int:

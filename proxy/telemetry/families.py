@@ -85,6 +85,7 @@ class PenstockCollector(Collector):
             "route_requests",
             "adapter_loads",
             "labels",
+            "newcomers",
             "mirror_requests",
             "mirror_ends",
             "trace_spans",

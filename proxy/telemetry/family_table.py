@@ -135,6 +135,13 @@ FAMILIES: Final = {
         "Time until the classifier had answered a question, or until that had failed.",
         "While you choose `classifier.deadline_ms`, and when `failed` rises.",
     ),
+    "newcomers": Family(
+        "counter",
+        ("pool", "outcome"),
+        "backends",
+        "New backends that were judged beside their peers, by what became of them.",
+        "Alert on `worse`: such a backend is ejected, and `penstock status` says why.",
+    ),
     "mirror_requests": Family(
         "counter",
         ("route", "result"),

@@ -35,6 +35,8 @@ LABELS: Final = {
     "target": "A pool; `pool/model` where the route sends another model than was asked for."
     " `refused`: the route refused it. At most 256 values.",
     "stage": "`running`, `held` (evidence lacks), `rolled_back`, `aborted` or `promoted`.",
+    "outcome": "`worse`: it was ejected. `no_worse`: it is as good as its peers. `unclear`: 5,000"
+    " requests, or an hour, did not show either.",
     "tenant": "The name of a tenant in the configuration.",
     "model": "A model that its backend lists. `other`: any other name, and models"
     " beyond the limits: 256 for tenants; 16 at one backend; in a pool, one at each backend and"

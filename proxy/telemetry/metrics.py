@@ -66,6 +66,7 @@ class Metrics:
         self.canaries: Callable[[], Iterable[tuple[str, str, float]]] = tuple
         self.route_requests = Counter()  # by route, and where they went
         self.adapter_loads = Counter()  # by pool, and whether it was loaded
+        self.newcomers = Counter()  # by pool, and what became of its new backends
         self.mirror_requests = Counter()  # by route, and what became of the copy
         self.mirror_ends = Counter()  # by route, and which answer was cut
         # By route: of a copy over its original.
@@ -196,6 +197,7 @@ class Metrics:
     def forget_pool(self, name: str) -> None:
         """Drop the series of a pool that is gone."""
         self.pools.pop(name, None)
+        self.newcomers.keep(0, self.pools)
         self.costs.forget(name)
 
     def reloaded(self, at_unix_s: float) -> None:

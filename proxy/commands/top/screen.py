@@ -216,7 +216,8 @@ class Main(Screen[None]):
             self.say("No backend is marked.")
             return
         name = str(backend["name"])
-        if backend["admin_state"] == state:
+        worse = (backend.get("newcomer") or {}).get("stage") == "worse"
+        if backend["admin_state"] == state and not (worse and state == "ready"):
             self.say(f"{name} is in {state} already.")
             return
         lines = question(backend, state, snapshot["backends"])

@@ -6,7 +6,7 @@ from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import AdminState, State
 from penstock.balancing.lease import Lease
-from penstock.conf.settings import HealthSettings
+from penstock.conf.health import HealthSettings
 from penstock.health.machine import PROBATION_FALL, REQUESTS_FALL
 from penstock.health.probes import Outcome
 from tests.unit.health.watched import FAILING, HUNG, TIMEOUT, Scene

@@ -17,10 +17,10 @@ from penstock.health.machine import (
 
 STAYS = {
     State.STARTING: {Event.FAILED, Event.OUT, Event.WARMED},
-    State.READY: {Event.PASSED, Event.RECOVERED, Event.WARMED},
-    State.SUSPECT: {Event.FAILED, Event.WARMED},
-    State.EJECTED: {Event.PASSED, Event.FAILED, Event.OUT, Event.WARMED},
-    State.WARMING: {Event.PASSED, Event.RECOVERED},
+    State.READY: {Event.PASSED, Event.ARRIVED, Event.RECOVERED, Event.WARMED},
+    State.SUSPECT: {Event.ARRIVED, Event.FAILED, Event.WARMED},
+    State.EJECTED: {Event.PASSED, Event.ARRIVED, Event.FAILED, Event.OUT, Event.WARMED},
+    State.WARMING: {Event.PASSED, Event.ARRIVED, Event.RECOVERED},
 }
 
 

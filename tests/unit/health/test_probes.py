@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from penstock.balancing.backend import Backend, State
-from penstock.conf.settings import HealthSettings
+from penstock.conf.health import HealthSettings
 from penstock.health import models, monitor, scrape
 from penstock.health.line import Answer, Overlong, Unheard
 from penstock.health.models import CARD_BYTES_MAX, MODELS_MAX, TURN_BYTES, read_models

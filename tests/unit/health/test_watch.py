@@ -4,7 +4,7 @@ import pytest
 
 from penstock.balancing.backend import State
 from penstock.balancing.engine_report import EngineReport
-from penstock.conf.settings import DeepProbeSettings, HealthSettings
+from penstock.conf.health import DeepProbeSettings, HealthSettings
 from penstock.health.machine import REQUESTS_FALL
 from penstock.health.probes import Outcome
 from penstock.health.tasks import Task

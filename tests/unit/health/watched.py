@@ -7,7 +7,7 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
-from penstock.conf.settings import DeepProbeSettings, HealthSettings
+from penstock.conf.health import DeepProbeSettings, HealthSettings
 from penstock.health.probes import Outcome
 from penstock.health.tasks import Task
 from penstock.health.watch import Watch
@@ -30,6 +30,7 @@ class Backends:
         self.live_is = Outcome()
         self.ready_is = OK
         self.deep_is = Outcome()
+        self.version_is: str | None = "1"
         self.deep_asked = 0
         self.deep_timeout_s = 0.0
         self.report_is: EngineReport | None = None
@@ -55,6 +56,9 @@ class Backends:
         self.tasks_were.append(task)
         self.during_deep()
         return self.task_is, self.deep_of.get(task, self.deep_is)
+
+    async def version(self, timeout_s: float) -> str | None:
+        return self.version_is
 
     async def report(self, timeout_s: float, now_s: float) -> EngineReport | None:
         return self.report_is

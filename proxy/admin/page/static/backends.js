@@ -101,7 +101,8 @@ export function stateOf(each) {
   let state = each.state;
   if (each.reason) state += ` (${each.reason})`;
   else if (state === "warming") state += ` (${percent(each.share)})`;
-  return [wanted, state].filter((part) => part !== "ready").join(", ") || "ready";
+  const fresh = each.newcomer && each.newcomer.stage !== "worse" ? "new" : "ready";
+  return [wanted, state, fresh].filter((part) => part !== "ready").join(", ") || "ready";
 }
 
 function toneOf(each) {
@@ -143,7 +144,7 @@ function fill(cell, { kind, value, show }, backend) {
     put(cell.lastChild, backend.pool);
   } else if (kind === "state") {
     put(cell.lastChild, told);
-    mark(cell, "title", told);
+    mark(cell, "title", backend.newcomer?.why ? `${told}: ${backend.newcomer.why}` : told);
   } else if (kind === "meter") {
     cell.firstChild.firstChild.style.width = `${100 * Math.min(1, told ?? 0)}%`;
     mark(cell, "data-bad", told >= FULL ? "yes" : null);

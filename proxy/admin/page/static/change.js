@@ -13,6 +13,9 @@ let chosen = null; // {backend, peers}
 
 const running = (each) => (each.requests_in_flight ? `The ${many(each.requests_in_flight, "request")} there may finish.` : "None runs there now.");
 
+/** It was new and worse than its peers: it comes back by an operator's word. */
+const isWorse = (each) => each.newcomer?.stage === "worse";
+
 export function prepareChange() {
   const fieldset = byId("change-states");
   for (const [state, title] of STATES) {
@@ -36,9 +39,9 @@ export function askForChange(backend, backends) {
   put(byId("change-error"), "");
   for (const [state, , does] of STATES) {
     put(byId(`does-${state}`), does(backend));
-    byId(`to-${state}`).disabled = state === backend.admin_state;
+    byId(`to-${state}`).disabled = state === backend.admin_state && !(state === "ready" && isWorse(backend));
   }
-  byId(backend.admin_state === "ready" ? "to-drain" : "to-ready").checked = true;
+  byId(backend.admin_state === "ready" && !isWorse(backend) ? "to-drain" : "to-ready").checked = true;
   tell();
   byId("change").showModal();
 }

@@ -208,6 +208,7 @@ class Upstream(_Wire):
         if end > 0 and len(written) == end + 4 + (int(match[1]) if match else 0):
             self.head, self.body = written[: end + 4], written[end + 4 :]
             self.written = b""
+            self._play.asked(self._name, self)
             self._play.happens(f"{self._name} got {written.split()[0].decode()}")
 
 
@@ -322,8 +323,12 @@ class Play:
             self.turns()
 
     def __getitem__(self, name: str) -> Upstream:
-        """The youngest connection to a backend."""
+        """The connection to a backend that was opened, or got a request, last."""
         return self._upstream[name]
+
+    def asked(self, name: str, upstream: Upstream) -> None:
+        """A backend got a request on this connection."""
+        self._upstream[name] = upstream
 
     def leaves_once_open(self, name: str) -> None:
         """The client leaves in the turn in which a connection to this backend opens."""

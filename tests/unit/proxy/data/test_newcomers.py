@@ -1,0 +1,229 @@
+"""Transcripts of new backends: what counts for them, who is taken out, and what nobody pays."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from penstock.balancing.backend import Backend, State
+from penstock.proxy.data.configuration import configure, draft
+from penstock.proxy.data.newcomers import JUDGED_MAX
+from penstock.proxy.wire.host import Names
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
+
+TENANTS = [{"name": f"t{n}", "keys": [{"key": f"key-of-tenant-{n}"}]} for n in range(5)]
+ATTACKER = 0
+# Whether a tenant's request fails at a backend.
+Fails = Callable[[str, int], bool]
+
+
+class Pool(Play):
+    """Three backends or more, and five tenants. `taken_out` are those that were worse."""
+
+    def __init__(self, backends: int = 3, *, spares: bool = True, **settings: Any) -> None:
+        super().__init__(backends, tenants=TENANTS, **settings)
+        self.rng = Random(1)
+        self.spares = spares
+        self.taken_out: list[tuple[str, str]] = []
+        self.plane.newcomers.take_out = self._take_out
+
+    def _take_out(self, backend: Backend, why: str) -> bool:
+        if self.spares:
+            backend.state, backend.reason = State.EJECTED, "worse"
+            self.taken_out.append((backend.name, why))
+        return self.spares
+
+    def arrives(self, number: int = -1) -> Backend:
+        self.plane.newcomers.arrived(self.backends[number])
+        return self.backends[number]
+
+    def one(self, fails: Fails, tenant: int | None = None) -> None:
+        """One request of a tenant, until it is answered."""
+        tenant = self.rng.randrange(1, 5) if tenant is None else tenant
+        client = self.client if not self.client.closed else self.connects()
+        self.client = client
+        client.written = b""
+        client.sends(chat(head=b"authorization: Bearer key-of-tenant-%d\r\n" % tenant))
+        while client.connection._exchange is not None:
+            backend = client.connection._exchange.request.record.backend
+            if fails(backend, tenant):
+                self[backend].sends(plain("502 Bad Gateway"))
+            else:
+                self[backend].sends(STREAM, token("a"), DONE, END)
+            self.turns()
+        assert client.written
+
+    def goes_on(self, requests: int, fails: Fails, attacks: int = 0) -> None:
+        """Requests of all tenants, five in a second, and so many of the attacker's beside each."""
+        for _ in range(requests):
+            self.one(fails)
+            for _ in range(attacks):
+                self.one(fails, ATTACKER)
+            self.loop.now_s += 0.2
+            self.plane.measure(self.loop.now_s)
+
+    def told(self, number: int = -1) -> dict[str, object] | None:
+        return self.plane.newcomers.told(self.backends[number])
+
+    def outcomes(self) -> dict[tuple[str, ...], int]:
+        return dict(self.metrics.newcomers.items())
+
+
+def no(backend: str, tenant: int) -> bool:
+    return False
+
+
+def some(rng: Random, name: str = "b3", share: float = 0.3) -> Fails:
+    return lambda backend, tenant: backend == name and rng.random() < share
+
+
+def test_at_the_start_nobody_is_new() -> None:
+    play = Pool()
+    play.goes_on(200, some(play.rng))
+    assert not play.plane.newcomers
+    assert not play.taken_out
+    assert play.told() is None
+    play.close()
+
+
+def test_one_that_fails_more_than_its_peers_is_taken_out() -> None:
+    play = Pool()
+    play.arrives()
+    play.goes_on(200, some(play.rng))
+    ((name, why),) = play.taken_out
+    assert name == "b3"
+    assert why.startswith("errors ")
+    told = play.told()
+    assert told is not None
+    assert (told["stage"], told["why"]) == ("worse", why)
+    assert play.outcomes() == {("p", "worse"): 1}
+    assert not play.plane.newcomers  # nothing is judged any more
+    play.close()
+
+
+def test_one_that_is_like_its_peers_stays_and_is_known() -> None:
+    play = Pool()
+    play.arrives()
+    play.goes_on(30, no)
+    assert play.told() == {"stage": "judged", "requests": 10, "why": ""}
+    play.goes_on(2_500, no)
+    assert not play.taken_out
+    assert play.told() is None
+    assert play.outcomes() == {("p", "no_worse"): 1}
+    play.close()
+
+
+def test_a_pool_that_fails_as_a_whole_blames_no_newcomer() -> None:
+    play = Pool()
+    play.arrives()
+    rng = play.rng
+    play.goes_on(400, lambda backend, tenant: rng.random() < 0.3)
+    assert not play.taken_out
+    play.close()
+
+
+def test_requests_that_fail_everywhere_do_not_count_where_they_are_tried_again() -> None:
+    """They come to every backend, and so to the new one more often than others do."""
+    play = Pool()
+    play.arrives()
+    rng, poisoned = play.rng, [False]
+
+    def fails(backend: str, tenant: int) -> bool:
+        return poisoned[0]
+
+    for _ in range(400):
+        poisoned[0] = rng.random() < 0.1
+        play.goes_on(1, fails)
+    new = play.plane.newcomers._pools["p"].judged["b3"].newcomer
+    assert 100 < new.requests < 170  # a third of 400, and no retries
+    assert not play.taken_out
+    play.close()
+
+
+def test_a_hostile_client_takes_nobody_out_beside_its_victims() -> None:
+    """All that it sends fails at the new backend, and it sends four times as much as all others."""
+    play = Pool()
+    play.arrives()
+    play.goes_on(200, lambda backend, tenant: backend == "b3" and tenant == ATTACKER, attacks=4)
+    assert not play.taken_out
+    told = play.told()
+    assert told is not None
+    assert int(str(told["requests"])) > 200
+    play.close()
+
+
+def test_the_victims_of_a_worse_one_are_heard_beside_a_flatterer() -> None:
+    play = Pool()
+    play.arrives()
+    rng = play.rng
+    play.goes_on(
+        300,
+        lambda backend, tenant: backend == "b3" and tenant != ATTACKER and rng.random() < 0.3,
+        attacks=3,
+    )
+    assert [name for name, _ in play.taken_out] == ["b3"]
+    play.close()
+
+
+def test_requests_of_the_engine_before_say_nothing_of_the_new_one() -> None:
+    play = Pool()
+    play.client.sends(chat(head=b"authorization: Bearer key-of-tenant-1\r\n"))
+    exchange = play.client.connection._exchange
+    assert exchange is not None
+    name = exchange.request.record.backend
+    number = [each.name for each in play.backends].index(name)
+    play.loop.now_s += 1.0
+    play.arrives(number)
+    play[name].sends(STREAM, token("a"), DONE, END)
+    play.turns()
+    assert play.told(number) == {"stage": "judged", "requests": 0, "why": ""}
+    play.goes_on(3, no)
+    assert play.told(number) == {"stage": "judged", "requests": 1, "why": ""}
+    play.close()
+
+
+def test_one_that_the_pool_cannot_spare_is_told_of_and_taken_out_later() -> None:
+    play = Pool(spares=False)
+    play.arrives()
+    play.goes_on(200, some(play.rng))
+    told = play.told()
+    assert told is not None
+    assert told["stage"] == "judged"
+    assert str(told["why"]).startswith("errors ")
+    play.spares = True
+    play.plane.measure(play.loop.now_s)
+    assert [name for name, _ in play.taken_out] == ["b3"]
+    play.close()
+
+
+def test_a_few_are_judged_at_once_and_others_wait_and_are_nobodys_peers() -> None:
+    play = Pool(JUDGED_MAX + 3)
+    for number in range(2, JUDGED_MAX + 3):
+        play.arrives(number)
+    assert play.told() == {"stage": "waits", "requests": 0, "why": ""}
+    play.goes_on(50, no)
+    assert play.told() == {"stage": "waits", "requests": 0, "why": ""}
+    judge = play.plane.newcomers._pools["p"].judged["b3"].newcomer._judge
+    assert judge.stable.number < 20  # two peers of seven
+    play.goes_on(500, some(play.rng, "b3"))
+    assert [name for name, _ in play.taken_out] == ["b3"]
+    told = play.told()
+    assert told is not None
+    assert told["stage"] == "judged"
+    play.close()
+
+
+def test_settings_and_reloads_end_a_judgement() -> None:
+    play = Pool()
+    play.arrives()
+    settings = play.plane.settings
+    health = settings.health.model_copy(
+        update={"newcomers": settings.health.newcomers.model_copy(update={"judge": False})}
+    )
+    old, now = play.plane.configuration, play.loop.time
+    drafted = draft(settings.model_copy(update={"health": health}), {}, None)
+    names = Names(has_way=lambda _: True)
+    play.plane.use(configure(drafted, play.loop, names, old.members, running=old.fleet, now=now))
+    assert not play.plane.newcomers
+    play.arrives()
+    assert not play.plane.newcomers
+    play.close()
