@@ -335,6 +335,7 @@ class App:
     def _slept(self, time_s: float) -> None:
         logger.warning("the process was not running, all deadlines are later slept_s=%.1f", time_s)
         self.plane.sleep.is_over(monotonic())
+        self.plane.canaries.slept()
         self.plane.clients.slept(time_s)
         self.plane.admission.slept(time_s)
         self.monitor.slept(time_s)

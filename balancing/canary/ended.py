@@ -12,6 +12,7 @@ class Ending(Enum):
     EMPTY = "empty"  # a whole answer without a token
     REFUSED = "refused"  # the engine's own 4xx, or an answer that it stopped by a filter
     LEFT = "left"  # the client left, or its own time was over
+    HUNG = "hung"  # the same, or it waits still, but far too long for a first token (`waits.py`)
 
 
 class Ended:
@@ -22,6 +23,7 @@ class Ended:
         "client",
         "completion_tokens",
         "ending",
+        "first_s",
         "fresh",
         "itl_s",
         "key",
@@ -46,6 +48,7 @@ class Ended:
         queued_tokens: int = 0,
         streams: int = 0,
         ttft_s: float | None = None,
+        first_s: float | None = None,
         waited_s: float = 0.0,
         itl_s: float | None = None,
         completion_tokens: int | None = None,
@@ -54,8 +57,8 @@ class Ended:
         drawn for this request alone. `fresh`: its client could not know which one it would be
         (`fresh_keys`). `queued_tokens`: at its backend when it was sent there. `streams`: there,
         on average over its first token and its end.
-        `ttft_s`: since it was sent, of streams. `waited_s`: how long a client that left had
-        waited for a first token that did not come.
+        `ttft_s`: since it was sent, of streams. `first_s`: the same, of plain answers too.
+        `waited_s`: how long one that was not answered had waited, or has, for its first token.
         """
         self.ending = ending
         self.canary = canary
@@ -67,11 +70,13 @@ class Ended:
         self.queued_tokens = queued_tokens
         self.streams = streams
         self.ttft_s = ttft_s
+        self.first_s = first_s
         self.waited_s = waited_s
         self.itl_s = itl_s
         self.completion_tokens = completion_tokens
 
     @property
     def unanswered(self) -> bool:
-        """Whether its client left before the first token: what it had waited is the least."""
-        return self.ending is Ending.LEFT and self.ttft_s is None
+        """Whether its first token did not come: what it had waited is the least."""
+        left = self.ending is Ending.LEFT or self.ending is Ending.HUNG
+        return left and self.ttft_s is None

@@ -9,8 +9,9 @@ from typing import Final
 from penstock.balancing.canary.comparison import Comparison
 from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.groups import GROUPS, Groups
-from penstock.balancing.canary.metrics import Metric
+from penstock.balancing.canary.metrics import Metric, size_of
 from penstock.balancing.canary.usual import Usual
+from penstock.balancing.canary.waits import Waits
 
 SHARE_MAX: Final = 0.25
 EVEN_SHARES: Final = 2.0
@@ -23,11 +24,12 @@ SEEN_MIN: Final = 0.02
 class Habits:
     """What outlives a step: the groups of clients, and what is late, by metric and kind."""
 
-    __slots__ = ("groups", "usual")
+    __slots__ = ("groups", "usual", "waits")
 
     def __init__(self) -> None:
         self.groups = Groups()
         self.usual: dict[str, dict[int, Usual]] = {}
+        self.waits = Waits()
 
 
 class _Counted:
@@ -95,6 +97,8 @@ class Judge:
         # Fresh ones are drawn by lot: a cap that a client can fill for one version would aim them.
         if not counted.admits(group, groups.number) and not ended.fresh:
             return
+        if ended.first_s is not None and not ended.canary:
+            self._habits.waits.add(size_of(ended), ended.first_s)
         for each in self.comparisons:
             each.add(ended, group, now_s)
 

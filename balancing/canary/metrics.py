@@ -111,7 +111,7 @@ def _streams(ended: Ended) -> int:
 def _failed(ended: Ended) -> float | None:
     if ended.ending is Ending.LEFT or ended.ending is Ending.REFUSED:
         return None
-    return float(ended.ending is Ending.ERROR)
+    return float(ended.ending is Ending.ERROR or ended.ending is Ending.HUNG)
 
 
 def _broken(ended: Ended) -> float | None:
@@ -129,14 +129,14 @@ def _of_answers(ended: Ended, bad: Ending) -> float | None:
 
 
 def _refused(ended: Ended) -> float | None:
-    if ended.ending is Ending.LEFT or ended.ending is Ending.ERROR:
+    if ended.ending in (Ending.LEFT, Ending.ERROR, Ending.HUNG):
         return None
     return float(ended.ending is Ending.REFUSED)
 
 
 def _ttft_s(ended: Ended) -> float | None:
     if ended.unanswered:
-        return ended.waited_s or None
+        return ended.waited_s or None if ended.stream else None
     return ended.ttft_s
 
 

@@ -8,13 +8,16 @@ running ──(time over, evidence lacks)──▶ held
 """
 
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.fresh_keys import FreshKeys
 from penstock.balancing.canary.judge import Habits, Judge
-from penstock.balancing.canary.metrics import metrics_of
+from penstock.balancing.canary.metrics import metrics_of, size_of
 from penstock.conf.canary import CanarySettings
+
+if TYPE_CHECKING:
+    from penstock.balancing.canary.draw import Draw
 
 # A version that has served none of so many requests, of several clients, is not looked at longer.
 # The stable one must have served as many meanwhile. One request that it serves ends that.
@@ -61,6 +64,7 @@ class Canary:
         "_tries",
         "_unserved",
         "_unserved_groups",
+        "_waiting",
         "judge",
         "settings",
         "since_s",
@@ -76,6 +80,7 @@ class Canary:
         self.step: int
         self._fresh = FreshKeys()
         self._habits = Habits()
+        self._waiting: set[Draw] = set()  # requests of both versions without a first token
         self.why = ""
         self.begin(now_s)
 
@@ -100,10 +105,23 @@ class Canary:
         """
         return self._fresh.use(self._habits.groups.of(client), key)
 
+    def waits_for(self, draw: "Draw") -> None:
+        """A request was sent, to either version."""
+        if self.stage in MOVES:
+            self._waiting.add(draw)
+
+    def slept(self) -> None:
+        """The process did not run, so no wait up to now tells anything."""
+        for each in self._waiting:
+            each.told = True
+        self._waiting.clear()
+
     def ended(self, ended: Ended, now_s: float) -> None:
-        """A request has ended, of either version."""
+        """A request has ended, of either version, or waits far too long for its first token."""
         if self.stage not in MOVES:
             return
+        if ended.unanswered and self._habits.waits.is_far(size_of(ended), ended.waited_s):
+            ended.ending = Ending.HUNG
         self.judge.add(ended, now_s)
         if ended.ending is Ending.SERVED:
             self._served += ended.canary
@@ -118,6 +136,7 @@ class Canary:
         """Move if it is time to. To be called every second or so."""
         if self.stage not in MOVES:
             return None
+        self._look_at_waits(now_s)
         worse = self._serves_nobody() or self.judge.worse(now_s)
         if worse:
             return self._stay(Stage.ROLLED_BACK, f"worse: {worse}", now_s)
@@ -132,9 +151,24 @@ class Canary:
         self.stage = Stage.HELD
         return self._event(now_s)
 
+    def _look_at_waits(self, now_s: float) -> None:
+        """Count those that wait far too long. Their ends may come in minutes."""
+        self._waiting = {each for each in self._waiting if each.waits}
+        waits = self._habits.waits
+        for each in list(self._waiting):
+            ended = each.waiting(now_s)
+            if waits.is_far(size_of(ended), ended.waited_s):
+                self._waiting.discard(each)
+                each.told = True
+                self.ended(ended, now_s)
+
     def promote(self, now_s: float) -> Event:
         """An operator gives it all requests."""
         return self._stay(Stage.PROMOTED, "told to", now_s)
+
+    def stay_back(self, why: str, now_s: float) -> Event:
+        """It was rolled back before, and stays so."""
+        return self._stay(Stage.ROLLED_BACK, why, now_s)
 
     def abort(self, now_s: float) -> Event:
         """An operator takes all requests from it."""

@@ -1,13 +1,15 @@
 """The canaries of all routes: each request is noted, and once a second they move.
 
-A reload keeps a canary whose settings are the same. One that gets another share moves the split of
-its route, so the next request is drawn by it.
+A reload keeps a canary whose settings are the same. A version that was rolled back stays so, also
+if a reload drops its canary and a later one adds it again. A canary that gets another share moves
+the split of its route, so the next request is drawn by it.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from penstock.balancing.canary.rolled_back import RolledBack, version_of
 from penstock.balancing.canary.steps import MOVES, Canary, Event, Stage
 from penstock.balancing.lease import Lease
 from penstock.balancing.routes.building import split_of
@@ -19,6 +21,8 @@ from penstock.proxy.data.request import Request
 logger = logging.getLogger(__name__)
 
 EVENTS_MAX: Final = 32
+# Where the file keeps what was rolled back. No route has this name.
+_ROLLED_BACK: Final = ""
 
 
 class Trial:
@@ -40,6 +44,7 @@ class Canaries:
         self._now = now
         self.trials: dict[str, Trial] = {}
         self.changed = False  # since it was kept last
+        self._rolled_back = RolledBack()
 
     def follow(self, routes: Iterable[RouteSettings], rules: Iterable[Rule]) -> None:
         """Run the canaries of these routes. One that is known from before goes on."""
@@ -56,26 +61,32 @@ class Canaries:
                     kept = before.canary.to_state()
                     trial.canary = Canary.from_state(settings.canary, kept, now_s)
             trials[settings.name] = trial
-            self._share(trial)
+            self._begin(trial, now_s)
         self.trials = trials
         self.changed = True
 
     def resume(self, kept: Mapping[str, object]) -> None:
         """Go on where they stood before a restart, by the name of their route."""
+        now_s = self._now()
+        self._rolled_back.read(kept.get(_ROLLED_BACK))
         for name, trial in self.trials.items():
-            settings = trial.canary.settings
-            trial.canary = Canary.from_state(settings, kept.get(name), self._now())
-            self._share(trial)
+            trial.canary = Canary.from_state(trial.canary.settings, kept.get(name), now_s)
+            self._begin(trial, now_s)
 
     def ended(self, request: Request, lease: Lease | None) -> None:
         """A request has ended. Only those that were drawn to a version count."""
         way = request.way
         draw = way.draw if way is not None else None
-        if way is None or draw is None or draw.canary.stage not in MOVES:
+        if way is None or draw is None or draw.told or draw.canary.stage not in MOVES:
             return
         found = evidence_of(request, way, draw, lease)
         if found is not None:
             draw.canary.ended(found, request.record.ended_s)
+
+    def slept(self) -> None:
+        """The process did not run: nobody is to blame for what waits."""
+        for trial in self.trials.values():
+            trial.canary.slept()
 
     def look(self, now_s: float) -> None:
         """Move those whose time it is."""
@@ -101,10 +112,28 @@ class Canaries:
 
     def to_state(self) -> dict[str, object]:
         """What to keep over a restart, by route."""
-        return {name: trial.canary.to_state() for name, trial in self.trials.items()}
+        kept: dict[str, object] = {
+            name: trial.canary.to_state() for name, trial in self.trials.items()
+        }
+        rolled_back = self._rolled_back.to_state()
+        return kept | {_ROLLED_BACK: rolled_back} if rolled_back else kept
+
+    def _begin(self, trial: Trial, now_s: float) -> None:
+        """Let a canary begin or go on, unless its version was rolled back before."""
+        canary = trial.canary
+        version = version_of(trial.settings.name, canary.settings)
+        why = self._rolled_back.why(version)
+        if canary.stage is Stage.ROLLED_BACK:
+            self._rolled_back.note(version, canary.why, back=True)
+        elif why is not None:
+            self._moved(trial, canary.stay_back(why, now_s))
+            return
+        self._share(trial)
 
     def _moved(self, trial: Trial, event: Event) -> None:
         self.changed = True
+        version = version_of(trial.settings.name, trial.canary.settings)
+        self._rolled_back.note(version, event.why, back=event.stage is Stage.ROLLED_BACK)
         trial.events = [*trial.events[1 - EVENTS_MAX :], event]
         self._share(trial)
         level = logging.WARNING if event.stage is Stage.ROLLED_BACK else logging.INFO

@@ -32,7 +32,8 @@ def evidence_of(request: Request, way: Way, draw: Draw, lease: Lease | None) -> 
         return None
     # Another version's times after a fall-back, or with a failed attempt in them, tell nothing.
     timed = ending in (Ending.SERVED, Ending.LEFT) and len(record.tries) == 1 and not way.step
-    first_s = record.first_token_s if timed and record.streamed else 0.0
+    answered_s = record.first_token_s if timed else 0.0
+    first_s = answered_s if record.streamed else 0.0
     sent_s = record.sent_s if timed else 0.0
     return Ended(
         ending,
@@ -45,7 +46,8 @@ def evidence_of(request: Request, way: Way, draw: Draw, lease: Lease | None) -> 
         queued_tokens=draw.queued_tokens,
         streams=draw.streams,
         ttft_s=first_s - sent_s if first_s and sent_s else None,
-        waited_s=record.ended_s - sent_s if sent_s and not first_s and ask.stream else 0.0,
+        first_s=answered_s - sent_s if answered_s and sent_s else None,
+        waited_s=record.ended_s - sent_s if sent_s and not answered_s else 0.0,
         itl_s=_itl_s(record, first_s),
         completion_tokens=record.usage.completion_tokens if record.usage else None,
     )

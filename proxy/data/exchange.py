@@ -249,9 +249,8 @@ class Exchange(AttemptOwner):
         self._failover.begun(lease)
         plane, request, backend = self._plane, self.request, lease.backend
         way = request.way
-        if way is not None and way.draw is not None:
-            way.draw.queued_tokens = backend.queued_prefill_tokens
-            way.draw.streams = backend.streams
+        if way is not None and way.draw is not None and not way.step:
+            way.draw.sent(lease, on_canary=way.canary)
         request.record.begin_try(backend.name, backend.pool, lease.reason, lease.began_s)
         request.answer.about = origin(plane, lease, request)
         times = request.times = plane.metrics.times(backend, request.ask.model)

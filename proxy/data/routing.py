@@ -72,7 +72,7 @@ def route(plane: DataPlane, request: Request) -> None:
     way = request.way = _way_of(plane, decision, ask)
     trial = plane.canaries.trials.get(rule.name) if rule.canary and not way.stays else None
     if trial is not None:
-        way.draw = Draw(trial.canary, ask.client, asked.hashed_key(rule.sticky))
+        way.draw = Draw(trial.canary, ask, asked.hashed_key(rule.sticky))
     if rule.changes is not None:
         change(request, rule.changes)
     _go(plane, request, first=True)

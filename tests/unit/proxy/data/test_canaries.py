@@ -4,10 +4,12 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.canary.ended import Ending
+from penstock.balancing.canary.rolled_back import VERSIONS_MAX, RolledBack
 from penstock.balancing.canary.steps import Canary, Stage
 from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.routes.request import RouteRequest
@@ -131,10 +133,13 @@ def test_a_restart_goes_on_where_it_was(play: Routed) -> None:
 
 def reload(play: Routed, **changes: Any) -> None:
     """Take a configuration in which the canary's settings are others."""
+    canary = CanarySettings.model_validate(ROUTE["canary"]).model_copy(update=changes)
+    use(play, canary)
+
+
+def use(play: Routed, canary: CanarySettings | None) -> None:
+    """Take a configuration with this canary."""
     old = play.plane.configuration
-    canary = (old.settings.routes[0].canary or CanarySettings(pool="large")).model_copy(
-        update=changes
-    )
     route = old.settings.routes[0].model_copy(update={"canary": canary})
     drafted = draft(old.settings.model_copy(update={"routes": (route,)}), {}, None)
     names = Names(has_way=lambda _: True)
@@ -205,3 +210,75 @@ def test_a_version_that_serves_nobody_goes_back_though_its_keys_are_few() -> Non
     assert canary(play).stage is Stage.ROLLED_BACK, canary(play).why
     assert "requests was served" in canary(play).why
     play.close()
+
+
+SETTINGS = CanarySettings.model_validate(ROUTE["canary"])
+
+
+@pytest.mark.parametrize("between", [None, SETTINGS.model_copy(update={"model": "v3"})])
+def test_a_version_that_was_rolled_back_stays_so_when_it_is_dropped_and_added_again(
+    play: Routed, between: CanarySettings | None
+) -> None:
+    goes_on(play, 200, fails="b3")
+    why = canary(play).why
+    assert canary(play).stage is Stage.ROLLED_BACK
+    use(play, between)
+    if between is not None:
+        assert canary(play).stage is Stage.RUNNING  # another version
+    use(play, SETTINGS)
+    assert (canary(play).stage, canary(play).why) == (Stage.ROLLED_BACK, why)
+    assert "b3" not in {one(play) for _ in range(20)}
+    play.plane.canaries.order("versions", "restart")
+    use(play, None)
+    use(play, SETTINGS)
+    assert canary(play).stage is Stage.RUNNING  # an operator has said so
+    assert "b3" in {one(play) for _ in range(20)}
+
+
+def test_a_version_that_was_rolled_back_and_dropped_stays_so_over_a_restart(play: Routed) -> None:
+    goes_on(play, 200, fails="b3")
+    use(play, None)
+    kept = orjson.loads(orjson.dumps(play.plane.canaries.to_state()))
+    again = Routed(ROUTE)
+    use(again, None)
+    again.plane.canaries.resume(kept)
+    use(again, SETTINGS)
+    assert canary(again).stage is Stage.ROLLED_BACK
+    again.close()
+    again = Routed(ROUTE)  # it is there again at the start
+    again.plane.canaries.resume(kept)
+    assert canary(again).stage is Stage.ROLLED_BACK
+    again.close()
+
+
+def test_what_was_rolled_back_is_bounded_and_odd_files_are_no_harm() -> None:
+    rolled_back = RolledBack()
+    rolled_back.read("odd")
+    rolled_back.read([1, ["a"], ["r", "p", 3, "why"], ["r", "p", None, "why"]])
+    assert rolled_back.why(("r", "p", None)) == "why"
+    for number in range(VERSIONS_MAX):
+        rolled_back.note((f"r{number}", "p", "m"), "worse", back=True)
+    assert rolled_back.why(("r", "p", None)) is None
+    assert rolled_back.why(("r0", "p", "m")) == "worse"
+    assert len(rolled_back.to_state()) == VERSIONS_MAX
+
+
+def test_a_request_that_hangs_on_the_canary_counts_while_it_waits(play: Routed) -> None:
+    """Every second one of its requests gets no token, and their clients are patient."""
+    hanging = []
+    for number in range(400):
+        client, backend = asks(play)
+        if backend == "b3" and number % 2:
+            hanging.append(client)
+            play.client = play.connects()
+        else:
+            play[backend].sends(STREAM, token("a"), DONE, END)
+            play.turns()
+        play.loop.now_s += 0.1
+        play.plane.measure(play.loop.now_s)
+        if canary(play).stage is Stage.ROLLED_BACK:
+            break
+    assert canary(play).why.startswith("worse: errors ")
+    assert 10 < len(hanging) < 120
+    for client in hanging:
+        client.closes()

@@ -1,0 +1,38 @@
+"""Which requests wait far longer for their first token than is usual. Such a wait is a failure.
+
+An engine that hangs answers nothing, so its requests end when their clients leave, or minutes
+later. What is usual is what the stable version needs, by size of prompt, and for plain answers
+until the whole answer. It is not told apart by load, for requests that hang are a load themselves.
+"""
+
+from math import log
+from typing import Final
+
+from penstock.balancing.canary.usual import Usual
+
+# Beyond so many times what a quarter of the stable version's requests exceed. An engine under a
+# high load, or with a cold cache, is not so much slower.
+FAR_TIMES: Final = 5.0
+# A prompt of 100,000 tokens that no cache holds takes so long.
+FAR_S: Final = 10.0
+
+
+class Waits:
+    """What is usual, by the kind of request."""
+
+    __slots__ = ("_usual",)
+
+    def __init__(self) -> None:
+        self._usual: dict[int, Usual] = {}
+
+    def add(self, kind: int, waited_s: float) -> None:
+        """The stable version has answered a request after this time."""
+        usual = self._usual.get(kind)
+        if usual is None:
+            usual = self._usual[kind] = Usual()
+        usual.add(log(max(1e-9, waited_s)))
+
+    def is_far(self, kind: int, waited_s: float) -> bool:
+        """Whether a request that is not answered has waited so long that it counts as failed."""
+        usual = self._usual.get(kind) if waited_s >= FAR_S else None
+        return usual is not None and usual.known and log(waited_s / FAR_TIMES) > usual.late_log

@@ -1,0 +1,167 @@
+"""A canary that hangs: requests that wait far longer than the stable version's count as failed."""
+
+from random import Random
+
+import pytest
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.canary.draw import Draw
+from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.canary.steps import Canary, Stage
+from penstock.balancing.canary.waits import FAR_S, FAR_TIMES, Waits
+from penstock.balancing.lease import Lease
+from tests.unit.balancing.canary.play import settings
+
+PERIOD_S = 0.05
+
+
+class Hanging:
+    """Requests, one each 0.05 s; some never get a token. A request that hangs stays open for
+    `patience_s`, and then its client leaves."""
+
+    def __init__(
+        self,
+        *,
+        canary: float,
+        stable: float = 0.0,
+        first_s: float = 0.2,
+        patience_s: float = 600.0,
+        stream: bool = True,
+        seed: int = 1,
+    ) -> None:
+        """`canary`, `stable`: the shares that hang."""
+        self.canary = Canary(settings(), 0.0)
+        self.rng = Random(seed)
+        self.shares = {True: canary, False: stable}
+        self.first_s, self.patience_s, self.stream = first_s, patience_s, stream
+        self.backend = Backend("b", "http://b")
+        self.now_s = 0.0
+        self.to_canary = 0
+        self._ends: list[tuple[float, Draw, Lease, bool]] = []
+
+    def requests(self, number: int) -> Stage:
+        for each in range(number):
+            if self.canary.percent in (0.0, 100.0):
+                break
+            self.now_s += PERIOD_S
+            self._begin()
+            self._end_those_that_left()
+            if each % 20 == 19:
+                self.canary.look(self.now_s)
+        return self.canary.stage
+
+    def _begin(self) -> None:
+        rng = self.rng
+        on_canary = 100 * rng.random() < self.canary.percent
+        client = f"client {rng.randrange(20)}"
+        self.to_canary += on_canary
+        ask = Ask("/", prompt_tokens=500, stream=self.stream, client=client)
+        draw = Draw(self.canary, ask, rng.getrandbits(60))
+        lease = Lease(self.backend, ask, self.now_s)
+        draw.sent(lease, on_canary=on_canary)
+        if rng.random() < self.shares[on_canary]:
+            self._ends.append((self.now_s + self.patience_s, draw, lease, on_canary))
+            return
+        lease.end(self.now_s)
+        waited_s = self.first_s * rng.lognormvariate(0.0, 0.5)
+        self._ended(draw, Ending.SERVED, on_canary=on_canary, first_s=waited_s)
+
+    def _end_those_that_left(self) -> None:
+        while self._ends and self._ends[0][0] <= self.now_s:
+            _, draw, lease, on_canary = self._ends.pop(0)
+            lease.end(self.now_s)
+            if not draw.told:
+                self._ended(draw, Ending.LEFT, on_canary=on_canary, waited_s=self.patience_s)
+
+    def _ended(
+        self,
+        draw: Draw,
+        ending: Ending,
+        *,
+        on_canary: bool,
+        first_s: float | None = None,
+        waited_s: float = 0.0,
+    ) -> None:
+        waiting = draw.waiting(self.now_s)
+        ended = Ended(
+            ending,
+            canary=on_canary,
+            client=waiting.client,
+            key=draw.key,
+            fresh=draw.fresh,
+            prompt_tokens=500,
+            stream=self.stream,
+            ttft_s=first_s if self.stream else None,
+            first_s=first_s,
+            waited_s=waited_s,
+        )
+        self.canary.ended(ended, self.now_s)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("patience_s", [600.0, 15.0])
+def test_one_that_hangs_on_nine_of_ten_goes_back_within_eighty_requests(
+    stream: bool, patience_s: float
+) -> None:
+    """At two a second: for the first ten seconds nobody can know."""
+    for seed in range(1, 11):
+        play = Hanging(canary=0.9, stream=stream, patience_s=patience_s, seed=seed)
+        assert play.requests(5_000) is Stage.ROLLED_BACK
+        assert play.canary.why.startswith("worse: errors ")
+        assert play.to_canary <= 80
+
+
+def test_one_that_hangs_on_one_of_twenty_goes_back_too() -> None:
+    play = Hanging(canary=0.05)
+    assert play.requests(20_000) is Stage.ROLLED_BACK
+    assert play.to_canary <= 400
+
+
+def test_one_that_hangs_for_everybody_goes_back_though_all_clients_are_patient() -> None:
+    play = Hanging(canary=1.0)
+    assert play.requests(5_000) is Stage.ROLLED_BACK
+    assert play.to_canary <= 60
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.3])
+def test_an_equal_one_does_not(share: float) -> None:
+    """Also if both hang as often."""
+    for seed in range(1, 6):
+        play = Hanging(canary=share, stable=share, seed=seed)
+        assert play.requests(6_000) is not Stage.ROLLED_BACK, play.canary.why
+
+
+def test_clients_that_leave_early_show_nothing() -> None:
+    play = Hanging(canary=0.5, patience_s=FAR_S - 1.0)
+    assert play.requests(5_000) is not Stage.ROLLED_BACK
+
+
+def test_where_all_answers_take_minutes_nobody_hangs_who_waits_for_one() -> None:
+    play = Hanging(canary=0.3, first_s=100.0, patience_s=300.0, stream=False)
+    assert play.requests(8_000) is not Stage.ROLLED_BACK
+
+
+def test_a_process_that_did_not_run_blames_nobody() -> None:
+    play = Hanging(canary=0.0)
+    play.requests(400)
+    play.shares[True] = 1.0
+    play.requests(100)
+    play.canary.slept()
+    play.now_s += 3_600.0
+    play.shares[True] = 0.0
+    assert play.requests(2_000) is not Stage.ROLLED_BACK
+
+
+def test_what_is_far_follows_what_is_usual() -> None:
+    waits = Waits()
+    assert not waits.is_far(1, 1e6)  # nobody knows what is usual
+    for _ in range(50):
+        waits.add(1, 4.0)
+    assert not waits.is_far(1, 4.0 * FAR_TIMES - 1.0)
+    assert waits.is_far(1, 4.0 * FAR_TIMES + 3.0)
+    assert not waits.is_far(2, 1e6)
+    for _ in range(50):
+        waits.add(2, 0.1)
+    assert not waits.is_far(2, FAR_S - 0.1)
+    assert waits.is_far(2, FAR_S)
