@@ -44,7 +44,7 @@ class Draw:
         self.queued_tokens, self.streams = backend.queued_prefill_tokens, backend.streams
         if self._lease is None:
             self._sent_s = lease.began_s
-            self.canary.waits_for(self)
+            self.canary.sent(self)
         self._lease, self._on_canary = lease, on_canary
 
     @property

@@ -8,16 +8,14 @@ running ──(time over, evidence lacks)──▶ held
 """
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.fresh_keys import FreshKeys
 from penstock.balancing.canary.judge import Habits, Judge
 from penstock.balancing.canary.metrics import metrics_of, size_of
+from penstock.balancing.canary.waits import Waiting
 from penstock.conf.canary import CanarySettings
-
-if TYPE_CHECKING:
-    from penstock.balancing.canary.draw import Draw
 
 # A version that has served none of so many requests, of several clients, is not looked at longer.
 # The stable one must have served as many meanwhile. One request that it serves ends that.
@@ -80,7 +78,7 @@ class Canary:
         self.step: int
         self._fresh = FreshKeys()
         self._habits = Habits()
-        self._waiting: set[Draw] = set()  # requests of both versions without a first token
+        self._waiting: set[Waiting] = set()  # requests of both versions without a first token
         self.why = ""
         self.begin(now_s)
 
@@ -105,10 +103,10 @@ class Canary:
         """
         return self._fresh.use(self._habits.groups.of(client), key)
 
-    def waits_for(self, draw: "Draw") -> None:
+    def sent(self, request: Waiting) -> None:
         """A request was sent, to either version."""
         if self.stage in MOVES:
-            self._waiting.add(draw)
+            self._waiting.add(request)
 
     def slept(self) -> None:
         """The process did not run, so no wait up to now tells anything."""

@@ -6,8 +6,9 @@ until the whole answer. It is not told apart by load, for requests that hang are
 """
 
 from math import log
-from typing import Final
+from typing import Final, Protocol
 
+from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.usual import Usual
 
 # Beyond so many times what a quarter of the stable version's requests exceed. An engine under a
@@ -15,6 +16,19 @@ from penstock.balancing.canary.usual import Usual
 FAR_TIMES: Final = 5.0
 # A prompt of 100,000 tokens that no cache holds takes so long.
 FAR_S: Final = 10.0
+
+
+class Waiting(Protocol):
+    """A request that was sent. `told`: its end tells nothing more."""
+
+    told: bool
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its first token, or its plain answer."""
+
+    def waiting(self, now_s: float) -> Ended:
+        """It as one that has waited in vain so far."""
 
 
 class Waits:

@@ -1,7 +1,8 @@
 """Where requests go by their routes: decided once, and again when the target cannot serve.
 
 An answer is passed on untouched, so it names the model that answered, as OpenAI's own aliases do.
-`x-penstock-model` tells it, too.
+`x-penstock-model` tells it, too, as far as it is known when the head goes out: the head of a stream
+that waits long goes first. Nothing is sent after it: no SDK shows comments to its user.
 """
 
 from typing import Final

@@ -88,6 +88,27 @@ def test_a_route_refuses(play: Routed) -> None:
     assert play.metrics.route_requests["gone", "refused"] == 1
 
 
+def test_a_head_that_went_out_early_names_the_first_attempt_and_the_events_who_answers() -> None:
+    play = Routed(ALIAS, timeouts={"hold_s": 2.0})
+    client = asks(play)
+    record = record_of(client)
+    play.passes(3.0)
+    assert b"x-penstock-model: qwen\r\n" in client.written
+    head, _, _ = client.written.partition(b"\r\n\r\n")
+    for name in ("b1", "b2"):
+        play[name].sends(plain("502 Bad Gateway"))
+    answer = token("a").replace(b'{"choices"', b'{"model":"llama","choices"')
+    answer = answer.replace(answer[:2], b"%x" % (len(answer.partition(b"\r\n")[2]) - 2), 1)
+    play["b3"].sends(STREAM, answer, DONE, END)
+    play.turns()
+    assert client.written.startswith(head)
+    assert client.written.count(b"x-penstock-model") == 1  # nothing more is sent for it
+    assert b'"model":"llama"' in client.written
+    assert b"[DONE]" in client.written
+    assert (record.fell_back, record.backend) == ("errors", "b3")
+    play.close()
+
+
 def test_where_no_backend_serves_the_fall_back_does(play: Routed) -> None:
     for backend in play.backends[:2]:
         backend.state = State.EJECTED
