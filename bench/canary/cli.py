@@ -1,4 +1,4 @@
-"""`penstock bench canary`: how many requests show that a new version is worse, in virtual time.
+"""`penstock bench canary`: how many requests show that a new version, or a new backend, is worse.
 
 Outcomes are drawn: times and lengths from records of the simulated engine at seven loads, the rest
 by the rates that a case states. The judge is the real one.
@@ -12,8 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from penstock.balancing.canary.newcomer import Outcome as Became
 from penstock.balancing.canary.steps import Stage
 from penstock.bench.arguments import count, listed, positive
+from penstock.bench.canary import newcomers
 from penstock.bench.canary.records import LOADS, Seen, record
 from penstock.bench.canary.world import CASES, Case, Outcome, World
 from penstock.bench.report import head, machine, row, save, say
@@ -28,6 +30,14 @@ TITLES: Final = (
     "p95",
     "of all requests until then, %",
     "of all requests harmed, %",
+)
+NEWCOMER_TITLES: Final = (
+    "the new backend",
+    "ejected",
+    "no worse",
+    "requests to it, p50",
+    "p95",
+    "seconds, p50",
 )
 
 
@@ -48,11 +58,43 @@ def run(options: Namespace) -> int:
             told[case.name] = [_told(each) for each in outcomes]
             wanted = Stage.ROLLED_BACK if case.worse else Stage.PROMOTED
             right &= sum([each.stage is wanted for each in outcomes]) >= 0.95 * len(outcomes)
+        beside = _newcomers(options, pool)
     print(f"{options.runs} runs each, steps {', '.join([f'{step:g}' for step in steps])}; ", end="")
     print(f"{machine('other work')}\n\n{head(*TITLES)}")
     print("\n".join(rows))
+    print(f"\n{head(*NEWCOMER_TITLES)}")
+    print("\n".join([text for text, _ in beside]))
     save(options.json, told)
-    return 0 if right else 1
+    return 0 if right and all(each for _, each in beside) else 1
+
+
+def _newcomers(options: Namespace, pool: ProcessPoolExecutor) -> list[tuple[str, bool]]:
+    """For each new backend a row, and whether 95 % of the runs end as they should."""
+    found = []
+    for number, case in enumerate(newcomers.CASES):
+        if options.only not in case.name:
+            continue
+        jobs = [(number, seed) for seed in range(1, options.runs + 1)]
+        ends = list(pool.map(_play_newcomer, jobs, chunksize=max(1, options.runs // 50)))
+        became = [each for each, _, _ in ends]
+        requests, took_s = sorted([each for _, each, _ in ends]), [each for _, _, each in ends]
+        text = row(
+            case.name,
+            became.count(Became.WORSE),
+            became.count(Became.NO_WORSE),
+            f"{median(requests):,.0f}",
+            f"{requests[max(0, -(-len(requests) * 95 // 100) - 1)]:,}",
+            f"{median(took_s):.0f}",
+        )
+        say(text)
+        wrong = [each for each in became if (each is Became.WORSE) is not case.worse]
+        found.append((text, len(wrong) <= 0.05 * len(became)))
+    return found
+
+
+def _play_newcomer(job: tuple[int, int]) -> tuple[Became, int, float]:
+    number, seed = job
+    return newcomers.play(newcomers.CASES[number], seed)
 
 
 def _play(job: tuple[int, tuple[float, ...], int]) -> Outcome:
