@@ -246,6 +246,7 @@ class Admin:
                 if state is AdminState.READY and backend.reason == "worse":
                     logger.info("backend is wanted back name=%s %s", name, _by(request[ASKER]))
                     self._monitor.accepted(backend)
+                    self._plane.newcomers.accepted(backend)
                 return json_answer(self._after_change(backend, before))
         names = ", ".join(backend.name for backend in self._plane.fleet.backends[:20])
         return error_answer(404, "unknown_backend", f"No backend has this name; backends: {names}.")

@@ -83,6 +83,10 @@ class Newcomers:
         new.waiting[backend.name] = backend
         self._changed()
 
+    def accepted(self, backend: Backend) -> None:
+        """An operator wants it back that was taken out."""
+        self._out.pop(backend, None)
+
     def ended(self, request: Request) -> None:
         """A request has ended. What its first attempt shows counts: those that follow are not
         drawn as the first are, because a request that fails everywhere would come to all."""
@@ -122,7 +126,7 @@ class Newcomers:
 
     def told(self, backend: Backend) -> dict[str, object] | None:
         """What is known of a new backend, as JSON. None of all others."""
-        if backend in self._out and backend.reason == "worse":
+        if backend in self._out:
             return {"stage": "worse", "requests": None, "why": self._out[backend]}
         new = self._at.get(backend.name)
         if new is not None and backend.name in new.waiting:
