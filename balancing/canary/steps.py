@@ -78,7 +78,8 @@ class Canary:
         self.step: int
         self._fresh = FreshKeys()
         self._habits = Habits()
-        self._waiting: set[Waiting] = set()  # requests of both versions without a first token
+        # Requests of both versions without a first token, in the order in which they were sent.
+        self._waiting: dict[Waiting, None] = {}
         self.why = ""
         self.begin(now_s)
 
@@ -106,7 +107,7 @@ class Canary:
     def sent(self, request: Waiting) -> None:
         """A request was sent, to either version."""
         if self.stage in MOVES:
-            self._waiting.add(request)
+            self._waiting[request] = None
 
     def slept(self) -> None:
         """The process did not run, so no wait up to now tells anything."""
@@ -151,12 +152,12 @@ class Canary:
 
     def _look_at_waits(self, now_s: float) -> None:
         """Count those that wait far too long. Their ends may come in minutes."""
-        self._waiting = {each for each in self._waiting if each.waits}
+        self._waiting = {each: None for each in self._waiting if each.waits}
         waits = self._habits.waits
         for each in list(self._waiting):
             ended = each.waiting(now_s)
             if waits.is_far(size_of(ended), ended.waited_s):
-                self._waiting.discard(each)
+                del self._waiting[each]
                 each.told = True
                 self.ended(ended, now_s)
 

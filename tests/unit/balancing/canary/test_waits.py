@@ -38,6 +38,7 @@ class Hanging:
         self.backend = Backend("b", "http://b")
         self.now_s = 0.0
         self.to_canary = 0
+        self.left: list[bool] = []  # of those that left: whether their judge knew already
         self._ends: list[tuple[float, Draw, Lease, bool]] = []
 
     def requests(self, number: int) -> Stage:
@@ -71,6 +72,7 @@ class Hanging:
         while self._ends and self._ends[0][0] <= self.now_s:
             _, draw, lease, on_canary = self._ends.pop(0)
             lease.end(self.now_s)
+            self.left.append(draw.told)
             if not draw.told:
                 self._ended(draw, Ending.LEFT, on_canary=on_canary, waited_s=self.patience_s)
 
@@ -130,6 +132,22 @@ def test_an_equal_one_does_not(share: float) -> None:
     for seed in range(1, 6):
         play = Hanging(canary=share, stable=share, seed=seed)
         assert play.requests(6_000) is not Stage.ROLLED_BACK, play.canary.why
+
+
+def test_a_request_that_waited_too_long_is_counted_once() -> None:
+    play = Hanging(canary=0.1, stable=0.1, patience_s=20.0)
+    play.requests(2_000)
+    assert len(play.left) > 100
+    assert all(play.left[20:])  # at first nobody knows what is usual
+
+
+def test_a_client_that_left_between_two_looks_counts_as_one_that_waits() -> None:
+    play = Hanging(canary=0.0)
+    play.requests(400)
+    for waited_s, wanted in ((FAR_S - 1.0, Ending.LEFT), (FAR_S + 1.0, Ending.HUNG)):
+        left = Ended(Ending.LEFT, canary=True, client="a", prompt_tokens=500, waited_s=waited_s)
+        play.canary.ended(left, play.now_s)
+        assert left.ending is wanted
 
 
 def test_clients_that_leave_early_show_nothing() -> None:

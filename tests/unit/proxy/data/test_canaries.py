@@ -263,6 +263,26 @@ def test_what_was_rolled_back_is_bounded_and_odd_files_are_no_harm() -> None:
     assert len(rolled_back.to_state()) == VERSIONS_MAX
 
 
+def test_a_request_that_waits_too_long_is_told_once(play: Routed) -> None:
+    goes_on(play, 60)
+    client, backend = asks(play)
+    while backend != "b3":
+        play[backend].sends(STREAM, token("a"), DONE, END)
+        play.turns()
+        client, backend = asks(play)
+    play.client = play.connects()
+    judge = canary(play).judge
+    before = judge.canary.number
+    for _ in range(12):
+        play.loop.now_s += 1.0
+        play.plane.measure(play.loop.now_s)
+    judge = canary(play).judge
+    assert judge.canary.number == before + 1
+    client.closes()
+    play.turns()
+    assert judge.canary.number == before + 1
+
+
 def test_a_request_that_hangs_on_the_canary_counts_while_it_waits(play: Routed) -> None:
     """Every second one of its requests gets no token, and their clients are patient."""
     hanging = []

@@ -139,6 +139,14 @@ def test_requests_that_fail_everywhere_do_not_count_where_they_are_tried_again()
     play.close()
 
 
+def test_what_others_failed_before_is_not_its_own_request() -> None:
+    play = Pool()
+    play.arrives()
+    play.goes_on(30, lambda backend, tenant: backend == "b2")  # b3 is next, and answers
+    assert play.told() == {"stage": "judged", "requests": 0, "why": ""}
+    play.close()
+
+
 def test_a_hostile_client_takes_nobody_out_beside_its_victims() -> None:
     """All that it sends fails at the new backend, and it sends four times as much as all others."""
     play = Pool()
