@@ -126,8 +126,7 @@ class DataPlane:
         self.rota = Rota(loop, TURN_S, now)
         self.waiting = Waiting()
         self.chunk_reads = ChunkReads(loop, self.rota, self.waiting)
-        self.body_reads = BodyReads(loop)
-        self.freeing = Freeing(loop)
+        self.body_reads, self.freeing = BodyReads(loop), Freeing(loop)
         self.head_reads = HeadReads(loop, self.rota, self.waiting)
         # Anybody may open connections, from many addresses. So handshakes have a rota of their own
         # beside that of the requests, and each rota has its share of a turn.
