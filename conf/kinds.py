@@ -221,7 +221,8 @@ FilePath = Annotated[str, Field(min_length=1)]
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 # Beyond this number a float does not count every integer.
-Amount = Annotated[int, Field(ge=1, le=2**53)]
+AMOUNT_MAX: Final = 2**53  # JSON's numbers are exact up to here
+Amount = Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
 Count = Annotated[int, Field(ge=1, le=100)]
 # A thousandth of an ordinary weight gets hardly any requests. Far below it, shares lose precision.
 Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.conf.keypath import KeyPath
-from penstock.conf.kinds import PATTERN, WORD, BackendUrl
+from penstock.conf.kinds import AMOUNT_MAX, PATTERN, WORD, BackendUrl
 from penstock.conf.routes import READ_MEMBERS
 from penstock.proxy.commands.imports.part import Variable
 from penstock.proxy.commands.imports.yaml_source import YamlSource
@@ -136,7 +136,7 @@ def _read(source: YamlSource, at: KeyPath, group: str, sent: str, url: str) -> D
         source.line((*at, "model_name")),
         name if isinstance(name, str) else None,
         weight,
-        None if running is None else max(1, int(running)),
+        None if running is None else max(1, int(min(running, AMOUNT_MAX))),
         tuple(_defaults(source, params)),
         tuple(lost),
     )

@@ -9,7 +9,7 @@ from penstock.proxy.commands.imports.nginx_listen import put_listen
 from penstock.proxy.commands.imports.nginx_locations import Locations, inherited
 from penstock.proxy.commands.imports.nginx_pools import Pools
 from penstock.proxy.commands.imports.nginx_syntax import Directive, read_nginx
-from penstock.proxy.commands.imports.nginx_values import bytes_of, seconds_of
+from penstock.proxy.commands.imports.nginx_values import bytes_of, number_of, seconds_of
 from penstock.proxy.commands.imports.part import Part
 
 Scopes = Sequence[tuple[Directive, ...]]
@@ -110,8 +110,9 @@ def _limits(scopes: Scopes, root: Directive) -> Part:
             part.put("bodies_bytes", _size(int(body_bytes)))
     for events in root.all("events"):
         found = events.one("worker_connections")
-        if found is not None and found.words[0].isdigit() and int(found.words[0]):
-            part.put("connections", min(int(found.words[0]), _CONNECTIONS_MAX))
+        most = number_of(found.words[0]) if found is not None else 0
+        if most:
+            part.put("connections", min(most, _CONNECTIONS_MAX))
     return part
 
 

@@ -7,7 +7,12 @@ from typing import Final
 from penstock.proxy.commands.imports.names import Names
 from penstock.proxy.commands.imports.nginx_leftovers import tell_leftovers
 from penstock.proxy.commands.imports.nginx_syntax import Directive
-from penstock.proxy.commands.imports.nginx_values import Target, address_of, default_port
+from penstock.proxy.commands.imports.nginx_values import (
+    Target,
+    address_of,
+    default_port,
+    number_of,
+)
 from penstock.proxy.commands.imports.part import Part
 
 _READ: Final = frozenset(
@@ -144,11 +149,12 @@ class Pools:
             part.lost(server.line, ", ".join(dropped), "`health` says when a backend is ejected")
         part.put("name", self._backend_names.numbered(pool))
         part.put("url", address.url(scheme))
-        weight, most = options.get("weight", "1"), options.get("max_conns", "0")
-        if weighs and weight != "1" and weight.isdigit() and int(weight):
-            part.put("weight", min(1000, int(weight)))
-        if most.isdigit() and int(most):
-            part.put("max_requests", int(most))
+        weight = number_of(options.get("weight", "1"))
+        most = number_of(options.get("max_conns", "0"))
+        if weighs and weight > 1:
+            part.put("weight", min(1000, weight))
+        if most:
+            part.put("max_requests", most)
 
 
 def _options(server: Directive) -> Iterator[tuple[str, str]]:

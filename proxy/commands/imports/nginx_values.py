@@ -3,7 +3,7 @@
 import re
 from typing import Final, NamedTuple
 
-from penstock.conf.kinds import HOST
+from penstock.conf.kinds import AMOUNT_MAX, HOST
 
 _SECONDS: Final = {
     "ms": 0.001,
@@ -17,6 +17,7 @@ _SECONDS: Final = {
 }
 _BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _PORTS: Final = {"http": 80, "https": 443}
+_DIGITS_MAX: Final = len(str(AMOUNT_MAX))
 
 
 def seconds_of(text: str) -> float | None:
@@ -24,13 +25,20 @@ def seconds_of(text: str) -> float | None:
     parts = re.findall(r"(\d+)(ms|[smhdwMy]?)\s*", text)
     if not parts or "".join([a + b for a, b in parts]) != re.sub(r"\s", "", text):
         return None
-    return sum([int(number) * _SECONDS[unit or "s"] for number, unit in parts])
+    return sum([number_of(number) * _SECONDS[unit or "s"] for number, unit in parts])
 
 
 def bytes_of(text: str) -> int | None:
     """A size such as `32m` in bytes. None if it is none."""
     found = re.fullmatch(r"(\d+)([kmg]?)", text.lower())
-    return None if found is None else int(found[1]) * _BYTES[found[2]]
+    return None if found is None else number_of(found[1]) * _BYTES[found[2]]
+
+
+def number_of(text: str) -> int:
+    """A number of digits. One that is no number is 0, and a huge one is AMOUNT_MAX."""
+    if not (text.isascii() and text.isdigit()):
+        return 0
+    return min(int(text), AMOUNT_MAX) if len(text) <= _DIGITS_MAX else AMOUNT_MAX
 
 
 class Address(NamedTuple):

@@ -10,7 +10,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from penstock.proxy.commands.top.line import EMPTY, Line, Tone, text_of, width_of
-from penstock.proxy.commands.top.plain_text import cells
+from penstock.proxy.commands.top.plain_text import cells, plain
 
 # The terminal's own colours: they fit its background. Each stands beside a sign or a word.
 STYLES: Final[dict[Tone, Style]] = {
@@ -44,7 +44,8 @@ class Canvas(Widget):
     def render_line(self, y: int) -> Strip:
         """Textual asks for each line that it draws."""
         line, wide = _at(self.lines, y), self.size.width
-        segments = [Segment(span.text, STYLES[span.tone]) for span in line]
+        # Whoever made the line may have forgotten it: no other text reaches the terminal.
+        segments = [Segment(plain(span.text), STYLES[span.tone]) for span in line]
         taken = width_of(line)
         if taken < wide:
             segments.append(Segment(" " * (wide - taken), Style()))

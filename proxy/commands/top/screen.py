@@ -52,7 +52,10 @@ KEYS: Final = {
     "q": "app.quit",
 }
 # What a picture of another version may lack.
-UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+UNREADABLE: Final = (
+    *(KeyError, TypeError, ValueError, AttributeError, IndexError),
+    *(ArithmeticError, OSError),  # a time that is none
+)
 
 
 class Admin(Protocol):
@@ -88,7 +91,10 @@ class Main(Screen[None]):
         if self.view.editing and self.view.edit(event.key, event.character):
             self.draw()
         elif event.key in KEYS:
-            await self.app.run_action(KEYS[event.key], self)
+            try:
+                await self.app.run_action(KEYS[event.key], self)
+            except UNREADABLE as error:
+                self.say(f"It cannot be shown ({error!r}): is penstock of another version?")
 
     def heard(self, snapshot: Mapping[str, Any]) -> None:
         """There is a new snapshot. One that cannot be shown is a fault of the versions."""
@@ -195,11 +201,11 @@ class Main(Screen[None]):
             self.run_worker(self._open(request, dialog))
 
     async def _open(self, request: Told, dialog: Reading) -> None:
-        before = datetime.fromisoformat(request["began"]) + ROUNDED
-        query = {"before": before.isoformat().replace("+00:00", "Z")}
-        if request["tenant"]:
-            query["tenant"] = request["tenant"]
         try:
+            before = datetime.fromisoformat(request["began"]) + ROUNDED
+            query = {"before": before.isoformat().replace("+00:00", "Z")}
+            if request["tenant"]:
+                query["tenant"] = request["tenant"]
             found = await asyncio.to_thread(self._admin().requests_with_id, request["id"], query)
             same = [each for each in found if each["tenant"] == request["tenant"]]
             dialog.tell(waterfall((same or found)[0]))

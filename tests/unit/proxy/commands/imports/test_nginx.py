@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.conf.issues import ConfigError
+from penstock.conf.kinds import AMOUNT_MAX
 from penstock.conf.settings import Settings
 from penstock.proxy.commands.imports.imported import imported
 from tests.unit.proxy.commands.imports.carried import carried
@@ -215,6 +216,22 @@ def test_times_and_sizes(tmp_path: Path) -> None:
     assert (limits.body_bytes, limits.bodies_bytes, limits.connections) == (2**31, 2**31, 2048)
     assert "Locations differ in proxy_read_timeout: the largest counts for all." in remarks
     assert settings.listen.port == 80
+
+
+@pytest.mark.parametrize("number", ["9" * 5_000, "9" * 400, "99999999999999999999"])
+def test_numbers_of_any_length_are_read(number: str, tmp_path: Path) -> None:
+    settings, _ = read(
+        f"""events {{ worker_connections {number}; }}
+        http {{
+            client_max_body_size {number}g; client_body_timeout {number}s;
+            upstream vllm {{ server a:1 weight={number} max_conns={number}; server b:1 weight=²; }}
+            server {{ location / {{ proxy_pass http://vllm; }} }}
+        }}""",
+        tmp_path,
+    )
+    (pool,) = settings.pools
+    assert [each.weight for each in pool.backends] == [1000, 1]
+    assert [each.max_requests for each in pool.backends] == [AMOUNT_MAX, None]
 
 
 def test_a_fixed_key_for_backends_is_a_variable(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -255,6 +256,22 @@ async def test_a_snapshot_of_another_version_ends_nothing() -> None:
         screen.app.main.became(Link("live", AT_S))
         screen.app.main.heard(snapshot(3))
         assert "another version?" not in screen.text
+
+
+async def test_a_proxy_that_lies_ends_nothing_and_commands_no_terminal() -> None:
+    async with shown() as screen:
+        lies = deepcopy(snapshot(3))
+        lies["slos"][0]["state"] = "\x1b]0;owned\x07"
+        screen.app.main.heard(lies)
+        canvas = screen.app.main.query_one(Canvas)
+        segments = [each for y in range(24) for each in canvas.render_line(y)]
+        assert not [each for each in segments if "\x1b" in each.text]
+        for since in (1e308, 1e18):
+            lies = deepcopy(snapshot(3))
+            lies["verdicts"][0]["since"] = since
+            screen.app.main.heard(lies)
+            assert "another version?" in screen.text
+            await screen.press("v")
 
 
 async def test_only_what_changed_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
