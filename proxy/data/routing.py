@@ -106,10 +106,16 @@ def can_fall_back(plane: DataPlane, request: Request, cause: str) -> bool:
 
 
 def costs_less_elsewhere(plane: DataPlane, request: Request, rank: int) -> bool:
-    """Whether its route has a fall-back for overload where the request costs less now."""
+    """Whether its route has a fall-back for overload where the request costs less now.
+
+    Not while requests wait there: they are that pool's own, and would wait for longer.
+    """
     way, ask = request.way, request.ask
     target = way.fallback("overload") if way is not None else None
     if way is None or target is None:
+        return False
+    line = plane.admission.lines.get(target.pool)
+    if line is not None and line.queue.waiting:
         return False
     there = aimed(plane, ask, target, way.asked)
     return _cost_s(plane, there, rank) < _cost_s(plane, ask, rank)

@@ -1,7 +1,7 @@
 """Transcripts of requests of which something is cut because others wait."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -201,7 +201,10 @@ def test_the_pressure_is_told_for_each_pool_and_class(play: Crowd) -> None:
 class TwoPools(Crowd):
     """Pool `large` with b1, which is busy, and pool `small` with b2, which is for its overload."""
 
-    def __init__(self, *steps: dict[str, Any], on: str = "overload") -> None:
+    def __init__(
+        self, *steps: dict[str, Any], on: str = "overload", more: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """`more`: routes that come first."""
         fallback = {"pool": "small", "model": "mini", "on": [on]}
         super().__init__(
             *steps,
@@ -210,7 +213,7 @@ class TwoPools(Crowd):
                 {"name": name, "backends": [{"name": f"b{at}", "url": f"http://10.0.0.{at}:1"}]}
                 for name, at in (("large", 1), ("small", 2))
             ],
-            routes=[{"name": "all", "to": [{"pool": "large"}], "fallbacks": [fallback]}],
+            routes=[*more, {"name": "all", "to": [{"pool": "large"}], "fallbacks": [fallback]}],
         )
 
 
@@ -233,6 +236,18 @@ def test_one_stays_where_the_fall_back_costs_as_much() -> None:
     # Each that leaves makes the other pool dearer.
     assert told[0] == "fall_back"
     assert "" in told[1:]
+    play.close()
+
+
+def test_nobody_is_sent_where_others_wait() -> None:
+    play = TwoPools(
+        AWAY, more=[{"name": "own", "match": {"model": "mini"}, "to": [{"pool": "small"}]}]
+    )
+    own = [another(play, '"model":"mini"') for _ in range(2)]
+    assert play.plane.admission.lines["small"].queue.waiting == 1
+    # They wait here for longer than they would there.
+    assert [record_of(another(play)).degraded for _ in range(5)] == [""] * 5
+    assert [record_of(each).degraded for each in own] == ["", ""]
     play.close()
 
 
