@@ -4,7 +4,7 @@ The health monitor tells who is new. While nobody is, a request costs one look a
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from penstock.balancing.backend import Backend
@@ -19,30 +19,58 @@ from penstock.proxy.telemetry.metrics import Counter
 logger = logging.getLogger(__name__)
 
 # So many of a pool are judged at once, because each looks at every request of the pool. Others
-# wait for their turn; what they do counts for nobody meanwhile.
+# wait for a place; what they do counts for nobody meanwhile.
 JUDGED_MAX: Final = 4
 
 
-class _Judged:
-    """One that is judged. `why`: it is worse, but its pool cannot spare it now."""
+class _One:
+    """One that is new since `since_s`."""
 
-    __slots__ = ("backend", "newcomer", "since_s", "why")
+    __slots__ = ("backend", "newcomer", "requests", "since_s", "why")
 
-    def __init__(self, backend: Backend, newcomer: Newcomer, now_s: float) -> None:
+    def __init__(self, backend: Backend, since_s: float) -> None:
         self.backend = backend
-        self.newcomer = newcomer
-        self.since_s = now_s
-        self.why = ""
+        self.since_s = since_s
+        self.newcomer: Newcomer | None = None  # while it is judged
+        self.why = ""  # why it is worse, while its pool cannot spare it
+        self.requests = 0  # that have shown that
 
 
 class _New:
-    """The new ones of one pool, in the order in which they came."""
+    """The new ones of one pool, by name. Each is in one of these."""
 
-    __slots__ = ("judged", "waiting")
+    __slots__ = ("judged", "waiting", "worse")
 
     def __init__(self) -> None:
-        self.judged: dict[str, _Judged] = {}
-        self.waiting: dict[str, Backend] = {}
+        self.waiting: dict[str, _One] = {}  # for their first request, or for a place
+        self.judged: dict[str, _One] = {}
+        self.worse: dict[str, _One] = {}  # until the pool can spare them
+
+    def __bool__(self) -> bool:
+        return bool(self.waiting or self.judged or self.worse)
+
+    def keep(self, known: Collection[Backend]) -> None:
+        """Forget those that are not among these."""
+        for table in (self.waiting, self.judged, self.worse):
+            for name in [name for name, each in table.items() if each.backend not in known]:
+                del table[name]
+
+    def begin_anew(self) -> None:
+        """Judge all that are new from their next request on."""
+        for table in (self.judged, self.worse):
+            for name, each in table.items():
+                self.waiting[name] = _One(each.backend, each.since_s)
+            table.clear()
+
+    def judged_at(self, name: str, began_s: float, *, alone: bool) -> _One | None:
+        """The one that a request showed something of. It is judged from its first request on, if a
+        place is free: one that never serves holds none."""
+        one = self.waiting.get(name)
+        if one is None or began_s < one.since_s or len(self.judged) >= JUDGED_MAX:
+            return self.judged.get(name)
+        one.newcomer = Newcomer(alone=alone)
+        self.judged[name] = self.waiting.pop(name)
+        return one
 
 
 class Newcomers:
@@ -65,11 +93,13 @@ class Newcomers:
 
     def follow(self, fleet: Fleet, settings: NewcomerSettings) -> None:
         """The fleet and the settings from now on. Who is in it no longer is forgotten."""
+        other = settings.clients_min != self._settings.clients_min
         self._fleet, self._settings = fleet, settings
         known = set(fleet.backends) if settings.judge else set()
         for new in self._pools.values():
-            new.judged = {name: each for name, each in new.judged.items() if each.backend in known}
-            new.waiting = {name: each for name, each in new.waiting.items() if each in known}
+            new.keep(known)
+            if other:  # what is known was found by the other rule
+                new.begin_anew()
         self._out = {each: why for each, why in self._out.items() if each in fleet.backends}
         self._changed()
 
@@ -80,7 +110,8 @@ class Newcomers:
             return
         new = self._pools.setdefault(backend.pool, _New())
         new.judged.pop(backend.name, None)
-        new.waiting[backend.name] = backend
+        new.worse.pop(backend.name, None)
+        new.waiting[backend.name] = _One(backend, self._now())
         self._changed()
 
     def accepted(self, backend: Backend) -> None:
@@ -94,12 +125,17 @@ class Newcomers:
             return
         first = request.record.tries[0] if request.record.tries else None
         new = self._at.get(first.backend) if first is not None else None
-        if first is None or new is None or first.backend in new.waiting or not request.ask.engine:
+        if first is None or new is None or not request.ask.engine:
             return
         ending = first_ending(request)
-        own = new.judged.get(first.backend)
-        if ending is None or (own is not None and first.began_s < own.since_s):
-            return  # or it was another engine's
+        if ending is None:
+            return
+        alone = self._settings.clients_min == 1
+        own = new.judged_at(first.backend, first.began_s, alone=alone)
+        if own is not None and first.began_s < own.since_s:
+            return  # it was another engine's
+        if first.backend in new.waiting or first.backend in new.worse:
+            return  # it is no peer
         ask = request.ask
         ended = Ended(
             ending,
@@ -111,57 +147,61 @@ class Newcomers:
         )
         now_s = request.record.ended_s
         for each in [own] if own is not None else new.judged.values():
+            assert each.newcomer is not None
             each.newcomer.add(ended, now_s)
 
     def look(self, now_s: float) -> None:
         """Take out who is worse, and leave alone who is known. Call it every second or so."""
         for pool, new in list(self._pools.items()):
             for name, each in list(new.judged.items()):
+                assert each.newcomer is not None
                 found = each.newcomer.look(now_s)
-                if found is None or not self._ends(each, found):
+                if found is None:
                     continue
                 del new.judged[name]
-                self._outcomes.add(pool, found.outcome.value)
+                if found.outcome is Outcome.WORSE:
+                    each.why, each.requests = found.why, each.newcomer.requests
+                    each.newcomer = None
+                    new.worse[name] = each
+                else:
+                    self._outcomes.add(pool, found.outcome.value)
+                    _log(each.backend, found)
+            for name, each in list(new.worse.items()):
+                if self.take_out(each.backend, each.why):
+                    del new.worse[name]
+                    self._out[each.backend] = each.why
+                    self._outcomes.add(pool, Outcome.WORSE.value)
+            if not new:
                 self._changed()
 
     def told(self, backend: Backend) -> dict[str, object] | None:
         """What is known of a new backend, as JSON. None of all others."""
         if backend in self._out:
             return {"stage": "worse", "requests": None, "why": self._out[backend]}
-        new = self._at.get(backend.name)
-        if new is not None and backend.name in new.waiting:
-            return {"stage": "waits", "requests": 0, "why": ""}
-        if new is None or backend.name not in new.judged:
+        new, name = self._at.get(backend.name), backend.name
+        if new is None:
             return None
-        each = new.judged[backend.name]
-        return {"stage": "judged", "requests": each.newcomer.requests, "why": each.why}
-
-    def _ends(self, each: _Judged, found: Found) -> bool:
-        """Act on what is found of one. False: it is worse, and its pool cannot spare it now."""
-        backend = each.backend
-        if found.outcome is not Outcome.WORSE:
-            logger.info(
-                "a new backend is judged no longer name=%s pool=%s outcome=%s why=%s",
-                *(backend.name, backend.pool, found.outcome.value, found.why),
-            )
-        elif self.take_out(backend, found.why):
-            self._out[backend] = found.why
-        else:
-            each.why = found.why
-            return False
-        return True
+        if name in new.waiting:
+            stage = "waits" if len(new.judged) >= JUDGED_MAX else "judged"
+            return {"stage": stage, "requests": 0, "why": ""}
+        one = new.judged.get(name) or new.worse.get(name)
+        if one is None:
+            return None
+        requests = one.newcomer.requests if one.newcomer is not None else one.requests
+        return {"stage": "judged", "requests": requests, "why": one.why}
 
     def _changed(self) -> None:
-        """Judge as many as may be judged at once, and note who is beside them."""
-        alone = self._settings.clients_min == 1
-        self._pools = {name: new for name, new in self._pools.items() if new.judged or new.waiting}
-        for new in self._pools.values():
-            while new.waiting and len(new.judged) < JUDGED_MAX:
-                name = next(iter(new.waiting))
-                newcomer = Newcomer(alone=alone)
-                new.judged[name] = _Judged(new.waiting.pop(name), newcomer, self._now())
+        """Note who is new beside whom."""
+        self._pools = {name: new for name, new in self._pools.items() if new}
         self._at = {
             backend.name: self._pools[backend.pool]
             for backend in self._fleet.backends
             if backend.pool in self._pools
         }
+
+
+def _log(backend: Backend, found: Found) -> None:
+    logger.info(
+        "a new backend is judged no longer name=%s pool=%s outcome=%s why=%s",
+        *(backend.name, backend.pool, found.outcome.value, found.why),
+    )

@@ -134,6 +134,7 @@ def test_requests_that_fail_everywhere_do_not_count_where_they_are_tried_again()
         poisoned[0] = rng.random() < 0.1
         play.goes_on(1, fails)
     new = play.plane.newcomers._pools["p"].judged["b3"].newcomer
+    assert new is not None
     assert 100 < new.requests < 170  # a third of 400, and no retries
     assert not play.taken_out
     play.close()
@@ -207,30 +208,94 @@ def test_a_few_are_judged_at_once_and_others_wait_and_are_nobodys_peers() -> Non
     play = Pool(JUDGED_MAX + 3)
     for number in range(2, JUDGED_MAX + 3):
         play.arrives(number)
-    assert play.told() == {"stage": "waits", "requests": 0, "why": ""}
     play.goes_on(50, no)
-    assert play.told() == {"stage": "waits", "requests": 0, "why": ""}
-    judge = play.plane.newcomers._pools["p"].judged["b3"].newcomer._judge
-    assert judge.stable.number < 20  # two peers of seven
-    play.goes_on(500, some(play.rng, "b3"))
-    assert [name for name, _ in play.taken_out] == ["b3"]
-    told = play.told()
+    stages = [(play.told(number) or {}).get("stage") for number in range(JUDGED_MAX + 3)]
+    assert stages.count("judged") == JUDGED_MAX
+    assert stages.count("waits") == 1
+    waits = stages.index("waits")
+    assert play.told(waits) == {"stage": "waits", "requests": 0, "why": ""}
+    name, one = next(iter(play.plane.newcomers._pools["p"].judged.items()))
+    assert one.newcomer is not None
+    assert one.newcomer._judge.stable.number < 20  # two peers of seven
+    play.goes_on(500, some(play.rng, name))
+    assert [name for name, _ in play.taken_out] == [name]
+    told = play.told(waits)
     assert told is not None
     assert told["stage"] == "judged"
+    play.close()
+
+
+def test_those_that_never_serve_hold_no_place() -> None:
+    play = Pool(JUDGED_MAX + 3)
+    for number in range(2, JUDGED_MAX + 2):
+        play.arrives(number).state = State.STARTING
+    play.arrives()
+    play.goes_on(200, some(play.rng, "b7"))
+    assert [name for name, _ in play.taken_out] == ["b7"]
+    assert play.told(2) == {"stage": "judged", "requests": 0, "why": ""}
+    play.close()
+
+
+def test_those_that_are_worse_and_cannot_be_spared_hold_no_place() -> None:
+    play = Pool(JUDGED_MAX + 3, spares=False)
+    for number in range(2, JUDGED_MAX + 3):
+        play.arrives(number)
+    rng = play.rng
+    play.goes_on(800, lambda backend, tenant: backend not in ("b1", "b2") and rng.random() < 0.5)
+    whys = [str((play.told(number) or {})["why"]) for number in range(2, JUDGED_MAX + 3)]
+    assert all(why.startswith("errors ") for why in whys)
+    play.spares = True
+    play.plane.measure(play.loop.now_s)
+    assert len(play.taken_out) == JUDGED_MAX + 1
+    assert play.outcomes() == {("p", "worse"): JUDGED_MAX + 1}
+    assert not play.plane.newcomers
+    play.close()
+
+
+def reloads(play: Pool, **newcomers: Any) -> None:
+    """With these settings of new backends."""
+    settings = play.plane.settings
+    changed = settings.health.newcomers.model_copy(update=newcomers)
+    health = settings.health.model_copy(update={"newcomers": changed})
+    old, now = play.plane.configuration, play.loop.time
+    drafted = draft(settings.model_copy(update={"health": health}), {}, None)
+    names = Names(has_way=lambda _: True)
+    play.plane.use(configure(drafted, play.loop, names, old.members, running=old.fleet, now=now))
+
+
+def test_a_reload_that_lets_one_client_decide_counts_for_who_is_judged_now() -> None:
+    play = Pool()
+    play.arrives()
+    rng = play.rng
+
+    def of_one(requests: int) -> None:
+        for _ in range(requests):
+            play.one(some(rng, share=0.5), ATTACKER)
+            play.loop.now_s += 0.2
+            play.plane.measure(play.loop.now_s)
+
+    of_one(200)
+    assert not play.taken_out
+    reloads(play, clients_min=1)
+    assert play.told() == {"stage": "judged", "requests": 0, "why": ""}
+    of_one(200)
+    assert [name for name, _ in play.taken_out] == ["b3"]
+    play.close()
+
+
+def test_a_reload_that_changes_nothing_of_that_lets_a_judgement_go_on() -> None:
+    play = Pool()
+    play.arrives()
+    play.goes_on(30, no)
+    reloads(play)
+    assert play.told() == {"stage": "judged", "requests": 10, "why": ""}
     play.close()
 
 
 def test_settings_and_reloads_end_a_judgement() -> None:
     play = Pool()
     play.arrives()
-    settings = play.plane.settings
-    health = settings.health.model_copy(
-        update={"newcomers": settings.health.newcomers.model_copy(update={"judge": False})}
-    )
-    old, now = play.plane.configuration, play.loop.time
-    drafted = draft(settings.model_copy(update={"health": health}), {}, None)
-    names = Names(has_way=lambda _: True)
-    play.plane.use(configure(drafted, play.loop, names, old.members, running=old.fleet, now=now))
+    reloads(play, judge=False)
     assert not play.plane.newcomers
     play.arrives()
     assert not play.plane.newcomers
