@@ -56,8 +56,10 @@ class Engine:
 def _bases(models: Mapping[str, bytes]) -> list[str]:
     """The base models, with what they are made of and their contexts."""
     found = []
-    for name in sorted(models)[:MODELS_MAX]:
+    for name in sorted(models):
         card = orjson.loads(models[name])
         if card.get("parent") is None:
             found.append(f"{name} {card.get('root')} {card.get('max_model_len')}")
+        if len(found) == MODELS_MAX:
+            break
     return found
