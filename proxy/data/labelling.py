@@ -52,10 +52,11 @@ class Labelling:
         if settings == self._settings and tls is self._tls:
             return
         self._close()
-        self._settings, self._tls = settings, tls
         if settings is not None:
             self._classifier = Classifier(self._loop, settings, tls, self._now)
+        if settings is not None and settings != self._settings:
             self._labels = Labels(settings.cache_entries, self._key)
+        self._settings, self._tls = settings, tls  # each reload reads the certificates anew
 
     def submit(self, client: str, conversation: memoryview | None, labelled: Labelled) -> None:
         """Find the label of a request. `labelled` gets it, or None: in this call, or later."""

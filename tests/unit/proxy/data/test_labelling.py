@@ -1,5 +1,6 @@
 """Requests that wait for a label, line by line: b9 is the classifier."""
 
+import ssl
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -297,3 +298,30 @@ def test_a_reload_takes_another_classifier(play: Play) -> None:
     assert play.happened()[-2:] == ["b8 dialed", "b8 got POST"]
     play["b8"].sends(plain("200 OK", b'{"label":"simple"}'))
     assert served(play) == "small"
+
+
+def renews_certificates(play: Play) -> None:
+    """As each reload does with https, whose context is another object then."""
+    tls = ssl.create_default_context()
+    play.plane.labelling.use(play.plane.settings.classifier, tls, wanted=True)
+
+
+def test_a_reload_with_new_certificates_keeps_what_was_said(play: Play) -> None:
+    asks(play)
+    says(play, "simple")
+    served(play)
+    play.happened()
+    renews_certificates(play)
+    asks(play)
+    assert play.happened() == ["b9 dropped", "b1 got POST"]
+    assert served(play) == "small"
+    assert results(play) == {"asked": 1, "cached": 1}
+
+
+def test_and_one_that_fails_is_left_alone_still(play: Play) -> None:
+    fails_in_a_row(play)
+    play.happened()
+    renews_certificates(play)
+    asks(play, "next")
+    assert "b9 dialed" not in play.happened()
+    assert served(play) == "large"
