@@ -52,10 +52,11 @@ class Step(NamedTuple):
 class _Adapter:
     """One adapter in one pool."""
 
-    __slots__ = ("client", "failures", "loading", "rests", "until_s")
+    __slots__ = ("client", "failures", "loading", "path", "rests", "until_s")
 
     def __init__(self) -> None:
         self.loading: Backend | None = None
+        self.path = ""  # what is loaded
         self.client = ""  # whose request made it load
         self.failures = 0  # loads that failed in a row
         self.rests: dict[Backend, float] = {}  # until when a backend is not asked again
@@ -112,14 +113,21 @@ class AdapterLoads:
         adapter = self._adapters.setdefault(place, _Adapter())
         assert adapter.loading is None, "one load of an adapter at a time"
         adapter.loading, adapter.client = backend, ask.client
+        adapter.path = self.paths[place]
         self._running[place] = adapter
         return place
 
     def ended(self, place: Place, now_s: float, *, loaded: bool) -> float:
-        """A load is over. Returns for how long the backend is not asked again."""
+        """A load is over. Returns for how long the backend is not asked again.
+
+        It says nothing of the adapter if a reload has given that another path.
+        """
         adapter = self._running.pop(place)
         backend, adapter.loading = adapter.loading, None
         assert backend is not None
+        if not self._is_wanted(place, adapter):
+            self._adapters.pop(place, None)
+            return 0.0
         if loaded:
             adapter.failures, adapter.until_s = 0, -inf
             adapter.rests.pop(backend, None)
@@ -129,12 +137,17 @@ class AdapterLoads:
             adapter.rests[backend] = now_s + rest_s
             if adapter.failures > 1:
                 adapter.until_s = now_s + rest_s
-        if place not in self.paths:
-            self._adapters.pop(place, None)
         return 0.0 if loaded else rest_s
 
     def is_loading(self, place: Place) -> bool:
         return place in self._running
+
+    def is_wanted(self, place: Place) -> bool:
+        """Whether a load that runs is of the path that routes name now."""
+        return self._is_wanted(place, self._running[place])
+
+    def _is_wanted(self, place: Place, adapter: _Adapter) -> bool:
+        return self.paths.get(place) == adapter.path
 
     def _first(
         self, ask: Ask, adapter: _Adapter, able: list[Backend], now_s: float, *, dry: bool

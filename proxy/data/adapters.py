@@ -122,6 +122,8 @@ class Adapters:
         except Exception:
             logger.exception("loading an adapter failed name=%s adapter=%s", backend.name, name)
             outcome = Outcome("error")
+        if outcome.passed and not self._loads.is_wanted(place):
+            outcome = Outcome("old_path")  # a reload has changed it meanwhile
         now_s = self._now()
         rest_s = self._loads.ended(place, now_s, loaded=outcome.passed)
         self._metrics.adapter_loads.add(pool, "ok" if outcome.passed else "failed")

@@ -93,15 +93,17 @@ def falls_back(plane: DataPlane, request: Request, cause: str) -> bool:
 
 
 def can_fall_back(plane: DataPlane, request: Request, cause: str) -> bool:
-    """Whether there is a fall-back for this cause that can serve now."""
+    """Whether there is a fall-back for this cause that can serve now, or load its adapter."""
     way = request.way
     target = way.fallback(cause) if way is not None else None
     if way is None or target is None:
         return False
     model = target.model if target.model is not None else way.asked
+    loads = (target.pool, model) in plane.adapters.paths
     for pool in plane.fleet.pools:
         if pool.name == target.pool:
-            return bool([each for each in pool.backends if each.fit and each.serves(model)])
+            fit = [each for each in pool.backends if each.fit]
+            return bool([each for each in fit if loads or each.serves(model)])
     return False
 
 

@@ -198,6 +198,7 @@ class Metrics:
         """Drop the series of a pool that is gone."""
         self.pools.pop(name, None)
         self.newcomers.keep(0, self.pools)
+        self.adapter_loads.keep(0, self.pools)
         self.costs.forget(name)
 
     def reloaded(self, at_unix_s: float) -> None:

@@ -9,6 +9,7 @@ from penstock.balancing.adapters import (
     BACKEND_MAX,
     BUSY_REQUESTS,
     CLIENT_MAX,
+    REST_S,
     AdapterLoads,
     NotLoaded,
     Place,
@@ -311,3 +312,27 @@ def test_a_new_path_does_not_rest_and_an_old_one_does() -> None:
         scene.look()
     scene.loads.follow({("p", "a0"): "/elsewhere"})
     scene.begin()
+
+
+def test_a_load_that_a_reload_drops_and_another_brings_back_runs_once() -> None:
+    scene = Scene()
+    scene.begin()
+    scene.loads.follow({})
+    scene.loads.follow(scene.paths)
+    assert scene.look() == WAIT
+    scene.end(loaded=True)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_the_end_of_a_load_says_nothing_of_a_path_that_is_new_since(loaded: bool) -> None:
+    scene = Scene(1)
+    scene.fails()
+    scene.now_s += 10.0
+    scene.begin()
+    assert scene.loads.is_wanted(("p", "a0"))
+    scene.loads.follow({("p", "a0"): "/elsewhere"})
+    assert scene.look() == WAIT  # one load of a name at a time
+    assert not scene.loads.is_wanted(("p", "a0"))
+    assert scene.end(loaded=loaded) == 0.0
+    scene.begin()  # it does not rest
+    assert scene.end(loaded=False) == REST_S  # as after the first failure

@@ -245,6 +245,78 @@ def test_a_reload_that_drops_the_adapter_lets_nobody_wait(play: Loading) -> None
     play.fails("b1", "sql-1")
 
 
+def test_a_load_whose_path_a_reload_changes_is_warned_of(
+    play: Loading, caplog: pytest.LogCaptureFixture
+) -> None:
+    play.asks()
+    play.plane.adapters.follow({("p", "sql-1"): "/adapters/new"})
+    play.turns()
+    play.loaded("b1", "sql-1")
+    assert "adapter not loaded name=b1 adapter=sql-1 reason=old_path rests_s=0" in caplog.messages
+    assert play.metrics.adapter_loads["p", "ok"] == 0
+    assert play.metrics.adapter_loads["p", "failed"] == 1
+    play.answers("b1")  # the engine has that name
+
+
+def test_two_loads_keep_a_request_no_longer_than_one(play: Loading) -> None:
+    client = play.asks()
+    play.passes(WAIT_S - 20.0)
+    play.fails("b1", "sql-1")
+    play.passes(19.0)
+    assert b"no_backend" not in client.written
+    play.passes(2.0)
+    assert b"no_backend" in client.written
+    play.fails("b2", "sql-1")
+
+
+def test_who_waits_for_a_place_is_told_when_another_load_is_over() -> None:
+    """One client has one load at a backend."""
+    play = Loading(backends=1)
+    first, second = play.client, play.connects()
+    first.sends(chat('"model":"sql"'))
+    second.sends(chat('"model":"law"'))
+    assert play.happened() == ["b1 loads sql-1 of /adapters/sql"]
+    play.loaded("b1", "sql-1")
+    assert "b1 loads law-1 of /adapters/law" in play.happened()
+    play.answers("b1")
+    play.loaded("b1", "law-1")
+    play.answers("b1")
+    assert b"[DONE]" in second.written
+    second.closes()
+    play.close()
+
+
+def test_a_load_that_fails_after_a_backend_has_failed_counts_as_errors() -> None:
+    play = Loading(SQL | {"fallbacks": [{"pool": "p", "model": "base", "on": ["errors"]}]})
+    client = play.asks()
+    play.loaded("b1", "sql-1")
+    play["b1"].sends(plain("502 Bad Gateway"))
+    play.fails("b2", "sql-1")
+    exchange = client.connection._exchange
+    assert exchange is not None
+    record = exchange.request.record
+    assert record.fell_back == "errors"
+    assert orjson.loads(play[record.backend].body)["model"] == "base"
+    play.answers(record.backend)
+    assert b"x-penstock-model: base" in client.written
+    play.close()
+
+
+def test_the_last_attempt_is_for_a_fall_back_that_loads_its_adapter_first() -> None:
+    law = {"pool": "p", "model": "law-1", "on": ["errors"]}
+    route = SQL | {"to": [{"pool": "p", "model": "base"}], "fallbacks": [law]}
+    play = Loading(route, LAW, backends=3)
+    client = play.asks()
+    for name in ("b1", "b2"):
+        play[name].sends(plain("502 Bad Gateway"))
+        play.turns()
+    ((name, _),) = play.hangs
+    play.loaded(name, "law-1")
+    play.answers(name)
+    assert b"[DONE]" in client.written
+    play.close()
+
+
 HELD: dict[str, Any] = {"admission": {"hold_for_backend_s": 30}}
 
 

@@ -166,6 +166,17 @@ async def test_what_is_idle_leaves_with_its_series() -> None:
     scene.retirement.close()
 
 
+async def test_a_pool_that_is_gone_has_no_series() -> None:
+    scene = Scene()
+    for counter in (scene.metrics.adapter_loads, scene.metrics.newcomers):
+        counter.add("default", "ok")
+        counter.add("gone", "ok")
+    scene.metrics.forget_pool("gone")
+    for counter in (scene.metrics.adapter_loads, scene.metrics.newcomers):
+        assert dict(counter.items()) == {("default", "ok"): 1}
+    scene.retirement.close()
+
+
 async def test_a_reload_has_names_looked_up_again_that_were_not_found() -> None:
     asked = 0
 
