@@ -207,7 +207,10 @@ class RouteSettings(Section):
         if self.spill and len(self.to) < 2:
             raise ValueError("spill: there must be another pool in `to`")
         if self.spill and [each for each in self.to if each.lora_path is not None]:
-            raise ValueError("spill: what an adapter costs where it is not loaded is not known")
+            raise ValueError(
+                "`spill` cannot be used with `lora_path`: the cost of a request is unknown where"
+                " its adapter is not loaded"
+            )
         return self
 
 

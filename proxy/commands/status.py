@@ -116,7 +116,9 @@ def new_of(name: str, newcomer: Mapping[str, Any]) -> str:
             f"It does not return by itself. To bring it back, run: penstock ready {name}"
         )
     if newcomer["stage"] == "waits":
-        return f"{name} is new. It waits to be judged: four new backends of its pool are judged first."
+        return (
+            f"{name} is new. It waits to be judged: four new backends of its pool are judged first."
+        )
     if why:
         return f"{name} is new, and worse than its peers: {why}. Its pool cannot spare it now."
     compared = f"{requests:,} request{'s' * (requests != 1)}"

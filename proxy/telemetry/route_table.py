@@ -38,7 +38,7 @@ ROUTE_FAMILIES: Final = {
         "counter",
         ("result",),
         "requests",
-        "Requests whose route depended on a label, by how they came to one, or did not.",
+        "Requests that needed a label, by where it came from or why there was none.",
         "When labels seem to do nothing: is the classifier asked, and does it answer in time?",
     ),
     "classifier_seconds": Family(

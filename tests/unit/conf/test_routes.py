@@ -82,7 +82,7 @@ TO = "to: [{pool: chat}]"
         ),
         (
             "{name: r, to: [{pool: chat, model: m, lora_path: /a}, {pool: next}], spill: true}",
-            "[0]: spill: what an adapter costs where it is not loaded is not known",
+            "[0]: `spill` cannot be used with `lora_path`: the cost of a request is unknown where",
         ),
         (f"{{name: a b, {TO}}}", "[0].name: must be 1 to 63 letters"),
         ("{name: r, to: [{pool: chatt}]}", "[0].to[0].pool: there is no pool chatt: there"),
