@@ -38,6 +38,11 @@ class JudgeSettings(Section):
         default=0.01,
         description="Failures before the first token: how many more of all requests, as a share.",
     )
+    hung: Share | None = Field(
+        default=0.03,
+        description="Requests that wait far too long for their first token, or their plain answer:"
+        " how many more of all that do not fail, as a share.",
+    )
     broken: Share | None = Field(
         default=0.01,
         description="Answers that break off: how many more of all answers, as a share.",
@@ -104,7 +109,7 @@ class CanarySettings(Section):
     @model_validator(mode="after")
     def _compares_something(self) -> Self:
         judge = self.judge
-        compared = (judge.errors, judge.broken, judge.empty, judge.refused)
+        compared = (judge.errors, judge.hung, judge.broken, judge.empty, judge.refused)
         times = (judge.ttft, judge.itl, judge.length)
         if not [each for each in (*compared, *times) if each is not None]:
             raise ValueError("judge compares nothing: leave one or more of its keys")

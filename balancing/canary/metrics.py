@@ -59,7 +59,8 @@ def metrics_of(settings: JudgeSettings) -> list[Metric]:
     found: list[Metric] = []
     shares: tuple[tuple[str, float, float | None, Read, bool, str], ...] = (
         ("errors", 0.4, settings.errors, _failed, False, "errors"),
-        ("broken", 0.4, settings.broken, _broken, False, "broken answers"),
+        ("hung", 0.1, settings.hung, _hung, False, "far too long waits"),
+        ("broken", 0.3, settings.broken, _broken, False, "broken answers"),
         ("empty", 0.05, settings.empty, _empty, True, "empty answers"),
         ("refused", 0.05, settings.refused, _refused, True, "refusals"),
     )
@@ -109,9 +110,16 @@ def _streams(ended: Ended) -> int:
 
 
 def _failed(ended: Ended) -> float | None:
-    if ended.ending is Ending.LEFT or ended.ending is Ending.REFUSED:
+    if ended.ending in (Ending.LEFT, Ending.REFUSED, Ending.HUNG):
         return None
-    return float(ended.ending is Ending.ERROR or ended.ending is Ending.HUNG)
+    return float(ended.ending is Ending.ERROR)
+
+
+def _hung(ended: Ended) -> float | None:
+    """Apart from errors: where some answers are long, good ones of both versions count as hung."""
+    if ended.ending in (Ending.LEFT, Ending.REFUSED, Ending.ERROR):
+        return None
+    return float(ended.ending is Ending.HUNG)
 
 
 def _broken(ended: Ended) -> float | None:

@@ -22,7 +22,9 @@ REQUESTS_MIN: Final = 100
 # After so many requests, or so long after its first one, it is new no longer, whatever is known.
 REQUESTS_MAX: Final = 5_000
 JUDGED_S_MAX: Final = 3_600.0
-COMPARED: Final = JudgeSettings(empty=None, refused=None, ttft=None, itl=None, length=None)
+COMPARED: Final = JudgeSettings(
+    hung=None, empty=None, refused=None, ttft=None, itl=None, length=None
+)
 
 
 class Outcome(Enum):

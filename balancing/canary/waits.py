@@ -1,8 +1,11 @@
-"""Which requests wait far longer for their first token than is usual. Such a wait is a failure.
+"""Which requests wait far longer for their first token than is usual.
 
 An engine that hangs answers nothing, so its requests end when their clients leave, or minutes
 later. What is usual is what the stable version needs, by size of prompt, and for plain answers
 until the whole answer. It is not told apart by load, for requests that hang are a load themselves.
+
+A long plain answer that is served in the end waits so too, with either version. So such waits are
+no errors: how many there are is compared by itself.
 """
 
 from math import log
@@ -47,6 +50,6 @@ class Waits:
         usual.add(log(max(1e-9, waited_s)))
 
     def is_far(self, kind: int, waited_s: float) -> bool:
-        """Whether a request that is not answered has waited so long that it counts as failed."""
+        """Whether a request that is not answered has waited so long that it counts as hung."""
         usual = self._usual.get(kind) if waited_s >= FAR_S else None
         return usual is not None and usual.known and log(waited_s / FAR_TIMES) > usual.late_log

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.steps import Canary, Event, Stage
 from penstock.bench.canary.records import LOADS, Seen
+from penstock.bench.canary.waiting import Waiting
 from penstock.conf.canary import CanarySettings
 
 RATE_PER_S: Final = 20.0
@@ -25,6 +26,9 @@ HOSTILE: Final = "hostile"
 HOSTILE_SHARE: Final = 0.3
 LOAD: Final = 0.5
 SWING_S: Final = 180.0
+# How long the client of a request that hangs waits, and how long a long plain answer takes.
+PATIENCE_S: Final = 600.0
+LONG_S: Final = 60.0
 # Of every version. A session whose requests are refused is refused always: it asks for too much.
 ERRORS, BROKEN, EMPTY, REFUSED = 0.001, 0.000_2, 0.001, 0.01
 
@@ -35,7 +39,9 @@ Act = Callable[[Random, bool], Ending | None]
 class Case:
     """What is wrong with the canary, with the load, or with one client.
 
-    `hostile`: how its requests end on the canary, or not. None: as others' do.
+    `hostile`: how its requests end on the canary, or not. None: as others' do. `hangs`: the share
+    of the canary's requests that get no answer. `long`: all answers are plain, and this share of
+    both versions' takes `LONG_S`.
     """
 
     name: str
@@ -44,19 +50,22 @@ class Case:
     empty: float = EMPTY
     ttft: float = 1.0
     itl: float = 1.0
+    hangs: float = 0.0
+    long: float = 0.0
     swings: bool = False
     hostile: Mapping[bool, Ending] | None = None
 
     @property
     def worse(self) -> bool:
         """Whether the canary is to go back."""
-        changed = (self.errors, self.broken, self.empty, self.ttft, self.itl)
-        return changed != (ERRORS, BROKEN, EMPTY, 1.0, 1.0)
+        changed = (self.errors, self.broken, self.empty, self.ttft, self.itl, self.hangs)
+        return changed != (ERRORS, BROKEN, EMPTY, 1.0, 1.0, 0.0)
 
     @property
     def harmed(self) -> float:
         """The share of the canary's requests that the stable version would have served better."""
         more = self.errors - ERRORS + self.broken - BROKEN + self.empty - EMPTY
+        more += self.hangs
         return 1.0 if self.ttft > 1.0 or self.itl > 1.0 else more
 
 
@@ -66,7 +75,11 @@ CASES: Final = (
     Case("2 % empty answers", empty=0.02),
     Case("20 % slower first tokens", ttft=1.2),
     Case("20 % slower further tokens", itl=1.2),
+    Case("90 % hang", hangs=0.9),
+    Case("5 % hang", hangs=0.05),
+    Case("2 % errors, 5 % of all plain answers take a minute", errors=0.02, long=0.05),
     Case("equal"),
+    Case("equal, 5 % of all plain answers take a minute", long=0.05),
     Case("equal, the stable version's load swings", swings=True),
     Case(
         "equal, a hostile client's requests fail on the canary",
@@ -111,6 +124,7 @@ class World:
         self._rng = Random(f"{case.name} {seed}")
         self._seen = seen
         self.canary = Canary(settings, 0.0)
+        self._waiting: list[Waiting] = []
         self._sessions: list[Session] = []
         self._hostile = self._session(HOSTILE)
         self._sessions += [self._session(self._client()) for _ in range(SESSIONS)]
@@ -125,13 +139,37 @@ class World:
             ended = self._request(now_s)
             requests += 1
             to_canary += ended.canary
-            canary.ended(ended, now_s)
+            if not self._waits(ended, now_s):
+                canary.ended(ended, now_s)
             if now_s - looked_s >= LOOK_S:
                 looked_s = now_s
+                self._end_waits(now_s)
                 event = canary.look(now_s)
                 if event is not None:
                     events.append(event)
         return Outcome(canary.stage, requests, to_canary, now_s, events)
+
+    def _waits(self, ended: Ended, now_s: float) -> bool:
+        """Whether it ends later."""
+        if ended.ending is Ending.LEFT:
+            until_s = now_s + PATIENCE_S
+        elif not ended.stream and ended.first_s is not None:
+            until_s = now_s + ended.first_s
+        else:
+            return False
+        request = Waiting(ended, now_s, until_s)
+        self._waiting.append(request)
+        self.canary.sent(request)
+        return True
+
+    def _end_waits(self, now_s: float) -> None:
+        """End those whose time it is."""
+        over = [each for each in self._waiting if each.until_s <= now_s]
+        self._waiting = [each for each in self._waiting if each.until_s > now_s]
+        for each in over:
+            each.over = True
+            if not each.told:
+                self.canary.ended(each.ended, now_s)
 
     def _client(self) -> str:
         """The first clients have more requests than the last."""
@@ -164,7 +202,12 @@ class World:
             load = 0.5 + 0.3 * sin(2 * pi * now_s / SWING_S)
         seen = rng.choice(self._seen[min(LOADS, key=lambda each: abs(each - load))])
         ending = self._ending(session, on_canary=on_canary)
-        served = ending is Ending.SERVED
+        served, stream = ending is Ending.SERVED, not case.long
+        ttft_s = seen.ttft_s * (case.ttft if on_canary else 1.0)
+        itl_s = seen.itl_s * (case.itl if on_canary else 1.0)
+        first_s = ttft_s if stream else ttft_s + itl_s * seen.answer_tokens
+        if case.long and rng.random() < case.long:
+            first_s = LONG_S
         return Ended(
             ending,
             canary=on_canary,
@@ -172,10 +215,13 @@ class World:
             key=session.key,
             fresh=fresh,
             prompt_tokens=seen.prompt_tokens,
+            stream=stream,
             queued_tokens=seen.queued_tokens,
             streams=seen.streams,
-            ttft_s=seen.ttft_s * (case.ttft if on_canary else 1.0) if served else None,
-            itl_s=seen.itl_s * (case.itl if on_canary else 1.0) if served else None,
+            ttft_s=ttft_s if served and stream else None,
+            first_s=first_s if served else None,
+            waited_s=PATIENCE_S if ending is Ending.LEFT else 0.0,
+            itl_s=itl_s if served and stream else None,
             completion_tokens=seen.answer_tokens if served else None,
         )
 
@@ -185,6 +231,8 @@ class World:
             return case.hostile[on_canary]
         if session.refused:
             return Ending.REFUSED
+        if case.hangs and on_canary and self._rng.random() < case.hangs:
+            return Ending.LEFT
         rates = (
             (Ending.ERROR, case.errors if on_canary else ERRORS),
             (Ending.BROKEN, case.broken if on_canary else BROKEN),

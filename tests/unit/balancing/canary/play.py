@@ -19,7 +19,9 @@ def settings(
     )
 
 
-ONLY_ERRORS = JudgeSettings(broken=None, empty=None, refused=None, ttft=None, itl=None, length=None)
+ONLY_ERRORS = JudgeSettings(
+    hung=None, broken=None, empty=None, refused=None, ttft=None, itl=None, length=None
+)
 
 
 def served(rng: Random, canary: bool, client: str) -> Ending:

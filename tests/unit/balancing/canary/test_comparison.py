@@ -37,7 +37,8 @@ def test_the_parts_of_the_chance_add_up_to_one() -> None:
 
 # Which requests count for each metric, and which of them are bad.
 COUNTS = {
-    "errors": {"served": 0, "error": 1, "hung": 1, "broken": 0, "empty": 0},
+    "errors": {"served": 0, "error": 1, "broken": 0, "empty": 0},
+    "hung": {"served": 0, "hung": 1, "broken": 0, "empty": 0},
     "broken": {"served": 0, "broken": 1},
     "empty": {"served": 0, "empty": 1},
     "refused": {"served": 0, "refused": 1, "broken": 0, "empty": 0},

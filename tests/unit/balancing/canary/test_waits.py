@@ -1,6 +1,8 @@
-"""A canary that hangs: requests that wait far longer than the stable version's count as failed."""
+"""A canary that hangs: requests that wait far longer than the stable version's are compared."""
 
+from heapq import heappop, heappush
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -11,9 +13,20 @@ from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.steps import Canary, Stage
 from penstock.balancing.canary.waits import FAR_S, FAR_TIMES, Waits
 from penstock.balancing.lease import Lease
+from penstock.conf.canary import JudgeSettings
 from tests.unit.balancing.canary.play import settings
 
 PERIOD_S = 0.05
+
+
+class Way(NamedTuple):
+    """How a request goes on."""
+
+    draw: Draw
+    lease: Lease
+    on_canary: bool
+    ending: Ending
+    takes_s: float
 
 
 class Hanging:
@@ -25,21 +38,31 @@ class Hanging:
         *,
         canary: float,
         stable: float = 0.0,
+        errors: float = 0.0,
         first_s: float = 0.2,
+        sigma: float = 0.5,
+        long: float = 0.0,
         patience_s: float = 600.0,
         stream: bool = True,
         seed: int = 1,
     ) -> None:
-        """`canary`, `stable`: the shares that hang."""
-        self.canary = Canary(settings(), 0.0)
+        """`canary`, `stable`: the shares that hang. `errors`: of the canary's. `first_s`, `sigma`:
+        of the answers. `long`: the share of both versions' that takes a minute."""
+        judge = JudgeSettings(
+            broken=None, empty=None, refused=None, ttft=None, itl=None, length=None
+        )
+        self.canary = Canary(settings(judge=judge), 0.0)
         self.rng = Random(seed)
         self.shares = {True: canary, False: stable}
-        self.first_s, self.patience_s, self.stream = first_s, patience_s, stream
+        self.errors, self.long = errors, long
+        self.first_s, self.sigma, self.patience_s = first_s, sigma, patience_s
+        self.stream = stream
         self.backend = Backend("b", "http://b")
         self.now_s = 0.0
         self.to_canary = 0
         self.left: list[bool] = []  # of those that left: whether their judge knew already
-        self._ends: list[tuple[float, Draw, Lease, bool]] = []
+        self._ends: list[tuple[float, int, Way]] = []
+        self._number = 0
 
     def requests(self, number: int) -> Stage:
         for each in range(number):
@@ -47,7 +70,7 @@ class Hanging:
                 break
             self.now_s += PERIOD_S
             self._begin()
-            self._end_those_that_left()
+            self._end()
             if each % 20 == 19:
                 self.canary.look(self.now_s)
         return self.canary.stage
@@ -61,44 +84,41 @@ class Hanging:
         draw = Draw(self.canary, ask, rng.getrandbits(60))
         lease = Lease(self.backend, ask, self.now_s)
         draw.sent(lease, on_canary=on_canary)
+        ending, takes_s = Ending.SERVED, self.first_s * rng.lognormvariate(0.0, self.sigma)
+        if rng.random() < self.long:
+            takes_s = 60.0
         if rng.random() < self.shares[on_canary]:
-            self._ends.append((self.now_s + self.patience_s, draw, lease, on_canary))
-            return
-        lease.end(self.now_s)
-        waited_s = self.first_s * rng.lognormvariate(0.0, 0.5)
-        self._ended(draw, Ending.SERVED, on_canary=on_canary, first_s=waited_s)
+            ending, takes_s = Ending.LEFT, self.patience_s
+        elif on_canary and rng.random() < self.errors:
+            ending, takes_s = Ending.ERROR, 0.0
+        self._number += 1
+        way = Way(draw, lease, on_canary, ending, takes_s)
+        heappush(self._ends, (self.now_s + takes_s, self._number, way))
 
-    def _end_those_that_left(self) -> None:
+    def _end(self) -> None:
         while self._ends and self._ends[0][0] <= self.now_s:
-            _, draw, lease, on_canary = self._ends.pop(0)
-            lease.end(self.now_s)
-            self.left.append(draw.told)
-            if not draw.told:
-                self._ended(draw, Ending.LEFT, on_canary=on_canary, waited_s=self.patience_s)
+            way = heappop(self._ends)[2]
+            way.lease.end(self.now_s)
+            if way.ending is Ending.LEFT:
+                self.left.append(way.draw.told)
+            if not way.draw.told:
+                self.canary.ended(self._ended(way), self.now_s)
 
-    def _ended(
-        self,
-        draw: Draw,
-        ending: Ending,
-        *,
-        on_canary: bool,
-        first_s: float | None = None,
-        waited_s: float = 0.0,
-    ) -> None:
-        waiting = draw.waiting(self.now_s)
-        ended = Ended(
-            ending,
-            canary=on_canary,
+    def _ended(self, way: Way) -> Ended:
+        waiting = way.draw.waiting(self.now_s)
+        first_s = way.takes_s if way.ending is Ending.SERVED else None
+        return Ended(
+            way.ending,
+            canary=way.on_canary,
             client=waiting.client,
-            key=draw.key,
-            fresh=draw.fresh,
+            key=way.draw.key,
+            fresh=way.draw.fresh,
             prompt_tokens=500,
             stream=self.stream,
             ttft_s=first_s if self.stream else None,
             first_s=first_s,
-            waited_s=waited_s,
+            waited_s=way.takes_s if way.ending is Ending.LEFT else 0.0,
         )
-        self.canary.ended(ended, self.now_s)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -110,7 +130,7 @@ def test_one_that_hangs_on_nine_of_ten_goes_back_within_eighty_requests(
     for seed in range(1, 11):
         play = Hanging(canary=0.9, stream=stream, patience_s=patience_s, seed=seed)
         assert play.requests(5_000) is Stage.ROLLED_BACK
-        assert play.canary.why.startswith("worse: errors ")
+        assert play.canary.why.startswith("worse: far too long waits ")
         assert play.to_canary <= 80
 
 
@@ -132,6 +152,33 @@ def test_an_equal_one_does_not(share: float) -> None:
     for seed in range(1, 6):
         play = Hanging(canary=share, stable=share, seed=seed)
         assert play.requests(6_000) is not Stage.ROLLED_BACK, play.canary.why
+
+
+LONG_TAILS = [{"long": 0.05}, {"first_s": 4.0, "sigma": 1.0}]
+
+
+@pytest.mark.parametrize("tail", LONG_TAILS)
+def test_errors_beside_long_plain_answers_go_back(tail: dict[str, float]) -> None:
+    """Good plain answers of both versions that take far longer than others are no errors."""
+    for seed in range(1, 11):
+        play = Hanging(canary=0.0, errors=0.02, stream=False, seed=seed, **tail)
+        assert play.requests(20_000) is Stage.ROLLED_BACK, play.canary.why
+        assert play.canary.why.startswith("worse: errors ")
+        assert play.to_canary <= 1_500
+
+
+@pytest.mark.parametrize("tail", LONG_TAILS)
+def test_an_equal_one_with_long_plain_answers_is_promoted(tail: dict[str, float]) -> None:
+    for seed in range(1, 6):
+        play = Hanging(canary=0.0, stream=False, seed=seed, **tail)
+        assert play.requests(60_000) is Stage.PROMOTED, play.canary.why
+
+
+def test_one_that_hangs_beside_long_plain_answers_goes_back() -> None:
+    play = Hanging(canary=0.2, long=0.05, stream=False)
+    assert play.requests(20_000) is Stage.ROLLED_BACK
+    assert play.canary.why.startswith("worse: far too long waits ")
+    assert play.to_canary <= 400
 
 
 def test_a_request_that_waited_too_long_is_counted_once() -> None:
