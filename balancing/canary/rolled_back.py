@@ -26,13 +26,16 @@ class RolledBack:
     def __init__(self) -> None:
         self._why: dict[Version, str] = {}
 
-    def note(self, version: Version, why: str, *, back: bool) -> None:
-        """A version has moved. `back`: it was rolled back; else an operator has let it go on."""
+    def note(self, version: Version, why: str) -> None:
+        """A version was rolled back."""
+        self.forget(version)
+        self._why[version] = why
+        if len(self._why) > VERSIONS_MAX:
+            del self._why[next(iter(self._why))]
+
+    def forget(self, version: Version) -> None:
+        """An operator has let it go on."""
         self._why.pop(version, None)
-        if back:
-            self._why[version] = why
-            if len(self._why) > VERSIONS_MAX:
-                del self._why[next(iter(self._why))]
 
     def why(self, version: Version) -> str | None:
         """Why it was rolled back. None: it was not."""
@@ -45,7 +48,7 @@ class RolledBack:
     def read(self, state: object) -> None:
         """Take what was kept. What cannot be read is left out."""
         for route, pool, model, why in _readable(state):
-            self.note((route, pool, model), why, back=True)
+            self.note((route, pool, model), why)
 
 
 def _readable(state: object) -> Iterator[tuple[str, str, str | None, str]]:

@@ -124,8 +124,8 @@ class Canaries:
         version = version_of(trial.settings.name, canary.settings)
         why = self._rolled_back.why(version)
         if canary.stage is Stage.ROLLED_BACK:
-            self._rolled_back.note(version, canary.why, back=True)
-        elif why is not None:
+            self._rolled_back.note(version, canary.why)
+        elif why is not None and canary.stage is not Stage.ABORTED:
             self._moved(trial, canary.stay_back(why, now_s))
             return
         self._share(trial)
@@ -133,7 +133,10 @@ class Canaries:
     def _moved(self, trial: Trial, event: Event) -> None:
         self.changed = True
         version = version_of(trial.settings.name, trial.canary.settings)
-        self._rolled_back.note(version, event.why, back=event.stage is Stage.ROLLED_BACK)
+        if event.stage is Stage.ROLLED_BACK:
+            self._rolled_back.note(version, event.why)
+        elif event.stage in (Stage.RUNNING, Stage.PROMOTED):
+            self._rolled_back.forget(version)
         trial.events = [*trial.events[1 - EVENTS_MAX :], event]
         self._share(trial)
         level = logging.WARNING if event.stage is Stage.ROLLED_BACK else logging.INFO

@@ -251,13 +251,38 @@ def test_a_version_that_was_rolled_back_and_dropped_stays_so_over_a_restart(play
     again.close()
 
 
+@pytest.mark.parametrize("word", ["abort", "promote", "restart"])
+def test_only_promote_and_restart_let_a_version_go_on_that_was_rolled_back(
+    play: Routed, word: str
+) -> None:
+    goes_on(play, 200, fails="b3")
+    play.plane.canaries.order("versions", word)
+    reload(play, every_s=7.0)
+    wanted = {"abort": Stage.ABORTED, "promote": Stage.PROMOTED, "restart": Stage.RUNNING}
+    assert canary(play).stage is wanted[word]
+    use(play, None)
+    use(play, SETTINGS)
+    assert canary(play).stage is (Stage.ROLLED_BACK if word == "abort" else Stage.RUNNING)
+
+
+def test_a_roll_back_of_which_only_the_canary_was_kept_is_remembered(play: Routed) -> None:
+    goes_on(play, 200, fails="b3")
+    kept = {"versions": play.plane.canaries.to_state()["versions"]}
+    again = Routed(ROUTE)
+    again.plane.canaries.resume(kept)
+    use(again, None)
+    use(again, SETTINGS)
+    assert canary(again).stage is Stage.ROLLED_BACK
+    again.close()
+
+
 def test_what_was_rolled_back_is_bounded_and_odd_files_are_no_harm() -> None:
     rolled_back = RolledBack()
     rolled_back.read("odd")
     rolled_back.read([1, ["a"], ["r", "p", 3, "why"], ["r", "p", None, "why"]])
     assert rolled_back.why(("r", "p", None)) == "why"
     for number in range(VERSIONS_MAX):
-        rolled_back.note((f"r{number}", "p", "m"), "worse", back=True)
+        rolled_back.note((f"r{number}", "p", "m"), "worse")
     assert rolled_back.why(("r", "p", None)) is None
     assert rolled_back.why(("r0", "p", "m")) == "worse"
     assert len(rolled_back.to_state()) == VERSIONS_MAX
