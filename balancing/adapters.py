@@ -5,8 +5,9 @@ load, at the backend that the policy would choose for it. Further backends load 
 that have it have much to do: a load takes memory and time of an engine, and may throw out an
 adapter that others use. Nothing is unloaded here: engines do that with those used longest ago.
 
-After a failed load another backend is asked once, for one alone may be at fault. Then the adapter
-rests, each time for twice as long. So neither many requests nor many backends make many loads.
+A backend that failed to load an adapter rests, each time for twice as long. Those that have failed
+least are asked first, so that broken ones keep it from nobody. After a few failures in a row the
+adapter rests, too. So neither many requests nor many backends make many loads.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -26,8 +27,10 @@ BACKEND_MAX: Final = 2
 # A backend with fewer requests than this has little to do: an engine runs so many together for
 # hardly more than the time of one.
 BUSY_REQUESTS: Final = 8
-# How long an adapter rests after a failed load. The time doubles with each one that follows.
+# How long a backend rests after a failed load. The time doubles with each one that follows.
 REST_S: Final = 1.0
+# So many loads in a row may fail, where no backend has the adapter, before it rests itself.
+FAILURES_MAX: Final = 4
 REST_MAX_S: Final = 60.0
 
 # The name of a pool, and that of the adapter.
@@ -52,13 +55,24 @@ class Step(NamedTuple):
 class _Adapter:
     """One adapter in one pool."""
 
-    __slots__ = ("client", "failures", "loading", "path", "rests", "until_s")
+    __slots__ = (
+        "client",
+        "failed",
+        "failures",
+        "first",
+        "loading",
+        "path",
+        "rests",
+        "until_s",
+    )
 
     def __init__(self) -> None:
         self.loading: Backend | None = None
+        self.first = True  # whether no backend had it when that began
         self.path = ""  # what is loaded
         self.client = ""  # whose request made it load
-        self.failures = 0  # loads that failed in a row
+        self.failures = 0  # loads in a row that failed while no backend had it
+        self.failed: dict[Backend, int] = {}  # how many in a row failed at a backend
         self.rests: dict[Backend, float] = {}  # until when a backend is not asked again
         self.until_s = -inf  # until when no backend is
 
@@ -81,6 +95,8 @@ class AdapterLoads:
             if self.paths.get(place) == paths.get(place) or place in self._running:
                 rests = adapter.rests.items()
                 adapter.rests = {each: at_s for each, at_s in rests if each in members}
+                counts = adapter.failed.items()
+                adapter.failed = {each: number for each, number in counts if each in members}
                 kept[place] = adapter
         self.paths, self._adapters = paths, kept
 
@@ -113,6 +129,10 @@ class AdapterLoads:
         adapter = self._adapters.setdefault(place, _Adapter())
         assert adapter.loading is None, "one load of an adapter at a time"
         adapter.loading, adapter.client = backend, ask.client
+        pool = self._pool_of(ask)
+        adapter.first = pool is None or not [
+            each for each in pool.backends if each.fit and each.serves(ask.model)
+        ]
         adapter.path = self.paths[place]
         self._running[place] = adapter
         return place
@@ -131,13 +151,16 @@ class AdapterLoads:
         if loaded:
             adapter.failures, adapter.until_s = 0, -inf
             adapter.rests.pop(backend, None)
-        else:
+            adapter.failed.pop(backend, None)
+            return 0.0
+        failed = adapter.failed[backend] = adapter.failed.get(backend, 0) + 1
+        rest_s = _rest_s(failed)
+        adapter.rests[backend] = now_s + rest_s
+        if adapter.first:
             adapter.failures += 1
-            rest_s: float = min(REST_MAX_S, REST_S * 2.0 ** min(adapter.failures - 1, 10))
-            adapter.rests[backend] = now_s + rest_s
-            if adapter.failures > 1:
-                adapter.until_s = now_s + rest_s
-        return 0.0 if loaded else rest_s
+            if adapter.failures >= FAILURES_MAX:
+                adapter.until_s = now_s + _rest_s(adapter.failures - FAILURES_MAX + 1)
+        return rest_s
 
     def is_loading(self, place: Place) -> bool:
         return place in self._running
@@ -159,7 +182,9 @@ class AdapterLoads:
         if now_s < adapter.until_s or not rested:
             again_s = min([adapter.rests.get(each, now_s) for each in able])
             raise NotLoaded(max(adapter.until_s, again_s) - now_s)
-        places = self._with_places(ask, rested)
+        least = min([adapter.failed.get(each, 0) for each in rested])
+        sound = [each for each in rested if adapter.failed.get(each, 0) == least]
+        places = self._with_places(ask, sound)
         return Step(True, self._choice(ask, places, now_s, dry=dry) if places else None)
 
     def _further(
@@ -206,6 +231,12 @@ class AdapterLoads:
             if pool.name == ask.pool:
                 return pool
         return None
+
+
+def _rest_s(failures: int) -> float:
+    """How long to rest after so many failures in a row."""
+    rest_s: float = REST_S * 2.0 ** min(failures - 1, 10)
+    return min(REST_MAX_S, rest_s)
 
 
 def _all_busy(backends: list[Backend]) -> bool:

@@ -1,5 +1,6 @@
 """Which backend is asked for an adapter, and when again."""
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -173,15 +174,40 @@ def test_a_load_that_spreads_keeps_nobody_waiting_and_is_one_at_a_time() -> None
 # Failures -------------------------------------------------------------------------------------
 
 
-def test_after_a_failure_another_backend_is_asked_once_and_then_none() -> None:
+def test_after_a_failure_each_other_backend_is_asked_once_and_then_none() -> None:
     scene = Scene(3)
-    first, rest_s = scene.fails()
-    assert rest_s == 1.0
-    second, rest_s = scene.fails()
-    assert (second is first, rest_s) == (False, 2.0)
+    asked = [scene.fails() for _ in range(3)]
+    assert {backend for backend, _ in asked} == set(scene.backends)
+    assert [rest_s for _, rest_s in asked] == [1.0, 1.0, 1.0]
     with pytest.raises(NotLoaded) as refused:
         scene.look()
-    assert refused.value.retry_after_s == 2.0
+    assert refused.value.retry_after_s == 1.0
+
+
+def test_broken_backends_keep_an_adapter_from_nobody() -> None:
+    scene = Scene(4, adapters=20)
+    broken = set(scene.backends[:2])
+    for adapter in range(20):
+        for _ in range(3):  # the third one asked is sound at the latest
+            backend = scene.begin(adapter)
+            scene.end(adapter, loaded=backend not in broken)
+            if backend not in broken:
+                break
+        assert backend not in broken
+
+
+def test_what_fails_where_others_have_it_makes_nobody_wait_who_needs_it() -> None:
+    scene = Scene(2)
+    scene.list_at(0)
+    leases = scene.occupy(0, BUSY_REQUESTS)
+    for _ in range(8):  # the other one is asked again and again, and refuses
+        step = scene.look()
+        assert step.begins is scene.backends[1]
+        scene.loads.begin(ask(), step.begins)
+        scene.now_s += scene.end(loaded=False)
+    assert len(leases) == BUSY_REQUESTS
+    scene.backends[0].models = {"base": b""}  # it was restarted
+    assert scene.begin() is scene.backends[0]
 
 
 def test_an_adapter_that_fails_again_and_again_rests_for_longer_and_longer() -> None:
@@ -198,8 +224,9 @@ def test_an_adapter_that_fails_again_and_again_rests_for_longer_and_longer() -> 
             hints_s.append(error.retry_after_s)
             scene.now_s += 0.1
     assert 0.0 < min(hints_s) <= max(hints_s) <= 60.0
-    assert rests_s[:8] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-    assert len(begins_s) == 10
+    assert set(rests_s) == {1.0}  # each time it is another backend
+    gaps_s = [round(after - before) for before, after in pairwise(begins_s)]
+    assert gaps_s == [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 def test_the_only_backend_rests_after_one_failure() -> None:

@@ -183,11 +183,11 @@ def test_after_two_failed_loads_the_client_is_told_and_others_at_once(play: Load
         "no_backend",
         "No backend could load this model; retry after the seconds in Retry-After.",
     )
-    assert b"\r\nretry-after: 2\r\n" in client.written
+    assert b"\r\nretry-after: 1\r\n" in client.written
     assert code(play.asks())[0] == 503
     assert not play.hangs
     assert play.metrics.adapter_loads["p", "failed"] == 2
-    play.passes(2.0)
+    play.passes(1.0)
     play.asks()
     assert list(play.hangs) == [("b1", "sql-1")]
 
