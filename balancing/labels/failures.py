@@ -3,7 +3,8 @@
 After some failures in a row it is not asked for a while, and then by one request at a time until it
 answers. A client may have the classifier fail by what it sends, and must not take it from others.
 So each client has a run of failures of its own. In the run of all it counts twice at most: three
-clients must meet failures, and nobody an answer, before the others are held up.
+clients must meet failures, and nobody an answer, before the others are held up. Then who has met
+none tries first: those who have would otherwise take every try.
 """
 
 from collections import OrderedDict
@@ -36,12 +37,20 @@ class _Run:
     def may_ask(self, now_s: float) -> bool:
         return not self.holds or (now_s >= self._until_s and not self.probing)
 
+    def lets(self, client: str, now_s: float) -> bool:
+        """The same for one of many clients. Who has met failures tries later than others."""
+        return self.may_ask(now_s) and (
+            not self.holds or client not in self._by or now_s >= self._until_s + HELD_UP_S
+        )
+
     def failed(self, client: str, now_s: float) -> None:
         self.probing = False
         counted = self._by.get(client, 0)
         if not self.holds and counted < self._of_one:
             self._by[client] = counted + 1
             self.count += 1
+        elif len(self._by) < CLIENTS_MAX:
+            self._by.setdefault(client, 0)
         if self.holds:
             self._until_s = now_s + HELD_UP_S
 
@@ -56,7 +65,7 @@ class Failures:
     def may_ask(self, client: str, now_s: float) -> bool:
         """Whether the classifier may be asked now for this client."""
         own = self._of.get(client)
-        return (own is None or own.may_ask(now_s)) and self._all.may_ask(now_s)
+        return (own is None or own.may_ask(now_s)) and self._all.lets(client, now_s)
 
     def begins(self, client: str) -> None:
         """A question is asked, which may be asked."""

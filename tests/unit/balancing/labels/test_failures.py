@@ -68,6 +68,19 @@ def test_three_clients_hold_up_all_and_one_of_them_tries() -> None:
     assert failures.may_ask("other", HELD_UP_S)
 
 
+def test_who_has_met_no_failure_tries_first() -> None:
+    failures = Failures()
+    for client in ("a", "b", "c"):
+        fails(failures, client, 2)
+    for client in ("a", "b", "c"):
+        assert not failures.may_ask(client, HELD_UP_S)
+    assert failures.may_ask("victim", HELD_UP_S)
+    fails(failures, "victim", now_s=HELD_UP_S)  # it does not work for anybody
+    assert not failures.may_ask("victim", 2 * HELD_UP_S)
+    assert failures.may_ask("other", 2 * HELD_UP_S)
+    assert failures.may_ask("a", 3 * HELD_UP_S)
+
+
 def test_somebodys_answer_shows_that_it_works_for_others() -> None:
     failures = Failures()
     for client in ("a", "b", "c", "d"):
