@@ -18,11 +18,11 @@ class Draw:
         "_ask",
         "_lease",
         "_on_canary",
-        "_sent_s",
         "canary",
         "fresh",
         "key",
         "queued_tokens",
+        "sent_s",
         "streams",
         "told",
     )
@@ -36,16 +36,14 @@ class Draw:
         self._ask = ask
         self._lease: Lease | None = None
         self._on_canary = False
-        self._sent_s = 0.0
+        self.sent_s = 0.0
 
     def sent(self, lease: Lease, *, on_canary: bool) -> None:
         """It is sent to a backend of its version, maybe after another one has failed."""
         backend = lease.backend
         self.queued_tokens, self.streams = backend.queued_prefill_tokens, backend.streams
-        if self._lease is None:
-            self._sent_s = lease.began_s
-            self.canary.sent(self)
-        self._lease, self._on_canary = lease, on_canary
+        self._lease, self._on_canary, self.sent_s = lease, on_canary, lease.began_s
+        self.canary.sent(self)
 
     @property
     def waits(self) -> bool:
@@ -66,5 +64,5 @@ class Draw:
             stream=ask.stream,
             queued_tokens=self.queued_tokens,
             streams=self.streams,
-            waited_s=now_s - self._sent_s,
+            waited_s=now_s - self.sent_s,
         )

@@ -8,13 +8,14 @@ running ──(time over, evidence lacks)──▶ held
 """
 
 from enum import Enum
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.fresh_keys import FreshKeys
 from penstock.balancing.canary.judge import Habits, Judge
 from penstock.balancing.canary.metrics import metrics_of, size_of
-from penstock.balancing.canary.waits import Waiting
+from penstock.balancing.canary.waits import FAR_S, Waiting
 from penstock.conf.canary import CanarySettings
 
 # A version that has served none of so many requests, of several clients, is not looked at longer.
@@ -105,8 +106,9 @@ class Canary:
         return self._fresh.use(self._habits.groups.of(client), key)
 
     def sent(self, request: Waiting) -> None:
-        """A request was sent, to either version."""
-        if self.stage in MOVES:
+        """A request was sent, to either version, maybe after another attempt has failed."""
+        if self.stage in MOVES and not request.told:
+            self._waiting.pop(request, None)  # it is the last one now
             self._waiting[request] = None
 
     def slept(self) -> None:
@@ -151,10 +153,13 @@ class Canary:
         return self._event(now_s)
 
     def _look_at_waits(self, now_s: float) -> None:
-        """Count those that wait far too long. Their ends may come in minutes."""
+        """Count those that wait far too long. Their ends may come in minutes.
+
+        The others are far more where many wait: nothing is made for them.
+        """
         self._waiting = {each: None for each in self._waiting if each.waits}
         waits = self._habits.waits
-        for each in list(self._waiting):
+        for each in list(takewhile(lambda each: now_s - each.sent_s >= FAR_S, self._waiting)):
             ended = each.waiting(now_s)
             if waits.is_far(size_of(ended), ended.waited_s):
                 del self._waiting[each]
@@ -175,6 +180,8 @@ class Canary:
 
     def _stay(self, stage: Stage, why: str, now_s: float) -> Event:
         self.stage, self.why, self.since_s = stage, why, now_s
+        if stage not in MOVES:
+            self._waiting.clear()
         return self._event(now_s)
 
     def _enter(self, step: int, now_s: float, why: str) -> Event:

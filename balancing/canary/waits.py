@@ -27,6 +27,10 @@ class Waiting(Protocol):
     told: bool
 
     @property
+    def sent_s(self) -> float:
+        """When it was sent to a backend, the last time."""
+
+    @property
     def waits(self) -> bool:
         """Whether it waits for its first token, or its plain answer."""
 

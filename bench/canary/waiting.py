@@ -6,12 +6,12 @@ from penstock.balancing.canary.ended import Ended, Ending
 class Waiting:
     """One request, until `until_s`. `told`: its end tells nothing more."""
 
-    __slots__ = ("_sent_s", "ended", "over", "told", "until_s")
+    __slots__ = ("ended", "over", "sent_s", "told", "until_s")
 
     def __init__(self, ended: Ended, sent_s: float, until_s: float) -> None:
         """`ended`: how it will end."""
         self.ended = ended
-        self._sent_s = sent_s
+        self.sent_s = sent_s
         self.until_s = until_s
         self.told = False
         self.over = False
@@ -34,5 +34,5 @@ class Waiting:
             stream=ended.stream,
             queued_tokens=ended.queued_tokens,
             streams=ended.streams,
-            waited_s=now_s - self._sent_s,
+            waited_s=now_s - self.sent_s,
         )

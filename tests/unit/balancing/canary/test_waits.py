@@ -3,6 +3,7 @@
 from heapq import heappop, heappush
 from random import Random
 from typing import NamedTuple
+from weakref import ref
 
 import pytest
 
@@ -216,6 +217,100 @@ def test_a_process_that_did_not_run_blames_nobody() -> None:
     play.now_s += 3_600.0
     play.shares[True] = 0.0
     assert play.requests(2_000) is not Stage.ROLLED_BACK
+
+
+def test_a_second_attempt_that_hangs_counts_by_its_own_wait() -> None:
+    play = Hanging(canary=0.0)
+    play.requests(400)
+    canary, now_s = play.canary, play.now_s
+    ask = Ask("/", prompt_tokens=500, stream=True, client="a")
+    draw, first = Draw(canary, ask, 1), Lease(play.backend, ask, now_s)
+    draw.sent(first, on_canary=True)
+    first.end(now_s + 4.0)
+    canary.look(now_s + 4.0)
+    draw.sent(Lease(play.backend, ask, now_s + 5.0), on_canary=True)
+    canary.look(now_s + 5.0 + FAR_S - 0.1)
+    assert not draw.told
+    canary.look(now_s + 5.0 + FAR_S + 0.1)
+    assert draw.told
+
+
+class Open:
+    """A request that waits, and how often somebody asked about it."""
+
+    def __init__(self, sent_s: float) -> None:
+        self.sent_s = sent_s
+        self.told = False
+        self.waits = True
+        self.asked = 0
+
+    def waiting(self, now_s: float) -> Ended:
+        self.asked += 1
+        waited_s = now_s - self.sent_s
+        return Ended(Ending.HUNG, canary=True, client="a", prompt_tokens=500, waited_s=waited_s)
+
+
+def test_a_look_makes_nothing_for_those_that_have_not_waited_long() -> None:
+    canary = Canary(settings(), 0.0)
+    requests = [Open(0.1 * number) for number in range(300)]
+    for each in requests:
+        canary.sent(each)
+    canary.look(30.0)
+    assert [each.asked for each in requests] == [1] * 201 + [0] * 99
+
+
+def told_at(canary: Canary, now_s: float, *requests: Open) -> list[int]:
+    """How often each was told of as one that hangs, after a look."""
+    canary.look(now_s)
+    return [each.asked for each in requests]
+
+
+def test_one_that_is_sent_again_hides_no_other_and_is_told_once() -> None:
+    play = Hanging(canary=0.0)
+    play.requests(400)
+    canary, now_s = play.canary, play.now_s
+    first, other = Open(now_s), Open(now_s + 1.0)
+    canary.sent(first)
+    canary.sent(other)
+    first.sent_s = now_s + 8.0
+    canary.sent(first)
+    assert told_at(canary, now_s + 11.5, first, other) == [0, 1]
+    assert told_at(canary, now_s + 18.5, first, other) == [1, 1]
+    first.sent_s = now_s + 19.0
+    canary.sent(first)
+    assert told_at(canary, now_s + 40.0, first, other) == [1, 1]
+
+
+@pytest.mark.parametrize("move", ["promote", "abort"])
+def test_a_canary_at_its_end_keeps_no_requests(move: str) -> None:
+    """Neither those from before, nor those from then on."""
+    canary = Canary(settings(), 0.0)
+    kept = []
+    for number in range(2):
+        request = Open(1.0 + number)
+        kept.append(ref(request))
+        canary.sent(request)
+        del request
+        assert (kept[-1]() is not None) is (number == 0)
+        getattr(canary, move)(1.5)
+        assert kept[-1]() is None
+
+
+def test_answers_of_the_canary_do_not_teach_what_is_usual() -> None:
+    play = Hanging(canary=0.0)
+    for number in range(200):
+        answer = Ended(Ending.SERVED, canary=True, client=f"{number}", first_s=300.0)
+        play.canary.ended(answer, 0.0)
+    left = Ended(Ending.LEFT, canary=True, client="a", waited_s=1e6)
+    play.canary.ended(left, 0.0)
+    assert left.ending is Ending.LEFT  # nobody knows what is usual
+    for number in range(200):
+        for canary, first_s in ((False, 0.2), (True, 300.0)):
+            answer = Ended(Ending.SERVED, canary=canary, client=f"{number}", first_s=first_s)
+            play.canary.ended(answer, 0.0)
+    left = Ended(Ending.LEFT, canary=True, client="a", waited_s=FAR_S)
+    play.canary.ended(left, 0.0)
+    assert left.ending is Ending.HUNG
 
 
 def test_what_is_far_follows_what_is_usual() -> None:

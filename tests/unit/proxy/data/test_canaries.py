@@ -308,6 +308,56 @@ def test_a_request_that_waits_too_long_is_told_once(play: Routed) -> None:
     assert judge.canary.number == before + 1
 
 
+def test_what_waits_while_the_process_does_not_run_shows_nothing(play: Routed) -> None:
+    goes_on(play, 60)
+    hanging = []
+    for _ in range(10):
+        hanging.append(asks(play)[0])
+        play.client = play.connects()
+    judge = canary(play).judge
+    before = judge.canary.number + judge.stable.number
+    play.plane.canaries.slept()
+    for _ in range(12):
+        play.loop.now_s += 1.0
+        play.plane.measure(play.loop.now_s)
+    assert canary(play).judge.canary.number + canary(play).judge.stable.number == before
+    assert canary(play).judge is judge
+    for client in hanging:
+        client.closes()
+
+
+def test_a_second_attempt_that_hangs_counts_while_it_waits() -> None:
+    """Its first one was refused by a backend of the canary at once."""
+    play = Routed(
+        ROUTE | {"to": [{"pool": "large"}], "canary": ROUTE["canary"] | {"pool": "small"}}
+    )
+    goes_on(play, 60)
+    play.loop.now_s += 60.0
+    play.plane.measure(play.loop.now_s)
+    client, first = asks(play)
+    while first == "b3":
+        play[first].sends(STREAM, token("a"), DONE, END)
+        play.turns()
+        client, first = asks(play)
+    judge = canary(play).judge
+    before = judge.canary.number
+    play.loop.now_s += 1.0
+    play.plane.measure(play.loop.now_s)
+    play[first].sends(plain("502 Bad Gateway"))
+    play.turns()
+    exchange = client.connection._exchange
+    assert exchange is not None
+    assert exchange.request.record.backend not in (first, "b3")
+    for waited_s in range(1, 13):
+        play.loop.now_s += 1.0
+        play.plane.measure(play.loop.now_s)
+        assert judge.canary.number == before + (waited_s >= 10)
+    client.closes()
+    play.turns()
+    assert judge.canary.number == before + 1
+    play.close()
+
+
 def test_a_request_that_hangs_on_the_canary_counts_while_it_waits(play: Routed) -> None:
     """Every second one of its requests gets no token, and their clients are patient."""
     hanging = []
