@@ -23,6 +23,8 @@ class Pool(Play):
         super().__init__(backends, tenants=TENANTS, **settings)
         self.rng = Random(1)
         self.spares = spares
+        self.failure = "502 Bad Gateway"
+        self.failed = 0
         self.taken_out: list[tuple[str, str]] = []
         self.plane.newcomers.take_out = self._take_out
 
@@ -46,7 +48,8 @@ class Pool(Play):
         while client.connection._exchange is not None:
             backend = client.connection._exchange.request.record.backend
             if fails(backend, tenant):
-                self[backend].sends(plain("502 Bad Gateway"))
+                self[backend].sends(plain(self.failure))
+                self.failed += 1
             else:
                 self[backend].sends(STREAM, token("a"), DONE, END)
             self.turns()
@@ -97,6 +100,25 @@ def test_one_that_fails_more_than_its_peers_is_taken_out() -> None:
     assert (told["stage"], told["why"]) == ("worse", why)
     assert play.outcomes() == {("p", "worse"): 1}
     assert not play.plane.newcomers  # nothing is judged any more
+    play.close()
+
+
+def test_one_that_has_enough_to_do_is_not_worse() -> None:
+    play = Pool()
+    play.arrives()
+    play.failure = "503 Service Unavailable"
+    play.goes_on(200, some(play.rng))
+    assert play.failed >= 15
+    assert not play.taken_out
+    told = play.told()
+    assert told is not None
+    requests = told["requests"]
+    play.one(lambda backend, tenant: backend == "b3")
+    play.one(lambda backend, tenant: backend == "b3")
+    play.one(lambda backend, tenant: backend == "b3")
+    told = play.told()
+    assert told is not None
+    assert told["requests"] == requests
     play.close()
 
 
