@@ -33,6 +33,7 @@ def overview() -> dashboard.Dashboard:
     _through(built)
     _lost(built)
     _waiting(built)
+    _new(built)
     _itself(built)
     return built
 
@@ -279,6 +280,40 @@ def _waiting(built: dashboard.Dashboard) -> None:
             unit=units.PercentUnit,
             runbook="overload-429",
             limits=((1.0, "red"),),
+        )
+    )
+
+
+def _new(built: dashboard.Dashboard) -> None:
+    built.with_row(dashboard.Row("What is new"))
+    built.with_panel(
+        figure(
+            "What became of new backends?",
+            "Since penstock started. worse: it is ejected, and does not return by itself. See"
+            " penstock status for its name and the figures.",
+            Query(
+                f"sum by (pool, outcome) (penstock_newcomers_total{{{POOL}}})",
+                "{{pool}} {{outcome}}",
+            ),
+            runbook="penstocknewbackendworse",
+            width=12,
+            quiet="No new backend was judged",
+        )
+    )
+    built.with_panel(
+        figure(
+            "Where do canaries stand?",
+            "Their shares. rolled_back: the new version was worse. See penstock canary status for"
+            " the figures.",
+            Query(
+                "max by (route, stage) (penstock_canary_stage\n"
+                "  * on (instance, route) group_left penstock_canary_percent)",
+                "{{route}} {{stage}}",
+            ),
+            runbook="penstockcanaryrolledback",
+            unit=units.Percent,
+            width=12,
+            quiet="No route has a canary",
         )
     )
 

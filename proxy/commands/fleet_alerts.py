@@ -142,6 +142,28 @@ FLEET: Final = (
         "You pay for it and users wait. See why requests do not go there: penstock explain tells.",
     ),
     Rule(
+        "PenstockNewBackendWorse",
+        # The first one has no sample before it.
+        'penstock_newcomers_total{outcome="worse"}\n'
+        '  unless penstock_newcomers_total{outcome="worse"} offset 1h\n'
+        'or increase(penstock_newcomers_total{outcome="worse"}[1h]) > 0',
+        None,
+        WARNING,
+        "A new backend of pool {{ $labels.pool }} was worse than its peers: {{ $labels.instance }}"
+        " sends it nothing.",
+        "Run penstock status: it names the backend and the figures. It does not return by itself.",
+    ),
+    Rule(
+        "PenstockCanaryRolledBack",
+        'max by (instance, route) (penstock_canary_stage{stage="rolled_back"}) == 1',
+        None,
+        WARNING,
+        "The canary of route {{ $labels.route }} was worse: {{ $labels.instance }} has rolled it"
+        " back.",
+        "Run penstock canary status: it says what was worse. Repair the new version, then run"
+        " penstock canary restart.",
+    ),
+    Rule(
         "PenstockCertificateExpires",
         "penstock_certificate_expiry_timestamp_seconds - time() < 14 * 86400",
         "10m",

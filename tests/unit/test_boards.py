@@ -24,6 +24,7 @@ MAY_BE_ABSENT = (
     *("penstock_shed", "penstock_stream_failures", "penstock_client_aborts", "penstock_degraded"),
     *("penstock_slo_", "penstock_tenant_", "penstock_rate_limited", "penstock_cost"),
     *("penstock_backend_gpu_utilization", "penstock_certificate"),
+    *("penstock_newcomers", "penstock_canary"),
 )
 RULES = {
     rule["alert"].lower(): rule
