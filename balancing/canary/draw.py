@@ -3,6 +3,7 @@
 from penstock.balancing.ask import Ask
 from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.steps import Canary
+from penstock.balancing.canary.waits import is_watched
 from penstock.balancing.lease import Lease
 
 
@@ -43,7 +44,8 @@ class Draw:
         backend = lease.backend
         self.queued_tokens, self.streams = backend.queued_prefill_tokens, backend.streams
         self._lease, self._on_canary, self.sent_s = lease, on_canary, lease.began_s
-        self.canary.sent(self)
+        if is_watched(self._ask):
+            self.canary.sent(self)
 
     @property
     def waits(self) -> bool:

@@ -21,6 +21,8 @@ from penstock.conf.canary import CanarySettings
 # A version that has served none of so many requests, of several clients, is not looked at longer.
 # The stable one must have served as many meanwhile. One request that it serves ends that.
 UNSERVED_MAX: Final = 20
+# Who leaves early, or asks for what is refused, was not failed by the version.
+_FAILED: Final = frozenset({Ending.ERROR, Ending.BROKEN, Ending.HUNG})
 # So many clients, unless one alone may decide: two may fail by what they ask for.
 UNSERVED_CLIENTS: Final = 3
 # That an equal version is rolled back, over all steps and metrics.
@@ -121,13 +123,15 @@ class Canary:
         """A request has ended, of either version, or waits far too long for its first token."""
         if self.stage not in MOVES:
             return
-        if ended.unanswered and self._habits.waits.is_far(size_of(ended), ended.waited_s):
+        waits, kind = self._habits.waits, size_of(ended)
+        if ended.unanswered and waits.is_far(kind, ended.waited_s):
             ended.ending = Ending.HUNG
+        late = ended.unanswered and waits.is_late(kind, ended.waited_s)
         self.judge.add(ended, now_s)
         if ended.ending is Ending.SERVED:
             self._served += ended.canary
             self._stable_served += not ended.canary
-        elif ended.canary:
+        elif ended.canary and (late or ended.ending in _FAILED):
             self._unserved += 1
             self._unserved_groups.add(self._habits.groups.of(ended.client))
 

@@ -11,6 +11,7 @@ no errors: how many there are is compared by itself.
 from math import log
 from typing import Final, Protocol
 
+from penstock.balancing.ask import Ask
 from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.usual import Usual
 
@@ -19,6 +20,18 @@ from penstock.balancing.canary.usual import Usual
 FAR_TIMES: Final = 5.0
 # A prompt of 100,000 tokens that no cache holds takes so long.
 FAR_S: Final = 10.0
+
+
+# And so many times, for one that counts only where a version has served nobody.
+LATE_TIMES: Final = 2.0
+# A plain answer is waited for to its end. A longer one than this, in tokens, may take minutes, as
+# its client wants it: so such requests show nothing.
+PLAIN_TOKENS_MAX: Final = 256
+
+
+def is_watched(ask: Ask) -> bool:
+    """Whether a long wait of this request is its engine's doing."""
+    return ask.stream or (ask.max_tokens is not None and ask.max_tokens <= PLAIN_TOKENS_MAX)
 
 
 class Waiting(Protocol):
@@ -52,6 +65,11 @@ class Waits:
         if usual is None:
             usual = self._usual[kind] = Usual()
         usual.add(log(max(1e-9, waited_s)))
+
+    def is_late(self, kind: int, waited_s: float) -> bool:
+        """Whether it would have had its answer by now from the stable version, or nearly so."""
+        usual = self._usual.get(kind) if waited_s > 0.0 else None
+        return usual is not None and usual.known and log(waited_s / LATE_TIMES) > usual.late_log
 
     def is_far(self, kind: int, waited_s: float) -> bool:
         """Whether a request that is not answered has waited so long that it counts as hung."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.balancing.canary.draw import Draw
 from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.canary.waits import is_watched
 from penstock.balancing.lease import Lease
 from penstock.balancing.routes.way import Way
 from penstock.proxy.data.budgets import LEFT
@@ -35,6 +36,7 @@ def evidence_of(request: Request, way: Way, draw: Draw, lease: Lease | None) -> 
     answered_s = record.first_token_s if timed else 0.0
     first_s = answered_s if record.streamed else 0.0
     sent_s = record.sent_s if timed else 0.0
+    in_vain = sent_s and not answered_s and is_watched(ask)
     return Ended(
         ending,
         canary=way.canary,
@@ -47,7 +49,7 @@ def evidence_of(request: Request, way: Way, draw: Draw, lease: Lease | None) -> 
         streams=draw.streams,
         ttft_s=first_s - sent_s if first_s and sent_s else None,
         first_s=answered_s - sent_s if answered_s and sent_s else None,
-        waited_s=record.ended_s - sent_s if sent_s and not answered_s else 0.0,
+        waited_s=record.ended_s - sent_s if in_vain else 0.0,
         itl_s=_itl_s(record, first_s),
         completion_tokens=record.usage.completion_tokens if record.usage else None,
     )

@@ -81,7 +81,7 @@ class Hanging:
         on_canary = 100 * rng.random() < self.canary.percent
         client = f"client {rng.randrange(20)}"
         self.to_canary += on_canary
-        ask = Ask("/", prompt_tokens=500, stream=self.stream, client=client)
+        ask = Ask("/", prompt_tokens=500, max_tokens=100, stream=self.stream, client=client)
         draw = Draw(self.canary, ask, rng.getrandbits(60))
         lease = Lease(self.backend, ask, self.now_s)
         draw.sent(lease, on_canary=on_canary)

@@ -1,7 +1,7 @@
 """Transcripts of canaries: what is drawn to them, what counts, and how they move."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -194,21 +194,38 @@ def test_a_key_that_begins_oddly_is_a_key() -> None:
     assert seen.hashed_key("request") is None
 
 
-def test_a_version_that_serves_nobody_goes_back_though_its_keys_are_few() -> None:
-    """Twelve sessions, each of which counts as one failure."""
-    play = Routed(ROUTE | {"sticky": "session"})
+def few_keys(play: Routed, on_canary: Callable[[Routed, Client], None]) -> None:
+    """Twelve sessions, each of which counts as one failure. `on_canary`: what happens there."""
     for number in range(90):
         client, backend = asks(play, head=b"x-session-id: %d\r\n" % (number % 12))
         if backend == "b3":
-            play[backend].sends(plain("400 Bad Request"))
+            on_canary(play, client)
         else:
             play[backend].sends(STREAM, token("a"), DONE, END)
         play.turns()
-        assert client.written
         play.loop.now_s += 0.2
         play.plane.measure(play.loop.now_s)
+
+
+def test_a_version_that_serves_nobody_goes_back_though_its_keys_are_few() -> None:
+    play = Routed(ROUTE | {"sticky": "session"})
+    few_keys(play, lambda play, client: play["b3"].sends(plain("500 Internal Server Error")))
     assert canary(play).stage is Stage.ROLLED_BACK, canary(play).why
     assert "requests was served" in canary(play).why
+    play.close()
+
+
+def test_nobody_rolls_it_back_by_leaving_at_once() -> None:
+    play = Routed(ROUTE | {"sticky": "session"})
+    few_keys(play, lambda play, client: client.closes())
+    assert canary(play).stage in (Stage.RUNNING, Stage.HELD), canary(play).why
+    play.close()
+
+
+def test_nobody_rolls_it_back_by_what_is_refused() -> None:
+    play = Routed(ROUTE | {"sticky": "session"})
+    few_keys(play, lambda play, client: play["b3"].sends(plain("400 Bad Request")))
+    assert canary(play).stage in (Stage.RUNNING, Stage.HELD), canary(play).why
     play.close()
 
 
