@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ CONFIG: dict[str, Any] = {
     "slo": [{"pool": "chat", "ttft_s": {"p95": 1.0}}, {"availability": 0.99}],
     "admission": {"degrade": [{"class": "standard", "pressure": 0.001, "max_tokens": 8}]},
 }
+# There is no canary here, and a new backend is judged for longer than the test takes.
+JUDGED = r"penstock_(newcomers|canary)"
 # Whatever fails on purpose, the engines stay.
 PATIENT: dict[str, Any] = {"deep": {"interval_s": 600, "fall": 100}}
 
@@ -173,6 +176,7 @@ async def test_every_panel_shows_data(
     queries = [*asked(rate="10s", span="30s")]
     one_pool = asked(pool="chat", rate="10s", span="30s")
     queries += [each._replace(place=f"{each.place}, of one pool") for each in one_pool]
+    queries = [each for each in queries if not re.search(JUDGED, each.expr)]
     assert len(queries) > 150
     clients = [client(penstock, number) for number in range(CLIENTS)]
     async with (
