@@ -8,6 +8,7 @@ only up to a limit, so that one client's odd requests cannot make a backend look
 are served.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 # For a backend that gets one request in four, about as many as come until it is seen to be slow.
@@ -60,6 +61,10 @@ class RecentPace:
     def clients(self) -> set[str]:
         """The clients of these answers."""
         return set(self._clients)
+
+    def answers(self) -> Iterator[tuple[str, float]]:
+        """The client and the ratio of each of these answers."""
+        return zip(self._clients, self._ratios, strict=True)
 
     def of(self, client: str) -> list[float]:
         """The ratios of that client's answers."""

@@ -12,7 +12,8 @@ One exception: if even the faster ones of a backend's last few answers took SEVE
 usual among its peers, it counts as that much slower before anything is fitted.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, inf
 from operator import itemgetter
 from statistics import median
@@ -159,7 +160,8 @@ def _slow(
     """
     recent = [each for each in backends if recent_of(each).enough]
     paces = [recent_of(each) for each in recent]
-    own = [_own_usual(pace, paces) for pace in paces]
+    answers = _by_client(paces)
+    own = [_own_usual(pace, answers) for pace in paces]
     usuals = sorted([pace.usual for pace, its in zip(paces, own, strict=True) if its < inf])
     if len(usuals) < 2:
         return {}
@@ -171,18 +173,35 @@ def _slow(
     }
 
 
-def _own_usual(pace: RecentPace, paces: Sequence[RecentPace]) -> float:
+def _own_usual(pace: RecentPace, answers: Mapping[str, list[float]]) -> float:
     """What is usual elsewhere for the only client of these answers: inf if it has none elsewhere,
-    0.0 if there are several clients."""
+    0.0 if there are several clients. `answers`: those of each client everywhere, sorted."""
     clients = pace.clients
     if len(clients) > 1:
         return 0.0
     client = clients.pop()
-    elsewhere: list[float] = []
-    for other in paces:
-        if other is not pace:
-            elsewhere += other.of(client)
-    return sorted(elsewhere)[(len(elsewhere) - 1) // 2] if elsewhere else inf
+    return _lower_median(answers[client], sorted(pace.of(client)))
+
+
+def _by_client(paces: Sequence[RecentPace]) -> dict[str, list[float]]:
+    """The ratios of each client's answers, sorted."""
+    found: dict[str, list[float]] = {}
+    for pace in paces:
+        for client, ratio in pace.answers():
+            found.setdefault(client, []).append(ratio)
+    return {client: sorted(ratios) for client, ratios in found.items()}
+
+
+def _lower_median(all_sorted: list[float], without: list[float]) -> float:
+    """The lower median of all but some of them, which are sorted, too. inf if none is left.
+
+    To sort the others for each backend would take most of a comparison.
+    """
+    wanted = (len(all_sorted) - len(without) + 1) // 2
+    for value in all_sorted[wanted - 1 :] if wanted else ():
+        if bisect_right(all_sorted, value) - bisect_right(without, value) >= wanted:
+            return value
+    return inf
 
 
 def _generating(backends: Sequence[Backend]) -> list[Backend]:
