@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from math import inf
 from random import Random
 
 import pytest
@@ -12,7 +13,14 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.policies.token_cost import COMPARE, TokenCost
 from penstock.balancing.prefill_speed import prior_s
 from penstock.balancing.recent_pace import ENOUGH, SLOWEST, RecentPace
-from penstock.balancing.slowness import ALIKE, PEERS_MAX, SAMPLES_MIN, compare, slower
+from penstock.balancing.slowness import (
+    ALIKE,
+    PEERS_MAX,
+    SAMPLES_MIN,
+    _lower_median,
+    compare,
+    slower,
+)
 from tests.unit.balancing.policies.sending import sent
 
 ORDINARY = 4_000.0  # work of one request
@@ -304,3 +312,14 @@ def test_in_a_large_pool_each_is_compared_with_some_others() -> None:
     told = list(slower(fleet, 1.0))
     assert sorted(each.name for each, _ in told) == sorted(each.name for each in fleet)
     assert {pace for _, pace in told} == {ALIKE}
+
+
+def test_the_lower_median_of_others_is_that_of_the_plainest_way() -> None:
+    rng = Random(3)
+    for _ in range(2_000):
+        own, others = [
+            sorted([rng.choice((0.5, 1.0, 2.0, rng.random())) for _ in range(rng.randrange(most))])
+            for most in (6, 9)
+        ]
+        plainest = others[(len(others) - 1) // 2] if others else inf
+        assert _lower_median(sorted(own + others), own) == plainest
