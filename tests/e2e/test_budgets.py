@@ -214,7 +214,9 @@ async def test_off_loopback_metrics_name_tenants_only_to_who_has_a_token(
     simulate: Simulate, serve: Serve
 ) -> None:
     admin = {"token": "sk-admin-token-1", "metrics_token": "sk-metrics-token-1"}
-    penstock = await serve(await simulate(1), tenants=tenants(), admin=admin | {"host": "0.0.0.0"})
+    penstock = await serve(
+        await simulate(1), tenants=tenants(), admin=admin | {"host": "0.0.0.0", "port": 0}
+    )
     async with aiohttp.ClientSession() as session:
         headers = {"authorization": f"Bearer {OTHER}"}
         url = f"{penstock.url}/v1/completions"

@@ -88,7 +88,9 @@ async def test_off_loopback_costs_are_told_only_to_who_has_a_token(
     simulate: Simulate, serve: Serve
 ) -> None:
     admin = {"token": "sk-admin-token-1", "metrics_token": "sk-metrics-token-1"}
-    penstock = await serve(await simulate(1), admin=admin | {"host": "0.0.0.0"}, pool=COSTS)
+    penstock = await serve(
+        await simulate(1), admin=admin | {"host": "0.0.0.0", "port": 0}, pool=COSTS
+    )
     texts = []
     async with aiohttp.ClientSession() as session:
         assert await complete(penstock, session) == 200
