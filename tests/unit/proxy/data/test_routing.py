@@ -7,7 +7,6 @@ import orjson
 import pytest
 
 from penstock.balancing.backend import State
-from penstock.proxy.data.aliases import alias_cards
 from penstock.proxy.wire.edit import with_defaults
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
 
@@ -21,8 +20,6 @@ ALIAS: dict[str, Any] = {
     ],
 }
 REFUSE = {"name": "gone", "match": {"model": "gpt-3*"}, "refuse": "This model is gone."}
-
-SECRET = {"pool": "large", "model": "secret"}
 
 
 class Routed(Play):
@@ -387,23 +384,4 @@ def test_a_form_too_large_on_both_sides_of_its_model_is_refused() -> None:
     play.passes(1.0)
     assert b"HTTP/1.1 400" in play.client.written
     assert b"in its first or last MiB" in play.client.written
-    play.close()
-
-
-def test_what_is_listed_for_whom() -> None:
-    routes: list[dict[str, Any]] = [
-        {"name": "vip", "match": {"model": "a", "headers": {"x-vip": "*"}}, "to": [SECRET]},
-        {"name": "all", "match": {"model": "a"}, "to": [{"pool": "small", "model": "qwen"}]},
-        {"name": "closed", "match": {"model": "b", "tenant": "t"}, "refuse": "Not for you."},
-        {"name": "open", "match": {"model": "b"}, "to": [{"pool": "small"}]},
-    ]
-    tenants = [{"name": "t", "keys": [{"key": "sk-0123456789abcdef"}]}]
-    play = Routed(*routes, tenants=tenants)
-    told = alias_cards(play.plane.routes, play.plane.fleet, "t")
-    card = told["a"]
-    assert card is not None
-    assert orjson.loads(card)["root"] is None  # it depends on more than the name
-    assert told["b"] is None
-    others = alias_cards(play.plane.routes, play.plane.fleet, "u")
-    assert others["b"] is not None
     play.close()
