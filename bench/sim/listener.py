@@ -22,25 +22,36 @@ class Listener:
     def __init__(self, factory: Callable[[], asyncio.Protocol]) -> None:
         self._factory = factory
         self._sock: socket.socket | None = None
+        self._reserved: socket.socket | None = None  # bound: nobody else gets the port meanwhile
         self._accepted: set[asyncio.Task[None]] = set()  # and not made known yet
         self.host = "127.0.0.1"
         self.port = 0
 
     def open(self, host: str, port: int) -> None:
         """Listen; port 0 takes a free one."""
-        self.host, self.port = host, port
-        self.reopen()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._reserved = _bound(family, host, port)
+        self.host, self.port = host, self._reserved.getsockname()[1]
+        try:
+            self.reopen()
+        except OSError:  # somebody listens there
+            self._reserved.close()
+            raise
 
     def reopen(self) -> None:
         """Listen again: connections succeed from the moment this returns."""
         if self._sock is not None:
             return
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        sock = socket.create_server((self.host, self.port), family=family, backlog=BACKLOG)
+        sock = _bound(family, self.host, self.port)
+        try:
+            sock.listen(BACKLOG)
+        except OSError:
+            sock.close()
+            raise
         # Accepted sockets inherit it; asyncio sets it on none that was made for it.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
-        self.port = sock.getsockname()[1]
         self._sock = sock
         asyncio.get_running_loop().add_reader(sock, self._accept, sock)
 
@@ -52,8 +63,10 @@ class Listener:
             self._sock = None
 
     async def closed(self) -> None:
-        """Close, and wait until every accepted connection is known to its protocol."""
+        """Close, give the port back, and wait until a protocol knows every connection."""
         self.close()
+        if self._reserved is not None:
+            self._reserved.close()
         if self._accepted:
             await asyncio.wait(self._accepted)
 
@@ -79,3 +92,18 @@ class Listener:
     async def _connect(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
         await asyncio.get_running_loop().connect_accepted_socket(self._factory, accepted)
+
+
+def _bound(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    """A socket on that address, which does not listen: connections are refused.
+
+    Raises OSError where somebody listens there already.
+    """
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock

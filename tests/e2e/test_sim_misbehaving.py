@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import aiohttp
@@ -60,6 +61,15 @@ async def test_refuse_closes_the_port_and_clearing_opens_it_again(server: SimSer
         await client.post("/v1/completions", PROMPT)
         assert (await client.rest()).endswith(LAST_CHUNK)
         client.leave()
+
+
+async def test_a_port_that_refuses_is_taken_by_nobody_else(server: SimServer) -> None:
+    server.faults.set("refuse")
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", server.port))
+    await server.stop()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", server.port))
 
 
 async def test_hang_accept_reads_nothing(server: SimServer) -> None:
