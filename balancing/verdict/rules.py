@@ -55,8 +55,9 @@ CLIENTS_MIN: Final = 3.0
 PREEMPTIONS_MIN: Final = 3
 
 _LIMITS: Final = (Lack.REQUESTS, Lack.GIANT, Lack.GIANTS)
-# What all requests share, so that one tenant may use it up.
+# What all requests share, so that one tenant may use it up: the engines, or places before them.
 _ENGINES: Final = (Kind.MEMORY, Kind.SCHEDULER, Kind.COMPUTE, Kind.DEMAND)
+_PLACES: Final = {(Kind.UNEVEN, "hot"), *((Kind.WAITING, each.value) for each in _LIMITS)}
 _CACHE: Final = (Lack.KV_CACHE, Lack.ANSWERS)
 
 
@@ -66,7 +67,7 @@ def find(window: Window, backends: list[Seen]) -> Finding:
     for rule in _RULES:
         finding = rule(scene)
         if finding is not None:
-            if finding.kind not in _ENGINES:
+            if finding.kind not in _ENGINES and (finding.kind, finding.detail) not in _PLACES:
                 return finding
             tenant, role = whose(scene)
             return replace(finding, tenant=tenant, role=role)
@@ -82,6 +83,7 @@ def _starting(scene: Scene) -> Finding | None:
     if not scene.serving and any(each.now.state == "ejected" for each in scene.backends):
         return None
     figures = {"backends": float(len(fresh)), "of": float(len(scene.backends))}
+    figures["starting_s"] = max(each.now.starting_s for each in fresh)
     return Finding(Kind.STARTING, backend=_only(fresh), figures=figures)
 
 
@@ -103,7 +105,10 @@ def _out(scene: Scene) -> Finding | None:
     ]
     if not out or (scene.waits and len(out) < OUT_SHARE * len(scene.backends)):
         return None  # or too few to explain that the others have a queue
-    others = sum(each.failures for each in scene.backends if each not in out)
+    rest = [each for each in scene.backends if each not in out]
+    if rest and all(_fails(each) for each in rest):
+        return _everywhere(scene)
+    others = sum(each.failures for each in rest)
     figures = {"out": float(len(out)), "of": float(len(scene.backends)), "others": float(others)}
     return Finding(Kind.FAILING, out[0].now.reason, backend=_only(out), figures=figures)
 
@@ -125,9 +130,23 @@ def _erring(scene: Scene, share: float) -> Finding | None:
     requests = sum(each.requests for each in scene.backends)
     if failures < max(FAILURES_MIN, share * requests):
         return None
+    if len(scene.backends) > 1 and all(_fails(each) for each in scene.backends):
+        return _everywhere(scene)
     figures = {"out": 0.0, "of": float(len(scene.backends)), "failures": float(failures)}
-    worst = [each for each in scene.backends if each.failures * 2 > failures]
+    worst = [each for each in scene.backends if each.failures >= NEARLY_ALL * failures]
     return Finding(Kind.FAILING, "requests", backend=_only(worst), figures=figures)
+
+
+def _everywhere(scene: Scene) -> Finding:
+    """None of them serves. So the cause is something that they share."""
+    failures = sum(each.failures for each in scene.backends)
+    figures = {"of": float(len(scene.backends)), "failures": float(failures)}
+    return Finding(Kind.FAILING, "everywhere", figures=figures)
+
+
+def _fails(seen: Seen) -> bool:
+    """Whether most of what it got failed."""
+    return seen.failures >= max(FAILURES_MIN, MOST * seen.requests)
 
 
 def _one_fails(scene: Scene) -> Finding | None:
@@ -246,8 +265,10 @@ def _compute(scene: Scene) -> Finding | None:
         figures = {"backlog_s": backlog_s, "gap_s": scene.gap_s}
         return Finding(Kind.COMPUTE, "prefill", figures=figures | _queue(scene))
     if scene.gap_s >= GAP_S:
-        streams = sum(each.now.streams for each in scene.serving)
-        return Finding(Kind.COMPUTE, "decode", figures={"gap_s": scene.gap_s, "streams": streams})
+        streams = [each.now.streams for each in scene.serving]
+        figures = {"gap_s": scene.gap_s, "streams": float(sum(streams)), "most": float(max(streams))}
+        figures["kv_usage"] = max(each.kv_usage for each in scene.serving)
+        return Finding(Kind.COMPUTE, "decode", figures=figures)
     return None
 
 

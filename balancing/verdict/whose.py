@@ -4,6 +4,8 @@ from typing import Final
 
 from penstock.balancing.verdict.scene import MOST, NEARLY_ALL, Scene
 
+# Who takes the most is named only if it is so many times what the next one takes.
+APART: Final = 1.5
 # Tokens of about the last minute. With fewer a tenant has hardly been there.
 GIVEN_MIN: Final = 100.0
 
@@ -28,5 +30,7 @@ def whose(scene: Scene) -> tuple[str, str]:
     if is_most and given[tenant] * len(given) >= total:
         return tenant, "waits"
     most = max(given, key=given.__getitem__, default="")
+    second = max([tokens for each, tokens in given.items() if each != most], default=0.0)
     is_apart = total and len(given) > 1 and now.waiting_by_tenant.get(most, 0) < now.waiting
-    return (most, "takes") if is_apart and given[most] >= MOST * total else ("", "")
+    takes = is_apart and given[most] >= max(MOST * total, APART * second)
+    return (most, "takes") if takes else ("", "")

@@ -6,6 +6,11 @@ from typing import Final
 
 from penstock.balancing.verdict.cause import Finding, Kind
 
+# With fewer streams, and a cache that is no fuller, tokens take about as long as with one: engines
+# read all of their weights for each step (see `rules.RIDGE_TOKENS`).
+FEW_STREAMS: Final = 32
+FEW_KV_USAGE: Final = 0.5
+
 # What takes long, by the name of its figure.
 _WORK: Final = {"prefill": "a prompt", "decode": "a token"}
 Words = tuple[str, tuple[str, ...]]  # a sentence, and what to do, the most useful first
@@ -55,10 +60,19 @@ def _prefill(finding: Finding) -> Words:
 
 
 def _decode(finding: Finding) -> Words:
-    gap_ms = 1e3 * finding.figures["gap_s"]
+    figures = finding.figures
+    said = f"Compute-bound: a stream gets a token every {1e3 * figures['gap_s']:.0f} ms,"
+    if figures["most"] < FEW_STREAMS and figures["kv_usage"] < FEW_KV_USAGE:
+        return (
+            f"{said} although an engine decodes {figures['most']:.0f} streams at most: the engines "
+            "themselves are slow.",
+            (
+                "Look at the GPUs: clocks, heat, power, other processes.",
+                "Look at what was changed in all engines: model, flags, version.",
+            ),
+        )
     return (
-        f"Compute-bound: a stream gets a token every {gap_ms:.0f} ms, because engines decode "
-        f"{finding.figures['streams']:.0f} streams.",
+        f"{said} because engines decode {figures['streams']:.0f} streams.",
         ("Add a backend to the pool.", "Lower --max-num-seqs, so that fewer share an engine."),
     )
 
@@ -163,6 +177,7 @@ def _hot(finding: Finding) -> Words:
         (
             "Look for a session or a prompt that many requests share: penstock requests --backend "
             f"{finding.backend}.",
+            "Use more sessions than one for so many requests, or no affinity.strict.",
         ),
     )
 
@@ -177,10 +192,14 @@ def _client(finding: Finding) -> Words:
 
 def _starting(finding: Finding) -> Words:
     figures = finding.figures
+    long = f" The longest has been starting for {s:.0f} s." if (s := figures["starting_s"]) else ""
     return (
         f"Starting: {figures['backends']:.0f} of {figures['of']:.0f} backends are not ready, or "
-        "have just begun to serve.",
-        ("Wait for them. `penstock status` tells what each one lacks.",),
+        f"have just begun to serve.{long}",
+        (
+            "Wait for them if a start takes that long. `penstock status` tells what each one lacks.",
+            "Else look at their logs.",
+        ),
     )
 
 
@@ -201,6 +220,18 @@ def _one_fails(finding: Finding) -> Words:
         (
             f"Drain it (penstock drain {finding.backend}), then look at its log.",
             "The reasons are in penstock status, and in `failed` in the access log.",
+        ),
+    )
+
+
+def _everywhere(finding: Finding) -> Words:
+    figures = finding.figures
+    return (
+        f"Failing: most requests fail at all {figures['of']:.0f} backends, {figures['failures']:.0f}"
+        " attempts in the last 10 s. One cause must be common to all.",
+        (
+            "Send a request to one engine directly, and look at its log.",
+            "Look at what they share: the network, the last change of engines or of timeouts.",
         ),
     )
 
@@ -247,5 +278,6 @@ _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.STARTING, ""): _starting,
     (Kind.FAILING, ""): _failing,
     (Kind.FAILING, "backend"): _one_fails,
+    (Kind.FAILING, "everywhere"): _everywhere,
     (Kind.FAILING, "stalled"): _stalled,
 }

@@ -154,6 +154,7 @@ def _told(kept: Kept, now_s: float) -> dict[str, object]:
         "reason": record.reason or None,
         "overhead_ms": _ms(record.overhead_s) if record.sent_s else None,
         "degraded": record.degraded or None,
+        "client_behind_ms": _ms(record.behind_s),
         "failures": _failures(record),
         "parts": [
             {

@@ -14,6 +14,7 @@ from penstock.balancing.fleet import UnknownModel
 from penstock.proxy.data.client import Client
 from penstock.proxy.data.ending import EndingConnection
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.request import Request
 
 # A client that has not taken so much, also at the look before, is slow.
 UNTAKEN_BYTES: Final = 16_384
@@ -40,11 +41,14 @@ class SlowClients:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._behind: set[Client] = set()
+        self._looked_s = 0.0
         self._begin = 0
 
     async def look(self) -> Mapping[str, Reading]:
         """What is known now, by pool."""
         found: dict[str, Reading] = {}
+        now_s = self._plane.now()
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
         before, self._behind = self._behind, set()
         clients, looked = list(self._plane.clients), 0
         begin = self._begin % max(1, len(clients))
@@ -58,6 +62,8 @@ class SlowClients:
             behind = client.untaken_bytes >= UNTAKEN_BYTES
             if behind or not client.waits:
                 self._count(found.setdefault(pool, Reading()), client, before, behind=behind)
+            if behind and client in before and isinstance(client, EndingConnection):
+                _tell(client.request, passed_s)
             looked += 1
             if looked == CLIENTS_MAX:
                 break
@@ -82,3 +88,9 @@ class SlowClients:
             return self._plane.fleet.resolve(request.ask)[0].name
         except UnknownModel:
             return ""
+
+
+def _tell(request: Request | None, passed_s: float) -> None:
+    """Note in its record that its client was behind since the look before."""
+    if request is not None:
+        request.record.behind_s += passed_s

@@ -66,7 +66,7 @@ def requests(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
     elif not entries:
-        print("No such request is kept.")
+        print("No failed request is kept." if parsed.failed else "No such request is kept.")
     else:
         print(table(entries))
     return 0

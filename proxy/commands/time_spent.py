@@ -68,12 +68,19 @@ def seconds(ms: float | None) -> str:
     return "-" if ms is None else f"{ms / 1000:,.3f} s"
 
 
+def is_behind(entry: Mapping[str, Any]) -> bool:
+    """Whether its client did not take what came for more than half of the time."""
+    return bool(2 * entry["client_behind_ms"] > entry["duration_ms"])
+
+
 def mostly(entry: Mapping[str, Any]) -> str:
     """What took most of its time, for a column."""
     part = longest(entry)
     if part is None:
         return "refused at once" if entry["error"] else "-"
     words = MOSTLY[kind(entry, part)]
+    if is_behind(entry):
+        return MOSTLY["client"]
     return f"{words} ({part['why']})" if part["why"] else words
 
 
@@ -87,6 +94,9 @@ def sentences(entry: Mapping[str, Any]) -> list[str]:
             words += f": {WAITED.get(part['why'], part['why'])}"
         share = part["ms"] / entry["duration_ms"]
         lines.append(f"For {seconds(part['ms'])} of it ({share:.0%}) {words}.")
+    if entry["client_behind_ms"]:
+        behind = seconds(entry["client_behind_ms"])
+        lines.append(f"For {behind} its client was behind: it had not taken what had come for it.")
     lines += [
         f"The attempt at {each['backend']} failed: {each['failure']}." for each in entry["failures"]
     ]

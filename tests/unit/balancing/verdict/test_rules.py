@@ -289,8 +289,65 @@ def test_no_tenant_is_named(facts: dict[str, Any]) -> None:
     assert found(backend(), per_s=PREFILLS, **facts, **queue(Lack.PROMPTS)).tenant == ""
 
 
-def test_a_limit_of_ours_names_no_tenant() -> None:
-    assert found(backend(), **FLOOD, **queue(Lack.REQUESTS)).tenant == ""
+@pytest.mark.parametrize("lack", [Lack.REQUESTS, Lack.GIANTS])
+def test_who_takes_all_places_of_a_limit_of_ours_is_named(lack: Lack) -> None:
+    finding = found(backend(), **FLOOD, **queue(lack))
+    assert (finding.kind, finding.tenant) == (Kind.WAITING, "flood")
+
+
+def test_who_waits_for_one_hot_backend_is_named() -> None:
+    hot = backend("a", backlog_s=3.0, wanted=9)
+    finding = found(hot, backend("b"), **FLOOD, **queue(Lack.PROMPTS))
+    assert (finding.kind, finding.backend, finding.tenant) == (Kind.UNEVEN, "a", "flood")
+
+
+@pytest.mark.parametrize(("most", "named"), [(520.0, ""), (640.0, "hog")])
+def test_who_takes_hardly_more_than_the_next_one_is_not_named(most: float, named: str) -> None:
+    facts: dict[str, Any] = {
+        "waiting_by_tenant": {"hog": 5, "victim": 5},
+        "served_by_tenant": {"hog": 4, "victim": 4},
+        "given_by_tenant": {"hog": most, "victim": 1_000.0 - most},
+    }
+    assert found(backend(kv_usage=0.97), **facts, **queue(Lack.KV_CACHE)).tenant == named
+
+
+def test_what_all_backends_fail_at_blames_none_of_them() -> None:
+    """One is out, as penstock takes out so many at most. The other fails as well."""
+    out = backend("b", state="ejected", reason="unreachable", can_serve=False)
+    for backends in ((backend("a"), out), (backend("a"), backend("b"))):
+        finding = found(*backends, per_s={"failures_total": 4})
+        assert (finding.detail, finding.backend) == ("everywhere", "")
+        assert "at all 2 backends" in words(finding)[0]
+
+
+def test_where_only_one_of_two_fails_it_is_named() -> None:
+    good, bad = [0] * 11, range(0, 55, 5)
+    window = Window()
+    for second, failed in enumerate(bad):
+        counted = [
+            replace(backend(name), requests_total=5 * second, failures_total=failures)
+            for name, failures in (("a", good[second]), ("b", failed))
+        ]
+        window.add(PoolFacts(float(second), tuple(counted)))
+    finding = find(window, list(window.backends()))
+    assert (finding.detail, finding.backend) == ("requests", "b")
+
+
+@pytest.mark.parametrize(
+    ("streams", "kv_usage", "slow"), [(8, 0.1, True), (300, 0.1, False), (8, 0.8, False)]
+)
+def test_slow_tokens_of_few_streams_are_no_crowd(streams: int, kv_usage: float, slow: bool) -> None:
+    each = backend(streams=streams, running=streams, kv_usage=kv_usage)
+    finding = found(each, per_s={"generated_tokens": streams * 5, "steps": 5})
+    assert (finding.kind, finding.detail) == (Kind.COMPUTE, "decode")
+    sentence, to_do = words(finding)
+    assert ("the engines themselves are slow" in sentence) is slow
+    assert to_do[0].startswith("Look at the GPUs") is slow
+
+
+def test_how_long_a_start_takes_so_far_is_told() -> None:
+    finding = found(backend(state="starting", can_serve=False, starting_s=44.0))
+    assert "starting for 44 s" in words(finding)[0]
 
 
 def test_who_holds_the_most_is_named_and_not_who_waits_for_it() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.proxy.admin.slow_clients import CLIENTS_MAX, UNTAKEN_BYTES, Reading, SlowClients
+from penstock.proxy.data.ending import EndingConnection
 from tests.unit.proxy.data.playbook import STREAM, Play, chat, plain, text, token
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -33,6 +34,13 @@ def test_a_client_that_takes_nothing_is_slow_at_the_second_look(play: Play) -> N
     first = play.loop.run_until_complete(slow.look())["p"]
     assert (first.clients, first.slow) == (1, 0)
     assert look(slow, play).slow == 1
+    (kept,) = play.plane.clients
+    assert isinstance(kept, EndingConnection)
+    assert kept.request is not None
+    before_s = kept.request.record.behind_s
+    play.passes(2.0)
+    look(slow, play)
+    assert kept.request.record.behind_s == before_s + 2.0
     play.client.drains()
 
 

@@ -40,6 +40,7 @@ def entry(*parts: tuple[str, float, str, str], **fields: Any) -> dict[str, Any]:
         "cached_tokens": None,
         "completion_tokens": None,
         "failures": [],
+        "client_behind_ms": 0.0,
     }
     return usual | {"parts": told} | fields
 
@@ -117,6 +118,15 @@ def test_what_was_refused_at_once_took_no_time() -> None:
     refused = entry(backend=None, attempts=0, status=401, error="unauthorized", failed=True)
     assert "401 unauthorized  refused at once" in table([refused])
     assert "own error 401 unauthorized" in trace.text(refused)
+
+
+def test_a_client_that_was_behind_for_most_of_the_time_is_told() -> None:
+    """The engine made tokens all the while: no part of the time is the client's."""
+    behind = entry(("decode", 10_000.0, "gpu-1", ""), client_behind_ms=8_000.0)
+    assert "client read slowly" in table([behind])
+    assert "For 8.000 s its client was behind" in trace.text(behind)
+    seldom = entry(("decode", 10_000.0, "gpu-1", ""), client_behind_ms=4_000.0)
+    assert "client read slowly" not in table([seldom])
 
 
 def test_every_part_and_every_reason_has_words() -> None:
