@@ -266,8 +266,12 @@ def _compute(scene: Scene) -> Finding | None:
         return Finding(Kind.COMPUTE, "prefill", figures=figures | _queue(scene))
     if scene.gap_s >= GAP_S:
         streams = [each.now.streams for each in scene.serving]
-        figures = {"gap_s": scene.gap_s, "streams": float(sum(streams)), "most": float(max(streams))}
-        figures["kv_usage"] = max(each.kv_usage for each in scene.serving)
+        figures = {
+            "gap_s": scene.gap_s,
+            "streams": float(sum(streams)),
+            "most": float(max(streams)),
+            "kv_usage": max(each.kv_usage for each in scene.serving),
+        }
         return Finding(Kind.COMPUTE, "decode", figures=figures)
     return None
 

@@ -197,8 +197,8 @@ def _starting(finding: Finding) -> Words:
         f"Starting: {figures['backends']:.0f} of {figures['of']:.0f} backends are not ready, or "
         f"have just begun to serve.{long}",
         (
-            "Wait for them if a start takes that long. `penstock status` tells what each one lacks.",
-            "Else look at their logs.",
+            "Wait for them. `penstock status` tells what each one lacks.",
+            "If a start does not take that long, look at their logs.",
         ),
     )
 
@@ -227,8 +227,8 @@ def _one_fails(finding: Finding) -> Words:
 def _everywhere(finding: Finding) -> Words:
     figures = finding.figures
     return (
-        f"Failing: most requests fail at all {figures['of']:.0f} backends, {figures['failures']:.0f}"
-        " attempts in the last 10 s. One cause must be common to all.",
+        f"Failing: most requests fail at all {figures['of']:.0f} backends, in the last 10 s "
+        f"{figures['failures']:.0f} attempts. One cause must be common to all.",
         (
             "Send a request to one engine directly, and look at its log.",
             "Look at what they share: the network, the last change of engines or of timeouts.",

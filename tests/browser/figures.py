@@ -235,6 +235,7 @@ PARTS = [
         "reason": "cost",
         "overhead_ms": 0.4,
         "degraded": None,
+        "client_behind_ms": 0.0,
         "failures": [{"backend": "gpu-7", "reason": "cost", "failure": "connect"}],
         "parts": [
             {"part": "receive", "ms": 12.0, "backend": None, "why": None},
