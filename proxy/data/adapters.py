@@ -30,10 +30,11 @@ Load = Callable[[Backend, str, str], Coroutine[None, None, Outcome]]
 class Waiter:
     """One request that waits. `told` is called once, unless it leaves: `late` after WAIT_S."""
 
-    __slots__ = ("place", "timer", "told")
+    __slots__ = ("client", "place", "timer", "told")
 
-    def __init__(self, place: Place, told: Callable[[bool], None]) -> None:
+    def __init__(self, place: Place, client: str, told: Callable[[bool], None]) -> None:
         self.place = place
+        self.client = client
         self.told = told
         self.timer: asyncio.TimerHandle | None = None
 
@@ -61,6 +62,9 @@ class Adapters:
         self._waiting: dict[Waiter, None] = {}
         self._untold: deque[Waiter] = deque()
         self.paths: Mapping[Place, str] = {}  # those that routes name
+        # Of who waits: which load was the last for its requests, of all loads so far.
+        self._last_loads: dict[str, int] = {}
+        self._loads_so_far = 0
 
     def follow(self, paths: Mapping[Place, str]) -> None:
         """Take the adapters of a new configuration. What waits looks where it goes now."""
@@ -85,7 +89,7 @@ class Adapters:
             self._begin(ask, step.begins)
         if not step.waits:
             return None
-        waiter = Waiter((ask.pool, ask.model), told)
+        waiter = Waiter((ask.pool, ask.model), ask.client, told)
         waiter.timer = self._loop.call_later(by_s - now_s, self._late, waiter)
         self._waiting[waiter] = None
         return waiter
@@ -110,6 +114,8 @@ class Adapters:
 
     def _begin(self, ask: Ask, backend: Backend) -> None:
         place = self._loads.begin(ask, backend)
+        self._loads_so_far += 1
+        self._last_loads[ask.client] = self._loads_so_far
         task = self._loop.create_task(self._run(place, backend, self.paths[place]))
         self._tasks.add(task)  # the loop itself does not keep tasks alive
         task.add_done_callback(self._tasks.discard)
@@ -141,7 +147,13 @@ class Adapters:
             )
         # Others may have waited for a place only.
         loading = self._loads.is_loading
-        self._tell([each for each in self._waiting if not loading(each.place)])
+        self._tell([each for each in self._in_turn() if not loading(each.place)])
+
+    def _in_turn(self) -> list[Waiter]:
+        """Those that wait: whose client had no load for the longest time comes first."""
+        clients = {each.client for each in self._waiting}
+        last = self._last_loads = {c: n for c, n in self._last_loads.items() if c in clients}
+        return sorted(self._waiting, key=lambda each: last.get(each.client, 0))
 
     def _tell(self, waiters: list[Waiter]) -> None:
         for each in waiters:

@@ -13,16 +13,14 @@ from penstock.proxy.data.adapters import TURN_MAX, WAIT_S
 from penstock.proxy.data.aliases import alias_cards
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
 
-SQL: dict[str, Any] = {
-    "name": "sql",
-    "match": {"model": "sql"},
-    "to": [{"pool": "p", "model": "sql-1", "lora_path": "/adapters/sql"}],
-}
-LAW: dict[str, Any] = {
-    "name": "law",
-    "match": {"model": "law"},
-    "to": [{"pool": "p", "model": "law-1", "lora_path": "/adapters/law"}],
-}
+
+def route(name: str) -> dict[str, Any]:
+    """Requests for this model get an adapter of its own."""
+    target = {"pool": "p", "model": f"{name}-1", "lora_path": f"/adapters/{name}"}
+    return {"name": name, "match": {"model": name}, "to": [target]}
+
+
+SQL, LAW = route("sql"), route("law")
 FALLS_BACK = SQL | {"fallbacks": [{"pool": "p", "model": "base", "on": ["no_backend"]}]}
 
 
@@ -283,6 +281,32 @@ def test_who_waits_for_a_place_is_told_when_another_load_is_over() -> None:
     play.answers("b1")
     assert b"[DONE]" in second.written
     second.closes()
+    play.close()
+
+
+def test_whose_last_load_is_the_oldest_comes_first() -> None:
+    """A flood of first uses does not keep another client's waiting."""
+    names = ("sql", "law", "art", "map", "tax")
+    play = Loading(
+        *(route(name) for name in names),
+        backends=1,
+        tenants=[{"name": each, "keys": [{"key": f"key-of-{each}"}]} for each in "abc"],
+    )
+    clients = []
+    for tenant, model in zip("aaabc", names, strict=True):
+        clients.append(client := play.connects())
+        client.sends(chat(f'"model":"{model}"', head=f"x-api-key: key-of-{tenant}\r\n".encode()))
+    assert play.happened() == [
+        "b1 loads sql-1 of /adapters/sql",  # a's first
+        "b1 loads map-1 of /adapters/map",  # b's, in the second place
+    ]
+    play.fails("b1", "sql-1")
+    # Of c, before two others of a.
+    assert "b1 loads tax-1 of /adapters/tax" in play.happened()
+    for each in clients:
+        each.closes()
+    for name in ("map-1", "tax-1"):
+        play.fails("b1", name)
     play.close()
 
 
