@@ -13,7 +13,7 @@ from typing import Final
 from penstock.proxy.admin.under_way import under_way
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.telemetry.log_lines import printable
+from penstock.proxy.telemetry.printable import printable
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.waterfall import waterfall

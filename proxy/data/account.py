@@ -122,8 +122,7 @@ def _count(
         plane.metrics.overhead_s.observe(record.overhead_s)
     if lease is not None:
         _placed(plane, lease, request)
-    plane.canaries.ended(request, lease)
-    plane.newcomers.ended(request)
+    _judged(plane, lease, request)
     if record.usage is not None:
         pool.prompt_tokens += record.usage.prompt_tokens
         pool.completion_tokens += record.usage.completion_tokens
@@ -241,6 +240,15 @@ def _close(
         record.streamed = isinstance(relay, EventRelay)
         if relay.usage is not None and record.usage is None:
             record.usage = believable(relay.usage, request.ask, lease, answer.body_bytes)
+
+
+def _judged(plane: DataPlane, lease: Lease | None, request: Request) -> None:
+    """Tell who is on trial, if somebody is: a call of what is not compiled takes long."""
+    way = request.way
+    if way is not None and way.draw is not None:
+        plane.canaries.ended(request, lease)
+    if plane.newcomers.by_backend:
+        plane.newcomers.ended(request)
 
 
 def _placed(plane: DataPlane, lease: Lease, request: Request) -> None:

@@ -298,7 +298,8 @@ class Exchange(AttemptOwner):
 
     def _mirror(self) -> None:
         """Have the request copied, if its route says so and its answer is one."""
-        if self.request.way is not None:
+        way = self.request.way
+        if way is not None and way.decision.mirrored:
             mirror(self._plane, self.request, self._relay)
 
     # Time ------------------------------------------------------------------------------------

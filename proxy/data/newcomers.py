@@ -83,13 +83,13 @@ class Newcomers:
         self._settings = NewcomerSettings()
         self._fleet: Fleet = Fleet(())
         self._pools: dict[str, _New] = {}
-        self._at: dict[str, _New] = {}  # by each backend of these pools
+        self.by_backend: dict[str, _New] = {}  # of these pools, by each backend
         self._out: dict[Backend, str] = {}  # why they were taken out
         # Takes out one that is worse. Returns False where its pool cannot spare it.
         self.take_out: Callable[[Backend, str], bool] = lambda backend, why: False
 
     def __len__(self) -> int:
-        return len(self._at)
+        return len(self.by_backend)
 
     def follow(self, fleet: Fleet, settings: NewcomerSettings) -> None:
         """The fleet and the settings from now on. Who is in it no longer is forgotten."""
@@ -121,10 +121,8 @@ class Newcomers:
     def ended(self, request: Request) -> None:
         """A request has ended. What its first attempt shows counts: those that follow are not
         drawn as the first are, because a request that fails everywhere would come to all."""
-        if not self._at:
-            return
         first = request.record.tries[0] if request.record.tries else None
-        new = self._at.get(first.backend) if first is not None else None
+        new = self.by_backend.get(first.backend) if first is not None else None
         if first is None or new is None or not request.ask.engine:
             return
         ending = first_ending(request)
@@ -178,7 +176,7 @@ class Newcomers:
         """What is known of a new backend, as JSON. None of all others."""
         if backend in self._out:
             return {"stage": "worse", "requests": None, "why": self._out[backend]}
-        new, name = self._at.get(backend.name), backend.name
+        new, name = self.by_backend.get(backend.name), backend.name
         if new is None:
             return None
         if name in new.waiting:
@@ -193,7 +191,7 @@ class Newcomers:
     def _changed(self) -> None:
         """Note who is new beside whom."""
         self._pools = {name: new for name, new in self._pools.items() if new}
-        self._at = {
+        self.by_backend = {
             backend.name: self._pools[backend.pool]
             for backend in self._fleet.backends
             if backend.pool in self._pools

@@ -100,7 +100,11 @@ class Responses(Dialect):
     def aborted(self, whole: Whole) -> bool:
         """vLLM calls an answer that it gave up "completed". Only one without a token shows it."""
         usage = usage_of(whole.usage)
-        return bytes(whole.status) == b'"completed"' and usage is not None and usage[1] == 0
+        return (
+            bytes(whole.status) == b'"completed"'
+            and usage is not None
+            and usage.completion_tokens == 0
+        )
 
     def error_event(self, error: PenstockError) -> bytes:
         """The API's flat `error` event, with `error` beside it, on which the SDK raises."""

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from penstock.proxy.telemetry.log_lines import printable
+from penstock.proxy.telemetry.printable import printable
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.wire.heads import RequestHead
 

@@ -15,11 +15,12 @@ import traceback
 from types import TracebackType
 from typing import Any, Final
 
+from penstock.proxy.telemetry.printable import printable
+
 logger = logging.getLogger(__name__)
 
 # Seconds since 1970, as in the access log: no time zone to guess.
 FORMAT: Final = "%(created).3f %(levelname)s %(name)s %(message)s"
-LINE_CHARS_MAX: Final = 2_048
 # At most this many exceptions of one chain are logged.
 CAUSES_MAX: Final = 4
 _CONNECTION_ENDS: Final = (ssl.SSLError, ConnectionError)
@@ -44,15 +45,6 @@ class LineFormatter(logging.Formatter):
             lines.append(f"Traceback (most recent call last):\n{frames}{_named(error)}")
             error = error.__cause__ or error.__context__
         return "\nwhile this was handled:\n".join(lines)
-
-
-def printable(text: str) -> str:
-    """The text on one line, shortened, with all characters escaped that are not printable."""
-    if len(text) > LINE_CHARS_MAX:
-        text = text[:LINE_CHARS_MAX] + "..."
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def log_to_stderr(level: str) -> None:

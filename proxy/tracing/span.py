@@ -8,7 +8,7 @@ at a trace, that is the host.
 
 from typing import Final
 
-from penstock.proxy.telemetry.log_lines import printable
+from penstock.proxy.telemetry.printable import printable
 from penstock.proxy.telemetry.record import Record, Try
 from penstock.proxy.tracing.finished import Finished
 

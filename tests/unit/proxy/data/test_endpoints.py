@@ -67,7 +67,7 @@ def test_embed_tells_its_tokens_as_units() -> None:
         return dialect.usage(whole)
 
     embed = endpoint.dialect
-    assert told(embed, units % b'{"input_tokens":9,"image_tokens":3}') == (12, 0, None)
+    assert told(embed, units % b'{"input_tokens":9,"image_tokens":3}') == Usage(12, 0)
     for odd in (b"null", b"{}", b'{"input_tokens":-1}', b'{"input_tokens":"9"}', b"9"):
         assert told(embed, units % odd) is None
     assert told(embed, b'{"usage":{"prompt_tokens":4}}') is None

@@ -142,7 +142,8 @@ def test_usage_comes_with_the_end_elsewhere(name: str) -> None:
     counts = re.findall(rb'"(?:in|out)put_tokens":(\d+)', GOLDEN[name].body)
     usage = passage.request.relay.usage
     assert usage is not None
-    assert usage[:2] == (int(counts[-2]), int(counts[-1]))
+    counted = usage.prompt_tokens, usage.completion_tokens
+    assert counted == (int(counts[-2]), int(counts[-1]))
 
 
 @pytest.mark.parametrize("name", WELL)
@@ -243,6 +244,6 @@ def test_a_plain_answer_passes_as_it_came(name: str, bytewise: bool) -> None:
             int(n) for n in re.findall(rb'"(?:prompt|completion)_tokens":(\d+)', golden.body)
         ]
         assert usage is not None
-        assert usage[:2] == tuple(counts[:2])
+        assert [usage.prompt_tokens, usage.completion_tokens] == counts[:2]
     else:
         assert usage is None

@@ -10,7 +10,7 @@ from penstock.proxy.data.relay import WHOLE_BYTES_MAX
 from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
 from penstock.proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
 from penstock.proxy.dialects.choices import Choices
-from penstock.proxy.dialects.dialect import Event
+from penstock.proxy.dialects.dialect import Event, Usage
 from penstock.proxy.dialects.whole import whole_of
 from penstock.proxy.errors.backend import (
     AnswerAborted,
@@ -53,7 +53,7 @@ def test_a_stream_is_the_same_at_every_split_and_its_usage_hidden() -> None:
         assert request.body == b"".join(TOKENS) + DONE
         assert request.complete
         assert request.ends == [None]
-        assert request.relay.usage == (7, 3, 4)
+        assert request.relay.usage == Usage(7, 3, 4)
         assert request.lease.generated_tokens == len(TOKENS)
 
     at_every_split(b"".join(TOKENS) + USAGE + DONE, check)
@@ -75,7 +75,7 @@ def test_usage_that_the_backend_gives_by_itself_is_the_clients() -> None:
 
     def check(request: Request) -> None:
         assert request.body == b"".join(tokens) + USAGE + DONE
-        assert request.relay.usage == (7, 3, 4)
+        assert request.relay.usage == Usage(7, 3, 4)
 
     at_every_split(b"".join(tokens) + USAGE + DONE, check)
 

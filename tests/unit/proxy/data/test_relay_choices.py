@@ -27,7 +27,7 @@ def test_a_chunk_of_two_choices_makes_up_for_nothing(packed_before: bool) -> Non
     """In one read with an event that is none: as many marks as events, and one of another kind."""
     begun = (both(),) if packed_before else (chat(b"a"), chat(b"b", index=1))
     request = of_two().feed(*begun, both() + USAGE)
-    assert request.relay.usage == (7, 3, 4)
+    assert request.relay.usage == Usage(7, 3, 4)
     assert USAGE not in request.body
     broken = of_two().feed(*begun, both() + ERROR)
     assert isinstance(broken.ends[0], StreamBroken)

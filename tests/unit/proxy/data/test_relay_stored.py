@@ -4,6 +4,7 @@ import pytest
 
 from penstock.proxy.data.whole_events import HELD_BYTES_MAX
 from penstock.proxy.dialects import CHAT, RESPONSES
+from penstock.proxy.dialects.dialect import Usage
 from tests.unit.proxy.data.relayed import (
     DONE,
     JSON,
@@ -73,7 +74,7 @@ def test_the_end_of_a_responses_stream_is_seen_whatever_it_repeats(fields: bytes
     request.relay.end()
     assert request.ends == [None]
     assert request.body == MADE + MADE + last
-    assert request.relay.usage == (7, 1, None)
+    assert request.relay.usage == Usage(7, 1, None)
 
 
 def test_tokens_that_none_of_a_responses_events_show_are_an_answer() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.proxy.data.endpoints import Paths
 from penstock.proxy.dialects import TRANSCRIPTS
+from penstock.proxy.dialects.dialect import Usage
 from penstock.proxy.errors.backend import AnswerCut, BackendBusy, InternalFault
 from penstock.proxy.errors.stream import StreamBroken
 from tests.unit.proxy.data.relayed import DONE, JSON, Request
@@ -26,7 +27,7 @@ def test_a_transcription_passes_as_it_came_with_the_usage_that_its_form_asked_fo
         request = Request(TRANSCRIPTS, hide_usage=False).feed(WHOLE[:cut], WHOLE[cut:])
         request.relay.end()
         assert (request.ends, request.body) == ([None], WHOLE)
-        assert request.relay.usage == (9, 4, None)
+        assert request.relay.usage == Usage(9, 4, None)
 
 
 @pytest.mark.parametrize("pieces", range(1, 5))

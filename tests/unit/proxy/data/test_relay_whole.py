@@ -6,6 +6,7 @@ from penstock.proxy.data.relay import (
     WHOLE_BYTES_MAX,
 )
 from penstock.proxy.dialects import MESSAGES, RESPONSES
+from penstock.proxy.dialects.dialect import Usage
 from penstock.proxy.errors.backend import AnswerCut, BackendDraining, EngineDead
 from penstock.proxy.wire.heads import (
     RequestHead,
@@ -46,7 +47,7 @@ def test_json_is_held_until_it_is_whole() -> None:
     request.relay.end()
     assert request.transport.sent.endswith(b"\r\n\r\n" + body)
     assert b"content-length: %d\r\n" % len(body) in request.transport.sent
-    assert request.relay.usage == (7, 3, None)
+    assert request.relay.usage == Usage(7, 3, None)
     assert request.ends == [None]
 
 

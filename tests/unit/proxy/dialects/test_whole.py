@@ -4,6 +4,7 @@ import pytest
 
 from penstock.balancing.outline import finished
 from penstock.proxy.dialects import CHAT, EMBED, MESSAGES, POOLING, RESPONSES, TRANSCRIPTS, Dialect
+from penstock.proxy.dialects.dialect import Usage
 from penstock.proxy.dialects.whole import SMALL_BYTES, reading_whole, whole_of
 from penstock.proxy.dialects.whole_members import Whole
 
@@ -65,4 +66,4 @@ def test_the_last_of_equal_members_counts() -> None:
     usage = b'{"usage":{},%b"usage":{"prompt_tokens":3}}' % (b'"usage":{},' * SMALL_BYTES)
     whole = finished(reading_whole(usage))
     assert whole is not None
-    assert POOLING.usage(whole) == (3, 0, None)
+    assert POOLING.usage(whole) == Usage(3, 0)

@@ -6,12 +6,8 @@ import ssl
 
 import pytest
 
-from penstock.proxy.telemetry.log_lines import (
-    LINE_CHARS_MAX,
-    LineFormatter,
-    log_of_loop,
-    printable,
-)
+from penstock.proxy.telemetry.log_lines import LineFormatter, log_of_loop
+from penstock.proxy.telemetry.printable import LINE_CHARS_MAX, printable
 
 SECRET = "sk-canary"
 

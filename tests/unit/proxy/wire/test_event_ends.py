@@ -6,7 +6,7 @@ import pytest
 
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.dialects.choices import Choices
-from penstock.proxy.dialects.dialect import Event
+from penstock.proxy.dialects.dialect import Event, Usage
 from penstock.proxy.wire.event_ends import after_first, after_last, split
 from tests.unit.proxy.data.relayed import DONE, ERROR, TOKENS, USAGE, Request
 
@@ -56,7 +56,7 @@ def test_a_stream_may_end_each_event_in_its_own_way(ends: tuple[str, ...]) -> No
         assert request.ends == [None]
         # Of a CR LF that is cut the LF may go with what it stands before.
         assert request.body.replace(b"\r\n", b"\r") == seen.replace(b"\r\n", b"\r")
-        assert request.relay.usage == (7, 3, 4)
+        assert request.relay.usage == Usage(7, 3, 4)
         assert request.lease.generated_tokens == 2
 
 
