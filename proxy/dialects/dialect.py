@@ -215,9 +215,9 @@ def usage_of(raw: msgspec.Raw) -> Usage | None:
         # Anthropic's input tokens leave out cached ones.
         prompt += counts.cache_read_input_tokens + (counts.cache_creation_input_tokens or 0)
     completion = counts.completion_tokens or counts.output_tokens or 0
-    if prompt is None or min(prompt, completion, cached or 0) < 0:
+    if prompt is None or not 0 <= prompt < TOKENS_MAX or not 0 <= completion < TOKENS_MAX:
         return None
-    if max(prompt, completion) >= TOKENS_MAX or (cached or 0) > prompt:
+    if cached is not None and not 0 <= cached <= prompt:
         return None
     return Usage(prompt, completion, cached)
 
