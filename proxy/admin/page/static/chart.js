@@ -4,6 +4,9 @@ import { make, mark, put } from "./dom.js";
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+// Half of "23:20:10" in pixels: the last label of the time reaches so far beyond the lines.
+const HALF_LABEL = 27;
+
 export class Chart {
   /**
    * `lines`: {label, colour (a CSS variable), fill, apart (it has an axis of its own, at the right)}.
@@ -75,7 +78,7 @@ export class Chart {
     const options = {
       ...this.size(),
       legend: { show: false },
-      padding: [6, 2, 0, 0],
+      padding: [6, this.lines.some((line) => line.apart) ? 2 : HALF_LABEL, 0, 0],
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 5 } },
       scales: { y: { range }, right: { range } },
       axes: [

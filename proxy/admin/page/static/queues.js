@@ -1,6 +1,6 @@
 // What waits in penstock for room at a backend: by class, and by tenant.
 import { byId, keep, make, mark, put } from "./dom.js";
-import { count, many, percent, seconds } from "./format.js";
+import { count, percent, seconds } from "./format.js";
 
 // `balancing.admission.lack`, in a few words.
 const WAITS_FOR = {
@@ -9,6 +9,8 @@ const WAITS_FOR = {
   giants: "enough giants run", class: "a higher class is first", turn: "others are first", backend: "no backend can serve",
   adapter: "its adapter is loaded",
 };
+
+const PRESSURE = "The bar is the pressure: the wait predicted for the next request, over the wait at which it is refused.";
 
 export function showQueue({ queue }) {
   const entries = [];
@@ -23,35 +25,46 @@ export function showQueue({ queue }) {
     if (queue.enabled || each.requests) entries.push({ key: `class ${each.name}`, ...each, pressure: pressures[each.name] ?? 0 });
   }
   const waiting = queue.classes.reduce((all, each) => all + each.requests, 0);
-  if (queue.tenants.length) {
-    const most = queue.tenants[0].requests;
-    entries.push({ key: "tenants", text: "by tenant", head: true });
-    for (const each of queue.tenants) entries.push({ key: `tenant ${each.name}`, name: each.name ?? "without a key", requests: each.requests, most });
-  } else if (queue.enabled && !waiting) entries.push({ key: "nothing", text: "Nothing waits." });
+  if (queue.enabled && !waiting) entries.push({ key: "nothing", text: "Nothing waits." });
   keep(byId("queue"), entries, (each) => each.key, create, update);
+  showTenants(queue.tenants);
 }
 
+/** In lines of their own below the classes, which may scroll: who waits is always seen. */
+function showTenants(tenants) {
+  const line = byId("tenants");
+  line.hidden = !tenants.length;
+  const named = tenants.map((each) => ({ key: `tenant ${each.name}`, name: each.name ?? "without a key", requests: count(each.requests) }));
+  mark(line, "title", named.map((each) => `${each.name}: ${each.requests}`).join("\n"));
+  keep(line, [{ key: "head", name: "by tenant:" }, ...named], (each) => each.key, createTenant, (node, each) => {
+    put(node.firstChild, each.name);
+    put(node.lastChild, each.requests ?? "");
+  });
+}
+
+const createTenant = () => make("span", {}, make("bdi"), make("b"));
+
 function create(entry) {
-  if (entry.text) return make("p", { class: entry.head ? "head" : "empty" });
+  if (entry.text) return make("p", { class: "empty" });
   const parts = { heading: make("b"), number: make("span", { class: "number" }), bar: make("i"), why: make("p", { class: "quiet" }) };
   const meter = make("span", { class: "meter pressure", role: "img" }, parts.bar);
-  return Object.assign(make("div", { class: "waits" }, make("p", {}, parts.heading, parts.number), meter, parts.why), parts, { meter });
+  return Object.assign(make("div", { class: "waits", title: PRESSURE }, make("p", {}, parts.heading, parts.number), meter, parts.why), parts, { meter });
 }
 
 function update(node, entry) {
   if (entry.text) return put(node, entry.text);
   put(node.heading, entry.name);
   mark(node.heading, "title", entry.name);
-  const share = entry.most ? entry.requests / entry.most : Math.min(1, entry.pressure);
-  node.bar.style.width = `${100 * share}%`;
-  if (entry.most) {
-    put(node.number, count(entry.requests));
-    mark(node.meter, "aria-label", many(entry.requests, "request"));
-    return undefined;
-  }
-  put(node.number, entry.requests ? `${count(entry.requests)} · ${count(entry.tokens)} tokens` : "0");
-  mark(node, "data-pressed", entry.pressure >= 1 ? "full" : entry.pressure >= 0.6 ? "high" : null);
+  node.bar.style.width = `${100 * Math.min(1, entry.pressure)}%`;
+  const idle = entry.pressure ? `0 · pressure ${percent(entry.pressure)}` : "0";
+  put(node.number, entry.requests ? `${count(entry.requests)} · ${count(entry.tokens)} tokens` : idle);
+  mark(node, "data-pressed", pressedOf(entry));
   mark(node.meter, "aria-label", `pressure ${percent(entry.pressure)}`);
   const next = entry.next;
-  return put(node.why, next ? `next: ${seconds(next.waited_s)}, ${WAITS_FOR[next.waits_for] ?? next.waits_for}` : `pressure ${percent(entry.pressure)}`);
+  return put(node.why, next ? `next: ${seconds(next.waited_s)}, ${WAITS_FOR[next.waits_for] ?? next.waits_for}` : "");
+}
+
+function pressedOf({ pressure, requests }) {
+  if (!pressure && !requests) return "none";
+  return pressure >= 1 ? "full" : pressure >= 0.6 ? "high" : null;
 }

@@ -17,7 +17,7 @@ export function prepareRates() {
       { label: "answers", colour: "--line-a", fill: "--fill-a" }, { label: "prompts", colour: "--line-b", apart: true },
     ], legible, 10),
     ttft: new Chart(byId("ttft-chart"), "Time to first token", [
-      { label: "95%", colour: "--line-c", fill: "--fill-c" }, { label: "50%", colour: "--line-a" },
+      { label: "95\u00a0%", colour: "--line-c", fill: "--fill-c" }, { label: "median", colour: "--line-a" },
     ], seconds, 0.1),
   };
   for (const button of document.querySelectorAll("[data-range]")) {

@@ -4,20 +4,19 @@ import { NONE, percent, seconds } from "./format.js";
 
 const RANKS = { critical: 0, warning: 1 };
 
-export function showSlos({ slos }) {
+/** Its card has room for canaries too. Without both its room is for the others. */
+export function showSlos({ slos, canaries }) {
+  byId("promises").hidden = !slos.length && !canaries.length;
+  byId("slos").hidden = !slos.length;
+  put(byId("slos-title"), slos.length ? "Service levels" : "Canaries");
   const worst = [...slos].sort((a, b) => rank(a) - rank(b) || a.budget_left - b.budget_left);
-  const entries = worst.length ? worst : [{ slo: "", none: true }];
-  keep(byId("slos"), entries, keyOf, create, update);
+  keep(byId("slos"), worst, keyOf, create, update);
 }
 
 const rank = (slo) => RANKS[slo.state] ?? 2;
-const keyOf = (slo) => (slo.none ? "none" : [slo.pool, slo.class, slo.slo].join("\n"));
+const keyOf = (slo) => [slo.pool, slo.class, slo.slo].join("\n");
 
 function create(slo) {
-  if (slo.none) {
-    return make("p", { class: "empty" }, "No service level is configured. With ", make("code", {}, "slo:"),
-      " this shows how far each promise is kept, and how fast its budget burns.");
-  }
   const parts = { heading: make("b"), state: make("span", { class: "state" }), told: make("span", { class: "quiet" }),
     burn: make("span", { class: "burn" }), bar: make("i") };
   const meter = make("span", { class: "meter", role: "img" }, parts.bar);
@@ -26,7 +25,6 @@ function create(slo) {
 }
 
 function update(node, slo) {
-  if (slo.none) return;
   const whose = [slo.pool, slo.class].filter(Boolean).join(" ") || "all";
   put(node.heading, `${whose} ${nameOf(slo)}`);
   put(node.state, slo.state);
