@@ -17,6 +17,8 @@ __all__ = ["serve", "simulate"]  # fixtures
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 # Chromium's own sandbox needs rights that a container has not. It opens our page only.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+# Playwright's own choice is to hide scroll bars. People have them, and they take room.
+LEFT_OUT = ["--hide-scrollbars"]
 
 
 @pytest.fixture
@@ -31,7 +33,9 @@ async def stage() -> AsyncIterator[Stage]:
 async def chromium() -> AsyncIterator[Browser]:
     assert CHROMIUM, "there is no chromium: install Debian's package, or set CHROMIUM"
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=FLAGS, ignore_default_args=LEFT_OUT
+        )
         yield browser
         await browser.close()
 

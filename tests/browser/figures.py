@@ -212,7 +212,7 @@ def snapshot(count: int = 12, **fields: Any) -> dict[str, Any]:
         "requests": {
             "slow": [request(number) for number in range(20)],
             "failed": [
-                request(50 + number, status=502, failed=True, whole=False, error=error)
+                request(number, status=502, failed=True, whole=False, error=error, ttft_ms=None)
                 for number, error in enumerate(ERRORS)
             ],
         },

@@ -27,8 +27,12 @@ SNAPSHOTS = {
 SIZES: dict[str, dict[str, Any]] = {
     "light": {},
     "dark": {"color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}},
-    "small-phone": {"viewport": {"width": 320, "height": 568}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True},
+    "small-phone": {
+        "viewport": {"width": 320, "height": 568},
+        "is_mobile": True,
+        "color_scheme": "dark",
+    },
 }
 LIVE = "[data-feed=live]"
 
@@ -97,7 +101,7 @@ async def test_the_first_figures_are_told_as_words(stage: Stage, window: Window)
     assert "no room in the KV cache" in await window.text("#queue")
     first = await window.page.locator("#backends tbody tr").first.inner_text()
     assert "ejected (unreachable)" in first  # the worst first
-    assert "12 connect" in first
+    assert "12 × connect" in first
     assert "9 of 12 can serve" in await window.text("#backends-count")
 
 

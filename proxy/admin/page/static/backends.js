@@ -11,16 +11,19 @@ const FULL = 0.95;
 const COLUMNS = [
   { name: "backend", head: "Backend", value: (each) => each.name, kind: "name" },
   { name: "state", head: "State", value: stateOf, kind: "state" },
-  { name: "slower", head: "Slower", hint: "how many times as long as its peers it takes, and for what", value: (each) => each.slower, show: times },
-  { name: "ttft", head: "TTFT 95%", value: (each) => each.lately.ttft_p95_s, show: seconds },
+  { name: "slower", head: "Slower", hint: "how many times as long as its peers it takes for a prompt or a token", value: (each) => each.slower, show: times },
+  { name: "ttft", head: "TTFT 95\u00a0%", hint: "time to first token: 95 of 100 streams took at most this", value: (each) => each.lately.ttft_p95_s, show: seconds },
   { name: "running", head: "Run", hint: "requests that its engine runs", value: (each) => each.engine?.running ?? null, show: count },
   { name: "waiting", head: "Wait", hint: "requests that wait in its engine", value: (each) => each.engine?.waiting ?? null, show: count },
-  { name: "queued", head: "Queued tok", hint: "prompt tokens that wait for their first token", value: (each) => each.queued_prefill_tokens, show: count },
-  { name: "held", head: "Held tok", hint: "tokens of requests past their first token", value: (each) => each.active_decode_tokens, show: count },
+  { name: "queued", head: "Queued tokens", hint: "tokens of its prompts that have no first token yet", value: (each) => each.queued_prefill_tokens, show: count },
+  { name: "held", head: "Held tokens", hint: "tokens of its requests past their first token: they fill its KV cache", value: (each) => each.active_decode_tokens, show: count },
   { name: "kv", head: "KV", hint: "how full its KV cache is", value: (each) => each.engine?.kv_usage ?? null, kind: "meter" },
   { name: "hits", head: "Hits", hint: "share of prompt tokens found in its prefix cache", value: (each) => each.engine?.prefix_hit_rate ?? null, show: percent },
   { name: "errors", head: "Errors", hint: "failed attempts of the last minutes", value: (each) => each.lately.failures, kind: "errors" },
 ];
+
+// Reasons that alone read as states.
+const REASONS = { busy: "503 busy", idle: "idle time-out", internal: "500", status: "502 or 504", total: "total time-out" };
 
 let sorting = null; // {name, down}. Null: the worst first
 let latest = { backends: [], at: 0 };
@@ -118,6 +121,7 @@ function create(backend) {
     const cell = (row.cells_[name] = make(kind === "name" ? "th" : "td", { class: `of-${name}`, scope: kind === "name" ? "row" : null }));
     if (kind === "name") cell.append(make("bdi", { class: "name" }), make("bdi", { class: "pool" }));
     if (kind === "state") cell.append(make("i", { class: "dot" }), make("span"));
+    if (kind === "errors") cell.append(make("span"), make("span", { class: "why" }));
     if (kind === "meter") cell.append(make("span", { class: "meter" }, make("i")), make("span"));
     row.append(cell);
   }
@@ -151,7 +155,8 @@ function fill(cell, { kind, value, show }, backend) {
     put(cell.lastChild, percent(told));
   } else if (kind === "errors") {
     const last = backend.lately.last_failure;
-    put(cell, told ? `${count(told)} ${last?.reason ?? ""}` : "0");
+    put(cell.firstChild, count(told));
+    put(cell.lastChild, told && last ? ` × ${REASONS[last.reason] ?? last.reason}` : "");
     mark(cell, "title", last ? `last: ${last.reason}, ${age(last.age_s)} ago` : null);
     mark(cell, "data-bad", told ? "yes" : null);
   } else put(cell, told === null || told === undefined ? NONE : show(told));

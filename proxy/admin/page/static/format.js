@@ -45,7 +45,7 @@ export function price(value) {
   return value >= 100 ? value.toFixed(0) : value >= 0.1 ? value.toFixed(2) : value.toPrecision(2);
 }
 
-export const times = (value) => (known(value) ? `${value.toFixed(1)}×` : NONE);
+export const times = (value) => (known(value) ? `${value.toFixed(value < 99.95 ? 1 : 0)}×` : NONE);
 
 /** "1 request", "2 requests". */
 export const many = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;

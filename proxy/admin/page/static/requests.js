@@ -5,9 +5,13 @@ import { showParts } from "./parts.js";
 import { ask } from "./session.js";
 
 const COLUMNS = [
-  { name: "when", head: "Ago" }, { name: "status", head: "Status" }, { name: "what", head: "Model" },
-  { name: "where", head: "Backend" }, { name: "first", head: "TTFT" }, { name: "total", head: "Total" },
+  { name: "when", head: "Ago" }, { name: "status", head: "Status" }, { name: "whose", head: "Tenant" },
+  { name: "what", head: "Model" }, { name: "where", head: "Backend" },
+  { name: "first", head: "TTFT", hint: "time to first token, of streams" },
+  { name: "total", head: "Total", hint: "time until all of the answer was passed on" },
 ];
+// Columns of names, which may be cut.
+const NAMES = ["whose", "what", "where"];
 const EMPTY = { slow: "No request yet. Send one to the data port.", failed: "No request has failed or was refused." };
 
 let list = "slow";
@@ -15,8 +19,8 @@ let latest = { slow: [], failed: [] };
 
 export function prepareRequests() {
   const head = document.querySelector("#requests-table thead tr");
-  for (const column of COLUMNS) head.append(make("th", { scope: "col", class: `of-${column.name}` }, column.head));
-  const buttons = document.querySelectorAll("[data-list]");
+  for (const column of COLUMNS) head.append(make("th", { scope: "col", class: `of-${column.name}`, title: column.hint }, column.head));
+  const buttons = document.querySelectorAll("button[data-list]");
   for (const button of buttons) {
     button.addEventListener("click", () => {
       list = button.dataset.list;
@@ -34,6 +38,10 @@ export function showRequests({ requests }) {
 function render() {
   const shown = latest[list];
   // Nobody can choose the id of another's request, but two may choose the same one.
+  const tenants = [...latest.slow, ...latest.failed].some((each) => each.tenant);
+  mark(byId("requests-table"), "data-list", list);
+  mark(byId("requests-table"), "data-errors", shown.some((each) => each.error) ? "some" : null);
+  mark(byId("requests-table"), "data-tenants", tenants ? "some" : null);
   keep(document.querySelector("#requests-table tbody"), shown, keyOf, create, update);
   put(byId("requests-note"), shown.length ? "" : EMPTY[list]);
 }
@@ -45,22 +53,24 @@ function create(request) {
   row.button = make("button", { type: "button", class: "open", "aria-label": "" });
   row.cells_ = Object.fromEntries(COLUMNS.map(({ name }) => [name, make("td", { class: `of-${name}` })]));
   row.cells_.when.append(row.button);
-  row.what = make("bdi");
-  row.cells_.what.append(row.what);
+  for (const name of NAMES) row.cells_[name].append(make("bdi"));
   row.append(...Object.values(row.cells_));
   row.addEventListener("click", () => open(request));
   return row;
 }
 
 function update(row, each) {
-  const { status, where, first, total } = row.cells_;
+  const { status, first, total } = row.cells_;
   put(row.button, age(each.ago_s));
   mark(row.button, "aria-label", `Request of ${age(each.ago_s)} ago: ${outcomeOf(each)}, ${milliseconds(each.duration_ms)}`);
   put(status, outcomeOf(each));
   mark(status, "title", outcomeOf(each));
   mark(row, "data-tone", each.failed ? "bad" : null);
-  put(row.what, [each.model, each.tenant].filter(Boolean).join(", ") || NONE);
-  put(where, each.backend ?? NONE);
+  const names = { whose: each.tenant, what: each.model, where: each.backend };
+  for (const name of NAMES) {
+    put(row.cells_[name].firstChild, names[name] || NONE);
+    mark(row.cells_[name], "title", names[name]);
+  }
   put(first, milliseconds(each.stream ? each.ttft_ms : null));
   put(total, milliseconds(each.duration_ms));
 }
