@@ -29,6 +29,9 @@ class PrefillQueue:
         self._head_since_s = 0.0
         self.uncorrected = 0  # how often work left the queue undone and was not corrected
 
+    def __len__(self) -> int:
+        return len(self._prompts)
+
     @property
     def head(self) -> QueuedPrompts | None:
         """The oldest, on which the engine works."""

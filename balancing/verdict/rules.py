@@ -67,9 +67,10 @@ def find(window: Window, backends: list[Seen]) -> Finding:
     for rule in _RULES:
         finding = rule(scene)
         if finding is not None:
-            if finding.kind not in _ENGINES and (finding.kind, finding.detail) not in _PLACES:
+            places = (finding.kind, finding.detail) in _PLACES
+            if finding.kind not in _ENGINES and not places:
                 return finding
-            tenant, role = whose(scene)
+            tenant, role = whose(scene, places=places)
             return replace(finding, tenant=tenant, role=role)
     return FINE
 
@@ -106,7 +107,7 @@ def _out(scene: Scene) -> Finding | None:
     if not out or (scene.waits and len(out) < OUT_SHARE * len(scene.backends)):
         return None  # or too few to explain that the others have a queue
     rest = [each for each in scene.backends if each not in out]
-    if rest and all(_fails(each) for each in rest):
+    if rest and all(_fails(each) for each in rest) and _is_common(scene):
         return _everywhere(scene)
     others = sum(each.failures for each in rest)
     figures = {"out": float(len(out)), "of": float(len(scene.backends)), "others": float(others)}
@@ -114,15 +115,29 @@ def _out(scene: Scene) -> Finding | None:
 
 
 def _nearly_all_fail(scene: Scene) -> Finding | None:
-    return _erring(scene, MOST)
+    return _erring(scene, MOST) if _is_common(scene) else None
 
 
 def _some_fail(scene: Scene) -> Finding | None:
-    """Attempts of several clients fail, or there is only one client. One of several may fail by
-    its own requests."""
-    apart = sum(each.apart for each in scene.backends)
-    alone = sum(each.requests_apart for each in scene.backends) < APART_MIN
-    return _erring(scene, FAILURES_SHARE) if apart >= APART_MIN or alone else None
+    return _erring(scene, FAILURES_SHARE) if _is_common(scene) else None
+
+
+def _is_common(scene: Scene) -> bool:
+    """Whether attempts of several clients fail, or there is only one client. One of several may
+    fail by its own requests."""
+    apart = sum(each.minute_apart for each in scene.backends)
+    alone = sum(each.minute_requests_apart for each in scene.backends) < APART_MIN
+    return apart >= APART_MIN or alone
+
+
+def _faulty_client(scene: Scene) -> Finding | None:
+    """Most attempts fail, and all of one client."""
+    failures = sum(each.failures for each in scene.backends)
+    requests = sum(each.requests for each in scene.backends)
+    if failures < max(FAILURES_MIN, MOST * requests):
+        return None
+    figures = {"failures": float(failures), "requests": float(requests)}
+    return Finding(Kind.CLIENT, "fails", figures=figures)
 
 
 def _erring(scene: Scene, share: float) -> Finding | None:
@@ -189,8 +204,13 @@ def _uneven(scene: Scene) -> Finding | None:
 
 def _rests(seen: Seen, hottest: Seen) -> bool:
     """Whether a backend has next to nothing to do beside the one that all wait for."""
-    few = seen.running + seen.waiting <= (hottest.running + hottest.waiting) / 2
+    few = _sequences(seen) <= _sequences(hottest) / 2
     return few and seen.backlog_s < WINDOW_S / 3 and seen.kv_usage < FULL / 2
+
+
+def _sequences(seen: Seen) -> float:
+    """What is there, as its engine tells or by our own count: an engine may tell nothing."""
+    return max(seen.sent, seen.running + seen.waiting)
 
 
 def _unread(scene: Scene) -> Finding | None:
@@ -333,6 +353,7 @@ _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (
     _demand,
     _others_first,
     _clients,
+    _faulty_client,
 )
 
 

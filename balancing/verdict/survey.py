@@ -12,6 +12,8 @@ from penstock.balancing.verdict.facts import BackendFacts
 
 # A prompt may take so many times what its work should take before it counts as late.
 PATIENCE: Final = 1.5
+# With fewer prompts at a backend none waits for another one.
+PROMPTS_MIN: Final = 2
 
 
 def backend_facts(backend: Backend, line: Line | None, pace: Pace, now_s: float) -> BackendFacts:
@@ -52,9 +54,10 @@ def backend_facts(backend: Backend, line: Line | None, pace: Pace, now_s: float)
 
 
 def _overdue_s(backend: Backend, now_s: float) -> float:
-    """How long its oldest prompt waits beyond its own work."""
+    """How long its oldest prompt waits beyond its own work. A lone one keeps nobody waiting: it may
+    take long for reasons of its own, such as a grammar."""
     head = backend.queue.head
-    if not isinstance(head, Lease) or head.silent:
+    if not isinstance(head, Lease) or head.silent or len(backend.queue) < PROMPTS_MIN:
         return 0.0
     own_s = PATIENCE * head.queued_work * backend.prefill_speed.work_s
     return max(0.0, now_s - head.began_s - own_s)

@@ -10,10 +10,12 @@ APART: Final = 1.5
 GIVEN_MIN: Final = 100.0
 
 
-def whose(scene: Scene) -> tuple[str, str]:
+def whose(scene: Scene, *, places: bool = False) -> tuple[str, str]:
     """The tenant to name, and for what: `waits`: it has nearly all that waits, while others are
-    served. `takes`: it had most of what engines did, while others wait. Else empty.
+    served. `takes`: it had most of what engines did, while others wait. `holds`: it has most of
+    the requests under way, while others wait. Else empty.
 
+    `places`: what waits, waits for a place. Who holds one for long need take few tokens.
     Who waits and was given less than its even share is no cause.
     """
     now = scene.now
@@ -24,7 +26,8 @@ def whose(scene: Scene) -> tuple[str, str]:
     lately = {each for each, tokens in now.given_by_tenant.items() if tokens >= GIVEN_MIN}
     served = now.served_by_tenant.keys() | (lately - now.waiting_by_tenant.keys())
     known = now.waiting_by_tenant.keys() | served
-    given = {each: now.given_by_tenant.get(each, 0.0) for each in known if each}
+    taken = now.served_by_tenant if places else now.given_by_tenant
+    given = {each: float(taken.get(each, 0.0)) for each in known if each}
     total = sum(given.values())
     is_most = tenant and served - {tenant} and waiting >= NEARLY_ALL * now.waiting
     if is_most and given[tenant] * len(given) >= total:
@@ -33,4 +36,4 @@ def whose(scene: Scene) -> tuple[str, str]:
     second = max([tokens for each, tokens in given.items() if each != most], default=0.0)
     is_apart = total and len(given) > 1 and now.waiting_by_tenant.get(most, 0) < now.waiting
     takes = is_apart and given[most] >= max(MOST * total, APART * second)
-    return (most, "takes") if takes else ("", "")
+    return (most, "holds" if places else "takes") if takes else ("", "")

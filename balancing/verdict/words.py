@@ -11,6 +11,10 @@ from penstock.balancing.verdict.cause import Finding, Kind
 FEW_STREAMS: Final = 32
 FEW_KV_USAGE: Final = 0.5
 
+_TAKES: Final = {
+    "takes": "Most of what engines did was for",
+    "holds": "Most of the requests under way are of",
+}
 # What takes long, by the name of its figure.
 _WORK: Final = {"prefill": "a prompt", "decode": "a token"}
 Words = tuple[str, tuple[str, ...]]  # a sentence, and what to do, the most useful first
@@ -25,11 +29,8 @@ def words(finding: Finding) -> Words:
     limit = f"Limit {finding.tenant} if it should not take so much: tenants[].limits."
     if finding.role == "reads":
         return f"{sentence} Nearly all of them are of tenant {finding.tenant}.", remedies
-    if finding.role == "takes":
-        return f"{sentence} Most of what engines did was for tenant {finding.tenant}.", (
-            remedies[0],
-            limit,
-        )
+    if finding.role in _TAKES:
+        return f"{sentence} {_TAKES[finding.role]} tenant {finding.tenant}.", (remedies[0], limit)
     return (
         f"{sentence} Nearly all that waits is of tenant {finding.tenant}. Others are served.",
         (remedies[0], limit),
@@ -190,6 +191,15 @@ def _client(finding: Finding) -> Words:
     )
 
 
+def _faulty_client(finding: Finding) -> Words:
+    figures = finding.figures
+    return (
+        f"Client-bound: {figures['failures']:.0f} of {figures['requests']:.0f} attempts failed in "
+        "the last 10 s, nearly all for one client. Others are served.",
+        ("Look whose requests fail, and how: penstock requests --failed.",),
+    )
+
+
 def _starting(finding: Finding) -> Words:
     figures = finding.figures
     long = f" The longest has been starting for {s:.0f} s." if (s := figures["starting_s"]) else ""
@@ -275,6 +285,7 @@ _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.UNEVEN, "slow"): _slow,
     (Kind.UNEVEN, "hot"): _hot,
     (Kind.CLIENT, ""): _client,
+    (Kind.CLIENT, "fails"): _faulty_client,
     (Kind.STARTING, ""): _starting,
     (Kind.FAILING, ""): _failing,
     (Kind.FAILING, "backend"): _one_fails,

@@ -36,8 +36,14 @@ def note_ended(
         e2e_s = elapsed_s if outcome is Outcome.SERVED else None
     pool = _pool_of(plane, request)
     vain_s = None
-    if outcome is Outcome.LEFT and not first_s and not _began_since(plane, pool, record.received_s):
+    if first_s:
+        plane.slos.witnesses.served(pool, ask.client, record.ended_s)
+    elif outcome is Outcome.LEFT and not _began_since(plane, pool, record.received_s):
         vain_s = begins_within_s(ask)
+        if elapsed_s <= vain_s or not plane.slos.witnesses.in_vain(
+            pool, ask.client, record.ended_s
+        ):
+            vain_s = None
     sample = Sample(
         outcome,
         elapsed_s if not record.held_up else 0.0,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from penstock.balancing.slo.sample import Sample
 from penstock.balancing.slo.slo import Slo
 from penstock.balancing.slo.state import State
+from penstock.balancing.slo.witnesses import Witnesses
 from penstock.conf.settings import Settings
 
 Key = tuple[str | None, str | None]
@@ -13,12 +14,13 @@ Key = tuple[str | None, str | None]
 class Slos:
     """All entries of `slo`. `any`: whether there are some."""
 
-    __slots__ = ("_now", "_slos", "any")
+    __slots__ = ("_now", "_slos", "any", "witnesses")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._slos: dict[Key, Slo] = {}
         self.any = False
+        self.witnesses = Witnesses()
 
     def follow(self, settings: Settings) -> None:
         """Use these settings from now on. Objectives that stay keep their counts."""
@@ -28,6 +30,7 @@ class Slos:
             key = (each.pool, each.service_class)
             self._slos[key] = Slo(each, now_s, before.get(key))
         self.any = bool(self._slos)
+        self.witnesses.keep({pool.name for pool in settings.pools})
 
     def add(self, sample: Sample, pool: str, service_class: str) -> None:
         """Count a request in all entries that it belongs to. `pool`: empty if it is unknown."""

@@ -101,7 +101,7 @@ CASES = {
         Kind.UNEVEN,
         "hot",
         backend("a", backlog_s=0.08, wanted=9),
-        backend("b", running=2),
+        backend("b", running=2, sequences=2),
         per_s=PREFILLS,
         **queue(Lack.PROMPTS),
     ),
@@ -187,6 +187,26 @@ CASES = {
     "attempts of the only client fail": case(Kind.FAILING, "requests", backend(), per_s=FAILURES),
     "most attempts fail, and there is one client": case(
         Kind.FAILING, "requests", backend(), per_s={"failures_total": 3}
+    ),
+    "most attempts fail for one client, and others are served": case(
+        Kind.CLIENT,
+        "fails",
+        backend(),
+        per_s={"failures_total": 3, "requests_apart_total": 2.0},
+    ),
+    "most attempts fail for one client, and others wait for max_requests": case(
+        Kind.WAITING,
+        "requests",
+        backend(),
+        per_s={"failures_total": 3, "requests_apart_total": 2.0},
+        **queue(Lack.REQUESTS),
+    ),
+    "all fail at two backends for one client, and others are served": case(
+        Kind.CLIENT,
+        "fails",
+        backend("a"),
+        backend("b"),
+        per_s={"failures_total": 4, "requests_apart_total": 2.0},
     ),
     "few attempts fail": case(
         Kind.FINE,
@@ -293,6 +313,27 @@ def test_no_tenant_is_named(facts: dict[str, Any]) -> None:
 def test_who_takes_all_places_of_a_limit_of_ours_is_named(lack: Lack) -> None:
     finding = found(backend(), **FLOOD, **queue(lack))
     assert (finding.kind, finding.tenant) == (Kind.WAITING, "flood")
+
+
+def test_who_holds_the_places_is_named_and_not_who_waits_for_one() -> None:
+    """Slow readers of one tenant hold 11 of 12 places, and take next to no tokens."""
+    facts: dict[str, Any] = {
+        "waiting_by_tenant": {"victim": 10},
+        "served_by_tenant": {"hog": 11, "victim": 1},
+        "given_by_tenant": {"hog": 150.0, "victim": 850.0},
+    }
+    finding = found(backend(), **facts, **queue(Lack.REQUESTS))
+    assert (finding.kind, finding.tenant, finding.role) == (Kind.WAITING, "hog", "holds")
+    sentence, to_do = words(finding)
+    assert sentence.endswith("Most of the requests under way are of tenant hog.")
+    assert "hog" in to_do[1]
+
+
+def test_peers_that_tell_no_figures_do_not_rest() -> None:
+    """Both have as many requests, and all that waits would go to one of them."""
+    silent = {"told_s": None, "running": 0, "waiting": 0, "kv_usage": 0.0, "held_share": 0.0}
+    backends = [backend("a", wanted=9, **silent), backend("b", **silent)]
+    assert found(*backends, **queue(Lack.REQUESTS)).kind is Kind.WAITING
 
 
 def test_who_waits_for_one_hot_backend_is_named() -> None:

@@ -157,6 +157,19 @@ def test_who_leaves_while_others_are_served_uses_up_no_budget(hung: Play) -> Non
     assert counts(hung) == "availability 20:0, error_rate 20:0"
 
 
+def test_one_client_alone_makes_no_outage_where_others_were_served() -> None:
+    """In a quiet pool, in which no answer begins for some seconds."""
+    slo = [{"availability": 0.9999}]
+    tenants = [{"name": each, "keys": [{"key": f"key-of-{each}"}]} for each in "ab"]
+    with contextlib.closing(Play(1, slo=slo, timeouts=RELAXED, tenants=tenants)) as play:
+        serve(play, head=b"x-api-key: key-of-a\r\n")
+        for _ in range(12):
+            leaves(play, 3.0, chat(head=b"x-api-key: key-of-b\r\n"))
+        assert counts(play) == "availability 1:0"
+        leaves(play, 3.0, chat(head=b"x-api-key: key-of-a\r\n"))
+        assert counts(play) == "availability 1:1"
+
+
 def test_a_backend_that_fails(play: Play) -> None:
     play.client.sends(chat())
     play["b1"].sends(plain("500 No"))
