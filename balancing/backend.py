@@ -59,8 +59,6 @@ class Backend:
 
     __slots__ = (
         "_bares_in_row",
-        "_last_client",
-        "_last_failed",
         "_measured_s",
         "_progress_at_bare",
         "_stale_s",
@@ -81,6 +79,8 @@ class Backend:
         "gpu_floor_s",
         "gpus",
         "kept",
+        "last_client",
+        "last_failed",
         "latency",
         "lengths",
         "max_requests",
@@ -136,9 +136,9 @@ class Backend:
         # Of these, how many were met by another client than the one before: one client alone, with
         # ever so many, makes one.
         self.failures_apart_total = 0
-        self._last_failed = ""
+        self.last_failed = ""
         self.requests_apart_total = 0  # the same of all requests
-        self._last_client = ""
+        self.last_client = ""
         self.accusers = Accusers()  # the clients that met the failures of the present run
         self._bares_in_row = 0  # answers without a token in a row
         self._progress_at_bare = 0
@@ -306,16 +306,16 @@ class Backend:
     def asked(self, client: str) -> None:
         """Count a request of this client."""
         self.requests_total += 1
-        if client != self._last_client:
-            self.requests_apart_total += 1
-            self._last_client = client
+        if client != self.last_client:
+            self.requests_apart_total += bool(self.last_client)
+            self.last_client = client
 
     def failed(self, client: str | None) -> None:
         """Count a failure. `client`: who met it. None: no request caused it."""
         self.failures_total += 1
-        if client is None or client != self._last_failed:
-            self.failures_apart_total += 1
-            self._last_failed = client or ""
+        if client != self.last_failed:
+            self.failures_apart_total += client is None or bool(self.last_failed)
+            self.last_failed = client or self.last_failed
 
     def take(self, report: EngineReport) -> None:
         """Take a new report of its engine's metrics."""

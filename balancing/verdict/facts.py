@@ -28,6 +28,8 @@ class BackendFacts:
     # Each was met, or sent, by another client than the one before.
     failures_apart_total: int = 0
     requests_apart_total: int = 0
+    last_failed: str = ""  # the client of the last failure, empty if there was none
+    last_client: str = ""  # the same of requests
     starting_s: float = 0.0  # how long it has been starting
     # The engine's own metrics, if they are fresh.
     told_s: float | None = None  # when they were read

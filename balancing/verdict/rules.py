@@ -17,7 +17,16 @@ from typing import Final
 
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.verdict.cause import FINE, Finding, Kind
-from penstock.balancing.verdict.scene import MOST, NEARLY_ALL, WAIT_S, WAITING_MIN, Scene
+from penstock.balancing.verdict.failures import (
+    everywhere,
+    fails,
+    faulty_client,
+    is_common,
+    nearly_all_fail,
+    one_fails,
+    some_fail,
+)
+from penstock.balancing.verdict.scene import MOST, NEARLY_ALL, WAIT_S, WAITING_MIN, Scene, only
 from penstock.balancing.verdict.whose import whose
 from penstock.balancing.verdict.window import Seen, Window
 
@@ -35,14 +44,7 @@ IDLE_STEP: Final = 1.5
 RIDGE_TOKENS: Final = 128.0
 # A backend is apart from its peers if it takes so many times as long.
 SLOWER: Final = 3.0
-# So many attempts must have failed, and this share.
-FAILURES_MIN: Final = 3
-FAILURES_SHARE: Final = 0.05
-# One that fails so many of its requests is broken, however few it gets.
-OWN_FAILURES_MIN: Final = 5
-OWN_FAILURES_SHARE: Final = 0.5
-# And so many times another client must have met one than the time before.
-APART_MIN: Final = 3
+REFUSALS_MIN: Final = 3
 # Streams that get a token in so many steps are stalled.
 STALLED_STEPS: Final = 5.0
 # A backend that has not served after this time is out: a large model loads for some minutes.
@@ -85,7 +87,7 @@ def _starting(scene: Scene) -> Finding | None:
         return None
     figures = {"backends": float(len(fresh)), "of": float(len(scene.backends))}
     figures["starting_s"] = max(each.now.starting_s for each in fresh)
-    return Finding(Kind.STARTING, backend=_only(fresh), figures=figures)
+    return Finding(Kind.STARTING, backend=only(fresh), figures=figures)
 
 
 def _starts(seen: Seen) -> bool:
@@ -107,73 +109,11 @@ def _out(scene: Scene) -> Finding | None:
     if not out or (scene.waits and len(out) < OUT_SHARE * len(scene.backends)):
         return None  # or too few to explain that the others have a queue
     rest = [each for each in scene.backends if each not in out]
-    if rest and all(_fails(each) for each in rest) and _is_common(scene):
-        return _everywhere(scene)
+    if rest and all(fails(each) for each in rest) and is_common(scene):
+        return everywhere(scene)
     others = sum(each.failures for each in rest)
     figures = {"out": float(len(out)), "of": float(len(scene.backends)), "others": float(others)}
-    return Finding(Kind.FAILING, out[0].now.reason, backend=_only(out), figures=figures)
-
-
-def _nearly_all_fail(scene: Scene) -> Finding | None:
-    return _erring(scene, MOST) if _is_common(scene) else None
-
-
-def _some_fail(scene: Scene) -> Finding | None:
-    return _erring(scene, FAILURES_SHARE) if _is_common(scene) else None
-
-
-def _is_common(scene: Scene) -> bool:
-    """Whether attempts of several clients fail, or there is only one client. One of several may
-    fail by its own requests."""
-    apart = sum(each.minute_apart for each in scene.backends)
-    alone = sum(each.minute_requests_apart for each in scene.backends) < APART_MIN
-    return apart >= APART_MIN or alone
-
-
-def _faulty_client(scene: Scene) -> Finding | None:
-    """Most attempts fail, and all of one client."""
-    failures = sum(each.failures for each in scene.backends)
-    requests = sum(each.requests for each in scene.backends)
-    if failures < max(FAILURES_MIN, MOST * requests):
-        return None
-    figures = {"failures": float(failures), "requests": float(requests)}
-    return Finding(Kind.CLIENT, "fails", figures=figures)
-
-
-def _erring(scene: Scene, share: float) -> Finding | None:
-    failures = sum(each.failures for each in scene.backends)
-    requests = sum(each.requests for each in scene.backends)
-    if failures < max(FAILURES_MIN, share * requests):
-        return None
-    if len(scene.backends) > 1 and all(_fails(each) for each in scene.backends):
-        return _everywhere(scene)
-    figures = {"out": 0.0, "of": float(len(scene.backends)), "failures": float(failures)}
-    worst = [each for each in scene.backends if each.failures >= NEARLY_ALL * failures]
-    return Finding(Kind.FAILING, "requests", backend=_only(worst), figures=figures)
-
-
-def _everywhere(scene: Scene) -> Finding:
-    """None of them serves. So the cause is something that they share."""
-    failures = sum(each.failures for each in scene.backends)
-    figures = {"of": float(len(scene.backends)), "failures": float(failures)}
-    return Finding(Kind.FAILING, "everywhere", figures=figures)
-
-
-def _fails(seen: Seen) -> bool:
-    """Whether most of what it got failed."""
-    return seen.failures >= max(FAILURES_MIN, MOST * seen.requests)
-
-
-def _one_fails(scene: Scene) -> Finding | None:
-    """One backend fails most of the few requests that it still gets: of all, few fail."""
-    for each in scene.backends:
-        failures = each.minute_failures
-        if failures < max(OWN_FAILURES_MIN, OWN_FAILURES_SHARE * each.minute_requests):
-            continue
-        if each.minute_apart >= APART_MIN or each.minute_requests_apart < APART_MIN:
-            figures = {"failures": float(failures), "requests": float(each.minute_requests)}
-            return Finding(Kind.FAILING, "backend", backend=each.now.name, figures=figures)
-    return None
+    return Finding(Kind.FAILING, out[0].now.reason, backend=only(out), figures=figures)
 
 
 def _uneven(scene: Scene) -> Finding | None:
@@ -241,7 +181,7 @@ def _memory(scene: Scene) -> Finding | None:
         return None
     usage = max([each.kv_usage for each in scene.serving], default=0.0)
     figures = {"kv_usage": usage, "full": float(len(full)), "preemptions": float(stopped)}
-    return Finding(Kind.MEMORY, backend=_only(full), figures=figures | _queue(scene))
+    return Finding(Kind.MEMORY, backend=only(full), figures=figures | _queue(scene))
 
 
 def _scheduler(scene: Scene) -> Finding | None:
@@ -303,7 +243,7 @@ def _stalled(scene: Scene) -> Finding | None:
         return None
     streams = sum(each.now.streams for each in stalled)
     figures = {"gap_s": median(each.gap_s for each in stalled), "streams": float(streams)}
-    return Finding(Kind.FAILING, "stalled", backend=_only(stalled), figures=figures)
+    return Finding(Kind.FAILING, "stalled", backend=only(stalled), figures=figures)
 
 
 def _others_first(scene: Scene) -> Finding | None:
@@ -315,7 +255,7 @@ def _others_first(scene: Scene) -> Finding | None:
 
 def _demand(scene: Scene) -> Finding | None:
     """Requests are refused, and nothing else explains it."""
-    if scene.window.refused < FAILURES_MIN:
+    if scene.window.refused < REFUSALS_MIN:
         return None
     return Finding(Kind.DEMAND, figures={"refused": float(scene.window.refused)} | _queue(scene))
 
@@ -340,7 +280,7 @@ def _client(scene: Scene, share: float) -> Finding | None:
 _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (
     _starting,
     _out,
-    _nearly_all_fail,
+    nearly_all_fail,
     _uneven,
     _unread,
     _limited,
@@ -348,12 +288,12 @@ _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (
     _scheduler,
     _stalled,
     _compute,
-    _some_fail,
-    _one_fails,
+    some_fail,
+    one_fails,
     _demand,
     _others_first,
     _clients,
-    _faulty_client,
+    faulty_client,
 )
 
 
@@ -388,8 +328,3 @@ def _pending(seen: Seen) -> float:
 
 def _queue(scene: Scene) -> dict[str, float]:
     return {"waiting": scene.window.waiting, "wait_s": scene.waits_s}
-
-
-def _only(backends: list[Seen]) -> str:
-    """The name of the only one."""
-    return backends[0].now.name if len(backends) == 1 else ""

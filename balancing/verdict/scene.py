@@ -50,3 +50,8 @@ class Scene:
         if not self.queued_s or not counted:
             return 0.0
         return sum(self.lacks[each] for each in lacks) / counted
+
+
+def only(backends: list[Seen]) -> str:
+    """The name of the only one."""
+    return backends[0].now.name if len(backends) == 1 else ""

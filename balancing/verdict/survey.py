@@ -41,6 +41,8 @@ def backend_facts(backend: Backend, line: Line | None, pace: Pace, now_s: float)
         failures_total=backend.failures_total,
         failures_apart_total=backend.failures_apart_total,
         requests_apart_total=backend.requests_apart_total,
+        last_failed=backend.last_failed,
+        last_client=backend.last_client,
         told_s=report.at_s if report is not None else None,
         running=report.running if report is not None else 0,
         waiting=report.waiting - report.deferred if report is not None else 0,

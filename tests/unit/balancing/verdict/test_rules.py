@@ -361,6 +361,18 @@ def test_what_all_backends_fail_at_blames_none_of_them() -> None:
         assert "at all 2 backends" in words(finding)[0]
 
 
+@pytest.mark.parametrize(
+    ("failed", "kind"), [("aaaa", Kind.CLIENT), ("abcd", Kind.FAILING), ("aab ", Kind.CLIENT)]
+)
+def test_the_last_failures_at_several_backends_tell_how_many_clients_fail(
+    failed: str, kind: Kind
+) -> None:
+    """None of these backends has failed two clients in turn."""
+    backends = [backend(str(n), last_failed=who.strip()) for n, who in enumerate(failed)]
+    per_s = {"failures_total": 4, "requests_apart_total": 2.0}
+    assert found(*backends, per_s=per_s).kind is kind
+
+
 def test_where_only_one_of_two_fails_it_is_named() -> None:
     good, bad = [0] * 11, range(0, 55, 5)
     window = Window()

@@ -1,0 +1,89 @@
+"""What failed attempts tell of a pool: that all fail, some, those at one backend, or of one client.
+
+Where there are several clients, one of them alone makes nothing failing: its own requests may be
+the cause.
+"""
+
+from typing import Final
+
+from penstock.balancing.verdict.cause import Finding, Kind
+from penstock.balancing.verdict.scene import MOST, NEARLY_ALL, Scene, only
+from penstock.balancing.verdict.window import Seen
+
+# So many attempts must have failed, and this share.
+FAILURES_MIN: Final = 3
+FAILURES_SHARE: Final = 0.05
+# One that fails so many of its requests is broken, however few it gets.
+OWN_FAILURES_MIN: Final = 5
+OWN_FAILURES_SHARE: Final = 0.5
+# And so many times another client must have met one than the time before.
+APART_MIN: Final = 3
+
+
+def nearly_all_fail(scene: Scene) -> Finding | None:
+    return _erring(scene, MOST) if is_common(scene) else None
+
+
+def some_fail(scene: Scene) -> Finding | None:
+    return _erring(scene, FAILURES_SHARE) if is_common(scene) else None
+
+
+def one_fails(scene: Scene) -> Finding | None:
+    """One backend fails most of the few requests that it still gets: of all, few fail."""
+    for each in scene.backends:
+        failures = each.minute_failures
+        if failures < max(OWN_FAILURES_MIN, OWN_FAILURES_SHARE * each.minute_requests):
+            continue
+        if each.minute_apart >= APART_MIN or each.minute_requests_apart < APART_MIN:
+            figures = {"failures": float(failures), "requests": float(each.minute_requests)}
+            return Finding(Kind.FAILING, "backend", backend=each.now.name, figures=figures)
+    return None
+
+
+def faulty_client(scene: Scene) -> Finding | None:
+    """Most attempts fail, and all of one client."""
+    failures = sum(each.failures for each in scene.backends)
+    requests = sum(each.requests for each in scene.backends)
+    if failures < max(FAILURES_MIN, MOST * requests):
+        return None
+    figures = {"failures": float(failures), "requests": float(requests)}
+    return Finding(Kind.CLIENT, "fails", figures=figures)
+
+
+def _erring(scene: Scene, share: float) -> Finding | None:
+    failures = sum(each.failures for each in scene.backends)
+    requests = sum(each.requests for each in scene.backends)
+    if failures < max(FAILURES_MIN, share * requests):
+        return None
+    if len(scene.backends) > 1 and all(fails(each) for each in scene.backends):
+        return everywhere(scene)
+    figures = {"out": 0.0, "of": float(len(scene.backends)), "failures": float(failures)}
+    worst = [each for each in scene.backends if each.failures >= NEARLY_ALL * failures]
+    return Finding(Kind.FAILING, "requests", backend=only(worst), figures=figures)
+
+
+def everywhere(scene: Scene) -> Finding:
+    """None of them serves. So the cause is something that they share."""
+    failures = sum(each.failures for each in scene.backends)
+    figures = {"of": float(len(scene.backends)), "failures": float(failures)}
+    return Finding(Kind.FAILING, "everywhere", figures=figures)
+
+
+def fails(seen: Seen) -> bool:
+    """Whether most of what it got failed."""
+    return seen.failures >= max(FAILURES_MIN, MOST * seen.requests)
+
+
+def is_common(scene: Scene) -> bool:
+    """Whether attempts of several clients fail, or there is only one client. One of several may
+    fail by its own requests."""
+    apart = sum(each.minute_apart for each in scene.backends)
+    apart += _others({each.now.last_failed for each in scene.backends if each.minute_failures})
+    asked = sum(each.minute_requests_apart for each in scene.backends)
+    asked += _others({each.now.last_client for each in scene.backends if each.minute_requests})
+    return apart >= APART_MIN or asked < APART_MIN
+
+
+def _others(clients: set[str]) -> int:
+    """How many beside the first."""
+    return max(0, len(clients - {""}) - 1)
