@@ -27,9 +27,7 @@ class _Two:
 
     def other(self, client: str, since_s: float) -> bool:
         """Whether another one was seen since then."""
-        if self.last != client and self.last_s >= since_s:
-            return True
-        return self.before != client and self.before_s >= since_s
+        return (self.last_s if self.last != client else self.before_s) >= since_s
 
 
 class Witnesses:

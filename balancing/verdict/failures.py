@@ -16,16 +16,18 @@ FAILURES_SHARE: Final = 0.05
 # One that fails so many of its requests is broken, however few it gets.
 OWN_FAILURES_MIN: Final = 5
 OWN_FAILURES_SHARE: Final = 0.5
-# And so many times another client must have met one than the time before.
+# And the client that failed must have changed so many times.
 APART_MIN: Final = 3
 
 
 def nearly_all_fail(scene: Scene) -> Finding | None:
-    return _erring(scene, MOST) if is_common(scene) else None
+    """Most attempts fail, for several clients or for the only one."""
+    return _erring(scene, MOST) if _is_common(scene) else None
 
 
 def some_fail(scene: Scene) -> Finding | None:
-    return _erring(scene, FAILURES_SHARE) if is_common(scene) else None
+    """So many that users see it, and not for one of several clients alone."""
+    return _erring(scene, FAILURES_SHARE) if _is_common(scene) else None
 
 
 def one_fails(scene: Scene) -> Finding | None:
@@ -41,10 +43,11 @@ def one_fails(scene: Scene) -> Finding | None:
 
 
 def faulty_client(scene: Scene) -> Finding | None:
-    """Most attempts fail, and all of one client."""
+    """Most attempts fail, for one client, and those of others are served."""
     failures = sum(each.failures for each in scene.backends)
     requests = sum(each.requests for each in scene.backends)
-    if failures < max(FAILURES_MIN, MOST * requests):
+    served = requests - failures
+    if failures < max(FAILURES_MIN, MOST * requests) or served < FAILURES_MIN:
         return None
     figures = {"failures": float(failures), "requests": float(requests)}
     return Finding(Kind.CLIENT, "fails", figures=figures)
@@ -55,28 +58,37 @@ def _erring(scene: Scene, share: float) -> Finding | None:
     requests = sum(each.requests for each in scene.backends)
     if failures < max(FAILURES_MIN, share * requests):
         return None
-    if len(scene.backends) > 1 and all(fails(each) for each in scene.backends):
-        return everywhere(scene)
+    everywhere = all_fail(scene, scene.backends) if len(scene.backends) > 1 else None
+    if everywhere is not None:
+        return everywhere
     figures = {"out": 0.0, "of": float(len(scene.backends)), "failures": float(failures)}
     worst = [each for each in scene.backends if each.failures >= NEARLY_ALL * failures]
     return Finding(Kind.FAILING, "requests", backend=only(worst), figures=figures)
 
 
-def everywhere(scene: Scene) -> Finding:
-    """None of them serves. So the cause is something that they share."""
+def all_fail(scene: Scene, backends: list[Seen]) -> Finding | None:
+    """Each of these backends fails, for several clients: the cause is something that they share.
+
+    `backends`: all that are not out.
+    """
+    if not backends or not all(_fails(each) for each in backends) or not _is_common(scene):
+        return None
     failures = sum(each.failures for each in scene.backends)
     figures = {"of": float(len(scene.backends)), "failures": float(failures)}
     return Finding(Kind.FAILING, "everywhere", figures=figures)
 
 
-def fails(seen: Seen) -> bool:
+def _fails(seen: Seen) -> bool:
     """Whether most of what it got failed."""
     return seen.failures >= max(FAILURES_MIN, MOST * seen.requests)
 
 
-def is_common(scene: Scene) -> bool:
+def _is_common(scene: Scene) -> bool:
     """Whether attempts of several clients fail, or there is only one client. One of several may
     fail by its own requests."""
+    served = sum(each.requests - each.failures for each in scene.backends)
+    if served < FAILURES_MIN:
+        return True  # nobody is served
     apart = sum(each.minute_apart for each in scene.backends)
     apart += _others({each.now.last_failed for each in scene.backends if each.minute_failures})
     asked = sum(each.minute_requests_apart for each in scene.backends)

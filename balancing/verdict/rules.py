@@ -18,10 +18,8 @@ from typing import Final
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.verdict.cause import FINE, Finding, Kind
 from penstock.balancing.verdict.failures import (
-    everywhere,
-    fails,
+    all_fail,
     faulty_client,
-    is_common,
     nearly_all_fail,
     one_fails,
     some_fail,
@@ -42,6 +40,10 @@ IDLE_STEP: Final = 1.5
 # Williams et al., CACM 2009): 16-bit weights and 312 TFLOP/s over 2.0 TB/s give 153 on an A100,
 # 989 over 3.35 give 295 on an H100 (NVIDIA's data sheets).
 RIDGE_TOKENS: Final = 128.0
+# With fewer streams, and a cache that is no fuller, tokens take about as long as with one: engines
+# read all of their weights for each step.
+FEW_STREAMS: Final = 32
+FEW_KV_USAGE: Final = 0.5
 # A backend is apart from its peers if it takes so many times as long.
 SLOWER: Final = 3.0
 REFUSALS_MIN: Final = 3
@@ -59,7 +61,8 @@ PREEMPTIONS_MIN: Final = 3
 _LIMITS: Final = (Lack.REQUESTS, Lack.GIANT, Lack.GIANTS)
 # What all requests share, so that one tenant may use it up: the engines, or places before them.
 _ENGINES: Final = (Kind.MEMORY, Kind.SCHEDULER, Kind.COMPUTE, Kind.DEMAND)
-_PLACES: Final = {(Kind.UNEVEN, "hot"), *((Kind.WAITING, each.value) for each in _LIMITS)}
+# The same of one backend, or of turns: nobody else's requests need be in the way.
+_OWN: Final = ((Kind.UNEVEN, "hot"), (Kind.WAITING, "giant"), (Kind.WAITING, "giants"))
 _CACHE: Final = (Lack.KV_CACHE, Lack.ANSWERS)
 
 
@@ -69,12 +72,20 @@ def find(window: Window, backends: list[Seen]) -> Finding:
     for rule in _RULES:
         finding = rule(scene)
         if finding is not None:
-            places = (finding.kind, finding.detail) in _PLACES
-            if finding.kind not in _ENGINES and not places:
-                return finding
-            tenant, role = whose(scene, places=places)
+            tenant, role = _whose(finding, scene)
             return replace(finding, tenant=tenant, role=role)
     return FINE
+
+
+def _whose(finding: Finding, scene: Scene) -> tuple[str, str]:
+    """The tenant to name beside a finding, and for what."""
+    which = finding.kind, finding.detail
+    if which == (Kind.WAITING, Lack.REQUESTS.value):
+        return whose(scene, by_requests=True)
+    if finding.kind in _ENGINES or which in _OWN:
+        tenant, role = whose(scene)
+        return (tenant, role) if which not in _OWN or role == "waits" else ("", "")
+    return finding.tenant, finding.role
 
 
 def _starting(scene: Scene) -> Finding | None:
@@ -97,20 +108,21 @@ def _starts(seen: Seen) -> bool:
     return seen.now.state == "warming"
 
 
+def _is_out(seen: Seen) -> bool:
+    return seen.now.state == "ejected" or (seen.now.state == "starting" and not _starts(seen))
+
+
 def _out(scene: Scene) -> Finding | None:
     """Backends are out: none is left, or too few for what is asked."""
     if not scene.backends:
         return Finding(Kind.FAILING, figures={"out": 0.0, "of": 0.0})
-    out = [
-        each
-        for each in scene.backends
-        if each.now.state == "ejected" or (each.now.state == "starting" and not _starts(each))
-    ]
+    out = [each for each in scene.backends if _is_out(each)]
     if not out or (scene.waits and len(out) < OUT_SHARE * len(scene.backends)):
         return None  # or too few to explain that the others have a queue
-    rest = [each for each in scene.backends if each not in out]
-    if rest and all(fails(each) for each in rest) and is_common(scene):
-        return everywhere(scene)
+    rest = [each for each in scene.backends if not _is_out(each)]
+    everywhere = all_fail(scene, rest)
+    if everywhere is not None:
+        return everywhere
     others = sum(each.failures for each in rest)
     figures = {"out": float(len(out)), "of": float(len(scene.backends)), "others": float(others)}
     return Finding(Kind.FAILING, out[0].now.reason, backend=only(out), figures=figures)
@@ -225,13 +237,12 @@ def _compute(scene: Scene) -> Finding | None:
         figures = {"backlog_s": backlog_s, "gap_s": scene.gap_s}
         return Finding(Kind.COMPUTE, "prefill", figures=figures | _queue(scene))
     if scene.gap_s >= GAP_S:
-        streams = [each.now.streams for each in scene.serving]
-        figures = {
-            "gap_s": scene.gap_s,
-            "streams": float(sum(streams)),
-            "most": float(max(streams)),
-            "kv_usage": max(each.kv_usage for each in scene.serving),
-        }
+        streams = sum(each.now.streams for each in scene.serving)
+        figures = {"gap_s": scene.gap_s, "streams": float(streams)}
+        most = max(max(_sequences(each), each.now.streams) for each in scene.serving)
+        roomy = max(each.kv_usage for each in scene.serving) < FEW_KV_USAGE
+        if most < FEW_STREAMS and roomy and not prompts and not _most_compute(scene):
+            return Finding(Kind.COMPUTE, "slow_decode", figures=figures | {"most": most})
         return Finding(Kind.COMPUTE, "decode", figures=figures)
     return None
 

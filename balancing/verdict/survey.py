@@ -12,7 +12,7 @@ from penstock.balancing.verdict.facts import BackendFacts
 
 # A prompt may take so many times what its work should take before it counts as late.
 PATIENCE: Final = 1.5
-# With fewer prompts at a backend none waits for another one.
+# A prompt can only wait for another one if there are two.
 PROMPTS_MIN: Final = 2
 
 

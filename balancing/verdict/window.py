@@ -51,10 +51,8 @@ class Seen:
     backlog_s: float
     wanted: float  # requests in penstock's queue that would go there
     failures: int
-    apart: int  # of these, how many another client met than the one before
-    requests_apart: int  # the same of requests
     requests: int
-    # The same of the last minute.
+    # Of the last minute. `apart`: of another client than the one before.
     minute_failures: int
     minute_apart: int
     minute_requests_apart: int
@@ -177,8 +175,6 @@ def _seen(history: list[BackendFacts], looks: int, before: _Counts) -> Seen:
         backlog_s=_mean([each.backlog_s for each in late]),
         wanted=_mean([each.wanted for each in history]),
         failures=max(0, now.failures_total - first.failures_total),
-        apart=max(0, now.failures_apart_total - first.failures_apart_total),
-        requests_apart=max(0, now.requests_apart_total - first.requests_apart_total),
         requests=max(0, now.requests_total - first.requests_total),
         minute_failures=max(0, now.failures_total - before[0]),
         minute_requests=max(0, now.requests_total - before[1]),

@@ -6,11 +6,6 @@ from typing import Final
 
 from penstock.balancing.verdict.cause import Finding, Kind
 
-# With fewer streams, and a cache that is no fuller, tokens take about as long as with one: engines
-# read all of their weights for each step (see `rules.RIDGE_TOKENS`).
-FEW_STREAMS: Final = 32
-FEW_KV_USAGE: Final = 0.5
-
 _TAKES: Final = {
     "takes": "Most of what engines did was for",
     "holds": "Most of the requests under way are of",
@@ -62,19 +57,22 @@ def _prefill(finding: Finding) -> Words:
 
 def _decode(finding: Finding) -> Words:
     figures = finding.figures
-    said = f"Compute-bound: a stream gets a token every {1e3 * figures['gap_s']:.0f} ms,"
-    if figures["most"] < FEW_STREAMS and figures["kv_usage"] < FEW_KV_USAGE:
-        return (
-            f"{said} although an engine decodes {figures['most']:.0f} streams at most: the engines "
-            "themselves are slow.",
-            (
-                "Look at the GPUs: clocks, heat, power, other processes.",
-                "Look at what was changed in all engines: model, flags, version.",
-            ),
-        )
     return (
-        f"{said} because engines decode {figures['streams']:.0f} streams.",
+        f"Compute-bound: a stream gets a token every {1e3 * figures['gap_s']:.0f} ms, because "
+        f"engines decode {figures['streams']:.0f} streams.",
         ("Add a backend to the pool.", "Lower --max-num-seqs, so that fewer share an engine."),
+    )
+
+
+def _slow_decode(finding: Finding) -> Words:
+    figures = finding.figures
+    return (
+        f"Compute-bound: a stream gets a token every {1e3 * figures['gap_s']:.0f} ms, although no "
+        f"engine decodes more than {figures['most']:.0f} streams. The engines are slow.",
+        (
+            "Look at the GPUs: clocks, heat, power, other processes.",
+            "Look at what was changed in all engines: model, flags, version.",
+        ),
     )
 
 
@@ -178,7 +176,7 @@ def _hot(finding: Finding) -> Words:
         (
             "Look for a session or a prompt that many requests share: penstock requests --backend "
             f"{finding.backend}.",
-            "Use more sessions than one for so many requests, or no affinity.strict.",
+            "Spread these requests over several sessions, or turn affinity.strict off.",
         ),
     )
 
@@ -202,13 +200,14 @@ def _faulty_client(finding: Finding) -> Words:
 
 def _starting(finding: Finding) -> Words:
     figures = finding.figures
-    long = f" The longest has been starting for {s:.0f} s." if (s := figures["starting_s"]) else ""
+    since_s = figures["starting_s"]
+    long = f" The longest has been starting for {since_s:.0f} s." if since_s else ""
     return (
         f"Starting: {figures['backends']:.0f} of {figures['of']:.0f} backends are not ready, or "
         f"have just begun to serve.{long}",
         (
             "Wait for them. `penstock status` tells what each one lacks.",
-            "If a start does not take that long, look at their logs.",
+            "If starts usually take less time, look at the logs of these backends.",
         ),
     )
 
@@ -237,8 +236,8 @@ def _one_fails(finding: Finding) -> Words:
 def _everywhere(finding: Finding) -> Words:
     figures = finding.figures
     return (
-        f"Failing: most requests fail at all {figures['of']:.0f} backends, in the last 10 s "
-        f"{figures['failures']:.0f} attempts. One cause must be common to all.",
+        f"Failing: most requests fail at each of the {figures['of']:.0f} backends: "
+        f"{figures['failures']:.0f} attempts in the last 10 s. They probably share a cause.",
         (
             "Send a request to one engine directly, and look at its log.",
             "Look at what they share: the network, the last change of engines or of timeouts.",
@@ -273,6 +272,7 @@ _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.FINE, ""): _fine,
     (Kind.COMPUTE, "prefill"): _prefill,
     (Kind.COMPUTE, "decode"): _decode,
+    (Kind.COMPUTE, "slow_decode"): _slow_decode,
     (Kind.MEMORY, ""): _memory,
     (Kind.SCHEDULER, "api_server"): _api_server,
     (Kind.SCHEDULER, "sequences"): _sequences,

@@ -22,7 +22,7 @@ class Listener:
     def __init__(self, factory: Callable[[], asyncio.Protocol]) -> None:
         self._factory = factory
         self._sock: socket.socket | None = None
-        self._reserved: socket.socket | None = None  # bound: nobody else gets the port meanwhile
+        self._reserved: socket.socket | None = None  # bound: nobody is given its port
         self._accepted: set[asyncio.Task[None]] = set()  # and not made known yet
         self.host = "127.0.0.1"
         self.port = 0
@@ -101,6 +101,8 @@ def _bound(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     """
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     try:
         sock.bind((host, port))
     except OSError:

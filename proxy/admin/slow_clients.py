@@ -91,6 +91,6 @@ class SlowClients:
 
 
 def _tell(request: Request | None, passed_s: float) -> None:
-    """Note in its record that its client was behind since the look before."""
-    if request is not None:
+    """Note in its record that its client was behind since the look before, while more came."""
+    if request is not None and not request.record.stalled_since_s:
         request.record.behind_s += passed_s

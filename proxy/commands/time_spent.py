@@ -78,9 +78,9 @@ def mostly(entry: Mapping[str, Any]) -> str:
     part = longest(entry)
     if part is None:
         return "refused at once" if entry["error"] else "-"
-    words = MOSTLY[kind(entry, part)]
     if is_behind(entry):
         return MOSTLY["client"]
+    words = MOSTLY[kind(entry, part)]
     return f"{words} ({part['why']})" if part["why"] else words
 
 

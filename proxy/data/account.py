@@ -243,7 +243,7 @@ def _close(
 
 
 def _judged(plane: DataPlane, lease: Lease | None, request: Request) -> None:
-    """Tell who is on trial, if somebody is: a call of what is not compiled takes long."""
+    """Tell canaries and newcomers, if there are any. Calls of what is not compiled are slow."""
     way = request.way
     if way is not None and way.draw is not None:
         plane.canaries.ended(request, lease)

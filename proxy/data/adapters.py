@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # The longest wait of a request: two loads that hang take as long.
 WAIT_S: Final = 120.0
+# Of so many clients it is known when they had their last load.
+CLIENTS_MAX: Final = 1_024
 # How many requests are told in one turn of the loop. Each then chooses its backend.
 TURN_MAX: Final = 32
 
@@ -62,7 +64,7 @@ class Adapters:
         self._waiting: dict[Waiter, None] = {}
         self._untold: deque[Waiter] = deque()
         self.paths: Mapping[Place, str] = {}  # those that routes name
-        # Of who waits: which load was the last for its requests, of all loads so far.
+        # Of the last clients: which load was the last for its requests, of all loads so far.
         self._last_loads: dict[str, int] = {}
         self._loads_so_far = 0
 
@@ -115,7 +117,10 @@ class Adapters:
     def _begin(self, ask: Ask, backend: Backend) -> None:
         place = self._loads.begin(ask, backend)
         self._loads_so_far += 1
+        self._last_loads.pop(ask.client, None)
         self._last_loads[ask.client] = self._loads_so_far
+        if len(self._last_loads) > CLIENTS_MAX:
+            del self._last_loads[next(iter(self._last_loads))]
         task = self._loop.create_task(self._run(place, backend, self.paths[place]))
         self._tasks.add(task)  # the loop itself does not keep tasks alive
         task.add_done_callback(self._tasks.discard)
@@ -151,8 +156,7 @@ class Adapters:
 
     def _in_turn(self) -> list[Waiter]:
         """Those that wait: whose client had no load for the longest time comes first."""
-        clients = {each.client for each in self._waiting}
-        last = self._last_loads = {c: n for c, n in self._last_loads.items() if c in clients}
+        last = self._last_loads
         return sorted(self._waiting, key=lambda each: last.get(each.client, 0))
 
     def _tell(self, waiters: list[Waiter]) -> None:

@@ -39,11 +39,11 @@ def note_ended(
     if first_s:
         plane.slos.witnesses.served(pool, ask.client, record.ended_s)
     elif outcome is Outcome.LEFT and not _began_since(plane, pool, record.received_s):
-        vain_s = begins_within_s(ask)
-        if elapsed_s <= vain_s or not plane.slos.witnesses.in_vain(
+        due_s, slos = begins_within_s(ask), plane.slos
+        if elapsed_s > max(due_s, slos.patience_s) and slos.witnesses.in_vain(
             pool, ask.client, record.ended_s
         ):
-            vain_s = None
+            vain_s = due_s
     sample = Sample(
         outcome,
         elapsed_s if not record.held_up else 0.0,

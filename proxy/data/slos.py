@@ -14,13 +14,16 @@ Key = tuple[str | None, str | None]
 class Slos:
     """All entries of `slo`. `any`: whether there are some."""
 
-    __slots__ = ("_now", "_slos", "any", "witnesses")
+    __slots__ = ("_now", "_slos", "any", "patience_s", "witnesses")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._slos: dict[Key, Slo] = {}
         self.any = False
         self.witnesses = Witnesses()
+        self.patience_s = (
+            0.0  # who leaves later, and with nothing, has waited in vain for some entry
+        )
 
     def follow(self, settings: Settings) -> None:
         """Use these settings from now on. Objectives that stay keep their counts."""
@@ -30,6 +33,8 @@ class Slos:
             key = (each.pool, each.service_class)
             self._slos[key] = Slo(each, now_s, before.get(key))
         self.any = bool(self._slos)
+        goals = [each.goal for slo in self._slos.values() for each in slo.objectives]
+        self.patience_s = min([goal.patience_s for goal in goals], default=0.0)
         self.witnesses.keep({pool.name for pool in settings.pools})
 
     def add(self, sample: Sample, pool: str, service_class: str) -> None:

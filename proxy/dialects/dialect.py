@@ -46,9 +46,6 @@ class Usage:
             and self.cached_tokens == other.cached_tokens
         )
 
-    def __hash__(self) -> int:
-        return hash((self.prompt_tokens, self.completion_tokens, self.cached_tokens))
-
     def __repr__(self) -> str:
         counts = self.prompt_tokens, self.completion_tokens, self.cached_tokens
         return f"Usage{counts}"

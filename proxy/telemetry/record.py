@@ -85,7 +85,7 @@ class Record:
         self.service_class = ""  # empty without admission
         self.stalled_s = 0.0  # while its client took nothing of the answer
         self.stalled_since_s = 0.0  # when the present stall began
-        self.behind_s = 0.0  # while its client had not taken what came, and more came
+        self.behind_s = 0.0  # while its client was behind, and more came
         self.predicted_s = 0.0  # until its first token, as was predicted when it began to wait
         self.degraded = ""  # what was cut, as its client is told
         self.read_s = 0.0  # when the model, the number of tokens and the label were known

@@ -19,6 +19,19 @@ async def test_who_waits_is_seen_without_scrolling(stage: Stage, window: Window)
     assert await window.page.evaluate(OUTSIDE, "#tenants > span") == 0
 
 
+async def test_of_many_tenants_the_rest_is_counted(stage: Stage, window: Window) -> None:
+    stage.snapshot = figures.snapshot(4)
+    many = [{"name": f"tenant-{number}", "requests": 9 - number} for number in range(9)]
+    stage.snapshot["queue"]["tenants"] = many
+    await window.page.goto(stage.url)
+    await window.page.wait_for_selector("#tenants:visible")
+    told = await window.text("#tenants")
+    assert "tenant-3" in told
+    assert "tenant-4" not in told
+    assert "and 5 more" in told
+    assert await window.page.evaluate(OUTSIDE, "#tenants > span") == 0
+
+
 async def test_without_service_levels_the_others_have_their_room(
     stage: Stage, window: Window
 ) -> None:

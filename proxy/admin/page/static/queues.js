@@ -30,13 +30,18 @@ export function showQueue({ queue }) {
   showTenants(queue.tenants);
 }
 
+/** So many tenants fit. The others stand in the title. */
+const TENANTS = 4;
+
 /** In lines of their own below the classes, which may scroll: who waits is always seen. */
 function showTenants(tenants) {
   const line = byId("tenants");
   line.hidden = !tenants.length;
   const named = tenants.map((each) => ({ key: `tenant ${each.name}`, name: each.name ?? "without a key", requests: count(each.requests) }));
   mark(line, "title", named.map((each) => `${each.name}: ${each.requests}`).join("\n"));
-  keep(line, [{ key: "head", name: "by tenant:" }, ...named], (each) => each.key, createTenant, (node, each) => {
+  const more = named.length - TENANTS;
+  const rest = more > 0 ? [{ key: "more", name: `and ${more} more` }] : [];
+  keep(line, [{ key: "head", name: "by tenant:" }, ...named.slice(0, TENANTS), ...rest], (each) => each.key, createTenant, (node, each) => {
     put(node.firstChild, each.name);
     put(node.lastChild, each.requests ?? "");
   });

@@ -42,7 +42,10 @@ CASES = {
         Kind.COMPUTE, "prefill", backend(overdue_s=4.0, backlog_s=5.0, waiting=3), per_s=PREFILLS
     ),
     "slow tokens": case(
-        Kind.COMPUTE, "decode", backend(), per_s={"generated_tokens": 10 / GAP_S / 1.1, "steps": 9}
+        Kind.COMPUTE,
+        "slow_decode",
+        backend(),
+        per_s={"generated_tokens": 10 / GAP_S / 1.1, "steps": 9},
     ),
     "a full cache": case(
         Kind.MEMORY, "", backend(kv_usage=0.97), per_s=PREFILLS, **queue(Lack.KV_CACHE)
@@ -336,6 +339,17 @@ def test_peers_that_tell_no_figures_do_not_rest() -> None:
     assert found(*backends, **queue(Lack.REQUESTS)).kind is Kind.WAITING
 
 
+def test_who_has_the_most_elsewhere_is_not_named_for_a_hot_backend() -> None:
+    facts: dict[str, Any] = {
+        "waiting_by_tenant": {"pinned": 5, "other": 1},
+        "served_by_tenant": {"pinned": 10, "big": 30},
+        "given_by_tenant": {"pinned": 200.0, "big": 800.0},
+    }
+    hot = backend("a", backlog_s=3.0, wanted=9)
+    finding = found(hot, backend("b"), **facts, **queue(Lack.PROMPTS))
+    assert (finding.kind, finding.tenant) == (Kind.UNEVEN, "")
+
+
 def test_who_waits_for_one_hot_backend_is_named() -> None:
     hot = backend("a", backlog_s=3.0, wanted=9)
     finding = found(hot, backend("b"), **FLOOD, **queue(Lack.PROMPTS))
@@ -358,7 +372,7 @@ def test_what_all_backends_fail_at_blames_none_of_them() -> None:
     for backends in ((backend("a"), out), (backend("a"), backend("b"))):
         finding = found(*backends, per_s={"failures_total": 4})
         assert (finding.detail, finding.backend) == ("everywhere", "")
-        assert "at all 2 backends" in words(finding)[0]
+        assert "at each of the 2 backends" in words(finding)[0]
 
 
 @pytest.mark.parametrize(
@@ -392,10 +406,28 @@ def test_where_only_one_of_two_fails_it_is_named() -> None:
 def test_slow_tokens_of_few_streams_are_no_crowd(streams: int, kv_usage: float, slow: bool) -> None:
     each = backend(streams=streams, running=streams, kv_usage=kv_usage)
     finding = found(each, per_s={"generated_tokens": streams * 5, "steps": 5})
-    assert (finding.kind, finding.detail) == (Kind.COMPUTE, "decode")
-    sentence, to_do = words(finding)
-    assert ("the engines themselves are slow" in sentence) is slow
-    assert to_do[0].startswith("Look at the GPUs") is slow
+    assert (finding.kind, finding.detail) == (Kind.COMPUTE, "slow_decode" if slow else "decode")
+    assert words(finding)[1][0].startswith("Look at the GPUs") is slow
+
+
+def test_slow_tokens_beside_prompts_are_no_fault_of_engines() -> None:
+    per_s = {"generated_tokens": 40, "steps": 5, "step_tokens": 10_000}
+    assert found(backend(streams=8, running=8, backlog_s=3.0), per_s=per_s).detail == "decode"
+
+
+def test_a_crowd_that_has_just_left_was_one() -> None:
+    window = Window()
+    for second in range(11):
+        count = 300 if second < 10 else 4
+        each = backend(streams=count, running=count, sequences=count, kv_usage=0.1)
+        window.add(moment(float(second), each, per_s={"generated_tokens": 1_200, "steps": 4}))
+    assert find(window, list(window.backends())).detail == "decode"
+
+
+def test_where_nobody_is_served_no_client_is_to_blame() -> None:
+    """A busy client and a rare one."""
+    per_s = {"failures_total": 5, "failures_apart_total": 0.2, "requests_apart_total": 0.5}
+    assert found(backend(), per_s=per_s).kind is Kind.FAILING
 
 
 def test_how_long_a_start_takes_so_far_is_told() -> None:

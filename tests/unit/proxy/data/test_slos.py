@@ -165,6 +165,8 @@ def test_one_client_alone_makes_no_outage_where_others_were_served() -> None:
         serve(play, head=b"x-api-key: key-of-a\r\n")
         for _ in range(12):
             leaves(play, 3.0, chat(head=b"x-api-key: key-of-b\r\n"))
+        leaves(play, 0.2, chat(head=b"x-api-key: key-of-a\r\n"))  # it has not waited
+        leaves(play, 3.0, chat(head=b"x-api-key: key-of-b\r\n"))
         assert counts(play) == "availability 1:0"
         leaves(play, 3.0, chat(head=b"x-api-key: key-of-a\r\n"))
         assert counts(play) == "availability 1:1"
