@@ -67,8 +67,9 @@ async def test_no_figure_is_cut(stage: Stage, chromium: Browser, width: int) -> 
     names = f"{NAMES}, .of-state, .of-status" if phone else NAMES
     await window.page.goto(stage.url)
     cut = {}
-    for name, stage.snapshot in SNAPSHOTS.items():
-        await window.page.wait_for_timeout(600)
+    for name, told in SNAPSHOTS.items():
+        stage.snapshot = told | {"verdicts": [figures.MEMORY | {"sentence": f"These are {name}."}]}
+        await window.page.get_by_text(f"These are {name}.").wait_for()
         for kind in ("slow", "failed"):
             await window.page.locator(f"button[data-list={kind}]").click()
             await window.shoot(f"{name}-{kind}")

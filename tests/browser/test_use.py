@@ -91,13 +91,15 @@ async def test_hostile_names_are_text(stage: Stage, window: Window, name: str) -
     told["queue"]["classes"][0] |= {"name": name}
     odd = {"id": name, "tenant": name, "model": name, "error": name, "backend": name}
     told["requests"] = {"slow": [figures.request(1, **odd)], "failed": []}
-    stage.parts = [figures.PARTS[0] | odd | {"class": name, "reason": name, "degraded": name}]
+    odd_too = {"class": name, "reason": name, "degraded": name, "client_behind_ms": 6_700.0}
+    stage.parts = [figures.PARTS[0] | odd | odd_too]
     stage.parts[0]["parts"] = [{"part": name, "ms": 3.0, "backend": name, "why": name}]
     page = await opened(stage, window, told)
     await page.locator("#requests-table tbody tr").first.click()
     await page.wait_for_selector("#request table.parts")
     await window.shoot("request")
     assert name in (await page.locator("#request-title").text_content() or "")
+    assert "behind for6.7 s" in (await page.locator("#request-body").text_content() or "")
     await page.keyboard.press("Escape")
     await page.locator(".change").first.click()
     await window.shoot("change")

@@ -101,6 +101,7 @@ function facts(told) {
     ["backend", told.backend && `${told.backend} (${told.reason})`], ["attempts", told.attempts],
     ["tokens", told.prompt_tokens === null ? null : `${count(told.prompt_tokens)} prompt, ${count(told.cached_tokens)} cached, ${count(told.completion_tokens)} answer`],
     ["cut", told.degraded],
+    ["its client was behind for", told.client_behind_ms ? milliseconds(told.client_behind_ms) : null],
   ];
   const shown = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return make("dl", { class: "facts" }, ...shown.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
