@@ -134,7 +134,7 @@ class Backend:
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
         # Of these, how many were met by another client than the one before: one client alone, with
-        # ever so many, makes one.
+        # ever so many, makes none.
         self.failures_apart_total = 0
         self.last_failed = ""
         self.requests_apart_total = 0  # the same of all requests

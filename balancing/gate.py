@@ -1,8 +1,8 @@
 """The gate chooses the backend of every request and reserves on it.
 
 A choice has two halves. `look` says where a request would go, and changes nothing. `place` sends
-it there and reserves. Both are called in the same moment, so that no other request can come between
-the reading of a load and the lease that changes it. What waits is looked at again (`admission`).
+it there. Both are called in one moment: no other request comes between. What waits is looked at
+again (`admission`).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -169,8 +169,7 @@ class Gate:
         return Look(look.pool, fit, look.ask, chosen)
 
     def explain(self, ask: Ask, now_s: float) -> Choice:
-        """What `choose` would do, and why. Reserves and learns nothing. Raises UnknownModel,
-        OverContext."""
+        """What `choose` would do, and why. Changes nothing. Raises UnknownModel, OverContext."""
         pools = self._fleet().resolve(ask)
         if ask.response_id is not None:
             try:

@@ -54,9 +54,8 @@ _string = msgspec.json.Decoder(str)
 class Work:
     """What the requests of a path ask of a backend.
 
-    `generates`: the answer has decode tokens, not only prefill. `engine`: an engine works
-    on it. Other paths are answered by the API server, even while its engine hangs.
-    `streams`: a request with `stream` may get an event stream.
+    `generates`: it has decode tokens, not only prefill. `engine`: an engine works on it. The
+    API server answers other paths alone. `streams`: with `stream` it may get an event stream.
     """
 
     generates: bool = False

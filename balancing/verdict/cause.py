@@ -25,8 +25,8 @@ class Finding:
     """One cause with its evidence.
 
     `detail`: which of the kind, such as `prefill`. `backend`, `tenant`: whom it is about, if that
-    is one. `role`: what that tenant does: it `waits`, it `takes` the most of
-    engines, it `holds` the most places, or it hardly `reads`. `figures`: the evidence, by name.
+    is one. `role`: what that tenant does: it `waits`, it `takes` the most of engines, it `holds`
+    the most places, or it hardly `reads`. `figures`: the evidence, by name.
     """
 
     kind: Kind

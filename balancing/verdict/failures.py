@@ -22,12 +22,12 @@ APART_MIN: Final = 3
 
 def nearly_all_fail(scene: Scene) -> Finding | None:
     """Most attempts fail, for several clients or for the only one."""
-    return _erring(scene, MOST) if _is_common(scene) else None
+    return _erring(scene, MOST)
 
 
 def some_fail(scene: Scene) -> Finding | None:
     """So many that users see it, and not for one of several clients alone."""
-    return _erring(scene, FAILURES_SHARE) if _is_common(scene) else None
+    return _erring(scene, FAILURES_SHARE)
 
 
 def one_fails(scene: Scene) -> Finding | None:
@@ -44,25 +44,20 @@ def one_fails(scene: Scene) -> Finding | None:
 
 def faulty_client(scene: Scene) -> Finding | None:
     """Most attempts fail, for one client, and those of others are served."""
-    failures = sum(each.failures for each in scene.backends)
-    requests = sum(each.requests for each in scene.backends)
-    served = requests - failures
-    if failures < max(FAILURES_MIN, MOST * requests) or served < FAILURES_MIN:
+    if not _many(scene, MOST) or scene.requests - scene.failures < FAILURES_MIN:
         return None
-    figures = {"failures": float(failures), "requests": float(requests)}
+    figures = {"failures": float(scene.failures), "requests": float(scene.requests)}
     return Finding(Kind.CLIENT, "fails", figures=figures)
 
 
 def _erring(scene: Scene, share: float) -> Finding | None:
-    failures = sum(each.failures for each in scene.backends)
-    requests = sum(each.requests for each in scene.backends)
-    if failures < max(FAILURES_MIN, share * requests):
+    if not _many(scene, share) or not _is_common(scene):
         return None
     everywhere = all_fail(scene, scene.backends) if len(scene.backends) > 1 else None
     if everywhere is not None:
         return everywhere
-    figures = {"out": 0.0, "of": float(len(scene.backends)), "failures": float(failures)}
-    worst = [each for each in scene.backends if each.failures >= NEARLY_ALL * failures]
+    figures = {"out": 0.0, "of": float(len(scene.backends)), "failures": float(scene.failures)}
+    worst = [each for each in scene.backends if each.failures >= NEARLY_ALL * scene.failures]
     return Finding(Kind.FAILING, "requests", backend=only(worst), figures=figures)
 
 
@@ -73,9 +68,13 @@ def all_fail(scene: Scene, backends: list[Seen]) -> Finding | None:
     """
     if not backends or not all(_fails(each) for each in backends) or not _is_common(scene):
         return None
-    failures = sum(each.failures for each in scene.backends)
-    figures = {"of": float(len(scene.backends)), "failures": float(failures)}
+    figures = {"of": float(len(scene.backends)), "failures": float(scene.failures)}
     return Finding(Kind.FAILING, "everywhere", figures=figures)
+
+
+def _many(scene: Scene, share: float) -> bool:
+    """Whether so many of all attempts failed, and more than a few."""
+    return scene.failures >= max(FAILURES_MIN, share * scene.requests)
 
 
 def _fails(seen: Seen) -> bool:
@@ -86,8 +85,7 @@ def _fails(seen: Seen) -> bool:
 def _is_common(scene: Scene) -> bool:
     """Whether attempts of several clients fail, or there is only one client. One of several may
     fail by its own requests."""
-    served = sum(each.requests - each.failures for each in scene.backends)
-    if served < FAILURES_MIN:
+    if scene.requests - scene.failures < FAILURES_MIN:
         return True  # nobody is served
     apart = sum(each.minute_apart for each in scene.backends)
     apart += _others({each.now.last_failed for each in scene.backends if each.minute_failures})

@@ -23,6 +23,8 @@ class Scene:
         self.now = window.now
         self.backends = backends
         self.serving = [each for each in self.backends if each.now.can_serve]
+        self.failures = sum(each.failures for each in backends)
+        self.requests = sum(each.requests for each in backends)
         self.lacks = window.lacks()
         self.queued_s = window.waits_s if window.waiting >= WAITING_MIN else 0.0
 

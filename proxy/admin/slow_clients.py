@@ -14,7 +14,6 @@ from penstock.balancing.fleet import UnknownModel
 from penstock.proxy.data.client import Client
 from penstock.proxy.data.ending import EndingConnection
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.data.request import Request
 
 # A client that has not taken so much, also at the look before, is slow.
 UNTAKEN_BYTES: Final = 16_384
@@ -41,14 +40,13 @@ class SlowClients:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._behind: set[Client] = set()
-        self._looked_s = 0.0
+        self._looked_s = 0.0  # when it looked last
         self._begin = 0
 
     async def look(self) -> Mapping[str, Reading]:
         """What is known now, by pool."""
         found: dict[str, Reading] = {}
-        now_s = self._plane.now()
-        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        since_s, self._looked_s = self._looked_s, self._plane.now()
         before, self._behind = self._behind, set()
         clients, looked = list(self._plane.clients), 0
         begin = self._begin % max(1, len(clients))
@@ -62,8 +60,8 @@ class SlowClients:
             behind = client.untaken_bytes >= UNTAKEN_BYTES
             if behind or not client.waits:
                 self._count(found.setdefault(pool, Reading()), client, before, behind=behind)
-            if behind and client in before and isinstance(client, EndingConnection):
-                _tell(client.request, passed_s)
+                if behind and client in before:
+                    self._tell(client, since_s)
             looked += 1
             if looked == CLIENTS_MAX:
                 break
@@ -79,6 +77,13 @@ class SlowClients:
             reading.slow += 1
             reading.slow_by_tenant[client.tenant] += 1
 
+    def _tell(self, client: Client, since_s: float) -> None:
+        """Note in its request's record that it was behind, while more came."""
+        request = client.request if isinstance(client, EndingConnection) else None
+        if request is not None and not request.record.stalled_since_s:
+            began_s = request.record.received_s
+            request.record.behind_s += self._looked_s - max(since_s, began_s)
+
     def _pool_of(self, client: Client) -> str:
         """Empty: it has asked for nothing that a pool serves."""
         request = client.request if isinstance(client, EndingConnection) else None
@@ -88,9 +93,3 @@ class SlowClients:
             return self._plane.fleet.resolve(request.ask)[0].name
         except UnknownModel:
             return ""
-
-
-def _tell(request: Request | None, passed_s: float) -> None:
-    """Note in its record that its client was behind since the look before, while more came."""
-    if request is not None and not request.record.stalled_since_s:
-        request.record.behind_s += passed_s

@@ -64,9 +64,8 @@ class Adapters:
         self._waiting: dict[Waiter, None] = {}
         self._untold: deque[Waiter] = deque()
         self.paths: Mapping[Place, str] = {}  # those that routes name
-        # Of the last clients: which load was the last for its requests, of all loads so far.
-        self._last_loads: dict[str, int] = {}
-        self._loads_so_far = 0
+        # The clients that had the last loads, the latest one at the end.
+        self._loaded_for: dict[str, None] = {}
 
     def follow(self, paths: Mapping[Place, str]) -> None:
         """Take the adapters of a new configuration. What waits looks where it goes now."""
@@ -116,11 +115,10 @@ class Adapters:
 
     def _begin(self, ask: Ask, backend: Backend) -> None:
         place = self._loads.begin(ask, backend)
-        self._loads_so_far += 1
-        self._last_loads.pop(ask.client, None)
-        self._last_loads[ask.client] = self._loads_so_far
-        if len(self._last_loads) > CLIENTS_MAX:
-            del self._last_loads[next(iter(self._last_loads))]
+        self._loaded_for.pop(ask.client, None)
+        self._loaded_for[ask.client] = None
+        if len(self._loaded_for) > CLIENTS_MAX:
+            del self._loaded_for[next(iter(self._loaded_for))]
         task = self._loop.create_task(self._run(place, backend, self.paths[place]))
         self._tasks.add(task)  # the loop itself does not keep tasks alive
         task.add_done_callback(self._tasks.discard)
@@ -156,8 +154,8 @@ class Adapters:
 
     def _in_turn(self) -> list[Waiter]:
         """Those that wait: whose client had no load for the longest time comes first."""
-        last = self._last_loads
-        return sorted(self._waiting, key=lambda each: last.get(each.client, 0))
+        ranks = {client: rank for rank, client in enumerate(self._loaded_for)}
+        return sorted(self._waiting, key=lambda each: ranks.get(each.client, -1))
 
     def _tell(self, waiters: list[Waiter]) -> None:
         for each in waiters:

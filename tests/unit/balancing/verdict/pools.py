@@ -15,6 +15,7 @@ BUSY = BackendFacts(
     "a", streams=10, sequences=10, step_s=0.01, told_s=0.0, running=10, kv_usage=0.4, held_share=0.4
 )
 PER_S = {"generated_tokens": 1_000, "steps": 100, "requests_total": 5}
+PREFILLS = {"generated_tokens": 50, "steps": 5}  # steps of 0.2 s
 
 
 def backend(name: str = "a", **facts: Any) -> BackendFacts:

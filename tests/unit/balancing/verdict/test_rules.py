@@ -1,7 +1,6 @@
 """What is found of a pool that has been in one state for a while."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,16 +8,15 @@ import pytest
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.slowness import Pace
 from penstock.balancing.verdict.cause import Finding, Kind
-from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
+from penstock.balancing.verdict.facts import BackendFacts
 from penstock.balancing.verdict.rules import GAP_S, find
 from penstock.balancing.verdict.scene import WAIT_S
 from penstock.balancing.verdict.window import Window
 from penstock.balancing.verdict.words import words
-from tests.unit.balancing.verdict.pools import backend, found, moment, queue
+from tests.unit.balancing.verdict.pools import PREFILLS, backend, found, moment, queue
 
 IDLE = {"generated_tokens": 0.0, "steps": 0.0}
 FAILURES = {"failures_total": 1.0}  # of five requests a second
-PREFILLS = {"generated_tokens": 50, "steps": 5}  # steps of 0.2 s
 
 
 def case(
@@ -263,141 +261,11 @@ def test_refusals_that_nothing_explains_are_demand() -> None:
     assert find(window, list(window.backends())).kind is Kind.DEMAND
 
 
-FLOOD: dict[str, Any] = {
-    "waiting_by_tenant": {"flood": 9, "app": 1},
-    "served_by_tenant": {"flood": 5, "app": 2},
-    "given_by_tenant": {"flood": 900.0, "app": 100.0},
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "lack", "facts", "per_s"),
-    [
-        (Kind.COMPUTE, Lack.PROMPTS, {}, PREFILLS),
-        (Kind.MEMORY, Lack.KV_CACHE, {"kv_usage": 0.97}, PREFILLS),
-        (Kind.SCHEDULER, Lack.SEQUENCES, {}, {}),
-    ],
-)
-def test_a_tenant_that_has_all_that_waits_is_named_beside_what_it_used_up(
-    kind: Kind, lack: Lack, facts: dict[str, Any], per_s: dict[str, float]
-) -> None:
-    finding = found(backend(**facts), per_s=per_s, **FLOOD, **queue(lack))
-    assert (finding.kind, finding.tenant) == (kind, "flood")
-    sentence, to_do = words(finding)
-    assert "tenant flood" in sentence
-    assert "flood" in to_do[1]
-
-
-def test_a_tenant_is_named_also_in_moments_without_requests_of_others() -> None:
-    facts = FLOOD | {"waiting_by_tenant": {"flood": 10}, "served_by_tenant": {"flood": 5}}
-    finding = found(backend(), per_s=PREFILLS, **facts, **queue(Lack.PROMPTS))
-    assert finding.tenant == "flood"
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        FLOOD
-        | {"waiting_by_tenant": {"flood": 6, "app": 4}}
-        | {"given_by_tenant": {"flood": 40.0, "app": 30.0, "web": 30.0}}
-        | {"served_by_tenant": {"flood": 5, "app": 2, "web": 1}},
-        FLOOD
-        | {"waiting_by_tenant": {"flood": 10}, "served_by_tenant": {"flood": 5}}
-        | {"given_by_tenant": {"flood": 900.0}},
-        {"waiting_by_tenant": {"": 10}, "served_by_tenant": {"": 5, "app": 1}},
-    ],
-    ids=["others wait, too", "no other is served", "no tenant"],
-)
-def test_no_tenant_is_named(facts: dict[str, Any]) -> None:
-    assert found(backend(), per_s=PREFILLS, **facts, **queue(Lack.PROMPTS)).tenant == ""
-
-
-@pytest.mark.parametrize("lack", [Lack.REQUESTS, Lack.GIANTS])
-def test_who_takes_all_places_of_a_limit_of_ours_is_named(lack: Lack) -> None:
-    finding = found(backend(), **FLOOD, **queue(lack))
-    assert (finding.kind, finding.tenant) == (Kind.WAITING, "flood")
-
-
-def test_who_holds_the_places_is_named_and_not_who_waits_for_one() -> None:
-    """Slow readers of one tenant hold 11 of 12 places, and take next to no tokens."""
-    facts: dict[str, Any] = {
-        "waiting_by_tenant": {"victim": 10},
-        "served_by_tenant": {"hog": 11, "victim": 1},
-        "given_by_tenant": {"hog": 150.0, "victim": 850.0},
-    }
-    finding = found(backend(), **facts, **queue(Lack.REQUESTS))
-    assert (finding.kind, finding.tenant, finding.role) == (Kind.WAITING, "hog", "holds")
-    sentence, to_do = words(finding)
-    assert sentence.endswith("Most of the requests under way are of tenant hog.")
-    assert "hog" in to_do[1]
-
-
 def test_peers_that_tell_no_figures_do_not_rest() -> None:
     """Both have as many requests, and all that waits would go to one of them."""
     silent = {"told_s": None, "running": 0, "waiting": 0, "kv_usage": 0.0, "held_share": 0.0}
     backends = [backend("a", wanted=9, **silent), backend("b", **silent)]
     assert found(*backends, **queue(Lack.REQUESTS)).kind is Kind.WAITING
-
-
-def test_who_has_the_most_elsewhere_is_not_named_for_a_hot_backend() -> None:
-    facts: dict[str, Any] = {
-        "waiting_by_tenant": {"pinned": 5, "other": 1},
-        "served_by_tenant": {"pinned": 10, "big": 30},
-        "given_by_tenant": {"pinned": 200.0, "big": 800.0},
-    }
-    hot = backend("a", backlog_s=3.0, wanted=9)
-    finding = found(hot, backend("b"), **facts, **queue(Lack.PROMPTS))
-    assert (finding.kind, finding.tenant) == (Kind.UNEVEN, "")
-
-
-def test_who_waits_for_one_hot_backend_is_named() -> None:
-    hot = backend("a", backlog_s=3.0, wanted=9)
-    finding = found(hot, backend("b"), **FLOOD, **queue(Lack.PROMPTS))
-    assert (finding.kind, finding.backend, finding.tenant) == (Kind.UNEVEN, "a", "flood")
-
-
-@pytest.mark.parametrize(("most", "named"), [(520.0, ""), (640.0, "hog")])
-def test_who_takes_hardly_more_than_the_next_one_is_not_named(most: float, named: str) -> None:
-    facts: dict[str, Any] = {
-        "waiting_by_tenant": {"hog": 5, "victim": 5},
-        "served_by_tenant": {"hog": 4, "victim": 4},
-        "given_by_tenant": {"hog": most, "victim": 1_000.0 - most},
-    }
-    assert found(backend(kv_usage=0.97), **facts, **queue(Lack.KV_CACHE)).tenant == named
-
-
-def test_what_all_backends_fail_at_blames_none_of_them() -> None:
-    """One is out, as penstock takes out so many at most. The other fails as well."""
-    out = backend("b", state="ejected", reason="unreachable", can_serve=False)
-    for backends in ((backend("a"), out), (backend("a"), backend("b"))):
-        finding = found(*backends, per_s={"failures_total": 4})
-        assert (finding.detail, finding.backend) == ("everywhere", "")
-        assert "at each of the 2 backends" in words(finding)[0]
-
-
-@pytest.mark.parametrize(
-    ("failed", "kind"), [("aaaa", Kind.CLIENT), ("abcd", Kind.FAILING), ("aab ", Kind.CLIENT)]
-)
-def test_the_last_failures_at_several_backends_tell_how_many_clients_fail(
-    failed: str, kind: Kind
-) -> None:
-    """None of these backends has failed two clients in turn."""
-    backends = [backend(str(n), last_failed=who.strip()) for n, who in enumerate(failed)]
-    per_s = {"failures_total": 4, "requests_apart_total": 2.0}
-    assert found(*backends, per_s=per_s).kind is kind
-
-
-def test_where_only_one_of_two_fails_it_is_named() -> None:
-    good, bad = [0] * 11, range(0, 55, 5)
-    window = Window()
-    for second, failed in enumerate(bad):
-        counted = [
-            replace(backend(name), requests_total=5 * second, failures_total=failures)
-            for name, failures in (("a", good[second]), ("b", failed))
-        ]
-        window.add(PoolFacts(float(second), tuple(counted)))
-    finding = find(window, list(window.backends()))
-    assert (finding.detail, finding.backend) == ("requests", "b")
 
 
 @pytest.mark.parametrize(
@@ -424,54 +292,6 @@ def test_a_crowd_that_has_just_left_was_one() -> None:
     assert find(window, list(window.backends())).detail == "decode"
 
 
-def test_where_nobody_is_served_no_client_is_to_blame() -> None:
-    """A busy client and a rare one."""
-    per_s = {"failures_total": 5, "failures_apart_total": 0.2, "requests_apart_total": 0.5}
-    assert found(backend(), per_s=per_s).kind is Kind.FAILING
-
-
 def test_how_long_a_start_takes_so_far_is_told() -> None:
     finding = found(backend(state="starting", can_serve=False, starting_s=44.0))
     assert "starting for 44 s" in words(finding)[0]
-
-
-def test_who_holds_the_most_is_named_and_not_who_waits_for_it() -> None:
-    """Four long streams hold the cache, and another tenant waits."""
-    facts: dict[str, Any] = {
-        "waiting_by_tenant": {"victim": 10},
-        "served_by_tenant": {"hog": 4, "victim": 1},
-        "given_by_tenant": {"hog": 850.0, "victim": 150.0},
-    }
-    finding = found(backend(kv_usage=0.97), **facts, **queue(Lack.KV_CACHE))
-    assert (finding.kind, finding.tenant) == (Kind.MEMORY, "hog")
-    sentence, to_do = words(finding)
-    assert "for tenant hog" in sentence
-    assert "victim" not in sentence
-    assert "hog" in to_do[1]
-
-
-@pytest.mark.parametrize(("slow", "named"), [({"radio": 8}, "radio"), ({"radio": 4, "web": 4}, "")])
-def test_whose_clients_do_not_read(slow: dict[str, int], named: str) -> None:
-    finding = found(backend(), clients=10, slow_clients=8, slow_by_tenant=slow)
-    assert (finding.kind, finding.tenant) == (Kind.CLIENT, named)
-    assert ("tenant radio" in words(finding)[0]) is bool(named)
-
-
-def test_one_that_fails_most_of_the_few_that_it_gets_is_failing() -> None:
-    """penstock avoids it, so that of all requests only a fiftieth fails."""
-    window, told = Window(), []
-    for second in range(60):
-        good = replace(backend("a"), requests_total=9 * second, told_s=float(second))
-        failed = second // 5
-        bad = replace(
-            backend("b"),
-            requests_total=failed,
-            failures_total=failed,
-            failures_apart_total=failed,
-            requests_apart_total=failed,
-            told_s=float(second),
-        )
-        window.add(PoolFacts(float(second), (good, bad)))
-        told.append(find(window, list(window.backends())))
-    assert (told[20].kind, told[-1].kind) == (Kind.FINE, Kind.FAILING)
-    assert (told[-1].detail, told[-1].backend) == ("backend", "b")

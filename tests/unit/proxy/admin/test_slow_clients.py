@@ -46,6 +46,10 @@ def test_a_client_that_takes_nothing_is_slow_at_the_second_look(play: Play) -> N
     play.passes(2.0)
     look(slow, play)
     assert record.behind_s == 2.0
+    record.received_s = play.loop.time() + 1.5  # as if it were the next one of its connection
+    play.passes(2.0)
+    look(slow, play)
+    assert record.behind_s == 2.5
     play.client.drains()
 
 

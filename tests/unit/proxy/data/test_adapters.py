@@ -1,68 +1,16 @@
 """Transcripts of requests whose adapter a backend loads first."""
 
-import asyncio
 from collections.abc import Iterator
-from typing import Any
 
 import orjson
 import pytest
 
-from penstock.balancing.backend import Backend, State
+from penstock.balancing.backend import State
 from penstock.health.probes import Outcome
 from penstock.proxy.data.adapters import TURN_MAX, WAIT_S
 from penstock.proxy.data.aliases import alias_cards
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
-
-
-def route(name: str) -> dict[str, Any]:
-    """Requests for this model get an adapter of its own."""
-    target = {"pool": "p", "model": f"{name}-1", "lora_path": f"/adapters/{name}"}
-    return {"name": name, "match": {"model": name}, "to": [target]}
-
-
-SQL, LAW = route("sql"), route("law")
-FALLS_BACK = SQL | {"fallbacks": [{"pool": "p", "model": "base", "on": ["no_backend"]}]}
-
-
-class Loading(Play):
-    """Backends that list their base model only. A load hangs until the test ends it."""
-
-    def __init__(self, *routes: dict[str, Any], backends: int = 2, **settings: Any) -> None:
-        super().__init__(backends, routes=list(routes or (SQL, LAW)), **settings)
-        self.hangs: dict[tuple[str, str], asyncio.Future[Outcome]] = {}
-        for backend in self.backends:
-            backend.models = {"base": b"{}"}
-            backend.contexts = {"base": 4_096, None: 4_096}
-
-    async def load_adapter(self, backend: Backend, name: str, path: str) -> Outcome:
-        self.happens(f"{backend.name} loads {name} of {path}")
-        hang: asyncio.Future[Outcome] = self.loop.create_future()
-        self.hangs[backend.name, name] = hang
-        return await hang
-
-    def loaded(self, backend: str, name: str) -> None:
-        """The backend lists it from now on."""
-        (found,) = [each for each in self.backends if each.name == backend]
-        found.models = {**(found.models or {}), name: b"{}"}
-        self.hangs.pop((backend, name)).set_result(Outcome())
-        self.turns()
-
-    def fails(self, backend: str, name: str) -> None:
-        self.hangs.pop((backend, name)).set_result(Outcome("status_404"))
-        self.turns()
-
-    def asks(self, model: str = "sql", head: bytes = b"") -> Client:
-        """A client does, after the last one has left."""
-        if self.client.connection._exchange is not None or self.client.written:
-            self.client.closes()
-            self.client = self.connects()
-        client = self.client
-        client.sends(chat(f'"model":"{model}"', head=head))
-        return client
-
-    def answers(self, name: str) -> None:
-        self[name].sends(STREAM, token("a"), DONE, END)
-        self.turns()
+from tests.unit.proxy.data.loading import FALLS_BACK, LAW, SQL, Loading, code, route
+from tests.unit.proxy.data.playbook import chat, plain
 
 
 @pytest.fixture
@@ -70,30 +18,6 @@ def play() -> Iterator[Loading]:
     playing = Loading()
     yield playing
     playing.close()
-
-
-def code(client: Client) -> tuple[int, str, str]:
-    """The status, the code and the message of an error."""
-    head, _, body = client.written.partition(b"\r\n\r\n")
-    error = orjson.loads(body)["error"]
-    return int(head[9:12]), error["code"], error["message"]
-
-
-def sent_after(play: Loading, client: Client) -> None:
-    """The adapter is loaded, and then the client's request waits for another one's end."""
-    play.backends[0].max_requests = 1
-    before = play.connects()
-    before.sends(chat('"model":"base"'))
-    first = play["b1"]
-    play.loaded("b1", "sql-1")
-    play.passes(0.5)
-    assert not client.written
-    first.sends(STREAM, token("a"), DONE, END)
-    play.passes(0.2)
-    assert orjson.loads(play["b1"].body)["model"] == "sql-1"
-    play.answers("b1")
-    assert b"[DONE]" in client.written
-    before.closes()
 
 
 def test_the_first_request_waits_for_the_load_and_goes_where_the_adapter_is(play: Loading) -> None:
@@ -337,71 +261,6 @@ def test_the_last_attempt_is_for_a_fall_back_that_loads_its_adapter_first() -> N
     ((name, _),) = play.hangs
     play.loaded(name, "law-1")
     play.answers(name)
-    assert b"[DONE]" in client.written
-    play.close()
-
-
-HELD: dict[str, Any] = {"admission": {"hold_for_backend_s": 30}}
-
-
-def test_who_is_held_for_a_backend_has_its_adapter_loaded_when_that_comes() -> None:
-    play = Loading(backends=1, **HELD)
-    backend = play.backends[0]
-    backend.state = State.EJECTED
-    client = play.asks()
-    play.passes(2.0)
-    assert not play.hangs
-    assert not client.written
-    backend.state = State.READY
-    play.passes(3.0)
-    play.loaded("b1", "sql-1")
-    assert orjson.loads(play["b1"].body)["model"] == "sql-1"
-    play.answers("b1")
-    play.close()
-
-
-def test_neither_the_wait_for_a_backend_nor_that_for_a_load_counts_for_a_class() -> None:
-    classes = [{"name": "fast", "max_wait_s": 1}]
-    admission = {"classes": classes, "default_class": "fast", "hold_for_backend_s": 30}
-    play = Loading(backends=1, admission=admission)
-    backend = play.backends[0]
-    backend.state = State.EJECTED
-    client = play.asks()
-    play.passes(5.0)
-    backend.state = State.READY
-    play.passes(5.0)
-    sent_after(play, client)
-    play.close()
-
-
-def test_who_is_held_for_too_long_is_told_so() -> None:
-    play = Loading(backends=1, **HELD)
-    play.backends[0].state = State.EJECTED
-    client = play.asks(head=b"")
-    play.passes(35.0)
-    assert b"no_backend" in client.written
-    play.close()
-
-
-def test_the_time_of_a_load_does_not_count_for_a_class() -> None:
-    """It waits for room after it, and is in time."""
-    classes = [{"name": "fast", "max_wait_s": 1}]
-    play = Loading(backends=1, admission={"classes": classes, "default_class": "fast"})
-    client = play.asks()
-    play.passes(10.0)
-    sent_after(play, client)
-    play.close()
-
-
-def test_nor_does_it_when_another_backend_loads_after_a_failure() -> None:
-    classes = [{"name": "fast", "max_wait_s": 1}]
-    play = Loading(admission={"classes": classes, "default_class": "fast"})
-    client = play.asks()
-    play.loaded("b1", "sql-1")
-    play["b1"].sends(plain("502 Bad Gateway"))
-    play.passes(10.0)
-    play.loaded("b2", "sql-1")
-    play.answers("b2")
     assert b"[DONE]" in client.written
     play.close()
 

@@ -1,0 +1,72 @@
+"""What failed attempts say, and of whom."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.balancing.verdict.cause import Kind
+from penstock.balancing.verdict.facts import PoolFacts
+from penstock.balancing.verdict.rules import find
+from penstock.balancing.verdict.window import Window
+from penstock.balancing.verdict.words import words
+from tests.unit.balancing.verdict.pools import backend, found
+
+
+def test_what_all_backends_fail_at_blames_none_of_them() -> None:
+    """One is out, as penstock takes out so many at most. The other fails as well."""
+    out = backend("b", state="ejected", reason="unreachable", can_serve=False)
+    for backends in ((backend("a"), out), (backend("a"), backend("b"))):
+        finding = found(*backends, per_s={"failures_total": 4})
+        assert (finding.detail, finding.backend) == ("everywhere", "")
+        assert "at each of the 2 backends" in words(finding)[0]
+
+
+@pytest.mark.parametrize(
+    ("failed", "kind"), [("aaaa", Kind.CLIENT), ("abcd", Kind.FAILING), ("aab ", Kind.CLIENT)]
+)
+def test_the_last_failures_at_several_backends_tell_how_many_clients_fail(
+    failed: str, kind: Kind
+) -> None:
+    """None of these backends has failed two clients in turn."""
+    backends = [backend(str(n), last_failed=who.strip()) for n, who in enumerate(failed)]
+    per_s = {"failures_total": 4, "requests_apart_total": 2.0}
+    assert found(*backends, per_s=per_s).kind is kind
+
+
+def test_where_only_one_of_two_fails_it_is_named() -> None:
+    good, bad = [0] * 11, range(0, 55, 5)
+    window = Window()
+    for second, failed in enumerate(bad):
+        counted = [
+            replace(backend(name), requests_total=5 * second, failures_total=failures)
+            for name, failures in (("a", good[second]), ("b", failed))
+        ]
+        window.add(PoolFacts(float(second), tuple(counted)))
+    finding = find(window, list(window.backends()))
+    assert (finding.detail, finding.backend) == ("requests", "b")
+
+
+def test_where_nobody_is_served_no_client_is_to_blame() -> None:
+    """A busy client and a rare one."""
+    per_s = {"failures_total": 5, "failures_apart_total": 0.2, "requests_apart_total": 0.5}
+    assert found(backend(), per_s=per_s).kind is Kind.FAILING
+
+
+def test_one_that_fails_most_of_the_few_that_it_gets_is_failing() -> None:
+    """penstock avoids it, so that of all requests only a fiftieth fails."""
+    window, told = Window(), []
+    for second in range(60):
+        good = replace(backend("a"), requests_total=9 * second, told_s=float(second))
+        failed = second // 5
+        bad = replace(
+            backend("b"),
+            requests_total=failed,
+            failures_total=failed,
+            failures_apart_total=failed,
+            requests_apart_total=failed,
+            told_s=float(second),
+        )
+        window.add(PoolFacts(float(second), (good, bad)))
+        told.append(find(window, list(window.backends())))
+    assert (told[20].kind, told[-1].kind) == (Kind.FINE, Kind.FAILING)
+    assert (told[-1].detail, told[-1].backend) == ("backend", "b")
