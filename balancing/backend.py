@@ -13,6 +13,7 @@ from penstock.balancing.accusers import Accusers
 from penstock.balancing.answer_lengths import AnswerLengths
 from penstock.balancing.ask import Ask
 from penstock.balancing.cache_shadow import CacheShadow
+from penstock.balancing.client_tally import ClientTally
 from penstock.balancing.cold_start import ColdStart
 from penstock.balancing.decode_speed import DecodeSpeed
 from penstock.balancing.engine_report import EngineReport
@@ -65,6 +66,7 @@ class Backend:
         "accusers",
         "admin_state",
         "answered_s",
+        "asked_by",
         "back_since_s",
         "bare_since_s",
         "cache",
@@ -73,14 +75,12 @@ class Backend:
         "decode_speed",
         "doubted",
         "engine_requests_peak",
+        "failed_for",
         "failing_since_s",
-        "failures_apart_total",
         "failures_total",
         "gpu_floor_s",
         "gpus",
         "kept",
-        "last_client",
-        "last_failed",
         "latency",
         "lengths",
         "max_requests",
@@ -99,7 +99,6 @@ class Backend:
         "refusals",
         "remote",
         "report",
-        "requests_apart_total",
         "requests_total",
         "restarts",
         "retrying",
@@ -133,12 +132,8 @@ class Backend:
         self.restarts = 0  # of its engine, as far as they were seen
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
-        # Of these, how many were met by another client than the one before: one client alone, with
-        # ever so many, makes none.
-        self.failures_apart_total = 0
-        self.last_failed = ""
-        self.requests_apart_total = 0  # the same of all requests
-        self.last_client = ""
+        self.failed_for = ClientTally()
+        self.asked_by = ClientTally()  # of requests that an engine works on
         self.accusers = Accusers()  # the clients that met the failures of the present run
         self._bares_in_row = 0  # answers without a token in a row
         self._progress_at_bare = 0
@@ -303,19 +298,19 @@ class Backend:
         head = self.queue.head
         return head.whole_work * self.prefill_speed.work_s if head is not None else 0.0
 
-    def asked(self, client: str) -> None:
-        """Count a request of this client."""
+    def asked(self, ask: Ask) -> None:
+        """Count a request."""
         self.requests_total += 1
-        if client != self.last_client:
-            self.requests_apart_total += bool(self.last_client)
-            self.last_client = client
+        if ask.engine:
+            self.asked_by.add(ask.client)
 
     def failed(self, client: str | None) -> None:
         """Count a failure. `client`: who met it. None: no request caused it."""
         self.failures_total += 1
-        if client != self.last_failed:
-            self.failures_apart_total += client is None or bool(self.last_failed)
-            self.last_failed = client or self.last_failed
+        if client is None:
+            self.failed_for.add_of_nobody()
+        else:
+            self.failed_for.add(client)
 
     def take(self, report: EngineReport) -> None:
         """Take a new report of its engine's metrics."""

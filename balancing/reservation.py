@@ -75,7 +75,7 @@ class Reservation(QueuedPrompts):
             own.retries += 1
             backend.retrying[ask.client] = backend.retrying.get(ask.client, 0) + 1
         own.sequence += 1
-        backend.asked(ask.client)
+        backend.asked(ask)
         backend.taken_tokens += ask.prompt_tokens
         if ask.engine:
             backend.engine_requests_peak = max(backend.engine_requests_peak, own.engine_requests)

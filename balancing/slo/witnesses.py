@@ -1,13 +1,16 @@
-"""Whether more than one client of a pool has waited in vain.
+"""Whether a client that left with nothing is the only witness of an outage.
 
-One client alone proves no outage where others were served: it may leave its own requests.
+One client alone proves none where others were served lately: it may leave its own requests. It is
+believed if another one waits in vain at the same time, or if no answer begins for long.
 """
 
 from math import inf
 from typing import Final
 
-# Who was served or has waited within this time counts as there.
+# Who was served within this time counts as there.
 THERE_S: Final = 300.0
+# One client is believed alone after this time, if nobody's answer has begun in it.
+ALONE_S: Final = 30.0
 
 
 class _Two:
@@ -19,44 +22,57 @@ class _Two:
         self.last = self.before = ""
         self.last_s = self.before_s = -inf
 
-    def add(self, client: str, now_s: float) -> None:
+    def add(self, client: str, at_s: float) -> None:
         if client != self.last:
             self.before, self.before_s = self.last, self.last_s
             self.last = client
-        self.last_s = now_s
+        self.last_s = at_s
 
     def other(self, client: str, since_s: float) -> bool:
         """Whether another one was seen since then."""
         return (self.last_s if self.last != client else self.before_s) >= since_s
 
 
+class _Pool:
+    """`vain_since_s`: since when those that left have waited, and nobody was served."""
+
+    __slots__ = ("served", "vain", "vain_since_s")
+
+    def __init__(self) -> None:
+        self.served = _Two()
+        self.vain = _Two()
+        self.vain_since_s = inf
+
+
 class Witnesses:
     """Who was served in each pool lately, and who waited in vain."""
 
-    __slots__ = ("_served", "_vain")
+    __slots__ = ("_pools",)
 
     def __init__(self) -> None:
-        self._served: dict[str, _Two] = {}
-        self._vain: dict[str, _Two] = {}
+        self._pools: dict[str, _Pool] = {}
 
-    def served(self, pool: str, client: str, now_s: float) -> None:
-        """An answer began for a request of this client."""
-        self._of(self._served, pool).add(client, now_s)
+    def served(self, pool: str, client: str, began_s: float) -> None:
+        """An answer began then for a request of this client. It may have ended long after."""
+        known = self._of(pool)
+        if began_s > known.served.last_s:
+            known.served.add(client, began_s)
+        if began_s >= known.vain_since_s:
+            known.vain_since_s = inf
 
-    def in_vain(self, pool: str, client: str, now_s: float) -> bool:
-        """This client has left with nothing. Whether that counts: it does if another one has, too,
-        or if no other one was served lately."""
-        since_s = now_s - THERE_S
-        alone = not self._of(self._served, pool).other(client, since_s)
-        waits = self._of(self._vain, pool)
-        waits.add(client, now_s)
-        return alone or waits.other(client, since_s)
+    def in_vain(self, pool: str, client: str, since_s: float, now_s: float) -> bool:
+        """This client has left with nothing, after a wait since then. Whether that counts."""
+        known = self._of(pool)
+        known.vain_since_s = min(known.vain_since_s, since_s)
+        alone = not known.served.other(client, now_s - THERE_S)
+        another = known.vain.other(client, since_s)
+        known.vain.add(client, now_s)
+        return alone or another or now_s - known.vain_since_s >= ALONE_S
 
     def keep(self, pools: set[str]) -> None:
         """Forget all other pools."""
-        for table in (self._served, self._vain):
-            for gone in table.keys() - pools:
-                del table[gone]
+        for gone in self._pools.keys() - pools:
+            del self._pools[gone]
 
-    def _of(self, table: dict[str, _Two], pool: str) -> _Two:
-        return table.setdefault(pool, _Two())
+    def _of(self, pool: str) -> _Pool:
+        return self._pools.setdefault(pool, _Pool())

@@ -23,13 +23,13 @@ class BackendFacts:
     step_s: float = 0.0  # between two tokens with what it holds and no prefill beside
     pace: Pace = ALIKE  # how many times as long as its peers it takes
     wanted: int = 0  # requests in the queue that would go there
-    requests_total: int = 0
+    requests_total: int = 0  # that an engine works on
     failures_total: int = 0
-    # Each was met, or sent, by another client than the one before.
+    # Of other clients than the one with most of them (`client_tally`), and who that is.
     failures_apart_total: int = 0
     requests_apart_total: int = 0
-    last_failed: str = ""  # the client of the last failure, empty if there was none
-    last_client: str = ""  # the same of requests
+    failed_most: str = ""
+    asks_most: str = ""
     starting_s: float = 0.0  # how long it has been starting
     # The engine's own metrics, if they are fresh.
     told_s: float | None = None  # when they were read

@@ -4,6 +4,7 @@ Where there are several clients, one of them alone makes nothing failing: its ow
 the cause.
 """
 
+from collections import Counter
 from typing import Final
 
 from penstock.balancing.verdict.cause import Finding, Kind
@@ -16,7 +17,7 @@ FAILURES_SHARE: Final = 0.05
 # One that fails so many of its requests is broken, however few it gets.
 OWN_FAILURES_MIN: Final = 5
 OWN_FAILURES_SHARE: Final = 0.5
-# And the client that failed must have changed so many times.
+# And so many must be of other clients than the one with most failures, and FAILURES_SHARE.
 APART_MIN: Final = 3
 
 
@@ -43,8 +44,8 @@ def one_fails(scene: Scene) -> Finding | None:
 
 
 def faulty_client(scene: Scene) -> Finding | None:
-    """Most attempts fail, for one client, and those of others are served."""
-    if not _many(scene, MOST) or scene.requests - scene.failures < FAILURES_MIN:
+    """Attempts fail, nearly all for one client, and others are served."""
+    if not _many(scene, FAILURES_SHARE) or scene.requests - scene.failures < FAILURES_MIN:
         return None
     figures = {"failures": float(scene.failures), "requests": float(scene.requests)}
     return Finding(Kind.CLIENT, "fails", figures=figures)
@@ -87,13 +88,18 @@ def _is_common(scene: Scene) -> bool:
     fail by its own requests."""
     if scene.requests - scene.failures < FAILURES_MIN:
         return True  # nobody is served
+    failures = sum(each.minute_failures for each in scene.backends)
     apart = sum(each.minute_apart for each in scene.backends)
-    apart += _others({each.now.last_failed for each in scene.backends if each.minute_failures})
+    apart += _beside([(each.now.failed_most, each.minute_failures) for each in scene.backends])
     asked = sum(each.minute_requests_apart for each in scene.backends)
-    asked += _others({each.now.last_client for each in scene.backends if each.minute_requests})
-    return apart >= APART_MIN or asked < APART_MIN
+    asked += _beside([(each.now.asks_most, each.minute_requests) for each in scene.backends])
+    return apart >= max(APART_MIN, FAILURES_SHARE * failures) or asked < APART_MIN
 
 
-def _others(clients: set[str]) -> int:
-    """How many beside the first."""
-    return max(0, len(clients - {""}) - 1)
+def _beside(counts: list[tuple[str, int]]) -> int:
+    """How many are at backends whose most frequent client is another one than that of the pool."""
+    totals = Counter[str]()
+    for client, count in counts:
+        if client:
+            totals[client] += count
+    return totals.total() - max(totals.values(), default=0)

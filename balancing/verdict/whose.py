@@ -25,15 +25,15 @@ def whose(scene: Scene, *, by_requests: bool = False) -> tuple[str, str]:
     # Short requests are seldom there when somebody looks.
     lately = {each for each, tokens in now.given_by_tenant.items() if tokens >= GIVEN_MIN}
     served = now.served_by_tenant.keys() | (lately - now.waiting_by_tenant.keys())
-    known = now.waiting_by_tenant.keys() | served
     shares = now.served_by_tenant if by_requests else now.given_by_tenant
+    known = now.waiting_by_tenant.keys() | (shares.keys() if by_requests else served)
     has = {each: float(shares.get(each, 0.0)) for each in known if each}
     total = sum(has.values())
-    is_most = tenant and served - {tenant} and waiting >= NEARLY_ALL * now.waiting
-    if is_most and has[tenant] * len(has) >= total:
-        return tenant, "waits"
     most = max(has, key=has.__getitem__, default="")
     second = max([share for each, share in has.items() if each != most], default=0.0)
     others_wait = total and len(has) > 1 and now.waiting_by_tenant.get(most, 0) < now.waiting
     named = others_wait and has[most] >= max(MOST * total, AHEAD * second)
+    is_most = tenant and served - {tenant} and waiting >= NEARLY_ALL * now.waiting
+    if is_most and has[tenant] * len(has) >= total and (most == tenant or not named):
+        return tenant, "waits"
     return (most, "holds" if by_requests else "takes") if named else ("", "")

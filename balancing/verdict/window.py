@@ -16,7 +16,7 @@ WINDOW_S: Final = 10.0
 # What few requests meet is counted over this time.
 MINUTE_S: Final = 60.0
 MARK_S: Final = 20.0
-# Of one backend: failures, requests, and the same of another client than the one before.
+# Of one backend: failures, requests, and the same of other clients than the most frequent one.
 _Counts = tuple[int, int, int, int]
 # Ages of requests are told at once, and need no more than this.
 AGES_S: Final = 4.0
@@ -52,7 +52,7 @@ class Seen:
     wanted: float  # requests in penstock's queue that would go there
     failures: int
     requests: int
-    # Of the last minute. `apart`: of another client than the one before.
+    # Of the last minute. `apart`: of other clients than the one with most of them.
     minute_failures: int
     minute_apart: int
     minute_requests_apart: int

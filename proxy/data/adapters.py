@@ -32,11 +32,15 @@ Load = Callable[[Backend, str, str], Coroutine[None, None, Outcome]]
 class Waiter:
     """One request that waits. `told` is called once, unless it leaves: `late` after WAIT_S."""
 
-    __slots__ = ("client", "place", "timer", "told")
+    __slots__ = ("client", "place", "since_s", "timer", "told")
 
-    def __init__(self, place: Place, client: str, told: Callable[[bool], None]) -> None:
+    def __init__(
+        self, place: Place, client: str, since_s: float, told: Callable[[bool], None]
+    ) -> None:
+        """`since_s`: when it began to wait, also if it was told before and waits again."""
         self.place = place
         self.client = client
+        self.since_s = since_s
         self.told = told
         self.timer: asyncio.TimerHandle | None = None
 
@@ -64,8 +68,7 @@ class Adapters:
         self._waiting: dict[Waiter, None] = {}
         self._untold: deque[Waiter] = deque()
         self.paths: Mapping[Place, str] = {}  # those that routes name
-        # The clients that had the last loads, the latest one at the end.
-        self._loaded_for: dict[str, None] = {}
+        self._loaded_s: dict[str, float] = {}  # when a client had its last load
 
     def follow(self, paths: Mapping[Place, str]) -> None:
         """Take the adapters of a new configuration. What waits looks where it goes now."""
@@ -90,7 +93,7 @@ class Adapters:
             self._begin(ask, step.begins)
         if not step.waits:
             return None
-        waiter = Waiter((ask.pool, ask.model), ask.client, told)
+        waiter = Waiter((ask.pool, ask.model), ask.client, by_s - WAIT_S, told)
         waiter.timer = self._loop.call_later(by_s - now_s, self._late, waiter)
         self._waiting[waiter] = None
         return waiter
@@ -115,10 +118,10 @@ class Adapters:
 
     def _begin(self, ask: Ask, backend: Backend) -> None:
         place = self._loads.begin(ask, backend)
-        self._loaded_for.pop(ask.client, None)
-        self._loaded_for[ask.client] = None
-        if len(self._loaded_for) > CLIENTS_MAX:
-            del self._loaded_for[next(iter(self._loaded_for))]
+        self._loaded_s.pop(ask.client, None)
+        self._loaded_s[ask.client] = self._now()
+        if len(self._loaded_s) > CLIENTS_MAX:
+            del self._loaded_s[next(iter(self._loaded_s))]
         task = self._loop.create_task(self._run(place, backend, self.paths[place]))
         self._tasks.add(task)  # the loop itself does not keep tasks alive
         task.add_done_callback(self._tasks.discard)
@@ -153,9 +156,10 @@ class Adapters:
         self._tell([each for each in self._in_turn() if not loading(each.place)])
 
     def _in_turn(self) -> list[Waiter]:
-        """Those that wait: whose client had no load for the longest time comes first."""
-        ranks = {client: rank for rank, client in enumerate(self._loaded_for)}
-        return sorted(self._waiting, key=lambda each: ranks.get(each.client, -1))
+        """Those that wait. Whose client had no load for the longest time comes first; who had none
+        counts from when it began to wait, or new names would always go first."""
+        last_s = self._loaded_s
+        return sorted(self._waiting, key=lambda each: last_s.get(each.client, each.since_s))
 
     def _tell(self, waiters: list[Waiter]) -> None:
         for each in waiters:

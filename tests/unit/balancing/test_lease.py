@@ -327,7 +327,7 @@ def test_counts_that_a_plain_answer_invents_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "apart"), [("aaaaaa", 0), ("aaabbb", 1), ("ababab", 5), ("", 0)]
+    ("clients", "apart"), [("aaaaaa", 0), ("aaabbb", 3), ("ababab", 3), ("aaaaab", 1), ("", 0)]
 )
 def test_failures_that_one_client_meets_alone_are_told_from_those_of_several(
     clients: str, apart: int
@@ -335,12 +335,19 @@ def test_failures_that_one_client_meets_alone_are_told_from_those_of_several(
     backend = Backend("a", "http://127.0.0.1:1")
     for client in clients:
         lease_on(backend, client=client).fail(1.0)
-    assert (backend.failures_total, backend.failures_apart_total) == (len(clients), apart)
-    assert (backend.requests_total, backend.requests_apart_total) == (len(clients), apart)
+    assert (backend.failures_total, backend.failed_for.others) == (len(clients), apart)
+    assert (backend.requests_total, backend.asked_by.others) == (len(clients), apart)
+
+
+def test_who_asks_for_what_no_engine_works_on_is_no_other_client() -> None:
+    backend = Backend("a", "http://127.0.0.1:1")
+    for client, engine in (("a", True), ("b", False), ("b", False)):
+        lease_on(backend, client=client, engine=engine)
+    assert (backend.asked_by.total, backend.asked_by.others) == (1, 0)
 
 
 def test_failures_that_no_request_can_have_caused_are_nobody_s_alone() -> None:
     backend = Backend("a", "http://127.0.0.1:1")
     for _ in range(3):
         lease_on(backend, client="a").fail(1.0, cause=Cause.NO_REQUEST)
-    assert backend.failures_apart_total == 3
+    assert backend.failed_for.others == 3

@@ -22,13 +22,13 @@ def test_what_all_backends_fail_at_blames_none_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failed", "kind"), [("aaaa", Kind.CLIENT), ("abcd", Kind.FAILING), ("aab ", Kind.CLIENT)]
+    ("failed", "kind"), [("aaaa", Kind.CLIENT), ("abcd", Kind.FAILING), ("aab ", Kind.FAILING)]
 )
 def test_the_last_failures_at_several_backends_tell_how_many_clients_fail(
     failed: str, kind: Kind
 ) -> None:
-    """None of these backends has failed two clients in turn."""
-    backends = [backend(str(n), last_failed=who.strip()) for n, who in enumerate(failed)]
+    """Each of these backends has failed one client."""
+    backends = [backend(str(n), failed_most=who.strip()) for n, who in enumerate(failed)]
     per_s = {"failures_total": 4, "requests_apart_total": 2.0}
     assert found(*backends, per_s=per_s).kind is kind
 
@@ -70,3 +70,15 @@ def test_one_that_fails_most_of_the_few_that_it_gets_is_failing() -> None:
         told.append(find(window, list(window.backends())))
     assert (told[20].kind, told[-1].kind) == (Kind.FINE, Kind.FAILING)
     assert (told[-1].detail, told[-1].backend) == ("backend", "b")
+
+
+def test_rare_failures_of_others_beside_a_flood_of_one_client_are_not_common() -> None:
+    per_s = {"failures_total": 4, "failures_apart_total": 0.12, "requests_apart_total": 3.0}
+    backends = [backend("a"), backend("b")]
+    assert found(*backends, per_s=per_s | {"requests_total": 8}).kind is Kind.CLIENT
+
+
+def test_a_part_of_one_clients_requests_that_fails_is_told() -> None:
+    per_s = {"failures_total": 1, "requests_total": 10, "requests_apart_total": 2.0}
+    finding = found(backend(), per_s=per_s)
+    assert (finding.kind, finding.detail) == (Kind.CLIENT, "fails")

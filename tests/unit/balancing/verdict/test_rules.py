@@ -183,7 +183,7 @@ CASES = {
         Kind.FAILING, "requests", backend(), per_s=FAILURES | {"failures_apart_total": 0.5}
     ),
     "attempts of one client fail, and there are others": case(
-        Kind.FINE, "", backend(), per_s=FAILURES | {"requests_apart_total": 2.0}
+        Kind.CLIENT, "fails", backend(), per_s=FAILURES | {"requests_apart_total": 2.0}
     ),
     "attempts of the only client fail": case(Kind.FAILING, "requests", backend(), per_s=FAILURES),
     "most attempts fail, and there is one client": case(

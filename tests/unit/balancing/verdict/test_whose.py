@@ -78,6 +78,17 @@ def test_who_holds_the_places_is_named_and_not_who_waits_for_one() -> None:
     assert "hog" in to_do[1]
 
 
+def test_bystanders_do_not_hide_who_holds_the_places() -> None:
+    """Ten tenants were served lately, and hold none."""
+    bystanders = {f"tenant-{number}": 500.0 for number in range(10)}
+    facts: dict[str, Any] = {
+        "waiting_by_tenant": {"victim": 10},
+        "served_by_tenant": {"hog": 11, "victim": 1},
+        "given_by_tenant": {"hog": 150.0, "victim": 850.0} | bystanders,
+    }
+    assert found(backend(), **facts, **queue(Lack.REQUESTS)).tenant == "hog"
+
+
 def test_who_has_the_most_elsewhere_is_not_named_for_a_hot_backend() -> None:
     facts: dict[str, Any] = {
         "waiting_by_tenant": {"pinned": 5, "other": 1},

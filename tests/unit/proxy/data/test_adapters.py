@@ -224,9 +224,11 @@ def test_whose_last_load_is_the_oldest_comes_first() -> None:
         "b1 loads sql-1 of /adapters/sql",  # a's first
         "b1 loads map-1 of /adapters/map",  # b's, in the second place
     ]
+    play.passes(1.0)
     play.fails("b1", "sql-1")
-    # Of c, before two others of a.
-    assert "b1 loads tax-1 of /adapters/tax" in play.happened()
+    assert "b1 loads law-1 of /adapters/law" in play.happened()  # of a, which waited before c came
+    play.fails("b1", "law-1")
+    assert "b1 loads tax-1 of /adapters/tax" in play.happened()  # of c, before another one of a
     for each in clients:
         each.closes()
     for name in ("map-1", "tax-1"):
