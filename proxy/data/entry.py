@@ -105,9 +105,9 @@ class Entry:
         if not self._routed and plane.routes.rules:
             self._routed = True
             route(plane, self._request)
-        elif self._failover.took_all_but_one and can_fall_back(plane, self._request, "errors"):
-            self._failover.took_all_but_one = False
-            self._turn("errors")  # the last attempt is for the fall-back
+        elif self._failover.for_fallback and can_fall_back(plane, self._request, "errors"):
+            self._failover.for_fallback = False
+            self._turn("errors")
         while True:
             try:
                 return self._try(party, now_s, retry=retry)

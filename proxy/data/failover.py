@@ -14,6 +14,7 @@ from penstock.proxy.data.own_headers import origin
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
+from penstock.proxy.data.routing import can_fall_back
 from penstock.proxy.errors.backend import AnswerBare, BackendError, NoPorts, NotHere
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -41,8 +42,8 @@ class Failover:
         "_request",
         "_suspect",
         "_without",
+        "for_fallback",
         "reached",
-        "took_all_but_one",
         "tried",
     )
 
@@ -55,7 +56,7 @@ class Failover:
         self._without = NO_BACKENDS  # those that do not hold the stored response
         self.tried = NO_BACKENDS
         self.reached = 0
-        self.took_all_but_one = False  # its last failure left one attempt that may cost work
+        self.for_fallback = False  # its next attempt is for a fall-back that can serve, if any
 
     def begun(self, lease: Lease) -> None:
         """An attempt begins."""
@@ -180,10 +181,22 @@ class Failover:
             raise over
         works = error.reached and request.endpoint.work.engine
         if works and not gate.may_retry(lease, cause, now_s):
-            self._plane.metrics.attempts.add("over_budget")
-            return False
-        self.took_all_but_one = bool(error.reached) and self.reached == ATTEMPTS_MAX - 1
+            return self._may_leave_pool(lease)
+        self.for_fallback = bool(error.reached) and self.reached == ATTEMPTS_MAX - 1
         return True
+
+    def _may_leave_pool(self, lease: Lease) -> bool:
+        """Whether it may go to a fall-back in another pool, though its own allows no more retries.
+
+        That costs an attempt a request, as its route says. It enters there as any of its client.
+        """
+        self._plane.metrics.attempts.add("over_budget")
+        way = self._request.way
+        target = way.fallback("errors") if way is not None else None
+        if target is None or target.pool == lease.backend.pool:
+            return False
+        self.for_fallback = can_fall_back(self._plane, self._request, "errors")
+        return self.for_fallback
 
     def _by_all(self) -> PenstockError:
         """The last failure as an error for the client, with the shortest wait that was hinted."""

@@ -224,44 +224,8 @@ def test_sessions_stay_at_their_version() -> None:
     play.close()
 
 
-def test_a_fall_back_that_cannot_serve_costs_no_attempt() -> None:
-    """The third backend of the pool may still serve it."""
-    play = Routed(ALIAS)
-    pools = play.plane.fleet.pools
-    (large,) = [each for each in pools if each.name == "large"]
-    large.backends[0].state = State.EJECTED
-    client = asks(play)
-    play["b1"].sends(plain("502 Bad Gateway"))
-    play.turns()
-    play["b2"].sends(plain("502 Bad Gateway"))
-    play.turns()
-    assert b"HTTP/1.1 502" in client.written
-    assert b"x-penstock-attempts: 2" in client.written
-    play.close()
-
-
 def backend(number: int) -> dict[str, object]:
     return {"name": f"b{number}", "url": f"http://10.0.0.{number}:1"}
-
-
-def test_a_refused_dial_passes_over_no_fall_back() -> None:
-    pools = [
-        {"name": name, "policy": "round_robin", "backends": [backend(each) for each in numbers]}
-        for name, numbers in (("small", (1, 2)), ("large", (3, 4)), ("tiny", (5,)))
-    ]
-    fallbacks = [{"pool": "large", "on": ["errors"]}, {"pool": "tiny", "on": ["errors"]}]
-    route = {"name": "r", "to": [{"pool": "small"}], "fallbacks": fallbacks}
-    play = Play(5, pools=pools, routes=[route])
-    play.down["b3"] = 111
-    play.client.sends(chat('"model":"m"'))
-    for name in ("b1", "b2"):
-        play[name].sends(plain("502 Bad Gateway"))
-        play.turns()
-    record = record_of(play.client)
-    assert (record.backend, record.fell_back) == ("b4", "errors")
-    play["b4"].sends(STREAM, token("a"), DONE, END)
-    play.turns()
-    play.close()
 
 
 def posts(play: Play, body: bytes, path: bytes = b"/v1/responses") -> None:

@@ -1,0 +1,103 @@
+"""Transcripts of requests that come to a fall-back of their route."""
+
+from typing import Any
+
+import pytest
+
+from penstock.balancing.backend import State
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, Upstream, chat, plain, token
+from tests.unit.proxy.data.test_routing import ALIAS, Routed, asks, backend, record_of
+
+CLIENTS = 40
+
+
+def test_a_fall_back_that_cannot_serve_costs_no_attempt() -> None:
+    """The third backend of the pool may still serve it."""
+    play = Routed(ALIAS)
+    pools = play.plane.fleet.pools
+    (large,) = [each for each in pools if each.name == "large"]
+    large.backends[0].state = State.EJECTED
+    client = asks(play)
+    play["b1"].sends(plain("502 Bad Gateway"))
+    play.turns()
+    play["b2"].sends(plain("502 Bad Gateway"))
+    play.turns()
+    assert b"HTTP/1.1 502" in client.written
+    assert b"x-penstock-attempts: 2" in client.written
+    play.close()
+
+
+def test_a_refused_dial_passes_over_no_fall_back() -> None:
+    pools = [
+        {"name": name, "policy": "round_robin", "backends": [backend(each) for each in numbers]}
+        for name, numbers in (("small", (1, 2)), ("large", (3, 4)), ("tiny", (5,)))
+    ]
+    fallbacks = [{"pool": "large", "on": ["errors"]}, {"pool": "tiny", "on": ["errors"]}]
+    route = {"name": "r", "to": [{"pool": "small"}], "fallbacks": fallbacks}
+    play = Play(5, pools=pools, routes=[route])
+    play.down["b3"] = 111
+    play.client.sends(chat('"model":"m"'))
+    for name in ("b1", "b2"):
+        play[name].sends(plain("502 Bad Gateway"))
+        play.turns()
+    record = record_of(play.client)
+    assert (record.backend, record.fell_back) == ("b4", "errors")
+    play["b4"].sends(STREAM, token("a"), DONE, END)
+    play.turns()
+    play.close()
+
+
+class Crowd(Routed):
+    """Many clients, one request each. `requests`: which each backend has now."""
+
+    def __init__(self, *routes: dict[str, Any]) -> None:
+        self.requests: dict[str, list[Upstream]] = {}
+        super().__init__(*routes)
+        self.clients = [self.connects() for _ in range(CLIENTS)]
+        for number, client in enumerate(self.clients):
+            client.sends(chat('"model":"gpt-small"', content=f"{number}"))
+        self.turns()
+
+    def asked(self, name: str, upstream: Upstream) -> None:
+        super().asked(name, upstream)
+        self.requests.setdefault(name, []).append(upstream)
+
+    def dies(self, name: str) -> None:
+        for upstream in self.requests.pop(name):
+            upstream.resets()
+        self.turns()
+
+    def answers(self, name: str) -> None:
+        for upstream in self.requests.pop(name, []):
+            upstream.sends(STREAM, token("a"), DONE, END)
+        self.turns()
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.closes()
+        super().close()
+
+    def told(self, text: bytes) -> int:
+        return sum(text in client.written for client in self.clients)
+
+
+def test_a_pool_that_dies_under_load_loses_nothing_to_its_retry_budget() -> None:
+    """A fifth of its requests may be retried in it. Its route has said where the others go."""
+    play = Crowd(ALIAS)
+    play.dies("b1")
+    play.dies("b2")
+    assert len(play.requests["b3"]) == CLIENTS
+    play.answers("b3")
+    assert play.told(b"[DONE]") == CLIENTS
+    play.close()
+
+
+def test_another_model_of_the_same_pool_keeps_to_its_budget() -> None:
+    play = Crowd(ALIAS | {"fallbacks": [{"pool": "small", "model": "llama", "on": ["errors"]}]})
+    play.dies("b1")
+    play.dies("b2")
+    assert play.told(b"HTTP/1.1 502") == CLIENTS - 3
+    for name in ("b1", "b2"):
+        play.answers(name)
+    assert play.told(b"[DONE]") == 3
+    play.close()
