@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 
 from penstock.balancing.backend import State
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, Upstream, chat, plain, token
+from tests.unit.proxy.data.playbook import (
+    DONE,
+    END,
+    STREAM,
+    Client,
+    Play,
+    Upstream,
+    chat,
+    plain,
+    token,
+)
 from tests.unit.proxy.data.test_routing import ALIAS, Routed, asks, backend, record_of
 
 CLIENTS = 40
