@@ -66,8 +66,9 @@ REASONS: Final = {
     " pool's key. `not_here`: it does not hold the stored response. `out_of_time`:"
     " `timeouts.total_s` was over. `client_timeout`: the client's own time was over. `poison`:"
     " refused because engines died of this request. `over_budget`: not retried in its pool,"
-    " because too many requests were being retried there. After the first token also `idle`, `unfinished`, `error_event`,"
-    " `abort` and `total`, as in `penstock_stream_failures_total`. At most 256 values.",
+    " because too many requests were being retried there. After the first token also `idle`,"
+    " `unfinished`, `error_event`, `abort` and `total`, as in `penstock_stream_failures_total`."
+    " At most 256 values.",
     "backend_attempts": "As of `penstock_attempts_total`.",
     "backend_routed": "`cost`: the policy preferred it. `only`: no other backend could serve."
     " `affinity`: it is the backend of the session, or of the stored response. `spill`: the"

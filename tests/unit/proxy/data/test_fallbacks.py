@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from penstock.balancing.backend import State
 from tests.unit.proxy.data.playbook import (
     DONE,
     END,
     STREAM,
-    Client,
     Play,
     Upstream,
     chat,
