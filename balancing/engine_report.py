@@ -43,8 +43,8 @@ class EngineReport:
 
     def hidden_requests(self, now_s: float) -> float:
         """Requests in the engine that were not known. The number fades with the report's age."""
-        hidden = max(0, self.running + self.waiting - self.known_requests)
-        return hidden * self.freshness(now_s)
+        hidden = self.running + self.waiting - self.known_requests
+        return hidden * self.freshness(now_s) if hidden > 0 else 0.0
 
     def unheld_share(self, known_tokens: int, known_streams: int) -> float:
         """The share of `known_tokens`, those of all streams, that the engine does not hold.

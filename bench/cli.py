@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "engine": ("validate_engine", "the simulated engine beside a real vLLM"),
     "judge": ("judge", "vLLM's own benchmark client through penstock"),
     "decision": ("decision", "CPU of one choice (reading, hashing, choosing) and the index's size"),
+    "waiting": ("waiting", "CPU of requests that wait: entering, a look at them, leaving"),
     "estimators": ("estimator_error", "estimated and real prompt tokens, on four classes of text"),
     "soak": (
         "reliability.soak",

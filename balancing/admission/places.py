@@ -108,10 +108,11 @@ class Places:
 
     def _is_one_too_many(self, room: Room, flow: Flow, ask: Ask) -> bool:
         """Whether it is a giant, and giants have as many backends as they may have."""
-        if self.able < 2 or not room.cache.is_giant(flow, ask):
+        if not room.cache.is_giant(flow, ask):
             return False
+        able = self.able
         giants = sum([each.giants for each in self.rooms.values()])
-        return giants >= max(1, self.able // GIANTS_SHARE)
+        return able >= 2 and giants >= max(1, able // GIANTS_SHARE)
 
     def is_closed(self, backend: Backend) -> bool:
         """Whether it is left to a giant."""

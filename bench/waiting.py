@@ -1,0 +1,128 @@
+"""`penstock bench waiting`: what requests that wait cost the proxy's loop.
+
+Many requests of many flows wait before a pool that is full. In turn a prompt is prefilled or an
+answer ends, what waits is looked at (a wake), a client leaves and another request comes.
+"""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from random import Random
+from time import thread_time_ns
+from typing import Final
+
+from penstock.balancing import gate as compiled_or_not
+from penstock.balancing.admission.admission import Admission, Rules
+from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend, State
+from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Gate
+from penstock.balancing.lease import Lease
+from penstock.balancing.policies import POLICIES
+from penstock.bench.arguments import count
+from penstock.bench.report import head, row
+from penstock.bench.routing.outcome import quantile
+
+PATH: Final = "/v1/chat/completions"
+STEP_S: Final = 0.005
+KV_TOKENS: Final = 400_000
+# Nobody is refused for being late.
+PATIENCE_S: Final = 1e6
+
+
+class Crowd:
+    """What waits before one pool, and what runs in it. `spent_us`: CPU of each kind of step."""
+
+    def __init__(self, options: Namespace) -> None:
+        self._rng = Random(1)
+        self._flows = options.flows
+        self._requests = options.requests
+        self._now_s = 1.0
+        self._waiting: list[Ticket] = []
+        self._running: list[Lease] = []
+        self.spent_us: dict[str, list[float]] = {"enter": [], "wake": [], "leave": []}
+        backends = tuple(Backend(f"b{i}", "http://gpu", "p") for i in range(options.backends))
+        for backend in backends:
+            backend.state = State.READY
+            backend.take(EngineReport(0.0, kv_tokens=KV_TOKENS))
+        fleet = Fleet((Pool("p", backends, POLICIES["token_cost"](backends)),))
+        gate = Gate(lambda: fleet, Random(2))
+        rules = Rules(enabled=True)
+        self._admission = Admission(gate, lambda: fleet, Random(3), lambda: None, rules)
+
+    def fill(self) -> None:
+        """Until so many wait."""
+        while self._admission.waiting < self._requests:
+            self._enter()
+        self.spent_us["enter"].clear()
+
+    def step(self) -> None:
+        """One prompt is prefilled, or one answer ends; then a wake; then one leaves and one comes."""
+        self._now_s += STEP_S
+        if self._running:
+            lease = self._running[self._rng.randrange(len(self._running))]
+            if lease.prefilling:
+                lease.first_token(self._now_s)
+            else:
+                self._running.remove(lease)
+                lease.complete(self._now_s, 100)
+                lease.end(self._now_s)
+        self._spend("wake", self._wake)
+        self._leave()
+        while self._admission.waiting < self._requests:
+            self._enter()
+
+    def _wake(self) -> None:
+        for ticket, outcome in self._admission.wake(self._now_s):
+            ticket.ready(outcome)
+
+    def _enter(self) -> None:
+        rng, name = self._rng, f"flow {self._rng.randrange(self._flows)}"
+        prompt_tokens = rng.randint(256, 8_192)
+        ask = Ask(PATH, prompt_tokens=prompt_tokens, stream=True, tenant=name, output_tokens=200)
+        ticket = Ticket(ask, self._now_s, self._ready, name=name, rank=0, deadline_s=PATIENCE_S)
+        lease = self._spend("enter", lambda: self._admission.enter(ticket, self._now_s))
+        if lease is not None:
+            self._running.append(lease)
+        else:
+            self._waiting.append(ticket)
+
+    def _leave(self) -> None:
+        ticket = self._waiting.pop(self._rng.randrange(len(self._waiting)))
+        if ticket.waits:
+            self._spend("leave", lambda: self._admission.leave(ticket, self._now_s))
+
+    def _ready(self, outcome: Lease | Exception) -> None:
+        assert isinstance(outcome, Lease)
+        self._running.append(outcome)
+
+    def _spend(self, kind: str, step: Callable[[], Lease | None]) -> Lease | None:
+        began_ns = thread_time_ns()
+        made = step()
+        self.spent_us[kind].append((thread_time_ns() - began_ns) / 1e3)
+        return made
+
+
+def run(options: Namespace) -> int:
+    """Print the table; returns the exit status."""
+    crowd = Crowd(options)
+    crowd.fill()
+    for _ in range(options.steps):
+        crowd.step()
+    print(head("step", "times", "p50, us", "p99, us", "most, us"))
+    for kind, spent_us in crowd.spent_us.items():
+        shown = [f"{quantile(spent_us, q):.1f}" for q in (0.5, 0.99, 1.0)]
+        print(row(kind, f"{len(spent_us):,}", *shown))
+    built = "interpreted" if str(compiled_or_not.__file__).endswith(".py") else "compiled"
+    print(f"\n{built}; CPU of the thread, CPython {sys.version.split()[0]}")
+    return 0
+
+
+def arguments(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--requests", type=count, default=10_000, metavar="N", help="that wait (default 10000)")
+    add("--backends", type=count, default=64, metavar="N", help="of the pool (default 64)")
+    add("--flows", type=count, default=256, metavar="N", help="tenants (default 256)")
+    add("--steps", type=count, default=3_000, metavar="N", help="(default 3000)")
