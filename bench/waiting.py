@@ -59,7 +59,7 @@ class Crowd:
         self.spent_us["enter"].clear()
 
     def step(self) -> None:
-        """One prompt is prefilled, or one answer ends; then a wake; then one leaves and one comes."""
+        """A prompt is prefilled, or an answer ends. Then a wake; then one leaves and one comes."""
         self._now_s += STEP_S
         if self._running:
             lease = self._running[self._rng.randrange(len(self._running))]
