@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "aborts": ("reliability.aborts", "time from a client's leaving until its backend is free"),
     "slow": ("reliability.slow", "slow senders and readers: memory, and what they cost others"),
     "stalls": ("reliability.stalls", "how long one body, or a scrape, holds up all other streams"),
+    "bodies": ("reliability.bodies", "the memory that many large bodies take, and what is left"),
     "scrapes": ("reliability.scrapes", "what scrapes of 1,000 backends add to a stream's gaps"),
 }
 
