@@ -124,7 +124,7 @@ class Backend:
         # Model id -> its card from the backend's /v1/models. None: unread, so it serves any model.
         self.models: Mapping[str, bytes] | None = None
         # Model id -> context length, and None -> the longest of them; as far as /v1/models tells.
-        self.contexts: Mapping[str | None, int] = {}
+        self.contexts: dict[str | None, int] = {}
         self.own = Load()
         self.retrying: dict[str, int] = {}  # `own.retries` by client
         self.remote = RemoteLoad()

@@ -20,34 +20,33 @@ CORRECTED_MAX: Final = 128
 
 
 class PrefillQueue:
-    """The queue of one backend. `work_s`, where it is asked for: seconds for a unit of work."""
+    """The queue of one backend. `work_s`, where it is asked for: seconds for a unit of work.
 
-    __slots__ = ("_head_since_s", "_prompts", "uncorrected")
+    `head`: the oldest, on which the engine works. It is kept: each choice reads it of each backend.
+    """
+
+    __slots__ = ("_head_since_s", "_prompts", "head", "uncorrected")
 
     def __init__(self) -> None:
         self._prompts: dict[QueuedPrompts, None] = {}  # a dict as an ordered set
+        self.head: QueuedPrompts | None = None
         self._head_since_s = 0.0
         self.uncorrected = 0  # how often work left the queue undone and was not corrected
 
     def __len__(self) -> int:
         return len(self._prompts)
 
-    @property
-    def head(self) -> QueuedPrompts | None:
-        """The oldest, on which the engine works."""
-        return next(iter(self._prompts), None)
-
     def head_done(self, work_s: float, now_s: float) -> float:
         """The part of the oldest prompt that is prefilled, 0 to 1."""
-        head = next(iter(self._prompts), None)
+        head = self.head
         whole_s = head.queued_work * work_s if head is not None else 0.0
         elapsed_s = now_s - self._head_since_s
         return min(1.0, max(0.0, elapsed_s / whole_s)) if whole_s else 1.0
 
     def begin(self, prompts: QueuedPrompts, work_s: float, now_s: float) -> None:
         """Add a lease's prompts."""
-        if not self._prompts:
-            self._head_since_s = now_s
+        if self.head is None:
+            self.head, self._head_since_s = prompts, now_s
         prompts.aside_s = now_s + ASIDE_S + ASIDE_TIMES * prompts.ahead_work * work_s
         self._prompts[prompts] = None
 
@@ -59,7 +58,7 @@ class PrefillQueue:
         """
         if len(self._prompts) < 2 or prompts not in self._prompts:
             return
-        if next(iter(self._prompts)) is prompts:
+        if self.head is prompts:
             return
         before = []
         for each in self._prompts:
@@ -78,9 +77,9 @@ class PrefillQueue:
         """A lease's prompts are prefilled or given up. The next ones are worked on."""
         if prompts not in self._prompts:
             return
-        if next(iter(self._prompts)) is prompts:
-            self._head_since_s = now_s
         del self._prompts[prompts]
+        if self.head is prompts:
+            self.head, self._head_since_s = next(iter(self._prompts), None), now_s
 
     def drop(self, prompts: QueuedPrompts, work_s: float, now_s: float) -> None:
         """Prompts leave before they are done. Those behind them did not wait for what is left."""
@@ -90,7 +89,7 @@ class PrefillQueue:
             self.uncorrected += 1
             return
         left = prompts.queued_work
-        if next(iter(self._prompts)) is prompts and not prompts.overtaken:
+        if self.head is prompts and not prompts.overtaken:
             left = round(left * (1.0 - self.head_done(work_s, now_s)))
         behind = False
         for each in self._prompts:
@@ -104,7 +103,7 @@ class PrefillQueue:
         A plain answer shows no first token. So its prefill ends by the measured speed, once it is
         at the head of the queue.
         """
-        while (head := next(iter(self._prompts), None)) is not None:
+        while (head := self.head) is not None:
             if head.overtaken and now_s >= head.aside_s:
                 head.set_aside(now_s)
                 continue
