@@ -27,6 +27,9 @@ from penstock.balancing.lease import Lease
 GIANT_SEQUENCES: Final = 8
 GIANT_SHARE: Final = 0.75
 SEQUENCES_MAX: Final = 256
+# A cache that no report has told of yet is taken for one so small. Else lists that come right after
+# the start fill every engine.
+UNTOLD_TOKENS: Final = 100_000
 # No request's answers count for more than this share of a cache. An engine with less room computes
 # the choices of one request one after another.
 ANSWER_SHARE: Final = 0.25
@@ -95,7 +98,8 @@ class CacheRoom:
         sequences = ask.prompts * ask.choices
         if sequences < GIANT_SEQUENCES or not ask.engine:
             return False
-        share = GIANT_SHARE * self._capacity
+        untold = UNTOLD_TOKENS if self._backend.report is None else 0
+        share = GIANT_SHARE * (self._capacity or untold)
         if ask.generates and sequences > SEQUENCES_MAX:
             return True
         return bool(share and ask.prompt_tokens + most_tokens(flow, ask) > share)

@@ -325,7 +325,7 @@ class Attempt:
     def _closed_while_idle(self) -> bool:
         """Whether a reset before the answer may mean that the idle connection was closed."""
         request, connection = self._request, self._connection
-        reused = connection is not None and connection.reused
+        reused = request.resends and connection is not None and connection.reused
         return reused and request.now() - request.record.tries[-1].sent_s <= IDLE_RESET_S
 
     def _take_turns(self, steps: Steps[None]) -> None:

@@ -93,10 +93,10 @@ class Entry:
     def waits(self) -> bool:
         return self._adapter is not None or (self._ticket is not None and self._ticket.waits)
 
-    def enter(self, party: str, now_s: float, *, retry: bool) -> Lease | None:
+    def enter(self, party: str, now_s: float) -> Lease | None:
         """The lease if it is sent at once. None: it waits. Raises PenstockError.
 
-        `party`: whom the client's address stands for. `retry`: an engine may have worked on it.
+        `party`: whom the client's address stands for.
         """
         plane, ask = self._plane, self._request.ask
         budgets = plane.budgets.tenants
@@ -110,14 +110,15 @@ class Entry:
             self._turn("errors")
         while True:
             try:
-                return self._try(party, now_s, retry=retry)
+                return self._try(party, now_s)
             except UNSERVED as error:
                 if not self._falls_back(error):
                     raise self._told(error, now_s) from None
 
-    def _try(self, party: str, now_s: float, *, retry: bool) -> Lease | None:
+    def _try(self, party: str, now_s: float) -> Lease | None:
         """Enter where the request is aimed at now. Raises UNSERVED."""
         plane, ask, tried = self._plane, self._request.ask, self._failover.tried
+        retry = self._failover.retries
         if self._request.way is not None and plane.adapters.paths and self._loads(now_s):
             return None
         if not plane.admission.enabled:
@@ -193,6 +194,7 @@ class Entry:
             return False
         self._ticket = None
         self._failover.tried = NO_BACKENDS  # another model may do where one has failed
+        self._failover.reached_here = 0
         return True
 
     def end(self, now_s: float) -> None:

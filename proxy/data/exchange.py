@@ -230,8 +230,7 @@ class Exchange(AttemptOwner):
         self._phase = "queued"
         record, now_s = self.request.record, self._plane.now()
         record.read_s = record.read_s or now_s
-        retry = self._failover.reached > 0 and self.request.endpoint.work.engine
-        lease = self._entry.enter(self._asker.party, now_s, retry=retry)
+        lease = self._entry.enter(self._asker.party, now_s)
         if lease is not None:
             self._try(lease)
         else:

@@ -33,7 +33,10 @@ NO_BACKENDS: Final[frozenset[Backend]] = frozenset()
 
 
 class Failover:
-    """The attempts of one request. `reached`: how many may have cost an engine work."""
+    """The attempts of one request. `reached`: how many may have cost an engine work.
+
+    `reached_here`: how many of these in the pool that it is in now. Others are no retries there.
+    """
 
     __slots__ = (
         "_failure",
@@ -44,6 +47,7 @@ class Failover:
         "_without",
         "for_fallback",
         "reached",
+        "reached_here",
         "tried",
     )
 
@@ -55,8 +59,13 @@ class Failover:
         self._suspect: Suspect | None = None  # set once an engine died with the request
         self._without = NO_BACKENDS  # those that do not hold the stored response
         self.tried = NO_BACKENDS
-        self.reached = 0
+        self.reached = self.reached_here = 0
         self.for_fallback = False  # its next attempt is for a fall-back that can serve, if any
+
+    @property
+    def retries(self) -> bool:
+        """Whether its next attempt is a retry in the pool that it is in now."""
+        return self.reached_here > 0 and self._request.endpoint.work.engine
 
     def begun(self, lease: Lease) -> None:
         """An attempt begins."""
@@ -101,6 +110,7 @@ class Failover:
         expected = error.fatal and is_leaving(lease.backend)  # before the failure changes that
         cause = self.complain(lease, error, now_s)
         before, self.reached = self.reached, self.reached + error.reached
+        self.reached_here += error.reached
         if resent and error.reached:
             self.reached += 1
             self._spare_one(before)
@@ -119,6 +129,7 @@ class Failover:
         way = self._request.way
         if before < ATTEMPTS_MAX - 1 and way is not None and way.fallback("errors") is not None:
             self.reached = min(self.reached, ATTEMPTS_MAX - 1)
+            self._request.resends = False
 
     def complain(self, lease: Lease, error: BackendError, now_s: float) -> Cause:
         """Count a failure against its cause. Returns the cause."""
@@ -189,11 +200,12 @@ class Failover:
         """Whether it may go to a fall-back in another pool, though its own allows no more retries.
 
         That costs an attempt a request, as its route says. It enters there as any of its client.
+        Only once: else a burst that fails everywhere meets every pool of its route.
         """
         self._plane.metrics.attempts.add("over_budget")
         way = self._request.way
         target = way.fallback("errors") if way is not None else None
-        if target is None or target.pool == lease.backend.pool:
+        if way is None or way.step or target is None or target.pool == lease.backend.pool:
             return False
         self.for_fallback = can_fall_back(self._plane, self._request, "errors")
         return self.for_fallback

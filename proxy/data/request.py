@@ -53,6 +53,7 @@ class Request:
         "peer",
         "priority",
         "record",
+        "resends",
         "service_class",
         "stores",
         "timeouts",
@@ -87,6 +88,7 @@ class Request:
         self.form_ending: Ending | None = None
         self.capped: int | None = None  # the most tokens of its answer, where that was cut
         self.peer = peer
+        self.resends = True  # once more where a connection was just closed. False: it has had all
         self.paused = False  # the client takes less than was written
         self.hides_usage = False  # the backend is asked for usage that the client did not ask for
         self.bare: Relay | None = None  # a beam search's first answer, which had no token

@@ -108,3 +108,33 @@ def test_another_model_of_the_same_pool_keeps_to_its_budget() -> None:
         play.answers(name)
     assert play.told(b"[DONE]") == 3
     play.close()
+
+
+def test_one_that_fell_back_holds_no_retry_of_the_other_pool() -> None:
+    """They are for what fails there."""
+    play = Crowd(ALIAS)
+    play.dies("b1")
+    play.dies("b2")
+    assert len(play.requests["b3"]) == CLIENTS
+    assert play.backends[2].own.retries == 0
+    play.answers("b3")
+    play.close()
+
+
+def test_a_request_is_sent_four_times_at_most() -> None:
+    """Also if connections that were just closed took it, in both pools."""
+    play = Routed(ALIAS, {"name": "large", "match": {"model": "llama"}, "to": [{"pool": "large"}]})
+    for model, name in (("llama", "b3"), ("gpt-small", "b1"), ("gpt-small", "b2")):
+        asks(play, model)
+        play.answers(name)
+    play.passes(0.1)
+    asks(play)
+    play["b1"].sends(plain("502 Bad Gateway"))
+    play.turns()
+    play.happened()
+    for name in ("b2", "b2", "b3"):
+        play[name].resets()
+        play.turns()
+    sent = [line for line in play.happened() if line.endswith("POST")]
+    assert sent == ["b2 got POST", "b3 got POST"]
+    play.close()
