@@ -43,7 +43,7 @@ class Crowd:
         self._waiting: list[Ticket] = []
         self._running: list[Lease] = []
         self.spent_us: dict[str, list[float]] = {"enter": [], "wake": [], "leave": []}
-        backends = tuple(Backend(f"b{i}", "http://gpu", "p") for i in range(options.backends))
+        backends = tuple(Backend(f"b{i}", "", "p") for i in range(options.backends))
         for backend in backends:
             backend.state = State.READY
             backend.take(EngineReport(0.0, kv_tokens=KV_TOKENS))

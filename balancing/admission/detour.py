@@ -88,7 +88,7 @@ def _others(places: Places, ticket: Ticket, look: Look, late: float, now_s: floa
         room = places.room_of(backend)
         if backend is look.chosen or room.gap_s > GAP_MAX_S or (cached and room.wanted):
             continue
-        if not room.takes_prompts():  # found by itself below, but most have none while many wait
+        if not room.takes_prompts():  # `takes` asks it late, and most take none while many wait
             continue
         if places.takes(backend, ticket, look.ask, now_s):
             found.append(backend)

@@ -190,11 +190,16 @@ class Entry:
 
     def _turn(self, cause: str) -> bool:
         """Turn to the next fall-back for this cause. False: there is none."""
+        way = self._request.way
+        if way is None:
+            return False
+        pool = way.target.pool
         if not falls_back(self._plane, self._request, cause):
             return False
+        if way.target.pool != pool:
+            self._failover.reached_here = 0
         self._ticket = None
         self._failover.tried = NO_BACKENDS  # another model may do where one has failed
-        self._failover.reached_here = 0
         return True
 
     def end(self, now_s: float) -> None:

@@ -54,6 +54,15 @@ def fast(backend: Backend, work_per_s: float) -> None:
         backend.prefill_speed.observe(tokens, 0.02 + tokens / work_per_s)
 
 
+@pytest.mark.parametrize(("kv_tokens", "giant"), [(None, True), (100_000, True), (400_000, False)])
+def test_a_long_list_is_a_giant_before_any_report_has_told_of_the_cache(
+    kv_tokens: int | None, giant: bool
+) -> None:
+    room, _ = room_of(kv_tokens)
+    texts = Ask("/v1/embeddings", prompt_tokens=141_000, prompts=30, generates=False)
+    assert room.cache.is_giant(Flow("f", 1), texts) is giant
+
+
 # The window --------------------------------------------------------------------------------
 
 

@@ -104,6 +104,7 @@ def test_another_model_of_the_same_pool_keeps_to_its_budget() -> None:
     play.dies("b1")
     play.dies("b2")
     assert play.told(b"HTTP/1.1 502") == CLIENTS - 3
+    assert sum(backend.own.retries for backend in play.backends) == 3
     for name in ("b1", "b2"):
         play.answers(name)
     assert play.told(b"[DONE]") == 3
