@@ -327,11 +327,20 @@ class Line(Occupancy):
     def stranded(self) -> list[Ticket]:
         """Those among the first of each flow that no backend can serve, however empty it is."""
         able = [backend for backend in self.places.members if backend.can_serve]
+        served: dict[str | None, bool] = {}  # by model: thousands may wait, for a few models
         found: list[Ticket] = []
         for rank, backlog in enumerate(self.queue.backlogs):
             for flow in backlog:
-                seen = islice(flow.queues[rank], SEEN_MAX)
-                found += [ticket for ticket in seen if not is_servable(ticket, able)]
+                for ticket in islice(flow.queues[rank], SEEN_MAX):
+                    model, bound = ticket.ask.model, ticket.only is not None or ticket.tried
+                    if not bound and model in served:
+                        hopeful = served[model]
+                    else:
+                        hopeful = is_servable(ticket, able)
+                        if not bound:
+                            served[model] = hopeful
+                    if not hopeful:
+                        found.append(ticket)
         return found
 
     def overdue(self, now_s: float) -> list[tuple[Ticket, Refused]]:

@@ -109,3 +109,18 @@ def test_a_backend_that_a_reload_removed_keeps_nobody_waiting() -> None:
     stays[0].state = State.EJECTED
     door.wake(0.3)
     assert [(each, type(outcome)) for each, outcome in door.told] == [(ticket, NoBackend)]
+
+
+def test_of_many_that_wait_those_are_told_that_no_backend_is_left_for() -> None:
+    door = Door("a", "b")
+    door.backends[0].models, door.backends[1].models = {"m": b""}, {"n": b""}
+    for model in ("m", "n"):
+        door.enter(FILLS, model=model)
+    stay = [door.enter(FILLS, 0.01, model="m", name=name) for name in ("one", "two")]
+    go = [door.enter(FILLS, 0.02, model="n", name=name) for name in ("three", "four")]
+    door.backends[1].state = State.EJECTED
+    door.wake(1.0)
+    assert [(each, type(outcome)) for each, outcome in door.told] == [
+        (each, NoBackend) for each in go
+    ]
+    assert all(each.waits for each in stay)
