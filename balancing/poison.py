@@ -71,7 +71,7 @@ class Marking:
         self._hash = xxhash.xxh3_128(seed=xxhash.xxh3_64_intdigest(path))
         self._size_bytes = 0
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: bytes | memoryview) -> None:
         self._hash.update(piece)
         self._size_bytes += len(piece)
 

@@ -1,6 +1,7 @@
 """The body of one request while it arrives, with a declared length or in chunks."""
 
 from io import BytesIO
+from typing import cast
 
 from penstock.balancing.poison import Mark, Marking
 from penstock.proxy.wire import native
@@ -47,6 +48,22 @@ class Body:
 
     def add(self, piece: bytes) -> None:
         self._data.write(piece)
+        self._marking.add(piece)
+
+    @property
+    def landing_bytes(self) -> int:
+        """How much can still be read straight into this body."""
+        if not native.AVAILABLE or self._length is None:
+            return 0
+        return self._length - self._data.tell()
+
+    def room(self) -> memoryview:
+        """Where the next read may go, at most 256 KiB of it. Raises MemoryError."""
+        return memoryview(cast(native.Buffer, self._data))
+
+    def land(self, piece: memoryview) -> None:
+        """Count a piece that was read into `room`."""
+        cast(native.Buffer, self._data).landed(len(piece))
         self._marking.add(piece)
 
     @property

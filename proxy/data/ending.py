@@ -15,6 +15,7 @@ from penstock.proxy.data.body import Body
 from penstock.proxy.data.clients import LAST_REQUEST_S
 from penstock.proxy.data.exchange import Exchange
 from penstock.proxy.data.kept import HELD_S, connection_bytes
+from penstock.proxy.data.landing import Landed, Landing
 from penstock.proxy.data.local_answers import refuse_here
 from penstock.proxy.data.own_headers import answer_to, budget_headers
 from penstock.proxy.data.phase import LINGER_S, Phase
@@ -32,7 +33,7 @@ from penstock.proxy.wire.sockets import reset, unacknowledged_bytes
 EARLY_BYTES_MAX: Final = 16_384
 
 
-class EndingConnection(asyncio.Protocol):
+class EndingConnection(Landed):
     """A client's connection but for its requests, which `ClientConnection` finds."""
 
     __slots__ = (
@@ -42,6 +43,7 @@ class EndingConnection(asyncio.Protocol):
         "_deadline",
         "_exchange",
         "_head",
+        "_landing",
         "_phase",
         "_plane",
         "_pool",
@@ -67,6 +69,7 @@ class EndingConnection(asyncio.Protocol):
         self._buffer = b""
         self._head: RequestHead | None = None
         self._body: Body | None = None  # while it arrives
+        self._landing: Landing | None = None  # while a long body comes without a copy
         self._exchange: Exchange | None = None
         self._pool = ""
         self._deadline = Deadline(plane.loop, self._expired, plane.now)
@@ -205,10 +208,32 @@ class EndingConnection(asyncio.Protocol):
     def release_body(self, kept_bytes: int = 0) -> None:
         """Give back the room of the body, but for so many bytes that the request still holds."""
         self._plane.body_reads.end(self)
+        self._end_landing()
         if self._body is not None:
             self._plane.freeing.add(self._body)
             self._body = None
         release(self._plane, self, kept_bytes)
+
+    def _land(self, body: Body) -> None:
+        """Have the rest of the body read straight into its buffer."""
+        self._landing = Landing(self, body)
+        self._receive_by(self._landing)
+
+    def _end_landing(self) -> None:
+        """Nothing more comes of the body: what comes now is for the connection."""
+        if self._landing is not None:
+            self._landing = None
+            self._receive_by(self)
+
+    def _receive_by(self, protocol: asyncio.BaseProtocol) -> None:
+        """Change the protocol. uvloop asks what kind it is only when reading begins."""
+        transport = self._transport
+        reading = transport.is_reading()
+        if reading:
+            transport.pause_reading()
+        transport.set_protocol(protocol)
+        if reading:
+            transport.resume_reading()
 
     # The ends -----------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from penstock.proxy.data.clients import EXCESS_S, LAST_REQUEST_S
 from penstock.proxy.data.ending import EARLY_BYTES_MAX, EndingConnection
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.exchange import Exchange
+from penstock.proxy.data.landing import LANDED_BYTES_MIN
 from penstock.proxy.data.local_answers import answer_here, refuse_here
 from penstock.proxy.data.long_heads import LONG_BYTES
 from penstock.proxy.data.own_headers import answer_to
@@ -41,6 +42,7 @@ class ClientConnection(EndingConnection):
     __slots__ = (
         "_body_limit_bytes",
         "_clock",
+        "_direct",
         "_early",
         "_endpoint",
         "_flooded",
@@ -49,8 +51,10 @@ class ClientConnection(EndingConnection):
         "_searched_bytes",
     )
 
-    def __init__(self, plane: DataPlane) -> None:
+    def __init__(self, plane: DataPlane, *, direct: bool = False) -> None:
+        """`direct`: its bytes come from the socket, so that long bodies need no copy."""
         super().__init__(plane)
+        self._direct = direct
         self._endpoint: Endpoint | None = None
         self._body_limit_bytes = 0  # as configured when the request's head came
         self._clock = Deadline(plane.loop, nothing, plane.now)  # one for all its exchanges
@@ -256,7 +260,7 @@ class ClientConnection(EndingConnection):
             body, self._buffer = self._buffer, b""
             if len(body) > head.length:  # compiled code copies slices, even of all
                 body, self._buffer = body[: head.length], body[head.length :]
-            if self._take(body):
+            if self._take(len(body)):
                 self._request_complete(body)
             return
         self._phase = Phase.BODY
@@ -281,7 +285,7 @@ class ClientConnection(EndingConnection):
             return
         if self._buffer and body.chunked:
             head.keep_alive = False  # it is unknown where the next request began
-        if not self._take(piece):
+        if not self._take(len(piece)):
             return
         try:
             body.add(piece)
@@ -289,18 +293,33 @@ class ClientConnection(EndingConnection):
             self._refuse(self._plane.refusals.no_room())
             return
         if body.complete:
-            del self._plane.bodies.receiving[self]
-            self._plane.body_reads.end(self)
-            self._body = None
-            self._request_complete(*body.whole())
+            self._body_complete(body)
+        elif self._direct and self._landing is None and body.landing_bytes >= LANDED_BYTES_MIN:
+            self._land(body)
 
-    def _take(self, body: bytes) -> bool:
+    def landed(self, piece: memoryview) -> None:
+        body = self._body
+        assert body is not None
+        if self._take(len(piece)):
+            body.land(piece)
+            if body.complete:
+                self._body_complete(body)
+        self._plane.body_reads.count(len(piece))
+
+    def _body_complete(self, body: Body) -> None:
+        del self._plane.bodies.receiving[self]
+        self._plane.body_reads.end(self)
+        self._end_landing()
+        self._body = None
+        self._request_complete(*body.whole())
+
+    def _take(self, size_bytes: int) -> bool:
         """Count a piece of the body. False when a limit was passed."""
-        error = take(self._plane, len(body), self._body_limit_bytes, self)
+        error = take(self._plane, size_bytes, self._body_limit_bytes, self)
         if error is not None:
             self._refuse(error)
             return False
-        self._deadline.at_s += len(body) / BODY_BYTES_PER_S_MIN
+        self._deadline.at_s += size_bytes / BODY_BYTES_PER_S_MIN
         return True
 
     def _request_complete(self, body: bytes, mark: Mark | None = None) -> None:

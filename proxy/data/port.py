@@ -60,9 +60,9 @@ class Port:
 
 def client_of(plane: DataPlane) -> asyncio.Protocol:
     """The protocol of a new connection to the data port."""
-    client = ClientConnection(plane)
     certificates = plane.certificates
     context = certificates.listener
+    client = ClientConnection(plane, direct=context is None)
     if context is None:
         return client
     asked: AskedClient | None = None

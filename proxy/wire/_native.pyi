@@ -20,6 +20,12 @@ class Buffer:
     def write(self, piece: bytes) -> int:
         """Add a piece. Raises ValueError if it is more than was announced."""
 
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Where the next bytes go, 256 KiB at most. Raises BufferError while another is kept."""
+
+    def landed(self, size_bytes: int) -> None:
+        """So many bytes were written there. Raises ValueError if there was no room for them."""
+
     def tell(self) -> int:
         """How much there is."""
 

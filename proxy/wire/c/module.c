@@ -190,6 +190,7 @@ static PyObject *whole_chunks(PyObject *Py_UNUSED(module), PyObject *read)
    would be moved, and leave a hole in the heap: a thousand bodies of a little more than 1 MiB then took
    1.8 GB. Room not yet written takes addresses but no memory. */
 #define FIRST_BYTES (4 << 20)
+#define VIEW_BYTES_MAX (256 << 10) /* a read is hashed while it is in the processor's cache */
 
 typedef struct {
     PyObject_HEAD
@@ -245,6 +246,40 @@ static PyObject *write_piece(Buffer *self, PyObject *piece)
     return PyLong_FromSsize_t(size);
 }
 
+/* A view of where the next bytes go. It keeps the bytes alive, not the Buffer. */
+static int view_of_room(Buffer *self, Py_buffer *view, int flags)
+{
+    if (self->bytes && Py_REFCNT(self->bytes) > 1) {
+        PyErr_SetString(PyExc_BufferError, "another view is kept");
+        return -1;
+    }
+    Py_ssize_t room = self->bytes ? PyBytes_GET_SIZE(self->bytes) : 0;
+    if (room == self->filled && room < self->length && make_room(self, room + 1)) {
+        self->filled = 0;
+        return -1;
+    }
+    if (!self->bytes) {
+        PyErr_SetString(PyExc_BufferError, "nothing is to come");
+        return -1;
+    }
+    room = PyBytes_GET_SIZE(self->bytes) - self->filled;
+    return PyBuffer_FillInfo(view, self->bytes, PyBytes_AS_STRING(self->bytes) + self->filled,
+                             room < VIEW_BYTES_MAX ? room : VIEW_BYTES_MAX, 0, flags);
+}
+
+static PyObject *landed(Buffer *self, PyObject *size)
+{
+    Py_ssize_t bytes = PyLong_AsSsize_t(size);
+    if (bytes == -1 && PyErr_Occurred())
+        return NULL;
+    if (bytes < 0 || !self->bytes || bytes > PyBytes_GET_SIZE(self->bytes) - self->filled)
+        return PyErr_Format(PyExc_ValueError, "more than there was room for");
+    self->filled += bytes;
+    Py_RETURN_NONE;
+}
+
+static PyBufferProcs BUFFER_VIEWS = {.bf_getbuffer = (getbufferproc)view_of_room};
+
 static PyObject *tell(Buffer *self, PyObject *Py_UNUSED(none))
 {
     return PyLong_FromSsize_t(self->filled);
@@ -269,6 +304,7 @@ static void end_buffer(Buffer *self)
 
 static PyMethodDef BUFFER_METHODS[] = {
     {"write", (PyCFunction)write_piece, METH_O, NULL},
+    {"landed", (PyCFunction)landed, METH_O, NULL},
     {"tell", (PyCFunction)tell, METH_NOARGS, NULL},
     {"getvalue", (PyCFunction)getvalue, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -280,6 +316,7 @@ static PyTypeObject BufferType = {
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = new_buffer,
     .tp_dealloc = (destructor)end_buffer,
+    .tp_as_buffer = &BUFFER_VIEWS,
     .tp_methods = BUFFER_METHODS,
 };
 

@@ -233,6 +233,58 @@ def test_a_buffer_keeps_pieces_as_a_bytes_io_does(native: Any) -> None:
         assert buffer.getvalue() == twin.getvalue() == whole
 
 
+def test_what_lands_in_a_buffer_is_kept_as_if_it_was_written(native: Any) -> None:
+    rng = random.Random(4)
+    for length in (1, 511, 262_144, 262_145, 4 * 2**20, 4 * 2**20 + 1, 9 * 2**20):
+        whole = rng.randbytes(length)
+        buffer, at = native.Buffer(length), 0
+        while at < length:
+            if rng.random() < 0.3:
+                piece = whole[at : at + rng.choice((0, 1, 7, 65_536))]
+                buffer.write(piece)
+                at += len(piece)
+                continue
+            with memoryview(buffer) as room:
+                assert 0 < len(room) <= min(262_144, length - at)
+                size = min(len(room), rng.choice((1, 7, 65_536, 262_144)))
+                room[:size] = whole[at : at + size]
+            buffer.landed(size)
+            at += size
+            assert buffer.tell() == at
+        assert buffer.getvalue() == whole
+
+
+def test_a_buffer_has_no_room_beyond_what_was_announced(native: Any) -> None:
+    buffer = native.Buffer(3)
+    with memoryview(buffer) as room:
+        assert len(room) == 3
+        room[:2] = b"ab"
+    for size in (-1, 4):
+        with pytest.raises(ValueError, match="room"):
+            buffer.landed(size)
+    buffer.landed(2)
+    with memoryview(buffer) as room:
+        with pytest.raises(BufferError):
+            memoryview(buffer)
+        room[0] = ord("c")
+    buffer.landed(1)
+    last = buffer.getvalue()
+    assert last == b"abc"
+    for ended in (buffer, native.Buffer(0)):
+        with pytest.raises(BufferError):
+            memoryview(ended)
+        with pytest.raises(ValueError, match="room"):
+            ended.landed(0)
+
+
+def test_a_view_outlives_its_buffer(native: Any) -> None:
+    buffer = native.Buffer(3)
+    room = memoryview(buffer)
+    del buffer
+    room[:] = b"abc"
+    assert bytes(room) == b"abc"
+
+
 def test_a_buffer_refuses_what_it_cannot_keep(native: Any) -> None:
     with pytest.raises(ValueError, match="negative"):
         native.Buffer(-1)
