@@ -61,7 +61,6 @@ class Exchange(AttemptOwner):
         "_clock",
         "_ended",
         "_entry",
-        "_error",
         "_failover",
         "_holder",
         "_inquiry",
@@ -85,7 +84,6 @@ class Exchange(AttemptOwner):
         self._inquiry: Inquiry | None = None
         self._reading: Iterator[Wanted | None] | None = None
         self._lease: Lease | None = None
-        self._error: PenstockError | None = None
         self._ended = False
         self._phase = "queued"
 
@@ -351,14 +349,16 @@ class Exchange(AttemptOwner):
             self._attempt.abort()
         self._failover.spared()
         self._entry.end(self._plane.now())
-        request, lease = self.request, self._lease
+        request, lease, told = self.request, self._lease, None
         try:
             if lease is not None:
                 self._let_go(lease)
             if error is not None and not request.answer.finished:
-                self._error = tell(request, error, self._relay, committed=self._committed)
-            ended(self._plane, request, lease, self._relay, self._error)
+                told = tell(request, error, self._relay, committed=self._committed)
+            ended(self._plane, request, lease, self._relay, told)
         finally:
+            if error is not None:  # its frames hold the body and this exchange: a cycle, too
+                error.__traceback__ = error.__context__ = None
             settle(self._plane, request, lease)
             self._plane.running.end(self._holder)
             self._attempt = None  # a reference cycle: only the collector would free it
