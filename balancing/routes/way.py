@@ -36,16 +36,27 @@ class Way:
 
     def fallback(self, cause: str) -> Target | None:
         """The next fall-back for this cause. None: there is none."""
-        step = self._after(cause)
+        step = self._after(self.step, cause)
         return None if step == NO_FALLBACK else self.decision.place(step)
 
-    def fall_back(self, cause: str) -> bool:
-        """Turn to the next fall-back for this cause. False: there is none."""
-        step = self._after(cause)
+    def fallbacks(self, cause: str) -> list[Target]:
+        """All fall-backs for this cause that are still to come."""
+        found: list[Target] = []
+        step = self._after(self.step, cause)
+        while step != NO_FALLBACK:
+            found.append(self.decision.place(step))
+            step = self._after(step, cause)
+        return found
+
+    def fall_back(self, cause: str, to: Target | None = None) -> bool:
+        """Turn to `to`, one of these, or to the next. False: there is none."""
+        step = self._after(self.step, cause)
+        while to is not None and step != NO_FALLBACK and self.decision.place(step) is not to:
+            step = self._after(step, cause)
         if step == NO_FALLBACK:
             return False
         self.step = step
         return True
 
-    def _after(self, cause: str) -> int:
-        return NO_FALLBACK if self.stays else self.decision.after(self.step, cause)
+    def _after(self, step: int, cause: str) -> int:
+        return NO_FALLBACK if self.stays else self.decision.after(step, cause)

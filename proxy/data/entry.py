@@ -14,13 +14,14 @@ from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
+from penstock.balancing.routes.rule import Target
 from penstock.proxy.data.adapters import WAIT_S, Waiter
 from penstock.proxy.data.degrading import Relieved, degrade
 from penstock.proxy.data.failover import NO_BACKENDS, Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.routing import can_fall_back, falls_back, route
+from penstock.proxy.data.routing import falls_back, route
 from penstock.proxy.data.service_classes import ASKED, queue_of
 from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -105,9 +106,8 @@ class Entry:
         if not self._routed and plane.routes.rules:
             self._routed = True
             route(plane, self._request)
-        elif self._failover.for_fallback and can_fall_back(plane, self._request, "errors"):
-            self._failover.for_fallback = False
-            self._turn("errors")
+        elif self._failover.fallback is not None:
+            self._turn("errors", self._failover.fallback)
         while True:
             try:
                 return self._try(party, now_s)
@@ -188,18 +188,16 @@ class Entry:
             cause = "errors"
         return bool(cause) and self._turn(cause)
 
-    def _turn(self, cause: str) -> bool:
-        """Turn to the next fall-back for this cause. False: there is none."""
+    def _turn(self, cause: str, to: Target | None = None) -> bool:
+        """Turn to this fall-back for this cause, or to the next. False: there is none."""
         way = self._request.way
         if way is None:
             return False
         pool = way.target.pool
-        if not falls_back(self._plane, self._request, cause):
+        if not falls_back(self._plane, self._request, cause, to):
             return False
-        if way.target.pool != pool:
-            self._failover.reached_here = 0
+        self._failover.turned(elsewhere=way.target.pool != pool)
         self._ticket = None
-        self._failover.tried = NO_BACKENDS  # another model may do where one has failed
         return True
 
     def end(self, now_s: float) -> None:

@@ -9,12 +9,13 @@ from penstock.balancing.backend import Backend, State
 from penstock.balancing.deaths import Suspect, died_of_it, is_leaving
 from penstock.balancing.fields import searches_beams
 from penstock.balancing.lease import Lease
+from penstock.balancing.routes.rule import Target
 from penstock.proxy.data.complaint import complain
 from penstock.proxy.data.own_headers import origin
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.routing import can_fall_back
+from penstock.proxy.data.routing import able_fallback
 from penstock.proxy.errors.backend import AnswerBare, BackendError, NoPorts, NotHere
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -45,7 +46,7 @@ class Failover:
         "_request",
         "_suspect",
         "_without",
-        "for_fallback",
+        "fallback",
         "reached",
         "reached_here",
         "tried",
@@ -60,7 +61,7 @@ class Failover:
         self._without = NO_BACKENDS  # those that do not hold the stored response
         self.tried = NO_BACKENDS
         self.reached = self.reached_here = 0
-        self.for_fallback = False  # its next attempt is for a fall-back that can serve, if any
+        self.fallback: Target | None = None  # which its next attempt is for
 
     @property
     def retries(self) -> bool:
@@ -193,22 +194,26 @@ class Failover:
         works = error.reached and request.endpoint.work.engine
         if works and not gate.may_retry(lease, cause, now_s):
             return self._may_leave_pool(lease)
-        self.for_fallback = bool(error.reached) and self.reached == ATTEMPTS_MAX - 1
+        if error.reached and self.reached == ATTEMPTS_MAX - 1:
+            self.fallback = able_fallback(self._plane, request, "errors")
         return True
 
     def _may_leave_pool(self, lease: Lease) -> bool:
         """Whether it may go to a fall-back in another pool, though its own allows no more retries.
 
         That costs an attempt a request, as its route says. It enters there as any of its client.
-        Only once: else a burst that fails everywhere meets every pool of its route.
         """
         self._plane.metrics.attempts.add("over_budget")
-        way = self._request.way
-        target = way.fallback("errors") if way is not None else None
-        if way is None or way.step or target is None or target.pool == lease.backend.pool:
-            return False
-        self.for_fallback = can_fall_back(self._plane, self._request, "errors")
-        return self.for_fallback
+        pool = lease.backend.pool
+        self.fallback = able_fallback(self._plane, self._request, "errors", beside=pool)
+        return self.fallback is not None
+
+    def turned(self, *, elsewhere: bool) -> None:
+        """It goes to a fall-back now. `elsewhere`: in another pool, where it is no retry."""
+        self.fallback = None
+        self.tried = NO_BACKENDS  # another model may do where one has failed
+        if elsewhere:
+            self.reached_here = 0
 
     def _by_all(self) -> PenstockError:
         """The last failure as an error for the client, with the shortest wait that was hinted."""

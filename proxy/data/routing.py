@@ -79,26 +79,37 @@ def route(plane: DataPlane, request: Request) -> None:
     _go(plane, request, first=True)
 
 
-def falls_back(plane: DataPlane, request: Request, cause: str) -> bool:
+def falls_back(plane: DataPlane, request: Request, cause: str, to: Target | None = None) -> bool:
     """Aim the request at the next fall-back that is meant for this cause. False: there is none.
 
+    Those that cannot serve now are passed over, if a later one can. `to`: the one it goes to.
     Raises FormWithoutModel.
     """
     way, record = request.way, request.record
-    if way is None or not way.fall_back(cause):
+    if way is None or not way.fall_back(cause, to or able_fallback(plane, request, cause)):
         return False
     record.fell_back = f"{record.fell_back},{cause}" if record.fell_back else cause
     _go(plane, request, first=False)
     return True
 
 
-def can_fall_back(plane: DataPlane, request: Request, cause: str) -> bool:
-    """Whether there is a fall-back for this cause that can serve now, or load its adapter."""
+def able_fallback(
+    plane: DataPlane, request: Request, cause: str, *, beside: str | None = None
+) -> Target | None:
+    """The next fall-back for this cause that can serve now, or load its adapter.
+
+    `beside`: not one in this pool.
+    """
     way = request.way
-    target = way.fallback(cause) if way is not None else None
-    if way is None or target is None:
-        return False
-    model = target.model if target.model is not None else way.asked
+    for target in way.fallbacks(cause) if way is not None else ():
+        if target.pool != beside and _is_able(plane, target, request):
+            return target
+    return None
+
+
+def _is_able(plane: DataPlane, target: Target, request: Request) -> bool:
+    assert request.way is not None
+    model = target.model if target.model is not None else request.way.asked
     loads = (target.pool, model) in plane.adapters.paths
     for pool in plane.fleet.pools:
         if pool.name == target.pool:

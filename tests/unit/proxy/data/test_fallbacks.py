@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from penstock.balancing.backend import State
 from tests.unit.proxy.data.playbook import (
     DONE,
@@ -54,12 +56,22 @@ def test_a_refused_dial_passes_over_no_fall_back() -> None:
     play.close()
 
 
-class Crowd(Routed):
-    """Many clients, one request each. `requests`: which each backend has now."""
+class Crowd(Play):
+    """Many clients, one request each. `requests`: which each backend has now.
 
-    def __init__(self, *routes: dict[str, Any]) -> None:
+    Pool `small` with b1 and b2, pool `large` with b3 and b5, pool `tiny` with b4.
+    """
+
+    def __init__(self, route: dict[str, Any], *ejected: str) -> None:
         self.requests: dict[str, list[Upstream]] = {}
-        super().__init__(*routes)
+        pools = [
+            {"name": name, "policy": "round_robin", "backends": [backend(each) for each in numbers]}
+            for name, numbers in (("small", (1, 2)), ("large", (3, 5)), ("tiny", (4,)))
+        ]
+        super().__init__(5, pools=pools, routes=[route])
+        for each in self.backends:
+            if each.name in ejected:
+                each.state = State.EJECTED
         self.clients = [self.connects() for _ in range(CLIENTS)]
         for number, client in enumerate(self.clients):
             client.sends(chat('"model":"gpt-small"', content=f"{number}"))
@@ -69,9 +81,11 @@ class Crowd(Routed):
         super().asked(name, upstream)
         self.requests.setdefault(name, []).append(upstream)
 
-    def dies(self, name: str) -> None:
-        for upstream in self.requests.pop(name):
-            upstream.resets()
+    def dies(self, *names: str) -> None:
+        """With several names all at the same moment."""
+        for upstream in [each for name in names for each in self.requests.pop(name, [])]:
+            upstream.closed = True
+            upstream.protocol.connection_lost(ConnectionResetError())
         self.turns()
 
     def answers(self, name: str) -> None:
@@ -93,9 +107,37 @@ def test_a_pool_that_dies_under_load_loses_nothing_to_its_retry_budget() -> None
     play = Crowd(ALIAS)
     play.dies("b1")
     play.dies("b2")
-    assert len(play.requests["b3"]) == CLIENTS
-    play.answers("b3")
+    assert len(play.requests["b3"] + play.requests["b5"]) == CLIENTS
+    for name in ("b3", "b5"):
+        play.answers(name)
     assert play.told(b"[DONE]") == CLIENTS
+    play.close()
+
+
+DEAD = {"pool": "large", "on": ["no_backend", "errors"]}
+SAME = {"pool": "small", "model": "llama", "on": ["no_backend", "errors"]}
+TINY = {"pool": "tiny", "on": ["no_backend", "errors"]}
+
+
+@pytest.mark.parametrize(
+    ("to", "fallbacks", "lost"),
+    [
+        ("small", [DEAD, TINY], 0),
+        ("small", [SAME, TINY], 3),  # by the budget they may be tried there, with either model
+        ("large", [SAME, TINY], 0),
+    ],
+    ids=["one that is dead", "one in its own pool", "one that was dead first"],
+)
+def test_a_fall_back_that_is_no_help_hides_no_later_one(
+    to: str, fallbacks: list[dict[str, Any]], lost: int
+) -> None:
+    play = Crowd(ALIAS | {"to": [{"pool": to}], "fallbacks": fallbacks}, "b3", "b5")
+    for _ in range(3):  # those that may are tried again where they were
+        for name in ("b1", "b2"):
+            if play.requests.get(name):
+                play.dies(name)
+    play.answers("b4")
+    assert play.told(b"[DONE]") == CLIENTS - lost
     play.close()
 
 
@@ -116,9 +158,11 @@ def test_one_that_fell_back_holds_no_retry_of_the_other_pool() -> None:
     play = Crowd(ALIAS)
     play.dies("b1")
     play.dies("b2")
-    assert len(play.requests["b3"]) == CLIENTS
-    assert play.backends[2].own.retries == 0
-    play.answers("b3")
+    assert len(play.requests["b3"] + play.requests["b5"]) == CLIENTS
+    large = [each for each in play.backends if each.pool == "large"]
+    assert [each.own.retries for each in large] == [0, 0]
+    for name in ("b3", "b5"):
+        play.answers(name)
     play.close()
 
 
