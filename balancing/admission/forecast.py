@@ -58,7 +58,7 @@ def at_once(line: Line, ticket: Ticket, look: Look, now_s: float) -> Backend | N
     """Where a request that has just come is sent at once. None: it must wait. Raises Refused."""
     ask = look.ask
     if not needs_room(ask):
-        return None if ask.engine and line.beside_waits else line.places.beside(look, ticket)
+        return None if ask.engine and line.beside_waits else line.places.beside(look, ticket, now_s)
     if not line.queue.waiting:
         return look.chosen if line.places.takes(look.chosen, ticket, ask, now_s) else None
     return line.place(ticket, look, now_s) if line.queue.may_pass(ticket) else None

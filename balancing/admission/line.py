@@ -112,7 +112,9 @@ class Line(Occupancy):
             for room in self.places.rooms.values():
                 room.begin_samples()
         self.queue.add(ticket, first=bool(ticket.tried))
-        if not needs_room(ticket.ask):
+        if needs_room(ticket.ask):
+            self.places.company.came(ticket.flow, now_s)
+        else:
             self._beside[ticket] = None
         self.looks.renew()  # there may be room for this one
         self.pace.busy = self.queue.general() > 0
@@ -134,9 +136,7 @@ class Line(Occupancy):
         before = sum([len(each) for each in ticket.flow.queues[: ticket.rank + 1]])
         own_s = cache.own_wait_s(ticket, look.ask, before, now_s)
         full_s = max(own_s, cache.likely_wait_s(ticket, look.ask, now_s))
-        # What a giant has for itself is no wait for others.
-        open_ = [each for each in look.fit if not self.places.is_closed(each)]
-        self._predict(ticket, open_ or look.fit, full_s, now_s)
+        self._predict(ticket, self.places.not_taken(look.fit, ticket.flow), full_s, now_s)
 
     def _predict(
         self, ticket: Ticket, backends: Sequence[Backend], full_s: float, now_s: float
@@ -193,6 +193,8 @@ class Line(Occupancy):
 
     def sent(self, ticket: Ticket, lease: Lease) -> None:
         """It is sent. Its flow is charged what it should take; `ended` corrects that."""
+        if needs_room(lease.ask):
+            self.places.company.came(ticket.flow, lease.began_s)
         self.places.room_of(lease.backend).add(lease, ticket)
         ticket.tokens = ticket.tokens or lease.queued_tokens
         self.queue.sent(ticket)
@@ -248,7 +250,7 @@ class Line(Occupancy):
         Raises Refused if it would come too late there.
         """
         if not needs_room(look.ask):
-            return self.places.beside(look, ticket)
+            return self.places.beside(look, ticket, now_s)
         look = lighter(self.places, look, now_s)
         if ticket.waits:
             self._want(ticket, look.chosen)
@@ -292,7 +294,7 @@ class Line(Occupancy):
 
         Nobody makes way for one whose own flow has too much under way: that is of no use to it.
         Nor for one that already had a backend kept for it: each request has that once. Short
-        requests may still use that backend meanwhile.
+        requests may still use that backend meanwhile. Nor for what needs no turn.
         """
         for higher in range(rank):
             for flow in self.queue.backlogs[higher]:
@@ -300,11 +302,17 @@ class Line(Occupancy):
                 if now_s - oldest.since_s <= YIELD_S:
                     continue
                 for ticket in servable(flow, higher, 1, opened):
-                    if ticket.lack is Lack.ANSWERS or ticket.kept_before:
+                    if ticket.kept_before or self._waits_for_its_own(ticket):
                         continue
                     if self.places.may_grow(ticket, opened, now_s):
                         return True
         return False
+
+    def _waits_for_its_own(self, ticket: Ticket) -> bool:
+        """Whether its flow has too much under way, or it needs no turn."""
+        if ticket.lack is Lack.GIANT and ticket.wanted is not None:
+            return ticket.flow in self.places.room_of(ticket.wanted).taken
+        return ticket.lack in (Lack.ANSWERS, Lack.GIANTS) or not needs_room(ticket.ask)
 
     def keep_place(self, ticket: Ticket, now_s: float) -> None:
         """It is next, and has found no room. Keep a backend for it, if it needs that."""

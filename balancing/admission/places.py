@@ -1,9 +1,10 @@
 """The backends of one pool: which of them have room for what waits."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from penstock.balancing.admission.backfill import Backfill
+from penstock.balancing.admission.company import Company
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.room import Room, kept_places
 from penstock.balancing.admission.spread import Spread
@@ -26,6 +27,7 @@ class Places:
         "_occupancy",
         "_window_s",
         "backfill",
+        "company",
         "members",
         "rooms",
         "spread",
@@ -39,6 +41,7 @@ class Places:
         self._window_s: float | None = None
         self._max_requests: int | None = None  # of the whole pool
         self.backfill = Backfill()
+        self.company = Company()
         self.spread = Spread()  # of the answers of all flows
         self.members: tuple[Backend, ...] = ()
         self.rooms: dict[Backend, Room] = {}
@@ -95,9 +98,11 @@ class Places:
             return Lack.GIANT
         if self._is_one_too_many(room, ticket.flow, ask):
             return Lack.GIANTS
+        lack = room.lack(ticket, ask, now_s) if needs_room(ask) else room.lack_beside(ask)
+        if lack is None and self._crowds_out(room, ticket.flow, ask, now_s):
+            return Lack.GIANTS
         if not needs_room(ask):
-            return None if room.takes_beside(ask) else Lack.PROMPTS
-        lack = room.lack(ticket, ask, now_s)
+            return lack
         if lack is None and len(self._flows) > 1 and room.spares_none(ticket.flow):
             return Lack.SEQUENCES
         if lack is None and self.backfill.kept:
@@ -106,17 +111,37 @@ class Places:
                 return Lack.TURN
         return lack
 
+    def _crowds_out(self, room: Room, flow: Flow, ask: Ask, now_s: float) -> bool:
+        """Whether it would take a backend for long, and its flow would leave others too few.
+
+        A giant closes its backend. On a long prompt, or a list of them, an engine works for
+        seconds, and on no other meanwhile. So while others generate, one flow leaves them as many
+        backends as giants have. Nothing is left unused for a flow that is alone.
+        """
+        if flow in room.taken or not (room.is_long(ask) or room.cache.is_giant(flow, ask)):
+            return False
+        able = self.able
+        if able < 2 or not self.company.others(flow, now_s):
+            return False
+        taken = sum([flow in each.taken for each in self.rooms.values()])
+        return taken >= able - _giants_most(able)
+
     def _is_one_too_many(self, room: Room, flow: Flow, ask: Ask) -> bool:
         """Whether it is a giant, and giants have as many backends as they may have."""
         if not room.cache.is_giant(flow, ask):
             return False
         able = self.able
         giants = sum([each.giants for each in self.rooms.values()])
-        return able >= 2 and giants >= max(1, able // GIANTS_SHARE)
+        return able >= 2 and giants >= _giants_most(able)
 
-    def is_closed(self, backend: Backend) -> bool:
-        """Whether it is left to a giant."""
-        return self._closed(self.room_of(backend))
+    def not_taken(self, backends: Sequence[Backend], flow: Flow) -> Sequence[Backend]:
+        """Those among these that no giant has, and no long prompts of another flow, if any.
+
+        What is queued at the others is no wait for this flow.
+        """
+        open_ = [each for each in backends if not self._closed(self.room_of(each))]
+        free = [each for each in open_ if not self.room_of(each).is_taken_beside(flow)]
+        return free or open_ or backends
 
     def _closed(self, room: Room) -> bool:
         """Whether it is left to a giant: others can serve.
@@ -167,20 +192,16 @@ class Places:
             return False
         return sum([each.own.requests for each in self.members]) >= self._max_requests
 
-    def beside(self, look: Look, ticket: Ticket) -> Backend | None:
+    def beside(self, look: Look, ticket: Ticket, now_s: float) -> Backend | None:
         """Where one may be sent that needs no room in a cache."""
         if self.full:
             return None
         for backend in [look.chosen, *sorted(look.fit, key=_requests)]:
-            if backend.full or self._spares_none(backend, ticket.flow):
-                continue
-            room = self.room_of(backend)
-            if look.ask.engine and (
-                self._closed(room) or self._is_one_too_many(room, ticket.flow, look.ask)
-            ):
-                continue
-            if room.takes_beside(look.ask):
+            lack = self.lack(backend, ticket, look.ask, now_s)
+            if lack is None:
                 return backend
+            if backend is look.chosen and not ticket.dry:
+                ticket.lack = lack
         return None
 
     def _spares_none(self, backend: Backend, flow: Flow) -> bool:
@@ -216,6 +237,11 @@ class Places:
 def needs_room(ask: Ask) -> bool:
     """Whether it may have to wait for room. What generates nothing is never held back for that."""
     return ask.engine and ask.generates
+
+
+def _giants_most(able: int) -> int:
+    """How many of the backends giants have."""
+    return max(1, able // GIANTS_SHARE)
 
 
 def _requests(backend: Backend) -> int:

@@ -25,6 +25,7 @@ from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
+from penstock.balancing.prefill_speed import work_of
 
 WINDOW_S: Final = 0.1
 # But not less than the time of so many steps. With many long streams a step takes long, and prompts
@@ -34,6 +35,8 @@ WINDOW_S: Final = 0.1
 WINDOW_STEPS: Final = 4.0
 # What is never held back for its cache (embeddings) gets so much prefill beforehand.
 BESIDE_S: Final = 0.5
+# The engine works for long on a prompt, or a list of prompts, that takes more than this.
+LONG_S: Final = 0.5
 # One place of so many, and at least one, is for flows that have hardly any.
 KEPT_PART: Final = 16
 # Measured speeds may be far too low at first. A step has room for this much prefill work.
@@ -55,6 +58,7 @@ class Room:
         "gap_s",
         "giants",
         "sequences",
+        "taken",
         "tickets",
         "wanted",
         "window_s",
@@ -79,6 +83,8 @@ class Room:
         self.cache = CacheRoom(backend, spread, self.tickets, flows)
         # Prefill of what is never held back (embeddings): it keeps nobody else waiting.
         self.beside_work = 0
+        # How many requests take it for long, by flow: giants, and long prompts not prefilled yet.
+        self.taken: dict[Flow, int] = {}
         self.gap_s = 0.0  # between two tokens of a stream, while requests wait
         self._stream_s = 0.0  # the time that streams were open, added up, and their tokens
         self._events = 0.0
@@ -91,6 +97,9 @@ class Room:
         self.sequences += _sequences(lease)
         ticket.giant = self.cache.is_giant(ticket.flow, lease.ask)
         self.giants += ticket.giant
+        ticket.long = self._takes_long(lease.queued_work)
+        if ticket.long or ticket.giant:
+            self.taken[ticket.flow] = self.taken.get(ticket.flow, 0) + 1
         if not lease.ask.generates:
             ticket.beside_work = lease.queued_work
             self.beside_work += ticket.beside_work
@@ -106,6 +115,10 @@ class Room:
     @property
     def _runs_most(self) -> bool:
         return self.sequences >= self._slots.most
+
+    def is_taken_beside(self, flow: Flow) -> bool:
+        """Whether another flow than this takes it for long."""
+        return len(self.taken) > (flow in self.taken)
 
     def requests_of(self, flow: Flow) -> int:
         """How many requests of a flow are here."""
@@ -138,17 +151,28 @@ class Room:
             return seconds < self.window_s
         return seconds < WINDOW_S or seconds < WINDOW_STEPS * self.cache.step_s
 
-    def takes_beside(self, ask: Ask) -> bool:
-        """Whether the engine would begin in time with what needs no room in its cache."""
-        return not ask.engine or self.beside_work * self.backend.prefill_speed.work_s < BESIDE_S
+    def lack_beside(self, ask: Ask) -> Lack | None:
+        """Why the engine would not begin in time with what needs no room in its cache."""
+        if self.backend.full:
+            return Lack.REQUESTS
+        if not ask.engine or self.beside_work * self.backend.prefill_speed.work_s < BESIDE_S:
+            return None
+        return Lack.PROMPTS
+
+    def is_long(self, ask: Ask) -> bool:
+        """Whether the engine would work on its prompts for long."""
+        if not ask.engine or not self._takes_long(_work(ask, 0)):
+            return False
+        return self._takes_long(_work(ask, self.backend.cache.cached_tokens(ask)))
+
+    def _takes_long(self, work: float) -> bool:
+        return work > WINDOW_WORK_MIN and work * self.backend.prefill_speed.work_s > LONG_S
 
     def prefilled(self, lease: Lease) -> None:
         """Its prompt is held now, also by others that found the same beginning in the cache."""
         ticket = self.tickets.get(lease)
-        if ticket is not None and ticket.beside_work:
-            self.beside_work -= ticket.beside_work
-            ticket.beside_work = 0
         if ticket is not None:
+            self._end_prompt(ticket)
             self.cache.prefilled(lease, ticket)
 
     def remove(self, lease: Lease, now_s: float) -> Ticket | None:
@@ -158,9 +182,25 @@ class Room:
             return None
         self.cache.remove(lease, ticket, now_s)
         self.sequences -= _sequences(lease)
-        self.giants -= ticket.giant
-        self.beside_work -= ticket.beside_work
+        self._end_prompt(ticket)
+        if ticket.giant:
+            self.giants -= 1
+            self._give_back(ticket.flow)
         return ticket
+
+    def _end_prompt(self, ticket: Ticket) -> None:
+        self.beside_work -= ticket.beside_work
+        ticket.beside_work = 0
+        if ticket.long:
+            ticket.long = False
+            if not ticket.giant:
+                self._give_back(ticket.flow)
+
+    def _give_back(self, flow: Flow) -> None:
+        """One that took it for long does so no more."""
+        self.taken[flow] -= 1
+        if not self.taken[flow]:
+            del self.taken[flow]
 
     def begin_samples(self) -> None:
         """Requests begin to wait: only what comes from now on tells the time between tokens."""
@@ -221,6 +261,11 @@ class Room:
 def kept_places(most: float) -> int:
     """How many of so many places are left to flows that have fewer than that."""
     return max(1, int(most / KEPT_PART)) if 1 < most < inf else 0
+
+
+def _work(ask: Ask, cached_tokens: int) -> float:
+    """Of its prompts, as far as they are not cached."""
+    return work_of(ask.prompt_tokens - cached_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
 
 
 def _sequences(lease: Lease) -> int:
