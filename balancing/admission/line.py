@@ -39,6 +39,8 @@ SAMPLE_S: Final = 0.1
 LONG: Final = 1.5
 # How often those are looked for that no backend can serve. With many flows that takes milliseconds.
 STRANDED_S: Final = 0.5
+# In one wake of so many flows. With 256 flows a look at all of them took a millisecond.
+STRANDED_FLOWS: Final = 32
 
 
 class Line(Occupancy):
@@ -48,6 +50,7 @@ class Line(Occupancy):
         "_beside",
         "_on_change",
         "_sampled_s",
+        "_stranded_left",
         "_stranded_s",
         "held",
         "looks",
@@ -67,6 +70,7 @@ class Line(Occupancy):
         self._beside: dict[Ticket, None] = {}  # what waits and needs no room
         self._sampled_s = 0.0
         self._stranded_s = -STRANDED_S
+        self._stranded_left = 0  # how many flows were not looked at yet
         self.queue = Queue(shares)
         self.held = Held(self.queue)
         self.places = Places(self, self.queue.flows)
@@ -326,29 +330,27 @@ class Line(Occupancy):
             backfill.keep(backend, ticket, within_s, self.places.able, now_s)
 
     def is_time_for_stranded(self, now_s: float) -> bool:
-        """Whether to look for them again."""
-        if now_s - self._stranded_s < STRANDED_S:
-            return False
-        self._stranded_s = now_s
+        """Whether to look for them again, or for the rest of them."""
+        if not self._stranded_left:
+            if now_s - self._stranded_s < STRANDED_S:
+                return False
+            self._stranded_s = now_s
         return True
 
     def stranded(self) -> list[Ticket]:
-        """Those among the first of each flow that no backend can serve, however empty it is."""
+        """Those among the first of each flow that no backend can serve, however empty it is.
+
+        Of some flows at a time: of hundreds, thousands of requests would be looked at.
+        """
         able = [backend for backend in self.places.members if backend.can_serve]
-        served: dict[str | None, bool] = {}  # by model: thousands may wait, for a few models
+        backlogs = [(flow, rank) for rank, of in enumerate(self.queue.backlogs) for flow in of]
+        end = min(self._stranded_left or len(backlogs), len(backlogs))
+        # From the last to the first: those that are told and leave change no earlier place.
+        begin = self._stranded_left = max(0, end - STRANDED_FLOWS)
         found: list[Ticket] = []
-        for rank, backlog in enumerate(self.queue.backlogs):
-            for flow in backlog:
-                for ticket in islice(flow.queues[rank], SEEN_MAX):
-                    model, bound = ticket.ask.model, ticket.only is not None or ticket.tried
-                    if not bound and model in served:
-                        hopeful = served[model]
-                    else:
-                        hopeful = is_servable(ticket, able)
-                        if not bound:
-                            served[model] = hopeful
-                    if not hopeful:
-                        found.append(ticket)
+        for flow, rank in backlogs[begin:end]:
+            seen = islice(flow.queues[rank], SEEN_MAX)
+            found += [ticket for ticket in seen if not is_servable(ticket, able)]
         return found
 
     def overdue(self, now_s: float) -> list[tuple[Ticket, Refused]]:

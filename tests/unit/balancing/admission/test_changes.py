@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.balancing.admission.admission import Rules
+from penstock.balancing.admission.line import STRANDED_FLOWS
 from penstock.balancing.backend import State
 from penstock.balancing.fleet import Fleet, Pool, UnknownModel
 from penstock.balancing.gate import NoBackend
@@ -124,3 +125,18 @@ def test_of_many_that_wait_those_are_told_that_no_backend_is_left_for() -> None:
         (each, NoBackend) for each in go
     ]
     assert all(each.waits for each in stay)
+
+
+def test_of_many_flows_all_are_told_within_a_few_wakes() -> None:
+    door = Door("a", "b")
+    door.backends[0].models, door.backends[1].models = {"m": b""}, {"n": b""}
+    for model in ("m", "n"):
+        door.enter(FILLS, model=model)
+    names = [str(number) for number in range(3 * STRANDED_FLOWS)]
+    stay = [door.enter(FILLS, 0.01, model="m", name=name) for name in names[::2]]
+    go = [door.enter(FILLS, 0.02, model="n", name=name) for name in names[1::2]]
+    door.backends[1].state = State.EJECTED
+    for tenth in range(4):
+        door.wake(1.0 + tenth / 10)
+    assert {each for each, outcome in door.told if isinstance(outcome, NoBackend)} == set(go)
+    assert sum(each.waits for each in stay) >= len(stay) - 1
