@@ -1,6 +1,6 @@
 """The copies of requests that run for the mirrors of routes: how many may, and when they end.
 
-A copy takes nothing that anybody waits for. It is made only while there is room, and all end when
+A copy is sent where nobody waits. It is made only while there is room, and all end when
 the process is overloaded, takes another configuration or drains.
 """
 
