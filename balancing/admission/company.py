@@ -5,8 +5,9 @@ from typing import Final
 
 from penstock.balancing.admission.ticket import NO_FLOW, Flow
 
-# Who has asked for nothing for so long is not waited for any more.
-LATELY_S: Final = 10.0
+# Who has asked for nothing for so long has no backend left free. With more, one small request of
+# another tenant now and then would cost long prompts a part of the fleet all the time.
+LATELY_S: Final = 3.0
 
 
 class Company:

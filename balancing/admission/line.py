@@ -81,6 +81,8 @@ class Line(Occupancy):
     def wait(self, ticket: Ticket, look: Look, now_s: float) -> None:
         """Let it wait. Raises Refused if its first token would come too late."""
         self._look(now_s)
+        if needs_room(look.ask):
+            self.places.company.came(ticket.flow, now_s)
         self.judge(ticket, look, now_s)
         self._line_up(ticket, now_s)
         self._want(ticket, look.chosen)
@@ -116,9 +118,7 @@ class Line(Occupancy):
             for room in self.places.rooms.values():
                 room.begin_samples()
         self.queue.add(ticket, first=bool(ticket.tried))
-        if needs_room(ticket.ask):
-            self.places.company.came(ticket.flow, now_s)
-        else:
+        if not needs_room(ticket.ask):
             self._beside[ticket] = None
         self.looks.renew()  # there may be room for this one
         self.pace.busy = self.queue.general() > 0
@@ -313,7 +313,7 @@ class Line(Occupancy):
         return False
 
     def _waits_for_its_own(self, ticket: Ticket) -> bool:
-        """Whether its flow has too much under way, or it needs no turn."""
+        """Whether it waits for its own flow or for other giants, or needs no turn."""
         if ticket.lack is Lack.GIANT and ticket.wanted is not None:
             return ticket.flow in self.places.room_of(ticket.wanted).taken
         return ticket.lack in (Lack.ANSWERS, Lack.GIANTS) or not needs_room(ticket.ask)
@@ -345,7 +345,7 @@ class Line(Occupancy):
         able = [backend for backend in self.places.members if backend.can_serve]
         backlogs = [(flow, rank) for rank, of in enumerate(self.queue.backlogs) for flow in of]
         end = min(self._stranded_left or len(backlogs), len(backlogs))
-        # From the last to the first: those that are told and leave change no earlier place.
+        # From the last to the first: those that leave do not move the flows that are still to come.
         begin = self._stranded_left = max(0, end - STRANDED_FLOWS)
         found: list[Ticket] = []
         for flow, rank in backlogs[begin:end]:

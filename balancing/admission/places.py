@@ -115,15 +115,15 @@ class Places:
         """Whether it would take a backend for long, and its flow would leave others too few.
 
         A giant closes its backend. On a long prompt, or a list of them, an engine works for
-        seconds, and on no other meanwhile. So while others generate, one flow leaves them as many
-        backends as giants have. Nothing is left unused for a flow that is alone.
+        seconds, and on no other meanwhile. So while others generate, one flow takes all but
+        `_giants_most` backends this way. A flow that is alone takes all.
         """
         if flow in room.taken or not (room.is_long(ask) or room.cache.is_giant(flow, ask)):
             return False
         able = self.able
         if able < 2 or not self.company.others(flow, now_s):
             return False
-        taken = sum([flow in each.taken for each in self.rooms.values()])
+        taken = sum([flow in of.taken for each, of in self.rooms.items() if each.can_serve])
         return taken >= able - _giants_most(able)
 
     def _is_one_too_many(self, room: Room, flow: Flow, ask: Ask) -> bool:
@@ -137,7 +137,7 @@ class Places:
     def not_taken(self, backends: Sequence[Backend], flow: Flow) -> Sequence[Backend]:
         """Those among these that no giant has, and no long prompts of another flow, if any.
 
-        What is queued at the others is no wait for this flow.
+        A request of this flow does not wait behind what is queued at the rest.
         """
         open_ = [each for each in backends if not self._closed(self.room_of(each))]
         free = [each for each in open_ if not self.room_of(each).is_taken_beside(flow)]

@@ -222,6 +222,7 @@ class EndingConnection(Landed):
     def _end_landing(self) -> None:
         """Nothing more comes of the body: what comes now is for the connection."""
         if self._landing is not None:
+            self._landing.end()
             self._landing = None
             self._receive_by(self)
 

@@ -358,7 +358,7 @@ class Exchange(AttemptOwner):
             ended(self._plane, request, lease, self._relay, told)
         finally:
             if error is not None:  # its frames hold the body and this exchange: a cycle, too
-                error.__traceback__ = error.__context__ = None
+                error.__traceback__ = error.__context__ = error.__cause__ = None
             settle(self._plane, request, lease)
             self._plane.running.end(self._holder)
             self._attempt = None  # a reference cycle: only the collector would free it

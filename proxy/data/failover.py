@@ -127,8 +127,8 @@ class Failover:
 
     def _spare_one(self, before: int) -> None:
         """Leave an attempt for a fall-back, where one sent twice has taken two at once."""
-        way = self._request.way
-        if before < ATTEMPTS_MAX - 1 and way is not None and way.fallback("errors") is not None:
+        able = able_fallback(self._plane, self._request, "errors")
+        if before < ATTEMPTS_MAX - 1 and able is not None:
             self.reached = min(self.reached, ATTEMPTS_MAX - 1)
             self._request.resends = False
 

@@ -32,12 +32,17 @@ class Landing(asyncio.BufferedProtocol):
 
     def __init__(self, connection: Landed, body: Body) -> None:
         self._connection = connection
-        self._body = body
+        self._body: Body | None = body
         self._view = _NONE
         self._spills = False
 
+    def end(self) -> None:
+        """Hold the body no longer. uvloop keeps a landing until its connection is lost."""
+        self._body, self._view = None, _NONE
+
     def get_buffer(self, _size_hint: int) -> memoryview:
-        """Where the next read goes. The loop calls this before each read, also if none comes."""
+        """Where the next read goes. The loop calls this also before a read that finds nothing."""
+        assert self._body is not None
         self._view = _NONE
         try:
             self._view = self._body.room()

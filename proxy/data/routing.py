@@ -124,7 +124,7 @@ def costs_less_elsewhere(plane: DataPlane, request: Request, rank: int) -> bool:
     Not while requests wait there: they are that pool's own, and would wait for longer.
     """
     way, ask = request.way, request.ask
-    target = way.fallback("overload") if way is not None else None
+    target = able_fallback(plane, request, "overload")
     if way is None or target is None:
         return False
     line = plane.admission.lines.get(target.pool)

@@ -196,6 +196,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *bytes; /* the body, or NULL */
     Py_ssize_t filled, length;
+    int lost; /* there was no memory for it: what is left of it is of no use */
 } Buffer;
 
 static PyObject *new_buffer(PyTypeObject *type, PyObject *arguments, PyObject *named)
@@ -219,13 +220,22 @@ static int make_room(Buffer *self, Py_ssize_t bytes)
     Py_ssize_t room = self->bytes ? PyBytes_GET_SIZE(self->bytes) : 0;
     if (bytes <= room)
         return 0;
+    if (self->lost) {
+        PyErr_NoMemory();
+        return -1;
+    }
     room = room ? 2 * room : FIRST_BYTES;
     room = room < bytes ? bytes : room;
     room = room > self->length ? self->length : room;
     if (self->bytes)
-        return _PyBytes_Resize(&self->bytes, room);
-    self->bytes = PyBytes_FromStringAndSize(NULL, room);
-    return self->bytes ? 0 : -1;
+        _PyBytes_Resize(&self->bytes, room); /* frees them if it fails */
+    else
+        self->bytes = PyBytes_FromStringAndSize(NULL, room);
+    if (self->bytes)
+        return 0;
+    self->filled = 0;
+    self->lost = 1;
+    return -1;
 }
 
 static PyObject *write_piece(Buffer *self, PyObject *piece)
@@ -237,10 +247,8 @@ static PyObject *write_piece(Buffer *self, PyObject *piece)
         return PyErr_Format(PyExc_ValueError, "more than was announced");
     if (!size)
         return PyLong_FromLong(0);
-    if (make_room(self, self->filled + size)) {
-        self->filled = 0;
+    if (make_room(self, self->filled + size))
         return NULL;
-    }
     memcpy(PyBytes_AS_STRING(self->bytes) + self->filled, PyBytes_AS_STRING(piece), (size_t)size);
     self->filled += size;
     return PyLong_FromSsize_t(size);
@@ -254,10 +262,8 @@ static int view_of_room(Buffer *self, Py_buffer *view, int flags)
         return -1;
     }
     Py_ssize_t room = self->bytes ? PyBytes_GET_SIZE(self->bytes) : 0;
-    if (room == self->filled && room < self->length && make_room(self, room + 1)) {
-        self->filled = 0;
+    if (room == self->filled && room < self->length && make_room(self, room + 1))
         return -1;
-    }
     if (!self->bytes) {
         PyErr_SetString(PyExc_BufferError, "nothing is to come");
         return -1;

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.balancing.admission.company import LATELY_S
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.ticket import Ticket
-from penstock.balancing.backend import Backend
+from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.backend import Backend, State
 from tests.unit.balancing.admission.lines import FILLS, Door
 
 WHOLE: dict[str, Any] = {"blocks": tuple(range(175)), "block_tokens": 160.0}  # of such a prompt
@@ -82,6 +82,28 @@ def test_who_has_asked_for_nothing_for_long_is_not_waited_for(fields: dict[str, 
     assert len(has_long(door)) == 1
     door.wake(LATELY_S + 0.1)
     assert len(has_long(door)) == 2
+
+
+def test_who_is_refused_because_of_the_flood_is_made_room_for() -> None:
+    door = door_of(2)
+    for _ in range(6):
+        door.enter(LONG, 0.0, name="flood", max_tokens=10)
+    door.wake(0.0)
+    assert len(has_long(door)) == 2
+    with pytest.raises(Refused):
+        door.enter(100, 0.1, name="chats", max_tokens=10, deadline_s=0.3)
+    door.finish(next(iter(door.leases)), 1.0)
+    door.wake(1.0)
+    assert len(has_long(door)) == 1
+
+
+def test_what_runs_on_a_backend_that_serves_no_more_takes_none_of_the_others() -> None:
+    door = door_of(3)
+    giant = door.enter(20, 0.0, name="flood", **GIANT)
+    door.leases[giant].backend.state = State.EJECTED
+    chat(door, 0.1)
+    door.enter(LONG, 0.2, name="flood", max_tokens=10)
+    assert len(has_long(door)) == 1
 
 
 def test_two_tenants_with_long_ones_leave_nothing_unused() -> None:

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from penstock.balancing.admission.degradation import HOLD_S, Step
+from penstock.balancing.backend import State
 from penstock.conf.admission import AdmissionSettings
 from penstock.proxy.admin.queue_listing import queue_listing
 from penstock.proxy.data.configuration import configure, draft
@@ -267,4 +268,25 @@ def test_in_the_other_pool_its_steps_are_in_force_by_its_own_pressure() -> None:
     play = TwoPools(AWAY, CAP)
     client = another(play, '"max_tokens":4096')
     assert record_of(client).degraded == "fall_back"  # nothing waits there
+    play.close()
+
+
+def test_a_fall_back_that_cannot_serve_hides_no_later_one() -> None:
+    play = Crowd(
+        AWAY,
+        backends=3,
+        pools=[
+            {"name": name, "backends": [{"name": f"b{at}", "url": f"http://10.0.0.{at}:1"}]}
+            for name, at in (("large", 1), ("small", 2), ("dead", 3))
+        ],
+        routes=[
+            {
+                "name": "all",
+                "to": [{"pool": "large"}],
+                "fallbacks": [{"pool": to, "on": ["overload"]} for to in ("dead", "small")],
+            }
+        ],
+    )
+    play.backends[2].state = State.EJECTED
+    assert record_of(another(play)).degraded == "fall_back"
     play.close()

@@ -1,9 +1,11 @@
 """Long bodies that are read straight into their buffers. An interpreted build copies them."""
 
 import contextlib
+import gc
 
 import pytest
 
+from penstock.proxy.data.body import Body
 from penstock.proxy.data.landing import LANDED_BYTES_MIN, SPILL_BYTES, Landing
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.wire import native
@@ -112,9 +114,12 @@ def test_a_refused_body_lands_no_more() -> None:
     with contextlib.closing(Play(timeouts={"client_body_s": 1.0})) as play:
         client = socket_of(play)
         client.comes(request(BODY[:1], LENGTH))
+        landing = client.protocol  # uvloop keeps it
         play.passes(1.5)
         assert client.written.startswith(b"HTTP/1.1 408 ")
         assert not client.lands()
+        assert landing is not client.protocol
+        assert not [each for each in gc.get_objects() if isinstance(each, Body)]
         client.comes(BODY[1:SPILL_BYTES])
         client.resets()
 

@@ -2,6 +2,8 @@
 
 import random
 import re
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -275,6 +277,32 @@ def test_a_buffer_has_no_room_beyond_what_was_announced(native: Any) -> None:
             memoryview(ended)
         with pytest.raises(ValueError, match="room"):
             ended.landed(0)
+
+
+LOST = """
+import importlib.util, resource, sys
+spec = importlib.util.spec_from_file_location("_native", sys.argv[1])
+native = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(native)
+buffer = native.Buffer(2**30)
+first = bytes(2**22)
+buffer.write(first)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, -1))
+for _ in range(2):
+    for step in (lambda: buffer.write(b"x"), lambda: memoryview(buffer)):
+        try:
+            step()
+        except MemoryError:
+            print("no memory")
+"""
+
+
+def test_a_buffer_that_found_no_memory_takes_nothing_any_more(native: Any) -> None:
+    """What came before is lost. A body must not go on without it."""
+    command = [sys.executable, "-c", LOST, native.__file__]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.splitlines() == ["no memory"] * 4
 
 
 def test_a_view_outlives_its_buffer(native: Any) -> None:
