@@ -47,6 +47,7 @@ async def test_figures_of_backends_come_from_what_happened(
         await stream(penstock, 32)  # b1 serves what b0 failed
     servers[0].faults.clear()
     await penstock.until(lambda each: all(b["engine"] and b["engine"]["fresh"] for b in each), 10)
+    await penstock.until(lambda each: not any(b["engine"]["running"] for b in each), 10)
     await penstock.until(lambda each: all(b["slower"] for b in each), 10)
     first, second = await penstock.backends()
     assert first["lately"]["failures"] == first["failures_total"] >= 1
