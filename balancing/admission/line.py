@@ -37,9 +37,9 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 SAMPLE_S: Final = 0.1
 # A long prompt, for which a backend is kept, is so many times as long as those that run there.
 LONG: Final = 1.5
-# How often those are looked for that no backend can serve. With many flows that takes milliseconds.
+# How often those are looked for that no backend can serve.
 STRANDED_S: Final = 0.5
-# In one wake of so many flows. With 256 flows a look at all of them took a millisecond.
+# In so many flows at a time. To look at all of 256 flows took a millisecond.
 STRANDED_FLOWS: Final = 32
 
 
@@ -340,7 +340,7 @@ class Line(Occupancy):
     def stranded(self) -> list[Ticket]:
         """Those among the first of each flow that no backend can serve, however empty it is.
 
-        Of some flows at a time: of hundreds, thousands of requests would be looked at.
+        Looks at some flows at a time, because thousands of requests may wait in hundreds.
         """
         able = [backend for backend in self.places.members if backend.can_serve]
         backlogs = [(flow, rank) for rank, of in enumerate(self.queue.backlogs) for flow in of]

@@ -199,6 +199,14 @@ def test_the_pressure_is_told_for_each_pool_and_class(play: Crowd) -> None:
     }
 
 
+def pools_of(*names: str) -> list[dict[str, Any]]:
+    """Pools of one backend each: b1, b2 and so on."""
+    return [
+        {"name": name, "backends": [{"name": f"b{at}", "url": f"http://10.0.0.{at}:1"}]}
+        for at, name in enumerate(names, 1)
+    ]
+
+
 class TwoPools(Crowd):
     """Pool `large` with b1, which is busy, and pool `small` with b2, which is for its overload."""
 
@@ -210,10 +218,7 @@ class TwoPools(Crowd):
         super().__init__(
             *steps,
             backends=2,
-            pools=[
-                {"name": name, "backends": [{"name": f"b{at}", "url": f"http://10.0.0.{at}:1"}]}
-                for name, at in (("large", 1), ("small", 2))
-            ],
+            pools=pools_of("large", "small"),
             routes=[*more, {"name": "all", "to": [{"pool": "large"}], "fallbacks": [fallback]}],
         )
 
@@ -275,10 +280,7 @@ def test_a_fall_back_that_cannot_serve_hides_no_later_one() -> None:
     play = Crowd(
         AWAY,
         backends=3,
-        pools=[
-            {"name": name, "backends": [{"name": f"b{at}", "url": f"http://10.0.0.{at}:1"}]}
-            for name, at in (("large", 1), ("small", 2), ("dead", 3))
-        ],
+        pools=pools_of("large", "small", "dead"),
         routes=[
             {
                 "name": "all",
