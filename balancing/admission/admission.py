@@ -271,8 +271,7 @@ class Admission:
         """The pool whose backends a request waits for that none can serve now, if it waits."""
         pool = self._fleet().resolve(ticket.ask)[0]
         waits = self._holds_for_backends(pool.name) and ticket.ask.response_id is None
-        waits = waits and not ticket.elsewhere
-        return pool if waits else None
+        return pool if waits and not ticket.elsewhere() else None
 
     def _hold(self, ticket: Ticket, now_s: float) -> bool:
         """Let it wait for a backend, if there is none at all. Raises Refused."""
@@ -305,19 +304,25 @@ class Admission:
                 return
 
     def _look_after_held(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
-        """Give up what was held for too long. Send what a backend of another pool can serve."""
+        """Give up what was held for too long, or has a place elsewhere by its route. Send what a
+        backend of another pool can serve."""
         for ticket in line.held.over(self.rules.hold_for_backend_s, now_s):
             line.leave(ticket, now_s)
             outcomes.append((ticket, NoBackend()))
         others = [each for each in self._fleet().backends if each not in line.places.rooms]
         if not [each for each in others if each.can_serve]:
             return
-        nowhere, looks = set[tuple[bool, str, str | None]](), 0
+        nowhere, looks = set[tuple[bool, str, str | None, str]](), 0
         for ticket in line.queue.oldest(line.queue.waiting):
-            wanted = ticket.ask.first_pool, ticket.ask.pool, ticket.ask.model
+            wanted = ticket.ask.first_pool, ticket.ask.pool, ticket.ask.model, ticket.route
             if wanted in nowhere:
                 continue
-            outcome = self._try(line, ticket, now_s)
+            outcome: Lease | Exception | None
+            if ticket.elsewhere():
+                line.leave(ticket, now_s)
+                outcome = NoBackend()
+            else:
+                outcome = self._try(line, ticket, now_s)
             if outcome is not None:
                 outcomes.append((ticket, outcome))
             elif ticket.held_since_s is not None and not ticket.tried:

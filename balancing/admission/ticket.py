@@ -115,6 +115,10 @@ class Flow:
 NO_FLOW: Final = Flow("", 0)
 
 
+def _nowhere() -> bool:
+    return False
+
+
 class Ticket:
     """One request, from its arrival at the queue to the end of its lease.
 
@@ -152,6 +156,7 @@ class Ticket:
         "ready",
         "reserve",
         "retry",
+        "route",
         "sampled_tokens",
         "since_s",
         "tokens",
@@ -188,7 +193,9 @@ class Ticket:
         self.dry = dry
         self.tried: Collection[Backend] = ()  # backends that have failed it
         self.retry = False  # an engine may have worked on it there
-        self.elsewhere = False  # while its pool serves nobody, its route sends it to another
+        # Its route, and whether that has another place for it while its pool serves nobody.
+        self.route = ""
+        self.elsewhere: Callable[[], bool] = _nowhere
         self.pool = ""  # in whose line it waits
         self.flow = NO_FLOW
         self.tokens = 0  # to prefill, as far as is known while it waits

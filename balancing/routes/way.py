@@ -34,11 +34,6 @@ class Way:
     def target(self) -> Target:
         return self.decision.place(self.step)
 
-    def fallback(self, cause: str) -> Target | None:
-        """The next fall-back for this cause. None: there is none."""
-        step = self._after(self.step, cause)
-        return None if step == NO_FALLBACK else self.decision.place(step)
-
     def fallbacks(self, cause: str) -> list[Target]:
         """All fall-backs for this cause that are still to come."""
         found: list[Target] = []
@@ -48,15 +43,15 @@ class Way:
             step = self._after(step, cause)
         return found
 
-    def fall_back(self, cause: str, to: Target | None = None) -> bool:
-        """Turn to `to`, one of these, or to the next. False: there is none."""
+    def fall_back(self, cause: str, to: Target) -> bool:
+        """Turn to `to`. False: it is none of these."""
         step = self._after(self.step, cause)
-        while to is not None and step != NO_FALLBACK and self.decision.place(step) is not to:
+        while step != NO_FALLBACK:
+            if self.decision.place(step) is to:
+                self.step = step
+                return True
             step = self._after(step, cause)
-        if step == NO_FALLBACK:
-            return False
-        self.step = step
-        return True
+        return False
 
     def _after(self, step: int, cause: str) -> int:
         return NO_FALLBACK if self.stays else self.decision.after(step, cause)

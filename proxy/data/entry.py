@@ -21,7 +21,7 @@ from penstock.proxy.data.failover import NO_BACKENDS, Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.routing import falls_back, route
+from penstock.proxy.data.routing import falls_back, next_fallback, route
 from penstock.proxy.data.service_classes import ASKED, queue_of
 from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -125,8 +125,8 @@ class Entry:
             return plane.gate.choose(ask, now_s, tried, retry=retry)
         ticket = self._ticket or self._new_ticket(party, now_s)
         ticket.ask, ticket.tried, ticket.retry = self._request.ask, tried, retry
-        way = self._request.way
-        ticket.elsewhere = way is not None and way.fallback("no_backend") is not None
+        if self._request.way is not None:
+            ticket.route, ticket.elsewhere = self._request.record.route, self._has_fallback
         if tried:  # what a failure took is not what it has waited
             left_s = self._request.patience.next_s(started=False) - now_s
             ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
@@ -184,9 +184,18 @@ class Entry:
         if self._request.way is None:
             return False
         cause = CAUSES.get(type(error), "")
-        if isinstance(error, (NoBackend, NotLoaded)) and self._failover.tried:
-            cause = "errors"
+        if cause == "no_backend" and not isinstance(error, UnknownModel):
+            cause = self._cause
         return bool(cause) and self._turn(cause)
+
+    @property
+    def _cause(self) -> str:
+        """Why there is no backend for it."""
+        return "errors" if self._failover.tried else "no_backend"
+
+    def _has_fallback(self) -> bool:
+        """Whether its route has a place for it while no backend of its pool can serve."""
+        return next_fallback(self._plane, self._request, self._cause) is not None
 
     def _turn(self, cause: str, to: Target | None = None) -> bool:
         """Turn to this fall-back for this cause, or to the next. False: there is none."""

@@ -80,40 +80,51 @@ def route(plane: DataPlane, request: Request) -> None:
 
 
 def falls_back(plane: DataPlane, request: Request, cause: str, to: Target | None = None) -> bool:
-    """Aim the request at the next fall-back that is meant for this cause. False: there is none.
+    """Aim the request at `to`, or at the next fall-back for this cause that can serve.
 
-    Those that cannot serve now are passed over, if a later one can. `to`: the one it goes to.
-    Raises FormWithoutModel.
+    False: there is none. Raises FormWithoutModel.
     """
     way, record = request.way, request.record
-    if way is None or not way.fall_back(cause, to or able_fallback(plane, request, cause)):
+    to = to or next_fallback(plane, request, cause)
+    if way is None or to is None or not way.fall_back(cause, to):
         return False
     record.fell_back = f"{record.fell_back},{cause}" if record.fell_back else cause
     _go(plane, request, first=False)
     return True
 
 
+def next_fallback(plane: DataPlane, request: Request, cause: str) -> Target | None:
+    """The next fall-back for this cause that can serve, at least as a last resort."""
+    able = able_fallback(plane, request, cause)
+    return able or able_fallback(plane, request, cause, doubted=True)
+
+
 def able_fallback(
-    plane: DataPlane, request: Request, cause: str, *, beside: str | None = None
+    plane: DataPlane,
+    request: Request,
+    cause: str,
+    *,
+    beside: str | None = None,
+    doubted: bool = False,
 ) -> Target | None:
     """The next fall-back for this cause that can serve now, or load its adapter.
 
-    `beside`: not one in this pool.
+    `beside`: not one in this pool. `doubted`: one whose backends are out on suspicion alone.
     """
     way = request.way
     for target in way.fallbacks(cause) if way is not None else ():
-        if target.pool != beside and _is_able(plane, target, request):
+        if target.pool != beside and _is_able(plane, target, request, doubted=doubted):
             return target
     return None
 
 
-def _is_able(plane: DataPlane, target: Target, request: Request) -> bool:
+def _is_able(plane: DataPlane, target: Target, request: Request, *, doubted: bool) -> bool:
     assert request.way is not None
     model = target.model if target.model is not None else request.way.asked
     loads = (target.pool, model) in plane.adapters.paths
     for pool in plane.fleet.pools:
         if pool.name == target.pool:
-            fit = [each for each in pool.backends if each.fit]
+            fit = [each for each in pool.backends if (each.last_resort if doubted else each.fit)]
             return bool([each for each in fit if loads or each.serves(model)])
     return False
 

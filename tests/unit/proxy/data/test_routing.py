@@ -7,7 +7,9 @@ import orjson
 import pytest
 
 from penstock.balancing.backend import State
+from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.wire.edit import with_defaults
+from penstock.proxy.wire.host import Names
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
 
 ALIAS: dict[str, Any] = {
@@ -171,6 +173,40 @@ def test_no_backend_is_waited_for_where_there_is_a_fall_back() -> None:
     assert orjson.loads(play["b3"].body)["model"] == "llama"
     play.answers("b3")
     assert b"HTTP/1.1 200" in client.written
+    play.close()
+
+
+@pytest.mark.parametrize("back", ["b1", "b3"], ids=["its own pool", "the fall-back's"])
+def test_while_the_fall_back_is_down_too_it_waits_for_whichever_is_back_first(back: str) -> None:
+    play = Routed(ALIAS, admission={"hold_for_backend_s": 5})
+    for backend in play.backends:
+        backend.state = State.EJECTED
+    client = asks(play)
+    assert play.plane.admission.held("small") == (1, pytest.approx(20, abs=20))
+    assert play.plane.admission.held("large") == (0, 0)
+    play.passes(1.0)
+    for backend in play.backends:
+        backend.state = State.READY if backend.name == back else State.EJECTED
+    play.passes(1.0)
+    play.answers(back)
+    assert b"HTTP/1.1 200" in client.written
+    play.close()
+
+
+def test_without_a_fall_back_that_can_serve_its_own_pool_is_told_of() -> None:
+    """A reload may have taken the pool of the fall-back away."""
+    play = Routed(ALIAS)
+    client = asks(play)
+    old = play.plane.configuration
+    small = old.settings.model_copy(update={"pools": old.settings.pools[:1], "routes": ()})
+    drafted, names = draft(small, {}, None), Names(has_way=lambda _: True)
+    now, running = play.loop.time, old.fleet
+    new = configure(drafted, play.loop, names, old.members, running=running, now=now)
+    play.plane.use(new)
+    for name in ("b1", "b2"):
+        play[name].sends(plain("502 Bad Gateway"))
+        play.turns()
+    assert b"HTTP/1.1 502" in client.written
     play.close()
 
 
