@@ -82,7 +82,7 @@ class Line(Occupancy):
         """Let it wait. Raises Refused if its first token would come too late."""
         self._look(now_s)
         if needs_room(look.ask):
-            self.places.company.came(ticket.flow, now_s)
+            self.places.crowding.company.came(ticket.flow, now_s)
         self.judge(ticket, look, now_s)
         self._line_up(ticket, now_s)
         self._want(ticket, look.chosen)
@@ -198,7 +198,7 @@ class Line(Occupancy):
     def sent(self, ticket: Ticket, lease: Lease) -> None:
         """It is sent. Its flow is charged what it should take; `ended` corrects that."""
         if needs_room(lease.ask):
-            self.places.company.came(ticket.flow, lease.began_s)
+            self.places.crowding.company.came(ticket.flow, lease.began_s)
         self.places.room_of(lease.backend).add(lease, ticket)
         ticket.tokens = ticket.tokens or lease.queued_tokens
         self.queue.sent(ticket)

@@ -1,10 +1,9 @@
 """The backends of one pool: which of them have room for what waits."""
 
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from penstock.balancing.admission.backfill import Backfill
-from penstock.balancing.admission.company import Company
+from penstock.balancing.admission.crowding import Crowding
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.room import Room, kept_places
 from penstock.balancing.admission.spread import Spread
@@ -13,9 +12,6 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Look
 from penstock.balancing.occupancy import Occupancy
-
-# At most one of four backends has a giant, but at least one may.
-GIANTS_SHARE: Final = 4
 
 
 class Places:
@@ -27,7 +23,7 @@ class Places:
         "_occupancy",
         "_window_s",
         "backfill",
-        "company",
+        "crowding",
         "members",
         "rooms",
         "spread",
@@ -41,15 +37,17 @@ class Places:
         self._window_s: float | None = None
         self._max_requests: int | None = None  # of the whole pool
         self.backfill = Backfill()
-        self.company = Company()
         self.spread = Spread()  # of the answers of all flows
         self.members: tuple[Backend, ...] = ()
         self.rooms: dict[Backend, Room] = {}
+        self.crowding = Crowding(self.rooms)
 
     def room_of(self, backend: Backend) -> Room:
         room = self.rooms.get(backend)
         if room is None:
-            room = self.rooms[backend] = Room(backend, self.spread, self._window_s, self._flows)
+            room = self.rooms[backend] = Room(
+                backend, self.spread, self._window_s, self._flows, self.crowding.renew
+            )
             if self._occupancy is not None:
                 backend.occupancy = self._occupancy
         return room
@@ -61,6 +59,8 @@ class Places:
         self.members, self._max_requests, self._window_s = backends, max_requests, window_s
         for backend in backends:
             self.room_of(backend)
+        self.crowding.members = backends
+        self.crowding.renew()
         for backend, room in list(self.rooms.items()):
             room.window_s = window_s
             if backend not in backends and not room.tickets and not room.wanted:
@@ -87,20 +87,20 @@ class Places:
     def lack(self, backend: Backend, ticket: Ticket, ask: Ask, now_s: float) -> Lack | None:
         """What there is not at this backend, for it to be sent there now. Changes nothing.
 
-        A giant has its backend for itself, as far as there are others, and giants have a quarter of
-        the backends. The engine serves their choices first come, first served: who came after
-        would wait for all of them.
+        A giant has its backend for itself, as far as there are others. The engine serves its
+        choices first come, first served: who came after would wait for all of them.
         """
-        room = self.room_of(backend)
+        room, crowding = self.room_of(backend), self.crowding
         if self.full or self._spares_none(backend, ticket.flow):
             return Lack.REQUESTS
-        if self._closed(room) and ask.response_id is None and ask.engine:
+        if room.giants and ask.response_id is None and ask.engine and crowding.is_closed(backend):
             return Lack.GIANT
-        if self._is_one_too_many(room, ticket.flow, ask):
+        giant = room.cache.is_giant(ticket.flow, ask)
+        if giant and crowding.has_giants(ask.model, now_s):
             return Lack.GIANTS
         lack = room.lack(ticket, ask, now_s) if needs_room(ask) else room.lack_beside(ask)
-        if lack is None and self._crowds_out(room, ticket.flow, ask, now_s):
-            return Lack.GIANTS
+        if lack is None and (giant or room.is_long(ask)) and ticket.flow not in room.taken:
+            lack = Lack.GIANTS if crowding.has_enough(ticket.flow, ask.model, now_s) else None
         if not needs_room(ask):
             return lack
         if lack is None and len(self._flows) > 1 and room.spares_none(ticket.flow):
@@ -111,50 +111,14 @@ class Places:
                 return Lack.TURN
         return lack
 
-    def _crowds_out(self, room: Room, flow: Flow, ask: Ask, now_s: float) -> bool:
-        """Whether it would take a backend for long, and its flow would leave others too few.
-
-        A giant closes its backend. On a long prompt, or a list of them, an engine works for
-        seconds, and on no other meanwhile. So while others generate, one flow takes all but
-        `_giants_most` backends this way. A flow that is alone takes all.
-        """
-        if flow in room.taken or not (room.is_long(ask) or room.cache.is_giant(flow, ask)):
-            return False
-        able = self.able
-        if able < 2 or not self.company.others(flow, now_s):
-            return False
-        taken = sum([flow in of.taken for each, of in self.rooms.items() if each.can_serve])
-        return taken >= able - _giants_most(able)
-
-    def _is_one_too_many(self, room: Room, flow: Flow, ask: Ask) -> bool:
-        """Whether it is a giant, and giants have as many backends as they may have."""
-        if not room.cache.is_giant(flow, ask):
-            return False
-        able = self.able
-        giants = sum([each.giants for each in self.rooms.values()])
-        return able >= 2 and giants >= _giants_most(able)
-
     def not_taken(self, backends: Sequence[Backend], flow: Flow) -> Sequence[Backend]:
         """Those among these that no giant has, and no long prompts of another flow, if any.
 
         A request of this flow does not wait behind what is queued at the rest.
         """
-        open_ = [each for each in backends if not self._closed(self.room_of(each))]
+        open_ = [each for each in backends if not self.crowding.is_closed(each)]
         free = [each for each in open_ if not self.room_of(each).is_taken_beside(flow)]
         return free or open_ or backends
-
-    def _closed(self, room: Room) -> bool:
-        """Whether it is left to a giant: others can serve.
-
-        A giant whose client does not read closes none: it would stay closed for as long as that
-        client likes.
-        """
-        if not room.giants or self.able < 2:
-            return False
-        for lease, ticket in room.tickets.items():  # noqa: SIM110 - compiled: no generator
-            if ticket.giant and not lease.held_up:
-                return True
-        return False
 
     @property
     def able(self) -> int:
@@ -183,7 +147,7 @@ class Places:
         return False
 
     def _opens(self, room: Room) -> bool:
-        return room.takes_prompts() and not self._closed(room)
+        return room.takes_prompts() and not self.crowding.is_closed(room.backend)
 
     @property
     def full(self) -> bool:
@@ -237,11 +201,6 @@ class Places:
 def needs_room(ask: Ask) -> bool:
     """Whether it may have to wait for room. What generates nothing is never held back for that."""
     return ask.engine and ask.generates
-
-
-def _giants_most(able: int) -> int:
-    """How many of the backends giants have."""
-    return max(1, able // GIANTS_SHARE)
 
 
 def _requests(backend: Backend) -> int:

@@ -206,3 +206,41 @@ def test_what_another_flow_has_queued_where_it_may_be_is_no_wait_for_others() ->
     ticket = door.enter(100, 0.2, name="chats", max_tokens=10)
     assert ticket.waits
     assert ticket.predicted_s < 0.5
+
+
+def serve(door: Door, *models: str) -> None:
+    """Each backend one model."""
+    for backend, model in zip(door.backends, models, strict=True):
+        backend.models = {model: b"{}"}
+
+
+def test_of_a_model_that_few_backends_serve_some_are_left_to_others() -> None:
+    door = door_of(8)
+    serve(door, "rare", "rare", *["other"] * 6)
+    door.finish(door.enter(100, 0.0, name="chats", model="rare", max_tokens=10), 0.0)
+    for _ in range(5):
+        door.enter(LONG, 0.1, name="flood", model="rare", max_tokens=10)
+    door.wake(0.1)
+    assert len(has_long(door)) == 1
+    ticket = door.enter(100, 0.2, name="chats", model="rare", max_tokens=10)
+    assert door.leases[ticket].backend not in has_long(door)
+
+
+def test_the_only_backend_of_a_model_is_kept_for_nobody() -> None:
+    door = door_of(2)
+    serve(door, "m", "lonely")
+    door.finish(door.enter(100, 0.0, name="chats", model="m", max_tokens=10), 0.0)
+    door.enter(LONG, 0.1, name="flood", model="m", max_tokens=10)
+    ticket = door.enter(LONG, 0.1, name="flood", model="lonely", max_tokens=10)
+    assert ticket in door.leases
+
+
+def test_giants_close_no_backend_that_alone_serves_its_model() -> None:
+    door = door_of(3)
+    serve(door, "m", "m", "lonely")
+    for model in ("m", "lonely"):
+        giant = door.enter(20, 0.0, name="flood", model=model, **GIANT)
+        assert giant in door.leases
+        door.first(giant, 0.1)
+    ticket = door.enter(100, 0.2, name="chats", model="lonely", max_tokens=10)
+    assert ticket in door.leases
