@@ -304,25 +304,19 @@ class Admission:
                 return
 
     def _look_after_held(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
-        """Give up what was held for too long, or has a place elsewhere by its route. Send what a
-        backend of another pool can serve."""
+        """Give up what was held for too long. Send what a backend of another pool can serve."""
         for ticket in line.held.over(self.rules.hold_for_backend_s, now_s):
             line.leave(ticket, now_s)
             outcomes.append((ticket, NoBackend()))
         others = [each for each in self._fleet().backends if each not in line.places.rooms]
         if not [each for each in others if each.can_serve]:
             return
-        nowhere, looks = set[tuple[bool, str, str | None, str]](), 0
-        for ticket in line.queue.oldest(line.queue.waiting):
-            wanted = ticket.ask.first_pool, ticket.ask.pool, ticket.ask.model, ticket.route
+        nowhere, looks = set[tuple[bool, str, str | None, tuple[object, ...]]](), 0
+        for ticket in line.queue.by_turns(self._rng.getrandbits(16)):
+            wanted = ticket.ask.first_pool, ticket.ask.pool, ticket.ask.model, ticket.way
             if wanted in nowhere:
                 continue
-            outcome: Lease | Exception | None
-            if ticket.elsewhere():
-                line.leave(ticket, now_s)
-                outcome = NoBackend()
-            else:
-                outcome = self._try(line, ticket, now_s)
+            outcome = self._try(line, ticket, now_s)
             if outcome is not None:
                 outcomes.append((ticket, outcome))
             elif ticket.held_since_s is not None and not ticket.tried:
@@ -370,7 +364,7 @@ class Admission:
             line.leave(ticket, now_s)
             return self._send(line, ticket, look, chosen, now_s)
         except NoBackend as nobody:  # another name than below: a compiled name has one type
-            if ticket.held_since_s is not None:
+            if ticket.held_since_s is not None and not ticket.elsewhere():
                 if now_s - ticket.held_since_s >= AGAIN_S:
                     ticket.tried = ()
                     if not line.held.active:

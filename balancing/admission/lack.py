@@ -12,7 +12,8 @@ class Lack(StrEnum):
     ANSWERS = "answers"  # the flow's running answers could outgrow the cache
     REQUESTS = "requests"  # it or its pool has all the requests that it may have (`max_requests`)
     GIANT = "giant"  # it is left to a request with a great many choices
-    GIANTS = "giants"  # this is such a request, or long to prefill, and enough of them run
+    GIANTS = "giants"  # this is such a request, and enough of them run
+    LONG = "long_prompts"  # its prompts take long, its flow's others have enough backends
     CLASS = "class"  # one of a higher class waits that must not be passed
     TURN = "turn"  # others go first
     BACKEND = "backend"  # no backend can serve it now

@@ -35,6 +35,8 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 
 # How often the streams are looked at while requests wait.
 SAMPLE_S: Final = 0.1
+# What its own flow has too much of, or giants of all flows.
+OWN: Final = (Lack.ANSWERS, Lack.GIANTS, Lack.LONG)
 # A long prompt, for which a backend is kept, is so many times as long as those that run there.
 LONG: Final = 1.5
 # How often those are looked for that no backend can serve.
@@ -134,13 +136,14 @@ class Line(Occupancy):
         ticket.only = look.chosen if look.bound else None
         # One that some backends cannot serve tells nothing of the pool when it waits.
         ticket.general = not look.bound and len(look.fit) + len(ticket.tried) >= self.places.able
-        if ticket.lack is Lack.GIANTS or ticket.lack is Lack.ANSWERS:
+        if ticket.lack in OWN:
             ticket.general = False  # nor does one that waits for its own
         cache = self.places.room_of(look.chosen).cache
         before = sum([len(each) for each in ticket.flow.queues[: ticket.rank + 1]])
         own_s = cache.own_wait_s(ticket, look.ask, before, now_s)
         full_s = max(own_s, cache.likely_wait_s(ticket, look.ask, now_s))
-        self._predict(ticket, self.places.not_taken(look.fit, ticket.flow), full_s, now_s)
+        backends = self.places.not_taken(look.fit, ticket.flow, look.ask.model, now_s)
+        self._predict(ticket, backends, full_s, now_s)
 
     def _predict(
         self, ticket: Ticket, backends: Sequence[Backend], full_s: float, now_s: float
@@ -200,6 +203,7 @@ class Line(Occupancy):
         if needs_room(lease.ask):
             self.places.crowding.company.came(ticket.flow, lease.began_s)
         self.places.room_of(lease.backend).add(lease, ticket)
+        self.places.crowding.renew()
         ticket.tokens = ticket.tokens or lease.queued_tokens
         self.queue.sent(ticket)
         ticket.charged_tokens = lease.queued_tokens + ANSWER_WEIGHT * ticket.answer_tokens
@@ -211,6 +215,7 @@ class Line(Occupancy):
         assert isinstance(prompts, Lease)
         room = self.places.rooms[prompts.backend]
         room.prefilled(prompts)
+        self.places.crowding.renew()
         if self.queue.waiting:
             self._on_change()
         else:  # others may wait in the engine
@@ -225,6 +230,7 @@ class Line(Occupancy):
         assert isinstance(prompts, Lease)
         room = self.places.rooms[prompts.backend]
         ticket = room.remove(prompts, now_s)
+        self.places.crowding.renew()
         if self.queue.waiting:
             self._on_change()
             if room.cache.short:
@@ -316,7 +322,7 @@ class Line(Occupancy):
         """Whether it waits for its own flow or for other giants, or needs no turn."""
         if ticket.lack is Lack.GIANT and ticket.wanted is not None:
             return ticket.flow in self.places.room_of(ticket.wanted).taken
-        return ticket.lack in (Lack.ANSWERS, Lack.GIANTS) or not needs_room(ticket.ask)
+        return ticket.lack in OWN or not needs_room(ticket.ask)
 
     def keep_place(self, ticket: Ticket, now_s: float) -> None:
         """It is next, and has found no room. Keep a backend for it, if it needs that."""

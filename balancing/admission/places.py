@@ -45,9 +45,7 @@ class Places:
     def room_of(self, backend: Backend) -> Room:
         room = self.rooms.get(backend)
         if room is None:
-            room = self.rooms[backend] = Room(
-                backend, self.spread, self._window_s, self._flows, self.crowding.renew
-            )
+            room = self.rooms[backend] = Room(backend, self.spread, self._window_s, self._flows)
             if self._occupancy is not None:
                 backend.occupancy = self._occupancy
         return room
@@ -59,8 +57,7 @@ class Places:
         self.members, self._max_requests, self._window_s = backends, max_requests, window_s
         for backend in backends:
             self.room_of(backend)
-        self.crowding.members = backends
-        self.crowding.renew()
+        self.crowding.follow(backends)
         for backend, room in list(self.rooms.items()):
             room.window_s = window_s
             if backend not in backends and not room.tickets and not room.wanted:
@@ -93,14 +90,16 @@ class Places:
         room, crowding = self.room_of(backend), self.crowding
         if self.full or self._spares_none(backend, ticket.flow):
             return Lack.REQUESTS
-        if room.giants and ask.response_id is None and ask.engine and crowding.is_closed(backend):
+        generates = ask.response_id is None and ask.engine
+        if room.giants and generates and crowding.is_closed(backend, ask.model, now_s):
             return Lack.GIANT
         giant = room.cache.is_giant(ticket.flow, ask)
         if giant and crowding.has_giants(ask.model, now_s):
             return Lack.GIANTS
         lack = room.lack(ticket, ask, now_s) if needs_room(ask) else room.lack_beside(ask)
         if lack is None and (giant or room.is_long(ask)) and ticket.flow not in room.taken:
-            lack = Lack.GIANTS if crowding.has_enough(ticket.flow, ask.model, now_s) else None
+            enough = crowding.has_enough(ticket.flow, ask.model, now_s)
+            lack = (Lack.GIANTS if giant else Lack.LONG) if enough else None
         if not needs_room(ask):
             return lack
         if lack is None and len(self._flows) > 1 and room.spares_none(ticket.flow):
@@ -111,12 +110,15 @@ class Places:
                 return Lack.TURN
         return lack
 
-    def not_taken(self, backends: Sequence[Backend], flow: Flow) -> Sequence[Backend]:
+    def not_taken(
+        self, backends: Sequence[Backend], flow: Flow, model: str | None, now_s: float
+    ) -> Sequence[Backend]:
         """Those among these that no giant has, and no long prompts of another flow, if any.
 
-        A request of this flow does not wait behind what is queued at the rest.
+        A request of this flow for this model does not wait behind what is queued at the rest.
         """
-        open_ = [each for each in backends if not self.crowding.is_closed(each)]
+        closed = self.crowding.is_closed
+        open_ = [each for each in backends if not closed(each, model, now_s)]
         free = [each for each in open_ if not self.room_of(each).is_taken_beside(flow)]
         return free or open_ or backends
 
@@ -147,7 +149,7 @@ class Places:
         return False
 
     def _opens(self, room: Room) -> bool:
-        return room.takes_prompts() and not self.crowding.is_closed(room.backend)
+        return room.takes_prompts() and not self.crowding.is_closed_to_all(room.backend)
 
     @property
     def full(self) -> bool:

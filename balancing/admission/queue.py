@@ -90,6 +90,22 @@ class Queue:
                 found += islice(flow.queues[rank], most - len(found))
         return found
 
+    def by_turns(self, first: int) -> list[Ticket]:
+        """All that waits: by class, and one of each flow after the other. `first`: random bits,
+        for the flow that is first."""
+        found: list[Ticket] = []
+        for rank, backlog in enumerate(self.backlogs):
+            flows, turns = list(backlog), list[list[Ticket]]()
+            begin = first % max(1, len(flows))
+            for flow in flows[begin:] + flows[:begin]:
+                for turn, ticket in enumerate(flow.queues[rank]):
+                    if turn == len(turns):
+                        turns.append([])
+                    turns[turn].append(ticket)
+            for tickets in turns:
+                found += tickets
+        return found
+
     def reshape(self, shares: tuple[float, ...]) -> None:
         """Take other classes. Nothing waits."""
         assert not self.waiting
@@ -109,8 +125,8 @@ class Queue:
         queue[ticket] = None
         if first:
             queue.move_to_end(ticket, last=False)
-        # A giant waits for others of its kind, and keeps nobody else waiting.
-        ticket.queued_tokens = 0 if ticket.lack is Lack.GIANTS else ticket.tokens
+        # Who waits for others of its kind keeps nobody else waiting.
+        ticket.queued_tokens = 0 if ticket.lack in (Lack.GIANTS, Lack.LONG) else ticket.tokens
         flow.queued_tokens[ticket.rank] += ticket.queued_tokens
         self.backlogs[ticket.rank][flow] = None
         self.waiting += 1

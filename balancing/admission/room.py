@@ -13,7 +13,7 @@ room always.
 **The cache** has a file of its own (`cache_room`).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from math import exp, inf
 from typing import Final
 
@@ -45,16 +45,11 @@ WINDOW_WORK_MIN: Final = 2_048.0
 GAP_TAU_S: Final = 1.0
 
 
-def _nothing() -> None:
-    """Nobody asks who takes it."""
-
-
 class Room:
     """The requests at one backend, and what is left there."""
 
     __slots__ = (
         "_events",
-        "_on_taken",
         "_slots",
         "_stream_s",
         "backend",
@@ -75,12 +70,9 @@ class Room:
         spread: Spread,
         window_s: float | None = None,
         flows: Collection[str] = (),
-        on_taken: Callable[[], None] = _nothing,
     ) -> None:
         """`spread`: of all answers of the pool. `window_s`: how much prefill it gets beforehand.
-        None: what is usual. `flows`: all that have come to the pool. `on_taken`: who takes it for
-        long is another now."""
-        self._on_taken = on_taken
+        None: what is usual. `flows`: all that have come to the pool."""
         self.window_s = window_s
         self.backend = backend
         self._slots = Slots()
@@ -108,7 +100,6 @@ class Room:
         ticket.long = self._takes_long(lease.queued_work)
         if ticket.long or ticket.giant:
             self.taken[ticket.flow] = self.taken.get(ticket.flow, 0) + 1
-            self._on_taken()
         if not lease.ask.generates:
             ticket.beside_work = lease.queued_work
             self.beside_work += ticket.beside_work
@@ -210,7 +201,6 @@ class Room:
         self.taken[flow] -= 1
         if not self.taken[flow]:
             del self.taken[flow]
-        self._on_taken()
 
     def begin_samples(self) -> None:
         """Requests begin to wait: only what comes from now on tells the time between tokens."""

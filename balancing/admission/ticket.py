@@ -156,13 +156,13 @@ class Ticket:
         "ready",
         "reserve",
         "retry",
-        "route",
         "sampled_tokens",
         "since_s",
         "tokens",
         "tried",
         "waits",
         "wanted",
+        "way",
     )
 
     def __init__(
@@ -193,9 +193,10 @@ class Ticket:
         self.dry = dry
         self.tried: Collection[Backend] = ()  # backends that have failed it
         self.retry = False  # an engine may have worked on it there
-        # Its route, and whether that has another place for it while its pool serves nobody.
-        self.route = ""
+        # Whether its route has another place for it while its pool serves nobody, and all that this
+        # depends on.
         self.elsewhere: Callable[[], bool] = _nowhere
+        self.way: tuple[object, ...] = ()
         self.pool = ""  # in whose line it waits
         self.flow = NO_FLOW
         self.tokens = 0  # to prefill, as far as is known while it waits

@@ -64,6 +64,7 @@ _ENGINES: Final = (Kind.MEMORY, Kind.SCHEDULER, Kind.COMPUTE, Kind.DEMAND)
 # The same of one backend, or of turns: nobody else's requests need be in the way.
 _OWN: Final = ((Kind.UNEVEN, "hot"), (Kind.WAITING, "giant"), (Kind.WAITING, "giants"))
 _CACHE: Final = (Lack.KV_CACHE, Lack.ANSWERS)
+_PREFILL: Final = (Lack.PROMPTS, Lack.LONG)
 
 
 def find(window: Window, backends: list[Seen]) -> Finding:
@@ -211,7 +212,7 @@ def _scheduler(scene: Scene) -> Finding | None:
     stuck = [each for each in roomy if each.waiting >= 1.0 and each.backlog_s < WAIT_S / 4]
     # Engines that run the same number all the time, with others behind, have no more places.
     steady = [each for each in roomy if each.waiting >= 1.0 and each.steady and _idles(each)]
-    no_places = scene.share(Lack.SEQUENCES) >= MOST or (stuck and not scene.share(Lack.PROMPTS))
+    no_places = scene.share(Lack.SEQUENCES) >= MOST or (stuck and not scene.share(*_PREFILL))
     # With more places streams that are slow now would be slower.
     if scene.gap_s < GAP_S and (no_places or len(steady) * 2 > len(scene.serving)):
         running = max([each.running for each in steady or stuck or scene.serving], default=0.0)
@@ -231,7 +232,7 @@ def _scheduler(scene: Scene) -> Finding | None:
 def _compute(scene: Scene) -> Finding | None:
     """Engines have prompts to compute, or many streams."""
     backlog_s = max([each.backlog_s for each in scene.serving], default=0.0)
-    prompts = backlog_s >= WAIT_S / 4 or scene.share(Lack.PROMPTS) > 0.0
+    prompts = backlog_s >= WAIT_S / 4 or scene.share(*_PREFILL) > 0.0
     decodes = scene.gap_s >= GAP_S and not prompts
     if scene.waits and not decodes and (prompts or not scene.lacks or _most_compute(scene)):
         figures = {"backlog_s": backlog_s, "gap_s": scene.gap_s}

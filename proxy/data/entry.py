@@ -57,10 +57,11 @@ class Entry:
     __slots__ = (
         "_adapter",
         "_adapter_by_s",
-        "_adapter_s",
         "_admitted",
         "_class",
+        "_excused_s",
         "_failover",
+        "_has_waited",
         "_impatient",
         "_plane",
         "_request",
@@ -85,10 +86,11 @@ class Entry:
         # A reload may change the classes while it waits: it keeps the name of its own.
         self._class = ""
         self._routed = False
+        self._has_waited = False
         self._impatient = False  # its client waits for less than its class
         self._adapter: Waiter | None = None  # while a backend loads its adapter
         self._adapter_by_s = 0.0  # how long it waits for that at most, once it does
-        self._adapter_s = 0.0  # for how long it has waited for that
+        self._excused_s = 0.0  # for how long it has waited for what does not count
 
     @property
     def waits(self) -> bool:
@@ -126,7 +128,9 @@ class Entry:
         ticket = self._ticket or self._new_ticket(party, now_s)
         ticket.ask, ticket.tried, ticket.retry = self._request.ask, tried, retry
         if self._request.way is not None:
-            ticket.route, ticket.elsewhere = self._request.record.route, self._has_fallback
+            way = self._request.way
+            ticket.way = self._request.record.route, way.asked, way.step, self._cause
+            ticket.elsewhere = self._has_fallback
         if tried:  # what a failure took is not what it has waited
             left_s = self._request.patience.next_s(started=False) - now_s
             ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
@@ -136,7 +140,7 @@ class Entry:
             self._request.record.predicted_s = ticket.predicted_s
             plane.wakes.soon()
         elif not tried:
-            plane.metrics.admitted.add(self._class, "no")
+            plane.metrics.admitted.add(self._class, "yes" if self._has_waited else "no")
         return lease
 
     def _loads(self, now_s: float) -> bool:
@@ -171,7 +175,7 @@ class Entry:
         now_s = self._plane.now()
         self._adapter = None
         waited_s = self._request.record.waited(Lack.ADAPTER, now_s)
-        self._adapter_s += waited_s
+        self._excused_s += waited_s
         if self._ticket is not None:
             self._ticket.slept(waited_s)
         self._admitted(self._after(NotLoaded(0.0), now_s) if late else None)
@@ -205,6 +209,8 @@ class Entry:
         pool = way.target.pool
         if not falls_back(self._plane, self._request, cause, to):
             return False
+        if self._ticket is not None and not self._failover.tried:
+            self._excused_s = self._ticket.since_s - self._request.record.received_s
         self._failover.turned(elsewhere=way.target.pool != pool)
         self._ticket = None
         return True
@@ -249,7 +255,7 @@ class Entry:
         name = request.head.tenant or queue_of(party, plane.salt)
         if plane.degradation.steps:
             degrade(plane, request, name, rank, now_s)
-        began_s = request.record.received_s + self._adapter_s
+        began_s = request.record.received_s + self._excused_s
         reserve = classes.reserves[rank]
         ticket = self._ticket = Ticket(
             request.ask,
@@ -288,6 +294,7 @@ class Entry:
 
     def _waited(self, now_s: float) -> None:
         assert self._ticket is not None
+        self._has_waited = True
         waited_s = self._request.record.waited(self._ticket.lack or Lack.TURN, now_s)
         self._plane.metrics.waited(self._class, waited_s)
 

@@ -6,8 +6,8 @@ import { count, percent, seconds } from "./format.js";
 const WAITS_FOR = {
   prompts: "enough prompts there", sequences: "all streams are taken", kv_cache: "no room in the KV cache",
   answers: "its tenant's answers may fill the cache", requests: "max_requests is reached", giant: "a giant has the backend",
-  giants: "enough giants run", class: "a higher class is first", turn: "others are first", backend: "no backend can serve",
-  adapter: "its adapter is loaded",
+  giants: "enough giants run", long_prompts: "its tenant's other long prompts have enough backends", class: "a higher class is first",
+  turn: "others are first", backend: "no backend can serve", adapter: "its adapter is loaded",
 };
 
 const PRESSURE = "The bar is the pressure: the wait predicted for the next request, over the wait at which it is refused.";

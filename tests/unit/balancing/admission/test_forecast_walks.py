@@ -128,7 +128,7 @@ def state(thing: object, seen: set[int]) -> object:
         return [state(each, seen) for each in thing]
     names = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
     names += getattr(thing, "__dict__", {})
-    kept = {"_at", "_found", "_found_s", "_spare"}  # for one moment
+    kept = {"_able", "_at", "_found", "_found_s", "_spare"}  # for one moment
     return [
         (name, state(getattr(thing, name), seen))
         for name in names

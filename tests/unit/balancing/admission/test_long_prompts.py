@@ -133,7 +133,7 @@ def test_what_it_waits_for_can_be_read(fields: dict[str, Any]) -> None:
     chat(door, 0.0)
     door.enter(LONG, 0.1, name="flood", **fields)
     second = door.enter(LONG, 0.1, name="flood", **fields)
-    assert door.admission.lack(second, 0.2)[1] is Lack.GIANTS
+    assert door.admission.lack(second, 0.2)[1] is Lack.LONG
 
 
 @pytest.mark.parametrize("fields", KINDS)
@@ -244,3 +244,20 @@ def test_giants_close_no_backend_that_alone_serves_its_model() -> None:
         door.first(giant, 0.1)
     ticket = door.enter(100, 0.2, name="chats", model="lonely", max_tokens=10)
     assert ticket in door.leases
+
+
+def test_an_adapter_at_one_backend_opens_a_giants_to_nobody_else() -> None:
+    door = door_of(3)
+    for backend in door.backends:
+        backend.models = {"base": b"{}"}
+    giant = door.enter(20, 0.0, name="flood", model="base", **GIANT)
+    door.first(giant, 0.1)
+    home = door.leases[giant].backend
+    home.models = {"base": b"{}", "rare": b"{}"}
+    for number in range(6):
+        ticket = door.enter(100, 0.2 + number, name="chats", model="base", max_tokens=10)
+        assert ticket in door.leases or door.wake(0.2 + number) == [ticket]
+        assert door.leases[ticket].backend is not home
+    ticket = door.enter(100, 7.0, name="chats", model="rare", max_tokens=10)
+    assert ticket in door.leases or door.wake(7.0) == [ticket]
+    assert door.leases[ticket].backend is home

@@ -36,6 +36,9 @@ CASES = {
     "prompts wait, and steps are long": case(
         Kind.COMPUTE, "prefill", backend(), per_s=PREFILLS, **queue(Lack.PROMPTS)
     ),
+    "a tenant's long prompts, and a backend for others": case(
+        Kind.COMPUTE, "prefill", backend(), backend(), per_s=PREFILLS, **queue(Lack.LONG)
+    ),
     "prompts wait in the engine": case(
         Kind.COMPUTE, "prefill", backend(overdue_s=4.0, backlog_s=5.0, waiting=3), per_s=PREFILLS
     ),

@@ -385,3 +385,59 @@ def test_a_form_too_large_on_both_sides_of_its_model_is_refused() -> None:
     assert b"HTTP/1.1 400" in play.client.written
     assert b"in its first or last MiB" in play.client.written
     play.close()
+
+
+def down(play: Routed, *names: str) -> None:
+    for backend in play.backends:
+        backend.state = State.EJECTED if backend.name in names else State.READY
+
+
+def test_one_without_a_place_elsewhere_holds_up_no_other_of_its_route() -> None:
+    """Its model is one that the fall-back does not serve."""
+    fallbacks = [{"pool": "large", "on": ["no_backend"]}]
+    route = ALIAS | {"match": {"model": "gpt-*"}, "fallbacks": fallbacks}
+    play = Routed(route, admission={"hold_for_backend_s": 60})
+    down(play, "b1", "b2", "b3")
+    play.backends[2].models = {"gpt-small": b"{}"}
+    other = play.connects()
+    other.sends(chat('"model":"gpt-made-up"'))
+    client = asks(play)
+    down(play, "b1", "b2")
+    play.passes(1.0)
+    play.answers("b3")
+    assert b"[DONE]" in client.written
+    other.closes()
+    play.close()
+
+
+def test_the_time_for_which_it_was_held_counts_neither_at_the_fall_back() -> None:
+    play = Routed(ALIAS, admission={"hold_for_backend_s": 60})
+    play.backends[2].max_requests = 1
+    down(play, "b1", "b2", "b3")
+    first, second = play.client, play.connects()
+    for each in (first, second):
+        each.sends(chat('"model":"gpt-small"'))
+    play.passes(40.0)
+    down(play, "b1", "b2")
+    play.passes(1.0)
+    play.answers("b3")
+    play.passes(0.5)
+    play.answers("b3")
+    assert b"[DONE]" in first.written
+    assert b"[DONE]" in second.written
+    second.closes()
+    play.close()
+
+
+def test_while_all_that_failed_it_serve_others_it_goes_to_the_fall_back_once_that_is_back() -> None:
+    play = Routed(ALIAS, admission={"hold_for_backend_s": 60})
+    down(play, "b3")
+    client = asks(play)
+    for name in ("b1", "b2"):
+        play[name].sends(plain("502 Bad Gateway"))
+        play.turns()
+    down(play)
+    play.passes(0.8)
+    play.answers("b3")
+    assert b"[DONE]" in client.written
+    play.close()
