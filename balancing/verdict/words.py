@@ -12,6 +12,10 @@ _TAKES: Final = {
 }
 # What takes long, by the name of its figure.
 _WORK: Final = {"prefill": "a prompt", "decode": "a token"}
+_SUSPECTS: Final = {
+    "prefill": "GPU (clocks, heat, other processes), and at the CPU of its API server",
+    "decode": "GPU: clocks, heat, other processes",
+}
 Words = tuple[str, tuple[str, ...]]  # a sentence, and what to do, the most useful first
 
 
@@ -162,10 +166,7 @@ def _slow(finding: Finding) -> Words:
     return (
         f"Uneven: for {_WORK[work]} {finding.backend} takes {times:.1f} times as long as its "
         "peers.",
-        (
-            f"Drain it (penstock drain {finding.backend}), and look at its GPU: clocks, heat, other"
-            " processes.",
-        ),
+        (f"Drain it (penstock drain {finding.backend}), and look at its {_SUSPECTS[work]}.",),
     )
 
 
