@@ -7,9 +7,7 @@ import orjson
 import pytest
 
 from penstock.balancing.backend import State
-from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.wire.edit import with_defaults
-from penstock.proxy.wire.host import Names
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
 
 ALIAS: dict[str, Any] = {
@@ -162,51 +160,6 @@ def test_one_that_is_refused_for_load_goes_to_the_fall_back_for_that() -> None:
     record = record_of(client)
     assert record.fell_back == "overload"
     play.answers("b3")
-    play.close()
-
-
-def test_no_backend_is_waited_for_where_there_is_a_fall_back() -> None:
-    play = Routed(ALIAS, admission={"hold_for_backend_s": 2})
-    for backend in play.backends[:2]:
-        backend.state = State.EJECTED
-    client = asks(play)
-    assert orjson.loads(play["b3"].body)["model"] == "llama"
-    play.answers("b3")
-    assert b"HTTP/1.1 200" in client.written
-    play.close()
-
-
-@pytest.mark.parametrize("back", ["b1", "b3"], ids=["its own pool", "the fall-back's"])
-def test_while_the_fall_back_is_down_too_it_waits_for_whichever_is_back_first(back: str) -> None:
-    play = Routed(ALIAS, admission={"hold_for_backend_s": 5})
-    for backend in play.backends:
-        backend.state = State.EJECTED
-    client = asks(play)
-    held = play.plane.admission.held
-    assert (held("small")[0], held("large")[0]) == (1, 0)
-    play.passes(1.0)
-    for backend in play.backends:
-        backend.state = State.READY if backend.name == back else State.EJECTED
-    play.passes(1.0)
-    play.answers(back)
-    assert b"HTTP/1.1 200" in client.written
-    play.close()
-
-
-def test_without_a_fall_back_that_can_serve_its_own_pool_is_told_of() -> None:
-    """A reload may have taken the pool of the fall-back away."""
-    play = Routed(ALIAS)
-    client = asks(play)
-    old = play.plane.configuration
-    small = old.settings.model_copy(update={"pools": old.settings.pools[:1], "routes": ()})
-    drafted, names = draft(small, {}, None), Names(has_way=lambda _: True)
-    now, running = play.loop.time, old.fleet
-    new = configure(drafted, play.loop, names, old.members, running=running, now=now)
-    play.plane.use(new)
-    for name in ("b1", "b2"):
-        play[name].sends(plain("502 Bad Gateway"))
-        play.turns()
-    assert b"HTTP/1.1 502" in client.written
     play.close()
 
 
@@ -384,60 +337,4 @@ def test_a_form_too_large_on_both_sides_of_its_model_is_refused() -> None:
     play.passes(1.0)
     assert b"HTTP/1.1 400" in play.client.written
     assert b"in its first or last MiB" in play.client.written
-    play.close()
-
-
-def down(play: Routed, *names: str) -> None:
-    for backend in play.backends:
-        backend.state = State.EJECTED if backend.name in names else State.READY
-
-
-def test_one_without_a_place_elsewhere_holds_up_no_other_of_its_route() -> None:
-    """Its model is one that the fall-back does not serve."""
-    fallbacks = [{"pool": "large", "on": ["no_backend"]}]
-    route = ALIAS | {"match": {"model": "gpt-*"}, "fallbacks": fallbacks}
-    play = Routed(route, admission={"hold_for_backend_s": 60})
-    down(play, "b1", "b2", "b3")
-    play.backends[2].models = {"gpt-small": b"{}"}
-    other = play.connects()
-    other.sends(chat('"model":"gpt-made-up"'))
-    client = asks(play)
-    down(play, "b1", "b2")
-    play.passes(1.0)
-    play.answers("b3")
-    assert b"[DONE]" in client.written
-    other.closes()
-    play.close()
-
-
-def test_the_time_for_which_it_was_held_counts_neither_at_the_fall_back() -> None:
-    play = Routed(ALIAS, admission={"hold_for_backend_s": 60})
-    play.backends[2].max_requests = 1
-    down(play, "b1", "b2", "b3")
-    first, second = play.client, play.connects()
-    for each in (first, second):
-        each.sends(chat('"model":"gpt-small"'))
-    play.passes(40.0)
-    down(play, "b1", "b2")
-    play.passes(1.0)
-    play.answers("b3")
-    play.passes(0.5)
-    play.answers("b3")
-    assert b"[DONE]" in first.written
-    assert b"[DONE]" in second.written
-    second.closes()
-    play.close()
-
-
-def test_while_all_that_failed_it_serve_others_it_goes_to_the_fall_back_once_that_is_back() -> None:
-    play = Routed(ALIAS, admission={"hold_for_backend_s": 60})
-    down(play, "b3")
-    client = asks(play)
-    for name in ("b1", "b2"):
-        play[name].sends(plain("502 Bad Gateway"))
-        play.turns()
-    down(play)
-    play.passes(0.8)
-    play.answers("b3")
-    assert b"[DONE]" in client.written
     play.close()
