@@ -3,7 +3,7 @@
 Three times the same conversations, in words that no run shares with another: each kept at one
 server by hand (perfect stickiness), placed by `least_tokens`, and by `token_cost`, which is told
 nothing of conversations. Where the first turns fall is chance in part, so one run's imbalance lies
-anywhere from 1.0 to 1.5 under either policy: it is the mean of several that is compared.
+anywhere from 1.0 to 1.9 under either policy: it is the mean of several that is compared.
 """
 
 import asyncio
@@ -22,6 +22,9 @@ CONVERSATIONS = 16
 WORDS = ["river", "stone", "cloud", "letter", "window", "garden", "winter", "morning", "paper"]
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 WORK = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+# By how much `token_cost` may load its busiest server more than `least_tokens`. Measured 17 and 7
+# times, the means were 1.23 and 1.14, a ratio of 1.075; one time has a standard error of 0.06.
+MOST_UNEVEN = 1.2
 
 
 @dataclass
@@ -104,4 +107,4 @@ async def test_token_cost_finds_what_perfect_stickiness_finds(
     for way, sums in seen.items():
         print(f"{way}: hit rate {sums.hit_rate:.3f}, imbalance {sums.imbalance:.3f}")
     assert seen["token_cost"].hit_rate >= 0.9 * seen["sticky"].hit_rate
-    assert seen["token_cost"].imbalance <= 1.1 * seen["least_tokens"].imbalance
+    assert seen["token_cost"].imbalance <= MOST_UNEVEN * seen["least_tokens"].imbalance
