@@ -6,7 +6,7 @@ from enum import StrEnum
 class Lack(StrEnum):
     """What there is none of. The first ones are limits of the backend that was chosen for it."""
 
-    PROMPTS = "prompts"  # it has enough prompts to prefill
+    PROMPTS = "prompts"  # it still has other prompts to prefill
     SEQUENCES = "sequences"  # it runs as many streams as it can
     KV_CACHE = "kv_cache"  # its cache has no room for the prompt and all answers
     ANSWERS = "answers"  # the flow's running answers could outgrow the cache

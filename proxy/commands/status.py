@@ -59,11 +59,18 @@ def _lines(
         lines += heads_of(client.queue())
     if proxy.get("slo_alarms"):
         lines += slo_lines(client.slos())
-    serving = sum(backend["can_serve"] for backend in backends)
-    lines += ["", f"{serving} of {len(backends)} can serve", *set_aside(backends)]
+    lines += ["", _count_of(backends), *set_aside(backends)]
     lines += table(backends, get_terminal_size((0, 0)).columns).split("\n")
     notes = ejected_of(backends)
     return [*lines, "", *notes] if notes else lines
+
+
+def _count_of(backends: Sequence[Mapping[str, Any]]) -> str:
+    """How many can serve, and how many of these only as a last resort."""
+    able = [backend for backend in backends if backend["can_serve"]]
+    line = f"{len(able)} of {len(backends)} can serve"
+    doubted = sum(backend["state"] == "ejected" for backend in able)
+    return f"{line}, {doubted} of them only when no other can" if doubted else line
 
 
 def verdict_of(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:

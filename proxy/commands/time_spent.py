@@ -19,7 +19,7 @@ SPENT: Final = {
     "head": "{backend} had not begun the answer",
     "answer": "{backend} computed the answer",
     "prefill": "{backend} had it in its queue or in prefill",
-    "decode": "{backend} generated tokens",
+    "decode": "it waited for more tokens of {backend}",
     "body": "{backend} sent the answer",
     "client": "its client did not take the answer",
     "end": "it was being ended",

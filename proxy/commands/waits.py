@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 WORDS: Final = {
-    "prompts": "{backend} has enough prompts to prefill.",
+    "prompts": "{backend} still has other prompts to prefill.",
     "sequences": "{backend} runs as many streams as it can.",
     "kv_cache": "The KV cache of {backend} has no room for its prompt and all answers.",
     "answers": "Its tenant's running answers could outgrow the KV cache of {backend}.",
@@ -21,7 +21,7 @@ WORDS: Final = {
 
 # The same of a wait that is over.
 WAITED: Final = {
-    "prompts": "the backend had enough prompts to prefill",
+    "prompts": "the backend still had other prompts to prefill",
     "sequences": "the backend ran as many streams as it could",
     "kv_cache": "the KV cache had no room",
     "answers": "its tenant's running answers could outgrow the KV cache",

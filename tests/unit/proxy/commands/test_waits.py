@@ -40,7 +40,7 @@ def test_the_next_one_of_each_class_is_told() -> None:
     ]
     assert heads_of({"classes": classes}) == [
         "  standard: the next one of research has waited 2.4 s (predicted 4.0 s, deadline 30 s)."
-        " b0 has enough prompts to prefill.",
+        " b0 still has other prompts to prefill.",
         "  batch: the next one has waited 2.4 s (predicted 4.0 s, deadline 30 s)."
         " A request of a higher class goes first.",
     ]
