@@ -22,6 +22,7 @@ from penstock.balancing.admission.forecast import (
 )
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
+from penstock.balancing.admission.round import Round
 from penstock.balancing.admission.scan import FUTILE_S, SCAN, Outcome, Scan
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
@@ -73,6 +74,7 @@ class Admission:
         self._rng = rng
         self._on_change = on_change
         self.lines: dict[str, Line] = {}  # by pool
+        self._round = Round()
         self.rules = rules
         self.enabled = rules.enabled  # read for each request
 
@@ -187,10 +189,14 @@ class Admission:
         Whoever calls it tells each ticket by `ready`, when this has returned.
         """
         outcomes: list[Outcome] = []
-        for name, line in list(self.lines.items()):
-            if line.queue.waiting:
+        self._round.begin(self.lines)
+        while (name := self._round.next()) is not None:
+            line = self.lines.get(name)
+            if line is not None and line.queue.waiting:
                 line.look_for_backends(now_s, holds=self._holds_for_backends(name))
                 self._wake(line, now_s, outcomes)
+        if self._round.goes_on:
+            self._on_change()
         return outcomes
 
     def follow(self, rules: Rules) -> None:
@@ -342,6 +348,7 @@ class Admission:
         """Nobody need wait: a reload said so, or no backend is there. Takes several wakes."""
         for ticket in line.queue.oldest(SEND_ALL_MAX):
             line.leave(ticket, now_s)
+            self._round.looked()
             try:
                 outcome: Lease | Exception | None = self.enter(ticket, now_s)
             except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
@@ -353,6 +360,7 @@ class Admission:
 
     def _try(self, line: Line, ticket: Ticket, now_s: float) -> Lease | Exception | None:
         """Look again where it may go. None: it waits on."""
+        self._round.looked()
         try:
             look = self._gate.look(ticket.ask, now_s, ticket.tried)
             if look.pool.name != ticket.pool:
