@@ -13,9 +13,11 @@ is over the context if all backends of the pool report a shorter one. If one rep
 over if it is longer than any prompt that the pool has computed.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
 from penstock.balancing.fair_table import FairTable
 from penstock.balancing.fleet import Pool
 from penstock.balancing.output_length import NAME_MAX
@@ -66,7 +68,7 @@ class ComputedPrompts:
 
         Raises OverContext if no backend can take it.
         """
-        context = _context_below(ask, pool)
+        context = _context_below(ask, pool.backends)
         tokens = min(ask.prompt_tokens, (context or CONTEXT_MAX) * ask.prompts)
         over = bool(context)
         if context is None:
@@ -74,8 +76,8 @@ class ComputedPrompts:
         likely = 1.0
         if over:
             share = self._computed.find(ask.client, _class(ask, tokens))
-            far = ask.prompt_tokens > (OVER if ask.counted else FAR_OVER) * tokens
-            if far and context and ask.uncut and (share is None or share < MOSTLY):
+            unlikely = share is None or share < MOSTLY
+            if context and unlikely and ask.uncut and _is_far_over(ask, context):
                 raise OverContext(context)
             if share is None:
                 if ask.uncut and context and ask.prompt_tokens > OVER * tokens:
@@ -109,7 +111,18 @@ class ComputedPrompts:
         self._computed.put(ask.client, size, share * FADE + (computed or 0.0) * (1.0 - FADE))
 
 
-def _context_below(ask: Ask, pool: Pool) -> int | None:
+def is_too_long(ask: Ask, backends: Sequence[Backend]) -> bool:
+    """Whether the prompt is longer than any context here, by more than an estimate may be off."""
+    context = _context_below(ask, backends) or 0
+    return context > 0 and ask.uncut and _is_far_over(ask, context)
+
+
+def _is_far_over(ask: Ask, context_tokens: int) -> bool:
+    factor = OVER if ask.counted else FAR_OVER
+    return ask.prompt_tokens > factor * context_tokens * ask.prompts
+
+
+def _context_below(ask: Ask, backends: Sequence[Backend]) -> int | None:
     """The longest context that the backends for this request report, if the prompt is longer.
 
     0 if it fits one of them. None if it fits none and one of them reports no context.
@@ -117,7 +130,7 @@ def _context_below(ask: Ask, pool: Pool) -> int | None:
     longest = 0
     untold = False
     tokens = ask.prompt_tokens / ask.prompts
-    for backend in pool.backends:
+    for backend in backends:
         if backend.serves(ask.model):
             context = backend.context_tokens(ask.model)
             if context and tokens <= context:

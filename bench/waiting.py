@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.balancing import gate as compiled_or_not
 from penstock.balancing.admission.admission import Admission, Rules
+from penstock.balancing.admission.scan import Outcome
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
@@ -75,7 +76,9 @@ class Crowd:
             self._enter()
 
     def _wake(self) -> None:
-        for ticket, outcome in self._admission.wake(self._now_s):
+        outcomes: list[Outcome] = []
+        self._admission.wake(self._now_s, outcomes)
+        for ticket, outcome in outcomes:
             ticket.ready(outcome)
 
     def _enter(self) -> None:

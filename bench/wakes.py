@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from penstock.balancing.admission.admission import TICK_S, Admission
+from penstock.balancing.admission.scan import Outcome
 
 
 class Wakes:
@@ -26,7 +27,9 @@ class Wakes:
     def _wake(self, now_s: float) -> None:
         self._soon = False
         for admission in self.admissions:
-            for ticket, outcome in admission.wake(now_s):
+            outcomes: list[Outcome] = []
+            admission.wake(now_s, outcomes)
+            for ticket, outcome in outcomes:
                 ticket.ready(outcome)
         if not self._ticking and any(each.waiting for each in self.admissions):
             self._ticking = True

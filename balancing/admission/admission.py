@@ -183,12 +183,11 @@ class Admission:
             self.lines[ticket.pool].leave(ticket, now_s)
             self._on_change()
 
-    def wake(self, now_s: float) -> list[Outcome]:
+    def wake(self, now_s: float, outcomes: list[Outcome]) -> None:
         """Send what waits and has room now, and refuse what is too late.
 
-        Whoever calls it tells each ticket by `ready`, when this has returned.
+        Adds to `outcomes`. Whoever calls it tells each ticket by `ready`, also after an exception.
         """
-        outcomes: list[Outcome] = []
         self._round.begin(self.lines)
         while (name := self._round.next()) is not None:
             line = self.lines.get(name)
@@ -197,7 +196,6 @@ class Admission:
                 self._wake(line, now_s, outcomes)
         if self._round.goes_on:
             self._on_change()
-        return outcomes
 
     def follow(self, rules: Rules) -> None:
         """Take new rules, and forget what is no longer in the fleet."""
@@ -317,7 +315,7 @@ class Admission:
         others = [each for each in self._fleet().backends if each not in line.places.rooms]
         if not [each for each in others if each.can_serve]:
             return
-        nowhere, looks = set[tuple[bool, str, str | None, tuple[object, ...]]](), 0
+        nowhere, looks = line.held.nowhere, 0
         for ticket in line.queue.by_turns(self._rng.getrandbits(16)):
             wanted = ticket.ask.first_pool, ticket.ask.pool, ticket.ask.model, ticket.way
             if wanted in nowhere:
@@ -329,7 +327,8 @@ class Admission:
                 nowhere.add(wanted)
             looks += 1
             if looks == SEND_ALL_MAX:
-                return
+                return  # the next wake goes on with the rest
+        nowhere.clear()
 
     def _send_beside(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Send what needs no room, as long as there are places among the requests."""

@@ -13,15 +13,19 @@ from penstock.balancing.admission.ticket import Ticket
 class Held:
     """Whether the requests of one line are held."""
 
-    __slots__ = ("_queue", "active")
+    __slots__ = ("_queue", "active", "nowhere")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.active = False
+        # What no pool serves, as far as it was looked for: by the pool and the model that a request
+        # names, and its way along its route. Empty once all that is held was looked at.
+        self.nowhere: set[tuple[bool, str, str | None, tuple[object, ...]]] = set()
 
     def become(self, now_s: float, *, active: bool) -> None:
         """Begin or end to hold all that waits."""
         self.active = active
+        self.nowhere.clear()
         for ticket in self._queue.oldest(self._queue.waiting):
             if active:
                 ticket.held_since_s, ticket.lack = now_s, Lack.BACKEND
@@ -38,7 +42,7 @@ class Held:
             for flow in backlog:
                 for ticket in flow.queues[rank]:
                     since_s = ticket.held_since_s
-                    if since_s is None or now_s - since_s <= most_s:
-                        break
-                    found.append(ticket)
+                    # One that has failed meanwhile stands before those that are held for longer.
+                    if since_s is not None and now_s - since_s > most_s:
+                        found.append(ticket)
         return found

@@ -13,7 +13,7 @@ class Lack(StrEnum):
     REQUESTS = "requests"  # it or its pool has all the requests that it may have (`max_requests`)
     GIANT = "giant"  # it is left to a request with a great many choices
     GIANTS = "giants"  # this is such a request, and enough of them run
-    LONG = "long_prompts"  # its prompts take long, its flow's others have enough backends
+    LONG = "long_prompts"  # it takes a backend for long, and its flow has enough such requests
     CLASS = "class"  # one of a higher class waits that must not be passed
     TURN = "turn"  # others go first
     BACKEND = "backend"  # no backend can serve it now

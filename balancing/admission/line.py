@@ -327,12 +327,13 @@ class Line(Occupancy):
     def keep_place(self, ticket: Ticket, now_s: float) -> None:
         """It is next, and has found no room. Keep a backend for it, if it needs that."""
         backfill, backend = self.places.backfill, ticket.wanted
-        if backend is None or not backfill.wants(ticket, now_s):
-            return
-        if ticket.ask.prompt_tokens < LONG * self.places.rooms[backend].mean_prompt_tokens:
+        room = self.places.rooms.get(backend) if backend is not None else None
+        if backend is None or room is None or not backfill.wants(ticket, now_s):
+            return  # no room: the look has moved it to another pool
+        if ticket.ask.prompt_tokens < LONG * room.mean_prompt_tokens:
             return  # where all are that long, to keep a backend helps none
         if self.places.lack(backend, ticket, ticket.ask, now_s) is Lack.KV_CACHE:
-            within_s = self.places.rooms[backend].cache.sure_wait_s(ticket, ticket.ask, now_s)
+            within_s = room.cache.sure_wait_s(ticket, ticket.ask, now_s)
             backfill.keep(backend, ticket, within_s, self.places.able, now_s)
 
     def is_time_for_stranded(self, now_s: float) -> bool:

@@ -99,7 +99,7 @@ class Places:
         lack = room.lack(ticket, ask, now_s) if needs_room(ask) else room.lack_beside(ask)
         if lack is None and (giant or room.is_long(ask)) and ticket.flow not in room.taken:
             enough = crowding.has_enough(ticket.flow, ask.model, now_s)
-            lack = (Lack.GIANTS if giant else Lack.LONG) if enough else None
+            lack = Lack.LONG if enough else None
         if not needs_room(ask):
             return lack
         if lack is None and len(self._flows) > 1 and room.spares_none(ticket.flow):

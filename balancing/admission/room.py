@@ -97,7 +97,9 @@ class Room:
         self.sequences += _sequences(lease)
         ticket.giant = self.cache.is_giant(ticket.flow, lease.ask)
         self.giants += ticket.giant
-        ticket.long = self._takes_long(lease.queued_work)
+        # By all of it. `queued_work` counts less of it after prompts whose client has left.
+        work = _work(lease.ask, lease.cached_tokens)
+        ticket.long = lease.ask.engine and self._takes_long(work)
         if ticket.long or ticket.giant:
             self.taken[ticket.flow] = self.taken.get(ticket.flow, 0) + 1
         if not lease.ask.generates:

@@ -66,6 +66,7 @@ class Entry:
         "_plane",
         "_request",
         "_routed",
+        "_since_s",
         "_ticket",
     )
 
@@ -91,6 +92,7 @@ class Entry:
         self._adapter: Waiter | None = None  # while a backend loads its adapter
         self._adapter_by_s = 0.0  # how long it waits for that at most, once it does
         self._excused_s = 0.0  # for how long it has waited for what does not count
+        self._since_s = 0.0  # since when it waits, as its ticket said at first
 
     @property
     def waits(self) -> bool:
@@ -134,6 +136,7 @@ class Entry:
         if tried:  # what a failure took is not what it has waited
             left_s = self._request.patience.next_s(started=False) - now_s
             ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
+        self._since_s = ticket.since_s
         lease = plane.admission.enter(ticket, now_s)
         if lease is None:
             self._request.record.waits(ticket.lack or Lack.TURN, now_s)
@@ -209,8 +212,6 @@ class Entry:
         pool = way.target.pool
         if not falls_back(self._plane, self._request, cause, to):
             return False
-        if self._ticket is not None and not self._failover.tried:
-            self._excused_s = self._ticket.since_s - self._request.record.received_s
         self._failover.turned(elsewhere=way.target.pool != pool)
         self._ticket = None
         return True
@@ -295,6 +296,8 @@ class Entry:
     def _waited(self, now_s: float) -> None:
         assert self._ticket is not None
         self._has_waited = True
+        self._excused_s += self._ticket.since_s - self._since_s
+        self._since_s = self._ticket.since_s
         waited_s = self._request.record.waited(self._ticket.lack or Lack.TURN, now_s)
         self._plane.metrics.waited(self._class, waited_s)
 

@@ -7,9 +7,11 @@ that waits long goes first. Nothing is sent after it: no SDK shows comments to i
 
 from typing import Final
 
+from penstock.balancing.adapters import NotLoaded
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.canary.draw import Draw
+from penstock.balancing.computed_prompts import OverContext, is_too_long
 from penstock.balancing.routes.decision import Decision
 from penstock.balancing.routes.request import ReadHeader, RouteRequest
 from penstock.balancing.routes.rule import Rule, Target
@@ -119,14 +121,23 @@ def able_fallback(
 
 
 def _is_able(plane: DataPlane, target: Target, request: Request, *, doubted: bool) -> bool:
+    """Whether a backend there can serve it now, or load its adapter, and takes prompts as long."""
     assert request.way is not None
-    model = target.model if target.model is not None else request.way.asked
-    loads = (target.pool, model) in plane.adapters.paths
+    ask = aimed(plane, request.ask, target, request.way.asked)
     for pool in plane.fleet.pools:
         if pool.name == target.pool:
             fit = [each for each in pool.backends if (each.last_resort if doubted else each.fit)]
-            return bool([each for each in fit if loads or each.serves(model)])
+            able = [each for each in fit if each.serves(ask.model)]
+            return not is_too_long(ask, able) if able else bool(fit) and _loads(plane, ask)
     return False
+
+
+def _loads(plane: DataPlane, ask: Ask) -> bool:
+    """Whether a backend loads its adapter, or would begin to."""
+    try:
+        return plane.adapters.foreseen(ask, plane.now()).waits
+    except (NotLoaded, OverContext):
+        return False
 
 
 def costs_less_elsewhere(plane: DataPlane, request: Request, rank: int) -> bool:

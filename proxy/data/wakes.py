@@ -45,8 +45,15 @@ class Wakes:
             return  # did the process sleep? The pulse tells that before the timer comes
         if self._timer is None and self._admission.waiting:
             self._begin_timer(TICK_S)
+        outcomes: list[Outcome] = []
         try:
-            self._untold.extend(self._admission.wake(self._now()))
+            self._admission.wake(self._now(), outcomes)
+        finally:
+            self._untold.extend(outcomes)
+            self._tell()
+
+    def _tell(self) -> None:
+        try:
             while self._untold:
                 ticket, outcome = self._untold.popleft()
                 ticket.ready(outcome)

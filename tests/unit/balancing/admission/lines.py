@@ -9,6 +9,7 @@ from penstock.balancing.admission.admission import Admission, Rules
 from penstock.balancing.admission.forecast import Fate, Forecast
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.queue import Queue
+from penstock.balancing.admission.scan import Outcome
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
@@ -132,7 +133,8 @@ class Door:
 
     def wake(self, now_s: float) -> list[Ticket]:
         """Returns who is sent. The others are in `told`."""
-        outcomes = self.admission.wake(now_s)
+        outcomes: list[Outcome] = []
+        self.admission.wake(now_s, outcomes)
         sent = []
         for ticket, outcome in outcomes:
             ticket.ready(outcome)

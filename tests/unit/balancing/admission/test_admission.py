@@ -4,6 +4,7 @@ import pytest
 
 from penstock.balancing.admission.admission import TICK_S
 from penstock.balancing.admission.room import BESIDE_S
+from penstock.balancing.admission.scan import Outcome
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Reason
 from tests.unit.balancing.admission.lines import FILLS, Door, full
@@ -56,7 +57,8 @@ def test_a_wake_tells_nobody_itself() -> None:
     door = full("a")
     ticket = door.enter(100)
     door.open_up(0.1)
-    outcomes = door.admission.wake(0.1)
+    outcomes: list[Outcome] = []
+    door.admission.wake(0.1, outcomes)
     assert [each for each, _ in outcomes] == [ticket]
     assert door.told == []
 

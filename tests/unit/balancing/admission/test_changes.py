@@ -7,7 +7,7 @@ from penstock.balancing.admission.line import STRANDED_FLOWS
 from penstock.balancing.backend import State
 from penstock.balancing.fleet import Fleet, Pool, UnknownModel
 from penstock.balancing.gate import NoBackend
-from tests.unit.balancing.admission.lines import FILLS, Door, full
+from tests.unit.balancing.admission.lines import FILLS, Door, Priced, full
 
 
 def test_if_there_is_no_backend_a_new_request_is_told_so() -> None:
@@ -140,3 +140,24 @@ def test_of_many_flows_all_are_told_within_a_few_wakes() -> None:
         door.wake(1.0 + tenth / 10)
     assert {each for each, outcome in door.told if isinstance(outcome, NoBackend)} == set(go)
     assert sum(each.waits for each in stay) >= len(stay) - 1
+
+
+def test_one_that_moves_to_another_pool_loses_nothing_of_the_same_wake() -> None:
+    """Two pools serve a model. One was down for a while, and then both were full."""
+    door = Door("p", "q", kv_tokens=10_000)
+    first, second = door.backends
+    pools = [Pool(each.name, (each,), Priced()) for each in door.backends]
+    door.fleet = Fleet(tuple(pools))
+    first.state = State.EJECTED
+    door.first(door.enter(5_000, 0.0, max_tokens=100), 0.5)
+    long = door.enter(8_000, 0.6, max_tokens=100)
+    prompt = door.enter(2_000, 0.7, max_tokens=20, pool="q")
+    assert door.wake(0.7) == [prompt]
+    assert door.wake(4.0) == []
+    first.state = State.READY
+    door.enter(9_000, 4.0, max_tokens=100, pool="p")
+    urgent = door.enter(10, 4.0, max_tokens=20, pool="q")
+    door.first(prompt, 4.05)
+    assert door.wake(4.05) == [urgent]
+    assert (long.waits, long.pool, urgent in door.leases) == (True, "p", True)
+    assert door.leases[urgent].backend is second

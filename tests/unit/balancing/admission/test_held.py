@@ -328,3 +328,23 @@ def test_what_waits_in_a_full_pool_goes_to_the_one_before_it_when_that_is_back()
     assert door.wake(1.0) == [tickets[1]]
     assert door.leases[tickets[1]].backend is door.backends[0]
     assert tickets[2].pool == "p"
+
+
+def test_one_that_has_failed_meanwhile_does_not_keep_others_longer() -> None:
+    """It goes first in its flow, and is held for a shorter time."""
+    door = Door("a", hold_for_backend_s=120.0)
+    failed = door.enter(100, 0.0)
+    set_state(door, State.EJECTED)
+    held = door.enter(100, 0.0)
+    door.wake(50.0)
+    lease = door.leases[failed]
+    lease.fail(50.0)
+    lease.end(50.0)
+    failed.tried, failed.since_s = frozenset({lease.backend}), 50.0
+    door.come(failed, 50.0)
+    door.wake(119.0)
+    assert door.told == []
+    door.wake(121.0)
+    assert [ticket for ticket, _ in door.told] == [held]
+    door.wake(171.0)
+    assert outcomes(door) == [NoBackend] * 2

@@ -261,3 +261,31 @@ def test_an_adapter_at_one_backend_opens_a_giants_to_nobody_else() -> None:
     ticket = door.enter(100, 7.0, name="chats", model="rare", max_tokens=10)
     assert ticket in door.leases or door.wake(7.0) == [ticket]
     assert door.leases[ticket].backend is home
+
+
+def test_a_tenant_that_leaves_its_long_prompts_hides_none_of_the_next_ones() -> None:
+    """They count as little work then, but take the engine for as long."""
+    door = door_of(8)
+    chat(door, 0.0)
+    whose: dict[str, Any] = {"name": "flood", "client": "flood", "max_tokens": 10}
+    for number in range(10):
+        ticket = door.enter(LONG, 0.02 * number, **whose)
+        lease = door.leases[ticket]
+        door.gate.left(lease, 0.02 * number)
+        lease.end(0.02 * number)
+    chat(door, 0.3)
+    for _ in range(20):
+        door.enter(LONG, 0.3, **whose)
+    door.wake(0.3)
+    running = [each for each in door.leases.values() if not each.ended]
+    assert max(each.ask.likely for each in running) < 0.5
+    assert len(has_long(door)) == 6
+
+
+def test_a_request_with_many_choices_waits_for_its_tenants_long_prompt() -> None:
+    """And not for others with many choices: none runs."""
+    door = door_of(2)
+    chat(door, 0.0)
+    door.enter(LONG, 0.1, name="flood", max_tokens=10)
+    ticket = door.enter(20, 0.1, name="flood", choices=300, max_tokens=50)
+    assert (ticket.waits, ticket.lack) == (True, Lack.LONG)

@@ -1,12 +1,14 @@
 """Transcripts of requests that wait for a backend, and have a fall-back that may be back sooner."""
 
+from typing import Any
+
 import orjson
 import pytest
 
 from penstock.balancing.backend import State
 from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.wire.host import Names
-from tests.unit.proxy.data.playbook import chat, plain
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, chat, plain, token
 from tests.unit.proxy.data.test_routing import ALIAS, Routed, asks
 
 
@@ -108,4 +110,93 @@ def test_while_all_that_failed_it_serve_others_it_goes_to_the_fall_back_once_tha
     play.passes(0.8)
     play.answers("b3")
     assert b"[DONE]" in client.written
+    play.close()
+
+
+def test_many_names_that_nobody_serves_hold_up_none_that_the_fall_back_serves() -> None:
+    """A wake looks at 64. The next one goes on with the rest, in a lower class, too."""
+    fallbacks = [{"pool": "large", "on": ["no_backend"]}]
+    route = ALIAS | {"match": {"model": "gpt-*"}, "fallbacks": fallbacks}
+    play = Routed(route, admission={"hold_for_backend_s": 60})
+    down(play, "b1", "b2", "b3")
+    play.backends[2].models = {"gpt-small": b"{}"}
+    others = [play.connects() for _ in range(70)]
+    for number, other in enumerate(others):
+        other.sends(chat(f'"model":"gpt-made-up-{number}"'))
+    client = play.client
+    client.sends(chat('"model":"gpt-small"', head=b"x-penstock-priority: batch\r\n"))
+    down(play, "b1", "b2")
+    play.passes(1.0)
+    play.answers("b3")
+    assert b"[DONE]" in client.written
+    for other in others:
+        other.closes()
+    play.close()
+
+
+CONTEXTS = ("qwen", 131_072), ("llama", 8_192)
+LONG = "all work and no play makes Jack a dull boy " * 4_000
+
+
+def with_contexts(**settings: Any) -> Routed:
+    play = Routed(ALIAS, **settings)
+    for backend, (model, tokens) in zip(play.backends[1:], CONTEXTS, strict=True):
+        backend.contexts = {None: tokens, model: tokens}
+    play.backends[0].contexts = play.backends[1].contexts
+    return play
+
+
+def test_a_prompt_goes_to_no_fall_back_whose_context_it_is_far_over() -> None:
+    play = with_contexts(admission={"hold_for_backend_s": 60})
+    down(play, "b1", "b2")
+    play.client.sends(chat('"model":"gpt-small"', content=LONG))
+    assert play.plane.admission.held("small")[0] == 1
+    down(play, "b2", "b3")
+    play.passes(1.0)
+    play.answers("b1")
+    assert b"[DONE]" in play.client.written
+    play.close()
+
+
+def test_without_holding_its_client_is_told_of_its_own_pool() -> None:
+    play = with_contexts()
+    down(play, "b1", "b2")
+    play.client.sends(chat('"model":"gpt-small"', content=LONG))
+    assert b"HTTP/1.1 503" in play.client.written
+    play.close()
+
+
+def test_a_prompt_that_may_fit_goes_there() -> None:
+    play = with_contexts()
+    down(play, "b1", "b2")
+    play.client.sends(chat('"model":"gpt-small"', content=LONG[: len(LONG) // 5]))
+    play.answers("b3")
+    assert b"[DONE]" in play.client.written
+    play.close()
+
+
+def test_the_time_held_counts_nowhere_even_if_its_own_pool_has_failed_it_since() -> None:
+    """Held for 40 s, and failed by both. The class gives 30 s: it waits for the fall-back."""
+    play = Routed(ALIAS, admission={"hold_for_backend_s": 120})
+    play.backends[2].max_requests = 1
+    down(play, "b1", "b2", "b3")
+    asks(play)
+    play.passes(40.0)
+    down(play)
+    play.passes(0.3)
+    for backend in play.backends[:2]:
+        backend.models = {"qwen": b"{}"}
+    busy = play.connects()
+    busy.sends(chat('"model":"llama"'))
+    other = play["b3"]
+    for name in ("b1", "b2"):
+        play[name].sends(plain("502 Bad Gateway"))
+        play.turns()
+    play.passes(1.0)
+    other.sends(STREAM, token("a"), DONE, END)
+    play.turns()
+    play.passes(0.2)
+    play.answers("b3")
+    assert b"[DONE]" in play.client.written
+    busy.closes()
     play.close()
