@@ -23,6 +23,7 @@ from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import Steps, T
 from penstock.balancing.reader import NO_OBJECT
 from penstock.balancing.routes.request import RouteRequest
+from penstock.balancing.routes.way import Way
 from penstock.proxy.admin.json_answers import answer_of, error_answer, json_answer
 from penstock.proxy.admin.outlook import outlook
 from penstock.proxy.data.invocations import INVOCATIONS, invoked_path
@@ -30,7 +31,14 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import reading_ask
 from penstock.proxy.data.refusals import ROOM_S
 from penstock.proxy.data.room import LEFT
-from penstock.proxy.data.routing import aimed, cheapest, is_routed, route_request
+from penstock.proxy.data.routing import (
+    aimed,
+    cheapest,
+    is_routed,
+    is_served,
+    next_fallback,
+    route_request,
+)
 from penstock.proxy.errors.client import (
     BodyTooLarge,
     ContextLengthExceeded,
@@ -160,7 +168,10 @@ def _needs_label(plane: DataPlane, asked: RouteRequest) -> bool:
 
 
 def _routed(plane: DataPlane, asked: RouteRequest) -> tuple[Ask, list[dict[str, object]]]:
-    """The request as its route aims it, and of each route whether it counts, or why not."""
+    """The request as its route aims it, and of each route whether it counts, or why not.
+
+    If its pool serves nobody, it is aimed at the fall-back that it would go to.
+    """
     ask = asked.ask
     if not plane.routes.rules or not is_routed(ask):
         return ask, []
@@ -172,7 +183,12 @@ def _routed(plane: DataPlane, asked: RouteRequest) -> tuple[Ask, list[dict[str, 
         raise RouteRefused(decision.rule.refusal)
     if decision.rule.spill:
         decision = cheapest(plane, decision, ask, asked.service_class)
-    return aimed(plane, ask, decision.place(0), ask.model), told
+    target = decision.place(0)
+    there = aimed(plane, ask, target, ask.model)
+    if is_served(plane, there):
+        return there, told
+    to = next_fallback(plane, ask, Way(decision, ask.model), "no_backend")
+    return (aimed(plane, ask, to, ask.model) if to is not None else there), told
 
 
 def path_of(body: bytes) -> Steps[str]:

@@ -202,7 +202,8 @@ class Entry:
 
     def _has_fallback(self) -> bool:
         """Whether its route has a place for it while no backend of its pool can serve."""
-        return next_fallback(self._plane, self._request, self._cause) is not None
+        request = self._request
+        return next_fallback(self._plane, request.ask, request.way, self._cause) is not None
 
     def _turn(self, cause: str, to: Target | None = None) -> bool:
         """Turn to this fall-back for this cause, or to the next. False: there is none."""

@@ -127,7 +127,7 @@ class Failover:
 
     def _spare_one(self, before: int) -> None:
         """Leave an attempt for a fall-back, where one sent twice has taken two at once."""
-        able = able_fallback(self._plane, self._request, "errors")
+        able = able_fallback(self._plane, self._request.ask, self._request.way, "errors")
         if before < ATTEMPTS_MAX - 1 and able is not None:
             self.reached = min(self.reached, ATTEMPTS_MAX - 1)
             self._request.resends = False
@@ -195,7 +195,7 @@ class Failover:
         if works and not gate.may_retry(lease, cause, now_s):
             return self._may_leave_pool(lease)
         if error.reached and self.reached == ATTEMPTS_MAX - 1:
-            self.fallback = able_fallback(self._plane, request, "errors")
+            self.fallback = able_fallback(self._plane, request.ask, request.way, "errors")
         return True
 
     def _may_leave_pool(self, lease: Lease) -> bool:
@@ -205,7 +205,8 @@ class Failover:
         """
         self._plane.metrics.attempts.add("over_budget")
         pool = lease.backend.pool
-        self.fallback = able_fallback(self._plane, self._request, "errors", beside=pool)
+        request = self._request
+        self.fallback = able_fallback(self._plane, request.ask, request.way, "errors", beside=pool)
         return self.fallback is not None
 
     def turned(self, *, elsewhere: bool) -> None:

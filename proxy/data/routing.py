@@ -5,11 +5,13 @@ An answer is passed on untouched, so it names the model that answered, as OpenAI
 that waits long goes first. Nothing is sent after it: no SDK shows comments to its user.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.balancing.adapters import NotLoaded
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
 from penstock.balancing.canary.draw import Draw
 from penstock.balancing.computed_prompts import OverContext, is_too_long
 from penstock.balancing.routes.decision import Decision
@@ -87,7 +89,7 @@ def falls_back(plane: DataPlane, request: Request, cause: str, to: Target | None
     False: there is none. Raises FormWithoutModel.
     """
     way, record = request.way, request.record
-    to = to or next_fallback(plane, request, cause)
+    to = to or next_fallback(plane, request.ask, way, cause)
     if way is None or to is None or not way.fall_back(cause, to):
         return False
     record.fell_back = f"{record.fell_back},{cause}" if record.fell_back else cause
@@ -95,15 +97,16 @@ def falls_back(plane: DataPlane, request: Request, cause: str, to: Target | None
     return True
 
 
-def next_fallback(plane: DataPlane, request: Request, cause: str) -> Target | None:
+def next_fallback(plane: DataPlane, ask: Ask, way: Way | None, cause: str) -> Target | None:
     """The next fall-back for this cause that can serve, at least as a last resort."""
-    able = able_fallback(plane, request, cause)
-    return able or able_fallback(plane, request, cause, doubted=True)
+    able = able_fallback(plane, ask, way, cause)
+    return able or able_fallback(plane, ask, way, cause, doubted=True)
 
 
 def able_fallback(
     plane: DataPlane,
-    request: Request,
+    ask: Ask,
+    way: Way | None,
     cause: str,
     *,
     beside: str | None = None,
@@ -113,23 +116,38 @@ def able_fallback(
 
     `beside`: not one in this pool. `doubted`: one whose backends are out on suspicion alone.
     """
-    way = request.way
-    for target in way.fallbacks(cause) if way is not None else ():
-        if target.pool != beside and _is_able(plane, target, request, doubted=doubted):
-            return target
+    if way is None:
+        return None
+    for target in way.fallbacks(cause):
+        if target.pool != beside:
+            there = aimed(plane, ask, target, way.asked)
+            if _is_able(plane, there, doubted=doubted):
+                return target
     return None
 
 
-def _is_able(plane: DataPlane, target: Target, request: Request, *, doubted: bool) -> bool:
-    """Whether a backend there can serve it now, or load its adapter, and takes prompts as long."""
-    assert request.way is not None
-    ask = aimed(plane, request.ask, target, request.way.asked)
+def _is_able(plane: DataPlane, ask: Ask, *, doubted: bool) -> bool:
+    """Whether a backend of its pool can serve it now and takes prompts as long, or loads its
+    adapter."""
+    members = _members(plane, ask.pool)
+    fit = [each for each in members if (each.last_resort if doubted else each.fit)]
+    able = [each for each in fit if each.serves(ask.model)]
+    return not is_too_long(ask, able) if able else bool(fit) and _loads(plane, ask)
+
+
+def is_served(plane: DataPlane, ask: Ask) -> bool:
+    """Whether a backend of its pool can serve it, or loads its adapter."""
+    members = _members(plane, ask.pool)
+    able = [each for each in members if each.can_serve and each.serves(ask.model)]
+    return bool(able) or _loads(plane, ask)
+
+
+def _members(plane: DataPlane, name: str | None) -> Sequence[Backend]:
+    """The backends of a pool."""
     for pool in plane.fleet.pools:
-        if pool.name == target.pool:
-            fit = [each for each in pool.backends if (each.last_resort if doubted else each.fit)]
-            able = [each for each in fit if each.serves(ask.model)]
-            return not is_too_long(ask, able) if able else bool(fit) and _loads(plane, ask)
-    return False
+        if pool.name == name:
+            return pool.backends
+    return ()
 
 
 def _loads(plane: DataPlane, ask: Ask) -> bool:
@@ -146,7 +164,7 @@ def costs_less_elsewhere(plane: DataPlane, request: Request, rank: int) -> bool:
     Not while requests wait there: they are that pool's own, and would wait for longer.
     """
     way, ask = request.way, request.ask
-    target = able_fallback(plane, request, "overload")
+    target = able_fallback(plane, request.ask, request.way, "overload")
     if way is None or target is None:
         return False
     line = plane.admission.lines.get(target.pool)

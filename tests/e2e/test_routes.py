@@ -103,13 +103,19 @@ async def test_a_pool_that_dies_under_its_requests(fleet: Fleet) -> None:
 
 
 async def test_why_a_route_counts(fleet: Fleet, tmp_path: Any) -> None:
-    _, _, penstock = fleet
+    """And where a request goes while the pool of its route serves nobody."""
+    small, _, penstock = fleet
     file = tmp_path / "body.json"
     file.write_bytes(orjson.dumps(ASKED))
     told = await run("explain", str(file), "--admin", penstock.admin_url)
     assert told.status == 0, told.err
     assert "route with-tools does not count: it does not ask for tools" in told.out
     assert "route small counts: pool small, model qwen" in told.out
+    await small.stop()
+    await penstock.until(lambda listing: not listing[0]["can_serve"], 10)
+    told = await run("explain", str(file), "--admin", penstock.admin_url)
+    assert (told.status, "In the class" in told.out) == (0, True)
+    assert "route small counts: pool large, model llama" in told.out
 
 
 async def test_with_a_tokenizer_prompts_are_counted_before_they_are_routed(
