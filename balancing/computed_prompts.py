@@ -92,6 +92,14 @@ class ComputedPrompts:
             return ask
         return ask.sized(tokens, likely=likely)
 
+    def is_too_long(self, ask: Ask, backends: Sequence[Backend]) -> bool:
+        """Whether `weigh` would raise OverContext if these were all of its pool."""
+        context = _context_below(ask, backends) or 0
+        if not context or not ask.uncut or not _is_far_over(ask, context):
+            return False
+        share = self._computed.find(ask.client, _class(ask, context * ask.prompts))
+        return share is None or share < MOSTLY
+
     def note(self, ask: Ask, pool: str, computed: float | None) -> None:
         """Note what became of a request in a pool. `ask` as it was when placed.
 
@@ -109,12 +117,6 @@ class ComputedPrompts:
                 return  # the usual case
             share = 1.0 if ask.likely == 1.0 else 0.0
         self._computed.put(ask.client, size, share * FADE + (computed or 0.0) * (1.0 - FADE))
-
-
-def is_too_long(ask: Ask, backends: Sequence[Backend]) -> bool:
-    """Whether the prompt is longer than any context here, by more than an estimate may be off."""
-    context = _context_below(ask, backends) or 0
-    return context > 0 and ask.uncut and _is_far_over(ask, context)
 
 
 def _is_far_over(ask: Ask, context_tokens: int) -> bool:

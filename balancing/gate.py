@@ -211,6 +211,10 @@ class Gate:
             return ask
         return self._computed_prompts.weigh(ask, pool)
 
+    def is_too_long(self, ask: Ask, backends: Sequence[Backend]) -> bool:
+        """Whether its prompt is far longer than the contexts of these."""
+        return self._computed_prompts.is_too_long(ask, backends)
+
     def cause(self, lease: Lease, now_s: float) -> Cause:
         """What explains a failure that its request may have caused, by where such failed of late.
 

@@ -72,9 +72,9 @@ class Admission:
         self._gate = gate
         self._fleet = fleet
         self._rng = rng
-        self._on_change = on_change
+        self._round = Round(on_change)
+        self._on_change = self._round.changed
         self.lines: dict[str, Line] = {}  # by pool
-        self._round = Round()
         self.rules = rules
         self.enabled = rules.enabled  # read for each request
 
@@ -194,8 +194,7 @@ class Admission:
             if line is not None and line.queue.waiting:
                 line.look_for_backends(now_s, holds=self._holds_for_backends(name))
                 self._wake(line, now_s, outcomes)
-        if self._round.goes_on:
-            self._on_change()
+        self._round.end()
 
     def follow(self, rules: Rules) -> None:
         """Take new rules, and forget what is no longer in the fleet."""
@@ -315,20 +314,19 @@ class Admission:
         others = [each for each in self._fleet().backends if each not in line.places.rooms]
         if not [each for each in others if each.can_serve]:
             return
-        nowhere, looks = line.held.nowhere, 0
+        looks = 0
         for ticket in line.queue.by_turns(self._rng.getrandbits(16)):
-            wanted = ticket.ask.first_pool, ticket.ask.pool, ticket.ask.model, ticket.way
-            if wanted in nowhere:
+            if line.held.is_seen(ticket):
                 continue
             outcome = self._try(line, ticket, now_s)
             if outcome is not None:
                 outcomes.append((ticket, outcome))
             elif ticket.held_since_s is not None and not ticket.tried:
-                nowhere.add(wanted)
+                line.held.found_nothing(ticket)
             looks += 1
             if looks == SEND_ALL_MAX:
                 return  # the next wake goes on with the rest
-        nowhere.clear()
+        line.held.begin_pass(now_s)
 
     def _send_beside(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Send what needs no room, as long as there are places among the requests."""

@@ -5,27 +5,38 @@ does count for a client that said how long it waits. Nothing is learnt from it. 
 if the pool's backends, at the speed that was measured last, could not serve it in time.
 """
 
+from typing import Final
+
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Ticket
 
+# A few that have failed since stand before those that are held for longer.
+FAILED_MAX: Final = 8
+# What decides who serves it: the pool and the model that it names, and its way along its route.
+Kind = tuple[bool, str, str | None, tuple[object, ...]]
+
 
 class Held:
-    """Whether the requests of one line are held."""
+    """Whether the requests of one line are held, and for which there is a place elsewhere.
 
-    __slots__ = ("_queue", "active", "nowhere")
+    They are looked at in passes: a pass takes several wakes if there are many.
+    """
+
+    __slots__ = ("_began_s", "_nowhere", "_queue", "active")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.active = False
-        # What no pool serves, as far as it was looked for: by the pool and the model that a request
-        # names, and its way along its route. Empty once all that is held was looked at.
-        self.nowhere: set[tuple[bool, str, str | None, tuple[object, ...]]] = set()
+        self._began_s = 0.0  # the pass
+        # For what this pass has found no place, and the shortest prompt of each, in tokens: longer
+        # ones have none either.
+        self._nowhere: dict[Kind, int] = {}
 
     def become(self, now_s: float, *, active: bool) -> None:
         """Begin or end to hold all that waits."""
         self.active = active
-        self.nowhere.clear()
+        self.begin_pass(now_s)
         for ticket in self._queue.oldest(self._queue.waiting):
             if active:
                 ticket.held_since_s, ticket.lack = now_s, Lack.BACKEND
@@ -35,14 +46,40 @@ class Held:
                 ticket.release(now_s)
                 self._queue.counts(ticket, general=ticket.general_then)
 
+    def begin_pass(self, now_s: float) -> None:
+        """All that was held when the last one began was looked at."""
+        self._began_s = now_s
+        self._nowhere.clear()
+
+    def is_seen(self, ticket: Ticket) -> bool:
+        """Whether this pass need not look at it. What came since is for the next one, so that a
+        pass ends whatever comes."""
+        if ticket.held_since_s is not None and ticket.held_since_s > self._began_s:
+            return True
+        tokens = self._nowhere.get(_kind(ticket))
+        return tokens is not None and ticket.ask.prompt_tokens >= tokens
+
+    def found_nothing(self, ticket: Ticket) -> None:
+        """There is no place for it elsewhere."""
+        self._nowhere[_kind(ticket)] = ticket.ask.prompt_tokens
+
     def over(self, most_s: float, now_s: float) -> list[Ticket]:
         """Those that have been held for longer than that, first of all in each flow."""
         found: list[Ticket] = []
         for rank, backlog in enumerate(self._queue.backlogs):
             for flow in backlog:
+                younger = 0
                 for ticket in flow.queues[rank]:
                     since_s = ticket.held_since_s
-                    # One that has failed meanwhile stands before those that are held for longer.
                     if since_s is not None and now_s - since_s > most_s:
                         found.append(ticket)
+                        continue
+                    younger += 1
+                    if younger == FAILED_MAX:
+                        break
         return found
+
+
+def _kind(ticket: Ticket) -> Kind:
+    ask = ticket.ask
+    return ask.first_pool, ask.pool, ask.model, ticket.way

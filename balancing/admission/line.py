@@ -329,7 +329,7 @@ class Line(Occupancy):
         backfill, backend = self.places.backfill, ticket.wanted
         room = self.places.rooms.get(backend) if backend is not None else None
         if backend is None or room is None or not backfill.wants(ticket, now_s):
-            return  # no room: the look has moved it to another pool
+            return  # without a room its backend is in another pool: the look has moved it there
         if ticket.ask.prompt_tokens < LONG * room.mean_prompt_tokens:
             return  # where all are that long, to keep a backend helps none
         if self.places.lack(backend, ticket, ticket.ask, now_s) is Lack.KV_CACHE:

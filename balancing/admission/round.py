@@ -1,31 +1,37 @@
 """In which turn of the loop each line is looked at."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-# Streams wait while a wake looks. One that has looked at so many requests leaves the lines that are
-# left to the next turn of the loop. With 20 pools a wake that knew no end took 69 ms.
+# Streams wait while a wake looks. After so many looks it leaves the other lines to the next turn of
+# the loop. Without a limit, a wake over 20 pools took 69 ms.
 LOOKS_MAX: Final = 64
 
 
 class Round:
     """Goes through the lines, in one wake or in several."""
 
-    __slots__ = ("_left", "_looks", "goes_on")
+    __slots__ = ("_changed", "_left", "_looks", "_several", "_soon")
 
-    def __init__(self) -> None:
+    def __init__(self, soon: Callable[[], None]) -> None:
+        """`soon`: asks for a wake."""
+        self._soon = soon
         self._left: list[str] = []  # the next one is last
         self._looks = 0  # in this wake
-        # Whether another wake must follow: for what is left, or for what has changed since the
-        # first of several.
-        self.goes_on = False
+        self._several = False  # wakes in this round
+        self._changed = False  # since it began
+
+    def changed(self) -> None:
+        """What waits may have room now."""
+        self._changed = True
+        self._soon()
 
     def begin(self, lines: Iterable[str]) -> None:
         """A wake begins. If none is left of the last round, it looks at these."""
         self._looks = 0
         if not self._left:
             self._left = list(lines)[::-1]
-            self.goes_on = False
+            self._several = self._changed = False
 
     def looked(self) -> None:
         """It has looked at one request."""
@@ -36,6 +42,12 @@ class Round:
         if not self._left:
             return None
         if self._looks >= LOOKS_MAX:
-            self.goes_on = True
+            self._several = True
             return None
         return self._left.pop()
+
+    def end(self) -> None:
+        """The wake ends. Another one follows if lines are left, or if something has changed since
+        the first of several: perhaps where they had looked before."""
+        if self._left or (self._several and self._changed):
+            self._soon()

@@ -23,7 +23,6 @@ from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import Steps, T
 from penstock.balancing.reader import NO_OBJECT
 from penstock.balancing.routes.request import RouteRequest
-from penstock.balancing.routes.way import Way
 from penstock.proxy.admin.json_answers import answer_of, error_answer, json_answer
 from penstock.proxy.admin.outlook import outlook
 from penstock.proxy.data.invocations import INVOCATIONS, invoked_path
@@ -38,6 +37,7 @@ from penstock.proxy.data.routing import (
     is_served,
     next_fallback,
     route_request,
+    way_of,
 )
 from penstock.proxy.errors.client import (
     BodyTooLarge,
@@ -183,11 +183,11 @@ def _routed(plane: DataPlane, asked: RouteRequest) -> tuple[Ask, list[dict[str, 
         raise RouteRefused(decision.rule.refusal)
     if decision.rule.spill:
         decision = cheapest(plane, decision, ask, asked.service_class)
-    target = decision.place(0)
-    there = aimed(plane, ask, target, ask.model)
+    way = way_of(plane, decision, ask)
+    there = aimed(plane, ask, way.target, ask.model)
     if is_served(plane, there):
         return there, told
-    to = next_fallback(plane, ask, Way(decision, ask.model), "no_backend")
+    to = next_fallback(plane, ask, way, "no_backend")
     return (aimed(plane, ask, to, ask.model) if to is not None else there), told
 
 

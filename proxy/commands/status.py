@@ -70,7 +70,7 @@ def _count_of(backends: Sequence[Mapping[str, Any]]) -> str:
     able = [backend for backend in backends if backend["can_serve"]]
     line = f"{len(able)} of {len(backends)} can serve"
     doubted = sum(backend["state"] == "ejected" for backend in able)
-    return f"{line}, {doubted} of them only when no other can" if doubted else line
+    return f"{line}, {doubted} of them only as a last resort" if doubted else line
 
 
 def verdict_of(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -13,7 +13,7 @@ from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.canary.draw import Draw
-from penstock.balancing.computed_prompts import OverContext, is_too_long
+from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.routes.decision import Decision
 from penstock.balancing.routes.request import ReadHeader, RouteRequest
 from penstock.balancing.routes.rule import Rule, Target
@@ -74,7 +74,7 @@ def route(plane: DataPlane, request: Request) -> None:
         raise RouteRefused(rule.refusal)
     if rule.spill:
         decision = cheapest(plane, decision, ask, asked.service_class)
-    way = request.way = _way_of(plane, decision, ask)
+    way = request.way = way_of(plane, decision, ask)
     trial = plane.canaries.trials.get(rule.name) if rule.canary and not way.stays else None
     if trial is not None:
         way.draw = Draw(trial.canary, ask, asked.hashed_key(rule.sticky))
@@ -132,7 +132,7 @@ def _is_able(plane: DataPlane, ask: Ask, *, doubted: bool) -> bool:
     members = _members(plane, ask.pool)
     fit = [each for each in members if (each.last_resort if doubted else each.fit)]
     able = [each for each in fit if each.serves(ask.model)]
-    return not is_too_long(ask, able) if able else bool(fit) and _loads(plane, ask)
+    return not plane.gate.is_too_long(ask, able) if able else bool(fit) and _loads(plane, ask)
 
 
 def is_served(plane: DataPlane, ask: Ask) -> bool:
@@ -232,7 +232,7 @@ def _go(plane: DataPlane, request: Request, *, first: bool) -> None:
     request.ask = ask
 
 
-def _way_of(plane: DataPlane, decision: Decision, ask: Ask) -> Way:
+def way_of(plane: DataPlane, decision: Decision, ask: Ask) -> Way:
     """The way that a request begins with. One that goes on from a stored response stays where
     that is: nobody else knows it."""
     if ask.response_id is None:

@@ -253,3 +253,23 @@ async def test_the_models_tell_their_context() -> None:
     _, contexts = await read_models(b'{"data":[' + cards + b"]}")
     assert contexts == {"m": 8, "n": 9, None: 9}
     assert (await read_models(b'{"data":[{"id":"m"}]}'))[1] == {}
+
+
+def test_a_prompt_is_too_long_for_a_pool_exactly_if_it_would_be_refused_there() -> None:
+    """Also for a client whose prompts of that size were computed."""
+    gate, backends = fleet(CONTEXT)
+
+    def is_refused(tokens: int) -> bool:
+        try:
+            gate.choose(ask(tokens), 0.0).end(0.0)
+        except OverContext:
+            return True
+        return False
+
+    lengths = (CONTEXT, 2 * CONTEXT, 5 * CONTEXT)
+    assert [is_refused(each) for each in lengths] == [False, False, True]
+    assert [gate.is_too_long(ask(each), backends) for each in lengths] == [False, False, True]
+    for _ in range(10):
+        served(gate, gate.choose(ask(2 * CONTEXT), 0.0))
+    assert not is_refused(5 * CONTEXT)
+    assert not gate.is_too_long(ask(5 * CONTEXT), backends)

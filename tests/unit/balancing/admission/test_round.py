@@ -8,33 +8,75 @@ from tests.unit.balancing.admission.lines import Door, Priced, ready
 POOLS = "pqrst"
 
 
-def wake(lines: Round, looks: int, names: str = "abc") -> str:
-    """The lines of one wake that looks at so many requests in each. "+": another must follow."""
-    lines.begin(names)
-    told = ""
-    while (name := lines.next()) is not None:
-        told += name
-        for _ in range(looks):
-            lines.looked()
-    return told + "+" * lines.goes_on
+class Play:
+    """A round, and how often it has asked for a wake."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.round = Round(self._ask)
+
+    def _ask(self) -> None:
+        self.asked += 1
+
+    def wake(self, looks: int, names: str = "abc", change: str = "") -> str:
+        """The lines of one wake that looks at so many requests in each. "+": another must follow.
+
+        `change`: when this line is looked at, something changes.
+        """
+        before, told = self.asked, ""
+        self.round.begin(names)
+        while (name := self.round.next()) is not None:
+            told += name
+            if name == change:
+                self.round.changed()
+                before += 1
+            for _ in range(looks):
+                self.round.looked()
+        self.round.end()
+        return told + "+" * (self.asked - before)
 
 
 def test_a_wake_that_looks_at_few_goes_through_all() -> None:
-    lines = Round()
-    assert [wake(lines, 1), wake(lines, 1)] == ["abc", "abc"]
+    play = Play()
+    assert [play.wake(1), play.wake(1, change="b"), play.wake(1)] == ["abc"] * 3
 
 
-def test_what_is_left_is_first_in_the_next_one_and_then_all_come_once_more() -> None:
-    """What was first may have changed meanwhile."""
-    lines = Round()
-    assert [wake(lines, LOOKS_MAX) for _ in range(3)] == ["a+", "b+", "c+"]
-    assert [wake(lines, 0) for _ in range(2)] == ["abc", "abc"]
+def test_what_is_left_comes_in_the_next_ones() -> None:
+    play = Play()
+    assert [play.wake(LOOKS_MAX) for _ in range(4)] == ["a+", "b+", "c", "a+"]
+
+
+def test_after_a_change_in_the_middle_all_are_looked_at_once_more() -> None:
+    """It may have been where the first ones had looked before."""
+    play = Play()
+    wakes = [play.wake(LOOKS_MAX, change="b") for _ in range(3)]
+    assert wakes == ["a+", "b+", "c+"]
+    assert [play.wake(0), play.wake(0)] == ["abc", "abc"]
 
 
 def test_a_line_that_is_new_in_the_middle_comes_in_the_next_round() -> None:
-    lines = Round()
-    assert wake(lines, LOOKS_MAX, "ab") == "a+"
-    assert [wake(lines, 0, "abc") for _ in range(2)] == ["b+", "abc"]
+    play = Play()
+    assert play.wake(LOOKS_MAX, "ab") == "a+"
+    assert [play.wake(0, "abc") for _ in range(2)] == ["b", "abc"]
+
+
+def test_looks_that_find_nothing_end() -> None:
+    """Lists to embed wait in many pools, and each wake looks at some of each. Nothing changes."""
+    door = Door("a")
+    door.backends = tuple(ready(f"{number}") for number in range(20))
+    door.fleet = Fleet(tuple(Pool(each.name, (each,), Priced()) for each in door.backends))
+    for backend in door.backends:
+        for number in range(40):
+            name = f"{number % 8}"
+            door.enter(8_000, 0.0, pool=backend.name, name=name, generates=False, stream=False)
+    door.wake(0.0)
+    assert door.admission.waiting > 20 * 8
+    wakes, changes = 0, -1
+    while door.changes != changes and wakes < 100:
+        changes = door.changes
+        assert door.wake(0.01) == []
+        wakes += 1
+    assert 2 <= wakes <= 10
 
 
 def test_when_all_pools_come_back_at_once_no_wake_sends_the_requests_of_all() -> None:
@@ -54,4 +96,4 @@ def test_when_all_pools_come_back_at_once_no_wake_sends_the_requests_of_all() ->
         assert len(door.wake(0.1)) < 2 * LOOKS_MAX
         wakes += 1
     assert door.admission.waiting == 0
-    assert len(POOLS) <= wakes <= 2 * len(POOLS)
+    assert len(POOLS) <= wakes <= 2 * len(POOLS) + 1

@@ -200,3 +200,44 @@ def test_the_time_held_counts_nowhere_even_if_its_own_pool_has_failed_it_since()
     assert b"[DONE]" in play.client.written
     busy.closes()
     play.close()
+
+
+def test_a_long_prompt_without_a_place_hides_no_short_one() -> None:
+    play = with_contexts(admission={"hold_for_backend_s": 60})
+    down(play, "b1", "b2", "b3")
+    long = play.connects()
+    long.sends(chat('"model":"gpt-small"', content=LONG))
+    asks(play)
+    down(play, "b1", "b2")
+    play.passes(1.0)
+    play.answers("b3")
+    assert b"[DONE]" in play.client.written
+    assert play.plane.admission.held("small")[0] == 1
+    long.closes()
+    play.close()
+
+
+def test_new_names_in_every_moment_do_not_keep_a_pass_from_its_end() -> None:
+    """Its model is served a second after the fall-back is back."""
+    fallbacks = [{"pool": "large", "on": ["no_backend"]}]
+    route = ALIAS | {"match": {"model": "gpt-*"}, "fallbacks": fallbacks}
+    play = Routed(route, admission={"hold_for_backend_s": 60})
+    down(play, "b1", "b2", "b3")
+    play.backends[2].models = {"other": b"{}"}
+    asks(play)
+    down(play, "b1", "b2")
+    others: list[Any] = []
+    for moment in range(30):
+        if moment == 10:
+            play.backends[2].models = {"other": b"{}", "gpt-small": b"{}"}
+        for other in others:
+            other.closes()
+        others = [play.connects() for _ in range(80)]
+        for number, other in enumerate(others):
+            other.sends(chat(f'"model":"gpt-{moment}-{number}"'))
+        play.passes(0.1)
+    play.answers("b3")
+    assert b"[DONE]" in play.client.written
+    for other in others:
+        other.closes()
+    play.close()
