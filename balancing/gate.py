@@ -96,7 +96,7 @@ class Gate:
         self._budgets: dict[str, RetryBudget] = {}  # by pool
         self._blame = Blame()
         self._bares = Blame()  # apart: an answer without a token excuses no failure
-        self._computed_prompts = ComputedPrompts()
+        self.computed_prompts = ComputedPrompts()
         self._searches = Searches()
         self.owners = ResponseOwners()
 
@@ -209,11 +209,7 @@ class Gate:
         small = ask.generates and ask.prompt_tokens < LARGE_TOKENS  # to embed, 512 may be many
         if small or not ask.engine or pool is None:
             return ask
-        return self._computed_prompts.weigh(ask, pool)
-
-    def is_too_long(self, ask: Ask, backends: Sequence[Backend]) -> bool:
-        """Whether its prompt is far longer than the contexts of these."""
-        return self._computed_prompts.is_too_long(ask, backends)
+        return self.computed_prompts.weigh(ask, pool)
 
     def cause(self, lease: Lease, now_s: float) -> Cause:
         """What explains a failure that its request may have caused, by where such failed of late.
@@ -231,7 +227,7 @@ class Gate:
         backend, client = lease.backend, lease.ask.client
         alone = not lease.bound and charge_refusal(backend, client, peers, now_s)
         if not alone and 400 <= status < 500:
-            self._computed_prompts.note(lease.ask, lease.backend.pool, None)
+            self.computed_prompts.note(lease.ask, lease.backend.pool, None)
         return alone
 
     def bare(self, lease: Lease, now_s: float) -> Cause:
@@ -267,14 +263,14 @@ class Gate:
 
     def computed(self, lease: Lease) -> None:
         """A request has ended whose prompt was computed, or may have been."""
-        self._computed_prompts.note(lease.ask, lease.backend.pool, lease.computed_share)
+        self.computed_prompts.note(lease.ask, lease.backend.pool, lease.computed_share)
 
     def left(self, lease: Lease, now_s: float) -> None:
         """Its client left. Note its prompt if that was not computed, as far as is known."""
         lease.backend.advance(now_s)
         if not lease.prefilling:
             return
-        self._computed_prompts.note(lease.ask, lease.backend.pool, None)
+        self.computed_prompts.note(lease.ask, lease.backend.pool, None)
 
     def may_retry(self, lease: Lease, cause: Cause, now_s: float) -> bool:
         """Whether the budget of its pool lets a request that has just failed go on."""

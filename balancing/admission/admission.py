@@ -315,6 +315,7 @@ class Admission:
         if not [each for each in others if each.can_serve]:
             return
         looks = 0
+        line.held.go_on(now_s)
         for ticket in line.queue.by_turns(self._rng.getrandbits(16)):
             if line.held.is_seen(ticket):
                 continue
@@ -326,7 +327,7 @@ class Admission:
             looks += 1
             if looks == SEND_ALL_MAX:
                 return  # the next wake goes on with the rest
-        line.held.begin_pass(now_s)
+        line.held.end_pass()
 
     def _send_beside(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Send what needs no room, as long as there are places among the requests."""

@@ -36,7 +36,7 @@ class Held:
     def become(self, now_s: float, *, active: bool) -> None:
         """Begin or end to hold all that waits."""
         self.active = active
-        self.begin_pass(now_s)
+        self.end_pass()
         for ticket in self._queue.oldest(self._queue.waiting):
             if active:
                 ticket.held_since_s, ticket.lack = now_s, Lack.BACKEND
@@ -46,9 +46,13 @@ class Held:
                 ticket.release(now_s)
                 self._queue.counts(ticket, general=ticket.general_then)
 
-    def begin_pass(self, now_s: float) -> None:
-        """All that was held when the last one began was looked at."""
-        self._began_s = now_s
+    def go_on(self, now_s: float) -> None:
+        """A wake looks at what is held. If it has no pass to go on with, one begins."""
+        if not self._nowhere:
+            self._began_s = now_s
+
+    def end_pass(self) -> None:
+        """All that was held when it began was looked at."""
         self._nowhere.clear()
 
     def is_seen(self, ticket: Ticket) -> bool:

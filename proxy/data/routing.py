@@ -132,7 +132,9 @@ def _is_able(plane: DataPlane, ask: Ask, *, doubted: bool) -> bool:
     members = _members(plane, ask.pool)
     fit = [each for each in members if (each.last_resort if doubted else each.fit)]
     able = [each for each in fit if each.serves(ask.model)]
-    return not plane.gate.is_too_long(ask, able) if able else bool(fit) and _loads(plane, ask)
+    if not able:
+        return bool(fit) and _loads(plane, ask)
+    return not plane.gate.computed_prompts.is_too_long(ask, able)
 
 
 def is_served(plane: DataPlane, ask: Ask) -> bool:

@@ -227,7 +227,7 @@ def test_ordinary_clients_leave_nothing_behind() -> None:
     gate, _ = fleet(131_072)
     for number in range(50):
         served(gate, gate.choose(ask(9_000, client=str(number)), 0.0))
-    assert not len(gate._computed_prompts._computed)
+    assert not len(gate.computed_prompts._computed)
 
 
 def test_what_may_be_cut_is_not_refused() -> None:
@@ -268,8 +268,12 @@ def test_a_prompt_is_too_long_for_a_pool_exactly_if_it_would_be_refused_there() 
 
     lengths = (CONTEXT, 2 * CONTEXT, 5 * CONTEXT)
     assert [is_refused(each) for each in lengths] == [False, False, True]
-    assert [gate.is_too_long(ask(each), backends) for each in lengths] == [False, False, True]
+    assert [gate.computed_prompts.is_too_long(ask(each), backends) for each in lengths] == [
+        False,
+        False,
+        True,
+    ]
     for _ in range(10):
         served(gate, gate.choose(ask(2 * CONTEXT), 0.0))
     assert not is_refused(5 * CONTEXT)
-    assert not gate.is_too_long(ask(5 * CONTEXT), backends)
+    assert not gate.computed_prompts.is_too_long(ask(5 * CONTEXT), backends)
