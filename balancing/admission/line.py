@@ -326,15 +326,14 @@ class Line(Occupancy):
 
     def keep_place(self, ticket: Ticket, now_s: float) -> None:
         """It is next, and has found no room. Keep a backend for it, if it needs that."""
-        backfill, backend = self.places.backfill, ticket.wanted
-        room = self.places.rooms.get(backend) if backend is not None else None
-        if backend is None or room is None or not backfill.wants(ticket, now_s):
-            return  # without a room its backend is in another pool: the look has moved it there
-        if ticket.ask.prompt_tokens < LONG * room.mean_prompt_tokens:
-            return  # where all are that long, to keep a backend helps none
-        if self.places.lack(backend, ticket, ticket.ask, now_s) is Lack.KV_CACHE:
-            within_s = room.cache.sure_wait_s(ticket, ticket.ask, now_s)
-            backfill.keep(backend, ticket, within_s, self.places.able, now_s)
+        wanted, backfill, ask = ticket.wanted, self.places.backfill, ticket.ask
+        room = self.places.rooms.get(wanted) if wanted is not None else None
+        if room is None or not backfill.wants(ticket, now_s):
+            return  # no room: the look has moved it to the line of another pool
+        alike = ask.prompt_tokens < LONG * room.mean_prompt_tokens  # to keep one then helps none
+        if not alike and self.places.lack(room.backend, ticket, ask, now_s) is Lack.KV_CACHE:
+            within_s = room.cache.sure_wait_s(ticket, ask, now_s)
+            backfill.keep(room.backend, ticket, within_s, self.places.able, now_s)
 
     def is_time_for_stranded(self, now_s: float) -> bool:
         """Whether to look for them again, or for the rest of them."""

@@ -11,6 +11,12 @@ from penstock.proxy.wire.host import Names
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, chat, plain, token
 from tests.unit.proxy.data.test_routing import ALIAS, Routed, asks
 
+# Every name goes to the fall-back as it is.
+ANY_NAME = ALIAS | {
+    "match": {"model": "gpt-*"},
+    "fallbacks": [{"pool": "large", "on": ["no_backend"]}],
+}
+
 
 def test_no_backend_is_waited_for_where_there_is_a_fall_back() -> None:
     play = Routed(ALIAS, admission={"hold_for_backend_s": 2})
@@ -64,9 +70,7 @@ def down(play: Routed, *names: str) -> None:
 
 def test_one_without_a_place_elsewhere_holds_up_no_other_of_its_route() -> None:
     """Its model is one that the fall-back does not serve."""
-    fallbacks = [{"pool": "large", "on": ["no_backend"]}]
-    route = ALIAS | {"match": {"model": "gpt-*"}, "fallbacks": fallbacks}
-    play = Routed(route, admission={"hold_for_backend_s": 60})
+    play = Routed(ANY_NAME, admission={"hold_for_backend_s": 60})
     down(play, "b1", "b2", "b3")
     play.backends[2].models = {"gpt-small": b"{}"}
     other = play.connects()
@@ -115,9 +119,7 @@ def test_while_all_that_failed_it_serve_others_it_goes_to_the_fall_back_once_tha
 
 def test_many_names_that_nobody_serves_hold_up_none_that_the_fall_back_serves() -> None:
     """A wake looks at 64. The next one goes on with the rest, in a lower class, too."""
-    fallbacks = [{"pool": "large", "on": ["no_backend"]}]
-    route = ALIAS | {"match": {"model": "gpt-*"}, "fallbacks": fallbacks}
-    play = Routed(route, admission={"hold_for_backend_s": 60})
+    play = Routed(ANY_NAME, admission={"hold_for_backend_s": 60})
     down(play, "b1", "b2", "b3")
     play.backends[2].models = {"gpt-small": b"{}"}
     others = [play.connects() for _ in range(70)]
@@ -219,9 +221,7 @@ def test_a_long_prompt_without_a_place_hides_no_short_one() -> None:
 
 def test_new_names_in_every_moment_do_not_keep_a_pass_from_its_end() -> None:
     """Its model is served a second after the fall-back is back."""
-    fallbacks = [{"pool": "large", "on": ["no_backend"]}]
-    route = ALIAS | {"match": {"model": "gpt-*"}, "fallbacks": fallbacks}
-    play = Routed(route, admission={"hold_for_backend_s": 60})
+    play = Routed(ANY_NAME, admission={"hold_for_backend_s": 60})
     down(play, "b1", "b2", "b3")
     play.backends[2].models = {"other": b"{}"}
     asks(play)
