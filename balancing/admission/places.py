@@ -102,6 +102,8 @@ class Places:
             lack = Lack.LONG if enough else None
         if not needs_room(ask):
             return lack
+        if lack is None and room.spares_streams(ticket.rank, ask, now_s):
+            return Lack.STREAMS
         if lack is None and len(self._flows) > 1 and room.spares_none(ticket.flow):
             return Lack.SEQUENCES
         if lack is None and self.backfill.kept:

@@ -11,6 +11,10 @@ room always.
 **The slots.** Beyond so many streams requests wait in the engine, too (`slots`).
 
 **The cache** has a file of its own (`cache_room`).
+
+**Streams of a higher class.** A step that prefills a long prompt takes tens of times as long as one
+that only decodes, and all streams wait for it. So beside slow streams of higher classes the engine
+works on long prompts for a part of the time only.
 """
 
 from collections.abc import Collection
@@ -33,10 +37,14 @@ WINDOW_S: Final = 0.1
 # capacity, 50 instead of 35 good answers a second (bench/history/2026-11-admission.md, "Warm
 # prompts").
 WINDOW_STEPS: Final = 4.0
-# What is never held back for its cache (embeddings) gets so much prefill beforehand.
-BESIDE_S: Final = 0.5
 # The engine works for long on a prompt, or a list of prompts, that takes more than this.
 LONG_S: Final = 0.5
+# Streams with a longer time between tokens than this are slow. Where 0.1 s a token is the goal, it
+# is soon missed then: other prompts follow ("Long prompts beside streams of a higher class" in
+# bench/history/2026-11-admission.md).
+GAP_MAX_S: Final = 0.04
+# Beside slow streams of higher classes the engine works on long prompts for one third of the time.
+LONG_PACE: Final = 3.0
 # One place of so many, and at least one, is for flows that have hardly any.
 KEPT_PART: Final = 16
 # Measured speeds may be far too low at first. A step has room for this much prefill work.
@@ -50,6 +58,7 @@ class Room:
 
     __slots__ = (
         "_events",
+        "_next_long_s",
         "_slots",
         "_stream_s",
         "backend",
@@ -86,6 +95,7 @@ class Room:
         # How many requests take it for long, by flow: giants, and long prompts not prefilled yet.
         self.taken: dict[Flow, int] = {}
         self.gap_s = 0.0  # between two tokens of a stream, while requests wait
+        self._next_long_s = 0.0  # when a long prompt may follow beside slow streams
         self._stream_s = 0.0  # the time that streams were open, added up, and their tokens
         self._events = 0.0
 
@@ -100,6 +110,9 @@ class Room:
         # By all of it. `queued_work` counts less of it after prompts whose client has left.
         work = _work(lease.ask, lease.cached_tokens)
         ticket.long = lease.ask.engine and self._takes_long(work)
+        if ticket.long:
+            prefill_s = work * self.backend.prefill_speed.work_s
+            self._next_long_s = lease.began_s + LONG_PACE * prefill_s
         if ticket.long or ticket.giant:
             self.taken[ticket.flow] = self.taken.get(ticket.flow, 0) + 1
         if not lease.ask.generates:
@@ -145,10 +158,13 @@ class Room:
         backend = self.backend
         if backend.full or self._runs_most:
             return False
-        work = backend.queued_work - self.beside_work
+        return self._begins_in_time(backend.queued_work - self.beside_work)
+
+    def _begins_in_time(self, work: float) -> bool:
+        """Whether the engine would begin with a new prompt in time after so much prefill work."""
         if work < WINDOW_WORK_MIN:
             return True
-        seconds = work * backend.prefill_speed.work_s
+        seconds = work * self.backend.prefill_speed.work_s
         if self.window_s is not None:
             return seconds < self.window_s
         return seconds < WINDOW_S or seconds < WINDOW_STEPS * self.cache.step_s
@@ -157,15 +173,32 @@ class Room:
         """Why the engine would not begin in time with what needs no room in its cache."""
         if self.backend.full:
             return Lack.REQUESTS
-        if not ask.engine or self.beside_work * self.backend.prefill_speed.work_s < BESIDE_S:
-            return None
-        return Lack.PROMPTS
+        return None if not ask.engine or self._begins_in_time(self.beside_work) else Lack.PROMPTS
 
     def is_long(self, ask: Ask) -> bool:
         """Whether the engine would work on its prompts for long."""
         if not ask.engine or not self._takes_long(_work(ask, 0)):
             return False
         return self._takes_long(_work(ask, self.backend.cache.cached_tokens(ask)))
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its streams get their tokens slowly."""
+        return self.gap_s > GAP_MAX_S
+
+    def spares_streams(self, rank: int, ask: Ask, now_s: float) -> bool:
+        """Whether this prompt would slow streams of a class above `rank` that are slow already.
+
+        A stream whose client does not read does not count: it may be there for as long as that
+        client likes.
+        """
+        if not rank or not self.is_slow or now_s >= self._next_long_s or not self.is_long(ask):
+            return False
+        for lease, ticket in self.tickets.items():
+            reads = lease.ask.stream and lease.first_token_s is not None and not lease.held_up
+            if ticket.rank < rank and reads:
+                return True
+        return False
 
     def _takes_long(self, work: float) -> bool:
         return work > WINDOW_WORK_MIN and work * self.backend.prefill_speed.work_s > LONG_S
@@ -245,8 +278,12 @@ class Room:
         Or the engine has set it aside, for a grammar to compile, say. Then later ones overtake it.
         """
         oldest: Lease | None = None
+        work = 0.0
         for lease in self.tickets:
-            waits = lease.first_token_s is None and lease.ask.stream and lease.ask.generates
+            if lease.first_token_s is not None:
+                continue
+            work += _work(lease.ask, 0)  # the engine may not find in its cache what we expect there
+            waits = lease.ask.stream and lease.ask.generates
             if waits and not lease.overtaken and (oldest is None or lease.began_s < oldest.began_s):
                 oldest = lease
         stuck_s = inf
@@ -254,7 +291,7 @@ class Room:
         if oldest is not None and (
             report is None or report.surely_had_room(oldest.ask.prompt_tokens)
         ):
-            work_s = self.backend.queued_work * self.backend.prefill_speed.work_s
+            work_s = max(work, self.backend.queued_work) * self.backend.prefill_speed.work_s
             since_s = oldest.began_s + STUCK_S + STUCK_TIMES * work_s
             stuck_s = since_s if since_s < now_s else inf
         self._slots.look(report, stuck_s, now_s)

@@ -48,7 +48,13 @@ class Slots:
                 # It may have been one less for a moment, between two steps.
                 self.most = most if self.most == inf else max(most, self.most - 1.0)
                 self._step, self._tried_s = 1, now_s
+            elif not report.waiting and report.running >= self.most:
+                self._try_more(report.running, now_s)  # it runs all of them, and none waits
         if self.most < inf and now_s - self._tried_s > PROBE_S:
-            self.most += self._step  # twice as many more each time, until one is stuck
-            self._step *= 2
-            self._tried_s = now_s
+            self._try_more(self.most, now_s)
+
+    def _try_more(self, most: float, now_s: float) -> None:
+        """Twice as many more each time, until one is stuck."""
+        self.most = most + self._step
+        self._step *= 2
+        self._tried_s = now_s

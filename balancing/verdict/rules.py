@@ -64,7 +64,7 @@ _ENGINES: Final = (Kind.MEMORY, Kind.SCHEDULER, Kind.COMPUTE, Kind.DEMAND)
 # The same of one backend, or of turns: nobody else's requests need be in the way.
 _OWN: Final = ((Kind.UNEVEN, "hot"), (Kind.WAITING, "giant"), (Kind.WAITING, "giants"))
 _CACHE: Final = (Lack.KV_CACHE, Lack.ANSWERS)
-_PREFILL: Final = (Lack.PROMPTS, Lack.LONG)
+_PREFILL: Final = (Lack.PROMPTS, Lack.LONG, Lack.STREAMS)
 
 
 def find(window: Window, backends: list[Seen]) -> Finding:

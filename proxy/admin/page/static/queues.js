@@ -6,7 +6,7 @@ import { count, percent, seconds } from "./format.js";
 const WAITS_FOR = {
   prompts: "other prompts come first there", sequences: "all streams are taken", kv_cache: "no room in the KV cache",
   answers: "its tenant's answers may fill the cache", requests: "max_requests is reached", giant: "a giant has the backend",
-  giants: "enough giants run", long_prompts: "its tenant's long ones take as many backends as they may", class: "a higher class is first",
+  giants: "enough giants run", long_prompts: "its tenant's long ones take as many backends as they may", slow_streams: "long, beside slow streams of a higher class", class: "a higher class is first",
   turn: "others are first", backend: "no backend can serve", adapter: "its adapter is loaded",
 };
 

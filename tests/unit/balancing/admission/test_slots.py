@@ -1,12 +1,13 @@
 """How many streams an engine runs at once: learnt from stuck prompts and its own report."""
 
 from math import inf
+from typing import Any
 
 import pytest
 
 from penstock.balancing.admission.slots import KV_USAGE_MAX, PROBE_S, STUCK_S, Slots
 from penstock.balancing.engine_report import EngineReport
-from tests.unit.balancing.admission.lines import Door
+from tests.unit.balancing.admission.lines import FILLS, Door
 
 
 def report(at_s: float, running: int = 64, waiting: int = 3, kv_usage: float = 0.4) -> EngineReport:
@@ -87,3 +88,38 @@ def test_each_choice_takes_a_slot() -> None:
     assert room["p"].places.rooms[door.backends[0]].sequences == 10
     door.finish(ticket, 1.0)
     assert room["p"].places.rooms[door.backends[0]].sequences == 0
+
+
+def test_what_runs_while_nothing_waits_shows_that_there_are_more() -> None:
+    """Twice as many more each time: what was learnt by mistake is soon forgotten."""
+    slots = learnt(report(1.0, running=3))
+    tried = [slots.most]
+    for number in range(4):
+        at_s = 2.0 + number
+        slots.look(report(at_s, running=int(slots.most), waiting=0), inf, at_s)
+        tried.append(slots.most)
+    assert tried == [4, 5, 7, 11, 19]
+    slots.look(report(9.0, running=18, waiting=0), inf, 9.0)
+    assert slots.most == 19
+
+
+def test_prompts_that_the_engine_does_not_find_in_its_cache_are_not_stuck() -> None:
+    """It is expected to hold them, and computes each for two seconds."""
+    door = Door("a", kv_tokens=400_000)
+    text: dict[str, Any] = {"blocks": tuple(range(175)), "block_tokens": 160.0, "max_tokens": 10}
+    door.finish(door.enter(28_000, 0.0, name="t", **text), 2.0)
+    for _ in range(5):
+        assert door.enter(28_000, 3.0, name="t", **text) in door.leases
+    assert door.backends[0].queued_work * door.backends[0].prefill_speed.work_s < 0.5
+    door.enter(FILLS, 3.0, name="other")
+    assert door.enter(100, 3.0, name="other").waits
+    door.backends[0].take(EngineReport(8.0, running=1, waiting=4, kv_usage=0.2, kv_tokens=400_000))
+    door.wake(8.1)
+    assert slots_of(door).most == inf
+    door.backends[0].take(EngineReport(60.0, running=1, waiting=4, kv_usage=0.2, kv_tokens=400_000))
+    door.wake(60.1)
+    assert slots_of(door).most == 2
+
+
+def slots_of(door: Door) -> Slots:
+    return door.admission.lines["p"].places.rooms[door.backends[0]]._slots
