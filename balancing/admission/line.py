@@ -206,8 +206,8 @@ class Line(Occupancy):
         self.places.crowding.renew()
         ticket.tokens = ticket.tokens or lease.queued_tokens
         self.queue.sent(ticket)
-        ahead = ANSWER_WEIGHT * ticket.answer_tokens
-        ticket.charge(lease.queued_tokens + ahead, lease.began_s, ahead)
+        ticket.charged_tokens = lease.queued_tokens + ANSWER_WEIGHT * ticket.answer_tokens
+        ticket.flow.charge(ticket.charged_tokens, lease.began_s)
 
     # What the leases tell ----------------------------------------------------------------------
 
@@ -249,7 +249,8 @@ class Line(Occupancy):
         if not prompts.whole and not prompts.ask.stream:
             unseen = prompts.taken_tokens + ANSWER_WEIGHT * prompts.unseen_tokens(now_s)
             taken = max(taken, ticket.charged_tokens, unseen)
-        ticket.charge(taken, now_s)
+        ticket.flow.charge(taken - ticket.charged_tokens, now_s)
+        ticket.charged_tokens = 0.0
 
     # What waits --------------------------------------------------------------------------------
 
@@ -387,11 +388,10 @@ class Line(Occupancy):
         for room in self.places.rooms.values():
             room.sample(passed_s, now_s)
             for lease, ticket in room.tickets.items():
-                # A plain answer shows nothing before its end: count what it had time for.
-                unseen = min(lease.unseen_tokens(now_s), ticket.answer_tokens)
-                taken = ANSWER_WEIGHT * max(lease.generated_tokens, unseen) + lease.taken_tokens
-                charged = max(taken, ticket.charged_tokens)
-                ticket.charge(charged, now_s, charged - taken)
+                taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
+                if taken > ticket.charged_tokens:
+                    ticket.flow.charge(taken - ticket.charged_tokens, now_s)
+                    ticket.charged_tokens = taken
         return True
 
 

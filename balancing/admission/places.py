@@ -100,10 +100,10 @@ class Places:
         if lack is None and (giant or room.is_long(ask)) and ticket.flow not in room.taken:
             enough = crowding.has_enough(ticket.flow, ask.model, now_s)
             lack = Lack.LONG if enough else None
-        if not needs_room(ask):
-            return lack
         if lack is None and room.spares_streams(ticket.rank, ask, now_s):
             return Lack.STREAMS
+        if not needs_room(ask):
+            return lack
         if lack is None and len(self._flows) > 1 and room.spares_none(ticket.flow):
             return Lack.SEQUENCES
         if lack is None and self.backfill.kept:

@@ -144,7 +144,7 @@ class Queue:
         ticket.waits = False
         if not queue:
             del self.backlogs[rank][flow]
-            self._last_served = flow.settled
+            self._last_served = flow.served
             if not self.backlogs[rank]:
                 self._owed[rank] = 0.0
 
@@ -171,8 +171,7 @@ class Queue:
     def _pass(self, ticket: Ticket) -> None:
         """It is sent while nothing waits, as if it had waited for no time."""
         flow = ticket.flow
-        flow.served = max(flow.served, self._last_served)
-        self._last_served = max(self._last_served, flow.settled)
+        self._last_served = flow.served = max(flow.served, self._last_served)
 
     def ranks(self) -> list[tuple[int, bool]]:
         """The classes in which something waits, in the order of their turns.
@@ -272,14 +271,10 @@ class Queue:
         flow.served = self.served_if_it_waits(flow)
 
     def served_if_it_waits(self, flow: Flow) -> float:
-        """Its counter once it waits: not below the least of those that wait.
-
-        As if their answers ended now. What is charged beforehand comes back when clients leave: who
-        is lifted above that would then wait for all that the others get for it.
-        """
+        """Its counter once it waits: not below the least of those that wait."""
         if any(flow.queues):
             return flow.served
-        others = [each.settled for backlog in self.backlogs for each in backlog]
+        others = [each.served for backlog in self.backlogs for each in backlog]
         return max(flow.served, min(others, default=self._last_served))
 
 

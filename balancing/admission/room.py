@@ -95,7 +95,8 @@ class Room:
         # How many requests take it for long, by flow: giants, and long prompts not prefilled yet.
         self.taken: dict[Flow, int] = {}
         self.gap_s = 0.0  # between two tokens of a stream, while requests wait
-        self._next_long_s = 0.0  # when a long prompt may follow beside slow streams
+        # When a long prompt of each class may follow the last one, beside slow streams.
+        self._next_long_s: dict[int, float] = {}
         self._stream_s = 0.0  # the time that streams were open, added up, and their tokens
         self._events = 0.0
 
@@ -111,8 +112,8 @@ class Room:
         work = _work(lease.ask, lease.cached_tokens)
         ticket.long = lease.ask.engine and self._takes_long(work)
         if ticket.long:
-            prefill_s = work * self.backend.prefill_speed.work_s
-            self._next_long_s = lease.began_s + LONG_PACE * prefill_s
+            next_s = lease.began_s + LONG_PACE * work * self.backend.prefill_speed.work_s
+            self._next_long_s[ticket.rank] = max(next_s, self._next_long_s.get(ticket.rank, 0.0))
         if ticket.long or ticket.giant:
             self.taken[ticket.flow] = self.taken.get(ticket.flow, 0) + 1
         if not lease.ask.generates:
@@ -192,7 +193,9 @@ class Room:
         A stream whose client does not read does not count: it may be there for as long as that
         client likes.
         """
-        if not rank or not self.is_slow or now_s >= self._next_long_s or not self.is_long(ask):
+        if not rank or not self.is_slow or now_s >= self._next_long_s.get(rank, 0.0):
+            return False
+        if not self.is_long(ask):
             return False
         for lease, ticket in self.tickets.items():
             reads = lease.ask.stream and lease.first_token_s is not None and not lease.held_up
@@ -217,6 +220,9 @@ class Room:
             return None
         self.cache.remove(lease, ticket, now_s)
         self.sequences -= _sequences(lease)
+        if ticket.long:  # it has ended before its first token, and took no more time than that
+            next_s = now_s + (LONG_PACE - 1.0) * (now_s - lease.began_s)
+            self._next_long_s[ticket.rank] = min(next_s, self._next_long_s.get(ticket.rank, next_s))
         self._end_prompt(ticket)
         if ticket.giant:
             self.giants -= 1
@@ -294,7 +300,7 @@ class Room:
             work_s = max(work, self.backend.queued_work) * self.backend.prefill_speed.work_s
             since_s = oldest.began_s + STUCK_S + STUCK_TIMES * work_s
             stuck_s = since_s if since_s < now_s else inf
-        self._slots.look(report, stuck_s, now_s)
+        self._slots.look(report, stuck_s, now_s, self.sequences)
 
 
 def kept_places(most: float) -> int:

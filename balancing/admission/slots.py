@@ -38,8 +38,11 @@ class Slots:
         self._step = 1
         self._tried_s = 0.0
 
-    def look(self, report: EngineReport | None, stuck_s: float, now_s: float) -> None:
-        """See what a new report says. `stuck_s`: since when a prompt is stuck, inf if none is."""
+    def look(
+        self, report: EngineReport | None, stuck_s: float, now_s: float, sent: float = inf
+    ) -> None:
+        """See what a new report says. `stuck_s`: since when a prompt is stuck, inf if none is.
+        `sent`: how many streams it has of ours. More are tried only where all are used."""
         if report is not None and report is not self.report:
             self.report = report
             waiting = report.waiting > report.deferred
@@ -48,13 +51,13 @@ class Slots:
                 # It may have been one less for a moment, between two steps.
                 self.most = most if self.most == inf else max(most, self.most - 1.0)
                 self._step, self._tried_s = 1, now_s
-            elif not report.waiting and report.running >= self.most:
-                self._try_more(report.running, now_s)  # it runs all of them, and none waits
-        if self.most < inf and now_s - self._tried_s > PROBE_S:
-            self._try_more(self.most, now_s)
+            elif not report.waiting and min(report.running, sent) >= self.most:
+                self._try_more(now_s)  # it runs all of them, and none waits
+        if self.most <= sent and self.most < inf and now_s - self._tried_s > PROBE_S:
+            self._try_more(now_s)
 
-    def _try_more(self, most: float, now_s: float) -> None:
+    def _try_more(self, now_s: float) -> None:
         """Twice as many more each time, until one is stuck."""
-        self.most = most + self._step
+        self.most += self._step
         self._step *= 2
         self._tried_s = now_s

@@ -38,7 +38,6 @@ class Flow:
     """
 
     __slots__ = (
-        "ahead_tokens",
         "answer_tokens",
         "answers",
         "errors",
@@ -56,7 +55,6 @@ class Flow:
         self.name = name
         self.weight = weight
         self.served = 0.0
-        self.ahead_tokens = 0.0  # charged for answers, and not generated yet
         self.given = self.given_s = 0.0  # the tokens that it was given lately, at that time
         self.answer_tokens = 0.0  # the mean of its answers. 0.0: unknown
         self.answers = 0  # how many were whole
@@ -103,11 +101,6 @@ class Flow:
         most = ask.max_tokens * ask.prompts * ask.choices
         return min(left, max(0.0, float(most - generated_tokens)))
 
-    @property
-    def settled(self) -> float:
-        """Its counter if its answers ended now."""
-        return self.served - self.ahead_tokens / self.weight
-
     def charge(self, tokens: float, now_s: float) -> None:
         """Count tokens that it was given. Negative ones give back what was charged too much."""
         self.served += tokens / self.weight
@@ -134,7 +127,6 @@ class Ticket:
     """
 
     __slots__ = (
-        "ahead_tokens",
         "answer_tokens",
         "ask",
         "beside_work",
@@ -217,7 +209,6 @@ class Ticket:
         self.general_then = True  # whether it will be so when it is held no more
         self.held_since_s: float | None = None  # when its wait for a backend that serves began
         self.charged_tokens = 0.0
-        self.ahead_tokens = 0.0  # of these, for what is not generated yet
         self.answer_tokens = 0.0  # of all its choices, as was expected when it was sent
         self.most_tokens = 0.0  # the most that may be left of them at any moment, then
         self.giant = False  # where it is, nobody else is sent
@@ -229,14 +220,6 @@ class Ticket:
         self.only: Backend | None = None  # the one that holds what is asked for
         self.predicted_s = 0.0  # until its first token, when it began to wait. 0.0: it did not
         self.raw_s = 0.0  # the same before it was corrected by what is learnt
-
-    def charge(self, tokens: float, now_s: float, ahead_tokens: float = 0.0) -> None:
-        """Charge its flow for so many tokens in all. So many of them have not come yet."""
-        if tokens != self.charged_tokens:
-            self.flow.charge(tokens - self.charged_tokens, now_s)
-            self.charged_tokens = tokens
-        self.flow.ahead_tokens += ahead_tokens - self.ahead_tokens
-        self.ahead_tokens = ahead_tokens
 
     def release(self, now_s: float) -> None:
         """It is held no more. Also a backend that has failed it may serve: it has come back."""

@@ -176,9 +176,10 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
         unseen = round(lease.unseen_tokens(record.ended_s))
         return 1, prompt, max(lease.generated_tokens, unseen, later)
     # A stream that is held has a status below 400 before any backend has answered.
-    if lease.first_token_s is not None or (record.status < 400 and not failed):
+    status = max(record.status, record.tries[-1].status)
+    if lease.first_token_s is not None or (status < 400 and not failed):
         return 1, prompt, max(lease.generated_tokens, later)
-    return int(400 <= record.status < 500 and record.status not in (LEFT, 408, 429)), 0, 0
+    return int(400 <= status < 500 and status not in (LEFT, 408, 429)), 0, 0
 
 
 def _most(ask: Ask) -> float:

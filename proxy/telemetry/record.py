@@ -7,7 +7,8 @@ from penstock.proxy.dialects.dialect import Usage
 
 
 class Try:
-    """One attempt at one backend. `failure`: the error's reason, empty while there is none."""
+    """One attempt at one backend. `failure`: the error's reason, empty while there is none.
+    `status`: of its answer, once that is passed on whole. 0: there is none."""
 
     __slots__ = (
         "backend",
@@ -19,6 +20,7 @@ class Try:
         "reason",
         "sent_s",
         "span_id",
+        "status",
     )
 
     def __init__(self, backend: str, reason: str, began_s: float) -> None:
@@ -31,6 +33,7 @@ class Try:
         self.first_token_s = 0.0
         self.ended_s = 0.0
         self.failure = ""
+        self.status = 0
         self.span_id = b""  # in hexadecimal, once its backend was told of it
 
     def sent(self, now_s: float) -> None:

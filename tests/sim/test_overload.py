@@ -13,7 +13,7 @@ from penstock.bench.overload.cli import REST_S, Cell
 from penstock.bench.overload.mixes import MIXES
 from penstock.bench.overload.world import World
 
-LENGTHS_S = {"uniform": 50.0, "kv": 36.0, "agents": 40.0}
+LENGTHS_S = {"uniform": 50.0, "skewed": 50.0, "kv": 36.0, "agents": 40.0}
 SEEDS = (1, 2)
 # In one run the share of the longest quarter is off by 0.07. Without OWN_SHARE it is 0.38.
 MORE_SEEDS = (1, 2, 3, 4)
@@ -50,6 +50,13 @@ def test_at_twice_the_capacity_the_high_class_feels_nothing() -> None:
 def test_at_twice_the_capacity_long_prompts_are_not_the_ones_that_are_refused() -> None:
     held = figures_of("uniform", 2.0, "admission", MORE_SEEDS)
     assert held["longest_quarter"] >= LONGEST_QUARTER_MIN
+
+
+def test_above_it_the_high_class_has_its_tokens_in_time_beside_long_prompts() -> None:
+    """0.8 if a low class's long prompts may follow each other beside its streams."""
+    held = figures_of("skewed", 1.1, "admission")
+    assert held["high_goodput"] >= 0.95
+    assert held["tokens_per_s"] >= 90_000
 
 
 def test_below_its_capacity_nobody_notices() -> None:

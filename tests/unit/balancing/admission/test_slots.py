@@ -103,6 +103,16 @@ def test_what_runs_while_nothing_waits_shows_that_there_are_more() -> None:
     assert slots.most == 19
 
 
+def test_no_more_are_tried_where_not_all_are_used() -> None:
+    slots = learnt(report(1.0))
+    for number in range(10):
+        now_s = 1.0 + number * (PROBE_S + 1.0)
+        slots.look(report(now_s, waiting=0, running=1_000), inf, now_s, sent=64)
+    assert slots.most == 65
+    slots.look(None, inf, 400.0, sent=65)
+    assert slots.most == 66
+
+
 def test_prompts_that_the_engine_does_not_find_in_its_cache_are_not_stuck() -> None:
     """It is expected to hold them, and computes each for two seconds."""
     door = Door("a", kv_tokens=400_000)

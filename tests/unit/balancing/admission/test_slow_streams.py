@@ -1,6 +1,7 @@
 """A low class's long prompts beside streams of a higher class that get their tokens slowly."""
 
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -89,8 +90,51 @@ def test_nor_do_those_that_have_ended() -> None:
 def test_short_prompts_of_its_class_and_long_ones_of_a_higher_one_pass_it() -> None:
     door, _, waits, _ = beside_a_stream()
     door.wake(2.0)
-    short = door.enter(100, 2.0, rank=1, max_tokens=10)
     high = door.enter(LONG, 2.0, rank=0, max_tokens=10)
-    door.wake(2.0)
-    assert high in door.leases or short in door.leases
-    assert waits not in door.leases
+    assert high in door.leases
+    door.finish(high, 4.0)
+    short = door.enter(100, 4.0, rank=1, max_tokens=10)
+    assert door.wake(4.0) == [short]
+    assert waits.waits
+
+
+def test_long_ones_of_a_higher_class_take_nothing_of_its_time() -> None:
+    door, _, waits, prefill_s = beside_a_stream()
+    now_s = 2.0
+    while waits not in door.leases and now_s < 20.0:
+        high = door.enter(9_000, now_s, rank=0, max_tokens=10)
+        assert high in door.leases
+        now_s = _slowly_until(door, now_s + 0.7)
+        door.finish(high, now_s)
+        now_s = _slowly_until(door, now_s + 1.0)
+    assert now_s == pytest.approx(LONG_PACE * prefill_s, abs=2.0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"generates": False, "stream": False}])
+def test_who_leaves_at_once_delays_the_next_one_by_hardly_anything(
+    fields: dict[str, Any],
+) -> None:
+    door, _, waits, prefill_s = beside_a_stream()
+    _slowly_until(door, LONG_PACE * prefill_s - 0.1)
+    door.admission.leave(waits, LONG_PACE * prefill_s - 0.1)
+    now_s = _slowly_until(door, LONG_PACE * prefill_s + 0.2)
+    left = door.enter(LONG, now_s, rank=1, max_tokens=10, **fields)
+    door.wake(now_s)
+    door.leases[left].end(now_s + 0.02)
+    following = door.enter(LONG, now_s + 0.05, rank=1, max_tokens=10)
+    now_s = _slowly_until(door, now_s + 0.3)
+    assert following in door.leases
+
+
+def test_a_long_list_of_embeddings_waits_as_a_long_prompt_does() -> None:
+    door, _, _, _ = beside_a_stream()
+    texts = door.enter(LONG, 2.0, rank=1, prompts=30, generates=False, stream=False)
+    assert texts.waits
+    assert door.admission.lack(texts, 2.0)[1] is Lack.STREAMS
+
+
+def _slowly_until(door: Door, until_s: float) -> float:
+    now_s = max(2.0, *[lease.first_token_s or 0.0 for lease in door.leases.values()])
+    while now_s < until_s:
+        now_s = _slowly(door, now_s)
+    return now_s

@@ -140,6 +140,21 @@ def test_what_the_backend_refuses_costs_a_request_and_no_tokens(play: Play) -> N
     assert used(play) == (1, 0)
 
 
+@pytest.mark.parametrize(
+    ("status", "costs"),
+    [("400 Bad Request", 1), ("422 Unprocessable Content", 1), ("429 Too Many Requests", 0)],
+)
+def test_so_does_what_it_refuses_after_a_held_stream_has_its_200(status: str, costs: int) -> None:
+    play = playing(timeouts={"hold_s": 1})
+    play.client.sends(chat(head=KEY, content="all work " * 1_000))
+    play.passes(1.5)
+    for name in ("b1", "b2"):
+        if not play[name].closed:
+            play[name].sends(plain(status))
+    assert used(play) == (costs, 0)
+    play.close()
+
+
 def test_who_allows_too_little_time_pays_for_the_prompt_and_what_the_engine_had_time_for(
     play: Play,
 ) -> None:
