@@ -314,20 +314,17 @@ class Admission:
         others = [each for each in self._fleet().backends if each not in line.places.rooms]
         if not [each for each in others if each.can_serve]:
             return
-        looks = 0
-        line.held.go_on(now_s)
-        for ticket in line.queue.by_turns(self._rng.getrandbits(16)):
-            if line.held.is_seen(ticket):
-                continue
-            outcome = self._try(line, ticket, now_s)
+        passes = line.held.passes
+        passes.begin()
+        for _ in range(SEND_ALL_MAX):  # the next wake goes on with the rest
+            held = passes.next()
+            if held is None:
+                return
+            outcome = self._try(line, held, now_s)
             if outcome is not None:
-                outcomes.append((ticket, outcome))
-            elif ticket.held_since_s is not None and not ticket.tried:
-                line.held.found_nothing(ticket)
-            looks += 1
-            if looks == SEND_ALL_MAX:
-                return  # the next wake goes on with the rest
-        line.held.end_pass()
+                outcomes.append((held, outcome))
+            elif held.held_since_s is not None and not held.tried:
+                passes.found_nothing(held)
 
     def _send_beside(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Send what needs no room, as long as there are places among the requests."""

@@ -8,35 +8,29 @@ if the pool's backends, at the speed that was measured last, could not serve it 
 from typing import Final
 
 from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.passes import Passes
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Ticket
 
-# A few that have failed since stand before those that are held for longer.
+# Requests that a backend has failed stand first in their flow, though held for less time. So many
+# are passed over.
 FAILED_MAX: Final = 8
-# What decides who serves it: the pool and the model that it names, and its way along its route.
-Kind = tuple[bool, str, str | None, tuple[object, ...]]
 
 
 class Held:
-    """Whether the requests of one line are held, and for which there is a place elsewhere.
+    """Whether the requests of one line are held. `passes`: over those that are."""
 
-    They are looked at in passes: a pass takes several wakes if there are many.
-    """
-
-    __slots__ = ("_began_s", "_nowhere", "_queue", "active")
+    __slots__ = ("_queue", "active", "passes")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.active = False
-        self._began_s = 0.0  # the pass
-        # For what this pass has found no place, and the shortest prompt of each, in tokens: longer
-        # ones have none either.
-        self._nowhere: dict[Kind, int] = {}
+        self.passes = Passes(queue)
 
     def become(self, now_s: float, *, active: bool) -> None:
         """Begin or end to hold all that waits."""
         self.active = active
-        self.end_pass()
+        self.passes.clear()
         for ticket in self._queue.oldest(self._queue.waiting):
             if active:
                 ticket.held_since_s, ticket.lack = now_s, Lack.BACKEND
@@ -45,27 +39,6 @@ class Held:
             elif ticket.held_since_s is not None:
                 ticket.release(now_s)
                 self._queue.counts(ticket, general=ticket.general_then)
-
-    def go_on(self, now_s: float) -> None:
-        """A wake looks at what is held. If it has no pass to go on with, one begins."""
-        if not self._nowhere:
-            self._began_s = now_s
-
-    def end_pass(self) -> None:
-        """All that was held when it began was looked at."""
-        self._nowhere.clear()
-
-    def is_seen(self, ticket: Ticket) -> bool:
-        """Whether this pass need not look at it. What came since is for the next one, so that a
-        pass ends whatever comes."""
-        if ticket.held_since_s is not None and ticket.held_since_s > self._began_s:
-            return True
-        tokens = self._nowhere.get(_kind(ticket))
-        return tokens is not None and ticket.ask.prompt_tokens >= tokens
-
-    def found_nothing(self, ticket: Ticket) -> None:
-        """There is no place for it elsewhere."""
-        self._nowhere[_kind(ticket)] = ticket.ask.prompt_tokens
 
     def over(self, most_s: float, now_s: float) -> list[Ticket]:
         """Those that have been held for longer than that, first of all in each flow."""
@@ -82,8 +55,3 @@ class Held:
                     if younger == FAILED_MAX:
                         break
         return found
-
-
-def _kind(ticket: Ticket) -> Kind:
-    ask = ticket.ask
-    return ask.first_pool, ask.pool, ask.model, ticket.way

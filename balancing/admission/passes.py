@@ -1,0 +1,90 @@
+"""Which held requests a wake looks at, to find those that another pool serves.
+
+Each flow has a pass of its own in each class, over what it had there when the pass began. The
+passes take turns: one look each. So nobody waits for the looks at what others have sent, however
+much that is and however many wakes it takes.
+"""
+
+from penstock.balancing.admission.queue import Queue
+from penstock.balancing.admission.ticket import Flow, Ticket
+
+# What decides who serves it: the pool and the model that it names, and its way along its route.
+Kind = tuple[bool, str, str | None, tuple[object, ...]]
+
+
+class Pass:
+    """What is left of one flow and class."""
+
+    __slots__ = ("_flow", "_nowhere", "left")
+
+    def __init__(self, flow: Flow, rank: int) -> None:
+        self._flow = flow
+        self.left = list(flow.queues[rank])[::-1]  # the next one is last
+        # The shortest prompt of each kind that has found no place, in tokens: longer ones have none
+        # either.
+        self._nowhere: dict[Kind, int] = {}
+
+    def next(self) -> Ticket | None:
+        """The next one for which there may be a place."""
+        while self.left:
+            ticket = self.left.pop()
+            if ticket.waits and ticket.flow is self._flow and not self._has_none(ticket):
+                return ticket
+        return None
+
+    def _has_none(self, ticket: Ticket) -> bool:
+        """Whether there is none: one of its kind has found none, and is no longer."""
+        tokens = self._nowhere.get(_kind(ticket))
+        return tokens is not None and ticket.ask.prompt_tokens >= tokens
+
+    def found_nothing(self, ticket: Ticket) -> None:
+        """There is no place for it."""
+        self._nowhere[_kind(ticket)] = ticket.ask.prompt_tokens
+
+
+class Passes:
+    """Those over all that one queue holds."""
+
+    __slots__ = ("_last", "_passes", "_queue", "_turn")
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._passes: dict[tuple[Flow, int], Pass] = {}
+        self._turn: list[Pass] = []  # which have no look yet in this turn; the next one is last
+        self._last: Pass | None = None
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._passes, self._turn, self._last = {}, [], None
+
+    def begin(self) -> None:
+        """A wake begins to look. A pass goes on, and where one has ended the next one begins."""
+        before, self._passes = self._passes, {}
+        for rank, backlog in enumerate(self._queue.backlogs):
+            for flow in backlog:
+                its = before.get((flow, rank))
+                goes_on = its is not None and its.left
+                self._passes[flow, rank] = its if its is not None and goes_on else Pass(flow, rank)
+
+    def next(self) -> Ticket | None:
+        """What to look at next. None: this wake has come to the end of all passes."""
+        while True:
+            if not self._turn:
+                self._turn = [each for each in self._passes.values() if each.left][::-1]
+            if not self._turn:
+                return None
+            self._last = self._turn.pop()
+            ticket = self._last.next()
+            if ticket is not None:
+                return ticket
+
+    def found_nothing(self, ticket: Ticket) -> None:
+        """There is no place for what `next` told last. For the rest of its pass this is so for
+        others of its kind that are no shorter."""
+        assert self._last is not None
+        self._last.found_nothing(ticket)
+
+
+def _kind(ticket: Ticket) -> Kind:
+    ask = ticket.ask
+    return ask.first_pool, ask.pool, ask.model, ticket.way

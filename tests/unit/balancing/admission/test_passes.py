@@ -1,0 +1,96 @@
+"""Which held requests a wake looks at, to find those that another pool serves."""
+
+from penstock.balancing.admission.admission import SEND_ALL_MAX
+from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.backend import Backend, State
+from tests.unit.balancing.admission.lines import Door
+from tests.unit.balancing.admission.test_held import set_state, two_pools
+
+CLASSES = {"shares": (0.0, 0.0), "classes": ("high", "low")}
+
+
+def held_before_two(number: int, rank: int = 0) -> tuple[Door, Backend]:
+    """One pool is down. The other serves none of these names, which one tenant has made up."""
+    door = two_pools(**CLASSES)
+    (z,) = door.fleet.pools[1].backends
+    set_state(door, State.STARTING)
+    z.models = {"other": b""}
+    for each in range(number):
+        door.enter(10, 0.0, name="bad", rank=rank, model=f"m{each}")
+    assert door.wake(0.1) == []
+    return door, z
+
+
+def test_what_another_tenant_has_made_up_delays_nobody() -> None:
+    door, z = held_before_two(10 * SEND_ALL_MAX)
+    good = door.enter(10, 0.15, name="good", model="m")
+    assert door.wake(0.3) == []
+    z.models = {"other": b"", "m": b""}
+    assert door.wake(0.5) == [good]
+
+
+def test_what_waits_in_a_lower_class_delays_no_higher_one_of_its_own_tenant() -> None:
+    door, z = held_before_two(10 * SEND_ALL_MAX, rank=1)
+    high = door.enter(10, 0.15, name="bad", rank=0, model="m")
+    z.models = {"other": b"", "m": b""}
+    assert door.wake(0.3) == [high]
+
+
+def test_nor_does_what_waits_in_a_higher_class_keep_a_lower_one_waiting() -> None:
+    door, z = held_before_two(10 * SEND_ALL_MAX, rank=0)
+    low = door.enter(10, 0.15, name="good", rank=1, model="m")
+    z.models = {"other": b"", "m": b""}
+    assert door.wake(0.3) == [low]
+
+
+def test_of_more_tenants_than_a_wake_looks_at_all_have_a_look_in_turn() -> None:
+    door, z = held_before_two(10 * SEND_ALL_MAX)
+    many = [
+        door.enter(10, 0.15, name=f"{number}", model=f"own{number}")
+        for number in range(2 * SEND_ALL_MAX)
+    ]
+    z.models = {ticket.ask.model or "": b"" for ticket in many}
+    sent: list[Ticket] = []
+    for at_s in (0.3, 0.31, 0.5, 0.51, 0.7):  # after 64 looks the next wake goes on
+        sent += door.wake(at_s)
+    assert sent
+    assert [ticket for ticket in many if ticket.pool == "p"] == []
+
+
+def test_its_own_last_one_has_its_look_in_the_same_pass() -> None:
+    door, z = held_before_two(2 * SEND_ALL_MAX)
+    last = door.enter(10, 0.15, name="bad", model="m")
+    z.models = {"other": b"", "m": b""}
+    sent = [door.wake(0.11 * number) for number in range(3, 9)]
+    assert [last] in sent
+
+
+class Names(dict[str, bytes]):
+    """The models of a backend, and which ones it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(other=b"")
+        self.asked: set[object] = set()
+
+    def __contains__(self, name: object) -> bool:
+        self.asked.add(name)
+        return super().__contains__(name)
+
+
+def test_one_wake_looks_at_few() -> None:
+    door, z = held_before_two(10 * SEND_ALL_MAX)
+    for number in range(100):
+        door.enter(10, 0.15, name=f"{number}", model=f"own{number}")
+    for number in range(3, 9):
+        names = z.models = Names()
+        door.wake(0.11 * number)
+        assert 0 < len(names.asked) <= SEND_ALL_MAX
+
+
+def test_others_of_a_kind_that_has_found_no_place_have_no_look_in_this_pass() -> None:
+    door, z = held_before_two(0)
+    for tokens in (20, 30, 20, 10):
+        door.enter(tokens, 0.15, name="good", model="m")
+    last = door.enter(10, 0.15, name="good", model="n")
+    z.models = {"other": b"", "n": b""}
+    assert door.wake(0.3) == [last]
