@@ -7,9 +7,13 @@ much that is and however many wakes it takes.
 
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Flow, Ticket
+from penstock.balancing.ask import Ask
 
-# What decides who serves it: the pool and the model that it names, and its way along its route.
-Kind = tuple[bool, str, str | None, tuple[object, ...]]
+# All that decides whether there is a place for it, but for its length: what it asks for, of whom
+# its length is believed, how its prompts are compared with a context, and its way along its route.
+Kind = tuple[str, str | None, str, str | None, int, bool, bool, bool, bool, tuple[object, ...]]
+# Its tokens, and what they are estimated from: another model may count them otherwise.
+Size = tuple[float, float, float, float]
 
 
 class Pass:
@@ -20,9 +24,8 @@ class Pass:
     def __init__(self, flow: Flow, rank: int) -> None:
         self._flow = flow
         self.left = list(flow.queues[rank])[::-1]  # the next one is last
-        # The shortest prompt of each kind that has found no place, in tokens: longer ones have none
-        # either.
-        self._nowhere: dict[Kind, int] = {}
+        # Of each kind the last one that has found no place.
+        self._nowhere: dict[Kind, Size] = {}
 
     def next(self) -> Ticket | None:
         """The next one for which there may be a place."""
@@ -34,12 +37,15 @@ class Pass:
 
     def _has_none(self, ticket: Ticket) -> bool:
         """Whether there is none: one of its kind has found none, and is no longer."""
-        tokens = self._nowhere.get(_kind(ticket))
-        return tokens is not None and ticket.ask.prompt_tokens >= tokens
+        size = self._nowhere.get(_kind(ticket))
+        if size is None:
+            return False
+        own = _size(ticket.ask)
+        return own[0] >= size[0] and own[1] >= size[1] and own[2] >= size[2] and own[3] >= size[3]
 
     def found_nothing(self, ticket: Ticket) -> None:
         """There is no place for it."""
-        self._nowhere[_kind(ticket)] = ticket.ask.prompt_tokens
+        self._nowhere[_kind(ticket)] = _size(ticket.ask)
 
 
 class Passes:
@@ -87,4 +93,20 @@ class Passes:
 
 def _kind(ticket: Ticket) -> Kind:
     ask = ticket.ask
-    return ask.first_pool, ask.pool, ask.model, ticket.way
+    return (
+        ask.pool,
+        ask.model,
+        ask.client,
+        ask.response_id,
+        ask.prompts,
+        ask.first_pool,
+        ask.generates,
+        ask.uncut,
+        ask.counted is None,
+        ticket.way,
+    )
+
+
+def _size(ask: Ask) -> Size:
+    first, second = ask.measured if ask.counted is None else ask.counted
+    return float(ask.prompt_tokens), first, second, float(ask.media_parts)

@@ -193,8 +193,8 @@ class Ticket:
         self.dry = dry
         self.tried: Collection[Backend] = ()  # backends that have failed it
         self.retry = False  # an engine may have worked on it there
-        # Whether its route has another place for it while its pool serves nobody, and all that this
-        # depends on.
+        # Whether its route has another place for it while its pool serves nobody, and all of the
+        # route that this depends on.
         self.elsewhere: Callable[[], bool] = _nowhere
         self.way: tuple[object, ...] = ()
         self.pool = ""  # in whose line it waits

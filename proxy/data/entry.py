@@ -131,7 +131,8 @@ class Entry:
         ticket.ask, ticket.tried, ticket.retry = self._request.ask, tried, retry
         if self._request.way is not None:
             way = self._request.way
-            ticket.way = self._request.record.route, way.asked, way.step, self._cause
+            decision = way.decision
+            ticket.way = decision.rule, decision.target, way.asked, way.step, way.stays, self._cause
             ticket.elsewhere = self._has_fallback
         if tried:  # what a failure took is not what it has waited
             left_s = self._request.patience.next_s(started=False) - now_s

@@ -1,9 +1,16 @@
 """Which held requests a wake looks at, to find those that another pool serves."""
 
+from typing import Any
+
+import pytest
+
 from penstock.balancing.admission.admission import SEND_ALL_MAX
+from penstock.balancing.admission.passes import Passes
+from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
-from tests.unit.balancing.admission.lines import Door
+from tests.unit.balancing.admission.lines import Door, waiting
 from tests.unit.balancing.admission.test_held import set_state, two_pools
 
 CLASSES = {"shares": (0.0, 0.0), "classes": ("high", "low")}
@@ -94,3 +101,60 @@ def test_others_of_a_kind_that_has_found_no_place_have_no_look_in_this_pass() ->
     last = door.enter(10, 0.15, name="good", model="n")
     z.models = {"other": b"", "n": b""}
     assert door.wake(0.3) == [last]
+
+
+def is_hidden(first: dict[str, Any], second: dict[str, Any], way: tuple[object, ...] = ()) -> bool:
+    """Whether one that has found no place keeps another one from its look. `way`: of that one."""
+    queue = Queue((0.0,))
+    passes, flow = Passes(queue), queue.flow("x")
+    both = [waiting(queue, flow, 1) for _ in range(2)]
+    for ticket, fields in zip(both, (first, second), strict=True):
+        all_fields: dict[str, Any] = {"model": "m", "prompt_tokens": 100} | fields
+        ticket.ask = Ask("/", **all_fields)
+    both[1].way = way
+    passes.begin()
+    assert passes.next() is both[0]
+    passes.found_nothing(both[0])
+    found = passes.next()
+    assert found in (None, both[1])
+    return found is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"pool": "p"},
+        {"model": "n"},
+        {"client": "other"},
+        {"response_id": "resp_1"},
+        {"prompts": 2},
+        {"first_pool": True},
+        {"generates": False},
+        {"uncut": True},
+        {"counted": (100.0, 1.0)},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_one_that_has_found_no_place_hides_none_that_may_have_one(fields: dict[str, Any]) -> None:
+    assert is_hidden({}, {})
+    assert is_hidden(fields, fields)
+    assert not is_hidden({}, fields)
+    assert not is_hidden(fields, {})
+
+
+def test_nor_one_on_another_way() -> None:
+    assert not is_hidden({}, {}, way=(1,))
+
+
+def test_nor_one_that_another_model_may_count_as_shorter() -> None:
+    """Its tokens are more by this model's estimate. That of a fall-back may be otherwise."""
+    text = {"prompt_tokens": 100, "measured": (90.0, 10.0)}
+    assert is_hidden(text, {"prompt_tokens": 101, "measured": (91.0, 10.0)})
+    assert not is_hidden(text, {"prompt_tokens": 101, "measured": (101.0, 0.0)})
+    assert not is_hidden(text, {"prompt_tokens": 101, "measured": (80.0, 21.0)})
+    assert not is_hidden(
+        text | {"media_parts": 1}, {"prompt_tokens": 101, "measured": (90.0, 20.0)}
+    )
+    assert not is_hidden(text, {"prompt_tokens": 99, "measured": (90.0, 10.0)})
+    turns = {"prompt_tokens": 100, "counted": (90.0, 2.0)}
+    assert not is_hidden(turns, {"prompt_tokens": 101, "counted": (95.0, 1.0)})

@@ -8,7 +8,7 @@ import pytest
 from penstock.balancing.backend import State
 from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.wire.host import Names
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, chat, plain, token
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
 from tests.unit.proxy.data.test_routing import ALIAS, Routed, asks
 
 # Every name goes to the fall-back as it is.
@@ -63,7 +63,7 @@ def test_without_a_fall_back_that_can_serve_its_own_pool_is_told_of() -> None:
     play.close()
 
 
-def down(play: Routed, *names: str) -> None:
+def down(play: Play, *names: str) -> None:
     for backend in play.backends:
         backend.state = State.EJECTED if backend.name in names else State.READY
 
@@ -240,4 +240,86 @@ def test_new_names_in_every_moment_do_not_keep_a_pass_from_its_end() -> None:
     assert b"[DONE]" in play.client.written
     for other in others:
         other.closes()
+    play.close()
+
+
+def post(path: bytes, **fields: Any) -> bytes:
+    body = orjson.dumps({"model": "gpt-small", "stream": True} | fields)
+    head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n" % path
+    return head + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def test_a_long_prompt_without_a_place_hides_no_list_of_short_ones() -> None:
+    """All together these are longer. Each for itself fits."""
+    play = with_contexts(admission={"hold_for_backend_s": 60})
+    down(play, "b1", "b2", "b3")
+    long = play.connects()
+    long.sends(post(b"/v1/completions", prompt=LONG))
+    play.client.sends(post(b"/v1/completions", prompt=[LONG[: len(LONG) // 8]] * 10))
+    down(play, "b1", "b2")
+    play.passes(1.0)
+    assert len(orjson.loads(play["b3"].body)["prompt"]) == 10
+    assert play.plane.admission.held("small")[0] == 1
+    long.closes()
+    play.close()
+
+
+def test_one_that_goes_on_from_a_stored_response_hides_none_that_does_not() -> None:
+    """It stays where that response is. It waited for room there when its backend was lost."""
+    play = Routed(ALIAS, admission={"hold_for_backend_s": 60})
+    play.plane.gate.owners.put("resp_1", "b1", play.loop.now_s)
+    play.backends[0].max_requests = 1
+    play.backends[1].max_requests = 1
+    busy = [play.connects() for _ in range(2)]
+    for each in busy:
+        each.sends(chat('"model":"gpt-small"'))
+    stored = play.connects()
+    stored.sends(post(b"/v1/responses", input="x", previous_response_id="resp_1"))
+    asks(play)
+    down(play, "b1", "b2")
+    play.passes(1.0)
+    play.answers("b3")
+    assert b"[DONE]" in play.client.written
+    assert play.plane.admission.held("small")[0] == 1
+    for each in (*busy, stored):
+        each.closes()
+    play.close()
+
+
+def test_one_that_was_drawn_to_a_target_hides_none_that_was_drawn_to_another() -> None:
+    """Both wait for their fall-back. The other's target is a further one for it."""
+    pools = [
+        {"name": name, "backends": [{"name": name, "url": f"http://10.0.0.{number}:1"}]}
+        for number, name in enumerate("ABC", 1)
+    ]
+    route = {
+        "name": "halves",
+        "match": {"model": "m"},
+        "to": [{"pool": "A", "weight": 50}, {"pool": "B", "weight": 50}],
+        "fallbacks": [{"pool": pool, "on": ["no_backend"]} for pool in "CAB"],
+    }
+    play = Play(3, pools=pools, routes=[route], admission={"hold_for_backend_s": 60})
+
+    def drawn(session: int) -> Any:
+        client = play.connects()
+        client.sends(chat('"model":"m"', head=b"x-session-id: s%d\r\n" % session))
+        return client
+
+    sessions: dict[str, int] = {}
+    for number in range(20):
+        client = drawn(number)
+        sessions["A" if play.backends[0].own.requests else "B"] = number
+        client.closes()
+        play.turns()
+    down(play, "A", "B")
+    play.backends[2].max_requests = 1
+    clients = [drawn(sessions[name]) for name in "AAB"]
+    down(play, "A", "B", "C")
+    play.passes(1.0)
+    assert play.plane.admission.held("C")[0] == 2
+    down(play, "B", "C")
+    play.passes(1.0)
+    assert play.backends[0].own.requests == 1
+    for client in clients:
+        client.closes()
     play.close()
