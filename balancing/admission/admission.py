@@ -11,6 +11,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from penstock.balancing.admission.elsewhere import held_on, moves
 from penstock.balancing.admission.forecast import (
     Fate,
     Forecast,
@@ -33,10 +34,6 @@ from penstock.balancing.lease import Lease
 
 TICK_S: Final = 0.05
 SEND_ALL_MAX: Final = 64
-
-# A backend that has failed a request and still serves others may have it again after this time.
-# Meanwhile probes have shown most of those that are down.
-AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +320,7 @@ class Admission:
             outcome = self._try(line, held, now_s)
             if outcome is not None:
                 outcomes.append((held, outcome))
-            elif held.held_since_s is not None and not held.tried:
+            elif not held.tried and now_s >= held.stays_until_s:
                 passes.found_nothing(held)
 
     def _send_beside(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
@@ -359,6 +356,8 @@ class Admission:
         try:
             look = self._gate.look(ticket.ask, now_s, ticket.tried)
             if look.pool.name != ticket.pool:
+                if not moves(self.forecast, ticket, now_s):
+                    return None
                 line.leave(ticket, now_s)
                 return self.enter(ticket, now_s)
             chosen = line.place(ticket, look, now_s)
@@ -367,12 +366,8 @@ class Admission:
             line.leave(ticket, now_s)
             return self._send(line, ticket, look, chosen, now_s)
         except NoBackend as nobody:  # another name than below: a compiled name has one type
-            if ticket.held_since_s is not None and not ticket.elsewhere():
-                if now_s - ticket.held_since_s >= AGAIN_S:
-                    ticket.tried = ()
-                    if not line.held.active:
-                        ticket.release(now_s)
-                return None
+            if ticket.held_since_s is not None:
+                return held_on(line, ticket, now_s - ticket.held_since_s, now_s)
             if ticket.waits:
                 line.leave(ticket, now_s)
             return nobody

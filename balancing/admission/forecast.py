@@ -14,9 +14,11 @@ from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.places import Places, needs_room
 from penstock.balancing.admission.ticket import Flow, Refused, Ticket
+from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.fleet import Pool
 from penstock.balancing.gate import Look
+from penstock.balancing.lease import Lease
 
 
 class Fate(StrEnum):
@@ -131,6 +133,23 @@ def ahead_of(line: Line, ticket: Ticket) -> list[Ahead]:
     return [found[rank] for rank in sorted(found)]
 
 
+def dry_copy(ticket: Ticket, ask: Ask, since_s: float) -> Ticket:
+    """A dry ticket for what would become of one that waits if it came anew, aimed as `ask` is.
+
+    `since_s`: when it would have come."""
+    return Ticket(
+        ask,
+        since_s,
+        _untold,
+        ticket.name,
+        ticket.rank,
+        ticket.deadline_s,
+        ticket.reserve,
+        impatient=ticket.impatient,
+        dry=True,
+    )
+
+
 def blank_line(pool: Pool, shares: tuple[float, ...], window_s: float | None) -> Line:
     """A line for the dry run of a pool that has none yet. No backend knows it."""
     line = Line(shares, Random(0), _nothing)
@@ -141,6 +160,10 @@ def blank_line(pool: Pool, shares: tuple[float, ...], window_s: float | None) ->
 
 def _requests(flow: Flow, rank: int, tokens: float) -> int:
     return ceil(len(flow.queues[rank]) * min(1.0, tokens / flow.queued_tokens[rank]))
+
+
+def _untold(outcome: Lease | Exception) -> None:
+    """A dry ticket is told nothing."""
 
 
 def _nothing() -> None:

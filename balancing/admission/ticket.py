@@ -158,6 +158,7 @@ class Ticket:
         "retry",
         "sampled_tokens",
         "since_s",
+        "stays_until_s",
         "tokens",
         "tried",
         "waits",
@@ -208,6 +209,7 @@ class Ticket:
         self.general = True  # every backend of its pool may serve it
         self.general_then = True  # whether it will be so when it is held no more
         self.held_since_s: float | None = None  # when its wait for a backend that serves began
+        self.stays_until_s = -inf  # until when it is held on: another pool would have refused it
         self.charged_tokens = 0.0
         self.answer_tokens = 0.0  # of all its choices, as was expected when it was sent
         self.most_tokens = 0.0  # the most that may be left of them at any moment, then

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.balancing.adapters import NotLoaded
+from penstock.balancing.admission.elsewhere import STAYS_S, Elsewhere, would_refuse
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
@@ -21,7 +23,7 @@ from penstock.proxy.data.failover import NO_BACKENDS, Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.routing import falls_back, next_fallback, route
+from penstock.proxy.data.routing import falls_back, is_refused, next_fallback, route
 from penstock.proxy.data.service_classes import ASKED, queue_of
 from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -278,6 +280,9 @@ class Entry:
             if isinstance(outcome, Lease):
                 outcome.end(now_s)
             return
+        if isinstance(outcome, Elsewhere):
+            self._go_elsewhere(self._ticket, now_s)
+            return
         self._waited(now_s)
         if isinstance(outcome, Lease) and not self._ticket.tried:
             self._plane.metrics.admitted.add(self._class, "yes")
@@ -285,6 +290,24 @@ class Entry:
             self._admitted(outcome)
         else:
             self._admitted(self._after(outcome, now_s))
+
+    def _go_elsewhere(self, ticket: Ticket, now_s: float) -> None:
+        """A fall-back can serve it. It is held on if that would refuse it: those that went there in
+        this moment may have taken what there was."""
+        if ticket.held_since_s is None:
+            return  # a backend of its own pool has it, or will have
+        plane, request = self._plane, self._request
+        since_s = now_s - ticket.waited_s(now_s)
+        came_s = request.record.received_s + self._excused_s + since_s - self._since_s
+
+        def refuses(there: Ask) -> bool:
+            return would_refuse(plane.admission.forecast, ticket, there, came_s, now_s)
+
+        if is_refused(plane, request.ask, request.way, self._cause, refuses):
+            ticket.stays_until_s = now_s + STAYS_S
+            return
+        plane.admission.leave(ticket, now_s)
+        self._ready(NoBackend())
 
     def _after(self, error: Exception, now_s: float) -> PenstockError | None:
         """What its client is told after a wait in vain. None: it falls back."""

@@ -236,8 +236,8 @@ class Exchange(AttemptOwner):
 
     def _admitted(self, outcome: Lease | PenstockError | None) -> None:
         """Go on after a wait."""
-        if outcome is None:  # elsewhere, but not in the middle of a look at what waits
-            self._plane.loop.call_soon(self.step, self._next)
+        if outcome is None:  # at once: whoever comes next must see who is there already
+            self.step(self._next)
         else:
             self.step(self._try if isinstance(outcome, Lease) else self._end, outcome)
 

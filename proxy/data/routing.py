@@ -5,7 +5,7 @@ An answer is passed on untouched, so it names the model that answered, as OpenAI
 that waits long goes first. Nothing is sent after it: no SDK shows comments to its user.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.balancing.adapters import NotLoaded
@@ -101,6 +101,24 @@ def next_fallback(plane: DataPlane, ask: Ask, way: Way | None, cause: str) -> Ta
     """The next fall-back for this cause that can serve, at least as a last resort."""
     able = able_fallback(plane, ask, way, cause)
     return able or able_fallback(plane, ask, way, cause, doubted=True)
+
+
+def is_refused(
+    plane: DataPlane, ask: Ask, way: Way | None, cause: str, refuses: Callable[[Ask], bool]
+) -> bool:
+    """Whether no fall-back would take it that it may go to for this cause. `refuses`: whether it
+    would be refused, aimed as this says. Then one for overload may take it that comes later."""
+    if way is None:
+        return True
+    ahead = Way(way.decision, way.asked, step=way.step, stays=way.stays)
+    to = next_fallback(plane, ask, ahead, cause)
+    while to is not None:
+        if not refuses(aimed(plane, ask, to, way.asked)):
+            return False
+        ahead.fall_back(cause, to)
+        cause = "overload"
+        to = next_fallback(plane, ask, ahead, cause)
+    return True
 
 
 def able_fallback(

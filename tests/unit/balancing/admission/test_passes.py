@@ -10,7 +10,9 @@ from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
-from tests.unit.balancing.admission.lines import Door, waiting
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.lease import Lease
+from tests.unit.balancing.admission.lines import Door, ready, waiting
 from tests.unit.balancing.admission.test_held import set_state, two_pools
 
 CLASSES = {"shares": (0.0, 0.0), "classes": ("high", "low")}
@@ -158,3 +160,26 @@ def test_nor_one_that_another_model_may_count_as_shorter() -> None:
     assert not is_hidden(text, {"prompt_tokens": 99, "measured": (90.0, 10.0)})
     turns = {"prompt_tokens": 100, "counted": (90.0, 2.0)}
     assert not is_hidden(turns, {"prompt_tokens": 101, "counted": (95.0, 1.0)})
+
+
+def test_what_another_pool_would_refuse_is_held_on() -> None:
+    """No route is needed for that: it serves the same model."""
+    door = Door(*"abcdefgh", hold_for_backend_s=60.0)
+    z = ready("z")
+    door.fleet = Fleet((*door.fleet.pools, Pool("q", (z,), door.policy)))
+    set_state(door, State.STARTING)
+    z.state = State.STARTING
+    tokens = int(2.0 * z.prefill_speed.work_per_s)
+    held = [
+        door.enter(tokens, 0.0, name=f"{number}", deadline_s=9.0, impatient=False)
+        for number in range(8)
+    ]
+    z.state = State.READY
+    for number in range(1, 30):
+        door.wake(0.11 * number)
+    assert [outcome for _, outcome in door.told if not isinstance(outcome, Lease)] == []
+    pools = [ticket.pool for ticket in held]
+    assert (pools.count("p") > 2, pools.count("q") > 2) == (True, True)
+    set_state(door, State.READY)
+    door.wake(4.0)
+    assert sum(each.own.requests for each in door.backends) >= pools.count("p")
