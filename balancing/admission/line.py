@@ -1,8 +1,7 @@
 """The line before one pool: who passes at once, who waits, who is refused.
 
 The policy chooses among all backends. If its choice has no room, the request waits, and is chosen
-for again when that may have changed. Waiting has its price too: now and then another place is taken
-(`detour`).
+for again when that may have changed. Now and then another place is taken (`detour`).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -82,6 +81,7 @@ class Line(Occupancy):
 
     def wait(self, ticket: Ticket, look: Look, now_s: float) -> None:
         """Let it wait. Raises Refused if its first token would come too late."""
+        self.look_for_backends(now_s, holds=self.held.active)  # one is back, if only for a moment
         self._look(now_s)
         if needs_room(look.ask):
             self.places.crowding.company.came(ticket.flow, now_s)

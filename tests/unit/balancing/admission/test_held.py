@@ -348,3 +348,24 @@ def test_one_that_has_failed_meanwhile_does_not_keep_others_longer() -> None:
     assert [ticket for ticket, _ in door.told] == [held]
     door.wake(171.0)
     assert outcomes(door) == [NoBackend] * 2
+
+
+def test_a_backend_that_is_back_for_a_moment_ends_all_that_was_held_until_then() -> None:
+    """What comes in that moment waits for room. No wake looks at its line meanwhile."""
+    door = two_pools()
+    (z,) = door.fleet.pools[1].backends
+    z.models = {"else": b""}
+    set_state(door, State.STARTING)
+    held = {"deadline_s": 30.0, "impatient": False, "model": "m"}
+    first = door.enter(10, 0.0, **held)
+    door.wake(0.05)
+    set_state(door, State.READY)
+    second = door.enter(10, 10.0, **held)
+    set_state(door, State.STARTING)
+    door.wake(10.1)
+    assert (first.waits, second.waits) == (True, True)
+    assert first.held_since_s == second.held_since_s == 10.1
+    door.wake(70.0)
+    assert door.told == []
+    door.wake(70.2)
+    assert outcomes(door) == [NoBackend] * 2
