@@ -137,22 +137,32 @@ def able_fallback(
     if way is None:
         return None
     for target in way.fallbacks(cause):
-        if target.pool != beside:
-            there = aimed(plane, ask, target, way.asked)
-            if _is_able(plane, there, doubted=doubted):
-                return target
+        if target.pool != beside and _is_able(plane, ask, target, way.asked, doubted=doubted):
+            return target
     return None
 
 
-def _is_able(plane: DataPlane, ask: Ask, *, doubted: bool) -> bool:
-    """Whether a backend of its pool can serve it now and takes prompts as long, or loads its
-    adapter."""
-    members = _members(plane, ask.pool)
-    fit = [each for each in members if (each.last_resort if doubted else each.fit)]
-    able = [each for each in fit if each.serves(ask.model)]
-    if not able:
-        return bool(fit) and _loads(plane, ask)
-    return not plane.gate.computed_prompts.is_too_long(ask, able)
+def _is_able(
+    plane: DataPlane, ask: Ask, target: Target, asked: str | None, *, doubted: bool
+) -> bool:
+    """Whether a backend of this target can serve the request now and takes prompts as long, or
+    loads its adapter. Where none is fit, that is seen without a copy of the request."""
+    model = _model_of(target, asked)
+    fit = [
+        each for each in _members(plane, target.pool) if (each.last_resort if doubted else each.fit)
+    ]
+    able = [each for each in fit if each.serves(model)]
+    if able:
+        there = aimed(plane, ask, target, asked)
+        return not plane.gate.computed_prompts.is_too_long(there, able)
+    if not fit or (target.pool, model) not in plane.adapters.paths:
+        return False
+    return _loads(plane, aimed(plane, ask, target, asked))
+
+
+def _model_of(target: Target, asked: str | None) -> str | None:
+    """The model that it is sent. `asked`: by its client."""
+    return target.model if target.model is not None else asked
 
 
 def is_served(plane: DataPlane, ask: Ask) -> bool:
@@ -228,7 +238,7 @@ def aimed(plane: DataPlane, ask: Ask, target: Target, asked: str | None) -> Ask:
 def _aim(plane: DataPlane, ask: Ask, target: Target, asked: str | None) -> bool:
     """Aim the request itself at a target. True: it is another model than before."""
     ask.pool = target.pool
-    model = target.model if target.model is not None else asked
+    model = _model_of(target, asked)
     if model == ask.model:
         return False
     ask.model = model

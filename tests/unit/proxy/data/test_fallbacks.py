@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.balancing.backend import State
+from penstock.proxy.data.routing import next_fallback
 from tests.unit.proxy.data.playbook import (
     DONE,
     END,
@@ -33,6 +34,22 @@ def test_a_fall_back_that_cannot_serve_costs_no_attempt() -> None:
     play.turns()
     assert b"HTTP/1.1 502" in client.written
     assert b"x-penstock-attempts: 2" in client.written
+    play.close()
+
+
+def test_a_request_is_not_copied_for_a_fall_back_where_no_backend_is_fit() -> None:
+    """Thousands may be held, and are looked at again and again. This one cannot be sized anew."""
+    play = Routed(ALIAS)
+    for each in play.backends:
+        each.state = State.EJECTED if each.name == "b3" else State.READY
+    asks(play)
+    exchange = play.client.connection._exchange
+    assert exchange is not None
+    ask = exchange.request.ask.changed(prompt_tokens=0, measured=(1.0, 0.0))
+    assert next_fallback(play.plane, ask, exchange.request.way, "no_backend") is None
+    play.backends[2].state = State.READY
+    with pytest.raises(ZeroDivisionError):
+        next_fallback(play.plane, ask, exchange.request.way, "no_backend")
     play.close()
 
 
