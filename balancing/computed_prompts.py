@@ -93,7 +93,7 @@ class ComputedPrompts:
         return ask.sized(tokens, likely=likely)
 
     def is_too_long(self, ask: Ask, backends: Sequence[Backend]) -> bool:
-        """Whether `weigh` would raise OverContext if these were all of its pool."""
+        """Whether `weigh` would raise OverContext if its pool had only these backends."""
         context = _context_below(ask, backends) or 0
         if not context or not ask.uncut or not _is_far_over(ask, context):
             return False

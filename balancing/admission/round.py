@@ -18,7 +18,7 @@ class Round:
         self._soon = soon
         self._left: list[str] = []  # the next one is last
         self._looks = 0  # in this wake
-        self._several = False  # wakes in this round
+        self._several = False  # whether this round takes several wakes
         self._changed = False  # since it began
 
     def changed(self) -> None:
@@ -48,6 +48,6 @@ class Round:
 
     def end(self) -> None:
         """The wake ends. Another one follows if lines are left, or if something has changed since
-        the first of several: perhaps where they had looked before."""
+        the first wake of a round of several: perhaps in a line already looked at."""
         if self._left or (self._several and self._changed):
             self._soon()
