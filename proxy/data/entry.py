@@ -322,7 +322,6 @@ class Entry:
         assert self._ticket is not None
         self._has_waited = True
         self._excused_s += self._ticket.since_s - self._since_s
-        self._since_s = self._ticket.since_s
         waited_s = self._request.record.waited(self._ticket.lack or Lack.TURN, now_s)
         self._plane.metrics.waited(self._class, waited_s)
 

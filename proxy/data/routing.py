@@ -151,13 +151,13 @@ def _is_able(
     fit = [
         each for each in _members(plane, target.pool) if (each.last_resort if doubted else each.fit)
     ]
-    able = [each for each in fit if each.serves(model)]
-    if able:
-        there = aimed(plane, ask, target, asked)
-        return not plane.gate.computed_prompts.is_too_long(there, able)
-    if not fit or (target.pool, model) not in plane.adapters.paths:
+    if not fit:
         return False
-    return _loads(plane, aimed(plane, ask, target, asked))
+    there = aimed(plane, ask, target, asked)
+    able = [each for each in fit if each.serves(model)]
+    if not able:
+        return _loads(plane, there)
+    return not plane.gate.computed_prompts.is_too_long(there, able)
 
 
 def _model_of(target: Target, asked: str | None) -> str | None:

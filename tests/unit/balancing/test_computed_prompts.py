@@ -277,3 +277,20 @@ def test_a_prompt_is_too_long_for_a_pool_exactly_if_it_would_be_refused_there() 
         served(gate, gate.choose(ask(2 * CONTEXT), 0.0))
     assert not is_refused(5 * CONTEXT)
     assert not gate.computed_prompts.is_too_long(ask(5 * CONTEXT), backends)
+
+
+def test_what_a_backend_would_cut_is_too_long_for_none() -> None:
+    gate, backends = fleet(CONTEXT)
+    long = ask(5 * CONTEXT)
+    assert gate.computed_prompts.is_too_long(long, backends)
+    assert not gate.computed_prompts.is_too_long(long.changed(uncut=False), backends)
+
+
+def test_lists_of_whoever_had_such_lists_computed_are_too_long_for_none() -> None:
+    gate, backends = fleet(CONTEXT)
+    lists = ask(4 * 5 * CONTEXT, prompts=4)
+    assert gate.computed_prompts.is_too_long(lists, backends)
+    for _ in range(10):
+        served(gate, gate.choose(ask(4 * 2 * CONTEXT, prompts=4), 0.0))
+    assert not gate.computed_prompts.is_too_long(lists, backends)
+    gate.choose(lists, 0.0).end(0.0)

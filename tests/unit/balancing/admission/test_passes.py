@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from penstock.balancing.admission.admission import SEND_ALL_MAX
+from penstock.balancing.admission.elsewhere import Elsewhere
 from penstock.balancing.admission.passes import Passes
 from penstock.balancing.admission.queue import Queue
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.fleet import Fleet, Pool
@@ -183,3 +184,80 @@ def test_what_another_pool_would_refuse_is_held_on() -> None:
     set_state(door, State.READY)
     door.wake(4.0)
     assert sum(each.own.requests for each in door.backends) >= pools.count("p")
+
+
+def test_what_is_held_anew_is_looked_at_from_the_first_one_on() -> None:
+    """Its pool has lost its backend again. The passes of the last time were not over."""
+    door, z = held_before_two(2 * SEND_ALL_MAX)
+    first = door.queue.oldest(1)[0]
+    line = door.admission.lines["p"]
+    line.look_for_backends(0.2, holds=False)  # a wake that sends nothing: no place is free
+    z.models = {first.ask.model or "": b""}
+    assert door.wake(0.3) == [first]
+
+
+def test_what_has_left_since_the_pass_began_has_no_look() -> None:
+    queue = Queue((0.0,))
+    passes, flow = Passes(queue), queue.flow("x")
+    gone, moved, last = [waiting(queue, flow, 1) for _ in range(3)]
+    passes.begin()
+    queue.remove(gone)
+    queue.remove(moved)
+    other = Queue((0.0,))
+    moved.flow = other.flow("x")
+    other.add(moved)
+    assert passes.next() is last
+
+
+def busy(backend: Backend, door: Door, pool: str, for_s: float = 5.0) -> None:
+    """It works on a prompt for so long, and goes down."""
+    door.enter(int(for_s * backend.prefill_speed.work_per_s), pool=pool, name="before")
+    assert backend.own.requests == 1
+    backend.state = State.STARTING
+
+
+def test_one_that_would_be_refused_hides_none_whose_class_gives_more_time() -> None:
+    door = Door("a", hold_for_backend_s=60.0)
+    z = ready("z")
+    door.fleet = Fleet((*door.fleet.pools, Pool("q", (z,), door.policy)))
+    busy(z, door, "q")
+    set_state(door, State.STARTING)
+    held = [
+        door.enter(100, 0.0, name="x", deadline_s=deadline_s, impatient=False)
+        for deadline_s in (1.0, 60.0)
+    ]
+    z.state = State.READY
+    door.wake(0.2)
+    door.wake(0.4)
+    assert [ticket.pool for ticket in held] == ["p", "q"]
+    assert door.told == []
+
+
+def test_what_waits_for_room_is_told_at_once_that_the_pool_before_it_would_refuse_it() -> None:
+    """That pool is its own again. It would wait in vain where it is."""
+    door = two_pools()
+    (z,) = door.fleet.pools[1].backends
+    busy(door.backends[0], door, "p")
+    busy(z, door, "q", for_s=2.0)
+    z.state = State.READY
+    ticket = door.enter(100, 0.0, name="x", deadline_s=4.0, impatient=False, model="m")
+    assert ticket.pool == "q"
+    door.backends[0].state = State.READY
+    door.wake(1.0)
+    assert [(told is ticket, type(outcome)) for told, outcome in door.told] == [(True, Refused)]
+
+
+def test_one_whose_fall_back_would_refuse_it_may_have_a_backend_that_failed_it_again() -> None:
+    door = Door("a", hold_for_backend_s=60.0)
+    ticket = door.ticket(100)
+    ticket.tried = frozenset(door.backends)
+    door.come(ticket, 0.0)
+    ticket.elsewhere = _always
+    door.wake(0.6)
+    assert [type(outcome) for _, outcome in door.told] == [Elsewhere]
+    ticket.stays_until_s = 1.6
+    assert [door.wake(at_s) for at_s in (0.9, 1.2)] == [[], [ticket]]
+
+
+def _always() -> bool:
+    return True

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from penstock.balancing.backend import State
-from tests.unit.proxy.data.loading import Loading, sent_after
+from tests.unit.proxy.data.loading import LAW, SQL, Loading, sent_after
 from tests.unit.proxy.data.playbook import plain
 
 HELD: dict[str, Any] = {"admission": {"hold_for_backend_s": 30}}
@@ -68,6 +68,28 @@ def test_nor_does_it_when_another_backend_loads_after_a_failure() -> None:
     play["b1"].sends(plain("502 Bad Gateway"))
     play.passes(10.0)
     play.loaded("b2", "sql-1")
+    play.answers("b2")
+    assert b"[DONE]" in client.written
+    play.close()
+
+
+def test_what_is_held_goes_to_a_fall_back_that_is_back_and_loads_its_adapter_first() -> None:
+    pools = [
+        {"name": name, "backends": [{"name": f"b{number}", "url": f"http://10.0.0.{number}:1"}]}
+        for number, name in enumerate(("own", "p"), 1)
+    ]
+    law = {"pool": "p", "model": "law-1", "on": ["no_backend"]}
+    first = SQL | {"to": [{"pool": "own", "model": "base"}], "fallbacks": [law]}
+    play = Loading(first, LAW, pools=pools, admission={"hold_for_backend_s": 60})
+    for backend in play.backends:
+        backend.state = State.EJECTED
+    client = play.asks()
+    play.passes(1.0)
+    assert play.plane.admission.held("own")[0] == 1
+    play.backends[1].state = State.READY
+    play.passes(0.3)
+    assert "b2 loads law-1 of /adapters/law" in play.happened()
+    play.loaded("b2", "law-1")
     play.answers("b2")
     assert b"[DONE]" in client.written
     play.close()

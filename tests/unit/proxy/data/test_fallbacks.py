@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.balancing.backend import State
-from penstock.proxy.data.routing import next_fallback
+from penstock.proxy.data.routing import is_served, next_fallback
 from tests.unit.proxy.data.playbook import (
     DONE,
     END,
@@ -50,6 +50,24 @@ def test_a_request_is_not_copied_for_a_fall_back_where_no_backend_is_fit() -> No
     play.backends[2].state = State.READY
     with pytest.raises(ZeroDivisionError):
         next_fallback(play.plane, ask, exchange.request.way, "no_backend")
+    play.close()
+
+
+def test_a_request_is_served_by_who_serves_its_model_also_as_a_last_resort() -> None:
+    play = Routed(ALIAS)
+    asks(play)
+    exchange = play.client.connection._exchange
+    assert exchange is not None
+    ask = exchange.request.ask
+    assert is_served(play.plane, ask)
+    for each in play.backends[:2]:
+        each.models = {"other": b"{}"}
+    assert not is_served(play.plane, ask)
+    play.backends[0].models = {ask.model or "": b"{}"}
+    play.backends[0].state = State.EJECTED
+    assert not is_served(play.plane, ask)
+    play.backends[0].doubted = True
+    assert is_served(play.plane, ask)
     play.close()
 
 

@@ -68,6 +68,8 @@ def test_what_a_small_fall_back_would_refuse_is_held_on() -> None:
     assert (held + moved, play.backends[4].own.requests) == (29, 1)
     assert held > 5
     assert moved > 5
+    again_s = [each.stays_until_s for each in play.plane.admission.lines["own"].queue.oldest(30)]
+    assert min(again_s) > play.loop.now_s - 0.5  # not looked at in each wake
     down(play)
     play.passes(1.0)
     assert play.answered == []
@@ -111,3 +113,35 @@ def test_one_that_a_backend_has_by_now_stays_there() -> None:
     assert orjson.loads(play["b1"].body)["model"] == "m"
     assert (play.backends[0].own.requests, play.backends[4].own.requests) == (1, 0)
     play.end()
+
+
+def test_each_time_for_which_it_was_held_is_left_out_and_none_in_which_it_waited() -> None:
+    """It is held before its own pool, and again before its fall-back's. The class gives 30 s."""
+    route = {
+        "name": "all",
+        "match": {"model": "m"},
+        "to": [{"pool": "p1"}],
+        "fallbacks": [{"pool": pool, "on": ["no_backend"]} for pool in ("p2", "p3")],
+    }
+    pools = [{"name": f"p{n}", "backends": [_backend(f"b{n}")]} for n in (1, 2, 3)]
+    play = Play(3, pools=pools, routes=[route], admission={"hold_for_backend_s": 120})
+    for backend in play.backends[1:]:
+        backend.max_requests = 1
+    down(play, "b1", "b2", "b3")
+    clients = [play.connects() for _ in range(3)]
+    for each in clients:
+        each.sends(chat('"model":"m"'))
+    play.passes(40.0)
+    down(play, "b1", "b3")
+    play.passes(5.0)
+    assert play.plane.admission.lines["p2"].queue.waiting == 2
+    down(play, "b1", "b2", "b3")
+    play.passes(40.0)
+    down(play, "b1", "b2")
+    play.passes(20.0)
+    assert play.plane.admission.lines["p3"].queue.waiting == 1
+    play.passes(8.0)
+    assert b"overloaded" in b"".join(bytes(each.written) for each in clients)
+    for each in clients:
+        each.closes()
+    play.close()
