@@ -5,6 +5,8 @@ passes take turns: one look each. So nobody waits for the looks at what others h
 much that is and however many wakes it takes.
 """
 
+from typing import Final
+
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
@@ -14,6 +16,12 @@ from penstock.balancing.ask import Ask
 Kind = tuple[str, str | None, str, str | None, int, bool, bool, bool, bool, tuple[object, ...]]
 # Its tokens, and what they are estimated from: another model may count them otherwise.
 Size = tuple[float, float, float, float]
+
+
+# So many that have no place are passed over in one turn, and a wake has so many turns. With ten
+# thousand of one kind, a wake that passed over all of them took 29 ms.
+PASSED_OVER_MAX: Final = 16
+TURNS_MAX: Final = 128
 
 
 class Pass:
@@ -28,8 +36,8 @@ class Pass:
         self._nowhere: dict[Kind, Size] = {}
 
     def next(self) -> Ticket | None:
-        """The next one for which there may be a place."""
-        while self.left:
+        """The next one for which there may be a place. None: the next few have none."""
+        for _ in range(min(PASSED_OVER_MAX, len(self.left))):
             ticket = self.left.pop()
             if ticket.waits and ticket.flow is self._flow and not self._has_none(ticket):
                 return ticket
@@ -51,12 +59,13 @@ class Pass:
 class Passes:
     """Those over all that one queue holds."""
 
-    __slots__ = ("_last", "_passes", "_queue", "_turn")
+    __slots__ = ("_last", "_passes", "_queue", "_turn", "_turns")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._passes: dict[tuple[Flow, int], Pass] = {}
         self._turn: list[Pass] = []  # which have no look yet in this turn; the next one is last
+        self._turns = 0  # in this wake
         self._last: Pass | None = None
 
     def clear(self) -> None:
@@ -65,6 +74,7 @@ class Passes:
 
     def begin(self) -> None:
         """A wake begins to look. A pass goes on, and where one has ended the next one begins."""
+        self._turns = 0
         before, self._passes = self._passes, {}
         for rank, backlog in enumerate(self._queue.backlogs):
             for flow in backlog:
@@ -73,16 +83,18 @@ class Passes:
                 self._passes[flow, rank] = its if its is not None and goes_on else Pass(flow, rank)
 
     def next(self) -> Ticket | None:
-        """What to look at next. None: this wake has come to the end of all passes."""
-        while True:
+        """What to look at next. None: all passes are over, or this wake has had its turns."""
+        while self._turns < TURNS_MAX:
             if not self._turn:
                 self._turn = [each for each in self._passes.values() if each.left][::-1]
             if not self._turn:
                 return None
+            self._turns += 1
             self._last = self._turn.pop()
             ticket = self._last.next()
             if ticket is not None:
                 return ticket
+        return None
 
     def found_nothing(self, ticket: Ticket) -> None:
         """There is no place for what `next` told last. For the rest of its pass this is so for

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.balancing.admission.admission import SEND_ALL_MAX
 from penstock.balancing.admission.elsewhere import Elsewhere
-from penstock.balancing.admission.passes import Passes
+from penstock.balancing.admission.passes import PASSED_OVER_MAX, TURNS_MAX, Passes
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.ask import Ask
@@ -207,6 +207,26 @@ def test_what_has_left_since_the_pass_began_has_no_look() -> None:
     moved.flow = other.flow("x")
     other.add(moved)
     assert passes.next() is last
+
+
+def test_those_without_a_place_are_passed_over_in_several_wakes() -> None:
+    """Nor do they delay the look at what others have sent."""
+    queue = Queue((0.0,))
+    passes, flow = Passes(queue), queue.flow("x")
+    first = waiting(queue, flow, 1)
+    for _ in range(2 * TURNS_MAX * PASSED_OVER_MAX):
+        waiting(queue, flow, 1)
+    last, other = waiting(queue, flow, 1), waiting(queue, queue.flow("y"), 1)
+    last.ask, other.ask = Ask("/", model="m"), Ask("/", model="n")
+    seen: list[set[Ticket]] = []
+    for _ in range(3):
+        passes.begin()
+        found: set[Ticket] = set()
+        while (ticket := passes.next()) is not None:
+            found.add(ticket)
+            passes.found_nothing(ticket)
+        seen.append(found)
+    assert seen == [{first, other}, {other}, {last, other}]
 
 
 def busy(backend: Backend, door: Door, pool: str, for_s: float = 5.0) -> None:
