@@ -90,22 +90,6 @@ class Queue:
                 found += islice(flow.queues[rank], most - len(found))
         return found
 
-    def by_turns(self, first: int) -> list[Ticket]:
-        """All that waits: by class, and one of each flow after the other. `first`: random bits,
-        for the flow that is first."""
-        found: list[Ticket] = []
-        for rank, backlog in enumerate(self.backlogs):
-            flows, turns = list(backlog), list[list[Ticket]]()
-            begin = first % max(1, len(flows))
-            for flow in flows[begin:] + flows[:begin]:
-                for turn, ticket in enumerate(flow.queues[rank]):
-                    if turn == len(turns):
-                        turns.append([])
-                    turns[turn].append(ticket)
-            for tickets in turns:
-                found += tickets
-        return found
-
     def reshape(self, shares: tuple[float, ...]) -> None:
         """Take other classes. Nothing waits."""
         assert not self.waiting
