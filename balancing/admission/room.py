@@ -39,10 +39,10 @@ WINDOW_S: Final = 0.1
 WINDOW_STEPS: Final = 4.0
 # The engine works for long on a prompt, or a list of prompts, that takes more than this.
 LONG_S: Final = 0.5
-# Streams with a longer time between tokens than this are slow. Where 0.1 s a token is the goal, it
-# is soon missed then: other prompts follow ("Long prompts beside streams of a higher class" in
+# Streams with a longer time between tokens are slow. Where 0.1 s a token is the goal, it is soon
+# missed then: other prompts follow ("Long prompts beside streams of a higher class" in
 # bench/history/2026-11-admission.md).
-GAP_MAX_S: Final = 0.04
+SLOW_GAP_S: Final = 0.04
 # Beside slow streams of higher classes the engine works on long prompts for one third of the time.
 LONG_PACE: Final = 3.0
 # One place of so many, and at least one, is for flows that have hardly any.
@@ -182,18 +182,13 @@ class Room:
             return False
         return self._takes_long(_work(ask, self.backend.cache.cached_tokens(ask)))
 
-    @property
-    def is_slow(self) -> bool:
-        """Whether its streams get their tokens slowly."""
-        return self.gap_s > GAP_MAX_S
-
     def spares_streams(self, rank: int, ask: Ask, now_s: float) -> bool:
         """Whether this prompt would slow streams of a class above `rank` that are slow already.
 
         A stream whose client does not read does not count: it may be there for as long as that
         client likes.
         """
-        if not rank or not self.is_slow or now_s >= self._next_long_s.get(rank, 0.0):
+        if not rank or self.gap_s <= SLOW_GAP_S or now_s >= self._next_long_s.get(rank, 0.0):
             return False
         if not self.is_long(ask):
             return False

@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 import pytest
 
 from penstock.balancing.admission.cache_room import SHORT_S
-from penstock.balancing.admission.detour import DETOUR, DETOUR_LATE, lighter
+from penstock.balancing.admission.detour import DETOUR, DETOUR_LATE, GAP_MAX_S, lighter
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.room import GAP_MAX_S
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.fleet import Fleet, Pool

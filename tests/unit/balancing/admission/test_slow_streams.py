@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.room import GAP_MAX_S, LONG_PACE
+from penstock.balancing.admission.room import LONG_PACE, SLOW_GAP_S
 from penstock.balancing.admission.ticket import Ticket
 from tests.unit.balancing.admission.lines import Door
 
 LONG = 28_000  # more than two seconds of prefill, and no giant
-SLOW_S, QUICK_S = 2 * GAP_MAX_S, GAP_MAX_S / 3
+SLOW_S, QUICK_S = 2 * SLOW_GAP_S, SLOW_GAP_S / 3
 
 
 def door_of(*names: str) -> Door:
