@@ -14,7 +14,7 @@ class Lack(StrEnum):
     GIANT = "giant"  # it is left to a request with a great many choices
     GIANTS = "giants"  # this is such a request, and enough of them run
     LONG = "long_prompts"  # it takes a backend for long, and its flow has enough such requests
-    STREAMS = "slow_streams"  # it takes a backend for long that streams of a higher class wait for
+    STREAMS = "slow_streams"  # it takes long, and streams of a higher class are slow there
     CLASS = "class"  # one of a higher class waits that must not be passed
     TURN = "turn"  # others go first
     BACKEND = "backend"  # no backend can serve it now
