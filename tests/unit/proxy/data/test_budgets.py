@@ -26,8 +26,6 @@ USAGE = chunk(
     b'data: {"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":7,'
     b'"prompt_tokens_details":{"cached_tokens":60}}}\n\n'
 )
-
-
 MESSAGE = (
     b'{"type":"message","content":[{"type":"text","text":"a"}],"stop_reason":"end_turn",'
     b'"usage":{"input_tokens":5,"output_tokens":1}}'
@@ -139,10 +137,7 @@ def test_what_the_backend_refuses_costs_a_request_and_no_tokens(play: Play) -> N
     assert used(play) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("status", "costs"),
-    [("400 Bad Request", 1), ("422 Unprocessable Content", 1), ("429 Too Many Requests", 0)],
-)
+@pytest.mark.parametrize(("status", "costs"), [("400 No", 1), ("422 No", 1), ("429 No", 0)])
 def test_so_does_what_it_refuses_after_a_held_stream_has_its_200(status: str, costs: int) -> None:
     play = playing(timeouts={"hold_s": 1})
     play.client.sends(chat(head=KEY, content="all work " * 1_000))
