@@ -197,7 +197,7 @@ class Gate:
     ) -> tuple[Pool, list[Backend], Ask]:
         """The pool, those of its backends that may be chosen with their loads brought up to date,
         and the request with the home of its session. Raises NoBackend."""
-        pool, fit = _fit(pools, ask, tried)
+        pool, fit = fits(pools, ask, tried)
         ask.home = pool.policy.home(ask) if ask.session is not None else None
         ask = self._weighed(ask, pool)
         fit = _warm_enough(fit, now_s)
@@ -352,7 +352,7 @@ class Gate:
         return None
 
 
-def _fit(pools: Sequence[Pool], ask: Ask, tried: Collection[Backend]) -> tuple[Pool, list[Backend]]:
+def fits(pools: Sequence[Pool], ask: Ask, tried: Collection[Backend]) -> tuple[Pool, list[Backend]]:
     """The first pool with backends that can serve it, and those. Raises NoBackend.
 
     When no pool has any, those count that are out on suspicion alone: that is no

@@ -25,6 +25,7 @@ from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.round import Round
 from penstock.balancing.admission.scan import FUTILE_S, SCAN, Outcome, Scan
+from penstock.balancing.admission.stranded import stays
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
@@ -225,13 +226,13 @@ class Admission:
     def _wake(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         for backend in list(line.places.rooms):
             backend.advance(now_s)
-        if line.samples(now_s):
-            for ticket, refused in line.overdue(now_s):
-                outcomes.append((ticket, refused))
-            if line.held.active:
-                self._look_after_held(line, now_s, outcomes)
-            elif line.is_time_for_stranded(now_s):
-                self._look_after_stranded(line, now_s, outcomes)
+        is_due = line.samples(now_s)
+        if is_due or line.gives_up:
+            outcomes += line.given_up(self.rules.hold_for_backend_s, now_s)
+        if is_due and line.held.active:
+            self._look_after_held(line, now_s, outcomes)
+        elif is_due and line.stranded.is_time(now_s):
+            self._look_after_stranded(line, now_s, outcomes)
         if not self.enabled or (line.places.deserted and not line.held.active):
             self._send_all(line, now_s, outcomes)
         self._scan(line, now_s, outcomes)
@@ -289,25 +290,27 @@ class Admission:
 
         So may others be served by a pool that comes before theirs and is back.
         """
-        for ticket in line.stranded():
+        for ticket in line.stranded.unservable():
             outcome = self._try(line, ticket, now_s)
             if outcome is not None:
                 outcomes.append((ticket, outcome))
         if len(self._fleet().pools) == 1:
             return
-        for ticket in line.queue.oldest(SEND_ALL_MAX):
-            pool = ticket.pool
-            outcome = self._try(line, ticket, now_s)
-            if outcome is not None:
-                outcomes.append((ticket, outcome))
-            elif ticket.pool == pool:
+        passes = line.stranded.passes
+        passes.begin()
+        for _ in range(SEND_ALL_MAX):
+            waiting = passes.next()
+            if waiting is None:
                 return
+            if stays(self._fleet(), waiting):  # its turn has not come
+                passes.found_nothing(waiting)
+                continue
+            outcome = self._try(line, waiting, now_s)
+            if outcome is not None:
+                outcomes.append((waiting, outcome))
 
     def _look_after_held(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
-        """Give up what was held for too long. Send what a backend of another pool can serve."""
-        for ticket in line.held.over(self.rules.hold_for_backend_s, now_s):
-            line.leave(ticket, now_s)
-            outcomes.append((ticket, NoBackend()))
+        """Send what a backend of another pool can serve."""
         others = [each for each in self._fleet().backends if each not in line.places.rooms]
         if not [each for each in others if each.can_serve]:
             return

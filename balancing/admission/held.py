@@ -40,8 +40,8 @@ class Held:
                 ticket.release(now_s)
                 self._queue.counts(ticket, general=ticket.general_then)
 
-    def over(self, most_s: float, now_s: float) -> list[Ticket]:
-        """Those that have been held for longer than that, first of all in each flow."""
+    def over(self, most_s: float, most: int, now_s: float) -> list[Ticket]:
+        """Up to `most` that have been held for longer than `most_s`, first of all in each flow."""
         found: list[Ticket] = []
         for rank, backlog in enumerate(self._queue.backlogs):
             for flow in backlog:
@@ -49,6 +49,8 @@ class Held:
                 for ticket in flow.queues[rank]:
                     since_s = ticket.held_since_s
                     if since_s is not None and now_s - since_s > most_s:
+                        if len(found) == most:
+                            return found
                         found.append(ticket)
                         continue
                     younger += 1

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.balancing.admission.admission import Rules
-from penstock.balancing.admission.line import STRANDED_FLOWS
+from penstock.balancing.admission.stranded import FLOWS_MAX
 from penstock.balancing.backend import State
 from penstock.balancing.fleet import Fleet, Pool, UnknownModel
 from penstock.balancing.gate import NoBackend
@@ -132,7 +132,7 @@ def test_of_many_flows_all_are_told_within_a_few_wakes() -> None:
     door.backends[0].models, door.backends[1].models = {"m": b""}, {"n": b""}
     for model in ("m", "n"):
         door.enter(FILLS, model=model)
-    names = [str(number) for number in range(3 * STRANDED_FLOWS)]
+    names = [str(number) for number in range(3 * FLOWS_MAX)]
     stay = [door.enter(FILLS, 0.01, model="m", name=name) for name in names[::2]]
     go = [door.enter(FILLS, 0.02, model="n", name=name) for name in names[1::2]]
     door.backends[1].state = State.EJECTED

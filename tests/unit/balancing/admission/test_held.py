@@ -379,6 +379,6 @@ def test_so_many_that_were_failed_are_passed_over_to_find_one_that_is_held_for_l
     old = waiting(queue, flow, 1)
     old.held_since_s = 0.0
     for number in range(FAILED_MAX):
-        assert held.over(60.0, 61.0) == [old], number
+        assert held.over(60.0, 9, 61.0) == [old], number
         waiting(queue, flow, 1, first=True).held_since_s = 50.0
-    assert held.over(60.0, 61.0) == []
+    assert held.over(60.0, 9, 61.0) == []

@@ -1,0 +1,57 @@
+"""What waits in the line of a pool, while a pool that comes before it is away, and is back."""
+
+from penstock.balancing.backend import State
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import NoBackend
+from tests.unit.balancing.admission.lines import FILLS, Door, Priced
+
+
+def later() -> Door:
+    """Two pools with a backend each. The first one is away, and the later one has all it takes."""
+    door = Door("first", "later")
+    door.fleet = Fleet(tuple(Pool(each.name, (each,), Priced()) for each in door.backends))
+    door.backends[0].state = State.EJECTED
+    door.enter(FILLS)
+    return door
+
+
+def test_those_that_a_pool_serves_again_go_there() -> None:
+    door = later()
+    waiting = [door.enter(100, 0.1, name=name) for name in ("x", "x", "y")]
+    assert door.wake(1.0) == []
+    door.backends[0].state = State.READY
+    assert set(door.wake(2.0)) == set(waiting)
+    assert {door.leases[each].backend.name for each in waiting} == {"first"}
+
+
+def test_those_that_must_stay_keep_no_others_from_a_pool_that_is_back() -> None:
+    door = later()
+    first, second = door.backends
+    first.models, second.models = {"m": b""}, {"m": b"", "n": b""}
+    stay = [door.enter(100, 0.1, name="x", model="n") for _ in range(100)]
+    go = [door.enter(100, 0.2, name=name, model="m") for name in ("x", "y")]
+    first.state = State.READY
+    assert set(door.wake(1.0)) == set(go)
+    assert [each.waits for each in stay] == [True] * 100
+
+
+def test_nobody_is_sent_out_of_turn_because_there_are_several_pools() -> None:
+    """The flow that has waited for longest was given most. It was looked at first."""
+    door = later()
+    (running,) = door.leases
+    for _ in range(20):  # too many for a place at once
+        door.enter(FILLS, 0.1, name="greedy")
+    modest = door.enter(FILLS, 0.2, name="modest")
+    line = door.admission.lines["later"]
+    line.queue.flows["greedy"].served += 100_000.0
+    door.first(running, 1.0)
+    assert door.wake(1.0) == [modest]
+
+
+def test_they_are_told_if_no_pool_serves_them_any_more() -> None:
+    door = later()
+    waiting = door.enter(100, 0.1)
+    door.fleet = Fleet((door.fleet.pools[0],))
+    door.admission.follow(door.admission.rules)
+    door.wake(1.0)
+    assert [(each, type(outcome)) for each, outcome in door.told] == [(waiting, NoBackend)]
