@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from math import inf
 from typing import Final
 
 from penstock.balancing.admission.lack import Lack
@@ -19,6 +20,13 @@ from penstock.balancing.backend import Backend
 
 # How many of a flow are seen, to find those that an open backend may serve.
 SEEN_MAX: Final = 16
+# So many where only short ones are looked for. That costs a comparison each.
+SHORT_SEEN_MAX: Final = 128
+# A prompt with so many bits less, an eighth of the tokens, may pass longer ones of its own flow if
+# they find no room. Before, a few long prompts kept all that came after them waiting ("Short
+# prompts behind long ones" in bench/history/2026-11-admission.md). With half of the tokens, the
+# longest quarter of `uniform` got less than half of its part at twice the capacity.
+SHORT_BITS: Final = 3
 # Tokens that a class can be owed by those above it, and those that are enough for any request.
 OWED_MAX: Final = 131_072.0
 DUE_MAX: Final = 65_536.0
@@ -100,6 +108,7 @@ class Queue:
         for flow in self.flows.values():
             flow.queues = [OrderedDict() for _ in shares]
             flow.queued_tokens = [0] * len(shares)
+            flow.sizes = [{} for _ in shares]
 
     def add(self, ticket: Ticket, *, first: bool = False) -> None:
         """It waits. `first`: before the others of its flow and class."""
@@ -112,6 +121,8 @@ class Queue:
         # Who waits for others of its kind keeps nobody else waiting.
         ticket.queued_tokens = 0 if ticket.lack in (Lack.GIANTS, Lack.LONG) else ticket.tokens
         flow.queued_tokens[ticket.rank] += ticket.queued_tokens
+        sizes, bits = flow.sizes[ticket.rank], ticket.queued_tokens.bit_length()
+        sizes[bits] = sizes.get(bits, 0) + ticket.queued_tokens
         self.backlogs[ticket.rank][flow] = None
         self.waiting += 1
         self.generals[ticket.rank] += ticket.general
@@ -123,6 +134,7 @@ class Queue:
         queue = flow.queues[rank]
         del queue[ticket]
         flow.queued_tokens[rank] -= ticket.queued_tokens
+        flow.sizes[rank][ticket.queued_tokens.bit_length()] -= ticket.queued_tokens
         self.waiting -= 1
         self.generals[rank] -= ticket.general
         ticket.waits = False
@@ -203,22 +215,27 @@ class Queue:
         most: int,
         opened: Collection[Backend],
         without: Collection[Flow] = (),
+        below: Mapping[Flow, float] | None = None,
     ) -> list[Ticket]:
         """The next ones of a class that one of these backends may serve.
 
         Each one listed counts as sent before the next is picked. So one flow rarely fills the list.
-        `without`: flows that are left out.
+        `without`: flows that are left out. `below`: only those of these flows that have fewer
+        tokens to prefill.
         """
         heads: dict[Flow, list[Ticket]] = {}
         order: list[Ticket] = []
         flows = [flow for flow in self.backlogs[rank] if flow not in without]
+        if below is not None:
+            flows = [flow for flow in flows if flow in below]
         heap = [(flow.served, number) for number, flow in enumerate(flows)]
         heapify(heap)
         while heap and len(order) < most:
             served, number = heappop(heap)
             flow = flows[number]
             if flow not in heads:
-                heads[flow] = servable(flow, rank, most, opened)[::-1]
+                tokens = inf if below is None else below[flow]
+                heads[flow] = servable(flow, rank, most, opened, tokens)[::-1]
             if heads[flow]:
                 ticket = heads[flow].pop()
                 order.append(ticket)
@@ -233,15 +250,16 @@ class Queue:
     def ahead(self, flow: Flow, rank: int, tokens: int) -> list[tuple[Flow, int, float]]:
         """Whose tokens those are: by flow and class.
 
-        All of the higher classes, all of its own flow, and of each other flow as much as its
-        counter lets pass until then.
+        All of the higher classes, all of its own flow but much longer ones, and of each other flow
+        as much as its counter lets pass until then.
         """
         found: list[tuple[Flow, int, float]] = []
         for higher in range(rank):
             found += [
                 (each, higher, float(each.queued_tokens[higher])) for each in self.backlogs[higher]
             ]
-        mine = float(flow.queued_tokens[rank])
+        bits = tokens.bit_length() + SHORT_BITS
+        mine = float(sum([held for size, held in flow.sizes[rank].items() if size <= bits]))
         until = self.served_if_it_waits(flow) + (mine + tokens) / flow.weight
         for other in self.backlogs[rank]:
             if other is not flow:
@@ -262,11 +280,16 @@ class Queue:
         return max(flow.served, min(others, default=self._last_served))
 
 
-def servable(flow: Flow, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
-    """Its oldest ones that one of these backends may serve. Looks at SEEN_MAX of them."""
+def servable(
+    flow: Flow, rank: int, most: int, opened: Collection[Backend], below: float = inf
+) -> list[Ticket]:
+    """Its oldest ones that one of these backends may serve, with fewer tokens than `below`.
+
+    Looks at SEEN_MAX of them, or for short ones at SHORT_SEEN_MAX.
+    """
     found: list[Ticket] = []
-    for ticket in islice(flow.queues[rank], SEEN_MAX):
-        if is_servable(ticket, opened):
+    for ticket in islice(flow.queues[rank], SEEN_MAX if below == inf else SHORT_SEEN_MAX):
+        if ticket.tokens < below and is_servable(ticket, opened):
             found.append(ticket)
             if len(found) == most:
                 break

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.balancing.admission.line import Line
+from penstock.balancing.admission.queue import SHORT_BITS
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
@@ -14,11 +15,13 @@ from penstock.balancing.lease import Lease
 # How many that wait are looked at in a wake, in the order of their turns. Of 8, 24 and 64, eight
 # cost the least and sent as many (bench/history/2026-11-admission.md, B).
 SCAN: Final = 8
-# Beside other flows one flow gets so many looks that find no room, and a wake has so many in all.
-# Each looks at all backends. With 64 of them a look takes 0.1 ms, and streams wait meanwhile.
+# Beside other flows one flow gets so many looks that find no room. Each looks at all backends. With
+# 64 of them a look takes 0.1 ms, and streams wait meanwhile.
 SCAN_BESIDE: Final = 2
+# A wake has so many looks in all, and one more of so many for short prompts behind long ones.
 LOOKS_MAX: Final = 24
 BACKENDS_LOOKED_AT_MAX: Final = 512
+SHORT_PART: Final = 4
 # Of these, so many are for flows that rest.
 RESTING_MAX: Final = 8
 # With more flows than that, those that found no room rest, so that all are looked at in turn.
@@ -36,6 +39,8 @@ class Scan:
         "_attempt",
         "_failed",
         "_for_resting",
+        "_for_short",
+        "_least",
         "_left",
         "_line",
         "_now_s",
@@ -66,8 +71,10 @@ class Scan:
         backends = max(1, len(line.places.members))
         self._left = max(SCAN, min(LOOKS_MAX, BACKENDS_LOOKED_AT_MAX // backends))
         self._for_resting = min(RESTING_MAX, self._left // 2)
+        self._for_short = self._left // SHORT_PART
         self._failed: dict[Flow, int] = {}  # looks of the class that found no room
         self._tired: set[Flow] = set()  # those of the class that have had their tries
+        self._least: dict[Flow, int] = {}  # the tokens of their shortest one that found no room
         self.found = self.unseen = False
 
     def run(self) -> None:
@@ -81,13 +88,15 @@ class Scan:
             if not due and line.must_yield(rank, self._opened, self._now_s):
                 break
             resting = line.looks.resting(rank, self._now_s)
-            self._failed, self._tired = {}, set()
+            self._failed, self._tired, self._least = {}, set(), {}
             self._sweep(rank, resting, LOOKS_MAX, due=due)
             self.unseen = self.unseen or not self._left
             if resting and not due:
                 left = self._left
                 self._sweep(rank, set(), self._for_resting, due=due)
                 self._for_resting -= left - self._left
+            if not due:
+                self._sweep_short(rank)
             seen += [(flow, rank) for flow in self._failed]
         if self.unseen:
             for flow, rank in seen:
@@ -131,9 +140,26 @@ class Scan:
                 line.keep_place(ticket, self._now_s)
             first = False
             failed[flow] = failed.get(flow, 0) + 1
+            self._least[flow] = min(self._least.get(flow, ticket.tokens), ticket.tokens)
             flows = len(line.queue.backlogs[ticket.rank])
             if failed[flow] == (SCAN if flows == 1 else SCAN_BESIDE):
                 self._tired.add(flow)
             if flows > FLOWS_SEEN:
                 self._tired.add(flow)
                 line.looks.rest(flow, ticket.rank, self._now_s + FUTILE_S * flows / FLOWS_SEEN)
+
+    def _sweep_short(self, rank: int) -> None:
+        """Try much shorter ones of those flows whose next ones have found no room."""
+        line = self._line
+        if not self._for_short or not self._least or not line.places.takes_prompts():
+            return
+        below = {flow: tokens / (1 << SHORT_BITS) for flow, tokens in self._least.items()}
+        looks = self._left + self._for_short
+        for ticket in line.queue.turns(rank, looks, self._opened, below=below):
+            if not self._for_short or not line.places.takes_prompts():
+                break
+            outcome = self._attempt(ticket, self._now_s)
+            if outcome is None:
+                self._for_short -= 1
+            else:
+                self._outcomes.append((ticket, outcome))
