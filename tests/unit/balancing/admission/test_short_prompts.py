@@ -9,10 +9,10 @@ from tests.unit.balancing.admission.lines import Door, waiting
 LONG = 8_000
 
 
-def behind(long: int, *names: str) -> tuple[Door, list[Ticket]]:
-    """A cache that is half full, and so many long prompts that it has no room for."""
+def behind(long: int, *names: str, used: int = 5_000) -> tuple[Door, list[Ticket]]:
+    """A cache of 10,000 tokens, and so many long prompts that it has no room for."""
     door = Door("a", kv_tokens=10_000)
-    door.first(door.enter(5_000, max_tokens=100), 0.1)
+    door.first(door.enter(used, max_tokens=100), 0.1)
     return door, [
         door.enter(LONG, 0.2, name=name, max_tokens=100) for name in names for _ in range(long)
     ]
@@ -31,9 +31,9 @@ def test_they_pass_them_however_many_there_are(names: tuple[str, ...]) -> None:
 
 
 def test_a_few_that_have_no_room_keep_no_others_behind_them() -> None:
-    door, _ = behind(20, "x")
+    door, _ = behind(20, "x", used=9_300)
     for _ in range(4):
-        door.enter(100, 0.3, name="x", max_tokens=4900)
+        door.enter(900, 0.3, name="x", max_tokens=10)
     short = door.enter(100, 0.3, name="x", max_tokens=10)
     assert door.wake(0.4) == [short]
 
