@@ -34,8 +34,8 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 GIVEN_UP_MAX: Final = 64
 # How often the streams are looked at while requests wait.
 SAMPLE_S: Final = 0.1
-# What its own flow has too much of, or giants of all flows.
-OWN: Final = (Lack.ANSWERS, Lack.GIANTS, Lack.LONG)
+# What its own flow or class has too much of, or giants of all flows.
+OWN: Final = (Lack.ANSWERS, Lack.GIANTS, Lack.LONG, Lack.STREAMS)
 # A long prompt, for which a backend is kept, is so many times as long as those that run there.
 LONG: Final = 1.5
 
@@ -114,7 +114,7 @@ class Line(Occupancy):
         if not self.queue.waiting:
             self._sampled_s = now_s
             for room in self.places.rooms.values():
-                room.begin_samples()
+                room.begin_samples(now_s)
         self.queue.add(ticket, first=bool(ticket.tried))
         if not needs_room(ticket.ask):
             self._beside[ticket] = None
@@ -188,6 +188,8 @@ class Line(Occupancy):
         self.pace.slept(time_s)
         self.refusal.slept(time_s)
         self._sampled_s += time_s
+        for room in self.places.rooms.values():
+            room.slept(time_s)
 
     def _look(self, now_s: float) -> None:
         """Before something begins or ends to wait: look at the time."""
@@ -370,7 +372,7 @@ class Line(Occupancy):
         self.places.backfill.expire(now_s)
         self._sampled_s = now_s
         for room in self.places.rooms.values():
-            room.sample(passed_s, now_s)
+            room.sample(now_s)
             for lease, ticket in room.tickets.items():
                 taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
                 if taken > ticket.charged_tokens:

@@ -5,7 +5,8 @@ from collections.abc import Collection, Sequence
 from penstock.balancing.admission.backfill import Backfill
 from penstock.balancing.admission.crowding import Crowding
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.room import Room, kept_places
+from penstock.balancing.admission.room import Room
+from penstock.balancing.admission.slots import kept_places
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask

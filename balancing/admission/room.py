@@ -12,9 +12,7 @@ room always.
 
 **The cache** has a file of its own (`cache_room`).
 
-**Streams of a higher class.** A step that prefills a long prompt takes tens of times as long as one
-that only decodes, and all streams wait for it. So beside slow streams of higher classes the engine
-works on long prompts for a part of the time only.
+**Slow streams of a higher class.** Long prompts wait beside them (`long_pace`).
 """
 
 from collections.abc import Collection
@@ -23,7 +21,8 @@ from typing import Final
 
 from penstock.balancing.admission.cache_room import CacheRoom
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.slots import STUCK_S, STUCK_TIMES, Slots
+from penstock.balancing.admission.long_pace import LongPace
+from penstock.balancing.admission.slots import STUCK_S, STUCK_TIMES, Slots, kept_places
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
@@ -43,10 +42,6 @@ LONG_S: Final = 0.5
 # missed then: other prompts follow ("Long prompts beside streams of a higher class" in
 # bench/history/2026-11-admission.md).
 SLOW_GAP_S: Final = 0.04
-# Beside slow streams of higher classes the engine works on long prompts for one third of the time.
-LONG_PACE: Final = 3.0
-# One place of so many, and at least one, is for flows that have hardly any.
-KEPT_PART: Final = 16
 # Measured speeds may be far too low at first. A step has room for this much prefill work.
 WINDOW_WORK_MIN: Final = 2_048.0
 # The time constant of the time between tokens.
@@ -58,7 +53,7 @@ class Room:
 
     __slots__ = (
         "_events",
-        "_next_long_s",
+        "_sampled_s",
         "_slots",
         "_stream_s",
         "backend",
@@ -66,6 +61,7 @@ class Room:
         "cache",
         "gap_s",
         "giants",
+        "long_pace",
         "sequences",
         "taken",
         "tickets",
@@ -95,10 +91,10 @@ class Room:
         # How many requests take it for long, by flow: giants, and long prompts not prefilled yet.
         self.taken: dict[Flow, int] = {}
         self.gap_s = 0.0  # between two tokens of a stream, while requests wait
-        # When a long prompt of each class may follow the last one, beside slow streams.
-        self._next_long_s: dict[int, float] = {}
+        self.long_pace = LongPace()
         self._stream_s = 0.0  # the time that streams were open, added up, and their tokens
         self._events = 0.0
+        self._sampled_s = -inf
 
     def add(self, lease: Lease, ticket: Ticket) -> None:
         """It is sent here."""
@@ -112,8 +108,10 @@ class Room:
         work = _work(lease.ask, lease.cached_tokens)
         ticket.long = lease.ask.engine and self._takes_long(work)
         if ticket.long:
-            next_s = lease.began_s + LONG_PACE * work * self.backend.prefill_speed.work_s
-            self._next_long_s[ticket.rank] = max(next_s, self._next_long_s.get(ticket.rank, 0.0))
+            if lease.began_s - self._sampled_s > GAP_TAU_S:
+                self.begin_samples(lease.began_s)
+            prefill_s = work * self.backend.prefill_speed.work_s
+            self.long_pace.sent(ticket.rank, prefill_s, lease.began_s)
         if ticket.long or ticket.giant:
             self.taken[ticket.flow] = self.taken.get(ticket.flow, 0) + 1
         if not lease.ask.generates:
@@ -188,9 +186,11 @@ class Room:
         A stream whose client does not read does not count: it may be there for as long as that
         client likes.
         """
-        if not rank or self.gap_s <= SLOW_GAP_S or now_s >= self._next_long_s.get(rank, 0.0):
+        if not rank or not self.long_pace.runs(now_s) or not self.is_long(ask):
             return False
-        if not self.is_long(ask):
+        work = _work(ask, self.backend.cache.cached_tokens(ask))
+        own_s = work * self.backend.prefill_speed.work_s
+        if not self.long_pace.holds_back(rank, own_s, now_s) or self._gap_s(now_s) <= SLOW_GAP_S:
             return False
         for lease, ticket in self.tickets.items():
             reads = lease.ask.stream and lease.first_token_s is not None and not lease.held_up
@@ -215,9 +215,8 @@ class Room:
             return None
         self.cache.remove(lease, ticket, now_s)
         self.sequences -= _sequences(lease)
-        if ticket.long:  # it has ended before its first token, and took no more time than that
-            next_s = now_s + (LONG_PACE - 1.0) * (now_s - lease.began_s)
-            self._next_long_s[ticket.rank] = min(next_s, self._next_long_s.get(ticket.rank, next_s))
+        if ticket.long:
+            self.long_pace.left(ticket.rank, lease.began_s, now_s)
         self._end_prompt(ticket)
         if ticket.giant:
             self.giants -= 1
@@ -238,33 +237,53 @@ class Room:
         if not self.taken[flow]:
             del self.taken[flow]
 
-    def begin_samples(self) -> None:
-        """Requests begin to wait: only what comes from now on tells the time between tokens."""
+    def begin_samples(self, now_s: float) -> None:
+        """Requests begin to wait, or a long prompt is sent: only what comes from now on tells the
+        time between tokens. If a long prompt was sent a short time ago, that has begun then."""
+        if self.long_pace.runs(now_s):
+            return
         self._stream_s = self._events = self.gap_s = 0.0
+        self._sampled_s = now_s
         for lease, ticket in self.tickets.items():
             ticket.sampled_tokens = lease.generated_tokens
 
-    def sample(self, passed_s: float, now_s: float) -> None:
+    def sample(self, now_s: float) -> None:
         """Measure the time between tokens, and see whether prompts are stuck.
 
-        Call it now and then, while requests wait. Times and tokens are added up apart: a short look
-        sees no step, or one too many. Streams whose clients do not read, or did not, show nothing
-        of the backend.
+        Call it now and then, while requests wait.
         """
-        streams = tokens = 0
+        self._stream_s, self._events = self._shown(now_s)
+        self._sampled_s = now_s
         for lease, ticket in self.tickets.items():
-            if lease.first_token_s is None:
-                continue
-            if not lease.held_up and lease.ask.stream:
-                if ticket.sampled_tokens:
-                    streams += 1
-                    tokens += lease.generated_tokens - ticket.sampled_tokens
+            if lease.first_token_s is not None and lease.ask.stream and not lease.held_up:
                 ticket.sampled_tokens = lease.generated_tokens
-        fade = exp(-passed_s / GAP_TAU_S)
-        self._stream_s = self._stream_s * fade + passed_s * streams
-        self._events = self._events * fade + tokens
         self.gap_s = self._stream_s / self._events if self._events else 0.0
         self.look_for_slots(now_s)
+
+    def slept(self, time_s: float) -> None:
+        """The process did not run for this long: streams may have had tokens meanwhile."""
+        self._sampled_s += time_s
+
+    def _gap_s(self, now_s: float) -> float:
+        """The time between two tokens of a stream, as it is now. 0.0: not known."""
+        stream_s, events = self._shown(now_s)
+        return stream_s / events if events else 0.0
+
+    def _shown(self, now_s: float) -> tuple[float, float]:
+        """The time that streams were open lately, added up, and their tokens.
+
+        Both are added up apart: a short look sees no step, or one too many. Each choice is a stream
+        of its own. Those whose clients do not read, or did not, show nothing of the backend.
+        """
+        passed_s = now_s - self._sampled_s
+        streams = tokens = 0
+        for lease, ticket in self.tickets.items():
+            shows = lease.first_token_s is not None and lease.ask.stream and not lease.held_up
+            if shows and ticket.sampled_tokens:
+                streams += _sequences(lease)
+                tokens += lease.generated_tokens - ticket.sampled_tokens
+        fade = exp(-passed_s / GAP_TAU_S)
+        return self._stream_s * fade + passed_s * streams, self._events * fade + tokens
 
     def look_at_report(self, now_s: float) -> None:
         """Look for that if a new report says that requests wait in the engine."""
@@ -279,12 +298,8 @@ class Room:
         Or the engine has set it aside, for a grammar to compile, say. Then later ones overtake it.
         """
         oldest: Lease | None = None
-        work = 0.0
         for lease in self.tickets:
-            if lease.first_token_s is not None:
-                continue
-            work += _work(lease.ask, 0)  # the engine may not find in its cache what we expect there
-            waits = lease.ask.stream and lease.ask.generates
+            waits = lease.ask.stream and lease.ask.generates and lease.first_token_s is None
             if waits and not lease.overtaken and (oldest is None or lease.began_s < oldest.began_s):
                 oldest = lease
         stuck_s = inf
@@ -292,15 +307,22 @@ class Room:
         if oldest is not None and (
             report is None or report.surely_had_room(oldest.ask.prompt_tokens)
         ):
-            work_s = max(work, self.backend.queued_work) * self.backend.prefill_speed.work_s
+            work = max(self._work_since(oldest.began_s), self.backend.queued_work)
+            work_s = work * self.backend.prefill_speed.work_s
             since_s = oldest.began_s + STUCK_S + STUCK_TIMES * work_s
             stuck_s = since_s if since_s < now_s else inf
         self._slots.look(report, stuck_s, now_s, self.sequences)
 
+    def _work_since(self, began_s: float) -> float:
+        """Of all prompts that the engine has worked on since then, or has not begun with.
 
-def kept_places(most: float) -> int:
-    """How many of so many places are left to flows that have fewer than that."""
-    return max(1, int(most / KEPT_PART)) if 1 < most < inf else 0
+        As if it found none of them in its cache: it may not have what we expect there.
+        """
+        work = 0.0
+        for lease in self.tickets:
+            if lease.first_token_s is None or lease.first_token_s > began_s:
+                work += _work(lease.ask, 0)
+        return work
 
 
 def _work(ask: Ask, cached_tokens: int) -> float:

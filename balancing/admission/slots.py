@@ -21,6 +21,8 @@ STUCK_TIMES: Final = 3.0
 KV_USAGE_MAX: Final = 0.9
 # After this time one more is tried: the engine may have been started anew with more.
 PROBE_S: Final = 30.0
+# One place of so many, and at least one, is for flows that have hardly any.
+KEPT_PART: Final = 16
 
 
 class Slots:
@@ -51,13 +53,31 @@ class Slots:
                 # It may have been one less for a moment, between two steps.
                 self.most = most if self.most == inf else max(most, self.most - 1.0)
                 self._step, self._tried_s = 1, now_s
-            elif not report.waiting and min(report.running, sent) >= self.most:
+            elif not report.waiting and min(report.running, sent) >= self._usable:
                 self._try_more(now_s)  # it runs all of them, and none waits
-        if self.most <= sent and self.most < inf and now_s - self._tried_s > PROBE_S:
+        due = self._usable <= sent and self.most < inf and now_s - self._tried_s > PROBE_S
+        if due and not self._queues(now_s):
             self._try_more(now_s)
+
+    @property
+    def _usable(self) -> float:
+        """How many a few flows can use. The last ones are kept for others."""
+        return self.most - kept_places(self.most)
+
+    def _queues(self, now_s: float) -> bool:
+        """Whether more than the one beyond those that it runs waited in the engine lately."""
+        report = self.report
+        if report is None or now_s - report.at_s > PROBE_S:
+            return False
+        return report.waiting - report.deferred > 1
 
     def _try_more(self, now_s: float) -> None:
         """Twice as many more each time, until one is stuck."""
         self.most += self._step
         self._step *= 2
         self._tried_s = now_s
+
+
+def kept_places(most: float) -> int:
+    """How many of so many places are left to flows that have fewer than that."""
+    return max(1, int(most / KEPT_PART)) if 1 < most < inf else 0

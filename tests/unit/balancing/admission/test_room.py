@@ -9,7 +9,8 @@ import pytest
 
 from penstock.balancing.admission.kv_peak import spare_tokens
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.room import WINDOW_S, WINDOW_WORK_MIN, Room, kept_places
+from penstock.balancing.admission.room import WINDOW_S, WINDOW_WORK_MIN, Room
+from penstock.balancing.admission.slots import kept_places
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.room import LONG_PACE, SLOW_GAP_S
+from penstock.balancing.admission.long_pace import LONG_PACE
+from penstock.balancing.admission.room import SLOW_GAP_S
 from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.prefill_speed import work_of
 from tests.unit.balancing.admission.lines import Door
 
 LONG = 28_000  # more than two seconds of prefill, and no giant
@@ -44,7 +46,7 @@ def sent_s(door: Door, ticket: Ticket, gap_s: float, until_s: float = 12.0) -> f
 def _slowly(door: Door, now_s: float) -> float:
     for lease in door.leases.values():
         if lease.first_token_s is not None and not lease.ended:
-            lease.tokens(1)
+            lease.tokens(lease.ask.choices)
     door.wake(now_s + SLOW_S)
     return now_s + SLOW_S
 
@@ -54,8 +56,9 @@ def test_the_next_one_waits_until_the_streams_had_as_much_time() -> None:
     assert LONG_PACE * prefill_s > 4.0
     door.wake(2.0)
     assert door.admission.lack(waits, 2.0)[1] is Lack.STREAMS
+    own_s = work_of(LONG, LONG, 1) * door.backends[0].prefill_speed.work_s
     at_s = sent_s(door, waits, SLOW_S)
-    assert at_s == pytest.approx(LONG_PACE * prefill_s, abs=2 * SLOW_S)
+    assert at_s == pytest.approx(prefill_s + (LONG_PACE - 1.0) * own_s, abs=2 * SLOW_S)
 
 
 def test_it_goes_when_the_streams_are_quick_again() -> None:
@@ -115,15 +118,98 @@ def test_who_leaves_at_once_delays_the_next_one_by_hardly_anything(
     fields: dict[str, Any],
 ) -> None:
     door, _, waits, prefill_s = beside_a_stream()
-    _slowly_until(door, LONG_PACE * prefill_s - 0.1)
-    door.admission.leave(waits, LONG_PACE * prefill_s - 0.1)
+    door.admission.leave(waits, 2.0)
     now_s = _slowly_until(door, LONG_PACE * prefill_s + 0.2)
     left = door.enter(LONG, now_s, rank=1, max_tokens=10, **fields)
-    door.wake(now_s)
-    door.leases[left].end(now_s + 0.02)
-    following = door.enter(LONG, now_s + 0.05, rank=1, max_tokens=10)
-    now_s = _slowly_until(door, now_s + 0.3)
+    assert left in door.leases
+    now_s = _on(door, now_s, 0.2)
+    door.leases[left].end(now_s)
+    following = door.enter(LONG, now_s, rank=1, max_tokens=10)
+    assert door.wake(now_s) == []
+    assert door.admission.lack(following, now_s)[1] is Lack.STREAMS
+    _on(door, now_s, 0.8)
     assert following in door.leases
+
+
+def _on(door: Door, now_s: float, seconds: float) -> float:
+    for _ in range(round(seconds / SLOW_S)):
+        now_s = _slowly(door, now_s)
+    return now_s
+
+
+def test_it_does_not_wait_for_what_a_much_longer_one_before_it_took() -> None:
+    door, _, waits, prefill_s = beside_a_stream()
+    door.admission.leave(waits, 2.0)
+    shorter = door.enter(LONG // 3, 2.0, rank=1, max_tokens=10)
+    own_s = work_of(LONG // 3, LONG // 3, 1) * door.backends[0].prefill_speed.work_s
+    at_s = sent_s(door, shorter, SLOW_S)
+    assert at_s == pytest.approx(prefill_s + (LONG_PACE - 1.0) * own_s, abs=2 * SLOW_S)
+    assert at_s < LONG_PACE * prefill_s - 2.0
+
+
+def test_short_ones_between_them_do_not_put_a_long_one_off() -> None:
+    door, _, waits, prefill_s = beside_a_stream()
+    now_s, passed = 2.0, 0
+    while waits not in door.leases and now_s < 20.0:
+        shorter = door.enter(LONG // 3, now_s, name="other", rank=1, max_tokens=10)
+        while shorter not in door.leases and waits not in door.leases and now_s < 20.0:
+            now_s = _slowly(door, now_s)
+        if shorter in door.leases:
+            passed += 1
+            now_s = _on(door, now_s, 0.5)
+            door.finish(shorter, now_s)
+    assert passed
+    assert now_s < LONG_PACE * prefill_s + 1.0
+
+
+def test_one_client_that_sends_them_one_after_another_is_held_back_too() -> None:
+    """Nothing waits between them, so nobody looked at the streams."""
+    door = door_of("a")
+    door.first(door.enter(100, 0.0, rank=0, max_tokens=5_000), 0.0)
+    _slowly_until(door, 3.0)
+    before = door.enter(LONG, 3.0, rank=1, max_tokens=10)
+    assert before in door.leases
+    now_s = _slowly_until(door, 5.0)
+    door.finish(before, now_s)
+    following = door.enter(LONG, now_s, rank=1, max_tokens=10)
+    assert door.wake(now_s) == []
+    _slowly_until(door, now_s + 1.0)
+    assert door.admission.lack(following, now_s + 1.0)[1] is Lack.STREAMS
+
+
+def test_each_choice_of_a_stream_counts() -> None:
+    door, _, waits, _ = beside_a_stream()
+    for number in range(3):
+        now_s = 2.0 + number / 100
+        choices = door.enter(10, now_s, name=f"{number}", rank=1, max_tokens=900, choices=20)
+        door.first(choices, now_s)
+    now_s = _slowly_until(door, 3.0)
+    assert door.admission.lack(waits, now_s)[1] is Lack.STREAMS
+
+
+def test_the_time_that_the_process_slept_shows_no_slow_streams() -> None:
+    door = door_of("a")
+    stream = door.enter(100, 0.0, rank=0, max_tokens=5_000)
+    door.first(stream, 0.0)
+    door.leases[stream].tokens(1)
+    before = door.enter(LONG, 0.1, rank=1, max_tokens=10)
+    door.admission.slept(2.0)
+    door.leases[stream].tokens(10)
+    door.finish(before, 2.3)
+    following = door.enter(LONG, 2.3, rank=1, max_tokens=10)
+    assert following in door.leases
+
+
+def test_lower_classes_do_not_wait_for_one_that_waits_for_slow_streams() -> None:
+    door = Door("a", kv_tokens=400_000, shares=(0.0,) * 3, classes=("high", "mid", "low"))
+    door.first(door.enter(100, 0.0, rank=0, max_tokens=5_000), 0.0)
+    before = door.enter(LONG, 0.0, rank=1, max_tokens=10)
+    waits = door.enter(LONG, 0.0, rank=1, max_tokens=10)
+    door.stream(2.0, SLOW_S)
+    door.finish(before, 2.0)
+    low = door.enter(100, 2.0, rank=2, max_tokens=10)
+    assert door.wake(2.1) == [low]
+    assert waits.waits
 
 
 def test_a_long_list_of_embeddings_waits_as_a_long_prompt_does() -> None:

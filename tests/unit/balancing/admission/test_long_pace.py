@@ -1,0 +1,54 @@
+"""When a long prompt may follow another one, beside slow streams."""
+
+from penstock.balancing.admission.long_pace import LongPace
+
+
+def after(*sent: tuple[float, float]) -> LongPace:
+    """Those of class 1 that were sent: how long each takes, and when."""
+    pace = LongPace()
+    for prefill_s, now_s in sent:
+        pace.sent(1, prefill_s, now_s)
+    return pace
+
+
+def free_s(pace: LongPace, prefill_s: float, rank: int = 1) -> float:
+    """When the next one that takes so long may follow."""
+    tenths = 0
+    while pace.holds_back(rank, prefill_s, tenths / 10):
+        tenths += 1
+    return tenths / 10
+
+
+def test_the_streams_have_twice_the_time_of_what_follows() -> None:
+    assert free_s(after((4.0, 0.0)), 4.0) == 12.0
+    assert free_s(after((4.0, 0.0)), 1.0) == 6.0
+
+
+def test_what_is_much_longer_waits_no_longer_than_one_of_the_same_length() -> None:
+    assert free_s(after((1.0, 0.0)), 20.0) == 3.0
+
+
+def test_shorter_ones_between_do_not_put_the_next_one_off() -> None:
+    assert free_s(after((4.0, 0.0), (1.0, 6.0)), 4.0) == 12.0
+    shorter = [(1.0, 6.0 + number) for number in range(5)]
+    assert free_s(after((4.0, 0.0), *shorter), 4.0) == 13.0  # as after the last of them alone
+
+
+def test_those_that_are_sent_together_are_worked_on_one_after_the_other() -> None:
+    assert free_s(after((4.0, 0.0), (4.0, 0.0)), 1.0) == 10.0
+
+
+def test_one_that_has_left_took_no_more_than_its_time() -> None:
+    pace = after((4.0, 0.0))
+    pace.left(1, 0.0, 0.5)
+    assert free_s(pace, 4.0) == 1.5
+    pace = after((4.0, 0.0))
+    pace.left(1, 0.0, 2.0)
+    assert free_s(pace, 1.0) == 4.0
+
+
+def test_each_class_has_a_pace_of_its_own() -> None:
+    pace = after((4.0, 0.0))
+    assert free_s(pace, 4.0, 2) == 0.0
+    pace.sent(2, 1.0, 20.0)
+    assert [pace.runs(at_s) for at_s in (0.0, 22.9, 23.0)] == [True, True, False]
