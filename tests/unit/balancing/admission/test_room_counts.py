@@ -250,3 +250,16 @@ def test_tokens_of_a_time_when_nothing_waited_do_not_count() -> None:
     assert door.enter(FILLS, now_s).waits
     door.stream(1.0, 0.1, now_s)
     assert room(door).gap_s == pytest.approx(0.1, 0.3)
+
+
+def test_a_stream_whose_client_does_not_read_shows_nothing_of_that_time() -> None:
+    door = streams_behind_which_one_waits()
+    now_s = door.stream(1.0, 0.02)
+    unread = next(lease for lease in door.leases.values() if lease.first_token_s is not None)
+    unread.held_up = True
+    for number in range(1, 251):
+        for lease in door.leases.values():
+            if lease.first_token_s is not None and lease is not unread:
+                lease.tokens(1)
+        door.wake(now_s + number * 0.02)
+    assert room(door).gap_s == pytest.approx(0.02, 0.15)
