@@ -42,17 +42,6 @@ def test_no_more_are_tried_at_once_while_one_waits_in_the_engine() -> None:
     assert slots.most == 65
 
 
-def test_those_that_the_engine_has_put_off_say_nothing_of_slots() -> None:
-    deferred = EngineReport(1.0, running=64, waiting=3, deferred=3, kv_usage=0.4)
-    assert learnt(deferred).most == inf
-
-
-def test_no_more_are_tried_at_once_while_one_waits_in_the_engine() -> None:
-    slots = learnt(report(1.0))
-    slots.look(report(2.0, running=65, waiting=1), inf, 2.0)
-    assert slots.most == 65
-
-
 def test_a_report_from_before_a_prompt_was_stuck_says_nothing() -> None:
     assert learnt(report(1.0), stuck_s=1.5).most == inf
 
