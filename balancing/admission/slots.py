@@ -53,7 +53,7 @@ class Slots:
                 # It may have been one less for a moment, between two steps.
                 self.most = most if self.most == inf else max(most, self.most - 1.0)
                 self._step, self._tried_s = 1, now_s
-            elif not report.waiting and min(report.running, sent) >= self._usable:
+            elif not report.waiting and min(report.running, sent) >= self.most:
                 self._try_more(now_s)  # it runs all of them, and none waits
         due = self._usable <= sent and self.most < inf and now_s - self._tried_s > PROBE_S
         if due and not self._queues(now_s):
