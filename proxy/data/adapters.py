@@ -88,15 +88,19 @@ class Adapters:
 
         Raises NotLoaded, and OverContext. `by_s`: when it is told at the latest.
         """
-        step = self._loads.look(ask, now_s, tried, queued=self._queued(ask.pool) > 0)
-        if step.begins is not None:
-            self._begin(ask, step.begins)
-        if not step.waits:
+        if not self.begin(ask, now_s, tried).waits:
             return None
         waiter = Waiter((ask.pool, ask.model), ask.client, by_s - WAIT_S, told)
         waiter.timer = self._loop.call_later(by_s - now_s, self._late, waiter)
         self._waiting[waiter] = None
         return waiter
+
+    def begin(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Step:
+        """Begin a load if one is due. Nobody need wait here for it. Raises as `wait` does."""
+        step = self._loads.look(ask, now_s, tried, queued=self._queued(ask.pool) > 0)
+        if step.begins is not None:
+            self._begin(ask, step.begins)
+        return step
 
     def foreseen(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Step:
         """What `wait` would do. Changes nothing. Raises NotLoaded, and OverContext."""

@@ -23,7 +23,7 @@ from penstock.proxy.data.failover import NO_BACKENDS, Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.routing import falls_back, is_refused, next_fallback, route
+from penstock.proxy.data.routing import falls_back, finds_no_place, next_fallback, route
 from penstock.proxy.data.service_classes import ASKED, queue_of
 from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -292,8 +292,9 @@ class Entry:
             self._admitted(self._after(outcome, now_s))
 
     def _go_elsewhere(self, ticket: Ticket, now_s: float) -> None:
-        """A fall-back can serve it. It is held on if that would refuse it: those that went there in
-        this moment may have taken what there was."""
+        """A fall-back can serve it, or load its adapter. It is held on until that is loaded, and
+        if it would be refused there: those that went there in this moment may have taken what
+        there was."""
         if ticket.held_since_s is None:
             return  # a backend of its own pool has it, or will have
         plane, request = self._plane, self._request
@@ -303,7 +304,7 @@ class Entry:
         def refuses(there: Ask) -> bool:
             return would_refuse(plane.admission.forecast, ticket, there, came_s, now_s)
 
-        if is_refused(plane, request.ask, request.way, self._cause, refuses):
+        if finds_no_place(plane, request.ask, request.way, self._cause, refuses):
             ticket.stays_until_s = now_s + STAYS_S
             return
         plane.admission.leave(ticket, now_s)

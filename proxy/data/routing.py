@@ -103,17 +103,25 @@ def next_fallback(plane: DataPlane, ask: Ask, way: Way | None, cause: str) -> Ta
     return able or able_fallback(plane, ask, way, cause, doubted=True)
 
 
-def is_refused(
+def finds_no_place(
     plane: DataPlane, ask: Ask, way: Way | None, cause: str, refuses: Callable[[Ask], bool]
 ) -> bool:
-    """Whether no fall-back would take it that it may go to for this cause. `refuses`: whether it
-    would be refused, aimed as this says. Then one for overload may take it that comes later."""
+    """Whether no fall-back takes it now that it may go to for this cause. `refuses`: whether it
+    would be refused, aimed as this says. Then one for overload may take it that comes later.
+
+    One that has to load its adapter does that first, while the request stays where it is: the load
+    may fail, and what room there is beside others is known only then.
+    """
     if way is None:
         return True
     ahead = Way(way.decision, way.asked, step=way.step, stays=way.stays)
     to = next_fallback(plane, ask, ahead, cause)
     while to is not None:
-        if not refuses(aimed(plane, ask, to, way.asked)):
+        there = aimed(plane, ask, to, way.asked)
+        if _loads(plane, there):
+            plane.adapters.begin(there, plane.now())
+            return True
+        if not refuses(there):
             return False
         ahead.fall_back(cause, to)
         cause = "overload"
