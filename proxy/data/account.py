@@ -238,6 +238,8 @@ def _close(
         record.tries[-1].first_token_s = lease.first_token_s or 0.0
     if relay is not None:
         record.streamed = isinstance(relay, EventRelay)
+        if relay.over:  # its client may leave before the framing has ended
+            record.tries[-1].status = relay.meant_status
         if relay.usage is not None and record.usage is None:
             record.usage = believable(relay.usage, request.ask, lease, answer.body_bytes)
 

@@ -175,7 +175,8 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
     if given_up and not failed:
         unseen = round(lease.unseen_tokens(record.ended_s))
         return 1, prompt, max(lease.generated_tokens, unseen, later)
-    # A stream that is held has a status below 400 before any backend has answered.
+    # A stream that is held has a status below 400 before any backend has answered, and so has one
+    # that is nothing but an error.
     status = max(record.status, record.tries[-1].status)
     if lease.first_token_s is not None or (status < 400 and not failed):
         return 1, prompt, max(lease.generated_tokens, later)

@@ -27,6 +27,7 @@ from penstock.proxy.wire.event_ends import (
     CR,
     LF,
     NEWLINE,
+    has_data,
     split,
 )
 from penstock.proxy.wire.heads import ResponseHead
@@ -53,6 +54,7 @@ class EventRelay(WholeEvents):
         "_ordinary",
         "_quiet_after",
         "_quiet_bytes",
+        "_refusal",
         "_refused",
         "_several",
     )
@@ -76,6 +78,7 @@ class EventRelay(WholeEvents):
         self._quiet_bytes = 0  # bytes in a row that had no meaning,
         self._quiet_after = 0  # and the number of tokens before them
         self._refused = False  # the stream says that the request failed
+        self._refusal = 0  # the status of that error, if nothing came before it
         self._failure: BackendError | None = None  # the backend says that it failed itself
 
     def begin(self) -> None:
@@ -133,6 +136,10 @@ class EventRelay(WholeEvents):
     @property
     def refused_midway(self) -> bool:
         return self._refused and self._lease.generated_tokens > 0
+
+    @property
+    def meant_status(self) -> int:
+        return self._refusal or self.status
 
     def lost(self, error: BackendError) -> None:
         if self.committed and self.over:
@@ -254,9 +261,7 @@ class EventRelay(WholeEvents):
                 self._failure = of_event(event, read.status)
                 break
             elif read.sign is Sign.DONE or read.sign is Sign.ERROR:
-                self._ended_itself, self.goes_on = True, False
-                self._refused = self._refused or read.sign is Sign.ERROR
-                self.served = self.served and read.sign is Sign.DONE
+                self._ends(read)
             elif read.sign is Sign.ABORT:
                 self._failure = AnswerAborted()
                 break
@@ -265,6 +270,14 @@ class EventRelay(WholeEvents):
         if not lease.prefilling and not self._several:
             self._ordinary = self._dialect.ordinary
         return b"".join(kept), tokens
+
+    def _ends(self, read: Event) -> None:
+        """The stream says that it is over."""
+        self._ended_itself, self.goes_on = True, False
+        if read.sign is Sign.ERROR:
+            self._refused, self.served = True, False
+            if not self.committed and not any(map(has_data, self._held)):
+                self._refusal = read.status
 
     def _all_ordinary(self, data: bytes, count: int) -> bool:
         """Whether a read has only ordinary events, with any line ends."""

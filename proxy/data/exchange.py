@@ -282,7 +282,7 @@ class Exchange(AttemptOwner):
         """End: the answer was passed on. Its status still counts for or against the backend."""
         plane, relay = self._plane, self._relay
         assert relay is not None
-        self.request.record.tries[-1].status = relay.status
+        self.request.record.tries[-1].status = relay.meant_status
         learn(plane, self.request, lease, relay, now_s)
         self._mirror()
         if relay.status == 500:

@@ -179,6 +179,11 @@ class Relay:
         return self._head.status
 
     @property
+    def meant_status(self) -> int:
+        """The same, or that of the error with which its stream begins."""
+        return self.status
+
+    @property
     def is_over(self) -> bool:
         """Whether a whole answer tells of a stored response that is made no more."""
         return bool(self.response_id) and not self.goes_on

@@ -8,7 +8,8 @@ from penstock.proxy.dialects.dialect import Usage
 
 class Try:
     """One attempt at one backend. `failure`: the error's reason, empty while there is none.
-    `status`: of its answer, once that is passed on whole. 0: there is none."""
+    `status`: of its answer, once that is passed on whole, or of the error with which its stream
+    begins. 0: there is none."""
 
     __slots__ = (
         "backend",
