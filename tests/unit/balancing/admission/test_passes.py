@@ -106,6 +106,17 @@ def test_others_of_a_kind_that_has_found_no_place_have_no_look_in_this_pass() ->
     assert door.wake(0.3) == [last]
 
 
+def test_one_that_a_backend_has_failed_hides_none_that_may_go_there() -> None:
+    door, z = held_before_two(0)
+    failed = door.ticket(10, name="x", model="other")
+    failed.tried = frozenset([z])
+    door.come(failed, 0.1)
+    z.state = State.EJECTED
+    good = door.enter(10, 0.15, name="x", model="other")
+    z.state = State.READY
+    assert door.wake(0.3) == [good]
+
+
 def is_hidden(first: dict[str, Any], second: dict[str, Any], way: tuple[object, ...] = ()) -> bool:
     """Whether one that has found no place keeps another one from its look. `way`: of that one."""
     queue = Queue((0.0,))
@@ -194,6 +205,44 @@ def test_what_is_held_anew_is_looked_at_from_the_first_one_on() -> None:
     line.look_for_backends(0.2, holds=False)  # a wake that sends nothing: no place is free
     z.models = {first.ask.model or "": b""}
     assert door.wake(0.3) == [first]
+
+
+def of_flows(queue: Queue, number: int) -> list[list[Ticket]]:
+    """Two requests of each of so many flows."""
+    flows = [queue.flow(f"{each}") for each in range(number)]
+    return [[waiting(queue, flow, 1) for _ in range(2)] for flow in flows]
+
+
+def test_flows_have_one_look_each_in_a_turn_in_their_order() -> None:
+    queue = Queue((0.0,))
+    passes = Passes(queue)
+    (a, b, c) = of_flows(queue, 3)
+    passes.begin()
+    assert [passes.next() for _ in range(7)] == [a[0], b[0], c[0], a[1], b[1], c[1], None]
+
+
+def test_a_wake_goes_on_with_the_turn_of_the_last_one() -> None:
+    """It may have had as many looks as it may take. Otherwise the last flows would have none."""
+    queue = Queue((0.0,))
+    passes = Passes(queue)
+    (a, b, c) = of_flows(queue, 3)
+    found = []
+    for _ in range(4):
+        passes.begin()
+        found.append(passes.next())
+    assert found == [a[0], b[0], c[0], a[1]]
+
+
+def test_what_begins_anew_begins_with_the_first_flow() -> None:
+    """Nothing is left of a turn that was not over, nor of what it knew."""
+    queue = Queue((0.0,))
+    passes = Passes(queue)
+    (a, _) = of_flows(queue, 2)
+    passes.begin()
+    assert passes.next() is a[0]
+    passes.clear()
+    passes.begin()
+    assert passes.next() is a[0]
 
 
 def test_what_has_left_since_the_pass_began_has_no_look() -> None:
