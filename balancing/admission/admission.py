@@ -303,7 +303,8 @@ class Admission:
             if waiting is None:
                 return
             if stays(self._fleet(), waiting):  # its turn has not come
-                passes.found_nothing(waiting)
+                if not waiting.tried:
+                    passes.found_nothing(waiting)
                 continue
             outcome = self._try(line, waiting, now_s)
             if outcome is not None:

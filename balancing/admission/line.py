@@ -169,6 +169,8 @@ class Line(Occupancy):
         self.queue.reshape(shares)
         for ticket in waiting:
             self.queue.add(ticket)
+        for room in self.places.rooms.values():
+            room.long_pace.reshape(ranks)
         self.refusal.reshape(len(shares))
         self.pace.reshape(len(shares))
 

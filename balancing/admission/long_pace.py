@@ -7,6 +7,7 @@ had twice the time that it takes itself. Otherwise one of 60,000 tokens kept ano
 9,000 waiting for 23 s.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
@@ -41,9 +42,22 @@ class LongPace:
             return False
         return now_s < self._ends_s[rank] + (LONG_PACE - 1.0) * prefill_s
 
+    def reshape(self, ranks: Sequence[int]) -> None:
+        """Take other classes. `ranks`: for each old one, the class that its requests have now."""
+        self._ends_s = _moved(self._ends_s, ranks)
+        self._next_s = _moved(self._next_s, ranks)
+
     def runs(self, now_s: float) -> bool:
         """Whether any class waits for anything."""
         for next_s in self._next_s.values():  # noqa: SIM110 - compiled: no generator
             if now_s < next_s:
                 return True
         return False
+
+
+def _moved(times_s: dict[int, float], ranks: Sequence[int]) -> dict[int, float]:
+    """The latest of those that one class has now."""
+    moved: dict[int, float] = {}
+    for rank, time_s in times_s.items():
+        moved[ranks[rank]] = max(time_s, moved.get(ranks[rank], -inf))
+    return moved

@@ -22,11 +22,6 @@ from penstock.balancing.backend import Backend
 SEEN_MAX: Final = 16
 # So many where only short ones are looked for. That costs a comparison each.
 SHORT_SEEN_MAX: Final = 128
-# A prompt with so many bits less, an eighth of the tokens, may pass longer ones of its own flow if
-# they find no room. Before, a few long prompts kept all that came after them waiting ("Short
-# prompts behind long ones" in bench/history/2026-11-admission.md). With half of the tokens, the
-# longest quarter of `uniform` got less than half of its part at twice the capacity.
-SHORT_BITS: Final = 3
 # Tokens that a class can be owed by those above it, and those that are enough for any request.
 OWED_MAX: Final = 131_072.0
 DUE_MAX: Final = 65_536.0
@@ -108,7 +103,6 @@ class Queue:
         for flow in self.flows.values():
             flow.queues = [OrderedDict() for _ in shares]
             flow.queued_tokens = [0] * len(shares)
-            flow.sizes = [{} for _ in shares]
 
     def add(self, ticket: Ticket, *, first: bool = False) -> None:
         """It waits. `first`: before the others of its flow and class."""
@@ -121,8 +115,6 @@ class Queue:
         # Who waits for others of its kind keeps nobody else waiting.
         ticket.queued_tokens = 0 if ticket.lack in (Lack.GIANTS, Lack.LONG) else ticket.tokens
         flow.queued_tokens[ticket.rank] += ticket.queued_tokens
-        sizes, bits = flow.sizes[ticket.rank], ticket.queued_tokens.bit_length()
-        sizes[bits] = sizes.get(bits, 0) + ticket.queued_tokens
         self.backlogs[ticket.rank][flow] = None
         self.waiting += 1
         self.generals[ticket.rank] += ticket.general
@@ -134,7 +126,6 @@ class Queue:
         queue = flow.queues[rank]
         del queue[ticket]
         flow.queued_tokens[rank] -= ticket.queued_tokens
-        flow.sizes[rank][ticket.queued_tokens.bit_length()] -= ticket.queued_tokens
         self.waiting -= 1
         self.generals[rank] -= ticket.general
         ticket.waits = False
@@ -250,16 +241,15 @@ class Queue:
     def ahead(self, flow: Flow, rank: int, tokens: int) -> list[tuple[Flow, int, float]]:
         """Whose tokens those are: by flow and class.
 
-        All of the higher classes, all of its own flow but much longer ones, and of each other flow
-        as much as its counter lets pass until then.
+        All of the higher classes, all of its own flow, and of each other flow as much as its
+        counter lets pass until then.
         """
         found: list[tuple[Flow, int, float]] = []
         for higher in range(rank):
             found += [
                 (each, higher, float(each.queued_tokens[higher])) for each in self.backlogs[higher]
             ]
-        bits = tokens.bit_length() + SHORT_BITS
-        mine = float(sum([held for size, held in flow.sizes[rank].items() if size <= bits]))
+        mine = float(flow.queued_tokens[rank])
         until = self.served_if_it_waits(flow) + (mine + tokens) / flow.weight
         for other in self.backlogs[rank]:
             if other is not flow:

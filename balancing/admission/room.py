@@ -275,6 +275,8 @@ class Room:
         Both are added up apart: a short look sees no step, or one too many. Each choice is a stream
         of its own. Those whose clients do not read, or did not, show nothing of the backend.
         """
+        if self._sampled_s == -inf:
+            return 0.0, 0.0
         passed_s = now_s - self._sampled_s
         streams = tokens = 0
         for lease, ticket in self.tickets.items():

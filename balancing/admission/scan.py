@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.balancing.admission.line import Line
-from penstock.balancing.admission.queue import SHORT_BITS
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
@@ -22,6 +21,11 @@ SCAN_BESIDE: Final = 2
 LOOKS_MAX: Final = 24
 BACKENDS_LOOKED_AT_MAX: Final = 512
 SHORT_PART: Final = 4
+# A prompt with so little of the tokens may pass longer ones of its own flow if they find no room.
+# Before, a few long prompts kept all that came after them waiting ("Short prompts behind long ones"
+# in bench/history/2026-11-admission.md). With a half, the longest quarter of `uniform` got hardly
+# half of its part at twice the capacity.
+SHORT: Final = 1.0 / 8.0
 # Of these, so many are for flows that rest.
 RESTING_MAX: Final = 8
 # With more flows than that, those that found no room rest, so that all are looked at in turn.
@@ -151,15 +155,28 @@ class Scan:
     def _sweep_short(self, rank: int) -> None:
         """Try much shorter ones of those flows whose next ones have found no room."""
         line = self._line
-        if not self._for_short or not self._least or not line.places.takes_prompts():
-            return
-        below = {flow: tokens / (1 << SHORT_BITS) for flow, tokens in self._least.items()}
-        looks = self._left + self._for_short
-        for ticket in line.queue.turns(rank, looks, self._opened, below=below):
-            if not self._for_short or not line.places.takes_prompts():
+        below = {flow: SHORT * tokens for flow, tokens in self._least.items()}
+        tired: set[Flow] = set()
+        known = -1
+        while self._for_short and len(tired) != known and line.places.takes_prompts():
+            known = len(tired)
+            looks = self._left + self._for_short
+            self._try_short(line.queue.turns(rank, looks, self._opened, tired, below), tired)
+
+    def _try_short(self, turns: list[Ticket], tired: set[Flow]) -> None:
+        """Try these, but beside other flows no more of one than a few that find no room."""
+        failed: dict[Flow, int] = {}
+        for ticket in turns:
+            flow = ticket.flow
+            if flow in tired:
+                continue
+            if not self._for_short or not self._line.places.takes_prompts():
                 break
             outcome = self._attempt(ticket, self._now_s)
-            if outcome is None:
-                self._for_short -= 1
-            else:
+            if outcome is not None:
                 self._outcomes.append((ticket, outcome))
+                continue
+            self._for_short -= 1
+            failed[flow] = failed.get(flow, 0) + 1
+            if failed[flow] == SCAN_BESIDE and len(self._least) > 1:
+                tired.add(flow)

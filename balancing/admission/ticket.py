@@ -47,7 +47,6 @@ class Flow:
         "queued_tokens",
         "queues",
         "served",
-        "sizes",
         "spread",
         "weight",
     )
@@ -63,8 +62,6 @@ class Flow:
         self.errors = [0.0] * SIZES  # log of true over predicted waits, by size of the prompt
         self.queues: list[OrderedDict[Ticket, None]] = [OrderedDict() for _ in range(classes)]
         self.queued_tokens = [0] * classes
-        # The same, by the bit length of the prompt's tokens.
-        self.sizes: list[dict[int, int]] = [{} for _ in range(classes)]
 
     def answered(self, tokens: int) -> float:
         """One of its answers is whole. Returns how many times the mean before it was."""

@@ -52,3 +52,12 @@ def test_each_class_has_a_pace_of_its_own() -> None:
     assert free_s(pace, 4.0, 2) == 0.0
     pace.sent(2, 1.0, 20.0)
     assert [pace.runs(at_s) for at_s in (0.0, 22.9, 23.0)] == [True, True, False]
+
+
+def test_after_a_reload_that_adds_a_class_each_keeps_its_own() -> None:
+    pace = after((4.0, 0.0))
+    pace.sent(0, 1.0, 0.0)
+    pace.reshape([1, 2])
+    assert [free_s(pace, 4.0, rank) for rank in range(3)] == [0.0, 3.0, 12.0]
+    pace.reshape([0, 1, 1])
+    assert free_s(pace, 4.0) == 12.0

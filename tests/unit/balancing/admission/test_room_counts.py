@@ -11,8 +11,9 @@ from penstock.balancing.admission.held_blocks import STRIDE
 from penstock.balancing.admission.room import Room
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
+from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.lease import Lease
-from tests.unit.balancing.admission.lines import FILLS, Door, turns
+from tests.unit.balancing.admission.lines import FILLS, Door, Priced, ready, turns
 
 BLOCKS = tuple(range(2 * STRIDE))
 KV_TOKENS = 30_000
@@ -263,3 +264,19 @@ def test_a_stream_whose_client_does_not_read_shows_nothing_of_that_time() -> Non
                 lease.tokens(1)
         door.wake(now_s + number * 0.02)
     assert room(door).gap_s == pytest.approx(0.02, 0.04)
+
+
+def test_a_backend_that_joins_while_requests_wait_is_measured_from_then_on() -> None:
+    door = streams_behind_which_one_waits()
+    for _ in range(3):
+        door.enter(FILLS)
+    joined = ready("joined")
+    door.backends += (joined,)
+    door.fleet = Fleet((Pool("p", door.backends, Priced()),))
+    door.admission.follow(door.admission.rules)
+    for ticket in door.wake(0.1):
+        door.first(ticket, 0.1)
+    assert joined.own.requests
+    door.stream(2.0, 0.02, 0.1)
+    assert door.admission.waiting
+    assert room(door, 1).gap_s == pytest.approx(0.02, 0.15)

@@ -57,13 +57,18 @@ def test_a_long_one_goes_first_where_it_has_room() -> None:
     assert all(each.waits for each in short)
 
 
-def test_much_longer_ones_of_its_flow_do_not_count_in_what_is_sent_before() -> None:
+def test_long_ones_of_its_flow_count_in_what_is_sent_before() -> None:
+    """They go first where they have room. Without them, short ones were accepted in vain."""
     queue = Queue((0.0,))
     flow = queue.flow("x")
-    long, same = waiting(queue, flow, LONG), waiting(queue, flow, 700)
-    assert queue.ahead_tokens(flow, 0, 100) == 700
-    assert queue.ahead_tokens(flow, 0, 1_000) == LONG + 700
-    queue.remove(same)
-    assert queue.ahead_tokens(flow, 0, 100) == 0
-    queue.remove(long)
-    assert queue.ahead_tokens(flow, 0, LONG) == 0
+    waiting(queue, flow, LONG)
+    assert queue.ahead_tokens(flow, 0, 100) == LONG
+
+
+def test_the_short_ones_of_one_flow_that_have_no_room_leave_looks_to_others() -> None:
+    door, _ = behind(20, "x", "y", used=9_300)
+    for _ in range(30):
+        door.enter(900, 0.3, name="x", max_tokens=10)
+    door.queue.flows["y"].served += 50_000.0
+    short = door.enter(100, 0.4, name="y", max_tokens=10)
+    assert door.wake(0.5) == [short]

@@ -35,6 +35,17 @@ def test_those_that_must_stay_keep_no_others_from_a_pool_that_is_back() -> None:
     assert [each.waits for each in stay] == [True] * 100
 
 
+def test_one_that_was_failed_there_keeps_no_others_from_a_pool_that_is_back() -> None:
+    door = later()
+    failed = door.ticket(100, 0.1, name="x")
+    failed.tried = frozenset([door.backends[0]])
+    door.come(failed, 0.1)
+    go = [door.enter(100, 0.2, name="x") for _ in range(3)]
+    door.backends[0].state = State.READY
+    assert set(door.wake(1.0)) == set(go)
+    assert failed.waits
+
+
 def test_nobody_is_sent_out_of_turn_because_there_are_several_pools() -> None:
     """The flow that has waited for longest was given most. It was looked at first."""
     door = later()
