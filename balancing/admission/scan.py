@@ -23,9 +23,9 @@ BACKENDS_LOOKED_AT_MAX: Final = 512
 SHORT_PART: Final = 4
 # A prompt with so little of the tokens may pass longer ones of its own flow if they find no room.
 # Before, a few long prompts kept all that came after them waiting ("Short prompts behind long ones"
-# in bench/history/2026-11-admission.md). With a half, the longest quarter of `uniform` got hardly
-# half of its part at twice the capacity.
-SHORT: Final = 1.0 / 8.0
+# in bench/history/2026-11-admission.md). With an eighth, the longest quarter of `uniform` got less
+# than half of its part at twice the capacity.
+SHORT: Final = 1.0 / 32.0
 # Of these, so many are for flows that rest.
 RESTING_MAX: Final = 8
 # With more flows than that, those that found no room rest, so that all are looked at in turn.

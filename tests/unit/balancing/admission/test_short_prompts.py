@@ -6,12 +6,12 @@ from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Ticket
 from tests.unit.balancing.admission.lines import Door, waiting
 
-LONG = 8_000
+LONG = 36_000
 
 
-def behind(long: int, *names: str, used: int = 5_000) -> tuple[Door, list[Ticket]]:
-    """A cache of 10,000 tokens, and so many long prompts that it has no room for."""
-    door = Door("a", kv_tokens=10_000)
+def behind(long: int, *names: str, used: int = 20_000) -> tuple[Door, list[Ticket]]:
+    """A cache of 40,000 tokens, and so many long prompts that it has no room for."""
+    door = Door("a", kv_tokens=40_000)
     door.first(door.enter(used, max_tokens=100), 0.1)
     return door, [
         door.enter(LONG, 0.2, name=name, max_tokens=100) for name in names for _ in range(long)
@@ -31,7 +31,7 @@ def test_they_pass_them_however_many_there_are(names: tuple[str, ...]) -> None:
 
 
 def test_a_few_that_have_no_room_keep_no_others_behind_them() -> None:
-    door, _ = behind(20, "x", used=9_300)
+    door, _ = behind(20, "x", used=39_300)
     for _ in range(4):
         door.enter(900, 0.3, name="x", max_tokens=10)
     short = door.enter(100, 0.3, name="x", max_tokens=10)
@@ -40,8 +40,8 @@ def test_a_few_that_have_no_room_keep_no_others_behind_them() -> None:
 
 def test_those_that_are_not_much_shorter_do_not() -> None:
     door, _ = behind(20, "x")
-    same = door.enter(LONG // 4, 0.3, name="x", max_tokens=10)
-    short = door.enter(LONG // 16, 0.3, name="x", max_tokens=10)
+    same = door.enter(LONG // 16, 0.3, name="x", max_tokens=10)
+    short = door.enter(LONG // 64, 0.3, name="x", max_tokens=10)
     assert door.wake(0.4) == [short]
     assert same.waits
 
@@ -66,7 +66,7 @@ def test_long_ones_of_its_flow_count_in_what_is_sent_before() -> None:
 
 
 def test_the_short_ones_of_one_flow_that_have_no_room_leave_looks_to_others() -> None:
-    door, _ = behind(20, "x", "y", used=9_300)
+    door, _ = behind(20, "x", "y", used=39_300)
     for _ in range(30):
         door.enter(900, 0.3, name="x", max_tokens=10)
     door.queue.flows["y"].served += 50_000.0
