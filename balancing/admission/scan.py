@@ -17,17 +17,18 @@ SCAN: Final = 8
 # Beside other flows one flow gets so many looks that find no room. Each looks at all backends. With
 # 64 of them a look takes 0.1 ms, and streams wait meanwhile.
 SCAN_BESIDE: Final = 2
-# A wake has so many looks in all, and one more of so many for short prompts behind long ones.
+# A wake has so many looks in all.
 LOOKS_MAX: Final = 24
 BACKENDS_LOOKED_AT_MAX: Final = 512
+# Of these, so many are for flows that rest.
+RESTING_MAX: Final = 8
+# Short prompts behind long ones get one look more for so many, of those that find no room.
 SHORT_PART: Final = 4
 # A prompt with so little of the tokens may pass longer ones of its own flow if they find no room.
 # Before, a few long prompts kept all that came after them waiting ("Short prompts behind long ones"
 # in bench/history/2026-11-admission.md). With an eighth, the longest quarter of `uniform` got less
 # than half of its part at twice the capacity.
 SHORT: Final = 1.0 / 32.0
-# Of these, so many are for flows that rest.
-RESTING_MAX: Final = 8
 # With more flows than that, those that found no room rest, so that all are looked at in turn.
 FLOWS_SEEN: Final = LOOKS_MAX // SCAN_BESIDE
 # A wake that sent nothing is not repeated for so long, if no other place has opened since.

@@ -1,4 +1,4 @@
-"""What waits in a line whose pool cannot serve it, or whose backends need not: others are back."""
+"""What waits in a line whose pool cannot serve it, or while a pool before that one is back."""
 
 from itertools import islice
 from typing import Final
