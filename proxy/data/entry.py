@@ -11,7 +11,6 @@ from penstock.balancing.adapters import NotLoaded
 from penstock.balancing.admission.elsewhere import STAYS_S, Elsewhere, would_refuse
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.ticket import Refused, Ticket
-from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
@@ -23,7 +22,13 @@ from penstock.proxy.data.failover import NO_BACKENDS, Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.routing import falls_back, finds_no_place, next_fallback, route
+from penstock.proxy.data.routing import (
+    fallbacks_ahead,
+    falls_back,
+    loads,
+    next_fallback,
+    route,
+)
 from penstock.proxy.data.service_classes import ASKED, queue_of
 from penstock.proxy.errors.client import ContextLengthExceeded, ModelNotFound, ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -301,14 +306,15 @@ class Entry:
         since_s = now_s - ticket.waited_s(now_s)
         came_s = request.record.received_s + self._excused_s + since_s - self._since_s
 
-        def refuses(there: Ask) -> bool:
-            return would_refuse(plane.admission.forecast, ticket, there, came_s, now_s)
-
-        if finds_no_place(plane, request.ask, request.way, self._cause, refuses):
-            ticket.stays_until_s = now_s + STAYS_S
-            return
-        plane.admission.leave(ticket, now_s)
-        self._ready(NoBackend())
+        for there in fallbacks_ahead(plane, request.ask, request.way, self._cause):
+            if loads(plane, there):  # it may fail, so the request stays where it is meanwhile
+                plane.adapters.begin(there, now_s)
+                break
+            if not would_refuse(plane.admission.forecast, ticket, there, came_s, now_s):
+                plane.admission.leave(ticket, now_s)
+                self._ready(NoBackend())
+                return
+        ticket.stays_until_s = now_s + STAYS_S
 
     def _after(self, error: Exception, now_s: float) -> PenstockError | None:
         """What its client is told after a wait in vain. None: it falls back."""

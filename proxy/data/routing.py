@@ -5,7 +5,7 @@ An answer is passed on untouched, so it names the model that answered, as OpenAI
 that waits long goes first. Nothing is sent after it: no SDK shows comments to its user.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.balancing.adapters import NotLoaded
@@ -103,30 +103,18 @@ def next_fallback(plane: DataPlane, ask: Ask, way: Way | None, cause: str) -> Ta
     return able or able_fallback(plane, ask, way, cause, doubted=True)
 
 
-def finds_no_place(
-    plane: DataPlane, ask: Ask, way: Way | None, cause: str, refuses: Callable[[Ask], bool]
-) -> bool:
-    """Whether no fall-back takes it now that it may go to for this cause. `refuses`: whether it
-    would be refused, aimed as this says. Then one for overload may take it that comes later.
+def fallbacks_ahead(plane: DataPlane, ask: Ask, way: Way | None, cause: str) -> Iterator[Ask]:
+    """The request as each fall-back would get it, in the order in which it may go to them.
 
-    One that has to load its adapter does that first, while the request stays where it is: the load
-    may fail, and what room there is beside others is known only then.
+    After the first one, the cause is overload: a fall-back that can serve is left for that only.
     """
     if way is None:
-        return True
+        return
     ahead = Way(way.decision, way.asked, step=way.step, stays=way.stays)
-    to = next_fallback(plane, ask, ahead, cause)
-    while to is not None:
-        there = aimed(plane, ask, to, way.asked)
-        if _loads(plane, there):
-            plane.adapters.begin(there, plane.now())
-            return True
-        if not refuses(there):
-            return False
+    while (to := next_fallback(plane, ask, ahead, cause)) is not None:
+        yield aimed(plane, ask, to, way.asked)
         ahead.fall_back(cause, to)
         cause = "overload"
-        to = next_fallback(plane, ask, ahead, cause)
-    return True
 
 
 def able_fallback(
@@ -164,7 +152,7 @@ def _is_able(
     there = aimed(plane, ask, target, asked)
     able = [each for each in fit if each.serves(model)]
     if not able:
-        return _loads(plane, there)
+        return loads(plane, there)
     return not plane.gate.computed_prompts.is_too_long(there, able)
 
 
@@ -177,7 +165,7 @@ def is_served(plane: DataPlane, ask: Ask) -> bool:
     """Whether a backend of its pool can serve it, or loads its adapter."""
     members = _members(plane, ask.pool)
     able = [each for each in members if each.can_serve and each.serves(ask.model)]
-    return bool(able) or _loads(plane, ask)
+    return bool(able) or loads(plane, ask)
 
 
 def _members(plane: DataPlane, name: str | None) -> Sequence[Backend]:
@@ -188,7 +176,7 @@ def _members(plane: DataPlane, name: str | None) -> Sequence[Backend]:
     return ()
 
 
-def _loads(plane: DataPlane, ask: Ask) -> bool:
+def loads(plane: DataPlane, ask: Ask) -> bool:
     """Whether a backend loads its adapter, or would begin to."""
     try:
         return plane.adapters.foreseen(ask, plane.now()).waits
