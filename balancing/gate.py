@@ -18,6 +18,7 @@ from penstock.balancing.computed_prompts import LARGE_TOKENS, ComputedPrompts
 from penstock.balancing.explain import Candidate, candidates
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.lease import Lease, Reason
+from penstock.balancing.look import Look
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.retry_budget import RetryBudget
 from penstock.balancing.searches import Searches
@@ -55,38 +56,6 @@ class Choice(NamedTuple):
     candidates: list[Candidate]
 
 
-class Look:
-    """Where a request would go now. It is valid for this moment only.
-
-    `fit`: it could go to each of them. `bound`: only the chosen one holds what is asked for.
-    `aimed`: and others would have served it without that. (A named tuple takes ten times as long.)
-    """
-
-    __slots__ = ("aimed", "ask", "bound", "chosen", "fit", "pool")
-
-    def __init__(
-        self,
-        pool: Pool,
-        fit: list[Backend],
-        ask: Ask,
-        chosen: Backend,
-        *,
-        bound: bool = False,
-        aimed: bool = False,
-    ) -> None:
-        self.pool = pool
-        self.fit = fit
-        self.ask = ask
-        self.chosen = chosen
-        self.bound = bound
-        self.aimed = aimed
-
-    @property
-    def asks_only(self) -> bool:
-        """Whether it asks for a stored response. That may end one, so no limit holds it up."""
-        return self.ask.response_id is not None and not self.ask.engine
-
-
 class Gate:
     """Admits requests to the fleet that `fleet()` returns at that moment."""
 
@@ -116,12 +85,21 @@ class Gate:
         return self.place(look, now_s, retry=retry)
 
     def look(
-        self, ask: Ask, now_s: float, tried: Collection[Backend] = (), *, dry: bool = False
+        self,
+        ask: Ask,
+        now_s: float,
+        tried: Collection[Backend] = (),
+        *,
+        dry: bool = False,
+        only_pool: str | None = None,
     ) -> Look:
         """Where the request would go now. Raises NoBackend, OwnerAway, UnknownResponse,
-        UnknownModel, OverContext. `dry`: the policy only says so, and draws nothing.
+        UnknownModel, OverContext. `dry`: the policy only says so, and draws nothing. `only_pool`:
+        it may go to no other one.
         """
         pools = self._fleet().resolve(ask)
+        if only_pool is not None:
+            pools = [each for each in pools if each.name == only_pool]
         response_id = ask.response_id
         if response_id is not None:
             owner = self._owner(pools, ask, response_id, now_s)
@@ -197,7 +175,7 @@ class Gate:
     ) -> tuple[Pool, list[Backend], Ask]:
         """The pool, those of its backends that may be chosen with their loads brought up to date,
         and the request with the home of its session. Raises NoBackend."""
-        pool, fit = fits(pools, ask, tried)
+        pool, fit = first_fit(pools, ask, tried)
         ask.home = pool.policy.home(ask) if ask.session is not None else None
         ask = self._weighed(ask, pool)
         fit = _warm_enough(fit, now_s)
@@ -352,7 +330,9 @@ class Gate:
         return None
 
 
-def fits(pools: Sequence[Pool], ask: Ask, tried: Collection[Backend]) -> tuple[Pool, list[Backend]]:
+def first_fit(
+    pools: Sequence[Pool], ask: Ask, tried: Collection[Backend]
+) -> tuple[Pool, list[Backend]]:
     """The first pool with backends that can serve it, and those. Raises NoBackend.
 
     When no pool has any, those count that are out on suspicion alone: that is no

@@ -15,7 +15,8 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import Fleet
-from penstock.balancing.gate import Gate, Look
+from penstock.balancing.gate import Gate
+from penstock.balancing.look import Look
 from penstock.balancing.mean_requests import MeanRequests
 from penstock.balancing.output_length import PRIOR_TOKENS
 from penstock.balancing.prefill_speed import work_of

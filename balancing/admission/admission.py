@@ -8,6 +8,7 @@ TICK_S while something waits: prompts of plain answers leave an engine's queue b
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import Final
 
@@ -25,13 +26,13 @@ from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.round import Round
 from penstock.balancing.admission.scan import FUTILE_S, SCAN, Outcome, Scan
-from penstock.balancing.admission.stranded import stays
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import Fleet, Pool
-from penstock.balancing.gate import Gate, Look, NoBackend
+from penstock.balancing.gate import Gate, NoBackend
 from penstock.balancing.lease import Lease
+from penstock.balancing.look import Look
 
 TICK_S: Final = 0.05
 SEND_ALL_MAX: Final = 64
@@ -124,7 +125,11 @@ class Admission:
         line.wait(ticket, look, now_s)
         return None
 
-    def forecast(self, ticket: Ticket, now_s: float) -> Forecast:
+    def fate(self, ticket: Ticket, now_s: float) -> Fate:
+        """What would become of a dry ticket. It is quicker than the whole forecast."""
+        return self.forecast(ticket, now_s, fate_only=True).fate
+
+    def forecast(self, ticket: Ticket, now_s: float, *, fate_only: bool = False) -> Forecast:
         """What `enter` would do with a dry ticket. Keeps and counts nothing.
 
         Raises what `Gate.look` raises.
@@ -138,7 +143,8 @@ class Admission:
             return found
         if not self.enabled:
             return Forecast(Fate.AT_ONCE, look.chosen)
-        return forecast(self._line_seen(ticket, look.pool), ticket, look, now_s)
+        line = self._line_seen(ticket, look.pool)
+        return forecast(line, ticket, look, now_s, fate_only=fate_only)
 
     def takes_now(self, ticket: Ticket, look: Look, now_s: float) -> bool:
         """Whether nothing waits in its pool and its choice has room, for a dry ticket."""
@@ -290,25 +296,15 @@ class Admission:
 
         So may others be served by a pool that comes before theirs and is back.
         """
-        for ticket in line.stranded.unservable():
+
+        def refuses(ticket: Ticket) -> bool:
+            return not moves(self.fate, line, ticket, now_s)
+
+        stranded = line.stranded
+        for ticket in chain(stranded.unservable(), stranded.movable(self._fleet(), refuses)):
             outcome = self._try(line, ticket, now_s)
             if outcome is not None:
                 outcomes.append((ticket, outcome))
-        if len(self._fleet().pools) == 1:
-            return
-        passes = line.stranded.passes
-        passes.begin()
-        for _ in range(SEND_ALL_MAX):
-            waiting = passes.next()
-            if waiting is None:
-                return
-            if stays(self._fleet(), waiting):  # its turn has not come
-                if not waiting.tried:
-                    passes.found_nothing(waiting)
-                continue
-            outcome = self._try(line, waiting, now_s)
-            if outcome is not None:
-                outcomes.append((waiting, outcome))
 
     def _look_after_held(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Send what a backend of another pool can serve."""
@@ -324,7 +320,9 @@ class Admission:
             outcome = self._try(line, held, now_s)
             if outcome is not None:
                 outcomes.append((held, outcome))
-            elif not held.tried and now_s >= held.stays_until_s:
+            elif now_s < held.stays_until_s:
+                passes.found_refusal()
+            elif not held.tried:
                 passes.found_nothing(held)
 
     def _send_beside(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
@@ -360,10 +358,13 @@ class Admission:
         try:
             look = self._gate.look(ticket.ask, now_s, ticket.tried)
             if look.pool.name != ticket.pool:
-                if not moves(self.forecast, ticket, now_s):
+                if moves(self.fate, line, ticket, now_s):
+                    line.leave(ticket, now_s)
+                    return self.enter(ticket, now_s)
+                if ticket.held_since_s is not None:
                     return None
-                line.leave(ticket, now_s)
-                return self.enter(ticket, now_s)
+                own = ticket.pool
+                look = self._gate.look(ticket.ask, now_s, ticket.tried, only_pool=own)
             chosen = line.place(ticket, look, now_s)
             if chosen is None:
                 return None

@@ -11,7 +11,7 @@ from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.places import Places
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
-from penstock.balancing.gate import Look
+from penstock.balancing.look import Look
 
 # A backend with room may cost a tenth more than the best one. That share grows with the wait, by a
 # half until the deadline or until 30 s, whichever is first. Places that cost more are worse than

@@ -1,15 +1,16 @@
-"""Where a held request goes, and when.
+"""Whether a request that waits goes to another pool that can serve it.
 
-To another pool that can serve it, only if it is not refused there: its own may be back sooner.
-Those that have gone before it may have taken what the other one had to give. So this is looked at
-in the moment in which it would go.
+Only if it is not refused there: its own may serve it in time, or be back sooner. Those that have
+gone before it may have taken what the other one had to give. So this is looked at in the moment in
+which it would go.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from penstock.balancing.admission.forecast import Fate, Forecast, dry_copy
+from penstock.balancing.admission.forecast import Fate, dry_copy
 from penstock.balancing.admission.line import Line
+from penstock.balancing.admission.queue import is_servable
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import OverContext
@@ -26,7 +27,7 @@ class Elsewhere(Exception):
 
 
 def would_refuse(
-    forecast: Callable[[Ticket, float], Forecast],
+    fate: Callable[[Ticket, float], Fate],
     ticket: Ticket,
     ask: Ask,
     since_s: float,
@@ -35,7 +36,7 @@ def would_refuse(
     """Whether it would be refused if it came anew, aimed as `ask` is. `since_s`: since when it
     would have waited."""
     try:
-        return forecast(dry_copy(ticket, ask, since_s), now_s).fate is Fate.REFUSE
+        return fate(dry_copy(ticket, ask, since_s), now_s) is Fate.REFUSE
     except (LookupError, OverContext):
         return False
 
@@ -52,13 +53,17 @@ def held_on(line: Line, ticket: Ticket, held_s: float, now_s: float) -> Elsewher
     return None
 
 
-def moves(forecast: Callable[[Ticket, float], Forecast], ticket: Ticket, now_s: float) -> bool:
-    """Whether it leaves the line that it waits in for the pool that can serve it."""
-    if ticket.held_since_s is None:
+def moves(fate: Callable[[Ticket, float], Fate], line: Line, ticket: Ticket, now_s: float) -> bool:
+    """Whether it leaves the line that it waits in for the pool that its look chose.
+
+    Not if it would be refused there: its own pool serves it, or is the one that it is held for.
+    """
+    able = [each for each in line.places.members if each.can_serve]
+    if ticket.held_since_s is None and not is_servable(ticket, able):
         return True
     if now_s < ticket.stays_until_s:
         return False
-    if would_refuse(forecast, ticket, ticket.ask, now_s - ticket.waited_s(now_s), now_s):
+    if would_refuse(fate, ticket, ticket.ask, now_s - ticket.waited_s(now_s), now_s):
         ticket.stays_until_s = now_s + STAYS_S
         return False
     return True

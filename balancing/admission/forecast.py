@@ -17,8 +17,8 @@ from penstock.balancing.admission.ticket import Flow, Refused, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.fleet import Pool
-from penstock.balancing.gate import Look
 from penstock.balancing.lease import Lease
+from penstock.balancing.look import Look
 
 
 class Fate(StrEnum):
@@ -66,8 +66,14 @@ def at_once(line: Line, ticket: Ticket, look: Look, now_s: float) -> Backend | N
     return line.place(ticket, look, now_s) if line.queue.may_pass(ticket) else None
 
 
-def forecast(line: Line, ticket: Ticket, look: Look, now_s: float) -> Forecast:
-    """The dry run of a dry ticket, with its flow, before one line."""
+def forecast(
+    line: Line, ticket: Ticket, look: Look, now_s: float, *, fate_only: bool = False
+) -> Forecast:
+    """The dry run of a dry ticket, with its flow, before one line.
+
+    `fate_only`: without what goes first and what it lacks. Behind 256 flows that takes a quarter of
+    the time.
+    """
     refused = None
     try:
         chosen = at_once(line, ticket, look, now_s)
@@ -79,8 +85,11 @@ def forecast(line: Line, ticket: Ticket, look: Look, now_s: float) -> Forecast:
             return Forecast(Fate.AT_ONCE, chosen)
     except Refused as error:
         refused = error
+    fate = Fate.WAIT if refused is None else Fate.REFUSE
+    if fate_only:
+        return Forecast(fate, look.chosen)
     return Forecast(
-        Fate.WAIT if refused is None else Fate.REFUSE,
+        fate,
         look.chosen,
         lack_of(line, ticket, look, now_s),
         ahead_of(line, ticket),

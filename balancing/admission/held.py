@@ -15,6 +15,8 @@ from penstock.balancing.admission.ticket import Ticket
 # Requests that a backend has failed stand first in their flow, though held for less time. So many
 # are passed over.
 FAILED_MAX: Final = 8
+# A look for another pool takes so many turns over the flows.
+TURNS_MAX: Final = 128
 
 
 class Held:
@@ -25,7 +27,7 @@ class Held:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.active = False
-        self.passes = Passes(queue)
+        self.passes = Passes(queue, TURNS_MAX)
 
     def become(self, now_s: float, *, active: bool) -> None:
         """Begin or end to hold all that waits."""

@@ -25,8 +25,9 @@ from penstock.balancing.admission.refusal import LATE, Refusal
 from penstock.balancing.admission.stranded import Stranded
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
-from penstock.balancing.gate import Look, NoBackend
+from penstock.balancing.gate import NoBackend
 from penstock.balancing.lease import Lease
+from penstock.balancing.look import Look
 from penstock.balancing.occupancy import Occupancy
 from penstock.balancing.queued_prompts import QueuedPrompts
 

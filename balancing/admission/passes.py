@@ -1,4 +1,4 @@
-"""Which held requests a wake looks at, to find those that another pool serves.
+"""Which requests a wake looks at, to find those that another pool serves.
 
 Each flow has a pass of its own in each class, over what it had there when the pass began. The
 passes take turns: one look each. So nobody waits for the looks at what others have sent, however
@@ -18,10 +18,12 @@ Kind = tuple[str, str | None, str, str | None, int, bool, bool, bool, bool, tupl
 Size = tuple[float, float, float, float]
 
 
-# So many that have no place are passed over in one turn, and a wake has so many turns. With ten
-# thousand of one kind, a wake that passed over all of them took 29 ms.
+# So many that have no place are passed over in one turn. With ten thousand of one kind, a wake that
+# passed over all of them took 29 ms.
 PASSED_OVER_MAX: Final = 16
-TURNS_MAX: Final = 128
+# A wake looks no more after so many that another pool serves, but would refuse. Each costs a
+# prediction: behind 256 flows, 64 of them took 50 ms.
+REFUSED_MAX: Final = 8
 
 
 class Pass:
@@ -59,13 +61,15 @@ class Pass:
 class Passes:
     """Those over all that one queue holds."""
 
-    __slots__ = ("_last", "_passes", "_queue", "_turn", "_turns")
+    __slots__ = ("_last", "_most_turns", "_passes", "_queue", "_refused", "_turn", "_turns")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, most_turns: int) -> None:
+        """`most_turns`: in one wake."""
         self._queue = queue
+        self._most_turns = most_turns
         self._passes: dict[tuple[Flow, int], Pass] = {}
         self._turn: list[Pass] = []  # which have no look yet in this turn; the next one is last
-        self._turns = 0  # in this wake
+        self._turns = self._refused = 0  # in this wake
         self._last: Pass | None = None
 
     def clear(self) -> None:
@@ -74,7 +78,7 @@ class Passes:
 
     def begin(self) -> None:
         """A wake begins to look. A pass goes on, and where one has ended the next one begins."""
-        self._turns = 0
+        self._turns = self._refused = 0
         before, self._passes = self._passes, {}
         for rank, backlog in enumerate(self._queue.backlogs):
             for flow in backlog:
@@ -84,7 +88,7 @@ class Passes:
 
     def next(self) -> Ticket | None:
         """What to look at next. None: all passes are over, or this wake has had its turns."""
-        while self._turns < TURNS_MAX:
+        while self._turns < self._most_turns and self._refused < REFUSED_MAX:
             if not self._turn:
                 self._turn = [each for each in self._passes.values() if each.left][::-1]
             if not self._turn:
@@ -95,6 +99,10 @@ class Passes:
             if ticket is not None:
                 return ticket
         return None
+
+    def found_refusal(self) -> None:
+        """What `next` told last would be refused. Others of its kind may have more time."""
+        self._refused += 1
 
     def found_nothing(self, ticket: Ticket) -> None:
         """There is no place for what `next` told last. For the rest of its pass this is so for

@@ -11,7 +11,7 @@ from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.gate import Look
+from penstock.balancing.look import Look
 from penstock.balancing.occupancy import Occupancy
 
 

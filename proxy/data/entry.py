@@ -310,7 +310,7 @@ class Entry:
             if loads(plane, there):  # it may fail, so the request stays where it is meanwhile
                 plane.adapters.begin(there, now_s)
                 break
-            if not would_refuse(plane.admission.forecast, ticket, there, came_s, now_s):
+            if not would_refuse(plane.admission.fate, ticket, there, came_s, now_s):
                 plane.admission.leave(ticket, now_s)
                 self._ready(NoBackend())
                 return

@@ -5,50 +5,53 @@ from collections.abc import Callable
 import pytest
 
 from penstock.balancing.admission.elsewhere import AGAIN_S, STAYS_S, held_on, moves, would_refuse
-from penstock.balancing.admission.forecast import Fate, Forecast
+from penstock.balancing.admission.forecast import Fate, blank_line
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.gate import NoBackend
 from tests.unit.balancing.admission.lines import Door
 
+DOOR = Door("a")
+LINE = blank_line(DOOR.fleet.pools[0], (0.0,), None)
+
 
 def held(since_s: float, held_since_s: float) -> Ticket:
-    ticket = Door("a").ticket(100, since_s, deadline_s=30.0, impatient=False)
+    ticket = DOOR.ticket(100, since_s, deadline_s=30.0, impatient=False)
     ticket.held_since_s = held_since_s
     return ticket
 
 
-class Forecasts:
+class Fates:
     """They say the same each time. `asked`: how long each ticket would have waited by then."""
 
     def __init__(self, fate: Fate) -> None:
         self._fate = fate
         self.asked: list[float] = []
 
-    def __call__(self, ticket: Ticket, now_s: float) -> Forecast:
+    def __call__(self, ticket: Ticket, now_s: float) -> Fate:
         self.asked.append(now_s - ticket.since_s)
-        return Forecast(self._fate, None)
+        return self._fate
 
 
 def test_what_it_has_waited_before_it_was_held_counts_where_it_would_go() -> None:
-    forecasts = Forecasts(Fate.WAIT)
-    assert moves(forecasts, held(since_s=1.0, held_since_s=3.0), now_s=10.0)
-    assert forecasts.asked == [2.0]
+    fates = Fates(Fate.WAIT)
+    assert moves(fates, LINE, held(since_s=1.0, held_since_s=3.0), now_s=10.0)
+    assert fates.asked == [2.0]
 
 
 def test_one_that_stays_is_not_judged_again_at_once() -> None:
-    forecasts, ticket = Forecasts(Fate.REFUSE), held(since_s=0.0, held_since_s=0.0)
+    fates, ticket = Fates(Fate.REFUSE), held(since_s=0.0, held_since_s=0.0)
     ends_s = 10.0 + STAYS_S
     for now_s in (10.0, 10.1, ends_s - 0.1, ends_s):
-        assert not moves(forecasts, ticket, now_s)
-    assert len(forecasts.asked) == 2
+        assert not moves(fates, LINE, ticket, now_s)
+    assert len(fates.asked) == 2
 
 
-def raises(error: Exception) -> Callable[[Ticket, float], Forecast]:
-    def forecast(ticket: Ticket, now_s: float) -> Forecast:
+def raises(error: Exception) -> Callable[[Ticket, float], Fate]:
+    def fate(ticket: Ticket, now_s: float) -> Fate:
         raise error
 
-    return forecast
+    return fate
 
 
 @pytest.mark.parametrize("error", [NoBackend(), OverContext(100)], ids=["no backend", "too long"])

@@ -6,9 +6,10 @@ import pytest
 
 from penstock.balancing.admission.admission import SEND_ALL_MAX
 from penstock.balancing.admission.elsewhere import Elsewhere
-from penstock.balancing.admission.passes import PASSED_OVER_MAX, TURNS_MAX, Passes
+from penstock.balancing.admission.held import TURNS_MAX
+from penstock.balancing.admission.passes import PASSED_OVER_MAX, REFUSED_MAX, Passes
 from penstock.balancing.admission.queue import Queue
-from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.fleet import Fleet, Pool
@@ -120,7 +121,7 @@ def test_one_that_a_backend_has_failed_hides_none_that_may_go_there() -> None:
 def is_hidden(first: dict[str, Any], second: dict[str, Any], way: tuple[object, ...] = ()) -> bool:
     """Whether one that has found no place keeps another one from its look. `way`: of that one."""
     queue = Queue((0.0,))
-    passes, flow = Passes(queue), queue.flow("x")
+    passes, flow = Passes(queue, TURNS_MAX), queue.flow("x")
     both = [waiting(queue, flow, 1) for _ in range(2)]
     for ticket, fields in zip(both, (first, second), strict=True):
         all_fields: dict[str, Any] = {"model": "m", "prompt_tokens": 100} | fields
@@ -215,7 +216,7 @@ def of_flows(queue: Queue, number: int) -> list[list[Ticket]]:
 
 def test_flows_have_one_look_each_in_a_turn_in_their_order() -> None:
     queue = Queue((0.0,))
-    passes = Passes(queue)
+    passes = Passes(queue, TURNS_MAX)
     (a, b, c) = of_flows(queue, 3)
     passes.begin()
     assert [passes.next() for _ in range(7)] == [a[0], b[0], c[0], a[1], b[1], c[1], None]
@@ -224,7 +225,7 @@ def test_flows_have_one_look_each_in_a_turn_in_their_order() -> None:
 def test_a_wake_goes_on_with_the_turn_of_the_last_one() -> None:
     """It may have had as many looks as it may take. Otherwise the last flows would have none."""
     queue = Queue((0.0,))
-    passes = Passes(queue)
+    passes = Passes(queue, TURNS_MAX)
     (a, b, c) = of_flows(queue, 3)
     found = []
     for _ in range(4):
@@ -236,7 +237,7 @@ def test_a_wake_goes_on_with_the_turn_of_the_last_one() -> None:
 def test_what_begins_anew_begins_with_the_first_flow() -> None:
     """Nothing is left of a turn that was not over, nor of what it knew."""
     queue = Queue((0.0,))
-    passes = Passes(queue)
+    passes = Passes(queue, TURNS_MAX)
     (a, _) = of_flows(queue, 2)
     passes.begin()
     assert passes.next() is a[0]
@@ -247,7 +248,7 @@ def test_what_begins_anew_begins_with_the_first_flow() -> None:
 
 def test_what_has_left_since_the_pass_began_has_no_look() -> None:
     queue = Queue((0.0,))
-    passes, flow = Passes(queue), queue.flow("x")
+    passes, flow = Passes(queue, TURNS_MAX), queue.flow("x")
     gone, moved, last = [waiting(queue, flow, 1) for _ in range(3)]
     passes.begin()
     queue.remove(gone)
@@ -261,7 +262,7 @@ def test_what_has_left_since_the_pass_began_has_no_look() -> None:
 def test_those_without_a_place_are_passed_over_in_several_wakes() -> None:
     """Nor do they delay the look at what others have sent."""
     queue = Queue((0.0,))
-    passes, flow = Passes(queue), queue.flow("x")
+    passes, flow = Passes(queue, TURNS_MAX), queue.flow("x")
     first = waiting(queue, flow, 1)
     for _ in range(2 * TURNS_MAX * PASSED_OVER_MAX):
         waiting(queue, flow, 1)
@@ -276,6 +277,19 @@ def test_those_without_a_place_are_passed_over_in_several_wakes() -> None:
             passes.found_nothing(ticket)
         seen.append(found)
     assert seen == [{first, other}, {other}, {last, other}]
+
+
+def test_a_wake_looks_at_few_that_would_be_refused() -> None:
+    queue = Queue((0.0,))
+    passes, flow = Passes(queue, TURNS_MAX), queue.flow("x")
+    those = [waiting(queue, flow, 1) for _ in range(2 * REFUSED_MAX)]
+    for part in (those[:REFUSED_MAX], those[REFUSED_MAX:]):
+        passes.begin()
+        found = []
+        while (ticket := passes.next()) is not None:
+            found.append(ticket)
+            passes.found_refusal()
+        assert found == part
 
 
 def busy(backend: Backend, door: Door, pool: str, for_s: float = 5.0) -> None:
@@ -300,20 +314,6 @@ def test_one_that_would_be_refused_hides_none_whose_class_gives_more_time() -> N
     door.wake(0.4)
     assert [ticket.pool for ticket in held] == ["p", "q"]
     assert door.told == []
-
-
-def test_what_waits_for_room_is_told_at_once_that_the_pool_before_it_would_refuse_it() -> None:
-    """That pool is its own again. It would wait in vain where it is."""
-    door = two_pools()
-    (z,) = door.fleet.pools[1].backends
-    busy(door.backends[0], door, "p")
-    busy(z, door, "q", for_s=2.0)
-    z.state = State.READY
-    ticket = door.enter(100, 0.0, name="x", deadline_s=4.0, impatient=False, model="m")
-    assert ticket.pool == "q"
-    door.backends[0].state = State.READY
-    door.wake(1.0)
-    assert [(told is ticket, type(outcome)) for told, outcome in door.told] == [(True, Refused)]
 
 
 def test_one_whose_fall_back_would_refuse_it_may_have_a_backend_that_failed_it_again() -> None:

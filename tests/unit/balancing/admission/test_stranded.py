@@ -1,9 +1,11 @@
 """What waits in the line of a pool, while a pool that comes before it is away, and is back."""
 
+from penstock.balancing.admission.passes import PASSED_OVER_MAX
+from penstock.balancing.admission.stranded import TURNS_MAX
 from penstock.balancing.backend import State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import NoBackend
-from tests.unit.balancing.admission.lines import FILLS, Door, Priced
+from tests.unit.balancing.admission.lines import FILLS, Door, Priced, ready
 
 
 def later() -> Door:
@@ -66,3 +68,34 @@ def test_they_are_told_if_no_pool_serves_them_any_more() -> None:
     door.admission.follow(door.admission.rules)
     door.wake(1.0)
     assert [(each, type(outcome)) for each, outcome in door.told] == [(waiting, NoBackend)]
+
+
+def test_one_that_the_pool_before_its_own_would_refuse_is_served_by_its_own() -> None:
+    door = later()
+    (running,) = door.leases
+    waiting = [door.enter(8_000, 0.1, deadline_s=4.0) for _ in range(2)]
+    door.backends[0].state = State.READY
+    for _ in range(20):  # it has more than it can serve in that time
+        door.enter(8_000, 0.2)
+    busy = len(door.leases)
+    door.wake(1.0)
+    assert [each.pool for each in waiting] == ["later"] * 2
+    door.first(running, 1.5)
+    assert door.wake(1.5)[0] is waiting[0]
+    assert door.leases[waiting[0]].backend.name == "later"
+    assert len(door.leases) == busy + 1
+
+
+def test_all_are_looked_at_anew_when_the_pool_before_is_back() -> None:
+    """A look that saw a few of them goes on after these while it is away."""
+    door = later()
+    first, second = door.backends
+    spare = ready("spare")
+    door.fleet = Fleet((Pool("spare", (spare,), Priced()), *door.fleet.pools))
+    first.models, second.models, spare.models = {"m": b""}, {"m": b"", "n": b""}, {"n": b""}
+    spare.state = State.READY
+    for _ in range(2 * TURNS_MAX * PASSED_OVER_MAX):
+        door.enter(100, 0.1, model="m")
+    assert door.wake(1.0) == []
+    first.state = State.READY
+    assert len(door.wake(1.6)) > 10
