@@ -12,9 +12,6 @@ from penstock.balancing.admission.passes import Passes
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Ticket
 
-# Requests that a backend has failed stand first in their flow, though held for less time. So many
-# are passed over.
-FAILED_MAX: Final = 8
 # A look for another pool takes so many turns over the flows.
 TURNS_MAX: Final = 128
 
@@ -22,10 +19,11 @@ TURNS_MAX: Final = 128
 class Held:
     """Whether the requests of one line are held. `passes`: over those that are."""
 
-    __slots__ = ("_queue", "active", "passes")
+    __slots__ = ("_held", "_queue", "active", "passes")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
+        self._held: dict[Ticket, None] = {}  # who has been held for the longest time comes first
         self.active = False
         self.passes = Passes(queue, TURNS_MAX)
 
@@ -33,29 +31,33 @@ class Held:
         """Begin or end to hold all that waits."""
         self.active = active
         self.passes.clear()
+        self._held = {}
         for ticket in self._queue.oldest(self._queue.waiting):
             if active:
-                ticket.held_since_s, ticket.lack = now_s, Lack.BACKEND
+                self.add(ticket, now_s)
                 ticket.general_then = ticket.general
                 self._queue.counts(ticket, general=False)
             elif ticket.held_since_s is not None:
                 ticket.release(now_s)
                 self._queue.counts(ticket, general=ticket.general_then)
 
+    def add(self, ticket: Ticket, now_s: float) -> None:
+        """It is held from now on."""
+        ticket.held_since_s, ticket.lack = now_s, Lack.BACKEND
+        self._held[ticket] = None
+
+    def remove(self, ticket: Ticket) -> None:
+        """It has left."""
+        self._held.pop(ticket, None)
+
     def over(self, most_s: float, most: int, now_s: float) -> list[Ticket]:
-        """Up to `most` that have been held for longer than `most_s`, first of all in each flow."""
+        """Up to `most` that have been held for longer than `most_s`."""
         found: list[Ticket] = []
-        for rank, backlog in enumerate(self._queue.backlogs):
-            for flow in backlog:
-                younger = 0
-                for ticket in flow.queues[rank]:
-                    since_s = ticket.held_since_s
-                    if since_s is not None and now_s - since_s > most_s:
-                        if len(found) == most:
-                            return found
-                        found.append(ticket)
-                        continue
-                    younger += 1
-                    if younger == FAILED_MAX:
-                        break
+        for ticket in self._held:
+            since_s = ticket.held_since_s
+            if since_s is None:  # it was held for itself alone, and is not any more
+                continue
+            if now_s - since_s <= most_s or len(found) == most:
+                break
+            found.append(ticket)
         return found

@@ -5,9 +5,11 @@ for again when that may have changed. Now and then another place is taken (`deto
 """
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from random import Random
 from typing import Final
 
+from penstock.balancing.admission.deadlines import Deadlines
 from penstock.balancing.admission.detour import detour, lighter
 from penstock.balancing.admission.held import Held
 from penstock.balancing.admission.lack import Lack
@@ -21,7 +23,7 @@ from penstock.balancing.admission.queue import (
     Queue,
     servable,
 )
-from penstock.balancing.admission.refusal import LATE, Refusal
+from penstock.balancing.admission.refusal import Refusal
 from penstock.balancing.admission.stranded import Stranded
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
@@ -39,6 +41,8 @@ SAMPLE_S: Final = 0.1
 OWN: Final = (Lack.ANSWERS, Lack.GIANTS, Lack.LONG, Lack.STREAMS)
 # A long prompt, for which a backend is kept, is so many times as long as those that run there.
 LONG: Final = 1.5
+# Behind so many that a backend has failed, the age of a flow's requests is seen.
+FIRST_MAX: Final = 16
 
 
 class Line(Occupancy):
@@ -46,6 +50,7 @@ class Line(Occupancy):
 
     __slots__ = (
         "_beside",
+        "_deadlines",
         "_on_change",
         "_sampled_s",
         "gives_up",
@@ -66,6 +71,7 @@ class Line(Occupancy):
         self._on_change = on_change
         self.pace = Pace(len(shares))
         self._beside: dict[Ticket, None] = {}  # what waits and needs no room
+        self._deadlines = Deadlines()
         self._sampled_s = 0.0
         self.queue = Queue(shares)
         self.held = Held(self.queue)
@@ -92,7 +98,7 @@ class Line(Occupancy):
         self._look(now_s)
         self.judge_held(ticket, now_s)
         ticket.general, ticket.general_then = False, True
-        ticket.held_since_s, ticket.lack = now_s, Lack.BACKEND
+        self.held.add(ticket, now_s)
         self._line_up(ticket, now_s)
 
     def judge_held(self, ticket: Ticket, now_s: float) -> None:
@@ -117,6 +123,7 @@ class Line(Occupancy):
             for room in self.places.rooms.values():
                 room.begin_samples(now_s)
         self.queue.add(ticket, first=bool(ticket.tried))
+        self._deadlines.add(ticket, now_s)
         if not needs_room(ticket.ask):
             self._beside[ticket] = None
         self.looks.renew()  # there may be room for this one
@@ -181,6 +188,8 @@ class Line(Occupancy):
         self._want(ticket, None)
         self.places.backfill.release(ticket)
         self._beside.pop(ticket, None)
+        self._deadlines.remove(ticket)
+        self.held.remove(ticket)
         self.queue.remove(ticket)
         ticket.release(now_s)
         self._look(now_s)
@@ -309,8 +318,7 @@ class Line(Occupancy):
         """
         for higher in range(rank):
             for flow in self.queue.backlogs[higher]:
-                oldest = next(iter(flow.queues[higher]))
-                if now_s - oldest.since_s <= YIELD_S:
+                if now_s - _oldest_s(flow, higher) <= YIELD_S:
                     continue
                 for ticket in servable(flow, higher, 1, opened):
                     if ticket.kept_before or self._waits_for_its_own(ticket):
@@ -338,7 +346,11 @@ class Line(Occupancy):
 
     def given_up(self, hold_s: float, now_s: float) -> list[tuple[Ticket, Exception]]:
         """Take out some that nobody waits for any more, or that were held for longer than this."""
-        over = self._overdue(now_s)
+        over: list[tuple[Ticket, Exception]] = []
+        for ticket in self._deadlines.over(GIVEN_UP_MAX, now_s):
+            waited_s = ticket.waited_s(now_s)
+            self.leave(ticket, now_s)
+            over.append((ticket, self.refusal.refused(ticket, waited_s)))
         if self.held.active:
             for ticket in self.held.over(hold_s, GIVEN_UP_MAX - len(over), now_s):
                 self.leave(ticket, now_s)
@@ -346,21 +358,6 @@ class Line(Occupancy):
         self.gives_up = len(over) == GIVEN_UP_MAX
         if self.gives_up:
             self._on_change()
-        return over
-
-    def _overdue(self, now_s: float) -> list[tuple[Ticket, Exception]]:
-        """Those that nobody waits for any more, first of all in each flow."""
-        over: list[tuple[Ticket, Exception]] = []
-        for rank, backlog in enumerate(self.queue.backlogs):
-            for flow in list(backlog):
-                queue = flow.queues[rank]
-                while queue and len(over) < GIVEN_UP_MAX:
-                    ticket = next(iter(queue))
-                    waited_s = ticket.waited_s(now_s)
-                    if waited_s <= LATE * ticket.deadline_s:
-                        break
-                    self.leave(ticket, now_s)
-                    over.append((ticket, self.refusal.refused(ticket, waited_s)))
         return over
 
     def samples(self, now_s: float) -> bool:
@@ -382,6 +379,15 @@ class Line(Occupancy):
                     ticket.flow.charge(taken - ticket.charged_tokens, now_s)
                     ticket.charged_tokens = taken
         return True
+
+
+def _oldest_s(flow: Flow, rank: int) -> float:
+    """Since when one of the first few waits. Those that a backend has failed come first."""
+    queue = flow.queues[rank]
+    oldest = next(iter(queue))
+    if not oldest.tried:
+        return oldest.since_s
+    return min([each.since_s for each in islice(queue, FIRST_MAX)])
 
 
 def _turn(ticket: Ticket) -> tuple[int, float]:

@@ -7,15 +7,13 @@ import pytest
 
 from penstock.balancing.admission.admission import Rules
 from penstock.balancing.admission.forecast import Fate
-from penstock.balancing.admission.held import FAILED_MAX, Held
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Refused, Ticket
 from penstock.balancing.backend import State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import NoBackend
 from penstock.balancing.lease import Lease
-from tests.unit.balancing.admission.lines import FILLS, Door, full, waiting
+from tests.unit.balancing.admission.lines import FILLS, Door, full
 
 
 def starting(*names: str, hold_s: float = 60.0, **rules: Any) -> Door:
@@ -373,12 +371,13 @@ def test_a_backend_that_is_back_for_a_moment_ends_all_that_was_held_until_then()
     assert outcomes(door) == [NoBackend] * 2
 
 
-def test_so_many_that_were_failed_are_passed_over_to_find_one_that_is_held_for_longer() -> None:
-    queue = Queue((0.0,))
-    held, flow = Held(queue), queue.flow("x")
-    old = waiting(queue, flow, 1)
-    old.held_since_s = 0.0
-    for number in range(FAILED_MAX):
-        assert held.over(60.0, 9, 61.0) == [old], number
-        waiting(queue, flow, 1, first=True).held_since_s = 50.0
-    assert held.over(60.0, 9, 61.0) == []
+def test_those_that_a_backend_has_failed_hide_none_that_is_held_for_longer() -> None:
+    """They stand first in their flow."""
+    door = starting("a")
+    old = door.enter(100, name="x")
+    for number in range(20):
+        failed = door.ticket(100, 50.0 + number / 10.0, name="x")
+        failed.tried = frozenset(door.backends)
+        door.come(failed, failed.since_s)
+    door.wake(61.0)
+    assert [(ticket, type(outcome)) for ticket, outcome in door.told] == [(old, NoBackend)]
