@@ -7,13 +7,14 @@ from penstock.balancing.backend import Backend
 class Looks:
     """The looks of one line that have found nothing of late."""
 
-    __slots__ = ("_futile", "_futile_until_s", "_resting")
+    __slots__ = ("_futile", "_futile_until_s", "_resting", "_resting_short")
 
     def __init__(self) -> None:
         # The last wake that sent nothing. Until then another finds the same, with these open.
         self._futile_until_s = 0.0
         self._futile: frozenset[Backend] = frozenset()
         self._resting: dict[tuple[Flow, int], float] = {}  # until when flows are looked at last
+        self._resting_short: dict[tuple[Flow, int], float] = {}  # the same for short prompts
 
     def renew(self) -> None:
         """What waits or the room for it has changed: the next look may find some."""
@@ -37,3 +38,15 @@ class Looks:
             return set()
         self._resting = {each: at for each, at in self._resting.items() if at > now_s}
         return {flow for flow, of in self._resting if of == rank}
+
+    def rest_short(self, flow: Flow, rank: int, until_s: float) -> None:
+        """Its short prompts found no room, and others had no look. These come first until then."""
+        self._resting_short[flow, rank] = until_s
+
+    def resting_short(self, rank: int, now_s: float) -> dict[Flow, float]:
+        """The flows of a class whose short prompts are looked at last, and until when."""
+        if not self._resting_short:
+            return {}
+        resting = {each: at for each, at in self._resting_short.items() if at > now_s}
+        self._resting_short = resting
+        return {flow: at for (flow, of), at in resting.items() if of == rank}

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from math import inf
 from typing import Final
 
 from penstock.balancing.admission.lack import Lack
@@ -20,8 +19,6 @@ from penstock.balancing.backend import Backend
 
 # How many of a flow are seen, to find those that an open backend may serve.
 SEEN_MAX: Final = 16
-# So many where only short ones are looked for. That costs a comparison each.
-SHORT_SEEN_MAX: Final = 128
 # Tokens that a class can be owed by those above it, and those that are enough for any request.
 OWED_MAX: Final = 131_072.0
 DUE_MAX: Final = 65_536.0
@@ -206,27 +203,22 @@ class Queue:
         most: int,
         opened: Collection[Backend],
         without: Collection[Flow] = (),
-        below: Mapping[Flow, float] | None = None,
     ) -> list[Ticket]:
         """The next ones of a class that one of these backends may serve.
 
         Each one listed counts as sent before the next is picked. So one flow rarely fills the list.
-        `without`: flows that are left out. `below`: only those of these flows that have fewer
-        tokens to prefill.
+        `without`: flows that are left out.
         """
         heads: dict[Flow, list[Ticket]] = {}
         order: list[Ticket] = []
         flows = [flow for flow in self.backlogs[rank] if flow not in without]
-        if below is not None:
-            flows = [flow for flow in flows if flow in below]
         heap = [(flow.served, number) for number, flow in enumerate(flows)]
         heapify(heap)
         while heap and len(order) < most:
             served, number = heappop(heap)
             flow = flows[number]
             if flow not in heads:
-                tokens = inf if below is None else below[flow]
-                heads[flow] = servable(flow, rank, most, opened, tokens)[::-1]
+                heads[flow] = servable(flow, rank, most, opened)[::-1]
             if heads[flow]:
                 ticket = heads[flow].pop()
                 order.append(ticket)
@@ -270,16 +262,11 @@ class Queue:
         return max(flow.served, min(others, default=self._last_served))
 
 
-def servable(
-    flow: Flow, rank: int, most: int, opened: Collection[Backend], below: float = inf
-) -> list[Ticket]:
-    """Its oldest ones that one of these backends may serve, with fewer tokens than `below`.
-
-    Looks at SEEN_MAX of them, or for short ones at SHORT_SEEN_MAX.
-    """
+def servable(flow: Flow, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
+    """Its oldest ones that one of these backends may serve, of the SEEN_MAX that it looks at."""
     found: list[Ticket] = []
-    for ticket in islice(flow.queues[rank], SEEN_MAX if below == inf else SHORT_SEEN_MAX):
-        if ticket.tokens < below and is_servable(ticket, opened):
+    for ticket in islice(flow.queues[rank], SEEN_MAX):
+        if is_servable(ticket, opened):
             found.append(ticket)
             if len(found) == most:
                 break

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.balancing.admission.line import Line
+from penstock.balancing.admission.short_turns import ShortTurns
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
@@ -33,6 +34,9 @@ SHORT: Final = 1.0 / 32.0
 FLOWS_SEEN: Final = LOOKS_MAX // SCAN_BESIDE
 # A wake that sent nothing is not repeated for so long, if no other place has opened since.
 FUTILE_S: Final = 0.1
+# So long for each flow of its class one rests from looks at short prompts. A wake may look at those
+# of one flow only, and those that send nothing are up to twice FUTILE_S apart.
+SHORT_REST_S: Final = 2 * FUTILE_S
 
 Outcome = tuple[Ticket, Lease | Exception]
 
@@ -154,30 +158,45 @@ class Scan:
                 line.looks.rest(flow, ticket.rank, self._now_s + FUTILE_S * flows / FLOWS_SEEN)
 
     def _sweep_short(self, rank: int) -> None:
-        """Try much shorter ones of those flows whose next ones have found no room."""
-        line = self._line
-        below = {flow: SHORT * tokens for flow, tokens in self._least.items()}
-        tired: set[Flow] = set()
-        known = -1
-        while self._for_short and len(tired) != known and line.places.takes_prompts():
-            known = len(tired)
-            looks = self._left + self._for_short
-            self._try_short(line.queue.turns(rank, looks, self._opened, tired, below), tired)
+        """Try much shorter ones of those flows whose next ones have found no room.
 
-    def _try_short(self, turns: list[Ticket], tired: set[Flow]) -> None:
-        """Try these, but beside other flows no more of one than a few that find no room."""
+        If there are too few looks for all these flows, those that had some rest. Without that, a
+        flow that was given little, with two that find no room, kept those of all others waiting.
+        """
+        if not self._least or not self._for_short:
+            return
+        line = self._line
+        least = self._least
+        flows = [flow for flow in line.queue.backlogs[rank] if flow in least]
+        below = {flow: SHORT * least[flow] for flow in flows}
+        resting = line.looks.resting_short(rank, self._now_s)
+        turns = ShortTurns(rank, below, resting, self._opened)
+        failed = self._try_short(turns)
+        if not self._for_short and turns.has_others(failed):
+            until_s = self._now_s + SHORT_REST_S * len(line.queue.backlogs[rank])
+            for flow in failed:
+                line.looks.rest_short(flow, rank, until_s)
+
+    def _try_short(self, turns: ShortTurns) -> dict[Flow, int]:
+        """Try these, but beside other flows no more of one than a few that find no room.
+
+        Returns how many of each flow found none.
+        """
         failed: dict[Flow, int] = {}
-        for ticket in turns:
-            flow = ticket.flow
-            if flow in tired:
-                continue
-            if not self._for_short or not self._line.places.takes_prompts():
+        tries = self._left + self._for_short
+        while tries and self._for_short and self._line.places.takes_prompts():
+            ticket = turns.next()
+            if ticket is None:
                 break
+            tries -= 1
             outcome = self._attempt(ticket, self._now_s)
             if outcome is not None:
                 self._outcomes.append((ticket, outcome))
                 continue
             self._for_short -= 1
+            flow = ticket.flow
             failed[flow] = failed.get(flow, 0) + 1
             if failed[flow] == SCAN_BESIDE and len(self._least) > 1:
-                tired.add(flow)
+                turns.drop(flow)
+                tries = self._left + self._for_short  # the others have theirs
+        return failed

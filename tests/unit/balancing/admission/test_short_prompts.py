@@ -1,10 +1,14 @@
 """Short prompts behind long ones of their own flow, for which there is no room."""
 
+from collections.abc import Iterator, Mapping
+
 import pytest
 
+from penstock.balancing.admission.looks import Looks
 from penstock.balancing.admission.queue import Queue
-from penstock.balancing.admission.ticket import Ticket
-from tests.unit.balancing.admission.lines import Door, waiting
+from penstock.balancing.admission.short_turns import ShortTurns
+from penstock.balancing.admission.ticket import Flow, Ticket
+from tests.unit.balancing.admission.lines import FILLS, OPEN, Door, waiting
 
 LONG = 36_000
 
@@ -72,3 +76,81 @@ def test_the_short_ones_of_one_flow_that_have_no_room_leave_looks_to_others() ->
     door.queue.flows["y"].served += 50_000.0
     short = door.enter(100, 0.4, name="y", max_tokens=10)
     assert door.wake(0.5) == [short]
+
+
+@pytest.mark.parametrize(("backends", "others"), [(1, 3), (1, 10), (64, 1), (64, 3)])
+def test_those_of_others_that_have_no_room_keep_none_waiting_for_ever(
+    backends: int, others: int
+) -> None:
+    """Each wake has looks at those of few flows: of six with one backend, of one with 64."""
+    names = [f"b{number}" for number in range(backends)]
+    door = Door(*names, kv_tokens=40_000)
+    for ticket in [door.enter(39_300, name=name, max_tokens=100) for name in names]:
+        door.first(ticket, 0.0)
+    for number in range(others):
+        for tokens in [LONG] * 4 + [900] * 4:
+            door.enter(tokens, 0.1, name=f"other{number}", max_tokens=10)
+    for _ in range(4):
+        door.enter(LONG, 0.2, name="x", max_tokens=100)
+    door.queue.flows["x"].served += 50_000.0
+    short = door.enter(100, 0.3, name="x", max_tokens=10)
+    sent = [ticket for tenth in range(4, 4 + 2 * (others + 1)) for ticket in door.wake(tenth / 10)]
+    assert sent == [short]
+
+
+def test_a_flow_that_rests_is_looked_at_where_looks_are_left() -> None:
+    looks = Looks()
+    x, y = Flow("x", 1), Flow("y", 1)
+    looks.rest_short(x, 0, 2.0)
+    looks.rest_short(y, 0, 1.5)
+    for flow in (x, y):
+        waiting(Queue((0.0,)), flow, 100)
+    turns = ShortTurns(0, {x: 200.0, y: 200.0}, looks.resting_short(0, 1.0), OPEN)
+    order = [turns.next() for _ in range(3)]
+    assert [each and each.flow for each in order] == [y, x, None]
+    assert looks.resting_short(1, 1.0) == {}
+    assert looks.resting_short(0, 1.5) == {x: 2.0}
+
+
+class Models(Mapping[str, bytes]):
+    """The models of a backend. It counts how often it is asked whether it has one."""
+
+    asked = 0
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getitem__(self, name: str) -> bytes:
+        return {self._name: b""}[name]
+
+    def __contains__(self, name: object) -> bool:
+        Models.asked += 1
+        return name == self._name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([self._name])
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_a_wake_asks_once_whether_short_ones_of_a_kind_can_be_served() -> None:
+    """The longer the line, the longer all streams would wait for the wake."""
+    asked = []
+    for short in (20, 120):
+        door = Door("a", "b", "c", kv_tokens=40_000)
+        for backend in door.backends:
+            backend.models = Models("open" if backend.name != "a" else "full")
+        door.enter(FILLS, model="full", name="before")
+        for ticket in [
+            door.enter(39_300, model="open", name=name, max_tokens=100) for name in "bc"
+        ]:
+            door.first(ticket, 0.1)
+        for name in "uvwxyz":
+            door.enter(LONG, 0.2, name=name, model="open", max_tokens=100)
+            for _ in range(short):
+                door.enter(100, 0.2, name=name, model="full", max_tokens=10)
+        Models.asked = 0
+        assert door.wake(1.0) == []
+        asked.append(Models.asked)
+    assert asked[0] == asked[1]
