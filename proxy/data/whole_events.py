@@ -9,9 +9,7 @@ from typing import Final
 from penstock.proxy.data.diagnosis import of_event
 from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay
 from penstock.proxy.dialects.dialect import Sign
-from penstock.proxy.errors.backend import (
-    AnswerMute,
-)
+from penstock.proxy.errors.backend import AnswerMute, BackendRefused
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.event_ends import PART_BYTES, after_first, after_last, has_data
 from penstock.proxy.wire.heads import ResponseHead
@@ -136,10 +134,12 @@ class WholeEvents(Relay):
             return
         beginning = data[:BEGINNING_BYTES]
         read = self._dialect.read_beginning(beginning)
-        if read.sign is Sign.ERROR:
-            failure = of_event(beginning, read.status)
+        failure = of_event(beginning, read.status) if read.sign is Sign.ERROR else None
+        if failure is not None and (read.status or not isinstance(failure, BackendRefused)):
             self._report(StreamBroken("error_event", failure) if self.committed else failure)
             return
+        if failure is not None:  # it may be the request's own: passed on, and nobody's fault
+            self.served = self.goes_on = False
         if read.response_id is not None:
             self._made(read.response_id)
         if read.sign is Sign.TOKEN and self._lease.prefilling:
@@ -156,7 +156,7 @@ class WholeEvents(Relay):
             self._tail = data[-PART_BYTES:]
             self._pass_part(data[:-PART_BYTES])
             return b""
-        self._ended_itself = self._ended_itself or self._large is Sign.DONE
+        self._ended_itself = self._ended_itself or self._large in (Sign.DONE, Sign.ERROR)
         self._lease.tokens(self._large is Sign.TOKEN)
         self._large = None
         self._tail = b""

@@ -97,7 +97,7 @@ class Choices(Dialect):
         )
 
     def read_beginning(self, beginning: bytes) -> Event:
-        return Event(Sign.ERROR) if _FAILED.search(beginning) else TOKEN
+        return Event(Sign.ERROR, status=0) if _FAILED.search(beginning) else TOKEN
 
 
 def _chunk_of(data: bytes) -> Chunk:

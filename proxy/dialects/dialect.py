@@ -116,7 +116,8 @@ class Dialect:
         return False
 
     def read_beginning(self, beginning: bytes) -> Event:
-        """The meaning of an event of which only the beginning is known."""
+        """The meaning of an event of which only the beginning is known. `status` 0: that of an
+        error stands behind it."""
         return TOKEN
 
     def usage(self, whole: Whole) -> Usage | None:

@@ -4,9 +4,9 @@ import pytest
 
 from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
 from penstock.proxy.dialects import CHAT, MESSAGES, RESPONSES, Dialect
-from penstock.proxy.errors.backend import AnswerCut, InternalFault
+from penstock.proxy.errors.backend import AnswerCut, EngineDead, InternalFault
 from penstock.proxy.errors.stream import StreamBroken
-from tests.unit.proxy.data.relayed import DONE, TOKENS, Request
+from tests.unit.proxy.data.relayed import DEAD, DONE, TOKENS, Request
 
 TEXT = b"x" * (2 * EVENT_BYTES_MAX)
 MADE = (
@@ -78,14 +78,30 @@ def test_a_large_event_is_no_end_by_what_it_quotes() -> None:
         (RESPONSES, b'event: response.failed\ndata: {"response":"%b"}\n\n' % TEXT),
         (RESPONSES, b'data: {"type":"error","message":"%b"}\n\n' % TEXT),
         (MESSAGES, b'event: error\ndata: {"type":"error","error":"%b"}\n\n' % TEXT),
-        (CHAT, b'data: {"error": {"message": "%b", "code": 500}}\n\n' % TEXT),
     ],
-    ids=["responses", "unnamed", "messages", "chat"],
+    ids=["responses", "unnamed", "messages"],
 )
 def test_a_large_error_is_an_error(dialect: Dialect, event: bytes) -> None:
     request = in_pieces(Request(dialect), event, 65_536)
     assert isinstance(request.ends[0], InternalFault)
     assert request.transport.sent == b""
+
+
+@pytest.mark.parametrize("before", [b"", TOKENS[0]], ids=["first", "after a token"])
+def test_a_large_error_whose_status_comes_last_is_passed_on_and_no_failure(before: bytes) -> None:
+    """It may be a 4xx, which all other backends would give, too."""
+    event = b'data: {"error": {"message": "%b", "code": 400}}\n\n' % TEXT
+    request = in_pieces(Request(CHAT).feed(before), event, 65_536)
+    assert request.relay.over
+    request.relay.end()
+    assert (request.ends, request.relay.served) == ([None], False)
+    assert request.lease.generated_tokens == len(before[:1])
+    assert request.body == before + event
+
+
+def test_one_that_begins_with_what_a_dead_engine_says_is_its_failure() -> None:
+    event = DEAD.replace(b"issue.", TEXT)
+    assert isinstance(in_pieces(Request(CHAT), event, 65_536).ends[0], EngineDead)
 
 
 def test_a_large_preamble_tells_whose_response_it_is_and_is_no_token() -> None:
