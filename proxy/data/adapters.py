@@ -30,9 +30,12 @@ Load = Callable[[Backend, str, str], Coroutine[None, None, Outcome]]
 
 
 class Waiter:
-    """One request that waits. `told` is called once, unless it leaves: `late` after WAIT_S."""
+    """One request that waits. `told` is called once, unless it leaves: `late` after WAIT_S.
 
-    __slots__ = ("client", "place", "since_s", "timer", "told")
+    `held`: its own pool holds it, and it has no such time.
+    """
+
+    __slots__ = ("client", "held", "place", "since_s", "timer", "told")
 
     def __init__(
         self, place: Place, client: str, since_s: float, told: Callable[[bool], None]
@@ -42,6 +45,7 @@ class Waiter:
         self.client = client
         self.since_s = since_s
         self.told = told
+        self.held = False
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -67,6 +71,8 @@ class Adapters:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[Waiter, None] = {}
         self._untold: deque[Waiter] = deque()
+        self._telling = False  # one of them, whose turn it is
+        self._held: set[tuple[str, Place]] = set()  # for whom a held request waits, and where
         self.paths: Mapping[Place, str] = {}  # those that routes name
         self._loaded_s: dict[str, float] = {}  # when a client had its last load
 
@@ -92,13 +98,33 @@ class Adapters:
             return None
         waiter = Waiter((ask.pool, ask.model), ask.client, by_s - WAIT_S, told)
         waiter.timer = self._loop.call_later(by_s - now_s, self._late, waiter)
-        self._waiting[waiter] = None
+        self._wait(waiter)
+        return waiter
+
+    def hold(
+        self, ask: Ask, since_s: float, now_s: float, told: Callable[[bool], None]
+    ) -> Waiter | None:
+        """The same for one that is held elsewhere meanwhile. Raises as `wait` does.
+
+        Of those of one client for one adapter, one waits here: the others would do no more.
+        """
+        key = ask.client, (ask.pool, ask.model)
+        if not self.begin(ask, now_s).waits or key in self._held:
+            return None
+        waiter = Waiter(key[1], ask.client, since_s, told)
+        waiter.held = True
+        self._held.add(key)
+        self._wait(waiter)
         return waiter
 
     def begin(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Step:
-        """Begin a load if one is due. Nobody need wait here for it. Raises as `wait` does."""
-        step = self._loads.look(ask, now_s, tried, queued=self._queued(ask.pool) > 0)
-        if step.begins is not None:
+        """Begin a load if one is due. Nobody need wait here for it. Raises as `wait` does.
+
+        The free places are for those that are told of them now, and for others after them.
+        """
+        last = self._comes_last
+        step = self._loads.look(ask, now_s, tried, queued=self._queued(ask.pool) > 0, dry=last)
+        if step.begins is not None and not last:
             self._begin(ask, step.begins)
         return step
 
@@ -111,6 +137,9 @@ class Adapters:
     def leave(self, waiter: Waiter) -> None:
         """Nobody waits there any more."""
         self._waiting.pop(waiter, None)
+        if waiter.held:
+            waiter.held = False
+            self._held.remove((waiter.client, waiter.place))
         waiter.told = _nothing
         if waiter.timer is not None:
             waiter.timer.cancel()
@@ -119,6 +148,16 @@ class Adapters:
         """End all loads, at the end of the process."""
         for task in self._tasks:
             task.cancel()
+
+    @property
+    def _comes_last(self) -> bool:
+        """Whether who asks now has to wait for those that are told of free places."""
+        return bool(self._untold) and not self._telling
+
+    def _wait(self, waiter: Waiter) -> None:
+        self._waiting[waiter] = None
+        if self._comes_last:
+            self._tell([waiter])
 
     def _begin(self, ask: Ask, backend: Backend) -> None:
         place = self._loads.begin(ask, backend)
@@ -173,10 +212,12 @@ class Adapters:
         self._untold.extend(waiters)
 
     def _tell_some(self) -> None:
+        self._telling = True
         try:
             for _ in range(min(TURN_MAX, len(self._untold))):
                 self._end(self._untold.popleft(), late=False)
         finally:
+            self._telling = False
             if self._untold:  # a fault at one request is not the end of others
                 self._loop.call_soon(self._tell_some)
 
