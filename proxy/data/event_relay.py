@@ -261,7 +261,7 @@ class EventRelay(WholeEvents):
                 self._failure = of_event(event, read.status)
                 break
             elif read.sign is Sign.DONE or read.sign is Sign.ERROR:
-                self._ends(read)
+                self._ends(read, kept)
             elif read.sign is Sign.ABORT:
                 self._failure = AnswerAborted()
                 break
@@ -271,12 +271,12 @@ class EventRelay(WholeEvents):
             self._ordinary = self._dialect.ordinary
         return b"".join(kept), tokens
 
-    def _ends(self, read: Event) -> None:
-        """The stream says that it is over."""
+    def _ends(self, read: Event, before: list[bytes]) -> None:
+        """The stream says that it is over. `before`: what else came in the same read."""
         self._ended_itself, self.goes_on = True, False
         if read.sign is Sign.ERROR:
             self._refused, self.served = True, False
-            if not self.committed and not any(map(has_data, self._held)):
+            if not self.committed and not any(map(has_data, self._held + before)):
                 self._refusal = read.status
 
     def _all_ordinary(self, data: bytes, count: int) -> bool:

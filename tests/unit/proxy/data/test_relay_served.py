@@ -162,3 +162,15 @@ def test_a_stream_that_ends_with_nothing_said_is_not_quick(
         request.relay.end()
         assert (request.backend.latency.value_s > 0.0) is teaches
         assert bool(request.backend.prefill_speed.recent._ratios) is teaches
+
+
+@pytest.mark.parametrize("before", [b"", b": ping\n\n", USAGE])
+def test_a_stream_that_begins_with_a_4xx_means_that(before: bytes) -> None:
+    assert Request().feed(before + REFUSED).relay.meant_status == 400
+    assert Request().feed(before, REFUSED).relay.meant_status == 400
+
+
+@pytest.mark.parametrize("before", [TOKENS[0], ROLE, ROLE + TOKENS[0] + TOKENS[1]])
+def test_one_with_anything_before_it_does_not_in_however_many_reads_it_comes(before: bytes) -> None:
+    assert Request().feed(before + REFUSED).relay.meant_status == 200
+    assert Request().feed(before, REFUSED).relay.meant_status == 200
