@@ -1,10 +1,13 @@
 """When a long prompt may follow another one of its class, beside slow streams of higher classes.
 
 A step that prefills a long prompt takes tens of times as long as one that only decodes, and all
-streams wait for it. So beside slow streams the engine works on long prompts for a third of the
-time. A prompt need not wait for what a longer one before it took. It may go once the streams have
-had twice the time that it takes itself. Otherwise one of 60,000 tokens kept another tenant's of
-9,000 waiting for 23 s.
+streams wait for it. So beside slow streams the engine works on long prompts of one class for a
+third of the time: after one that takes P seconds the next one goes 3P after it.
+
+A shorter one need not wait for that. It goes once the streams have had twice the time that it takes
+itself, and the next long one waits for three times its length more. Otherwise one of 60,000 tokens
+kept another tenant's of 9,000 waiting for 23 s. All that go before their time take P together. So
+the next long one goes 6P after the first one at the latest.
 """
 
 from collections.abc import Sequence
@@ -18,34 +21,45 @@ LONG_PACE: Final = 3.0
 class LongPace:
     """Of one backend, for each class."""
 
-    __slots__ = ("_ends_s", "_next_s")
+    __slots__ = ("_ends_s", "_latest_s", "_next_s")
 
     def __init__(self) -> None:
         self._ends_s: dict[int, float] = {}  # when the engine should have finished the last one
         self._next_s: dict[int, float] = {}  # when any other one may follow
+        self._latest_s: dict[int, float] = {}  # how far shorter ones may put that off
 
     def sent(self, rank: int, prefill_s: float, now_s: float) -> None:
         """One is sent that takes so long."""
+        next_s = self._next_s.get(rank, now_s)
+        if now_s < next_s and not self.holds_back(rank, prefill_s, now_s):
+            self._next_s[rank] = next_s + LONG_PACE * prefill_s
+        else:  # its time had come, or no stream was slow
+            next_s = max(next_s, now_s + LONG_PACE * prefill_s)
+            self._next_s[rank] = next_s
+            self._latest_s[rank] = next_s + LONG_PACE * prefill_s
         self._ends_s[rank] = max(now_s, self._ends_s.get(rank, now_s)) + prefill_s
-        next_s = now_s + LONG_PACE * prefill_s
-        self._next_s[rank] = max(next_s, self._next_s.get(rank, next_s))
 
-    def left(self, rank: int, began_s: float, now_s: float) -> None:
+    def left(self, rank: int, prefill_s: float, began_s: float, now_s: float) -> None:
         """One has ended before its first token: it took no more than the time since it began."""
-        next_s = now_s + (LONG_PACE - 1.0) * (now_s - began_s)
-        self._next_s[rank] = min(next_s, self._next_s.get(rank, next_s))
-        self._ends_s[rank] = min(now_s, self._ends_s.get(rank, now_s))
+        spared_s = prefill_s - (now_s - began_s)
+        if spared_s > 0.0 and rank in self._next_s:
+            self._next_s[rank] -= LONG_PACE * spared_s
+            self._ends_s[rank] -= spared_s
 
     def holds_back(self, rank: int, prefill_s: float, now_s: float) -> bool:
         """Whether one that takes so long would follow too soon."""
-        if now_s >= self._next_s.get(rank, -inf):
+        next_s = self._next_s.get(rank, -inf)
+        if now_s >= next_s:
             return False
+        if next_s + LONG_PACE * prefill_s > self._latest_s[rank]:
+            return True
         return now_s < self._ends_s[rank] + (LONG_PACE - 1.0) * prefill_s
 
     def reshape(self, ranks: Sequence[int]) -> None:
         """Take other classes. `ranks`: for each old one, the class that its requests have now."""
         self._ends_s = _moved(self._ends_s, ranks)
         self._next_s = _moved(self._next_s, ranks)
+        self._latest_s = _moved(self._latest_s, ranks)
 
     def runs(self, now_s: float) -> bool:
         """Whether any class waits for anything."""

@@ -90,7 +90,7 @@ class Room:
         self.beside_work = 0
         # How many requests take it for long, by flow: giants, and long prompts not prefilled yet.
         self.taken: dict[Flow, int] = {}
-        self.gap_s = 0.0  # between two tokens of a stream, while requests wait
+        self.gap_s = 0.0  # between two tokens of a stream, when it was sampled last
         self.long_pace = LongPace()
         self._stream_s = 0.0  # the time that streams were open, added up, and their tokens
         self._events = 0.0
@@ -106,13 +106,12 @@ class Room:
         self.giants += ticket.giant
         # By all of it. `queued_work` counts less of it after prompts whose client has left.
         work = _work(lease.ask, lease.cached_tokens)
-        ticket.long = lease.ask.engine and self._takes_long(work)
-        if ticket.long:
+        if lease.ask.engine and self._takes_long(work):
             if lease.began_s - self._sampled_s > GAP_TAU_S:
                 self.begin_samples(lease.began_s)
-            prefill_s = work * self.backend.prefill_speed.work_s
-            self.long_pace.sent(ticket.rank, prefill_s, lease.began_s)
-        if ticket.long or ticket.giant:
+            ticket.long_s = work * self.backend.prefill_speed.work_s
+            self.long_pace.sent(ticket.rank, ticket.long_s, lease.began_s)
+        if ticket.long_s or ticket.giant:
             self.taken[ticket.flow] = self.taken.get(ticket.flow, 0) + 1
         if not lease.ask.generates:
             ticket.beside_work = lease.queued_work
@@ -207,6 +206,9 @@ class Room:
         if ticket is not None:
             self._end_prompt(ticket)
             self.cache.prefilled(lease, ticket)
+            if lease.first_token_s is not None and self.long_pace.runs(lease.first_token_s):
+                self._measure(lease.first_token_s)  # it is a stream from now on
+                ticket.sampled_tokens = max(1, lease.generated_tokens)
 
     def remove(self, lease: Lease, now_s: float) -> Ticket | None:
         """It has ended. Returns its ticket, None if it was sent without one."""
@@ -215,8 +217,8 @@ class Room:
             return None
         self.cache.remove(lease, ticket, now_s)
         self.sequences -= _sequences(lease)
-        if ticket.long:
-            self.long_pace.left(ticket.rank, lease.began_s, now_s)
+        if ticket.long_s:
+            self.long_pace.left(ticket.rank, ticket.long_s, lease.began_s, now_s)
         self._end_prompt(ticket)
         if ticket.giant:
             self.giants -= 1
@@ -226,8 +228,8 @@ class Room:
     def _end_prompt(self, ticket: Ticket) -> None:
         self.beside_work -= ticket.beside_work
         ticket.beside_work = 0
-        if ticket.long:
-            ticket.long = False
+        if ticket.long_s:
+            ticket.long_s = 0.0
             if not ticket.giant:
                 self._give_back(ticket.flow)
 
@@ -239,7 +241,7 @@ class Room:
 
     def begin_samples(self, now_s: float) -> None:
         """Requests begin to wait, or a long prompt is sent: only what comes from now on tells the
-        time between tokens. If a long prompt was sent a short time ago, that has begun then."""
+        time between tokens. While a long prompt is still being spaced, this goes on."""
         if self.long_pace.runs(now_s):
             return
         self._stream_s = self._events = self.gap_s = 0.0
@@ -252,13 +254,17 @@ class Room:
 
         Call it now and then, while requests wait.
         """
+        self._measure(now_s)
+        self.gap_s = self._stream_s / self._events if self._events else 0.0
+        self.look_for_slots(now_s)
+
+    def _measure(self, now_s: float) -> None:
+        """Add up what the streams have shown since the last time."""
         self._stream_s, self._events = self._shown(now_s)
         self._sampled_s = now_s
         for lease, ticket in self.tickets.items():
             if lease.first_token_s is not None and lease.ask.stream and not lease.held_up:
                 ticket.sampled_tokens = lease.generated_tokens
-        self.gap_s = self._stream_s / self._events if self._events else 0.0
-        self.look_for_slots(now_s)
 
     def slept(self, time_s: float) -> None:
         """The process did not run for this long: streams may have had tokens meanwhile."""

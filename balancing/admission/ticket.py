@@ -144,7 +144,7 @@ class Ticket:
         "impatient",
         "kept_before",
         "lack",
-        "long",
+        "long_s",
         "most_tokens",
         "name",
         "only",
@@ -216,7 +216,8 @@ class Ticket:
         self.giant = False  # where it is, nobody else is sent
         self.exposed_tokens = 0.0  # what its answer may come to, as was thought when it was sent
         self.beside_work = 0  # of its prompt, if it is never held back
-        self.long = False  # the engine works on its prompts for long, and has not finished them
+        # How long the engine works on its prompts, if that is long. 0.0: not, or not any more.
+        self.long_s = 0.0
         self.sampled_tokens = 0  # generated when its stream was looked at last
         self.holds = False  # its prompt's blocks are counted where it is
         self.only: Backend | None = None  # the one that holds what is asked for

@@ -28,10 +28,32 @@ def test_what_is_much_longer_waits_no_longer_than_one_of_the_same_length() -> No
     assert free_s(after((1.0, 0.0)), 20.0) == 3.0
 
 
-def test_shorter_ones_between_do_not_put_the_next_one_off() -> None:
-    assert free_s(after((4.0, 0.0), (1.0, 6.0)), 4.0) == 12.0
-    shorter = [(1.0, 6.0 + number) for number in range(5)]
-    assert free_s(after((4.0, 0.0), *shorter), 4.0) == 13.0  # as after the last of them alone
+def test_the_next_long_one_waits_for_shorter_ones_that_went_before_their_time() -> None:
+    assert free_s(after((4.0, 0.0), (1.0, 6.0)), 4.0) == 15.0
+
+
+def test_shorter_ones_put_the_next_long_one_off_for_so_long_at_most() -> None:
+    pace, now_s, sent = LongPace(), 0.0, 0
+    pace.sent(1, 4.0, 0.0)
+    while now_s < 24.0:
+        if not pace.holds_back(1, 1.0, now_s):
+            pace.sent(1, 1.0, now_s)
+            sent += 1
+        now_s += 0.1
+    assert sent == 4  # they take as long as the long one
+    assert not pace.holds_back(1, 4.0, 24.0)
+
+
+def test_whatever_the_mixture_the_engine_works_on_long_prompts_for_a_third_of_the_time() -> None:
+    for lengths_s in ([4.0, 1.0], [8.0, 4.0, 2.0, 1.0, 0.6], [1.0, 20.0], [0.6, 0.6]):
+        pace, busy_s, now_s = LongPace(), 0.0, 0.0
+        while now_s < 600.0:
+            for prefill_s in lengths_s:
+                if not pace.holds_back(1, prefill_s, now_s):
+                    pace.sent(1, prefill_s, now_s)
+                    busy_s += prefill_s
+            now_s += 0.1
+        assert 0.3 < busy_s / now_s < 0.36, lengths_s
 
 
 def test_those_that_are_sent_together_are_worked_on_one_after_the_other() -> None:
@@ -40,11 +62,23 @@ def test_those_that_are_sent_together_are_worked_on_one_after_the_other() -> Non
 
 def test_one_that_has_left_took_no_more_than_its_time() -> None:
     pace = after((4.0, 0.0))
-    pace.left(1, 0.0, 0.5)
+    pace.left(1, 4.0, 0.0, 0.5)
     assert free_s(pace, 4.0) == 1.5
     pace = after((4.0, 0.0))
-    pace.left(1, 0.0, 2.0)
+    pace.left(1, 4.0, 0.0, 2.0)
     assert free_s(pace, 1.0) == 4.0
+
+
+def test_one_that_has_left_takes_nothing_of_what_the_engine_still_works_on() -> None:
+    pace = after((4.0, 0.0), (1.0, 6.0))
+    pace.left(1, 1.0, 6.0, 6.5)
+    assert free_s(pace, 4.0) == 13.5
+
+
+def test_one_that_the_engine_has_worked_on_for_longer_than_thought_counts_as_thought() -> None:
+    pace = after((4.0, 0.0))
+    pace.left(1, 4.0, 0.0, 9.0)
+    assert free_s(pace, 4.0) == 12.0
 
 
 def test_each_class_has_a_pace_of_its_own() -> None:
