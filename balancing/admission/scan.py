@@ -18,12 +18,12 @@ SCAN: Final = 8
 # Beside other flows one flow gets so many looks that find no room. Each looks at all backends. With
 # 64 of them a look takes 0.1 ms, and streams wait meanwhile.
 SCAN_BESIDE: Final = 2
-# A wake has so many looks in all.
+# A wake has so many looks, and some more for short prompts.
 LOOKS_MAX: Final = 24
 BACKENDS_LOOKED_AT_MAX: Final = 512
 # Of these, so many are for flows that rest.
 RESTING_MAX: Final = 8
-# Short prompts behind long ones get one look more for so many, of those that find no room.
+# Short prompts behind long ones get extra looks: one part of so many of the usual number.
 SHORT_PART: Final = 4
 # A prompt with so little of the tokens may pass longer ones of its own flow if they find no room.
 # Before, a few long prompts kept all that came after them waiting ("Short prompts behind long ones"
@@ -34,8 +34,8 @@ SHORT: Final = 1.0 / 32.0
 FLOWS_SEEN: Final = LOOKS_MAX // SCAN_BESIDE
 # A wake that sent nothing is not repeated for so long, if no other place has opened since.
 FUTILE_S: Final = 0.1
-# So long for each flow of its class one rests from looks at short prompts. A wake may look at those
-# of one flow only, and those that send nothing are up to twice FUTILE_S apart.
+# A flow whose short prompts find no room comes last for so long, times the flows of its class. A wake
+# may have looks for one flow only, and wakes that send nothing are up to twice FUTILE_S apart.
 SHORT_REST_S: Final = 2 * FUTILE_S
 
 Outcome = tuple[Ticket, Lease | Exception]

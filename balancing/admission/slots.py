@@ -65,7 +65,7 @@ class Slots:
         return self.most - kept_places(self.most)
 
     def _queues(self, now_s: float) -> bool:
-        """Whether more than the one beyond those that it runs waited in the engine lately."""
+        """Whether two or more requests waited in the engine lately. One may: it is sent beforehand."""
         report = self.report
         if report is None or now_s - report.at_s > PROBE_S:
             return False
