@@ -34,8 +34,8 @@ SHORT: Final = 1.0 / 32.0
 FLOWS_SEEN: Final = LOOKS_MAX // SCAN_BESIDE
 # A wake that sent nothing is not repeated for so long, if no other place has opened since.
 FUTILE_S: Final = 0.1
-# A flow whose short prompts find no room comes last for so long, times the flows of its class. A wake
-# may have looks for one flow only, and wakes that send nothing are up to twice FUTILE_S apart.
+# A flow whose short prompts find no room comes last for so long, times the flows of its class. A
+# wake may have looks for one flow only, and wakes that send nothing are up to twice FUTILE_S apart.
 SHORT_REST_S: Final = 2 * FUTILE_S
 
 Outcome = tuple[Ticket, Lease | Exception]

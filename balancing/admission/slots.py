@@ -65,7 +65,7 @@ class Slots:
         return self.most - kept_places(self.most)
 
     def _queues(self, now_s: float) -> bool:
-        """Whether two or more requests waited in the engine lately. One may: it is sent beforehand."""
+        """Whether two or more waited in the engine lately. One is sent there beforehand."""
         report = self.report
         if report is None or now_s - report.at_s > PROBE_S:
             return False
