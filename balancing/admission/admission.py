@@ -12,7 +12,7 @@ from itertools import chain
 from random import Random
 from typing import Final
 
-from penstock.balancing.admission.elsewhere import held_on, moves
+from penstock.balancing.admission.elsewhere import Elsewhere, held_on, moves
 from penstock.balancing.admission.forecast import (
     Fate,
     Forecast,
@@ -301,7 +301,7 @@ class Admission:
             return not moves(self.fate, line, ticket, now_s)
 
         stranded = line.stranded
-        for ticket in chain(stranded.unservable(), stranded.movable(self._fleet(), refuses)):
+        for ticket in chain(stranded.unservable(), stranded.movable(self._fleet(), refuses, now_s)):
             outcome = self._try(line, ticket, now_s)
             if outcome is not None:
                 outcomes.append((ticket, outcome))
@@ -314,14 +314,16 @@ class Admission:
         passes = line.held.passes
         passes.begin()
         for _ in range(SEND_ALL_MAX):  # the next wake goes on with the rest
-            held = passes.next()
+            held = passes.next(now_s)
             if held is None:
                 return
             outcome = self._try(line, held, now_s)
             if outcome is not None:
                 outcomes.append((held, outcome))
-            elif now_s < held.stays_until_s:
-                passes.found_refusal()
+            if isinstance(outcome, Elsewhere) or now_s < held.stays_until_s:
+                passes.found_refusal(held)
+            elif outcome is not None:
+                passes.found_place()
             elif not held.tried:
                 passes.found_nothing(held)
 

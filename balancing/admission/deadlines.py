@@ -13,8 +13,8 @@ from penstock.balancing.admission.ticket import Ticket
 
 # A wake looks at so many.
 LOOKS_MAX: Final = 256
-# While a request is held its time stands still. One with no time left is looked at again then.
-AGAIN_S: Final = 0.1
+# While a request is held its time stands still. One with little time left is looked at again then.
+AGAIN_S: Final = 0.5
 # The heap may have so many entries of requests that have left, and one for each that waits.
 SPARE: Final = 64
 
@@ -22,13 +22,14 @@ SPARE: Final = 64
 class Deadlines:
     """A heap of the times when each is over, as far as is known. It may be later, never earlier."""
 
-    __slots__ = ("_heap", "_last", "_numbers", "_tickets")
+    __slots__ = ("_heap", "_last", "_numbers", "_tickets", "unseen")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []  # with the number of each request
         self._last = 0
         self._numbers: dict[Ticket, int] = {}
         self._tickets: dict[int, Ticket] = {}
+        self.unseen = False  # the last look ended before it had seen all whose time may be over
 
     def add(self, ticket: Ticket, now_s: float) -> None:
         """It begins to wait."""
@@ -65,6 +66,7 @@ class Deadlines:
                 found.append(ticket)
             else:
                 heappush(heap, (now_s + max(left_s, AGAIN_S), number))
+        self.unseen = bool(heap) and heap[0][0] <= now_s
         return found
 
 

@@ -355,7 +355,7 @@ class Line(Occupancy):
             for ticket in self.held.over(hold_s, GIVEN_UP_MAX - len(over), now_s):
                 self.leave(ticket, now_s)
                 over.append((ticket, NoBackend()))
-        self.gives_up = len(over) == GIVEN_UP_MAX
+        self.gives_up = len(over) == GIVEN_UP_MAX or self._deadlines.unseen
         if self.gives_up:
             self._on_change()
         return over

@@ -18,6 +18,18 @@ from typing import Final
 LONG_PACE: Final = 3.0
 
 
+class Long:
+    """One that was sent. `put_off_s`: by how much it put the next one off. `first`: it did not go
+    before its time."""
+
+    __slots__ = ("first", "prefill_s", "put_off_s")
+
+    def __init__(self, prefill_s: float, put_off_s: float, *, first: bool) -> None:
+        self.prefill_s = prefill_s
+        self.put_off_s = put_off_s
+        self.first = first
+
+
 class LongPace:
     """Of one backend, for each class."""
 
@@ -28,23 +40,29 @@ class LongPace:
         self._next_s: dict[int, float] = {}  # when any other one may follow
         self._latest_s: dict[int, float] = {}  # how far shorter ones may put that off
 
-    def sent(self, rank: int, prefill_s: float, now_s: float) -> None:
+    def sent(self, rank: int, prefill_s: float, now_s: float) -> Long:
         """One is sent that takes so long."""
-        next_s = self._next_s.get(rank, now_s)
-        if now_s < next_s and not self.holds_back(rank, prefill_s, now_s):
-            self._next_s[rank] = next_s + LONG_PACE * prefill_s
-        else:  # its time had come, or no stream was slow
-            next_s = max(next_s, now_s + LONG_PACE * prefill_s)
-            self._next_s[rank] = next_s
-            self._latest_s[rank] = next_s + LONG_PACE * prefill_s
+        own_s = LONG_PACE * prefill_s
+        before_s = max(now_s, self._next_s.get(rank, now_s))
+        # Its time had come, or no stream was slow.
+        first = now_s == before_s or self.holds_back(rank, prefill_s, now_s)
+        next_s = max(before_s, now_s + own_s) if first else before_s + own_s
+        if first:
+            self._latest_s[rank] = next_s + own_s
+        self._next_s[rank] = next_s
         self._ends_s[rank] = max(now_s, self._ends_s.get(rank, now_s)) + prefill_s
+        return Long(prefill_s, next_s - before_s, first=first)
 
-    def left(self, rank: int, prefill_s: float, began_s: float, now_s: float) -> None:
+    def left(self, rank: int, long: Long, began_s: float, now_s: float) -> None:
         """One has ended before its first token: it took no more than the time since it began."""
-        spared_s = prefill_s - (now_s - began_s)
-        if spared_s > 0.0 and rank in self._next_s:
-            self._next_s[rank] -= LONG_PACE * spared_s
-            self._ends_s[rank] -= spared_s
+        spared_s = long.prefill_s - (now_s - began_s)
+        if spared_s <= 0.0 or rank not in self._next_s:
+            return
+        put_off_s = long.put_off_s * spared_s / long.prefill_s
+        self._ends_s[rank] -= spared_s
+        self._next_s[rank] -= put_off_s
+        if long.first:
+            self._latest_s[rank] -= put_off_s + LONG_PACE * spared_s
 
     def holds_back(self, rank: int, prefill_s: float, now_s: float) -> bool:
         """Whether one that takes so long would follow too soon."""

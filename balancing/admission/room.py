@@ -109,9 +109,9 @@ class Room:
         if lease.ask.engine and self._takes_long(work):
             if lease.began_s - self._sampled_s > GAP_TAU_S:
                 self.begin_samples(lease.began_s)
-            ticket.long_s = work * self.backend.prefill_speed.work_s
-            self.long_pace.sent(ticket.rank, ticket.long_s, lease.began_s)
-        if ticket.long_s or ticket.giant:
+            prefill_s = work * self.backend.prefill_speed.work_s
+            ticket.long = self.long_pace.sent(ticket.rank, prefill_s, lease.began_s)
+        if ticket.long is not None or ticket.giant:
             self.taken[ticket.flow] = self.taken.get(ticket.flow, 0) + 1
         if not lease.ask.generates:
             ticket.beside_work = lease.queued_work
@@ -217,8 +217,8 @@ class Room:
             return None
         self.cache.remove(lease, ticket, now_s)
         self.sequences -= _sequences(lease)
-        if ticket.long_s:
-            self.long_pace.left(ticket.rank, ticket.long_s, lease.began_s, now_s)
+        if ticket.long is not None:
+            self.long_pace.left(ticket.rank, ticket.long, lease.began_s, now_s)
         self._end_prompt(ticket)
         if ticket.giant:
             self.giants -= 1
@@ -228,8 +228,8 @@ class Room:
     def _end_prompt(self, ticket: Ticket) -> None:
         self.beside_work -= ticket.beside_work
         ticket.beside_work = 0
-        if ticket.long_s:
-            ticket.long_s = 0.0
+        if ticket.long is not None:
+            ticket.long = None
             if not ticket.giant:
                 self._give_back(ticket.flow)
 

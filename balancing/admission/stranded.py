@@ -59,7 +59,9 @@ class Stranded:
             found += [ticket for ticket in seen if not is_servable(ticket, able)]
         return found
 
-    def movable(self, fleet: Fleet, refuses: Callable[[Ticket], bool]) -> Iterator[Ticket]:
+    def movable(
+        self, fleet: Fleet, refuses: Callable[[Ticket], bool], now_s: float
+    ) -> Iterator[Ticket]:
         """Some that a better pool can serve. `refuses`: whether it would refuse this one now.
 
         If more of its backends can serve than before, all that waits is looked at anew.
@@ -71,15 +73,16 @@ class Stranded:
             return
         self._passes.begin()
         for _ in range(MOVED_MAX):
-            ticket = self._passes.next()
+            ticket = self._passes.next(now_s)
             if ticket is None:
                 return
             if not _has_better(fleet, ticket):
                 if not ticket.tried:
                     self._passes.found_nothing(ticket)
             elif refuses(ticket):
-                self._passes.found_refusal()
+                self._passes.found_refusal(ticket)
             else:
+                self._passes.found_place()
                 yield ticket
 
     def _better_now(self, fleet: Fleet) -> frozenset[Backend]:

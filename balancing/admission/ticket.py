@@ -6,6 +6,7 @@ from math import exp, inf
 from typing import Final
 
 from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.long_pace import Long
 from penstock.balancing.admission.spread import TIMES_MAX, Spread
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
@@ -144,7 +145,7 @@ class Ticket:
         "impatient",
         "kept_before",
         "lack",
-        "long_s",
+        "long",
         "most_tokens",
         "name",
         "only",
@@ -216,8 +217,7 @@ class Ticket:
         self.giant = False  # where it is, nobody else is sent
         self.exposed_tokens = 0.0  # what its answer may come to, as was thought when it was sent
         self.beside_work = 0  # of its prompt, if it is never held back
-        # How long the engine works on its prompts, if that is long. 0.0: not, or not any more.
-        self.long_s = 0.0
+        self.long: Long | None = None  # while the engine works on its prompts, if that takes long
         self.sampled_tokens = 0  # generated when its stream was looked at last
         self.holds = False  # its prompt's blocks are counted where it is
         self.only: Backend | None = None  # the one that holds what is asked for

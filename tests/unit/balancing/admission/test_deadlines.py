@@ -60,7 +60,23 @@ def test_a_look_at_many_goes_on_with_the_next_wake() -> None:
         each.held_since_s = 1.0
     last = ticket()
     deadlines.add(last, 0.0)
-    assert [deadlines.over(9, 20.0), deadlines.over(9, 20.0)] == [[], [last]]
+    assert (deadlines.over(9, 20.0), deadlines.unseen) == ([], True)
+    assert (deadlines.over(9, 20.0), deadlines.unseen) == ([last], False)
+
+
+def test_the_next_wake_follows_at_once_if_more_may_be_over() -> None:
+    door = full("a")
+    for _ in range(2 * LOOKS_MAX):
+        door.admission.leave(door.enter(100, 0.0, name="x", deadline_s=1_000.0), 0.0)
+    for _ in range(LOOKS_MAX + SPARE):
+        door.enter(100, 0.0, name="y", deadline_s=1_000.0)
+    wakes, changes = 0, -1
+    while changes != door.changes:
+        changes = door.changes
+        door.wake(950.0)
+        wakes += 1
+    assert wakes > 2
+    assert not door.admission.waiting
 
 
 @pytest.mark.parametrize("retries_at_s", [(), (20.0,), (20.0, 45.0, 70.0)])

@@ -1,5 +1,7 @@
 """When a long prompt may follow another one, beside slow streams."""
 
+import pytest
+
 from penstock.balancing.admission.long_pace import LongPace
 
 
@@ -60,25 +62,36 @@ def test_those_that_are_sent_together_are_worked_on_one_after_the_other() -> Non
     assert free_s(after((4.0, 0.0), (4.0, 0.0)), 1.0) == 10.0
 
 
-def test_one_that_has_left_took_no_more_than_its_time() -> None:
-    pace = after((4.0, 0.0))
-    pace.left(1, 4.0, 0.0, 0.5)
-    assert free_s(pace, 4.0) == 1.5
-    pace = after((4.0, 0.0))
-    pace.left(1, 4.0, 0.0, 2.0)
-    assert free_s(pace, 1.0) == 4.0
+@pytest.mark.parametrize(("left_s", "next_s"), [(0.5, 1.5), (2.0, 6.0), (9.0, 12.0)])
+def test_one_that_has_left_took_no_more_than_its_time(left_s: float, next_s: float) -> None:
+    pace = LongPace()
+    pace.left(1, pace.sent(1, 4.0, 0.0), 0.0, left_s)
+    assert free_s(pace, 4.0) == next_s
 
 
 def test_one_that_has_left_takes_nothing_of_what_the_engine_still_works_on() -> None:
-    pace = after((4.0, 0.0), (1.0, 6.0))
-    pace.left(1, 1.0, 6.0, 6.5)
+    pace = after((4.0, 0.0))
+    pace.left(1, pace.sent(1, 1.0, 6.0), 6.0, 6.5)
     assert free_s(pace, 4.0) == 13.5
 
 
-def test_one_that_the_engine_has_worked_on_for_longer_than_thought_counts_as_thought() -> None:
+def test_one_that_has_left_takes_no_time_from_the_streams_that_it_had_not_given_them() -> None:
+    """It was sent beside another one, while no stream was slow."""
     pace = after((4.0, 0.0))
-    pace.left(1, 4.0, 0.0, 9.0)
+    pace.left(1, pace.sent(1, 4.0, 3.0), 3.0, 3.0)
     assert free_s(pace, 4.0) == 12.0
+
+
+def test_shorter_ones_have_no_more_time_than_one_that_has_left_took() -> None:
+    pace, now_s = LongPace(), 1.0
+    pace.left(1, pace.sent(1, 8.0, 0.0), 0.0, 1.0)
+    while now_s < 6.0:
+        if not pace.holds_back(1, 0.5, now_s):
+            pace.sent(1, 0.5, now_s)
+        if now_s < 3.0:
+            assert pace.holds_back(1, 8.0, now_s)
+        now_s += 0.1
+    assert free_s(pace, 8.0) <= 6.5
 
 
 def test_each_class_has_a_pace_of_its_own() -> None:
