@@ -64,9 +64,9 @@ class Pass:
 class Passes:
     """Those over all that one queue holds.
 
-    A look at one that would be refused there costs far more than others, and a wake has few of
-    them. So a pass whose last look was such a one has no turn with the others. Those have half of
-    these looks to themselves: who had none for the longest time comes first.
+    To look at a request that the other pool would refuse costs far more, and a wake has few of
+    these looks. A pass whose last look found a refusal takes no turns with the others. All such
+    passes share half of these looks: who had none for the longest time comes first.
     """
 
     __slots__ = (
