@@ -182,28 +182,21 @@ def test_one_client_that_sends_them_one_after_another_is_held_back_too() -> None
     assert door.admission.lack(following, now_s + 1.0)[1] is Lack.STREAMS
 
 
-def test_a_stream_that_began_beside_one_of_them_is_seen() -> None:
+@pytest.mark.parametrize(("first_s", "tokens", "slow"), [(0.5, 25, True), (2.4, 10, False)])
+def test_a_stream_that_begins_beside_one_of_them_counts_from_then_on(
+    first_s: float, tokens: int, *, slow: bool
+) -> None:
     """Nothing waits meanwhile, so nobody looks at the streams."""
     door = door_of("a")
     stream = door.enter(100, 0.0, rank=0, max_tokens=5_000)
     before = door.enter(LONG, 0.0, rank=1, max_tokens=10)
-    door.first(stream, 0.5)
-    for _ in range(25):
+    door.first(stream, first_s)
+    for _ in range(tokens):
         _tokens(door)
     door.finish(before, 2.5)
     following = door.enter(LONG, 2.5, rank=1, max_tokens=10)
-    assert door.admission.lack(following, 2.5)[1] is Lack.STREAMS
-
-
-def test_one_that_has_just_begun_is_not_slow_for_that() -> None:
-    door = door_of("a")
-    stream = door.enter(100, 0.0, rank=0, max_tokens=5_000)
-    before = door.enter(LONG, 0.0, rank=1, max_tokens=10)
-    door.first(stream, 2.4)
-    for _ in range(10):
-        _tokens(door)
-    door.finish(before, 2.5)
-    assert door.enter(LONG, 2.5, rank=1, max_tokens=10) in door.leases
+    assert (following not in door.leases) is slow
+    assert (door.admission.lack(following, 2.5)[1] is Lack.STREAMS) is slow
 
 
 def test_each_choice_of_a_stream_counts() -> None:

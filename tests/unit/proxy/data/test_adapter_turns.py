@@ -69,13 +69,19 @@ class Turns(Loading):
         self.close()
 
 
-def test_one_that_is_held_has_its_turn_among_those_that_wait() -> None:
+def held_before_a_crowd() -> tuple[Turns, Client]:
+    """One is held, and its fall-back is back. Then many come that wait for loads there."""
     play = Turns()
-    play.comes("v", "own-v")
+    victim = play.comes("v", "own-v")
     play.passes(1.0)
     play.begins()
     play.crowd()
     play.passes(2.0)
+    return play, victim
+
+
+def test_one_that_is_held_has_its_turn_among_those_that_wait() -> None:
+    play, _ = held_before_a_crowd()
     assert [name for _, name in play.hangs] == ["ad0-1", "ad1-1"]
     assert play.next_after("ad0-1") == ["v-1"]
     play.end()
@@ -96,24 +102,14 @@ def test_and_among_others_that_are_held() -> None:
 
 
 def test_one_that_was_held_and_left_takes_no_turn() -> None:
-    play = Turns()
-    victim = play.comes("v", "own-v")
-    play.passes(1.0)
-    play.begins()
-    play.crowd()
-    play.passes(2.0)
+    play, victim = held_before_a_crowd()
     victim.closes()
     assert play.next_after("ad0-1") == ["ad2-1"]
     play.end()
 
 
 def test_nor_does_one_whose_own_pool_is_back() -> None:
-    play = Turns()
-    play.comes("v", "own-v")
-    play.passes(1.0)
-    play.begins()
-    play.crowd()
-    play.passes(2.0)
+    play, _ = held_before_a_crowd()
     play.backends[0].state = State.READY
     play.passes(1.0)
     assert play["b1"].body
