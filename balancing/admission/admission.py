@@ -312,9 +312,9 @@ class Admission:
         if not [each for each in others if each.can_serve]:
             return
         passes = line.held.passes
-        passes.begin()
+        passes.begin(now_s)
         for _ in range(SEND_ALL_MAX):  # the next wake goes on with the rest
-            held = passes.next(now_s)
+            held = passes.next()
             if held is None:
                 return
             outcome = self._try(line, held, now_s)
@@ -324,7 +324,7 @@ class Admission:
                 passes.found_refusal(held)
             elif outcome is not None:
                 passes.found_place()
-            elif not held.tried:
+            else:
                 passes.found_nothing(held)
 
     def _send_beside(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:

@@ -5,6 +5,7 @@ passes take turns: one look each. So nobody waits for the looks at what others h
 much that is and however many wakes it takes.
 """
 
+from math import inf
 from typing import Final
 
 from penstock.balancing.admission.queue import Queue
@@ -26,6 +27,11 @@ PASSED_OVER_MAX: Final = 16
 # A wake looks no more after so many that another pool serves, but would refuse, or may. Each costs
 # a prediction: behind 256 flows, 64 of them took 50 ms.
 REFUSED_MAX: Final = 12
+# Of these looks, so many come first for those whose last one was in vain.
+IN_VAIN_MAX: Final = REFUSED_MAX // 2
+# So long it is remembered that a flow's last look was in vain, if nothing of it waits. Without that
+# 250 tenants that leave and come again ten times a second delayed another one for 16 s.
+REMEMBERED_S: Final = 10.0
 
 
 class Pass:
@@ -57,27 +63,31 @@ class Pass:
         return own[0] >= size[0] and own[1] >= size[1] and own[2] >= size[2] and own[3] >= size[3]
 
     def found_nothing(self, ticket: Ticket) -> None:
-        """There is no place for it."""
-        self._nowhere[_kind(ticket)] = _size(ticket.ask)
+        """There is no place for it. A backend that has failed it may be one for others."""
+        if not ticket.tried:
+            self._nowhere[_kind(ticket)] = _size(ticket.ask)
 
 
 class Passes:
     """Those over all that one queue holds.
 
-    To look at a request that the other pool would refuse costs far more, and a wake has few of
-    these looks. A pass whose last look found a refusal takes no turns with the others. All such
-    passes share half of these looks: who had none for the longest time comes first.
+    A pass whose last look was in vain takes no turns with the others. All such passes share a few
+    looks of a wake, and all that the others leave: who had none for the longest time comes first.
+    So many flows that can go nowhere do not delay one that can. To look at a request that the other
+    pool would refuse costs far more than others, and a wake has few of these looks.
     """
 
     __slots__ = (
         "_asked",
+        "_in_vain",
+        "_in_vain_looks",
+        "_in_vain_turn",
+        "_is_over",
         "_last",
         "_most_turns",
+        "_now_s",
         "_passes",
         "_queue",
-        "_refused",
-        "_refused_looks",
-        "_refused_turn",
         "_turn",
         "_turns",
     )
@@ -86,38 +96,59 @@ class Passes:
         """`most_turns`: in one wake."""
         self._queue = queue
         self._most_turns = most_turns
-        self._passes: dict[Key, Pass] = {}
-        self._turn: list[Pass] = []  # which have no look yet in this turn; the next one is last
+        self._now_s = -inf  # when this wake began
         self._turns = 0  # in this wake
-        self._refused: dict[Key, None] = {}  # whose last look was such a one, the latest one last
-        self._refused_turn: list[Pass] = []  # the same as `_turn`, of these
-        self._refused_looks = 0
-        self._asked: list[tuple[Key, Ticket]] = []  # in this wake; it is refused if it waits on
         self._last: Pass | None = None
+        self.clear()
 
     def clear(self) -> None:
         """Begin anew."""
-        self._passes, self._turn, self._last = {}, [], None
-        self._refused, self._refused_turn, self._asked = {}, [], []
+        self._passes: dict[Key, Pass] = {}
+        self._turn: list[Pass] = []  # which have no look yet in this turn; the next one is last
+        self._is_over = False  # nothing is left of the passes that take turns, in this wake
+        # Whose last look was in vain, the latest one last, and until when that is remembered.
+        self._in_vain: dict[Key, float] = {}
+        self._in_vain_turn: list[Pass] = []  # the same as `_turn`, of these
+        self._in_vain_looks = 0
+        self._asked: list[tuple[Key, Ticket]] = []  # in this wake; it is refused if it waits on
 
-    def begin(self) -> None:
+    def begin(self, now_s: float) -> None:
         """A wake begins to look. A pass goes on, and where one has ended the next one begins."""
-        self._turns = self._refused_looks = 0
+        self._note_refusals()
+        self._now_s = now_s
+        self._turns = self._in_vain_looks = 0
+        self._is_over = False
         before, self._passes = self._passes, {}
         for rank, backlog in enumerate(self._queue.backlogs):
             for flow in backlog:
                 its = before.get((flow, rank))
                 goes_on = its is not None and its.left
                 self._passes[flow, rank] = its if its is not None and goes_on else Pass(flow, rank)
-        for key, ticket in self._asked:
-            self._refused.pop(key, None)
-            if ticket.waits:
-                self._refused[key] = None
-        self._asked = []
-        self._refused = {key: None for key in self._refused if key in self._passes}
-        self._refused_turn = [self._passes[key] for key in self._refused][::-1]
+        until_s = now_s + REMEMBERED_S
+        self._in_vain = {
+            key: until_s if key in self._passes else at_s
+            for key, at_s in self._in_vain.items()
+            if at_s > now_s
+        }
+        self._in_vain_turn = self._left(in_vain=True)
 
-    def next(self, now_s: float) -> Ticket | None:
+    def _note_refusals(self) -> None:
+        """Those that the last wake's looks have found. One that is none has left."""
+        for key, ticket in self._asked:
+            self._in_vain.pop(key, None)
+            if ticket.waits or ticket.stays_until_s > self._now_s:
+                self._in_vain[key] = self._now_s + REMEMBERED_S
+        self._asked = []
+
+    def _left(self, *, in_vain: bool) -> list[Pass]:
+        """Those that are not over, the next one last. `in_vain`: whose last look was that."""
+        if in_vain:
+            found = [self._passes[key] for key in self._in_vain if key in self._passes]
+        else:
+            found = [each for key, each in self._passes.items() if key not in self._in_vain]
+        return [each for each in found if each.left][::-1]
+
+    def next(self) -> Ticket | None:
         """What to look at next. None: all passes are over, or this wake has had its looks."""
         while self._turns < self._most_turns and len(self._asked) < REFUSED_MAX:
             its = self._next_pass()
@@ -125,30 +156,31 @@ class Passes:
                 return None
             self._turns += 1
             self._last = its
-            ticket = its.next(now_s)
+            ticket = its.next(self._now_s)
             if ticket is not None:
                 return ticket
+            self._was_in_vain(its)
         return None
 
     def _next_pass(self) -> Pass | None:
-        if self._refused_turn and self._refused_looks < REFUSED_MAX // 2:
-            self._refused_looks += 1
-            return self._refused_turn.pop()
-        if not self._turn:
-            self._turn = [each for each in self._passes.values() if each.left][::-1]
-        while self._turn:
-            its = self._turn.pop()
-            if its.key not in self._refused:
-                return its
-        if not self._refused_turn:  # there are no others
-            left = [self._passes[key] for key in self._refused if self._passes[key].left]
-            self._refused_turn = left[::-1]
-        return self._refused_turn.pop() if self._refused_turn else None
+        if self._in_vain_turn and self._in_vain_looks < IN_VAIN_MAX:
+            self._in_vain_looks += 1
+            return self._in_vain_turn.pop()
+        while not self._is_over:
+            while self._turn:
+                its = self._turn.pop()
+                if its.left and its.key not in self._in_vain:
+                    return its
+            self._turn = self._left(in_vain=False)
+            self._is_over = not self._turn
+        if not self._in_vain_turn:
+            self._in_vain_turn = self._left(in_vain=True)
+        return self._in_vain_turn.pop() if self._in_vain_turn else None
 
     def found_refusal(self, ticket: Ticket) -> None:
         """What `next` told last would be refused, or may be. Others of its kind may have more time.
 
-        It is known when the next wake begins: one that is not has left.
+        It is known when the next wake begins: one that is not has left, and was not told to stay.
         """
         assert self._last is not None
         self._asked.append((self._last.key, ticket))
@@ -156,13 +188,20 @@ class Passes:
     def found_place(self) -> None:
         """What `next` told last goes."""
         assert self._last is not None
-        self._refused.pop(self._last.key, None)
+        if self._in_vain.pop(self._last.key, None) is not None:
+            self._is_over = False
 
     def found_nothing(self, ticket: Ticket) -> None:
         """There is no place for what `next` told last. For the rest of its pass this is so for
         others of its kind that are no shorter."""
         assert self._last is not None
         self._last.found_nothing(ticket)
+        self._was_in_vain(self._last)
+
+    def _was_in_vain(self, its: Pass) -> None:
+        """Its last look was in vain."""
+        self._in_vain.pop(its.key, None)
+        self._in_vain[its.key] = self._now_s + REMEMBERED_S
 
 
 def _kind(ticket: Ticket) -> Kind:

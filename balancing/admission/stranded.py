@@ -71,14 +71,13 @@ class Stranded:
             self._passes.clear()
         if not self._better:
             return
-        self._passes.begin()
+        self._passes.begin(now_s)
         for _ in range(MOVED_MAX):
-            ticket = self._passes.next(now_s)
+            ticket = self._passes.next()
             if ticket is None:
                 return
             if not _has_better(fleet, ticket):
-                if not ticket.tried:
-                    self._passes.found_nothing(ticket)
+                self._passes.found_nothing(ticket)
             elif refuses(ticket):
                 self._passes.found_refusal(ticket)
             else:

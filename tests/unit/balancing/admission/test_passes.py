@@ -7,7 +7,7 @@ import pytest
 from penstock.balancing.admission.admission import SEND_ALL_MAX
 from penstock.balancing.admission.elsewhere import Elsewhere
 from penstock.balancing.admission.held import TURNS_MAX
-from penstock.balancing.admission.passes import PASSED_OVER_MAX, REFUSED_MAX, Passes
+from penstock.balancing.admission.passes import PASSED_OVER_MAX, Passes
 from penstock.balancing.admission.queue import Queue
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.ask import Ask
@@ -127,10 +127,10 @@ def is_hidden(first: dict[str, Any], second: dict[str, Any], way: tuple[object, 
         all_fields: dict[str, Any] = {"model": "m", "prompt_tokens": 100} | fields
         ticket.ask = Ask("/", **all_fields)
     both[1].way = way
-    passes.begin()
-    assert passes.next(0.0) is both[0]
+    passes.begin(0.0)
+    assert passes.next() is both[0]
     passes.found_nothing(both[0])
-    found = passes.next(0.0)
+    found = passes.next()
     assert found in (None, both[1])
     return found is None
 
@@ -218,8 +218,8 @@ def test_flows_have_one_look_each_in_a_turn_in_their_order() -> None:
     queue = Queue((0.0,))
     passes = Passes(queue, TURNS_MAX)
     (a, b, c) = of_flows(queue, 3)
-    passes.begin()
-    assert [passes.next(0.0) for _ in range(7)] == [a[0], b[0], c[0], a[1], b[1], c[1], None]
+    passes.begin(0.0)
+    assert [passes.next() for _ in range(7)] == [a[0], b[0], c[0], a[1], b[1], c[1], None]
 
 
 def test_a_wake_goes_on_with_the_turn_of_the_last_one() -> None:
@@ -229,8 +229,8 @@ def test_a_wake_goes_on_with_the_turn_of_the_last_one() -> None:
     (a, b, c) = of_flows(queue, 3)
     found = []
     for _ in range(4):
-        passes.begin()
-        found.append(passes.next(0.0))
+        passes.begin(0.0)
+        found.append(passes.next())
     assert found == [a[0], b[0], c[0], a[1]]
 
 
@@ -239,24 +239,24 @@ def test_what_begins_anew_begins_with_the_first_flow() -> None:
     queue = Queue((0.0,))
     passes = Passes(queue, TURNS_MAX)
     (a, _) = of_flows(queue, 2)
-    passes.begin()
-    assert passes.next(0.0) is a[0]
+    passes.begin(0.0)
+    assert passes.next() is a[0]
     passes.clear()
-    passes.begin()
-    assert passes.next(0.0) is a[0]
+    passes.begin(0.0)
+    assert passes.next() is a[0]
 
 
 def test_what_has_left_since_the_pass_began_has_no_look() -> None:
     queue = Queue((0.0,))
     passes, flow = Passes(queue, TURNS_MAX), queue.flow("x")
     gone, moved, last = [waiting(queue, flow, 1) for _ in range(3)]
-    passes.begin()
+    passes.begin(0.0)
     queue.remove(gone)
     queue.remove(moved)
     other = Queue((0.0,))
     moved.flow = other.flow("x")
     other.add(moved)
-    assert passes.next(0.0) is last
+    assert passes.next() is last
 
 
 def test_those_without_a_place_are_passed_over_in_several_wakes() -> None:
@@ -270,66 +270,13 @@ def test_those_without_a_place_are_passed_over_in_several_wakes() -> None:
     last.ask, other.ask = Ask("/", model="m"), Ask("/", model="n")
     seen: list[set[Ticket]] = []
     for _ in range(3):
-        passes.begin()
+        passes.begin(0.0)
         found: set[Ticket] = set()
-        while (ticket := passes.next(0.0)) is not None:
+        while (ticket := passes.next()) is not None:
             found.add(ticket)
             passes.found_nothing(ticket)
         seen.append(found)
     assert seen == [{first, other}, {other}, {last, other}]
-
-
-def test_a_wake_looks_at_few_that_would_be_refused() -> None:
-    queue = Queue((0.0,))
-    passes, flow = Passes(queue, TURNS_MAX), queue.flow("x")
-    those = [waiting(queue, flow, 1) for _ in range(2 * REFUSED_MAX)]
-    for part in (those[:REFUSED_MAX], those[REFUSED_MAX:]):
-        passes.begin()
-        found = []
-        while (ticket := passes.next(0.0)) is not None:
-            found.append(ticket)
-            passes.found_refusal(ticket)
-        assert found == part
-
-
-def test_those_that_would_be_refused_keep_others_from_few_looks() -> None:
-    """As many flows as there are, in one class and in a lower one."""
-    queue = Queue((0.0, 0.0))
-    passes = Passes(queue, TURNS_MAX)
-    refused = set()
-    for number in range(200):
-        flow = queue.flow(f"{number}")
-        refused |= {waiting(queue, flow, 1, number % 2) for _ in range(4)}
-    goes = [waiting(queue, queue.flow("victim"), 1) for _ in range(20)]
-    wakes = 0
-    while any(each.waits for each in goes):
-        passes.begin()
-        wakes += 1
-        while (ticket := passes.next(float(wakes))) is not None:
-            if ticket in refused:
-                ticket.stays_until_s = wakes + 10.0
-                passes.found_refusal(ticket)
-            else:
-                queue.remove(ticket)
-                passes.found_place()
-    assert wakes < 40
-
-
-def test_one_that_would_be_refused_at_first_is_looked_at_again_beside_others_that_go() -> None:
-    queue = Queue((0.0,))
-    passes = Passes(queue, TURNS_MAX)
-    patient = waiting(queue, queue.flow("x"), 1)
-    for wake in range(4):
-        for _ in range(2 * TURNS_MAX):
-            waiting(queue, queue.flow("y"), 1)
-        passes.begin()
-        found = []
-        while (ticket := passes.next(float(wake))) is not None:
-            found.append(ticket)
-            if ticket is patient:
-                ticket.stays_until_s = wake + 1.0
-                passes.found_refusal(ticket)
-        assert patient in found
 
 
 def busy(backend: Backend, door: Door, pool: str, for_s: float = 5.0) -> None:
