@@ -139,6 +139,8 @@ def _run(
     out.close()
     err.close()
     os.chdir(ROOT)
+    # A shell has it ignored in all that it runs in the background, also in tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
     if descriptors is not None:
