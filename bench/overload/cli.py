@@ -61,12 +61,14 @@ class Cell:
     rule: str
     seed: int
     length_s: float
+    high_alone: bool = False
 
     def calls(self) -> list[Call]:
         """The same for all rules."""
         mix = MIXES[self.mix]
         rate = self.load * mix.capacity_per_s
-        return poisson(mix, lambda _: rate, self.length_s, Random(f"{self.seed}"), Clients())
+        calls = poisson(mix, lambda _: rate, self.length_s, Random(f"{self.seed}"), Clients())
+        return [call for call in calls if call.rank == 0 or not self.high_alone]
 
     def figures(self) -> dict[str, float]:
         """Compute it, in virtual time. The same cell gives the same figures."""
@@ -90,7 +92,7 @@ def run(options: Namespace) -> int:
 def _in_virtual_time(options: Namespace) -> dict[Cell, dict[str, float]]:
     seeds = range(1, options.seeds + 1)
     cells = [
-        Cell(mix, load, rule, seed, options.length_s)
+        Cell(mix, load, rule, seed, options.length_s, options.high_alone)
         for mix, load, rule, seed in product(options.mix, options.load, options.rules, seeds)
     ]
     with ProcessPoolExecutor(options.jobs) as pool:
@@ -120,7 +122,7 @@ def _over_http(options: Namespace) -> dict[Cell, dict[str, float]]:
                 say(f"left out: {peer.label}: {reason}")
             seeds = range(1, options.seeds + 1)
             for load, seed, (peer, proxy) in product(options.load, seeds, running.items()):
-                cell = Cell(name, load, peer.label, seed, options.length_s)
+                cell = Cell(name, load, peer.label, seed, options.length_s, options.high_alone)
                 say(f"{name} {load:g} {peer.label} seed {seed}")
                 fleet.fresh()
                 player = Player(proxy.port, options.speedup, seed)
@@ -178,6 +180,11 @@ def arguments(parser: ArgumentParser) -> None:
         default=1.0,
         metavar="X",
         help="how many times as fast the servers run with --http (default 1)",
+    )
+    add(
+        "--high-alone",
+        action="store_true",
+        help="play the same calls of the high class, and none of the low class",
     )
     add("--length-s", type=positive, default=80.0, metavar="S", help="of a run (default 80)")
     add("--seeds", type=count, default=1, metavar="K", help="runs of each cell (default 1)")

@@ -47,6 +47,12 @@ def test_at_twice_the_capacity_the_high_class_feels_nothing() -> None:
     assert held["high_ttft_p99_s"] <= 1.0
 
 
+def test_the_high_class_alone_is_the_same_calls_without_the_others() -> None:
+    whole, alone = [Cell("kv", 2.0, "admission", 1, 20.0, only).calls() for only in (False, True)]
+    assert alone == [call for call in whole if call.rank == 0]
+    assert 0.05 < len(alone) / len(whole) < 0.15
+
+
 def test_at_twice_the_capacity_long_prompts_are_not_the_ones_that_are_refused() -> None:
     held = figures_of("uniform", 2.0, "admission", MORE_SEEDS)
     assert held["longest_quarter"] >= LONGEST_QUARTER_MIN
