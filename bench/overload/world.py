@@ -35,6 +35,7 @@ NETWORK_S: Final = 0.001
 SCRAPE_S: Final = 2.0
 GOOD_TTFT_S: Final = 5.0
 GOOD_TPOT_S: Final = 0.1
+RESERVE: Final = 0.1  # the default of `admission.reserve`
 
 
 class Attempt:
@@ -82,7 +83,7 @@ class World:
             backend.state = State.READY
         fleet = Fleet((Pool("gpus", self.backends, POLICIES[policy](self.backends)),))
         gate = Gate(lambda: fleet, Random(f"gate {seed}"))
-        rules = Rules(enabled=enabled, shares=shares)
+        rules = Rules(enabled=enabled, shares=shares, reserve=RESERVE)
         rng = Random(f"admission {seed}")
         self._wakes = Wakes(self.at, lambda: self._now_s)
         self.admission = Admission(gate, lambda: fleet, rng, self._wakes.soon, rules)

@@ -1,0 +1,43 @@
+"""How much of each KV cache a request leaves free for those of higher classes.
+
+A class below the default one always leaves `admission.reserve`. Any other class leaves as much as
+higher ones were given of the pool's tokens of late, and at most that. So requests of a high class
+find room where the caches are full, and a class that nobody uses costs nothing ("Room for higher
+classes" in bench/history/2026-11-admission.md).
+"""
+
+from math import exp
+
+from penstock.balancing.admission.ticket import LATELY_TAU_S, Ticket
+
+
+class Reserve:
+    """That of one pool. `most`: the share of a cache that a class leaves at most."""
+
+    __slots__ = ("_given", "_given_s", "most")
+
+    def __init__(self) -> None:
+        self.most = 0.0
+        self._given: dict[int, float] = {}  # tokens by class, as they had faded at that time
+        self._given_s = 0.0
+
+    def sent(self, rank: int, tokens: float, now_s: float) -> None:
+        """A request of this class is sent, which should take so many tokens."""
+        fade = exp(min(0.0, self._given_s - now_s) / LATELY_TAU_S)
+        self._given = {each: given * fade for each, given in self._given.items()}
+        self._given[rank] = self._given.get(rank, 0.0) + tokens
+        self._given_s = now_s
+
+    def of(self, ticket: Ticket) -> float:
+        """The share of a cache that this request leaves free."""
+        if not ticket.rank or ticket.reserve >= self.most:
+            return ticket.reserve
+        higher = sum([given for rank, given in self._given.items() if rank < ticket.rank])
+        if not higher:
+            return ticket.reserve
+        share = higher / sum(self._given.values())
+        return max(ticket.reserve, min(self.most, share))
+
+    def reshape(self) -> None:
+        """There are other classes now."""
+        self._given = {}
