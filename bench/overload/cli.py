@@ -21,7 +21,7 @@ import uvloop
 
 from penstock.balancing.admission.degradation import Step
 from penstock.bench.arguments import count, listed, names, positive
-from penstock.bench.overload.calls import Call, Clients, poisson
+from penstock.bench.overload.calls import HIGH_SHARE, Call, Clients, poisson
 from penstock.bench.overload.http import Player
 from penstock.bench.overload.mixes import ENGINES, MIXES, PROFILE
 from penstock.bench.overload.outcome import figures
@@ -54,20 +54,24 @@ STEPS: Final = (Step(rank=1, pressure=0.5, max_tokens=256),)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run. `load`: 1.0 is the capacity of the mix."""
+    """One run. `load`: 1.0 is the capacity of the mix. `high_load`: the part of it that the high
+    class sends. None: a tenth of all calls."""
 
     mix: str
     load: float
     rule: str
     seed: int
     length_s: float
+    high_load: float | None = None
     high_alone: bool = False
 
     def calls(self) -> list[Call]:
         """The same for all rules."""
         mix = MIXES[self.mix]
         rate = self.load * mix.capacity_per_s
-        calls = poisson(mix, lambda _: rate, self.length_s, Random(f"{self.seed}"), Clients())
+        high = HIGH_SHARE if self.high_load is None else min(1.0, self.high_load / self.load)
+        clients = Clients(high_share=high)
+        calls = poisson(mix, lambda _: rate, self.length_s, Random(f"{self.seed}"), clients)
         return [call for call in calls if call.rank == 0 or not self.high_alone]
 
     def figures(self) -> dict[str, float]:
@@ -92,7 +96,7 @@ def run(options: Namespace) -> int:
 def _in_virtual_time(options: Namespace) -> dict[Cell, dict[str, float]]:
     seeds = range(1, options.seeds + 1)
     cells = [
-        Cell(mix, load, rule, seed, options.length_s, options.high_alone)
+        Cell(mix, load, rule, seed, options.length_s, options.high_load, options.high_alone)
         for mix, load, rule, seed in product(options.mix, options.load, options.rules, seeds)
     ]
     with ProcessPoolExecutor(options.jobs) as pool:
@@ -122,7 +126,8 @@ def _over_http(options: Namespace) -> dict[Cell, dict[str, float]]:
                 say(f"left out: {peer.label}: {reason}")
             seeds = range(1, options.seeds + 1)
             for load, seed, (peer, proxy) in product(options.load, seeds, running.items()):
-                cell = Cell(name, load, peer.label, seed, options.length_s, options.high_alone)
+                high = options.high_load, options.high_alone
+                cell = Cell(name, load, peer.label, seed, options.length_s, *high)
                 say(f"{name} {load:g} {peer.label} seed {seed}")
                 fleet.fresh()
                 player = Player(proxy.port, options.speedup, seed)
@@ -180,6 +185,12 @@ def arguments(parser: ArgumentParser) -> None:
         default=1.0,
         metavar="X",
         help="how many times as fast the servers run with --http (default 1)",
+    )
+    add(
+        "--high-load",
+        type=positive,
+        metavar="X",
+        help="what the high class sends, of the fleet's capacity (default a tenth of all calls)",
     )
     add(
         "--high-alone",
