@@ -111,8 +111,7 @@ class AdmissionSettings(Section):
         ge=0.0,
         le=0.5,
         allow_inf_nan=False,
-        description="Share of each KV cache that classes below `default_class` leave free. Others"
-        " leave as much as higher ones take of the tokens, at most this share.",
+        description="Share of each KV cache that classes below `default_class` leave free.",
     )
     window_s: DurationS | None = Field(
         default=None,

@@ -45,7 +45,7 @@ class Rules:
     `classes`: their names, the highest first. `shares`: the least share of each. `weights`: those
     of tenants, by name; 1 for others. `hold_for_backend_s`: how long a request waits while no
     backend of its pool can serve. `window_s`: how much prefill a backend gets beforehand.
-    None: what is usual. `reserve`: what a class leaves of a KV cache to higher ones at most.
+    None: what is usual.
     """
 
     enabled: bool = False  # False: each request is sent at once
@@ -54,7 +54,6 @@ class Rules:
     weights: Mapping[str, float] = field(default_factory=dict)
     hold_for_backend_s: float = 0.0
     window_s: float | None = None
-    reserve: float = 0.0
 
 
 class Admission:
@@ -220,7 +219,7 @@ class Admission:
             if pool is None:
                 line.places.follow((), None, rules.window_s)
             else:
-                line.places.follow(pool.backends, pool.max_requests, rules.window_s, rules.reserve)
+                line.places.follow(pool.backends, pool.max_requests, rules.window_s)
             if name not in pools and not line.places.rooms and not line.queue.waiting:
                 del self.lines[name]
         self._on_change()
@@ -262,10 +261,9 @@ class Admission:
         """The line of its pool, in which it is from now on."""
         line = self.lines.get(pool.name)
         if line is None:
-            rules = self.rules
-            line = self.lines[pool.name] = Line(rules.shares, self._rng, self._on_change)
-            line.places.follow(pool.backends, pool.max_requests, rules.window_s, rules.reserve)
-            line.queue.weigh(rules.weights)
+            line = self.lines[pool.name] = Line(self.rules.shares, self._rng, self._on_change)
+            line.places.follow(pool.backends, pool.max_requests, self.rules.window_s)
+            line.queue.weigh(self.rules.weights)
         ticket.pool = pool.name
         ticket.flow = line.queue.flow(ticket.name)
         return line

@@ -16,7 +16,6 @@ from penstock.balancing.admission.exposure import Exposure, most_tokens
 from penstock.balancing.admission.held_blocks import HeldBlocks
 from penstock.balancing.admission.kv_peak import Stream, spare_tokens, steps_until
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.reserve import Reserve
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
@@ -54,7 +53,6 @@ class CacheRoom:
         "_exposure",
         "_flows",
         "_plain",
-        "_reserve",
         "_short_until_s",
         "_spare",
         "_tickets",
@@ -68,12 +66,10 @@ class CacheRoom:
         spread: Spread,
         tickets: Mapping[Lease, Ticket],
         flows: Collection[str],
-        reserve: Reserve,
     ) -> None:
         """`spread`: of all answers of the pool. `tickets`: of the requests that are there now.
-        `flows`: all that have come to the pool. `reserve`: what classes leave to higher ones."""
+        `flows`: all that have come to the pool."""
         self._flows = flows
-        self._reserve = reserve
         self._backend = backend
         self._all = spread
         self._tickets = tickets
@@ -228,8 +224,7 @@ class CacheRoom:
     def own_wait_s(self, ticket: Ticket, ask: Ask, before: int, now_s: float) -> float:
         """How long it is likely to wait for its flow's own answers. `before`: so many of that flow
         wait already. 0.0 if it need not."""
-        reserve = self._reserve.of(ticket)
-        if not self._capacity or self.may_grow(ticket.flow, ask, now_s, reserve):
+        if not self._capacity or self.may_grow(ticket.flow, ask, now_s, ticket.reserve):
             return 0.0
         ends = [
             steps
@@ -251,10 +246,10 @@ class CacheRoom:
 
     def _missing_tokens(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How much of the cache must come back before it fits. 0.0 if it fits."""
-        capacity, reserve = self._capacity, self._reserve.of(ticket)
-        if not capacity or self.fits(ticket.flow, ask, now_s, reserve):
+        capacity = self._capacity
+        if not capacity or self.fits(ticket.flow, ask, now_s, ticket.reserve):
             return 0.0
-        spare = self._spare_tokens(ticket.flow, ask, int(capacity * (1.0 - reserve)), now_s)
+        spare = self._spare_tokens(ticket.flow, ask, int(capacity * (1.0 - ticket.reserve)), now_s)
         return max(1.0, self._needed_tokens(ask, now_s) - spare)
 
     def _unseen_tokens(self, now_s: float) -> int:

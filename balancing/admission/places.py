@@ -5,7 +5,6 @@ from collections.abc import Collection, Sequence
 from penstock.balancing.admission.backfill import Backfill
 from penstock.balancing.admission.crowding import Crowding
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.reserve import Reserve
 from penstock.balancing.admission.room import Room
 from penstock.balancing.admission.slots import kept_places
 from penstock.balancing.admission.spread import Spread
@@ -27,7 +26,6 @@ class Places:
         "backfill",
         "crowding",
         "members",
-        "reserve",
         "rooms",
         "spread",
     )
@@ -41,7 +39,6 @@ class Places:
         self._max_requests: int | None = None  # of the whole pool
         self.backfill = Backfill()
         self.spread = Spread()  # of the answers of all flows
-        self.reserve = Reserve()
         self.members: tuple[Backend, ...] = ()
         self.rooms: dict[Backend, Room] = {}
         self.crowding = Crowding(self.rooms)
@@ -49,26 +46,16 @@ class Places:
     def room_of(self, backend: Backend) -> Room:
         room = self.rooms.get(backend)
         if room is None:
-            room = self.rooms[backend] = Room(
-                backend, self.spread, self._window_s, self._flows, self.reserve
-            )
+            room = self.rooms[backend] = Room(backend, self.spread, self._window_s, self._flows)
             if self._occupancy is not None:
                 backend.occupancy = self._occupancy
         return room
 
     def follow(
-        self,
-        backends: tuple[Backend, ...],
-        max_requests: int | None,
-        window_s: float | None,
-        reserve: float = 0.0,
+        self, backends: tuple[Backend, ...], max_requests: int | None, window_s: float | None
     ) -> None:
-        """These are in the pool now. Others are forgotten when they have no requests.
-
-        `reserve`: the share of a KV cache that a class leaves to higher ones at most.
-        """
+        """These are in the pool now. Others are forgotten when they have no requests."""
         self.members, self._max_requests, self._window_s = backends, max_requests, window_s
-        self.reserve.most = reserve
         for backend in backends:
             self.room_of(backend)
         self.crowding.follow(backends)
@@ -82,7 +69,7 @@ class Places:
         """Whether its flow may have one more such answer at one of these."""
         for backend in opened:
             cache = self.rooms[backend].cache
-            if cache.may_grow(ticket.flow, ticket.ask, now_s, self.reserve.of(ticket)):
+            if cache.may_grow(ticket.flow, ticket.ask, now_s, ticket.reserve):
                 return True
         return False
 

@@ -47,6 +47,8 @@ SHOWN: Final = (
     ("preemptions", "preemptions"),
     ("prediction_error", "prediction off"),
 )
+# The share of each KV cache that a low class leaves free, by default.
+RESERVES: Final = {"standard": 0.0, "batch": 0.1}
 RULES: Final = ("at_once", "admission", "degrade")
 # What `degrade` does beside admission: at half of the pressure, shorter answers to the low class.
 STEPS: Final = (Step(rank=1, pressure=0.5, max_tokens=256),)
@@ -55,7 +57,7 @@ STEPS: Final = (Step(rank=1, pressure=0.5, max_tokens=256),)
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One run. `load`: 1.0 is the capacity of the mix. `high_load`: the part of it that the high
-    class sends. None: a tenth of all calls."""
+    class sends. None: a tenth of all calls. `low_class`: the name of the other one."""
 
     mix: str
     load: float
@@ -64,6 +66,7 @@ class Cell:
     length_s: float
     high_load: float | None = None
     high_alone: bool = False
+    low_class: str = "standard"
 
     def calls(self) -> list[Call]:
         """The same for all rules."""
@@ -78,7 +81,13 @@ class Cell:
         """Compute it, in virtual time. The same cell gives the same figures."""
         mix = MIXES[self.mix]
         steps = STEPS if self.rule == "degrade" else ()
-        world = World(mix, enabled=self.rule != "at_once", seed=self.seed, steps=steps)
+        world = World(
+            mix,
+            enabled=self.rule != "at_once",
+            seed=self.seed,
+            steps=steps,
+            reserve=RESERVES[self.low_class],
+        )
         log = world.run(self.calls(), self.length_s + REST_S)
         preemptions = sum(engine.preemptions_total for engine in world.engines)
         return figures(mix, log, WARM_S, self.length_s, preemptions)
@@ -96,11 +105,16 @@ def run(options: Namespace) -> int:
 def _in_virtual_time(options: Namespace) -> dict[Cell, dict[str, float]]:
     seeds = range(1, options.seeds + 1)
     cells = [
-        Cell(mix, load, rule, seed, options.length_s, options.high_load, options.high_alone)
+        Cell(mix, load, rule, seed, options.length_s, *_of_classes(options))
         for mix, load, rule, seed in product(options.mix, options.load, options.rules, seeds)
     ]
     with ProcessPoolExecutor(options.jobs) as pool:
         return dict(zip(cells, pool.map(_told, cells), strict=True))
+
+
+def _of_classes(options: Namespace) -> tuple[float | None, bool, str]:
+    """What each cell is told of its classes."""
+    return options.high_load, options.high_alone, options.low_class
 
 
 def _told(cell: Cell) -> dict[str, float]:
@@ -126,11 +140,11 @@ def _over_http(options: Namespace) -> dict[Cell, dict[str, float]]:
                 say(f"left out: {peer.label}: {reason}")
             seeds = range(1, options.seeds + 1)
             for load, seed, (peer, proxy) in product(options.load, seeds, running.items()):
-                high = options.high_load, options.high_alone
-                cell = Cell(name, load, peer.label, seed, options.length_s, *high)
+                classes = _of_classes(options)
+                cell = Cell(name, load, peer.label, seed, options.length_s, *classes)
                 say(f"{name} {load:g} {peer.label} seed {seed}")
                 fleet.fresh()
-                player = Player(proxy.port, options.speedup, seed)
+                player = Player(proxy.port, options.speedup, seed, options.low_class)
                 log = uvloop.run(player.play(cell.calls()))
                 found[cell] = figures(mix, log, WARM_S, options.length_s)
     return found
@@ -196,6 +210,12 @@ def arguments(parser: ArgumentParser) -> None:
         "--high-alone",
         action="store_true",
         help="play the same calls of the high class, and none of the low class",
+    )
+    add(
+        "--low-class",
+        choices=list(RESERVES),
+        default="standard",
+        help="that of the other calls (default standard); batch leaves a tenth of each KV cache",
     )
     add("--length-s", type=positive, default=80.0, metavar="S", help="of a run (default 80)")
     add("--seeds", type=count, default=1, metavar="K", help="runs of each cell (default 1)")

@@ -35,7 +35,6 @@ NETWORK_S: Final = 0.001
 SCRAPE_S: Final = 2.0
 GOOD_TTFT_S: Final = 5.0
 GOOD_TPOT_S: Final = 0.1
-RESERVE: Final = 0.1  # the default of `admission.reserve`
 
 
 class Attempt:
@@ -71,11 +70,14 @@ class World:
         shares: tuple[float, ...] = (0.0, 0.0),
         steps: tuple[Step, ...] = (),
         degradable: Collection[str] | None = None,
+        reserve: float = 0.0,
     ) -> None:
         """`deadline_s`: that of a class. A client with less patience says so. `steps`: they cap
-        answers, for all tenants or for these (`degradable`)."""
+        answers, for all tenants or for these (`degradable`). `reserve`: the share of each KV cache
+        that low classes leave free."""
         self.mix = mix
         self._deadline_s = deadline_s
+        self._reserve = reserve
         self._rng = Random(f"clients {seed}")
         self.engines = [Engine(mix.profile, Random(f"{seed} {i}")) for i in range(ENGINES)]
         self.backends = tuple(Backend(str(i), f"http://gpu-{i}", "gpus") for i in range(ENGINES))
@@ -83,7 +85,7 @@ class World:
             backend.state = State.READY
         fleet = Fleet((Pool("gpus", self.backends, POLICIES[policy](self.backends)),))
         gate = Gate(lambda: fleet, Random(f"gate {seed}"))
-        rules = Rules(enabled=enabled, shares=shares, reserve=RESERVE)
+        rules = Rules(enabled=enabled, shares=shares)
         rng = Random(f"admission {seed}")
         self._wakes = Wakes(self.at, lambda: self._now_s)
         self.admission = Admission(gate, lambda: fleet, rng, self._wakes.soon, rules)
@@ -170,6 +172,7 @@ class World:
             name=call.tenant,
             rank=call.rank,
             deadline_s=min(self._deadline_s, call.patience_s),
+            reserve=self._reserve if call.rank else 0.0,
         )
         try:
             lease = self.admission.enter(attempt.ticket, now_s)

@@ -76,7 +76,6 @@ class ServiceClasses:
             weights={tenant.name: tenant.weight for tenant in settings.tenants},
             hold_for_backend_s=admission.hold_for_backend_s,
             window_s=admission.window_s,
-            reserve=admission.reserve,
         )
 
         self.steps = tuple(

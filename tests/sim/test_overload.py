@@ -54,6 +54,15 @@ def test_the_high_class_alone_is_the_same_calls_without_the_others() -> None:
     assert 0.2 < len(alone) / len(whole) < 0.4
 
 
+def test_beside_a_low_class_that_leaves_room_in_caches_the_high_one_waits_for_no_answers() -> None:
+    beside, alone = [
+        Cell("kv", 2.0, "admission", 1, LENGTHS_S["kv"], 0.3, only, "batch").figures()
+        for only in (False, True)
+    ]
+    assert beside["high_ttft_p99_s"] <= alone["high_ttft_p99_s"] + 0.1
+    assert beside["tokens_per_s"] >= 33_000
+
+
 def test_at_twice_the_capacity_long_prompts_are_not_the_ones_that_are_refused() -> None:
     held = figures_of("uniform", 2.0, "admission", MORE_SEEDS)
     assert held["longest_quarter"] >= LONGEST_QUARTER_MIN
