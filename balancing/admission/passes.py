@@ -78,6 +78,7 @@ class Passes:
     """
 
     __slots__ = (
+        "_after",
         "_asked",
         "_in_vain",
         "_in_vain_looks",
@@ -103,6 +104,7 @@ class Passes:
 
     def clear(self) -> None:
         """Begin anew."""
+        self._after: Key | None = None
         self._passes: dict[Key, Pass] = {}
         self._turn: list[Pass] = []  # which have no look yet in this turn; the next one is last
         self._is_over = False  # nothing is left of the passes that take turns, in this wake
@@ -111,6 +113,13 @@ class Passes:
         self._in_vain_turn: list[Pass] = []  # the same as `_turn`, of these
         self._in_vain_looks = 0
         self._asked: list[tuple[Key, Ticket]] = []  # in this wake; it is refused if it waits on
+
+    def renew(self) -> None:
+        """More backends may serve them: look at all anew, and begin after the last one. So all have
+        their looks, also if backends come back one by one."""
+        after = self._last.key if self._last is not None else None
+        self.clear()
+        self._after = after
 
     def begin(self, now_s: float) -> None:
         """A wake begins to look. A pass goes on, and where one has ended the next one begins."""
@@ -146,7 +155,17 @@ class Passes:
             found = [self._passes[key] for key in self._in_vain if key in self._passes]
         else:
             found = [each for key, each in self._passes.items() if key not in self._in_vain]
+            found = self._rotated(found)
         return [each for each in found if each.left][::-1]
+
+    def _rotated(self, passes: list[Pass]) -> list[Pass]:
+        """The same, and those after the last one of before come first."""
+        keys = [each.key for each in passes]
+        if self._after not in keys:
+            return passes
+        first = keys.index(self._after) + 1
+        self._after = None
+        return passes[first:] + passes[:first]
 
     def next(self) -> Ticket | None:
         """What to look at next. None: all passes are over, or this wake has had its looks."""

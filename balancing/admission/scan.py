@@ -139,7 +139,7 @@ class Scan:
             if not line.places.takes_prompts():
                 break
             self._left -= 1
-            outcome = self._attempt(ticket, self._now_s)
+            outcome = self._attempt_owed(ticket) if due else self._attempt(ticket, self._now_s)
             if outcome is not None:
                 self._outcomes.append((ticket, outcome))
                 if due:
@@ -156,6 +156,15 @@ class Scan:
             if flows > FLOWS_SEEN:
                 self._tired.add(flow)
                 line.looks.rest(flow, ticket.rank, self._now_s + FUTILE_S * flows / FLOWS_SEEN)
+
+    def _attempt_owed(self, ticket: Ticket) -> Lease | Exception | None:
+        """It leaves no room to higher classes. They would take that again and again, and a class
+        that leaves a tenth of each cache never had its share."""
+        reserve, ticket.reserve = ticket.reserve, 0.0
+        outcome = self._attempt(ticket, self._now_s)
+        if outcome is None:
+            ticket.reserve = reserve
+        return outcome
 
     def _sweep_short(self, rank: int) -> None:
         """Try much shorter ones of those flows whose next ones have found no room.

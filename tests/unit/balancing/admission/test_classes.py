@@ -72,6 +72,38 @@ def test_a_lower_class_has_its_share_while_a_higher_one_passes_at_once() -> None
     assert 0.08 <= served_low(upper_waits=False) <= 0.11
 
 
+def full_cache(low_tokens: int) -> tuple[Door, float]:
+    """Two classes before a full cache. The low one leaves a tenth of it, and has its share."""
+    door = Door("a", kv_tokens=40_000, shares=(0.0, 0.1))
+    counts = [0, 0]
+    for number in range(300):
+        now_s = 0.1 * number
+        for _ in range(3):
+            door.enter(2_000, now_s, name="high", max_tokens=10)
+        door.enter(low_tokens, now_s, name="low", rank=1, max_tokens=10, reserve=0.1)
+        door.wake(now_s)
+        running = [each for each, lease in door.leases.items() if not lease.ended]
+        for ticket in running:
+            if door.leases[ticket].first_token_s is None:
+                door.first(ticket, now_s)
+        if len(running) == 19:
+            counts[running[0].rank] += 1
+            door.finish(running[0], now_s, 10)
+    return door, counts[1] / sum(counts)
+
+
+def test_a_class_that_leaves_room_in_a_full_cache_has_its_share_of_it() -> None:
+    """Higher requests take what it leaves again and again."""
+    _, share = full_cache(2_000)
+    assert 0.07 <= share <= 0.13
+
+
+def test_it_leaves_room_again_if_that_was_not_enough() -> None:
+    door, share = full_cache(4_000)
+    assert share < 0.02
+    assert {each.reserve for each in door.queue.oldest(10_000) if each.rank} == {0.1}
+
+
 def test_nobody_makes_way_for_one_that_waits_for_its_own_answers() -> None:
     """A tenant of the high class has three streams, and a prompt that lacks room beside them."""
     door = Door("a", kv_tokens=40_000, shares=(0.0, 0.0), classes=("high", "low"))

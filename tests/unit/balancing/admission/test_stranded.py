@@ -1,7 +1,7 @@
 """What waits in the line of a pool, while a pool that comes before it is away, and is back."""
 
 from penstock.balancing.admission.passes import PASSED_OVER_MAX
-from penstock.balancing.admission.stranded import TURNS_MAX
+from penstock.balancing.admission.stranded import MOVED_MAX, TURNS_MAX
 from penstock.balancing.backend import State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import NoBackend
@@ -99,3 +99,31 @@ def test_all_are_looked_at_anew_when_the_pool_before_is_back() -> None:
     assert door.wake(1.0) == []
     first.state = State.READY
     assert len(door.wake(1.6)) > 10
+
+
+def test_of_many_flows_the_last_one_has_its_look_while_backends_come_back_one_by_one() -> None:
+    """With each of them all are looked at anew."""
+    door = Door(*[f"{number}" for number in range(40)], "later")
+    *before, second = door.backends
+    door.fleet = Fleet((Pool("first", tuple(before), Priced()), Pool("later", (second,), Priced())))
+    for backend in before:
+        backend.state, backend.models = State.EJECTED, {"m": b""}
+    second.models = {"m": b"", "n": b""}
+    door.enter(FILLS, model="n")
+    for number in range(8 * TURNS_MAX):
+        door.enter(100, 0.1, name=f"{number}", model="n")
+    last = door.enter(100, 0.2, name="last", model="m")
+    for number, backend in enumerate(before):
+        backend.state = State.READY
+        if last in door.wake(1.0 + number):
+            return
+    raise AssertionError
+
+
+def test_one_wake_moves_few() -> None:
+    """Each costs predictions."""
+    door = later()
+    for number in range(3 * MOVED_MAX):
+        door.enter(10, 0.1, name=f"{number}")
+    door.backends[0].state = State.READY
+    assert len(door.wake(1.0)) == MOVED_MAX
