@@ -25,7 +25,7 @@ from penstock.balancing.admission.forecast import (
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.round import Round
-from penstock.balancing.admission.scan import FUTILE_S, SCAN, Outcome, Scan
+from penstock.balancing.admission.scan import FUTILE_S, SCAN, Outcome, Scan, place_owed
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
@@ -250,7 +250,8 @@ class Admission:
         opened = line.places.opened()
         if not line.queue.waiting or line.looks.is_futile(opened, now_s):
             return
-        scan = Scan(line, opened, partial(self._try, line), outcomes, now_s)
+        owed = partial(self._try, line, owed=True)
+        scan = Scan(line, opened, partial(self._try, line), owed, outcomes, now_s)
         scan.run()
         if scan.unseen or (scan.found and line.places.takes_prompts()):
             self._on_change()
@@ -354,8 +355,10 @@ class Admission:
         if line.queue.waiting:
             self._on_change()
 
-    def _try(self, line: Line, ticket: Ticket, now_s: float) -> Lease | Exception | None:
-        """Look again where it may go. None: it waits on."""
+    def _try(
+        self, line: Line, ticket: Ticket, now_s: float, *, owed: bool = False
+    ) -> Lease | Exception | None:
+        """Look again where it may go. None: it waits on. `owed`: its class is owed its share."""
         self._round.looked()
         try:
             look = self._gate.look(ticket.ask, now_s, ticket.tried)
@@ -367,7 +370,8 @@ class Admission:
                     return None
                 own = ticket.pool
                 look = self._gate.look(ticket.ask, now_s, ticket.tried, only_pool=own)
-            chosen = line.place(ticket, look, now_s)
+            place = place_owed if owed else Line.place
+            chosen = place(line, ticket, look, now_s)
             if chosen is None:
                 return None
             line.leave(ticket, now_s)

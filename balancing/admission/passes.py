@@ -63,7 +63,7 @@ class Pass:
         return own[0] >= size[0] and own[1] >= size[1] and own[2] >= size[2] and own[3] >= size[3]
 
     def found_nothing(self, ticket: Ticket) -> None:
-        """There is no place for it. A backend that has failed it may be one for others."""
+        """There is no place for it. If a backend has failed it, others may have that as theirs."""
         if not ticket.tried:
             self._nowhere[_kind(ticket)] = _size(ticket.ask)
 
@@ -78,15 +78,15 @@ class Passes:
     """
 
     __slots__ = (
-        "_after",
+        "_ahead",
         "_asked",
         "_in_vain",
         "_in_vain_looks",
         "_in_vain_turn",
-        "_is_over",
         "_last",
         "_most_turns",
         "_now_s",
+        "_others_done",
         "_passes",
         "_queue",
         "_turn",
@@ -104,29 +104,29 @@ class Passes:
 
     def clear(self) -> None:
         """Begin anew."""
-        self._after: Key | None = None
+        self._ahead: list[Key] = []  # they come first in the first turn, the next one last
         self._passes: dict[Key, Pass] = {}
         self._turn: list[Pass] = []  # which have no look yet in this turn; the next one is last
-        self._is_over = False  # nothing is left of the passes that take turns, in this wake
+        self._others_done = False  # in this wake nothing is left of the passes that take turns
         # Whose last look was in vain, the latest one last, and until when that is remembered.
         self._in_vain: dict[Key, float] = {}
-        self._in_vain_turn: list[Pass] = []  # the same as `_turn`, of these
+        self._in_vain_turn: list[Pass] = []  # of these, who had no look yet; the next one is last
         self._in_vain_looks = 0
         self._asked: list[tuple[Key, Ticket]] = []  # in this wake; it is refused if it waits on
 
     def renew(self) -> None:
-        """More backends may serve them: look at all anew, and begin after the last one. So all have
-        their looks, also if backends come back one by one."""
-        after = self._last.key if self._last is not None else None
+        """More backends may serve them: look at all anew. Those that had no look in this turn come
+        first. So all have theirs, also if backends come back one by one."""
+        ahead = [each.key for each in self._turn]
         self.clear()
-        self._after = after
+        self._ahead = ahead
 
     def begin(self, now_s: float) -> None:
         """A wake begins to look. A pass goes on, and where one has ended the next one begins."""
         self._note_refusals()
         self._now_s = now_s
         self._turns = self._in_vain_looks = 0
-        self._is_over = False
+        self._others_done = False
         before, self._passes = self._passes, {}
         for rank, backlog in enumerate(self._queue.backlogs):
             for flow in backlog:
@@ -139,33 +139,34 @@ class Passes:
             for key, at_s in self._in_vain.items()
             if at_s > now_s
         }
-        self._in_vain_turn = self._left(in_vain=True)
+        self._in_vain_turn = self._unfinished(in_vain=True)
 
     def _note_refusals(self) -> None:
-        """Those that the last wake's looks have found. One that is none has left."""
+        """Those that the last wake's looks have found. One that has left, and was not told to stay,
+        has found a place."""
         for key, ticket in self._asked:
             self._in_vain.pop(key, None)
             if ticket.waits or ticket.stays_until_s > self._now_s:
                 self._in_vain[key] = self._now_s + REMEMBERED_S
         self._asked = []
 
-    def _left(self, *, in_vain: bool) -> list[Pass]:
-        """Those that are not over, the next one last. `in_vain`: whose last look was that."""
+    def _unfinished(self, *, in_vain: bool) -> list[Pass]:
+        """Those that are not over, the next one last: those whose last look was in vain, or the
+        others."""
         if in_vain:
             found = [self._passes[key] for key in self._in_vain if key in self._passes]
         else:
             found = [each for key, each in self._passes.items() if key not in self._in_vain]
-            found = self._rotated(found)
         return [each for each in found if each.left][::-1]
 
-    def _rotated(self, passes: list[Pass]) -> list[Pass]:
-        """The same, and those after the last one of before come first."""
-        keys = [each.key for each in passes]
-        if self._after not in keys:
-            return passes
-        first = keys.index(self._after) + 1
-        self._after = None
-        return passes[first:] + passes[:first]
+    def _next_turn(self) -> list[Pass]:
+        """The passes that take turns, the next one last."""
+        turn = self._unfinished(in_vain=False)
+        if self._ahead:
+            ahead = {key: self._passes[key] for key in self._ahead if key in self._passes}
+            turn = [each for each in turn if each.key not in ahead] + list(ahead.values())
+            self._ahead = []
+        return turn
 
     def next(self) -> Ticket | None:
         """What to look at next. None: all passes are over, or this wake has had its looks."""
@@ -185,15 +186,15 @@ class Passes:
         if self._in_vain_turn and self._in_vain_looks < IN_VAIN_MAX:
             self._in_vain_looks += 1
             return self._in_vain_turn.pop()
-        while not self._is_over:
+        while not self._others_done:
             while self._turn:
                 its = self._turn.pop()
                 if its.left and its.key not in self._in_vain:
                     return its
-            self._turn = self._left(in_vain=False)
-            self._is_over = not self._turn
+            self._turn = self._next_turn()
+            self._others_done = not self._turn
         if not self._in_vain_turn:
-            self._in_vain_turn = self._left(in_vain=True)
+            self._in_vain_turn = self._unfinished(in_vain=True)
         return self._in_vain_turn.pop() if self._in_vain_turn else None
 
     def found_refusal(self, ticket: Ticket) -> None:
@@ -208,7 +209,7 @@ class Passes:
         """What `next` told last goes."""
         assert self._last is not None
         if self._in_vain.pop(self._last.key, None) is not None:
-            self._is_over = False
+            self._others_done = False
 
     def found_nothing(self, ticket: Ticket) -> None:
         """There is no place for what `next` told last. For the rest of its pass this is so for

@@ -11,6 +11,7 @@ from penstock.balancing.admission.short_turns import ShortTurns
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
+from penstock.balancing.look import Look
 
 # How many that wait are looked at in a wake, in the order of their turns. Of 8, 24 and 64, eight
 # cost the least and sent as many (bench/history/2026-11-admission.md, B).
@@ -41,11 +42,22 @@ SHORT_REST_S: Final = 2 * FUTILE_S
 Outcome = tuple[Ticket, Lease | Exception]
 
 
+def place_owed(line: Line, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
+    """`Line.place` for one whose class is owed its share. It may use the room that it leaves to
+    higher classes. Otherwise they take that again and again, and it never has its share."""
+    reserve, ticket.reserve = ticket.reserve, 0.0
+    try:
+        return line.place(ticket, look, now_s)
+    finally:
+        ticket.reserve = reserve
+
+
 class Scan:
     """`found`: some were sent or refused. `unseen`: others might be, too, and had no look."""
 
     __slots__ = (
         "_attempt",
+        "_attempt_owed",
         "_failed",
         "_for_resting",
         "_for_short",
@@ -65,16 +77,19 @@ class Scan:
         line: Line,
         opened: frozenset[Backend],
         attempt: Callable[[Ticket, float], Lease | Exception | None],
+        attempt_owed: Callable[[Ticket, float], Lease | Exception | None],
         outcomes: list[Outcome],
         now_s: float,
     ) -> None:
         """`opened`: the backends that take prompts. `attempt` sends a ticket, if it has room.
+        `attempt_owed`: the same for one whose class is owed its share.
 
         What becomes of each is added to `outcomes`.
         """
         self._line = line
         self._opened = opened
         self._attempt = attempt
+        self._attempt_owed = attempt_owed
         self._outcomes = outcomes
         self._now_s = now_s
         backends = max(1, len(line.places.members))
@@ -139,7 +154,8 @@ class Scan:
             if not line.places.takes_prompts():
                 break
             self._left -= 1
-            outcome = self._attempt_owed(ticket) if due else self._attempt(ticket, self._now_s)
+            attempt = self._attempt_owed if due else self._attempt
+            outcome = attempt(ticket, self._now_s)
             if outcome is not None:
                 self._outcomes.append((ticket, outcome))
                 if due:
@@ -156,15 +172,6 @@ class Scan:
             if flows > FLOWS_SEEN:
                 self._tired.add(flow)
                 line.looks.rest(flow, ticket.rank, self._now_s + FUTILE_S * flows / FLOWS_SEEN)
-
-    def _attempt_owed(self, ticket: Ticket) -> Lease | Exception | None:
-        """It leaves no room to higher classes. They would take that again and again, and a class
-        that leaves a tenth of each cache never had its share."""
-        reserve, ticket.reserve = ticket.reserve, 0.0
-        outcome = self._attempt(ticket, self._now_s)
-        if outcome is None:
-            ticket.reserve = reserve
-        return outcome
 
     def _sweep_short(self, rank: int) -> None:
         """Try much shorter ones of those flows whose next ones have found no room.

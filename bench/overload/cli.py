@@ -57,7 +57,7 @@ STEPS: Final = (Step(rank=1, pressure=0.5, max_tokens=256),)
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One run. `load`: 1.0 is the capacity of the mix. `high_load`: the part of it that the high
-    class sends. None: a tenth of all calls. `low_class`: the name of the other one."""
+    class sends. None: a tenth of all calls. `low_class`: that of all other calls."""
 
     mix: str
     load: float

@@ -1,5 +1,7 @@
 """What waits in the line of a pool, while a pool that comes before it is away, and is back."""
 
+import pytest
+
 from penstock.balancing.admission.passes import PASSED_OVER_MAX
 from penstock.balancing.admission.stranded import MOVED_MAX, TURNS_MAX
 from penstock.balancing.backend import State
@@ -101,22 +103,30 @@ def test_all_are_looked_at_anew_when_the_pool_before_is_back() -> None:
     assert len(door.wake(1.6)) > 10
 
 
-def test_of_many_flows_the_last_one_has_its_look_while_backends_come_back_one_by_one() -> None:
-    """With each of them all are looked at anew."""
-    door = Door(*[f"{number}" for number in range(40)], "later")
+@pytest.mark.parametrize("leaves", [False, True])
+def test_of_many_flows_the_last_one_has_its_look_while_backends_come_back_one_by_one(
+    leaves: bool,
+) -> None:
+    """With each of them all are looked at anew. `leaves`: who was looked at last is gone then."""
+    door = Door(*[f"{number}" for number in range(40)], "later", shares=(0.0, 0.0))
     *before, second = door.backends
     door.fleet = Fleet((Pool("first", tuple(before), Priced()), Pool("later", (second,), Priced())))
     for backend in before:
         backend.state, backend.models = State.EJECTED, {"m": b""}
     second.models = {"m": b"", "n": b""}
     door.enter(FILLS, model="n")
-    for number in range(8 * TURNS_MAX):
+    flows = TURNS_MAX - 1 if leaves else 8 * TURNS_MAX
+    for number in range(flows):
         door.enter(100, 0.1, name=f"{number}", model="n")
-    last = door.enter(100, 0.2, name="last", model="m")
+    comes = door.enter(100, 0.1, name="comes", model="n")
+    last = door.enter(100, 0.2, name="last", rank=1, model="m")
     for number, backend in enumerate(before):
         backend.state = State.READY
         if last in door.wake(1.0 + number):
             return
+        if leaves:
+            door.admission.leave(comes, 1.0 + number)
+            comes = door.enter(100, 1.0 + number, name=f"comes{number % 2}", model="n")
     raise AssertionError
 
 
@@ -127,3 +137,25 @@ def test_one_wake_moves_few() -> None:
         door.enter(10, 0.1, name=f"{number}")
     door.backends[0].state = State.READY
     assert len(door.wake(1.0)) == MOVED_MAX
+
+
+def test_a_share_that_is_owed_in_one_pool_takes_no_room_of_higher_classes_in_another() -> None:
+    door = Door("first", "later", kv_tokens=40_000, shares=(0.0, 0.1))
+    door.fleet = Fleet(tuple(Pool(each.name, (each,), Priced()) for each in door.backends))
+    first, second = door.backends
+
+    def fill(number: int) -> None:
+        for _ in range(number):
+            door.first(door.enter(2_000, name=f"{number}", max_tokens=10), 0.0)
+
+    second.state = State.EJECTED
+    fill(18)
+    first.state, second.state = State.EJECTED, State.READY
+    fill(19)
+    low = door.enter(2_000, 0.1, name="low", rank=1, max_tokens=10, reserve=0.1)
+    for _ in range(20):  # the low class is owed a share of what they take
+        door.enter(10, 0.1, name="high", max_tokens=10)
+        door.admission.lines["later"].queue.sent(door.ticket(2_000, name="high"))
+    first.state = State.READY
+    door.wake(0.2)
+    assert (low.pool, low.waits, low.reserve) == ("first", True, 0.1)
