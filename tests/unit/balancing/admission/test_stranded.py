@@ -7,7 +7,7 @@ from penstock.balancing.admission.stranded import MOVED_MAX, TURNS_MAX
 from penstock.balancing.backend import State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import NoBackend
-from tests.unit.balancing.admission.lines import FILLS, Door, Priced, ready
+from tests.unit.balancing.admission.lines import FILLS, Door, Priced, ready, send, waiting
 
 
 def later() -> Door:
@@ -153,9 +153,12 @@ def test_a_share_that_is_owed_in_one_pool_takes_no_room_of_higher_classes_in_ano
     first.state, second.state = State.EJECTED, State.READY
     fill(19)
     low = door.enter(2_000, 0.1, name="low", rank=1, max_tokens=10, reserve=0.1)
-    for _ in range(20):  # the low class is owed a share of what they take
-        door.enter(10, 0.1, name="high", max_tokens=10)
-        door.admission.lines["later"].queue.sent(door.ticket(2_000, name="high"))
+    door.enter(3_500, 0.1, name="high", max_tokens=10)
+    queue = door.admission.lines["later"].queue
+    for _ in range(20):  # of each of these the low class is owed a share
+        send(queue, waiting(queue, queue.flow("high"), 2_000))
+    door.wake(1.0)
     first.state = State.READY
-    door.wake(0.2)
+    door.admission.lines["later"].looks.renew()
+    door.wake(1.15)  # too soon to look for what moves: it is looked at because it is owed something
     assert (low.pool, low.waits, low.reserve) == ("first", True, 0.1)
