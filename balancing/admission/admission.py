@@ -25,7 +25,7 @@ from penstock.balancing.admission.forecast import (
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.line import Line
 from penstock.balancing.admission.round import Round
-from penstock.balancing.admission.scan import FUTILE_S, SCAN, Outcome, Scan, place_owed
+from penstock.balancing.admission.scan import FUTILE_S, SCAN, Outcome, Scan, place
 from penstock.balancing.admission.ticket import Ticket
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
@@ -370,8 +370,7 @@ class Admission:
                     return None
                 own = ticket.pool
                 look = self._gate.look(ticket.ask, now_s, ticket.tried, only_pool=own)
-            place = place_owed if owed else Line.place
-            chosen = place(line, ticket, look, now_s)
+            chosen = place(line, ticket, look, now_s, owed=owed)
             if chosen is None:
                 return None
             line.leave(ticket, now_s)

@@ -42,9 +42,11 @@ SHORT_REST_S: Final = 2 * FUTILE_S
 Outcome = tuple[Ticket, Lease | Exception]
 
 
-def place_owed(line: Line, ticket: Ticket, look: Look, now_s: float) -> Backend | None:
-    """`Line.place` for one whose class is owed its share. It may use the room that it leaves to
+def place(line: Line, ticket: Ticket, look: Look, now_s: float, *, owed: bool) -> Backend | None:
+    """`Line.place`. `owed`: its class is owed its share. So it may use the room that it leaves to
     higher classes. Otherwise they take that again and again, and it never has its share."""
+    if not owed:
+        return line.place(ticket, look, now_s)
     reserve, ticket.reserve = ticket.reserve, 0.0
     try:
         return line.place(ticket, look, now_s)
