@@ -63,7 +63,8 @@ class Pass:
         return own[0] >= size[0] and own[1] >= size[1] and own[2] >= size[2] and own[3] >= size[3]
 
     def found_nothing(self, ticket: Ticket) -> None:
-        """There is no place for it. If a backend has failed it, others may have that as theirs."""
+        """There is no place for it. That says nothing of others if a backend has failed it: this
+        one may serve them."""
         if not ticket.tried:
             self._nowhere[_kind(ticket)] = _size(ticket.ask)
 
@@ -72,7 +73,7 @@ class Passes:
     """Those over all that one queue holds.
 
     A pass whose last look was in vain takes no turns with the others. All such passes share a few
-    looks of a wake, and all that the others leave: who had none for the longest time comes first.
+    looks of a wake, and all that the others leave. Who had none for the longest time comes first.
     So many flows that can go nowhere do not delay one that can. To look at a request that the other
     pool would refuse costs far more than others, and a wake has few of these looks.
     """

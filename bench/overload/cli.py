@@ -215,7 +215,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--low-class",
         choices=list(RESERVES),
         default="standard",
-        help="that of the other calls (default standard); batch leaves a tenth of each KV cache",
+        help="class of the other calls (default standard); batch leaves a tenth of each KV cache",
     )
     add("--length-s", type=positive, default=80.0, metavar="S", help="of a run (default 80)")
     add("--seeds", type=count, default=1, metavar="K", help="runs of each cell (default 1)")

@@ -139,7 +139,7 @@ def _run(
     out.close()
     err.close()
     os.chdir(ROOT)
-    # A shell has it ignored in all that it runs in the background, also in tests.
+    # A shell ignores it in what it runs in the background, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
