@@ -331,7 +331,7 @@ class Admission:
     def _send_beside(self, line: Line, now_s: float, outcomes: list[Outcome]) -> None:
         """Send what needs no room, as long as there are places among the requests."""
         failed = 0  # a flow may have to wait for its own requests, and the next one not
-        for ticket in line.beside_turns():
+        for ticket in line.beside_turns()[:SEND_ALL_MAX]:
             outcome = self._try(line, ticket, now_s)
             if outcome is None:
                 failed += 1

@@ -16,6 +16,7 @@ from penstock.balancing.admission.exposure import Exposure, most_tokens
 from penstock.balancing.admission.held_blocks import HeldBlocks
 from penstock.balancing.admission.kv_peak import Stream, spare_tokens, steps_until
 from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.reserve import Reserve
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
@@ -53,6 +54,7 @@ class CacheRoom:
         "_exposure",
         "_flows",
         "_plain",
+        "_reserve",
         "_short_until_s",
         "_spare",
         "_tickets",
@@ -66,10 +68,12 @@ class CacheRoom:
         spread: Spread,
         tickets: Mapping[Lease, Ticket],
         flows: Collection[str],
+        reserve: Reserve,
     ) -> None:
         """`spread`: of all answers of the pool. `tickets`: of the requests that are there now.
-        `flows`: all that have come to the pool."""
+        `flows`: all that have come to the pool. `reserve`: what classes leave to higher ones."""
         self._flows = flows
+        self._reserve = reserve
         self._backend = backend
         self._all = spread
         self._tickets = tickets
@@ -168,6 +172,24 @@ class CacheRoom:
         if lack is Lack.ANSWERS:
             self._exposure.keep(flow, self._exposed_tokens(flow, ask), now_s)
 
+    def left_share(self, ticket: Ticket) -> float:
+        """The share of the cache that it leaves to higher classes.
+
+        Nothing, if its class is owed its share of the tokens and has not that share of this cache.
+        """
+        if ticket.owed and self._held_by(ticket.rank) < ticket.owed * self._capacity:
+            return 0.0
+        return self._reserve.of(ticket)
+
+    def _held_by(self, rank: int) -> float:
+        """The tokens of the requests of this class here, with those to come of their answers."""
+        held = 0.0
+        for lease, each in self._tickets.items():
+            if each.rank == rank:
+                answer = max(each.flow.expect(lease.ask), lease.generated_tokens)
+                held += lease.ask.prompt_tokens + answer
+        return held
+
     def may_grow(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
         """Whether its flow may have one more such answer here. Else it waits for its own ones."""
         capacity = self._capacity
@@ -224,7 +246,8 @@ class CacheRoom:
     def own_wait_s(self, ticket: Ticket, ask: Ask, before: int, now_s: float) -> float:
         """How long it is likely to wait for its flow's own answers. `before`: so many of that flow
         wait already. 0.0 if it need not."""
-        if not self._capacity or self.may_grow(ticket.flow, ask, now_s, ticket.reserve):
+        reserve = self.left_share(ticket)
+        if not self._capacity or self.may_grow(ticket.flow, ask, now_s, reserve):
             return 0.0
         ends = [
             steps
@@ -246,10 +269,10 @@ class CacheRoom:
 
     def _missing_tokens(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How much of the cache must come back before it fits. 0.0 if it fits."""
-        capacity = self._capacity
-        if not capacity or self.fits(ticket.flow, ask, now_s, ticket.reserve):
+        capacity, reserve = self._capacity, self.left_share(ticket)
+        if not capacity or self.fits(ticket.flow, ask, now_s, reserve):
             return 0.0
-        spare = self._spare_tokens(ticket.flow, ask, int(capacity * (1.0 - ticket.reserve)), now_s)
+        spare = self._spare_tokens(ticket.flow, ask, int(capacity * (1.0 - reserve)), now_s)
         return max(1.0, self._needed_tokens(ask, now_s) - spare)
 
     def _unseen_tokens(self, now_s: float) -> int:

@@ -179,6 +179,7 @@ class Line(Occupancy):
             self.queue.add(ticket)
         for room in self.places.rooms.values():
             room.long_pace.reshape(ranks)
+        self.places.reserve.reshape()
         self.refusal.reshape(len(shares))
         self.pace.reshape(len(shares))
 
@@ -218,6 +219,8 @@ class Line(Occupancy):
         self.queue.sent(ticket)
         ticket.charged_tokens = lease.queued_tokens + ANSWER_WEIGHT * ticket.answer_tokens
         ticket.flow.charge(ticket.charged_tokens, lease.began_s)
+        if needs_room(lease.ask):
+            self.places.reserve.sent(ticket.rank, ticket.charged_tokens, lease.began_s)
 
     # What the leases tell ----------------------------------------------------------------------
 

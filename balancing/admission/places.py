@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from penstock.balancing.admission.backfill import Backfill
 from penstock.balancing.admission.crowding import Crowding
 from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.reserve import Reserve
 from penstock.balancing.admission.room import Room
 from penstock.balancing.admission.slots import kept_places
 from penstock.balancing.admission.spread import Spread
@@ -26,6 +27,7 @@ class Places:
         "backfill",
         "crowding",
         "members",
+        "reserve",
         "rooms",
         "spread",
     )
@@ -39,6 +41,7 @@ class Places:
         self._max_requests: int | None = None  # of the whole pool
         self.backfill = Backfill()
         self.spread = Spread()  # of the answers of all flows
+        self.reserve = Reserve()
         self.members: tuple[Backend, ...] = ()
         self.rooms: dict[Backend, Room] = {}
         self.crowding = Crowding(self.rooms)
@@ -46,7 +49,9 @@ class Places:
     def room_of(self, backend: Backend) -> Room:
         room = self.rooms.get(backend)
         if room is None:
-            room = self.rooms[backend] = Room(backend, self.spread, self._window_s, self._flows)
+            room = self.rooms[backend] = Room(
+                backend, self.spread, self._window_s, self._flows, self.reserve
+            )
             if self._occupancy is not None:
                 backend.occupancy = self._occupancy
         return room
@@ -69,7 +74,7 @@ class Places:
         """Whether its flow may have one more such answer at one of these."""
         for backend in opened:
             cache = self.rooms[backend].cache
-            if cache.may_grow(ticket.flow, ticket.ask, now_s, ticket.reserve):
+            if cache.may_grow(ticket.flow, ticket.ask, now_s, cache.left_share(ticket)):
                 return True
         return False
 

@@ -19,8 +19,10 @@ from penstock.balancing.backend import Backend
 
 # How many of a flow are seen, to find those that an open backend may serve.
 SEEN_MAX: Final = 16
-# Tokens that a class can be owed by those above it, and those that are enough for any request.
-OWED_MAX: Final = 131_072.0
+# Tokens that a class can be owed by those above it, and those that are enough for any request. It
+# is owed more than OWED_MAX only if one that is next needs more. Else a request that cannot go
+# saves up what others of its class then take at once.
+OWED_MAX: Final = 16_384.0
 DUE_MAX: Final = 65_536.0
 # A generated token counts as two prompt tokens, as in VTC: it takes a place in a step of its own.
 ANSWER_WEIGHT: Final = 2.0
@@ -150,7 +152,12 @@ class Queue:
                 # A share of all tokens, not of those above.
                 share = self.shares[lower] / (1.0 - self.shares[lower])
                 owed = self._owed[lower] + share * ticket.tokens
-                self._owed[lower] = min(OWED_MAX, owed)
+                self._owed[lower] = min(owed, self._enough(lower)) if owed > OWED_MAX else owed
+
+    def _enough(self, rank: int) -> float:
+        """The most that a class can be owed."""
+        most = max([next(iter(flow.queues[rank])).tokens for flow in self.backlogs[rank]])
+        return max(OWED_MAX, min(DUE_MAX, float(most)))
 
     def _pass(self, ticket: Ticket) -> None:
         """It is sent while nothing waits, as if it had waited for no time."""

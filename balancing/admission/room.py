@@ -22,6 +22,7 @@ from typing import Final
 from penstock.balancing.admission.cache_room import CacheRoom
 from penstock.balancing.admission.lack import Lack
 from penstock.balancing.admission.long_pace import LongPace
+from penstock.balancing.admission.reserve import Reserve
 from penstock.balancing.admission.slots import STUCK_S, STUCK_TIMES, Slots, kept_places
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
@@ -75,9 +76,11 @@ class Room:
         spread: Spread,
         window_s: float | None = None,
         flows: Collection[str] = (),
+        reserve: Reserve | None = None,
     ) -> None:
         """`spread`: of all answers of the pool. `window_s`: how much prefill it gets beforehand.
-        None: what is usual. `flows`: all that have come to the pool."""
+        None: what is usual. `flows`: all that have come to the pool. `reserve`: what its classes
+        leave to higher ones."""
         self.window_s = window_s
         self.backend = backend
         self._slots = Slots()
@@ -85,7 +88,7 @@ class Room:
         self.giants = 0  # requests that may fill the engine by themselves
         self.sequences = 0  # that the engine runs of all requests, each choice on its own
         self.tickets: dict[Lease, Ticket] = {}
-        self.cache = CacheRoom(backend, spread, self.tickets, flows)
+        self.cache = CacheRoom(backend, spread, self.tickets, flows, reserve or Reserve())
         # Prefill of what is never held back (embeddings): it keeps nobody else waiting.
         self.beside_work = 0
         # How many requests take it for long, by flow: giants, and long prompts not prefilled yet.
@@ -123,7 +126,7 @@ class Room:
             if self.backend.full:
                 return Lack.REQUESTS
             return Lack.SEQUENCES if self._runs_most else Lack.PROMPTS
-        return self.cache.lack(ticket.flow, ask, now_s, ticket.reserve)
+        return self.cache.lack(ticket.flow, ask, now_s, self.cache.left_share(ticket))
 
     @property
     def _runs_most(self) -> bool:

@@ -149,6 +149,7 @@ class Ticket:
         "most_tokens",
         "name",
         "only",
+        "owed",
         "pool",
         "predicted_s",
         "queued_tokens",
@@ -181,9 +182,9 @@ class Ticket:
         dry: bool = False,
     ) -> None:
         """`name`: whose it is. `since_s`: when it came. `reserve`: the share of each KV cache that
-        its class leaves to higher ones. `impatient`: its client leaves at the deadline. Otherwise
-        that bounds its wait, and the time of its own prompt comes on top. `dry`: it is only asked
-        what would become of it, so nothing is noted."""
+        its class always leaves to higher ones. `impatient`: its client leaves at the deadline.
+        Otherwise that bounds its wait, and the time of its own prompt comes on top. `dry`: it is
+        only asked what would become of it, so nothing is noted."""
         self.ask = ask
         self.since_s = since_s
         self.ready = ready
@@ -205,6 +206,7 @@ class Ticket:
         self.queued_tokens = 0  # as many of these as count for those behind it
         self.waits = False
         self.lack: Lack | None = None  # what the last look at it found missing there
+        self.owed = 0.0  # the share that its class is owed, while it is looked at for that
         self.kept_before = False  # a backend is or was kept for it
         self.wanted: Backend | None = None  # where the policy would send it while it waits
         self.general = True  # every backend of its pool may serve it

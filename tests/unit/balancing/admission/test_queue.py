@@ -70,6 +70,24 @@ def test_a_share_of_a_half_is_a_half() -> None:
     assert given[1] / sum(given) == pytest.approx(0.5, 0.02)
 
 
+@pytest.mark.parametrize(("waits_tokens", "first"), [(10, 5), (40_000, 13), (500_000, 22)])
+def test_one_that_cannot_go_saves_little_up_for_others_of_its_class(
+    waits_tokens: int, first: int
+) -> None:
+    """As much as itself at most, if it is large, and never more than is enough for any."""
+    queue = Queue((0.0, 0.1))
+    waiting(queue, queue.flow("low"), waits_tokens, 1)
+    for _ in range(100):
+        send(queue, waiting(queue, queue.flow("high"), 50_000))
+    low = [waiting(queue, queue.flow("low"), 2_900, 1) for _ in range(80)]
+    for number, ticket in enumerate(low):
+        if not queue.is_owed(ticket):
+            assert number == first
+            return
+        send(queue, ticket)
+    raise AssertionError
+
+
 def test_a_lower_class_is_owed_nothing_for_the_time_when_none_of_it_waited() -> None:
     queue = Queue((0.0, 0.5))
     high, low = queue.flow("high"), queue.flow("low")

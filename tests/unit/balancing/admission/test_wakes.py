@@ -2,7 +2,9 @@
 
 import pytest
 
-from penstock.balancing.admission.scan import FUTILE_S
+from penstock.balancing.admission.admission import SEND_ALL_MAX
+from penstock.balancing.admission.scan import FUTILE_S, LOOKS_MAX
+from penstock.balancing.backend import State
 from tests.unit.balancing.admission.lines import FILLS, Door, full
 
 
@@ -23,6 +25,18 @@ def test_wakes_that_find_no_room_in_any_cache_ask_the_policy_ten_times_a_second(
     for step in range(50):
         assert door.wake(0.4 + 0.01 * step) == []
     assert door.policy.choices - choices <= 0.5 / FUTILE_S + 1
+
+
+def test_a_wake_sends_a_bounded_number_of_those_that_need_no_room() -> None:
+    """Each of these sends begins an attempt, and all streams wait meanwhile."""
+    door = Door("a", hold_for_backend_s=60.0)
+    door.backends[0].state = State.EJECTED
+    for number in range(4 * SEND_ALL_MAX):
+        door.enter(20, name=f"{number}", generates=False, engine=False)
+    door.backends[0].state = State.READY
+    sent = [len(door.wake(0.2)) for _ in range(4)]
+    assert max(sent) <= LOOKS_MAX + SEND_ALL_MAX
+    assert sum(sent) == 4 * SEND_ALL_MAX
 
 
 def bound_to_a_full_one() -> Door:

@@ -1,0 +1,47 @@
+"""How much of each KV cache a request leaves free for those of higher classes.
+
+A class below the default one always leaves `admission.reserve`. Any other class leaves as much as
+higher ones were given of the pool's tokens of late, and at most LEFT_MAX. So where the caches are
+full, a request of a high class seldom waits until a stream has ended. A class that nobody uses
+costs nothing.
+"""
+
+from math import exp
+from typing import Final
+
+from penstock.balancing.admission.ticket import LATELY_TAU_S, Ticket
+
+# Without it, a high class of 0.3 of the capacity had a p99 TTFT of 0.9 s beside full caches, and
+# with it 0.3 s. A tenth instead cost 5 % of the tokens ("Room for higher classes" in
+# bench/history/2026-11-admission.md).
+LEFT_MAX: Final = 0.03
+
+
+class Reserve:
+    """That of one pool."""
+
+    __slots__ = ("_given", "_given_s")
+
+    def __init__(self) -> None:
+        self._given: dict[int, float] = {}  # tokens by class, as they had faded at that time
+        self._given_s = 0.0
+
+    def sent(self, rank: int, tokens: float, now_s: float) -> None:
+        """A request of this class is sent, which should take so many tokens."""
+        fade = exp(min(0.0, self._given_s - now_s) / LATELY_TAU_S)
+        self._given = {each: given * fade for each, given in self._given.items()}
+        self._given[rank] = self._given.get(rank, 0.0) + tokens
+        self._given_s = now_s
+
+    def of(self, ticket: Ticket) -> float:
+        """The share of a cache that this request leaves free."""
+        if not ticket.rank or ticket.reserve >= LEFT_MAX:
+            return ticket.reserve
+        higher = sum([given for rank, given in self._given.items() if rank < ticket.rank])
+        if not higher:
+            return ticket.reserve
+        return max(ticket.reserve, min(LEFT_MAX, higher / sum(self._given.values())))
+
+    def reshape(self) -> None:
+        """There are other classes now."""
+        self._given = {}
