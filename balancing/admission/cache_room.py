@@ -41,6 +41,9 @@ ANSWERS_SHARE: Final = 0.5
 UNKNOWN_SHARE: Final = 0.25
 # So long after somebody found no room a cache is short of it.
 SHORT_S: Final = 1.0
+# Of what a class that is owed its share may have of a cache, another flow's requests count for so
+# much at most. So a tenant whose answers never end does not take all of it from the others.
+FLOW_PART: Final = 0.5
 
 
 class CacheRoom:
@@ -53,6 +56,8 @@ class CacheRoom:
         "_blocks",
         "_exposure",
         "_flows",
+        "_held",
+        "_held_at",
         "_plain",
         "_reserve",
         "_short_until_s",
@@ -86,6 +91,9 @@ class CacheRoom:
         # The moment, load, answer and size for which `_spare` was found.
         self._at = (-1.0, -1, 0.0, 0)
         self._spare = 0.0
+        # What each flow holds of the class for which that was asked last, and when.
+        self._held_at = (-1, -1)
+        self._held: dict[Flow, float] = {}
 
     def add(self, lease: Lease, ticket: Ticket) -> None:
         """It is sent there."""
@@ -177,18 +185,31 @@ class CacheRoom:
 
         Nothing, if its class is owed its share of the tokens and has not that share of this cache.
         """
-        if ticket.owed and self._held_by(ticket.rank) < ticket.owed * self._capacity:
-            return 0.0
+        if ticket.owed:
+            share_tokens = ticket.owed * self._capacity
+            held = self._held_by(ticket.rank)
+            others = [
+                min(tokens, FLOW_PART * share_tokens)
+                for flow, tokens in held.items()
+                if flow is not ticket.flow
+            ]
+            if held.get(ticket.flow, 0.0) + sum(others) < share_tokens:
+                return 0.0
         return self._reserve.of(ticket)
 
-    def _held_by(self, rank: int) -> float:
-        """The tokens of the requests of this class here, with those to come of their answers."""
-        held = 0.0
-        for lease, each in self._tickets.items():
-            if each.rank == rank:
-                answer = max(each.flow.expect(lease.ask), lease.generated_tokens)
-                held += lease.ask.prompt_tokens + answer
-        return held
+    def _held_by(self, rank: int) -> dict[Flow, float]:
+        """The tokens of the requests of this class here, by flow.
+
+        Of their prompts those that were not cached, and those still to come of their answers, too.
+        """
+        at = (self._backend.own.sequence, rank)
+        if self._held_at != at:
+            self._held_at, self._held = at, {}
+            for lease, each in self._tickets.items():
+                if each.rank == rank:
+                    answer = max(each.flow.expect(lease.ask), lease.generated_tokens)
+                    self._held[each.flow] = self._held.get(each.flow, 0.0) + each.tokens + answer
+        return self._held
 
     def may_grow(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
         """Whether its flow may have one more such answer here. Else it waits for its own ones."""

@@ -23,6 +23,8 @@ SEEN_MAX: Final = 16
 # is owed more than OWED_MAX only if one that is next needs more. Else a request that cannot go
 # saves up what others of its class then take at once.
 OWED_MAX: Final = 16_384.0
+# So many of each flow are next. The first ones may wait for another model.
+NEXT: Final = 4
 DUE_MAX: Final = 65_536.0
 # A generated token counts as two prompt tokens, as in VTC: it takes a place in a step of its own.
 ANSWER_WEIGHT: Final = 2.0
@@ -156,7 +158,10 @@ class Queue:
 
     def _enough(self, rank: int) -> float:
         """The most that a class can be owed."""
-        most = max([next(iter(flow.queues[rank])).tokens for flow in self.backlogs[rank]])
+        most = 0
+        for flow in self.backlogs[rank]:
+            for ticket in islice(flow.queues[rank], NEXT):
+                most = max(most, ticket.tokens)
         return max(OWED_MAX, min(DUE_MAX, float(most)))
 
     def _pass(self, ticket: Ticket) -> None:

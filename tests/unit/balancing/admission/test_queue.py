@@ -88,6 +88,15 @@ def test_one_that_cannot_go_saves_little_up_for_others_of_its_class(
     raise AssertionError
 
 
+def test_one_that_cannot_go_keeps_none_behind_it_from_what_it_is_owed() -> None:
+    queue = Queue((0.0, 0.1))
+    waiting(queue, queue.flow("low"), 10, 1)
+    large = waiting(queue, queue.flow("low"), 40_000, 1)
+    for _ in range(100):
+        send(queue, waiting(queue, queue.flow("high"), 50_000))
+    assert queue.is_owed(large)
+
+
 def test_a_lower_class_is_owed_nothing_for_the_time_when_none_of_it_waited() -> None:
     queue = Queue((0.0, 0.5))
     high, low = queue.flow("high"), queue.flow("low")

@@ -135,7 +135,37 @@ def test_a_class_that_is_owed_its_share_leaves_nothing_until_it_has_that() -> No
         assert cache.left_share(low) == 0.0, number
         ticket = door.enter(10, 0.1, name="c", rank=2, max_tokens=2_900, output_tokens=2_900)
         door.first(ticket, 0.1)
+    low.flow = door.queue.flow("c")
     assert cache.left_share(low) == 0.1
     door.enter(10, 0.1, name="b", rank=1, max_tokens=2_900)
     low.rank = 1
     assert cache.left_share(low) == 0.0  # others have that room
+
+
+def test_but_one_flow_takes_half_of_that_from_others_at_most() -> None:
+    """Its answers may never end."""
+    door = Door("a", kv_tokens=60_000, **CLASSES)
+    for _ in range(3):
+        door.first(door.enter(2_000, name="hog", rank=2, max_tokens=10), 0.0)
+    cache = door.admission.lines["p"].places.rooms[door.backends[0]].cache
+    low = of(2, 0.1)
+    low.owed, low.flow = 0.1, door.queue.flow("x")
+    for number in range(3):
+        assert cache.left_share(low) == 0.0, number
+        door.first(door.enter(1_000, 0.1, name="x", rank=2, max_tokens=10), 0.1)
+    assert cache.left_share(low) == 0.1
+    low.flow = door.queue.flow("hog")
+    assert cache.left_share(low) == 0.1
+
+
+def test_what_others_have_computed_already_does_not_count() -> None:
+    door = Door("a", kv_tokens=60_000, **CLASSES)
+    ticket = door.enter(50_000, name="c", rank=2, max_tokens=10)
+    door.first(ticket, 0.0)
+    cache = door.admission.lines["p"].places.rooms[door.backends[0]].cache
+    low = of(2, 0.1)
+    low.owed, low.flow = 0.1, ticket.flow
+    assert cache.left_share(low) == 0.1
+    ticket.tokens = 100  # the others were cached
+    door.enter(100, 0.1, name="other", rank=1, max_tokens=10)
+    assert cache.left_share(low) == 0.0
