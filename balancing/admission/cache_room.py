@@ -41,8 +41,8 @@ ANSWERS_SHARE: Final = 0.5
 UNKNOWN_SHARE: Final = 0.25
 # So long after somebody found no room a cache is short of it.
 SHORT_S: Final = 1.0
-# Of what a class that is owed its share may have of a cache, another flow's requests count for so
-# much at most. So a tenant whose answers never end does not take all of it from the others.
+# Of a class's share of a cache each other flow counts for so much at most. So a tenant whose
+# answers never end leaves the others a half.
 FLOW_PART: Final = 0.5
 
 
@@ -91,7 +91,7 @@ class CacheRoom:
         # The moment, load, answer and size for which `_spare` was found.
         self._at = (-1.0, -1, 0.0, 0)
         self._spare = 0.0
-        # What each flow holds of the class for which that was asked last, and when.
+        # Tokens by flow, of one class. `_held_at`: the load's number then, and the class.
         self._held_at = (-1, -1)
         self._held: dict[Flow, float] = {}
 
@@ -180,14 +180,14 @@ class CacheRoom:
         if lack is Lack.ANSWERS:
             self._exposure.keep(flow, self._exposed_tokens(flow, ask), now_s)
 
-    def left_share(self, ticket: Ticket) -> float:
+    def left_share(self, ticket: Ticket, now_s: float) -> float:
         """The share of the cache that it leaves to higher classes.
 
         Nothing, if its class is owed its share of the tokens and has not that share of this cache.
         """
         if ticket.owed:
             share_tokens = ticket.owed * self._capacity
-            held = self._held_by(ticket.rank)
+            held = self._held_by(ticket.rank, now_s)
             others = [
                 min(tokens, FLOW_PART * share_tokens)
                 for flow, tokens in held.items()
@@ -197,18 +197,25 @@ class CacheRoom:
                 return 0.0
         return self._reserve.of(ticket)
 
-    def _held_by(self, rank: int) -> dict[Flow, float]:
-        """The tokens of the requests of this class here, by flow.
+    def _held_by(self, rank: int, now_s: float) -> dict[Flow, float]:
+        """The tokens that the requests of this class hold here, by flow, and will hold.
 
-        Of their prompts those that were not cached, and those still to come of their answers, too.
+        What streams share of their prompts counts once, divided between those that were cached.
         """
         at = (self._backend.own.sequence, rank)
         if self._held_at != at:
             self._held_at, self._held = at, {}
-            for lease, each in self._tickets.items():
+            found = [
+                float(lease.ask.prompt_tokens - each.tokens)
+                for lease, each in self._tickets.items()
+            ]
+            cached_tokens = max(1.0, sum(found))
+            counted = max(0.0, 1.0 - self._shared_tokens(now_s) / cached_tokens)
+            for (lease, each), cached in zip(self._tickets.items(), found, strict=True):
                 if each.rank == rank:
                     answer = max(each.flow.expect(lease.ask), lease.generated_tokens)
-                    self._held[each.flow] = self._held.get(each.flow, 0.0) + each.tokens + answer
+                    tokens = each.tokens + cached * counted + answer
+                    self._held[each.flow] = self._held.get(each.flow, 0.0) + tokens
         return self._held
 
     def may_grow(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
@@ -267,7 +274,7 @@ class CacheRoom:
     def own_wait_s(self, ticket: Ticket, ask: Ask, before: int, now_s: float) -> float:
         """How long it is likely to wait for its flow's own answers. `before`: so many of that flow
         wait already. 0.0 if it need not."""
-        reserve = self.left_share(ticket)
+        reserve = self.left_share(ticket, now_s)
         if not self._capacity or self.may_grow(ticket.flow, ask, now_s, reserve):
             return 0.0
         ends = [
@@ -290,7 +297,7 @@ class CacheRoom:
 
     def _missing_tokens(self, ticket: Ticket, ask: Ask, now_s: float) -> float:
         """How much of the cache must come back before it fits. 0.0 if it fits."""
-        capacity, reserve = self._capacity, self.left_share(ticket)
+        capacity, reserve = self._capacity, self.left_share(ticket, now_s)
         if not capacity or self.fits(ticket.flow, ask, now_s, reserve):
             return 0.0
         spare = self._spare_tokens(ticket.flow, ask, int(capacity * (1.0 - reserve)), now_s)
@@ -341,13 +348,18 @@ class CacheRoom:
         """What is counted for streams and not held, because prompts share it.
 
         Negative if the engine holds more than is known.
+        """
+        # The report counts what plain answers have by now, too.
+        unknown = max(0.0, self._unknown_tokens(now_s) - self._unseen_tokens(now_s))
+        return self._shared_tokens(now_s) - unknown
+
+    def _shared_tokens(self, now_s: float) -> float:
+        """What is counted for more than one stream.
 
         Our own count knows long beginnings. The engine's last report knows short ones, too.
         """
         share = self._unheld_share(now_s)
-        unheld = max(self._blocks.shared_tokens, share * self._backend.active_decode_tokens)
-        # The report counts what plain answers have by now, too.
-        return unheld - max(0.0, self._unknown_tokens(now_s) - self._unseen_tokens(now_s))
+        return max(self._blocks.shared_tokens, share * self._backend.active_decode_tokens)
 
     def _unknown_tokens(self, now_s: float) -> float:
         """What the engine holds beyond what is known of it: prompts were estimated too low."""

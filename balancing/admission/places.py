@@ -74,7 +74,7 @@ class Places:
         """Whether its flow may have one more such answer at one of these."""
         for backend in opened:
             cache = self.rooms[backend].cache
-            if cache.may_grow(ticket.flow, ticket.ask, now_s, cache.left_share(ticket)):
+            if cache.may_grow(ticket.flow, ticket.ask, now_s, cache.left_share(ticket, now_s)):
                 return True
         return False
 

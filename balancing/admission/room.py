@@ -126,7 +126,7 @@ class Room:
             if self.backend.full:
                 return Lack.REQUESTS
             return Lack.SEQUENCES if self._runs_most else Lack.PROMPTS
-        return self.cache.lack(ticket.flow, ask, now_s, self.cache.left_share(ticket))
+        return self.cache.lack(ticket.flow, ask, now_s, self.cache.left_share(ticket, now_s))
 
     @property
     def _runs_most(self) -> bool:

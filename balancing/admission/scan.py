@@ -44,8 +44,8 @@ Outcome = tuple[Ticket, Lease | Exception]
 
 def place(line: Line, ticket: Ticket, look: Look, now_s: float, *, owed: bool) -> Backend | None:
     """`Line.place`. `owed`: its class is owed its share. So it may use the room that it leaves to
-    higher classes, until it has that share of the cache. Otherwise they take that room again and
-    again, and it never has its share."""
+    higher classes, until it has about that share of the cache. Otherwise they take that room again
+    and again, and it never has its share."""
     if not owed:
         return line.place(ticket, look, now_s)
     ticket.owed = line.queue.shares[ticket.rank]

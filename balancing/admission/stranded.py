@@ -71,7 +71,6 @@ class Stranded:
         if not self._better <= known:
             self._passes.renew()
         if not self._better:
-            self._passes.clear()  # it need not keep those that have left
             return
         self._passes.begin(now_s)
         moved = 0

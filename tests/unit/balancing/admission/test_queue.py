@@ -95,6 +95,9 @@ def test_one_that_cannot_go_keeps_none_behind_it_from_what_it_is_owed() -> None:
     for _ in range(100):
         send(queue, waiting(queue, queue.flow("high"), 50_000))
     assert queue.is_owed(large)
+    queue.remove(large)
+    send(queue, waiting(queue, queue.flow("high"), 100))
+    assert not queue.is_owed(waiting(queue, queue.flow("low"), 20_000, 1))
 
 
 def test_a_lower_class_is_owed_nothing_for_the_time_when_none_of_it_waited() -> None:

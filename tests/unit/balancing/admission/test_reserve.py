@@ -129,17 +129,17 @@ def test_a_class_that_is_owed_its_share_leaves_nothing_until_it_has_that() -> No
     door.finish(door.enter(10, name="x", rank=2, max_tokens=10), 0.0, 10)
     cache = door.admission.lines["p"].places.rooms[door.backends[0]].cache
     low = of(2, 0.1)
-    assert cache.left_share(low) == 0.1
+    assert cache.left_share(low, 0.1) == 0.1
     low.owed = 0.1
     for number in range(3):
-        assert cache.left_share(low) == 0.0, number
+        assert cache.left_share(low, 0.1) == 0.0, number
         ticket = door.enter(10, 0.1, name="c", rank=2, max_tokens=2_900, output_tokens=2_900)
         door.first(ticket, 0.1)
     low.flow = door.queue.flow("c")
-    assert cache.left_share(low) == 0.1
+    assert cache.left_share(low, 0.1) == 0.1
     door.enter(10, 0.1, name="b", rank=1, max_tokens=2_900)
     low.rank = 1
-    assert cache.left_share(low) == 0.0  # others have that room
+    assert cache.left_share(low, 0.1) == 0.0  # others have that room
 
 
 def test_but_one_flow_takes_half_of_that_from_others_at_most() -> None:
@@ -151,21 +151,24 @@ def test_but_one_flow_takes_half_of_that_from_others_at_most() -> None:
     low = of(2, 0.1)
     low.owed, low.flow = 0.1, door.queue.flow("x")
     for number in range(3):
-        assert cache.left_share(low) == 0.0, number
+        assert cache.left_share(low, 0.1) == 0.0, number
         door.first(door.enter(1_000, 0.1, name="x", rank=2, max_tokens=10), 0.1)
-    assert cache.left_share(low) == 0.1
+    assert cache.left_share(low, 0.1) == 0.1
     low.flow = door.queue.flow("hog")
-    assert cache.left_share(low) == 0.1
+    assert cache.left_share(low, 0.1) == 0.1
 
 
-def test_what_others_have_computed_already_does_not_count() -> None:
+@pytest.mark.parametrize(("beginnings", "left"), [(1, 0.0), (4, 0.1)])
+def test_what_streams_share_of_their_prompts_counts_once(beginnings: int, left: float) -> None:
+    """Cached tokens take room, too, if no other stream holds them."""
     door = Door("a", kv_tokens=60_000, **CLASSES)
-    ticket = door.enter(50_000, name="c", rank=2, max_tokens=10)
-    door.first(ticket, 0.0)
+    for number in range(4):
+        blocks = [f"{number % beginnings} {block}" for block in range(250)]
+        prompt = {"blocks": tuple(map(hash, blocks)), "block_tokens": 16}
+        ticket = door.enter(4_000, name="c", rank=2, max_tokens=10, **prompt)
+        door.first(ticket, 0.0)
+        ticket.tokens = 100  # the others were cached
     cache = door.admission.lines["p"].places.rooms[door.backends[0]].cache
     low = of(2, 0.1)
     low.owed, low.flow = 0.1, ticket.flow
-    assert cache.left_share(low) == 0.1
-    ticket.tokens = 100  # the others were cached
-    door.enter(100, 0.1, name="other", rank=1, max_tokens=10)
-    assert cache.left_share(low) == 0.0
+    assert cache.left_share(low, 0.1) == left
