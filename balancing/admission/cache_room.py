@@ -16,7 +16,7 @@ from penstock.balancing.admission.exposure import Exposure, most_tokens
 from penstock.balancing.admission.held_blocks import HeldBlocks
 from penstock.balancing.admission.kv_peak import Stream, spare_tokens, steps_until
 from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.reserve import Reserve
+from penstock.balancing.admission.reserve import Holdings, Reserve
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
@@ -56,8 +56,8 @@ class CacheRoom:
         "_blocks",
         "_exposure",
         "_flows",
-        "_held",
-        "_held_at",
+        "_holdings",
+        "_pinned_tokens",
         "_plain",
         "_reserve",
         "_short_until_s",
@@ -91,9 +91,8 @@ class CacheRoom:
         # The moment, load, answer and size for which `_spare` was found.
         self._at = (-1.0, -1, 0.0, 0)
         self._spare = 0.0
-        # Tokens by flow, of one class. `_held_at`: the load's number then, and the class.
-        self._held_at = (-1, -1)
-        self._held: dict[Flow, float] = {}
+        self._holdings = Holdings(tickets)
+        self._pinned_tokens = 0  # the cached ones of prompts that are not prefilled
 
     def add(self, lease: Lease, ticket: Ticket) -> None:
         """It is sent there."""
@@ -104,6 +103,15 @@ class CacheRoom:
         ticket.exposed_tokens = self._exposed_tokens(flow, lease.ask)
         self._exposure.add(flow, ticket.exposed_tokens, lease.began_s)
         self._plain += _is_plain(lease)
+        if lease.cached_tokens:  # the engine keeps them for it from now on
+            self._hold(lease, ticket)
+            ticket.pinned_tokens = max(0, lease.ask.prompt_tokens - lease.queued_tokens)
+            self._pinned_tokens += ticket.pinned_tokens
+
+    def _unpin(self, ticket: Ticket) -> None:
+        """Its prompt counts as a whole from now on, or not at all."""
+        self._pinned_tokens -= ticket.pinned_tokens
+        ticket.pinned_tokens = 0
 
     def is_giant(self, flow: Flow, ask: Ask) -> bool:
         """Whether its prompts or choices may fill the engine, so that others wait for a place."""
@@ -118,12 +126,17 @@ class CacheRoom:
 
     def prefilled(self, lease: Lease, ticket: Ticket) -> None:
         """Its prompt is held now. Others that begin alike hold that beginning with it."""
+        self._unpin(ticket)
+        self._hold(lease, ticket)
+
+    def _hold(self, lease: Lease, ticket: Ticket) -> None:
         if lease.ask.blocks and not ticket.holds and lease.ask.prompts == 1:
             ticket.holds = True
             self._blocks.add(lease.ask)
 
     def remove(self, lease: Lease, ticket: Ticket, now_s: float) -> None:
         """It has ended."""
+        self._unpin(ticket)
         self.most_tokens -= ticket.most_tokens
         self._plain -= _is_plain(lease)
         earned = min(ticket.answer_tokens, lease.generated_tokens)
@@ -154,7 +167,7 @@ class CacheRoom:
         capacity = int(capacity * (1.0 - reserve))
         backend = self._backend
         held = backend.active_decode_tokens + backend.queued_prefill_tokens
-        held += self._unseen_tokens(now_s) - int(self._unheld_tokens(now_s))
+        held += self._pinned_tokens + self._unseen_tokens(now_s) - int(self._unheld_tokens(now_s))
         answers = self.most_tokens + self._most(flow, ask, most)
         needed = self._needed_tokens(ask, now_s)
         free = capacity - held - needed
@@ -187,7 +200,8 @@ class CacheRoom:
         """
         if ticket.owed:
             share_tokens = ticket.owed * self._capacity
-            held = self._held_by(ticket.rank, now_s)
+            at = self._backend.own.sequence
+            held = self._holdings.of(ticket.rank, at, self._shared_tokens(now_s))
             others = [
                 min(tokens, FLOW_PART * share_tokens)
                 for flow, tokens in held.items()
@@ -196,27 +210,6 @@ class CacheRoom:
             if held.get(ticket.flow, 0.0) + sum(others) < share_tokens:
                 return 0.0
         return self._reserve.of(ticket)
-
-    def _held_by(self, rank: int, now_s: float) -> dict[Flow, float]:
-        """The tokens that the requests of this class hold here, by flow, and will hold.
-
-        What streams share of their prompts counts once, divided between those that were cached.
-        """
-        at = (self._backend.own.sequence, rank)
-        if self._held_at != at:
-            self._held_at, self._held = at, {}
-            found = [
-                float(lease.ask.prompt_tokens - each.tokens)
-                for lease, each in self._tickets.items()
-            ]
-            cached_tokens = max(1.0, sum(found))
-            counted = max(0.0, 1.0 - self._shared_tokens(now_s) / cached_tokens)
-            for (lease, each), cached in zip(self._tickets.items(), found, strict=True):
-                if each.rank == rank:
-                    answer = max(each.flow.expect(lease.ask), lease.generated_tokens)
-                    tokens = each.tokens + cached * counted + answer
-                    self._held[each.flow] = self._held.get(each.flow, 0.0) + tokens
-        return self._held
 
     def may_grow(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
         """Whether its flow may have one more such answer here. Else it waits for its own ones."""

@@ -6,10 +6,12 @@ full, a request of a high class seldom waits until a stream has ended. A class t
 costs nothing.
 """
 
+from collections.abc import Mapping
 from math import exp
 from typing import Final
 
-from penstock.balancing.admission.ticket import LATELY_TAU_S, Ticket
+from penstock.balancing.admission.ticket import LATELY_TAU_S, Flow, Ticket
+from penstock.balancing.lease import Lease
 
 # Without it, a high class of 0.3 of the capacity had a p99 TTFT of 0.9 s beside full caches, and
 # with it 0.3 s. A tenth instead cost 5 % of the tokens ("Room for higher classes" in
@@ -45,3 +47,35 @@ class Reserve:
     def reshape(self) -> None:
         """There are other classes now."""
         self._given = {}
+
+
+class Holdings:
+    """What the requests of a class hold of one cache, and will, by flow."""
+
+    __slots__ = ("_at", "_found", "_tickets")
+
+    def __init__(self, tickets: Mapping[Lease, Ticket]) -> None:
+        """`tickets`: of the requests that are there now."""
+        self._tickets = tickets
+        self._at = (-1, -1)  # when that was found, and of which class
+        self._found: dict[Flow, float] = {}
+
+    def of(self, rank: int, at: int, shared_tokens: float) -> dict[Flow, float]:
+        """The tokens of each flow, with those to come of its answers.
+
+        `at`: the number of the backend's load. Until it changes the same is told again. What
+        streams share of their prompts counts once, divided between those that were cached.
+        """
+        if self._at == (at, rank):
+            return self._found
+        self._at, self._found = (at, rank), {}
+        found = [
+            float(lease.ask.prompt_tokens - each.tokens) for lease, each in self._tickets.items()
+        ]
+        counted = max(0.0, 1.0 - shared_tokens / max(1.0, sum(found)))
+        for (lease, each), cached in zip(self._tickets.items(), found, strict=True):
+            if each.rank == rank:
+                answer = max(each.flow.expect(lease.ask), lease.generated_tokens)
+                tokens = each.tokens + cached * counted + answer
+                self._found[each.flow] = self._found.get(each.flow, 0.0) + tokens
+        return self._found

@@ -150,6 +150,7 @@ class Ticket:
         "name",
         "only",
         "owed",
+        "pinned_tokens",
         "pool",
         "predicted_s",
         "queued_tokens",
@@ -222,6 +223,7 @@ class Ticket:
         self.long: Long | None = None  # while the engine works on its prompts, if that takes long
         self.sampled_tokens = 0  # generated when its stream was looked at last
         self.holds = False  # its prompt's blocks are counted where it is
+        self.pinned_tokens = 0  # the cached ones of its prompt, until it is prefilled
         self.only: Backend | None = None  # the one that holds what is asked for
         self.predicted_s = 0.0  # until its first token, when it began to wait. 0.0: it did not
         self.raw_s = 0.0  # the same before it was corrected by what is learnt

@@ -1,0 +1,47 @@
+"""Cached prompts before a full cache: the engine keeps what it has of them for who was sent."""
+
+import pytest
+
+from penstock.balancing.admission.ticket import Ticket
+from tests.unit.balancing.admission.lines import Door
+
+KV_TOKENS = 100_000
+TOKENS = 10_000
+
+
+def document(door: Door, number: int, now_s: float) -> Ticket:
+    """One asks for a document. All who ask for the same have the same prompt."""
+    blocks = tuple(hash(f"{number} {block}") for block in range(62))
+    answer = {"max_tokens": 10, "output_tokens": 10}
+    return door.enter(TOKENS, now_s, name="a", blocks=blocks, block_tokens=160.0, **answer)
+
+
+def known(documents: int) -> Door:
+    """So many have been answered, and are in the cache. Streams hold 60,000 tokens of it."""
+    door = Door("g", kv_tokens=KV_TOKENS)
+    now_s = 0.0
+    for number in range(documents):
+        now_s += 1.0
+        door.finish(document(door, number, now_s), now_s, 10)
+    for _ in range(30):
+        now_s += 0.5
+        ticket = door.enter(2_000, now_s, name="s", max_tokens=100, output_tokens=100)
+        door.wake(now_s)
+        door.first(ticket, now_s)
+    return door
+
+
+@pytest.mark.parametrize(("documents", "fit"), [(9, 4), (1, 9)])
+def test_those_sent_at_once_have_room_together(documents: int, fit: int) -> None:
+    """Little of them need be computed. So nothing else holds them back."""
+    door = known(documents)
+    asked = [document(door, number % documents, 60.0) for number in range(9)]
+    assert fit - 1 <= sum(ticket in door.leases for ticket in asked) <= fit
+
+
+def test_what_is_kept_for_one_that_leaves_is_free_again() -> None:
+    door = known(9)
+    for number in range(9):
+        ticket = document(door, number, 60.0 + number)
+        assert ticket in door.leases
+        door.leases[ticket].end(60.5 + number)
