@@ -1,9 +1,9 @@
 """How much of each KV cache a request leaves free for those of higher classes.
 
 A class below the default one always leaves `admission.reserve`. Each class leaves at least as much
-as higher ones were given of the pool's tokens of late, up to LEFT_MAX. So where the caches are full,
-a request of a high class seldom waits until a stream has ended. A class that nobody uses costs
-nothing.
+as higher ones were given of the pool's tokens of late, up to LEFT_MAX. So where the caches are
+full, a request of a high class seldom waits until a stream has ended. A class that nobody uses
+costs nothing.
 """
 
 from collections.abc import Mapping

@@ -39,9 +39,16 @@ def test_those_sent_at_once_have_room_together(documents: int, fit: int) -> None
     assert fit - 1 <= sum(ticket in door.leases for ticket in asked) <= fit
 
 
-def test_what_is_kept_for_one_that_leaves_is_free_again() -> None:
+@pytest.mark.parametrize("answered", [True, False])
+def test_nothing_is_kept_for_one_that_is_answered_or_leaves(*, answered: bool) -> None:
+    """What stayed behind would make each later look take the long way."""
     door = known(9)
+    cache = door.admission.lines["p"].places.rooms[door.backends[0]].cache
     for number in range(9):
         ticket = document(door, number, 60.0 + number)
-        assert ticket in door.leases
+        assert cache._pinned_tokens > 9_000
+        if answered:
+            door.first(ticket, 60.2 + number)
+            assert cache._pinned_tokens == 0
         door.leases[ticket].end(60.5 + number)
+        assert cache._pinned_tokens == 0
