@@ -103,7 +103,8 @@ class CacheRoom:
         ticket.exposed_tokens = self._exposed_tokens(flow, lease.ask)
         self._exposure.add(flow, ticket.exposed_tokens, lease.began_s)
         self._plain += _is_plain(lease)
-        if lease.cached_tokens:  # the engine keeps them for it from now on
+        # The engine keeps them for it from now on, unless it may refuse it.
+        if lease.cached_tokens and lease.ask.likely == 1.0:
             self._hold(lease, ticket)
             ticket.pinned_tokens = max(0, lease.ask.prompt_tokens - lease.queued_tokens)
             self._pinned_tokens += ticket.pinned_tokens

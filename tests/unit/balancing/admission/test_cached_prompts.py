@@ -9,11 +9,13 @@ KV_TOKENS = 100_000
 TOKENS = 10_000
 
 
-def document(door: Door, number: int, now_s: float) -> Ticket:
+def document(door: Door, number: int, now_s: float, **fields: float) -> Ticket:
     """One asks for a document. All who ask for the same have the same prompt."""
     blocks = tuple(hash(f"{number} {block}") for block in range(62))
     answer = {"max_tokens": 10, "output_tokens": 10}
-    return door.enter(TOKENS, now_s, name="a", blocks=blocks, block_tokens=160.0, **answer)
+    return door.enter(
+        TOKENS, now_s, name="a", blocks=blocks, block_tokens=160.0, **answer, **fields
+    )
 
 
 def known(documents: int) -> Door:
@@ -37,6 +39,14 @@ def test_those_sent_at_once_have_room_together(documents: int, fit: int) -> None
     door = known(documents)
     asked = [document(door, number % documents, 60.0) for number in range(9)]
     assert fit - 1 <= sum(ticket in door.leases for ticket in asked) <= fit
+
+
+def test_those_that_the_engine_is_likely_to_refuse_keep_nothing() -> None:
+    """Such prompts without end would keep others from an idle engine."""
+    door = known(1)
+    cache = door.admission.lines["p"].places.rooms[door.backends[0]].cache
+    assert document(door, 0, 60.0, likely=0.25) in door.leases
+    assert cache._pinned_tokens == 0
 
 
 @pytest.mark.parametrize("answered", [True, False])
