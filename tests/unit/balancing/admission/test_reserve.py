@@ -163,9 +163,8 @@ def test_what_streams_share_of_their_prompts_counts_once(beginnings: int, left: 
     """Cached tokens take room, too, if no other stream holds them."""
     door = Door("a", kv_tokens=60_000, **CLASSES)
     for number in range(4):
-        blocks = [f"{number % beginnings} {block}" for block in range(250)]
-        prompt = {"blocks": tuple(map(hash, blocks)), "block_tokens": 16}
-        ticket = door.enter(4_000, name="c", rank=2, max_tokens=10, **prompt)
+        blocks = tuple(hash((number % beginnings, block)) for block in range(250))
+        ticket = door.enter(4_000, name="c", rank=2, max_tokens=10, blocks=blocks, block_tokens=16)
         door.first(ticket, 0.0)
         ticket.tokens = 100  # the others were cached
     cache = door.admission.lines["p"].places.rooms[door.backends[0]].cache
