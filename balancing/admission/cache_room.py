@@ -44,6 +44,9 @@ SHORT_S: Final = 1.0
 # Of a class's share of a cache each other flow counts for so much at most. So a tenant whose
 # answers never end leaves the others a half.
 FLOW_PART: Final = 0.5
+# A prompt of more than this share of a cache leaves so much of the rest to higher classes at most.
+LARGE_SHARE: Final = 0.5
+REST_PART: Final = 0.5
 
 
 class CacheRoom:
@@ -198,6 +201,7 @@ class CacheRoom:
         """The share of the cache that it leaves to higher classes.
 
         Nothing, if its class is owed its share of the tokens and has not that share of this cache.
+        A prompt that takes most of the cache leaves a part of the rest at most.
         """
         if ticket.owed:
             share_tokens = ticket.owed * self._capacity
@@ -210,7 +214,12 @@ class CacheRoom:
             ]
             if held.get(ticket.flow, 0.0) + sum(others) < share_tokens:
                 return 0.0
-        return self._reserve.of(ticket)
+        left, ask, capacity = self._reserve.of(ticket), ticket.ask, self._capacity
+        if not left or not capacity or ask.prompt_tokens <= LARGE_SHARE * capacity:
+            return left
+        # Otherwise a few tokens of a higher class would keep out what takes the rest of a cache.
+        tokens = ask.prompt_tokens + min(ANSWER_SHARE * capacity, ticket.flow.expect(ask))
+        return min(left, max(0.0, 1.0 - tokens / capacity) * REST_PART)
 
     def may_grow(self, flow: Flow, ask: Ask, now_s: float, reserve: float = 0.0) -> bool:
         """Whether its flow may have one more such answer here. Else it waits for its own ones."""
@@ -343,9 +352,9 @@ class CacheRoom:
 
         Negative if the engine holds more than is known.
         """
-        # The report counts what plain answers have by now, too.
-        unknown = max(0.0, self._unknown_tokens(now_s) - self._unseen_tokens(now_s))
-        return self._shared_tokens(now_s) - unknown
+        # The report counts what plain answers have by now, too, and cached prompts.
+        counted = self._unseen_tokens(now_s) + self._pinned_tokens
+        return self._shared_tokens(now_s) - max(0.0, self._unknown_tokens(now_s) - counted)
 
     def _shared_tokens(self, now_s: float) -> float:
         """What is counted for more than one stream.

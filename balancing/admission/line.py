@@ -217,10 +217,9 @@ class Line(Occupancy):
         self.places.crowding.renew()
         ticket.tokens = ticket.tokens or lease.queued_tokens
         self.queue.sent(ticket)
-        ticket.charged_tokens = lease.queued_tokens + ANSWER_WEIGHT * ticket.answer_tokens
-        ticket.flow.charge(ticket.charged_tokens, lease.began_s)
-        if needs_room(lease.ask):
-            self.places.reserve.sent(ticket.rank, ticket.charged_tokens, lease.began_s)
+        tokens = lease.queued_tokens + ANSWER_WEIGHT * ticket.answer_tokens
+        ticket.charged_tokens = 0.0
+        self.places.charge(lease, ticket, tokens, lease.began_s)
 
     # What the leases tell ----------------------------------------------------------------------
 
@@ -262,7 +261,7 @@ class Line(Occupancy):
         if not prompts.whole and not prompts.ask.stream:
             unseen = prompts.taken_tokens + ANSWER_WEIGHT * prompts.unseen_tokens(now_s)
             taken = max(taken, ticket.charged_tokens, unseen)
-        ticket.flow.charge(taken - ticket.charged_tokens, now_s)
+        self.places.charge(prompts, ticket, taken - ticket.charged_tokens, now_s)
         ticket.charged_tokens = 0.0
 
     # What waits --------------------------------------------------------------------------------
@@ -379,8 +378,7 @@ class Line(Occupancy):
             for lease, ticket in room.tickets.items():
                 taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
                 if taken > ticket.charged_tokens:
-                    ticket.flow.charge(taken - ticket.charged_tokens, now_s)
-                    ticket.charged_tokens = taken
+                    self.places.charge(lease, ticket, taken - ticket.charged_tokens, now_s)
         return True
 
 

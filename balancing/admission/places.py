@@ -12,6 +12,7 @@ from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
+from penstock.balancing.lease import Lease
 from penstock.balancing.look import Look
 from penstock.balancing.occupancy import Occupancy
 
@@ -69,6 +70,13 @@ class Places:
             if backend not in backends and not room.tickets and not room.wanted:
                 del self.rooms[backend]
                 backend.occupancy = None
+
+    def charge(self, lease: Lease, ticket: Ticket, tokens: float, now_s: float) -> None:
+        """Its flow and its class are given so many tokens more, or fewer if negative."""
+        ticket.charged_tokens += tokens
+        ticket.flow.charge(tokens, now_s)
+        if needs_room(lease.ask):
+            self.reserve.take(ticket.rank, tokens, lease.began_s, now_s)
 
     def may_grow(self, ticket: Ticket, opened: Collection[Backend], now_s: float) -> bool:
         """Whether its flow may have one more such answer at one of these."""

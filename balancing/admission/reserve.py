@@ -28,11 +28,12 @@ class Reserve:
         self._given: dict[int, float] = {}  # tokens by class, as they had faded at that time
         self._given_s = 0.0
 
-    def sent(self, rank: int, tokens: float, now_s: float) -> None:
-        """A request of this class is sent, which should take so many tokens."""
-        fade = exp(min(0.0, self._given_s - now_s) / LATELY_TAU_S)
+    def take(self, rank: int, tokens: float, sent_s: float, now_s: float) -> None:
+        """A request of this class that was sent then takes so many tokens more, or fewer."""
+        fade = _fade(self._given_s, now_s)
         self._given = {each: given * fade for each, given in self._given.items()}
-        self._given[rank] = self._given.get(rank, 0.0) + tokens
+        given = self._given.get(rank, 0.0) + tokens * _fade(sent_s, now_s)
+        self._given[rank] = max(0.0, given)
         self._given_s = now_s
 
     def of(self, ticket: Ticket) -> float:
@@ -47,6 +48,11 @@ class Reserve:
     def reshape(self) -> None:
         """There are other classes now."""
         self._given = {}
+
+
+def _fade(since_s: float, now_s: float) -> float:
+    """What is left by now of what was given then."""
+    return exp(min(0.0, since_s - now_s) / LATELY_TAU_S)
 
 
 class Holdings:

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.engine_report import EngineReport
 from tests.unit.balancing.admission.lines import Door
 
 KV_TOKENS = 100_000
@@ -39,6 +40,20 @@ def test_those_sent_at_once_have_room_together(documents: int, fit: int) -> None
     door = known(documents)
     asked = [document(door, number % documents, 60.0) for number in range(9)]
     assert fit - 1 <= sum(ticket in door.leases for ticket in asked) <= fit
+
+
+@pytest.mark.parametrize("report", [False, True])
+def test_what_a_report_says_of_them_counts_once(*, report: bool) -> None:
+    """Who comes then finds as much room with it as without it."""
+    door = known(2)
+    for number in range(2):
+        assert document(door, number, 60.0) in door.leases
+    if report:
+        usage = (60_000 + 2 * TOKENS) / KV_TOKENS
+        door.backends[0].take(EngineReport(60.1, kv_tokens=KV_TOKENS, kv_usage=usage))
+    for tokens, fits in ((21_000, False), (15_000, True)):
+        ticket = door.enter(tokens, 60.2, name=f"{tokens}", max_tokens=10, output_tokens=10)
+        assert (ticket in door.leases) is fits
 
 
 def test_those_that_the_engine_is_likely_to_refuse_keep_nothing() -> None:

@@ -22,7 +22,7 @@ def given(*sent: tuple[int, float, float]) -> Reserve:
     """A class, tokens and time of each that was sent."""
     reserve = Reserve()
     for rank, tokens, at_s in sent:
-        reserve.sent(rank, tokens, at_s)
+        reserve.take(rank, tokens, at_s, at_s)
     return reserve
 
 
@@ -51,6 +51,28 @@ def test_what_was_sent_is_forgotten_with_time() -> None:
 
 def test_a_clock_that_goes_back_adds_nothing() -> None:
     assert given((0, 2.0, 300.0), (1, 98.0, 0.0)).of(of(1)) == 0.02
+
+
+def test_what_is_given_back_fades_like_what_was_given() -> None:
+    reserve = given((0, 2.0, 0.0), (1, 98.0, 0.0), (2, 500.0, 0.0))
+    reserve.take(2, -500.0, 0.0, 100.0)
+    assert reserve.of(of(1)) == pytest.approx(0.02)
+    reserve.take(0, -10.0, 100.0, 100.0)
+    assert reserve.of(of(1)) == 0.0
+
+
+def test_answers_that_nobody_stays_for_change_nothing() -> None:
+    """Otherwise a low class would take from the highest what the middle one leaves to it."""
+    door = Door("a", kv_tokens=60_000, **CLASSES)
+    for rank, prompt_tokens in ((0, 200), (1, 9_800)):
+        door.finish(door.enter(prompt_tokens, name=f"{rank}", rank=rank, max_tokens=1), 0.0, 1)
+    reserve = door.admission.lines["p"].places.reserve
+    before = reserve.of(of(1))
+    assert before > 0.015
+    for _ in range(5):
+        ticket = door.enter(10, name="c", rank=2, max_tokens=2_000, choices=8, output_tokens=300)
+        door.leases[ticket].end(1.0)
+    assert reserve.of(of(1)) == pytest.approx(before, rel=0.02)
 
 
 def test_other_classes_begin_anew() -> None:
@@ -82,6 +104,17 @@ def test_a_high_class_that_is_used_finds_room_in_a_full_cache(
     door = filled(*ranks_before)
     urgent = door.enter(1_500, 2.0, name="a", rank=0, max_tokens=10)
     assert (urgent in door.leases) is at_once
+
+
+@pytest.mark.parametrize("tokens", [50_000, 58_800])
+def test_a_prompt_that_takes_most_of_a_cache_is_not_kept_out_by_a_trickle(tokens: int) -> None:
+    """It leaves half of the rest, where 3 % of the cache are more than the whole rest."""
+    door = Door("a", kv_tokens=60_000, **CLASSES)
+    door.finish(door.enter(10_000, name="a", rank=0, max_tokens=10), 0.0, 10)
+    for number in range(2):
+        door.first(door.enter(100, 0.1, name=f"{number}", rank=0, max_tokens=10), 0.1)
+    large = door.enter(tokens, 0.2, name="b", rank=1, max_tokens=10, output_tokens=10)
+    assert large in door.leases
 
 
 def test_embeddings_of_a_high_class_take_no_room_and_keep_none() -> None:
