@@ -16,6 +16,7 @@ from penstock.balancing.admission.exposure import Exposure, most_tokens
 from penstock.balancing.admission.held_blocks import HeldBlocks
 from penstock.balancing.admission.kv_peak import Stream, spare_tokens, steps_until
 from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.pinned import Pinned
 from penstock.balancing.admission.reserve import Holdings, Reserve
 from penstock.balancing.admission.spread import Spread
 from penstock.balancing.admission.ticket import Flow, Ticket
@@ -60,7 +61,7 @@ class CacheRoom:
         "_exposure",
         "_flows",
         "_holdings",
-        "_pinned_tokens",
+        "_pinned",
         "_plain",
         "_reserve",
         "_short_until_s",
@@ -95,7 +96,7 @@ class CacheRoom:
         self._at = (-1.0, -1, 0.0, 0)
         self._spare = 0.0
         self._holdings = Holdings(tickets)
-        self._pinned_tokens = 0  # the cached ones of prompts that are not prefilled
+        self._pinned = Pinned(backend, self._blocks)
 
     def add(self, lease: Lease, ticket: Ticket) -> None:
         """It is sent there."""
@@ -108,14 +109,8 @@ class CacheRoom:
         self._plain += _is_plain(lease)
         # The engine keeps them for it from now on, unless it may refuse it.
         if lease.cached_tokens and lease.ask.likely == 1.0:
+            self._pinned.add(ticket, max(0, lease.ask.prompt_tokens - lease.queued_tokens))
             self._hold(lease, ticket)
-            ticket.pinned_tokens = max(0, lease.ask.prompt_tokens - lease.queued_tokens)
-            self._pinned_tokens += ticket.pinned_tokens
-
-    def _unpin(self, ticket: Ticket) -> None:
-        """Its prompt counts as a whole from now on, or not at all."""
-        self._pinned_tokens -= ticket.pinned_tokens
-        ticket.pinned_tokens = 0
 
     def is_giant(self, flow: Flow, ask: Ask) -> bool:
         """Whether its prompts or choices may fill the engine, so that others wait for a place."""
@@ -130,7 +125,7 @@ class CacheRoom:
 
     def prefilled(self, lease: Lease, ticket: Ticket) -> None:
         """Its prompt is held now. Others that begin alike hold that beginning with it."""
-        self._unpin(ticket)
+        self._pinned.remove(ticket)
         self._hold(lease, ticket)
 
     def _hold(self, lease: Lease, ticket: Ticket) -> None:
@@ -140,7 +135,7 @@ class CacheRoom:
 
     def remove(self, lease: Lease, ticket: Ticket, now_s: float) -> None:
         """It has ended."""
-        self._unpin(ticket)
+        self._pinned.remove(ticket)
         self.most_tokens -= ticket.most_tokens
         self._plain -= _is_plain(lease)
         earned = min(ticket.answer_tokens, lease.generated_tokens)
@@ -171,7 +166,7 @@ class CacheRoom:
         capacity = int(capacity * (1.0 - reserve))
         backend = self._backend
         held = backend.active_decode_tokens + backend.queued_prefill_tokens
-        held += self._pinned_tokens + self._unseen_tokens(now_s) - int(self._unheld_tokens(now_s))
+        held += self._pinned.tokens + self._unseen_tokens(now_s) - int(self._unheld_tokens(now_s))
         answers = self.most_tokens + self._most(flow, ask, most)
         needed = self._needed_tokens(ask, now_s)
         free = capacity - held - needed
@@ -352,9 +347,9 @@ class CacheRoom:
 
         Negative if the engine holds more than is known.
         """
-        # The report counts what plain answers have by now, too, and cached prompts.
-        counted = self._unseen_tokens(now_s) + self._pinned_tokens
-        return self._shared_tokens(now_s) - max(0.0, self._unknown_tokens(now_s) - counted)
+        # The report counts what plain answers have by now, too.
+        unknown = max(0.0, self._unknown_tokens(now_s) - self._unseen_tokens(now_s))
+        return self._shared_tokens(now_s) - unknown
 
     def _shared_tokens(self, now_s: float) -> float:
         """What is counted for more than one stream.
@@ -369,7 +364,7 @@ class CacheRoom:
         backend = self._backend
         if not backend.unknown_tokens or backend.report is None:
             return 0.0
-        unknown = backend.unknown_tokens * backend.report.freshness(now_s)
+        unknown = self._pinned.unknown_tokens * backend.report.freshness(now_s)
         return min(unknown, UNKNOWN_SHARE * self._capacity)
 
     def _unheld_share(self, now_s: float) -> float:

@@ -179,7 +179,7 @@ class Line(Occupancy):
             self.queue.add(ticket)
         for room in self.places.rooms.values():
             room.long_pace.reshape(ranks)
-        self.places.reserve.reshape()
+        self.places.reserve.reshape(ranks)
         self.refusal.reshape(len(shares))
         self.pace.reshape(len(shares))
 
@@ -260,7 +260,9 @@ class Line(Occupancy):
         taken = prompts.taken_tokens + ANSWER_WEIGHT * prompts.generated_tokens
         if not prompts.whole and not prompts.ask.stream:
             unseen = prompts.taken_tokens + ANSWER_WEIGHT * prompts.unseen_tokens(now_s)
-            taken = max(taken, ticket.charged_tokens, unseen)
+            taken = max(taken, unseen)
+            # Its class took what it may have taken. Its flow pays for all that was expected.
+            ticket.flow.charge(max(0.0, ticket.charged_tokens - taken), now_s)
         self.places.charge(prompts, ticket, taken - ticket.charged_tokens, now_s)
         ticket.charged_tokens = 0.0
 

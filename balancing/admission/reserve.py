@@ -6,7 +6,7 @@ full, a request of a high class seldom waits until a stream has ended. A class t
 costs nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp
 from typing import Final
 
@@ -45,9 +45,11 @@ class Reserve:
             return ticket.reserve
         return max(ticket.reserve, min(LEFT_MAX, higher / sum(self._given.values())))
 
-    def reshape(self) -> None:
-        """There are other classes now."""
-        self._given = {}
+    def reshape(self, ranks: Sequence[int]) -> None:
+        """There are other classes now. `ranks`: for each old one, what its requests have now."""
+        before, self._given = self._given, {}
+        for rank, given in before.items():
+            self._given[ranks[rank]] = self._given.get(ranks[rank], 0.0) + given
 
 
 def _fade(since_s: float, now_s: float) -> float:

@@ -56,12 +56,27 @@ def test_what_a_report_says_of_them_counts_once(*, report: bool) -> None:
         assert (ticket in door.leases) is fits
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_they_hide_nothing_else_that_the_engine_holds(*, before: bool) -> None:
+    """Others send it requests, too: 15,000 tokens. Two of these may come before or after that."""
+    door = known(2)
+    if before:
+        assert all(document(door, number, 60.0) in door.leases for number in range(2))
+    usage = (60_000 + 2 * TOKENS * before + 15_000) / KV_TOKENS
+    door.backends[0].take(EngineReport(60.0, kv_tokens=KV_TOKENS, kv_usage=usage))
+    if not before:
+        assert all(document(door, number, 60.0) in door.leases for number in range(2))
+    for tokens, fits in ((6_000, False), (3_000, True)):
+        ticket = door.enter(tokens, 60.0, name=f"{tokens}", max_tokens=10, output_tokens=10)
+        assert (ticket in door.leases) is fits
+
+
 def test_those_that_the_engine_is_likely_to_refuse_keep_nothing() -> None:
     """Such prompts without end would keep others from an idle engine."""
     door = known(1)
     cache = door.admission.lines["p"].places.rooms[door.backends[0]].cache
     assert document(door, 0, 60.0, likely=0.25) in door.leases
-    assert cache._pinned_tokens == 0
+    assert cache._pinned.tokens == 0
 
 
 @pytest.mark.parametrize("answered", [True, False])
@@ -71,9 +86,9 @@ def test_nothing_is_kept_for_one_that_is_answered_or_leaves(*, answered: bool) -
     cache = door.admission.lines["p"].places.rooms[door.backends[0]].cache
     for number in range(9):
         ticket = document(door, number, 60.0 + number)
-        assert cache._pinned_tokens > 9_000
+        assert cache._pinned.tokens > 9_000
         if answered:
             door.first(ticket, 60.2 + number)
-            assert cache._pinned_tokens == 0
+            assert cache._pinned.tokens == 0
         door.leases[ticket].end(60.5 + number)
-        assert cache._pinned_tokens == 0
+        assert cache._pinned.tokens == 0

@@ -61,7 +61,8 @@ def test_what_is_given_back_fades_like_what_was_given() -> None:
     assert reserve.of(of(1)) == 0.0
 
 
-def test_answers_that_nobody_stays_for_change_nothing() -> None:
+@pytest.mark.parametrize("stream", [True, False])
+def test_answers_that_nobody_stays_for_change_nothing(*, stream: bool) -> None:
     """Otherwise a low class would take from the highest what the middle one leaves to it."""
     door = Door("a", kv_tokens=60_000, **CLASSES)
     for rank, prompt_tokens in ((0, 200), (1, 9_800)):
@@ -70,15 +71,18 @@ def test_answers_that_nobody_stays_for_change_nothing() -> None:
     before = reserve.of(of(1))
     assert before > 0.015
     for _ in range(5):
-        ticket = door.enter(10, name="c", rank=2, max_tokens=2_000, choices=8, output_tokens=300)
-        door.leases[ticket].end(1.0)
+        answers = {"max_tokens": 2_000, "choices": 8, "output_tokens": 300, "stream": stream}
+        ticket = door.enter(10, name="c", rank=2, **answers)
+        door.leases[ticket].end(0.0)
     assert reserve.of(of(1)) == pytest.approx(before, rel=0.02)
 
 
-def test_other_classes_begin_anew() -> None:
-    reserve = given((0, 10.0, 0.0))
-    reserve.reshape()
-    assert reserve.of(of(1)) == 0.0
+def test_other_classes_were_given_what_their_requests_were() -> None:
+    reserve = given((0, 1.0, 0.0), (1, 1.0, 0.0), (2, 98.0, 0.0))
+    reserve.reshape([0, 0, 1])
+    assert reserve.of(of(1)) == 0.02
+    reserve.take(0, -1.0, 0.0, 0.0)
+    assert reserve.of(of(1)) == pytest.approx(1 / 99)
 
 
 def filled(*ranks_before: int) -> Door:
