@@ -261,7 +261,7 @@ class Line(Occupancy):
         if not prompts.whole and not prompts.ask.stream:
             unseen = prompts.taken_tokens + ANSWER_WEIGHT * prompts.unseen_tokens(now_s)
             taken = max(taken, unseen)
-            # Its class took what it may have taken. Its flow pays for all that was expected.
+            # Its class is charged for what it may have made, its flow for all that was expected.
             ticket.flow.charge(max(0.0, ticket.charged_tokens - taken), now_s)
         self.places.charge(prompts, ticket, taken - ticket.charged_tokens, now_s)
         ticket.charged_tokens = 0.0

@@ -1,7 +1,7 @@
-"""What one engine keeps of its cache for cached prompts: from when they are sent until prefilled.
+"""What one engine keeps of its cache for cached prompts, from when they are sent until prefilled.
 
-Its report counts that, too. There it is not known of any stream, so it looks like too low
-estimates. What is counted here already is taken out of that.
+Its report counts that, too. If it were not taken out there, prompts would seem to be estimated too
+low, and it would count twice.
 """
 
 from penstock.balancing.admission.held_blocks import HeldBlocks
@@ -20,7 +20,7 @@ class Pinned:
         self._backend = backend
         self._blocks = blocks
         self._report: EngineReport | None = None  # the last one that was seen here
-        self._reported_tokens = 0.0  # so many of `tokens` it counts
+        self._reported_tokens = 0.0  # how many of `tokens` that report counts
         self.tokens = 0
 
     def add(self, ticket: Ticket, tokens: int) -> None:

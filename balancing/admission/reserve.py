@@ -29,7 +29,10 @@ class Reserve:
         self._given_s = 0.0
 
     def take(self, rank: int, tokens: float, sent_s: float, now_s: float) -> None:
-        """A request of this class that was sent then takes so many tokens more, or fewer."""
+        """A request of this class takes so many tokens more, or fewer if negative.
+
+        `sent_s`: when it was sent.
+        """
         fade = _fade(self._given_s, now_s)
         self._given = {each: given * fade for each, given in self._given.items()}
         given = self._given.get(rank, 0.0) + tokens * _fade(sent_s, now_s)
@@ -46,7 +49,7 @@ class Reserve:
         return max(ticket.reserve, min(LEFT_MAX, higher / sum(self._given.values())))
 
     def reshape(self, ranks: Sequence[int]) -> None:
-        """There are other classes now. `ranks`: for each old one, what its requests have now."""
+        """Take other classes. `ranks`: for each old one, the class that its requests have now."""
         before, self._given = self._given, {}
         for rank, given in before.items():
             self._given[ranks[rank]] = self._given.get(ranks[rank], 0.0) + given
