@@ -7,12 +7,14 @@ running ──(time over, evidence lacks)──▶ held
    └──(last step)──▶ promoted      (also when told)
 """
 
+from collections import Counter
 from enum import Enum
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.fresh_keys import FreshKeys
+from penstock.balancing.canary.groups import GROUPS
 from penstock.balancing.canary.judge import Habits, Judge
 from penstock.balancing.canary.metrics import metrics_of, size_of
 from penstock.balancing.canary.waits import FAR_S, Waiting
@@ -23,8 +25,11 @@ from penstock.conf.canary import CanarySettings
 UNSERVED_MAX: Final = 20
 # Who leaves early, or asks for what is refused, was not failed by the version.
 _FAILED: Final = frozenset({Ending.ERROR, Ending.BROKEN, Ending.HUNG})
-# So many clients, unless one alone may decide: two may fail by what they ask for.
+# So many clients, unless one alone may decide: two may fail by what they ask for. Where fewer have
+# sent anything lately, all of those: nobody else would ever show it. A client that makes its own
+# requests fail has to wait for such a minute. `cells.py` compares over as long where few come.
 UNSERVED_CLIENTS: Final = 3
+LATELY_S: Final = 60.0
 # That an equal version is rolled back, over all steps and metrics.
 CHANCE: Final = 0.01
 # The first step has few requests and meets the worst versions, so it gets most of the chance.
@@ -60,11 +65,12 @@ class Canary:
     __slots__ = (
         "_fresh",
         "_habits",
+        "_sent_groups",
+        "_sent_s",
         "_served",
         "_stable_served",
         "_tries",
         "_unserved",
-        "_unserved_groups",
         "_waiting",
         "judge",
         "settings",
@@ -84,11 +90,15 @@ class Canary:
         # Requests of both versions without a first token, in the order in which they were sent.
         self._waiting: dict[Waiting, None] = {}
         self.why = ""
+        # When each group of clients sent something last, and those that did since the last look.
+        self._sent_s: dict[int, float] = {}
+        self._sent_groups: set[int] = set()
         self.begin(now_s)
 
     def begin(self, now_s: float) -> Event:
         """Begin at the first step, also after it was rolled back or aborted."""
         self._tries = 0
+        self._sent_groups.update(range(GROUPS))  # nobody knows who else did
         return self._enter(0, now_s, "begins")
 
     @property
@@ -105,7 +115,9 @@ class Canary:
 
         Its client learns the version with the first byte of the answer: so this is noted before.
         """
-        return self._fresh.use(self._habits.groups.of(client), key)
+        group = self._habits.groups.of(client)
+        self._sent_groups.add(group)
+        return self._fresh.use(group, key)
 
     def sent(self, request: Waiting) -> None:
         """A request was sent, to either version, maybe after another attempt has failed."""
@@ -118,6 +130,7 @@ class Canary:
         for each in self._waiting:
             each.told = True
         self._waiting.clear()
+        self._sent_groups.update(range(GROUPS))  # who could not may do so now
 
     def ended(self, ended: Ended, now_s: float) -> None:
         """A request has ended, of either version, or waits far too long for its first token."""
@@ -128,12 +141,12 @@ class Canary:
             ended.ending = Ending.HUNG
         late = ended.unanswered and waits.is_late(kind, ended.waited_s)
         self.judge.add(ended, now_s)
+        group = self._habits.groups.of(ended.client)
         if ended.ending is Ending.SERVED:
             self._served += ended.canary
-            self._stable_served += not ended.canary
+            self._stable_served[group] += not ended.canary
         elif ended.canary and (late or ended.ending in _FAILED):
-            self._unserved += 1
-            self._unserved_groups.add(self._habits.groups.of(ended.client))
+            self._unserved[group] += 1
 
     # Moves -------------------------------------------------------------------------------------
 
@@ -142,7 +155,7 @@ class Canary:
         if self.stage not in MOVES:
             return None
         self._look_at_waits(now_s)
-        worse = self._serves_nobody() or self.judge.worse(now_s)
+        worse = self._serves_nobody(now_s) or self.judge.worse(now_s)
         if worse:
             return self._stay(Stage.ROLLED_BACK, f"worse: {worse}", now_s)
         if now_s - self.since_s < self.settings.every_s:
@@ -197,18 +210,29 @@ class Canary:
             return self._stay(Stage.PROMOTED, why, now_s)
         return self._stay(Stage.RUNNING, why, now_s)
 
-    def _serves_nobody(self) -> str:
+    def _serves_nobody(self, now_s: float) -> str:
         """Whether it has served nobody at all, in words. A split by few keys shows nothing else."""
-        few = min(self._unserved, self._stable_served) < UNSERVED_MAX
-        alone = self.settings.judge.clients_min == 1
-        clients_min = 1 if alone else UNSERVED_CLIENTS
-        if self._served or few or len(self._unserved_groups) < clients_min:
+        self._sent_s.update(dict.fromkeys(self._sent_groups, now_s))
+        self._sent_groups.clear()
+        unserved, stable_served = self._unserved, self._stable_served
+        clients_min = 1 if self.settings.judge.clients_min == 1 else UNSERVED_CLIENTS
+        if len(unserved) < clients_min:
+            lately = [each for each, at_s in self._sent_s.items() if now_s - at_s < LATELY_S]
+            if not unserved.keys() >= set(lately):
+                return ""
+            # It fails all who are there: then only their own requests count, of both versions.
+            unserved = Counter({each: unserved[each] for each in lately})
+            stable_served = Counter({each: stable_served[each] for each in lately})
+        number = sum(unserved.values())
+        if self._served or min(number, sum(stable_served.values())) < UNSERVED_MAX:
             return ""
-        return f"none of its {self._unserved:,} requests was served"
+        return f"none of its {number:,} requests was served"
 
     def _judge_anew(self) -> None:
-        self._served = self._stable_served = self._unserved = 0
-        self._unserved_groups: set[int] = set()
+        self._served = 0
+        # Requests by group: what the stable one served, and what this one failed.
+        self._stable_served: Counter[int] = Counter()
+        self._unserved: Counter[int] = Counter()
         judge, judged = self.settings.judge, len(self.settings.steps) - 1
         part = 1.0
         if judged > 1:

@@ -104,6 +104,111 @@ def test_one_user_who_always_fails_is_one_failure() -> None:
     assert canary.stage is Stage.RUNNING
 
 
+class Aimed:
+    """A route on which a client's requests fail on the canary by its own doing."""
+
+    def __init__(self) -> None:
+        self.canary = Canary(settings(50, 100), 0.0)
+        self.now_s = 0.0
+
+    def sends(self, client: str, *endings: Ending, on_canary: bool = False) -> None:
+        for ending in endings:
+            fresh = self.canary.began(client, None)
+            ended = Ended(ending, canary=on_canary, client=client, fresh=fresh)
+            self.canary.ended(ended, self.now_s)
+
+    def fails(self, client: str, number: int = 20, stable: Ending = Ending.SERVED) -> None:
+        """So many requests of it to each version."""
+        self.sends(client, *[Ending.ERROR] * number, on_canary=True)
+        self.sends(client, *[stable] * number)
+
+    def waits(self, wait_s: int) -> Stage:
+        """It is looked at each second."""
+        for _ in range(wait_s):
+            self.now_s += 1.0
+            self.canary.look(self.now_s)
+        return self.canary.stage
+
+
+def test_one_client_decides_only_if_no_other_sent_anything_for_a_minute() -> None:
+    play = Aimed()
+    for _ in range(20):
+        play.fails("hostile")
+        play.sends("other", Ending.SERVED)
+        assert play.waits(58) is not Stage.ROLLED_BACK
+    play.fails("hostile")
+    assert play.waits(5) is Stage.ROLLED_BACK
+    assert play.canary.why == "worse: none of its 420 requests was served"
+
+
+@pytest.mark.parametrize("again", ["begin", "sleep"])
+def test_one_client_decides_nothing_before_it_is_known_who_else_sends(again: str) -> None:
+    play = Aimed()
+    play.fails("hostile")
+    assert play.waits(50) is Stage.RUNNING
+    if again == "begin":
+        play.canary.begin(play.now_s)
+    else:
+        play.canary.slept()
+    play.fails("hostile")
+    assert play.waits(59) is not Stage.ROLLED_BACK
+    play.fails("hostile")
+    assert play.waits(5) is Stage.ROLLED_BACK
+
+
+def test_one_client_decides_nothing_if_the_stable_version_does_not_serve_it() -> None:
+    play = Aimed()
+    play.sends("other", *[Ending.SERVED] * 50)
+    play.waits(100)
+    play.fails("hostile", stable=Ending.ERROR)
+    assert play.waits(5) is Stage.HELD
+    play.sends("hostile", *[Ending.SERVED] * 19)
+    assert play.waits(5) is Stage.HELD
+    play.sends("hostile", Ending.SERVED)
+    assert play.waits(5) is Stage.ROLLED_BACK
+
+
+def test_who_is_there_no_longer_decides_nothing() -> None:
+    """Neither alone, nor with what another one sees."""
+    play = Aimed()
+    play.sends("other", Ending.SERVED)
+    play.waits(50)
+    play.sends("other", Ending.SERVED)
+    play.fails("hostile")
+    play.waits(50)
+    play.sends("other", *[Ending.SERVED] * 40)
+    assert play.waits(30) is Stage.HELD
+    play.sends("other", Ending.ERROR, on_canary=True)
+    assert play.waits(100) is Stage.HELD
+
+
+def test_who_is_there_no_longer_is_no_witness_for_another() -> None:
+    play = Aimed()
+    play.sends("gone", Ending.ERROR, on_canary=True)
+    play.waits(50)
+    play.sends("other", Ending.SERVED)
+    play.fails("hostile", 40)
+    assert play.waits(55) is Stage.HELD
+
+
+def test_one_request_that_the_canary_serves_takes_that_from_the_only_client() -> None:
+    play = Aimed()
+    play.sends("other", Ending.SERVED, on_canary=True)
+    play.waits(100)
+    play.fails("hostile", 40)
+    assert play.waits(200) is Stage.HELD
+
+
+@pytest.mark.parametrize("clients", [1, 100])
+def test_the_only_client_decides_also_where_others_before_it_took_all_groups(clients: int) -> None:
+    play = Aimed()
+    for number in range(clients):
+        play.sends(f"other {number}", Ending.SERVED)
+    play.waits(61)
+    play.fails("the only one")
+    assert play.waits(2) is Stage.ROLLED_BACK
+
+
 def test_a_key_is_fresh_once_and_stays_so_over_a_restart() -> None:
     keys = FreshKeys()
     assert keys.use(0, 5)

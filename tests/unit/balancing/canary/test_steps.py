@@ -89,6 +89,16 @@ def test_one_client_alone_decides_only_if_it_may() -> None:
     assert play.canary.why.startswith("worse for one client, not shown for others: errors ")
 
 
+def test_the_only_client_decides_that_a_version_serves_nobody() -> None:
+    """After a minute: before, nobody knows who else sends."""
+    play = Play(Canary(settings(10, 100, every_s=10.0), 0.0), clients=1)
+    assert play.requests(15_000, failing(1.0)) == [("held", 10.0), ("rolled_back", 0.0)]
+    assert play.canary.why == f"worse: none of its {play.to_canary} requests was served"
+    assert 60.0 <= play.now_s <= 63.0
+    play = Play(Canary(settings(10, 100, every_s=10.0), 0.0), clients=1)
+    assert play.requests(15_000, failing(0.9)) == [("held", 10.0)]
+
+
 def test_a_restart_keeps_the_step_and_what_was_decided() -> None:
     play = Play(Canary(settings(10, 50, 100), 0.0))
     while play.canary.step == 0:

@@ -215,6 +215,16 @@ def test_a_version_that_serves_nobody_goes_back_though_its_keys_are_few() -> Non
     play.close()
 
 
+def test_a_version_that_serves_nobody_goes_back_also_behind_one_gateway() -> None:
+    judge = ROUTE["canary"]["judge"] | {"clients_min": 2}
+    play = Routed(ROUTE | {"canary": ROUTE["canary"] | {"judge": judge}})
+    drawn = goes_on(play, 700, fails="b3")
+    assert canary(play).stage is Stage.ROLLED_BACK, canary(play).why
+    assert f"none of its {drawn.count('b3')} requests was served" in canary(play).why
+    assert "b3" not in drawn[620:]
+    play.close()
+
+
 def test_nobody_rolls_it_back_by_leaving_at_once() -> None:
     play = Routed(ROUTE | {"sticky": "session"})
     few_keys(play, lambda play, client: client.closes())
