@@ -102,6 +102,7 @@ class Backend:
         "requests_total",
         "restarts",
         "retrying",
+        "round_trip_s",
         "served",
         "slow_start",
         "state",
@@ -128,6 +129,7 @@ class Backend:
         self.own = Load()
         self.retrying: dict[str, int] = {}  # `own.retries` by client
         self.remote = RemoteLoad()
+        self.round_trip_s = 0.0  # of the network, as the last new connection showed it
         self.requests_total = 0
         self.restarts = 0  # of its engine, as far as they were seen
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
@@ -391,4 +393,6 @@ class Backend:
         """
         if now_s > self.remote.until_s:
             self.remote.expire(now_s)
-        self.queue.advance(self.prefill_speed.work_s, now_s)
+        report = self.report
+        none_waits = report is not None and report.none_waits(now_s)
+        self.queue.advance(self.prefill_speed.work_s, now_s, none_waits=none_waits)

@@ -11,6 +11,8 @@ from typing import Final
 # reporting must not be judged by its last report.
 FRESH_S: Final = 5.0
 STALE_S: Final = 15.0
+# That nothing waited in it says little after so long.
+RECENT_S: Final = 10.0
 # A prompt may have so many times the tokens that it is estimated to have.
 SURELY: Final = 1.5
 
@@ -45,6 +47,10 @@ class EngineReport:
         """Requests in the engine that were not known. The number fades with the report's age."""
         hidden = self.running + self.waiting - self.known_requests
         return hidden * self.freshness(now_s) if hidden > 0 else 0.0
+
+    def none_waits(self, now_s: float) -> bool:
+        """Whether every request that the engine had runs, and that was seen lately."""
+        return self.waiting <= self.deferred and now_s - self.at_s < RECENT_S
 
     def unheld_share(self, known_tokens: int, known_streams: int) -> float:
         """The share of `known_tokens`, those of all streams, that the engine does not hold.

@@ -142,7 +142,9 @@ class Lease(Reservation):
             if self.ask.path not in served and len(served) < PATHS_MAX:
                 served.add(self.ask.path)
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
-            if self._prefill_s and sure:
+            # Otherwise most tokens came before the first one that was shown (hidden thinking).
+            shown = completion_tokens <= TOKENS_AT_ONCE_MAX * max(1, self.generated_tokens)
+            if self._prefill_s and sure and (shown or not self.ask.generates):
                 self.backend.prefill_speed.observe(
                     self.ahead_work, self._prefill_s, self.ask.client, now_s
                 )

@@ -18,6 +18,7 @@ class QueuedPrompts:
         "ask",
         "cached_tokens",
         "overtaken",
+        "prefilled_by_s",
         "queued_tokens",
         "queued_work",
     )
@@ -28,6 +29,7 @@ class QueuedPrompts:
         self.cached_tokens = cached_tokens
         self.overtaken = False  # a later request has its first token
         self.aside_s = inf  # when it is set aside if it was overtaken
+        self.prefilled_by_s = inf  # when it should be, if the engine keeps nothing waiting
         self.ahead_work = 0.0  # the work before it when it began, with its own
         self.queued_tokens = self.queued_work = 0  # without an engine there is no prefill
         if ask.engine:
@@ -50,6 +52,10 @@ class QueuedPrompts:
 
     def assume_prefilled(self, now_s: float) -> None:
         """End the prefill by the clock: a plain JSON answer shows no first token."""
+        raise NotImplementedError
+
+    def leave_queue(self, now_s: float) -> None:
+        """By its engine's report it does not wait, and its time for a prefill is over."""
         raise NotImplementedError
 
     def set_aside(self, now_s: float) -> None:

@@ -93,11 +93,15 @@ class Reservation(QueuedPrompts):
             self._prefilled(self.queued_tokens, now_s)
 
     def set_aside(self, now_s: float) -> None:
-        """Take the prompt out of the queue. What its first token will show is unknown.
+        """Take the prompt out of the queue: its tokens may have come without being shown.
 
-        It counts as held: its tokens may have come without being shown.
+        So its first token tells nothing of the backend.
         """
         self.held_up = True
+        self.leave_queue(now_s)
+
+    def leave_queue(self, now_s: float) -> None:
+        """Take the prompt out of the queue. It counts as held, as after its first token."""
         own = self.backend.own
         held = self.queued_tokens + self._beside_tokens
         self.backend.queue.drop(self, self.backend.prefill_speed.work_s, now_s)

@@ -193,6 +193,7 @@ class Attempt:
             if error is None:
                 dialing.result().abort()  # it opened in the turn in which the attempt ended
         elif error is None:
+            self._lease.backend.round_trip_s = self._connections.round_trip_s
             self._owner.step(self._send, dialing.result())
         elif isinstance(error, ConnectionRefused) and self.resent:
             self._end(BackendGone())

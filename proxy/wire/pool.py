@@ -28,7 +28,7 @@ from penstock.proxy.wire.dial_time import dial_time
 from penstock.proxy.wire.handshake_threads import HandshakeThreads
 from penstock.proxy.wire.handshakes import Handshakes
 from penstock.proxy.wire.host import Host, Names
-from penstock.proxy.wire.sockets import reset_at_close
+from penstock.proxy.wire.sockets import reset_at_close, round_trip_s
 from penstock.proxy.wire.tls import TlsConnection
 
 IDLE_S: Final = 3.5
@@ -65,6 +65,7 @@ class ConnectionPool(ConnectionOwner):
         host = Host(loop, parts.hostname or "", name, names or Names(), now)
         super().__init__(loop, name, host, now)
         self.connect_timeout_s = connect_timeout_s
+        self.round_trip_s = 0.0  # of the last connection that was opened
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._secure = parts.scheme == "https"
         self.tls = tls  # for https; replaced with the configuration
@@ -166,6 +167,7 @@ class ConnectionPool(ConnectionOwner):
             sock.setblocking(False)
             reset_at_close(sock)
             await self.loop.sock_connect(sock, (address, self._port))
+            self.round_trip_s = round_trip_s(sock)
             await self.loop.create_connection(lambda: protocol, sock=sock)
         except BaseException:
             sock.close()

@@ -18,6 +18,9 @@ WRITE_BYTES: Final = 65_536
 # For a host that vanished: the first keepalive after 15 s, the end by 30 s.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 15, 5, 3
 USER_TIMEOUT_MS: Final = 30_000
+# `tcpi_rtt` of Linux's `struct tcp_info` (include/uapi/linux/tcp.h): eight bytes, then words.
+_TCP_INFO_BYTES: Final = 104
+_ROUND_TRIP_AT: Final = 68
 _INT: Final = bytes(4)
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 
@@ -39,6 +42,16 @@ def unacknowledged_bytes(transport: asyncio.Transport) -> int:
     except (AttributeError, OSError, ValueError):  # no socket, or a closed one
         return 0
     return int(size_bytes)
+
+
+def round_trip_s(sock: socket.socket) -> float:
+    """The time to the peer and back, as the kernel measured it. 0.0 if it does not tell."""
+    try:
+        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        (round_trip_us,) = struct.unpack_from("I", told, _ROUND_TRIP_AT)
+    except (AttributeError, OSError, struct.error):  # another platform
+        return 0.0
+    return int(round_trip_us) / 1e6
 
 
 def tune(sock: socket.socket) -> None:
