@@ -108,7 +108,6 @@ class Backend:
         "state",
         "taken_tokens",
         "unheld_share",
-        "unknown_tokens",
         "url",
         "weight",
     )
@@ -152,7 +151,6 @@ class Backend:
         self.back_since_s = float("-inf")  # its last return from an ejection
         self.report: EngineReport | None = None
         self.unheld_share = 0.0  # of the streams' tokens, when it came
-        self.unknown_tokens = 0.0  # that its engine held beyond ours, then
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
         self.prefilled_work = 0  # prefill work of all requests ever
@@ -319,9 +317,6 @@ class Backend:
         before, self.report = self.report, report
         held = self.active_decode_tokens
         self.unheld_share = report.unheld_share(held, self.streams)
-        head = self.queue.head
-        next_tokens = head.ask.prompt_tokens if head is not None else 0
-        self.unknown_tokens = report.unknown_tokens(held, self.queued_prefill_tokens, next_tokens)
         self.cache.take(report, before)
         if before is None:
             return

@@ -13,8 +13,6 @@ FRESH_S: Final = 5.0
 STALE_S: Final = 15.0
 # That nothing waited in it says little after so long.
 RECENT_S: Final = 10.0
-# A prompt may have so many times the tokens that it is estimated to have.
-SURELY: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +61,6 @@ class EngineReport:
             return 0.0
         held = self.kv_usage * self.kv_tokens / known_tokens + self.waiting / max(1, known_streams)
         return max(0.0, 1.0 - held)
-
-    def unknown_tokens(self, held_tokens: int, queued_tokens: int, next_tokens: int) -> float:
-        """How many tokens the engine holds beyond those that all its requests should hold.
-
-        `held_tokens`: of streams. `queued_tokens`: of prompts that it prefills. They hold nothing
-        as long as there is no room for the next one, of `next_tokens`.
-        """
-        stuck = self.waiting > 0 and not self.surely_had_room(next_tokens)
-        known = held_tokens + (0 if stuck else queued_tokens)
-        return max(0.0, self.kv_usage * (self.kv_tokens or 0) - known)
-
-    def surely_had_room(self, prompt_tokens: int) -> bool:
-        """Whether there was room for a prompt, also if it is estimated low. True: nobody knows."""
-        if not self.kv_tokens:
-            return True
-        return SURELY * prompt_tokens <= (1.0 - self.kv_usage) * self.kv_tokens
 
     def works_since(self, before: "EngineReport") -> bool:
         """Whether the engine made tokens since then."""

@@ -24,6 +24,7 @@ class Pool:
     policy: Policy
     models: frozenset[str] = frozenset()  # empty: whatever its backends list
     max_requests: int | None = None  # of our own, at the same time
+    admission: bool = True  # its requests may wait in the proxy
 
     @property
     def full(self) -> bool:

@@ -79,7 +79,10 @@ class Gate:
         `tried` are backends that already failed this request; `retry`: an engine may have
         worked on it there.
         """
-        look = self.look(ask, now_s, tried)
+        return self.send(self.look(ask, now_s, tried), now_s, retry=retry)
+
+    def send(self, look: Look, now_s: float, *, retry: bool = False) -> Lease:
+        """Send the request there, or to one that may have another request. Raises Full."""
         if not look.asks_only and (look.chosen.full or look.pool.full):
             look = self._elsewhere(look, now_s)
         return self.place(look, now_s, retry=retry)

@@ -7,7 +7,7 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 
 
 class Occupancy:
-    """Counts who is at one backend (`admission.room` does)."""
+    """Counts who is at one backend (`admission.pool_queue` does)."""
 
     __slots__ = ()
 

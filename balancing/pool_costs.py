@@ -8,9 +8,9 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from penstock.balancing.admission.admission import Admission
-from penstock.balancing.admission.forecast import Fate
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.controller import Admission
+from penstock.balancing.admission.dry_run import Fate
+from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
@@ -34,15 +34,15 @@ class PoolCosts:
         self._admission = admission
         self._means: dict[str, MeanRequests] = {}  # by pool
 
-    def cost_s(self, ticket: Ticket, now_s: float) -> float:
-        """What the request of a dry ticket would cost in its pool, in seconds.
+    def cost_s(self, request: QueuedRequest, now_s: float) -> float:
+        """What a dry request would cost in its pool, in seconds.
 
         inf: it would not be served there, or its model has no context for it. 0.0 where there is
         room and the policy does not count in seconds.
         """
         try:
-            pools = self._fleet().resolve(ticket.ask)
-            pool, able, ask = self._gate.among(pools, ticket.ask, now_s, ())
+            pools = self._fleet().resolve(request.ask)
+            pool, able, ask = self._gate.among(pools, request.ask, now_s, ())
         except (LookupError, OverContext):
             return inf
         policy = pool.policy
@@ -59,21 +59,21 @@ class PoolCosts:
         chosen = fit[costs.index(least)]
         waits_s = 0.0
         if self._admission.enabled:
-            waits_s = self._waits_s(ticket, Look(pool, fit, ask, chosen), now_s)
+            waits_s = self._waits_s(request, Look(pool, fit, ask, chosen), now_s)
         return waits_s + (least if policy.costs_seconds else 0.0)
 
-    def _waits_s(self, ticket: Ticket, look: Look, now_s: float) -> float:
+    def _waits_s(self, request: QueuedRequest, look: Look, now_s: float) -> float:
         """How long it would wait for room, beside what the cost of its place has. inf: refused."""
-        if self._admission.takes_now(ticket, look, now_s):
+        if self._admission.takes_now(request, look, now_s):
             return 0.0
         chosen = look.chosen
-        found = self._admission.forecast(ticket, now_s)
+        found = self._admission.forecast(request, now_s)
         if found.fate is Fate.REFUSE:
             return inf
         if found.fate is Fate.AT_ONCE:
             return 0.0
         ahead_s = chosen.wait_work(now_s) * chosen.prefill_speed.work_s
-        return max(0.0, found.predicted_s - ahead_s - _own_s(chosen, ticket.ask))
+        return max(0.0, found.predicted_s - ahead_s - _own_s(chosen, request.ask))
 
 
 def _own_s(backend: Backend, ask: Ask) -> float:

@@ -12,9 +12,9 @@ from time import thread_time_ns
 from typing import Final
 
 from penstock.balancing import gate as compiled_or_not
-from penstock.balancing.admission.admission import Admission, Rules
-from penstock.balancing.admission.scan import Outcome
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.controller import Admission, Rules
+from penstock.balancing.admission.dispatch import Told
+from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
@@ -41,7 +41,7 @@ class Crowd:
         self._flows = options.flows
         self._requests = options.requests
         self._now_s = 1.0
-        self._waiting: list[Ticket] = []
+        self._waiting: list[QueuedRequest] = []
         self._running: list[Lease] = []
         self.spent_us: dict[str, list[float]] = {"enter": [], "wake": [], "leave": []}
         backends = tuple(Backend(f"b{i}", "", "p") for i in range(options.backends))
@@ -76,7 +76,7 @@ class Crowd:
             self._enter()
 
     def _wake(self) -> None:
-        outcomes: list[Outcome] = []
+        outcomes: list[Told] = []
         self._admission.wake(self._now_s, outcomes)
         for ticket, outcome in outcomes:
             ticket.ready(outcome)
@@ -85,7 +85,7 @@ class Crowd:
         rng, name = self._rng, f"flow {self._rng.randrange(self._flows)}"
         prompt_tokens = rng.randint(256, 8_192)
         ask = Ask(PATH, prompt_tokens=prompt_tokens, stream=True, tenant=name, output_tokens=200)
-        ticket = Ticket(ask, self._now_s, self._ready, name=name, rank=0, deadline_s=PATIENCE_S)
+        ticket = QueuedRequest(ask, self._now_s, self._ready, name=name, rank=0, deadline_s=PATIENCE_S)
         lease = self._spend("enter", lambda: self._admission.enter(ticket, self._now_s))
         if lease is not None:
             self._running.append(lease)

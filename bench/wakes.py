@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from penstock.balancing.admission.admission import TICK_S, Admission
-from penstock.balancing.admission.scan import Outcome
+from penstock.balancing.admission.controller import TICK_S, Admission
+from penstock.balancing.admission.dispatch import Told
 
 
 class Wakes:
@@ -27,7 +27,7 @@ class Wakes:
     def _wake(self, now_s: float) -> None:
         self._soon = False
         for admission in self.admissions:
-            outcomes: list[Outcome] = []
+            outcomes: list[Told] = []
             admission.wake(now_s, outcomes)
             for ticket, outcome in outcomes:
                 ticket.ready(outcome)

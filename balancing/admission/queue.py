@@ -1,35 +1,33 @@
-"""What waits: by class, in a class by flow, and in a flow by arrival.
+"""What waits: by class, in a class by tenant, and for a tenant by arrival.
 
-Classes are strict, but for the share that each lower one is granted. In a class the flow that was
-given the fewest tokens goes first (virtual token counters, Sheng et al., OSDI 2024). A flow that
+Classes are strict, but for the share that each lower one is granted. In a class the tenant that was
+given the fewest tokens goes first (virtual token counters, Sheng et al., OSDI 2024). A tenant that
 comes back after a pause starts beside the one that was given least of those that wait: it saves
-nothing up. So two flows that always have something waiting are given the same number of tokens, but
-for the requests under way (the tests state the bound).
+nothing up. So two tenants that always have something waiting are given the same number of tokens,
+but for the requests under way (the tests state the bound).
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
 
-from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.ticket import Flow, Ticket
+from penstock.balancing.admission.queued_request import QueuedRequest
+from penstock.balancing.admission.tenant_queue import TenantQueue
 from penstock.balancing.backend import Backend
 
-# How many of a flow are seen, to find those that an open backend may serve.
-SEEN_MAX: Final = 16
-# Tokens that a class can be owed by those above it, and those that are enough for any request. It
-# is owed more than OWED_MAX only if one that is seen needs more. Otherwise one that cannot go saves
-# up tokens, and others of its class spend them at once.
-OWED_MAX: Final = 16_384.0
-# It may be owed so many more until that is looked at. A look at 256 flows takes 0.7 ms.
-OWED_SLACK: Final = 2_048.0
-DUE_MAX: Final = 65_536.0
+# How many requests of a tenant are looked at in one dispatch.
+SEEN_MAX: Final = 8
+# After those, as many whose prompt has less than this part of the tokens of the shortest of them:
+# a few long prompts keep no short ones waiting that come after them.
+SHORT: Final = 1.0 / 32.0
+SHORT_SEEN_MAX: Final = 128
+# A class is owed no more than this by those above it. Otherwise one that cannot go saves up tokens,
+# and others of its class spend them at once.
+OWED_MAX: Final = 32_768.0
 # A generated token counts as two prompt tokens, as in VTC: it takes a place in a step of its own.
 ANSWER_WEIGHT: Final = 2.0
-# Lower classes pass nothing once one of a higher class has waited for so long.
-YIELD_S: Final = 0.25
 
 
 class Queue:
@@ -37,146 +35,103 @@ class Queue:
 
     __slots__ = (
         "_last_served",
-        "_most_owed",
         "_owed",
         "_weights",
         "backlogs",
-        "flows",
-        "generals",
         "shares",
+        "tenants",
         "waiting",
     )
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         self.shares = shares
-        self.flows: dict[str, Flow] = {}
-        self.backlogs: list[dict[Flow, None]] = [{} for _ in shares]  # by class: who waits there
+        self.tenants: dict[str, TenantQueue] = {}
+        self.backlogs: list[dict[TenantQueue, None]] = [{} for _ in shares]  # by class
         self._owed = [0.0] * len(shares)
-        self._most_owed = [OWED_MAX] * len(shares)  # what each is owed before it is looked at
-        self._last_served = 0.0  # of the flow that was last to have nothing waiting
+        self._last_served = 0.0  # of the tenant that was last to have nothing waiting
         self._weights: Mapping[str, float] = {}
-        self.generals = [0] * len(shares)  # by class: how many wait that every backend may serve
         self.waiting = 0
 
-    def general(self) -> int:
-        """How many wait that every backend may serve."""
-        return sum(self.generals)
+    def tenant(self, name: str) -> TenantQueue:
+        """The queue of this name. The number of names is bounded by whoever gives them."""
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            tenant = self.tenants[name] = self.seen(name)
+        return tenant
 
-    def flow(self, name: str) -> Flow:
-        """The flow of this name. The number of names is bounded by whoever gives them."""
-        flow = self.flows.get(name)
-        if flow is None:
-            weight = self._weights.get(name, 1.0)
-            flow = self.flows[name] = Flow(name, len(self.shares), weight)
-        return flow
-
-    def seen(self, name: str) -> Flow:
-        """The same for a dry run: a flow that is not there yet is made, and not kept."""
-        flow = self.flows.get(name)
-        return flow or Flow(name, len(self.shares), self._weights.get(name, 1.0))
+    def seen(self, name: str) -> TenantQueue:
+        """The same for a dry run: one that is not there yet is made, and not kept."""
+        known = self.tenants.get(name)
+        return known or TenantQueue(name, len(self.shares), self._weights.get(name, 1.0))
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Take the weights of flows, by name. Others have a weight of 1."""
+        """Take the weights of tenants, by name. Others have a weight of 1."""
         self._weights = weights
-        for name, flow in self.flows.items():
-            flow.weight = weights.get(name, 1.0)
+        for name, tenant in self.tenants.items():
+            tenant.weight = weights.get(name, 1.0)
 
-    def take_all(self) -> list[Ticket]:
-        """All that waits, which waits no more."""
-        waiting = self.oldest(self.waiting)
-        for ticket in waiting:
-            self.remove(ticket)
-        return waiting
-
-    def oldest(self, most: int) -> list[Ticket]:
-        """Up to so many that wait, whoever may serve them: by class, and in a flow the oldest."""
-        found: list[Ticket] = []
+    def oldest(self, most: int) -> list[QueuedRequest]:
+        """Up to so many that wait: by class, and of a tenant the oldest."""
+        found: list[QueuedRequest] = []
         for rank, backlog in enumerate(self.backlogs):
-            for flow in backlog:
-                found += islice(flow.queues[rank], most - len(found))
+            for tenant in backlog:
+                found += islice(tenant.queues[rank], most - len(found))
         return found
 
-    def reshape(self, shares: tuple[float, ...]) -> None:
-        """Take other classes. Nothing waits."""
-        assert not self.waiting
+    def reshape(self, shares: tuple[float, ...], ranks: list[int]) -> None:
+        """Take other classes. `ranks`: for each old one, the class that its requests have now."""
+        waiting = self.oldest(self.waiting)
+        for request in waiting:
+            self.remove(request)
+            request.rank = ranks[request.rank]
         self.shares = shares
         self._owed = [0.0] * len(shares)
-        self._most_owed = [OWED_MAX] * len(shares)
         self.backlogs = [{} for _ in shares]
-        self.generals = [0] * len(shares)
-        for flow in self.flows.values():
-            flow.queues = [OrderedDict() for _ in shares]
-            flow.queued_tokens = [0] * len(shares)
+        for tenant in self.tenants.values():
+            tenant.reshape(len(shares))
+        for request in waiting:
+            self.add(request)
 
-    def add(self, ticket: Ticket, *, first: bool = False) -> None:
-        """It waits. `first`: before the others of its flow and class."""
-        flow = ticket.flow
-        self._lift(flow)
-        queue = flow.queues[ticket.rank]
-        queue[ticket] = None
-        if first:
-            queue.move_to_end(ticket, last=False)
-        # Who waits for others of its kind keeps nobody else waiting.
-        ticket.queued_tokens = 0 if ticket.lack in (Lack.GIANTS, Lack.LONG) else ticket.tokens
-        flow.queued_tokens[ticket.rank] += ticket.queued_tokens
-        self.backlogs[ticket.rank][flow] = None
+    def add(self, request: QueuedRequest) -> None:
+        """It waits. One that a backend has failed goes before the others of its tenant."""
+        tenant, rank, wait = request.tenant, request.rank, request.wait
+        assert tenant is not None
+        assert wait is not None
+        tenant.served = self.served_if_it_waits(tenant)
+        queue: OrderedDict[QueuedRequest, None] = tenant.queues[rank]
+        queue[request] = None
+        if request.tried:
+            queue.move_to_end(request, last=False)
+        tenant.queued_tokens[rank] += wait.tokens
+        self.backlogs[rank][tenant] = None
         self.waiting += 1
-        self.generals[ticket.rank] += ticket.general
-        ticket.waits = True
 
-    def remove(self, ticket: Ticket) -> None:
-        """It waits no more."""
-        flow, rank = ticket.flow, ticket.rank
-        queue = flow.queues[rank]
-        del queue[ticket]
-        flow.queued_tokens[rank] -= ticket.queued_tokens
+    def remove(self, request: QueuedRequest) -> None:
+        """It waits no more. Its `wait` goes on until its owner ends it."""
+        tenant, rank, wait = request.tenant, request.rank, request.wait
+        assert tenant is not None
+        assert wait is not None
+        del tenant.queues[rank][request]
+        tenant.queued_tokens[rank] -= wait.tokens
         self.waiting -= 1
-        self.generals[rank] -= ticket.general
-        ticket.waits = False
-        if ticket.tokens > OWED_MAX:
-            self._most_owed[rank] = OWED_MAX
-        if not queue:
-            del self.backlogs[rank][flow]
-            self._last_served = flow.served
+        if not tenant.queues[rank]:
+            del self.backlogs[rank][tenant]
+            self._last_served = tenant.served
             if not self.backlogs[rank]:
                 self._owed[rank] = 0.0
 
-    def counts(self, ticket: Ticket, *, general: bool) -> None:
-        """Whether one that waits tells anything of the pool by that."""
-        self.generals[ticket.rank] += general - ticket.general
-        ticket.general = general
-
-    def sent(self, ticket: Ticket) -> None:
-        """It is sent: lower classes that wait are owed their shares of its tokens."""
-        if self.waiting:
-            self._lift(ticket.flow)  # it saves nothing up by never having to wait
-        else:
-            self._pass(ticket)
-        rank = ticket.rank
-        self._owed[rank] = max(0.0, self._owed[rank] - ticket.tokens)
+    def sent(self, tenant: TenantQueue, rank: int, tokens: int) -> None:
+        """A request is sent: lower classes that wait are owed their shares of its tokens."""
+        if not self.waiting:
+            self._last_served = tenant.served = max(tenant.served, self._last_served)
+            return
+        tenant.served = self.served_if_it_waits(tenant)  # it saves nothing up by never waiting
+        self._owed[rank] = max(0.0, self._owed[rank] - tokens)
         for lower in range(rank + 1, len(self.shares)):
             if self.backlogs[lower]:
                 # A share of all tokens, not of those above.
                 share = self.shares[lower] / (1.0 - self.shares[lower])
-                owed = self._owed[lower] + share * ticket.tokens
-                if owed > self._most_owed[lower]:
-                    enough = self._enough(lower)
-                    self._most_owed[lower] = enough + OWED_SLACK
-                    owed = min(owed, enough)
-                self._owed[lower] = owed
-
-    def _enough(self, rank: int) -> float:
-        """The most that a class can be owed."""
-        most = 0
-        for flow in self.backlogs[rank]:
-            for ticket in islice(flow.queues[rank], SEEN_MAX):
-                most = max(most, ticket.tokens)
-        return max(OWED_MAX, min(DUE_MAX, float(most)))
-
-    def _pass(self, ticket: Ticket) -> None:
-        """It is sent while nothing waits, as if it had waited for no time."""
-        flow = ticket.flow
-        self._last_served = flow.served = max(flow.served, self._last_served)
+                self._owed[lower] = min(OWED_MAX, self._owed[lower] + share * tokens)
 
     def ranks(self) -> list[tuple[int, bool]]:
         """The classes in which something waits, in the order of their turns.
@@ -185,119 +140,98 @@ class Queue:
         After those all come by rank.
         """
         waiting = [rank for rank, backlog in enumerate(self.backlogs) if backlog]
-        due = [(rank, True) for rank in waiting[1:] if self.is_due(rank)]
+        due = [(rank, True) for rank in waiting[1:] if self._is_due(rank)]
         return due + [(rank, False) for rank in waiting]
 
-    def is_due(self, rank: int) -> bool:
+    def _is_due(self, rank: int) -> bool:
         """Whether a class is owed enough for one of its next requests."""
-        if not self._owed[rank]:
+        owed = self._owed[rank]
+        if not owed:
             return False
-        for flow in self.backlogs[rank]:  # noqa: SIM110 - compiled: no generator
-            if self.is_owed(next(iter(flow.queues[rank]))):
+        for tenant in self.backlogs[rank]:
+            wait = next(iter(tenant.queues[rank])).wait
+            assert wait is not None
+            if owed >= min(float(wait.tokens), OWED_MAX):
                 return True
         return False
 
-    def is_owed(self, ticket: Ticket) -> bool:
-        """Whether its class is owed enough for it."""
-        return self._owed[ticket.rank] >= min(ticket.tokens, DUE_MAX)
-
-    def may_pass(self, ticket: Ticket) -> bool:
-        """Whether a new request may be sent while others wait: it would be looked at first."""
-        for higher in range(ticket.rank):
-            if self.backlogs[higher]:
-                return False
-        for lower in range(ticket.rank + 1, len(self.backlogs)):
-            if self.is_due(lower):
-                return False
-        flow = ticket.flow
-        if flow.queues[ticket.rank]:
-            return False
-        served = self.served_if_it_waits(flow)
-        for other in self.backlogs[ticket.rank]:  # noqa: SIM110 - compiled: no generator
-            if other.served < served:
-                return False
-        return True
-
-    def turns(
-        self,
-        rank: int,
-        most: int,
-        opened: Collection[Backend],
-        without: Collection[Flow] = (),
-    ) -> list[Ticket]:
-        """The next ones of a class that one of these backends may serve.
-
-        Each one listed counts as sent before the next is picked. So one flow rarely fills the list.
-        `without`: flows that are left out.
-        """
-        heads: dict[Flow, list[Ticket]] = {}
-        order: list[Ticket] = []
-        flows = [flow for flow in self.backlogs[rank] if flow not in without]
-        heap = [(flow.served, number) for number, flow in enumerate(flows)]
+    def turns(self, rank: int) -> Iterator[QueuedRequest]:
+        """The next ones of a class. Each counts as sent before the next is told, so one tenant
+        rarely has all turns."""
+        tenants = list(self.backlogs[rank])
+        heap = [(tenant.served, number, 0) for number, tenant in enumerate(tenants)]
         heapify(heap)
-        while heap and len(order) < most:
-            served, number = heappop(heap)
-            flow = flows[number]
-            if flow not in heads:
-                heads[flow] = servable(flow, rank, most, opened)[::-1]
-            if heads[flow]:
-                ticket = heads[flow].pop()
-                order.append(ticket)
-                charge = ticket.tokens + ANSWER_WEIGHT * ticket.answer_tokens
-                heappush(heap, (served + charge / flow.weight, number))
-        return order
+        heads: dict[int, list[QueuedRequest]] = {}
+        while heap:
+            served, number, place = heappop(heap)
+            tenant = tenants[number]
+            if number not in heads:
+                heads[number] = list(islice(tenant.queues[rank], SEEN_MAX))
+            if place == SEEN_MAX:
+                heads[number] += _short_behind(tenant, rank, heads[number])
+            if place < len(heads[number]):
+                request = heads[number][place]
+                if request.wait is None:
+                    heappush(heap, (served, number, place + 1))
+                    continue
+                tokens = request.wait.tokens + ANSWER_WEIGHT * request.wait.answer_tokens
+                yield request
+                heappush(heap, (served + tokens / tenant.weight, number, place + 1))
 
-    def ahead_tokens(self, flow: Flow, rank: int, tokens: int) -> float:
-        """The tokens that are sent before a new request of this flow and class."""
-        return sum([before for _, _, before in self.ahead(flow, rank, tokens)], 0.0)
+    def ahead(
+        self, tenant: TenantQueue, rank: int, tokens: int
+    ) -> list[tuple[TenantQueue, int, float]]:
+        """What is sent before a new request of this tenant and class: tokens by tenant and class.
 
-    def ahead(self, flow: Flow, rank: int, tokens: int) -> list[tuple[Flow, int, float]]:
-        """Whose tokens those are: by flow and class.
-
-        All of the higher classes, all of its own flow, and of each other flow as much as its
+        All of the higher classes, all of its own tenant, and of each other one as much as its
         counter lets pass until then.
         """
-        found: list[tuple[Flow, int, float]] = []
+        found: list[tuple[TenantQueue, int, float]] = []
         for higher in range(rank):
             found += [
                 (each, higher, float(each.queued_tokens[higher])) for each in self.backlogs[higher]
             ]
-        mine = float(flow.queued_tokens[rank])
-        until = self.served_if_it_waits(flow) + (mine + tokens) / flow.weight
+        mine = float(tenant.queued_tokens[rank])
+        until = self.served_if_it_waits(tenant) + (mine + tokens) / tenant.weight
         for other in self.backlogs[rank]:
-            if other is not flow:
+            if other is not tenant:
                 passes = max(0.0, until - other.served) * other.weight
                 found.append((other, rank, min(float(other.queued_tokens[rank]), passes)))
         if mine:
-            found.append((flow, rank, mine))
+            found.append((tenant, rank, mine))
         return found
 
-    def _lift(self, flow: Flow) -> None:
-        flow.served = self.served_if_it_waits(flow)
+    def ahead_tokens(self, tenant: TenantQueue, rank: int, tokens: int) -> float:
+        """All of those tokens."""
+        return sum([before for _, _, before in self.ahead(tenant, rank, tokens)], 0.0)
 
-    def served_if_it_waits(self, flow: Flow) -> float:
+    def served_if_it_waits(self, tenant: TenantQueue) -> float:
         """Its counter once it waits: not below the least of those that wait."""
-        if any(flow.queues):
-            return flow.served
+        if any(tenant.queues):
+            return tenant.served
         others = [each.served for backlog in self.backlogs for each in backlog]
-        return max(flow.served, min(others, default=self._last_served))
+        return max(tenant.served, min(others, default=self._last_served))
 
 
-def servable(flow: Flow, rank: int, most: int, opened: Collection[Backend]) -> list[Ticket]:
-    """Its oldest ones that one of these backends may serve, of the SEEN_MAX that it looks at."""
-    found: list[Ticket] = []
-    for ticket in islice(flow.queues[rank], SEEN_MAX):
-        if is_servable(ticket, opened):
-            found.append(ticket)
-            if len(found) == most:
-                break
-    return found
+def _short_behind(
+    tenant: TenantQueue, rank: int, seen: list[QueuedRequest]
+) -> list[QueuedRequest]:
+    """The short ones behind those that were looked at."""
+    waits = [each.wait for each in seen if each.wait is not None]
+    least = SHORT * min([each.tokens for each in waits], default=0)
+    found = []
+    for request in islice(tenant.queues[rank], SEEN_MAX, SHORT_SEEN_MAX):
+        wait = request.wait
+        if wait is not None and wait.tokens < least and request not in seen:
+            found.append(request)
+    return found[:SEEN_MAX]
 
 
-def is_servable(ticket: Ticket, opened: Collection[Backend]) -> bool:
+def is_servable(request: QueuedRequest, backends: Collection[Backend]) -> bool:
     """Whether one of these backends may serve it."""
-    only, model, tried = ticket.only, ticket.ask.model, ticket.tried
-    for backend in opened:
+    wait = request.wait
+    only, model, tried = wait.only if wait is not None else None, request.ask.model, request.tried
+    for backend in backends:
         if tried and backend in tried:
             continue
         if only is backend if only is not None else backend.serves(model):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.slowness import ALIKE, Pace
 
 
@@ -55,7 +55,7 @@ class PoolFacts:
     backends: tuple[BackendFacts, ...] = ()
     waiting: int = 0
     oldest_s: float = 0.0  # how long the first of the queue waits
-    lacks: Mapping[Lack, int] = field(default_factory=dict)
+    lacks: Mapping[WaitReason, int] = field(default_factory=dict)
     waiting_by_tenant: Mapping[str, int] = field(default_factory=dict)
     served_by_tenant: Mapping[str, int] = field(default_factory=dict)
     given_by_tenant: Mapping[str, float] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.verdict.cause import FINE, Finding, Kind
 from penstock.balancing.verdict.failures import (
     all_fail,
@@ -58,13 +58,13 @@ WINDOW_S: Final = 0.1
 CLIENTS_MIN: Final = 3.0
 PREEMPTIONS_MIN: Final = 3
 
-_LIMITS: Final = (Lack.REQUESTS, Lack.GIANT, Lack.GIANTS)
+_LIMITS: Final = (WaitReason.REQUESTS, WaitReason.CHOICES)
 # What all requests share, so that one tenant may use it up: the engines, or places before them.
 _ENGINES: Final = (Kind.MEMORY, Kind.SCHEDULER, Kind.COMPUTE, Kind.DEMAND)
 # The same of one backend, or of turns: nobody else's requests need be in the way.
-_OWN: Final = ((Kind.UNEVEN, "hot"), (Kind.WAITING, "giant"), (Kind.WAITING, "giants"))
-_CACHE: Final = (Lack.KV_CACHE, Lack.ANSWERS)
-_PREFILL: Final = (Lack.PROMPTS, Lack.LONG, Lack.STREAMS)
+_OWN: Final = ((Kind.UNEVEN, "hot"), (Kind.WAITING, WaitReason.CHOICES.value))
+_CACHE: Final = (WaitReason.KV_CACHE, WaitReason.SHARE)
+_PREFILL: Final = (WaitReason.PROMPTS, WaitReason.LARGE)
 
 
 def find(window: Window, backends: list[Seen]) -> Finding:
@@ -81,7 +81,7 @@ def find(window: Window, backends: list[Seen]) -> Finding:
 def _whose(finding: Finding, scene: Scene) -> tuple[str, str]:
     """The tenant to name beside a finding, and for what."""
     which = finding.kind, finding.detail
-    if which == (Kind.WAITING, Lack.REQUESTS.value):
+    if which == (Kind.WAITING, WaitReason.REQUESTS.value):
         return whose(scene, by_requests=True)
     if finding.kind in _ENGINES or which in _OWN:
         tenant, role = whose(scene)
@@ -212,7 +212,7 @@ def _scheduler(scene: Scene) -> Finding | None:
     stuck = [each for each in roomy if each.waiting >= 1.0 and each.backlog_s < WAIT_S / 4]
     # Engines that run the same number all the time, with others behind, have no more places.
     steady = [each for each in roomy if each.waiting >= 1.0 and each.steady and _idles(each)]
-    no_places = scene.share(Lack.SEQUENCES) >= MOST or (stuck and not scene.share(*_PREFILL))
+    no_places = scene.share(WaitReason.SEQUENCES) >= MOST or (stuck and not scene.share(*_PREFILL))
     # With more places streams that are slow now would be slower.
     if scene.gap_s < GAP_S and (no_places or len(steady) * 2 > len(scene.serving)):
         running = max([each.running for each in steady or stuck or scene.serving], default=0.0)
@@ -262,7 +262,7 @@ def _others_first(scene: Scene) -> Finding | None:
     """They wait for their turn, and engines are not the cause."""
     if not scene.waits:
         return None
-    return Finding(Kind.WAITING, Lack.TURN.value, figures=_queue(scene))
+    return Finding(Kind.WAITING, WaitReason.TURN.value, figures=_queue(scene))
 
 
 def _demand(scene: Scene) -> Finding | None:

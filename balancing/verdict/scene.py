@@ -3,7 +3,7 @@
 from statistics import median
 from typing import Final
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.verdict.window import Seen, Window
 
 # A request that waits for longer than this, beyond its own work, is slow.
@@ -43,12 +43,12 @@ class Scene:
         gaps = [each.gap_s for each in self.serving if each.gap_s]
         return median(gaps) if gaps else 0.0
 
-    def share(self, *lacks: Lack) -> float:
+    def share(self, *lacks: WaitReason) -> float:
         """Of the next ones in the queue, how many wait for one of these.
 
         Who waits because others go first does not count: they wait for what those lack.
         """
-        counted = self.lacks.total() - self.lacks[Lack.CLASS] - self.lacks[Lack.TURN]
+        counted = self.lacks.total() - self.lacks[WaitReason.CLASS] - self.lacks[WaitReason.TURN]
         if not self.queued_s or not counted:
             return 0.0
         return sum(self.lacks[each] for each in lacks) / counted

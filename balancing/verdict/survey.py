@@ -1,9 +1,9 @@
-"""Reads the facts from backends and from the line before a pool. Changes nothing but their time."""
+"""Reads the facts from backends and from the queue of a pool. Changes nothing but their time."""
 
 from collections import Counter
 from typing import Final
 
-from penstock.balancing.admission.line import Line
+from penstock.balancing.admission.pool_queue import PoolQueue
 from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import STALE_S
 from penstock.balancing.lease import Lease
@@ -16,13 +16,13 @@ PATIENCE: Final = 1.5
 PROMPTS_MIN: Final = 2
 
 
-def backend_facts(backend: Backend, line: Line | None, pace: Pace, now_s: float) -> BackendFacts:
+def backend_facts(backend: Backend, pool: PoolQueue | None, pace: Pace, now_s: float) -> BackendFacts:
     """Of one backend. `pace`: how many times as long as its peers it takes."""
     backend.advance(now_s)
     report = backend.report
     if report is not None and now_s > report.at_s + STALE_S:
         report = None
-    room = line.places.rooms.get(backend) if line is not None else None
+    capacity = pool.capacities.get(backend) if pool is not None else None
     decode, kv_tokens = backend.decode_speed, (report.kv_tokens or 0) if report else 0
     return BackendFacts(
         name=backend.name,
@@ -36,7 +36,7 @@ def backend_facts(backend: Backend, line: Line | None, pace: Pace, now_s: float)
         held_share=backend.active_decode_tokens / kv_tokens if kv_tokens else 0.0,
         step_s=decode.itl_s(backend.active_decode_tokens) if decode.weight > 0.0 else 0.0,
         pace=pace,
-        wanted=room.wanted if room is not None else 0,
+        wanted=capacity.wanted if capacity is not None else 0,
         requests_total=backend.asked_by.total,
         failures_total=backend.failures_total,
         failures_apart_total=backend.failed_for.others,
@@ -65,25 +65,25 @@ def _overdue_s(backend: Backend, now_s: float) -> float:
     return max(0.0, now_s - head.began_s - own_s)
 
 
-def of_queue(line: Line, now_s: float) -> tuple[float, Counter[str]]:
+def of_queue(pool: PoolQueue, now_s: float) -> tuple[float, Counter[str]]:
     """How long the first one waits, and how many requests each tenant has there."""
     oldest_s, tenants = 0.0, Counter[str]()
-    for rank, backlog in enumerate(line.queue.backlogs):
-        for flow in backlog:
-            first = next(iter(flow.queues[rank]))
+    for rank, backlog in enumerate(pool.queue.backlogs):
+        for tenant in backlog:
+            first = next(iter(tenant.queues[rank]))
             oldest_s = max(oldest_s, now_s - first.since_s)
-            tenants[first.ask.tenant] += len(flow.queues[rank])
+            tenants[first.ask.tenant] += len(tenant.queues[rank])
     return oldest_s, tenants
 
 
-def served_of(line: Line) -> Counter[str]:
+def served_of(pool: PoolQueue) -> Counter[str]:
     """How many requests of each tenant are at backends."""
     tenants = Counter[str]()
-    for room in line.places.rooms.values():
-        tenants.update([lease.ask.tenant for lease in room.tickets])
+    for capacity in pool.capacities.values():
+        tenants.update([lease.ask.tenant for lease in capacity.charges])
     return tenants
 
 
-def given_of(line: Line, now_s: float) -> dict[str, float]:
-    """The tokens that each flow was given in about the last minute."""
-    return {name: flow.given_lately(now_s) for name, flow in line.queue.flows.items()}
+def given_of(pool: PoolQueue, now_s: float) -> dict[str, float]:
+    """The tokens that each tenant was given in about the last minute."""
+    return {name: each.given.of(now_s) for name, each in pool.queue.tenants.items()}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 
 WINDOW_S: Final = 10.0
@@ -110,9 +110,9 @@ class Window:
     def clients(self) -> float:
         return _mean([each.clients for each in self._late])
 
-    def lacks(self) -> Counter[Lack]:
+    def lacks(self) -> Counter[WaitReason]:
         """What the next ones waited for."""
-        counts = Counter[Lack]()
+        counts = Counter[WaitReason]()
         for each in self._late:
             counts.update(each.lacks)
         return counts

@@ -135,7 +135,7 @@ def _requests(finding: Finding) -> Words:
     )
 
 
-def _giants(finding: Finding) -> Words:
+def _choices(finding: Finding) -> Words:
     return (
         f"Waiting in penstock: a request with many choices has a backend to itself, and "
         f"{_queue(finding)}.",
@@ -279,8 +279,7 @@ _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.SCHEDULER, "sequences"): _sequences,
     (Kind.SCHEDULER, "token_budget"): _token_budget,
     (Kind.WAITING, "requests"): _requests,
-    (Kind.WAITING, "giant"): _giants,
-    (Kind.WAITING, "giants"): _giants,
+    (Kind.WAITING, "choices"): _choices,
     (Kind.WAITING, "turn"): _turn,
     (Kind.DEMAND, ""): _demand,
     (Kind.UNEVEN, "slow"): _slow,

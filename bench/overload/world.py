@@ -12,9 +12,9 @@ from math import exp
 from random import Random
 from typing import Any, Final
 
-from penstock.balancing.admission.admission import Admission, Rules
+from penstock.balancing.admission.controller import Admission, Rules
 from penstock.balancing.admission.degradation import Degradation, Step
-from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.admission.queued_request import Outcome, QueuedRequest, TooLate
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
@@ -44,7 +44,7 @@ class Attempt:
 
     def __init__(self, call: Call, at_s: float) -> None:
         self.call, self.at_s = call, at_s
-        self.ticket: Ticket | None = None
+        self.ticket: QueuedRequest | None = None
         self.lease: Lease | None = None
         self.sequence: Sequence | None = None
         self.index = -1
@@ -165,22 +165,20 @@ class World:
         )
         attempt = Attempt(call, now_s)
         self.at(now_s + call.patience_s, partial(self._lose_patience, attempt))
-        attempt.ticket = Ticket(
+        attempt.ticket = QueuedRequest(
             ask,
             now_s,
             partial(self._ready, attempt),
             name=call.tenant,
             rank=call.rank,
             deadline_s=min(self._deadline_s, call.patience_s),
-            reserve=self._reserve if call.rank else 0.0,
         )
         try:
-            lease = self.admission.enter(attempt.ticket, now_s)
-        except (Refused, NoBackend) as error:
-            self._ready(attempt, error)
-            return
-        if lease is not None:
-            self._ready(attempt, lease)
+            outcome: Outcome | None = self.admission.enter(attempt.ticket, now_s)
+        except NoBackend as error:
+            outcome = error
+        if outcome is not None:
+            self._ready(attempt, outcome)
         else:
             self._wakes.soon()
 
@@ -195,11 +193,11 @@ class World:
         """The most tokens that its answer may have now."""
         if self._degradable is not None and call.tenant not in self._degradable:
             return None
-        line = self.admission.lines.get("gpus")
+        pool = self.admission.pools.get("gpus")
         limits = self._degradation.limits
-        return limits("gpus", line, call.tenant, call.rank, self._deadline_s, now_s)[0]
+        return limits(pool, call.tenant, call.rank, self._deadline_s, now_s)[0]
 
-    def _ready(self, attempt: Attempt, outcome: Lease | Exception) -> None:
+    def _ready(self, attempt: Attempt, outcome: Outcome) -> None:
         call, now_s = attempt.call, self._now_s
         if isinstance(outcome, Lease):
             attempt.lease = outcome
@@ -214,7 +212,7 @@ class World:
         attempt.over = True
         call.refused += 1
         self.log.refusals.append(now_s)
-        hint_s = outcome.retry_after_s if isinstance(outcome, Refused) else 0.0
+        hint_s = outcome.retry_after_s if isinstance(outcome, TooLate) else 0.0
         self._again(call, hint_s)
 
     def _again(self, call: Call, retry_after_s: float = 0.0) -> None:

@@ -13,8 +13,8 @@ from math import exp
 from random import Random
 from typing import Final
 
-from penstock.balancing.admission.admission import Admission, Rules
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.controller import Admission, Rules
+from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
@@ -181,7 +181,7 @@ class Experiment:
         ask = self._aim(ask, router, now_s)
         if router.view is not None:
             router.view.arrival = arrival
-        ticket = Ticket(ask, now_s, partial(self._send, arrival, router), name=arrival.tenant)
+        ticket = QueuedRequest(ask, now_s, partial(self._send, arrival, router), name=arrival.tenant)
         lease = router.admission.enter(ticket, now_s)
         if lease is not None:
             self._send(arrival, router, lease)

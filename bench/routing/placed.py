@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.balancing.admission.admission import Admission
+from penstock.balancing.admission.controller import Admission
 from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease

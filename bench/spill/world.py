@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.fleet import Fleet, Pool
@@ -131,7 +131,7 @@ class Spill(Experiment):
 
             def cost_s(target: Target) -> float:
                 aimed = ask.changed(pool=target.pool)
-                ticket = Ticket(aimed, now_s, lambda outcome: None, ask.tenant, dry=True)
+                ticket = QueuedRequest(aimed, now_s, lambda outcome: None, ask.tenant, dry=True)
                 return self._costs.cost_s(ticket, now_s)
 
             usual, decision = decision.target, spilled(decision, cost_s)

@@ -7,7 +7,7 @@ from penstock.proxy.telemetry.record import Record, Try
 RECEIVE: Final = "receive"  # the client sent its request
 READ: Final = "read"  # penstock read the body, and counted its tokens
 CHOOSE: Final = "choose"  # penstock chose a backend
-QUEUE: Final = "queue"  # it waited in penstock. `why`: for what (`balancing.admission.lack`)
+QUEUE: Final = "queue"  # it waited in penstock. `why`: for what (`WaitReason`)
 FAILED: Final = "failed"  # an attempt that failed. `why`: its failure
 CONNECT: Final = "connect"  # until it was written to a connection
 HEAD: Final = "head"  # until the backend began its answer; a plain answer begins when it is ready

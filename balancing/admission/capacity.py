@@ -1,0 +1,265 @@
+"""Whether one backend has room for one more request.
+
+A backend has room if it has a free place, less than a window of prompts to prefill, and a KV cache
+that holds the prompt and the expected answer. Own leases decide, because a report comes seconds
+late. What is not known is taken for free.
+
+**The window.** A prompt that waits in an engine can be put in no order any more. So an engine gets
+no more than WINDOW_S of prefill beforehand, the time of a few steps, and what keeps it busy while a
+request is on its way. At least one prompt has room always.
+
+**The places.** No metric tells how many streams an engine runs at once (vLLM's `--max-num-seqs`).
+Beyond that number requests wait in the engine, in an order that nobody can change. So the number
+is learnt from an engine that reports waiting requests while its cache has room, and while its
+streams have their tokens as usual. It is forgotten when more have run.
+
+**Others.** While other tenants or higher classes ask for room in the pool, a request leaves them as
+much as they asked for in the last second, up to a small part of the backend, and its tenant's
+answers may not come to more than is free.
+"""
+
+from math import inf
+from typing import Final
+
+from penstock.balancing.admission.kv_cache import ANSWER_SHARE, KvCache
+from penstock.balancing.admission.queued_request import Charge, QueuedRequest, WaitReason
+from penstock.balancing.admission.tenant_queue import TenantQueue
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.engine_report import RECENT_S, EngineReport
+from penstock.balancing.lease import Lease
+
+WINDOW_S: Final = 0.1
+# With many long streams a step takes long, and prompts in it cost little.
+WINDOW_STEPS: Final = 4.0
+# Measured speeds may be far too low at first. A step has room for this much prefill work.
+WINDOW_WORK_MIN: Final = 2_048.0
+# The last part of the cache and of the places, for other tenants of the class.
+OTHERS_PART: Final = 1.0 / 16.0
+# The same for higher classes.
+HIGHER_PART: Final = 1.0 / 10.0
+# A prompt is stuck if its first token comes later than its work by this, or by this factor.
+STUCK_S: Final = 0.5
+STUCK_TIMES: Final = 3.0
+# Above it requests wait for the cache.
+KV_USAGE_MAX: Final = 0.9
+# Streams that have their tokens at a smaller part of the usual pace are held up by something.
+SLOW_PACE: Final = 0.25
+
+
+class Others:
+    """What others ask for beside one request, in tokens of the last second.
+
+    `higher`: of higher classes. `alike`: of other tenants of its class. `mine`: of its own tenant
+    in its class. `owed`: the share of the tokens that its class is owed, if it is.
+    """
+
+    __slots__ = ("alike", "backends", "higher", "mine", "owed", "rank")
+
+    def __init__(
+        self, rank: int, higher: float, alike: float, mine: float, backends: int, owed: float
+    ) -> None:
+        self.rank = rank
+        self.higher = higher
+        self.alike = alike
+        self.mine = mine
+        self.backends = backends
+        self.owed = owed
+
+
+class Capacity:
+    """One backend: the requests that are there, and what is left."""
+
+    __slots__ = (
+        "_report",
+        "backend",
+        "charges",
+        "fills",
+        "kv",
+        "lane_until_s",
+        "most_sequences",
+        "sequences",
+        "short_s",
+        "wanted",
+    )
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.charges: dict[Lease, Charge] = {}
+        self.kv = KvCache(backend, self.charges)
+        self.sequences = 0  # that the engine runs of all requests, each choice on its own
+        self.most_sequences = inf  # that it runs at once, and one more
+        self.wanted = 0  # requests that wait, and that the policy would send here
+        self.fills = 0  # requests whose choices may fill the engine
+        self.lane_until_s = -inf  # until when no large prompt follows, beside higher streams
+        self.short_s = -inf  # when a request found no room in the cache last
+        self._report: EngineReport | None = None
+
+    # What is there ------------------------------------------------------------------------------
+
+    def add(self, lease: Lease, charge: Charge) -> None:
+        """A request is sent there."""
+        self.charges[lease] = charge
+        self.sequences += charge.sequences
+        self.kv.add(lease, charge)
+        self.fills += charge.fills
+
+    def prefilled(self, lease: Lease) -> Charge | None:
+        """A prompt is prefilled. None: it was sent without admission."""
+        charge = self.charges.get(lease)
+        if charge is not None:
+            charge.large = False
+            self.kv.prefilled(lease, charge)
+        return charge
+
+    def remove(self, lease: Lease) -> Charge | None:
+        """A request has ended. None: it was sent without admission."""
+        charge = self.charges.pop(lease, None)
+        if charge is not None:
+            self.sequences -= charge.sequences
+            self.fills -= charge.fills
+            self.kv.remove(lease, charge)
+        return charge
+
+    # What is left -------------------------------------------------------------------------------
+
+    @property
+    def step_s(self) -> float:
+        """The time of a step of the engine, which makes a token of each stream."""
+        return self.backend.decode_speed.itl_s(self.backend.active_decode_tokens)
+
+    def shortage(self, request: QueuedRequest, ask: Ask, now_s: float) -> WaitReason | None:
+        """What there is not for it now, whoever else asks. None: it has room."""
+        if self.backend.full:
+            return WaitReason.REQUESTS
+        if not ask.engine:
+            return None
+        if not self.begins_in_time(now_s):
+            return WaitReason.PROMPTS
+        if not ask.generates:
+            return None
+        self._learn_places()
+        if self.sequences >= self.most_sequences:
+            return WaitReason.SEQUENCES
+        assert request.tenant is not None
+        return None if self.kv.fits(request.tenant, ask, 0.0, now_s) else WaitReason.KV_CACHE
+
+    def begins_in_time(self, now_s: float) -> bool:
+        """Whether the engine would begin with a new prompt in time."""
+        backend = self.backend
+        work = backend.wait_work(now_s)
+        if work < WINDOW_WORK_MIN:
+            return True
+        seconds = work * backend.prefill_speed.work_s - backend.round_trip_s
+        return seconds < WINDOW_S or seconds < WINDOW_STEPS * self.step_s
+
+    def opens(self, now_s: float) -> bool:
+        """Whether it takes a prompt now. Whether its answer fits is seen for each request."""
+        if self.backend.full or not self.begins_in_time(now_s):
+            return False
+        return self.sequences < self.most_sequences
+
+    def is_roomy(self, tenant: TenantQueue, ask: Ask, now_s: float) -> bool:
+        """Whether so much is left that nobody else would notice this request."""
+        places = self.backend.max_requests or inf
+        if self.backend.own.requests > (1.0 - OTHERS_PART) * min(places, self.most_sequences) - 1:
+            return False
+        capacity = self.kv.capacity(now_s)
+        if not capacity:
+            return True
+        left = self.kv.free_tokens(now_s) - ask.prompt_tokens - tenant.longest(ask)
+        return left > HIGHER_PART * capacity + self.kv.surprises.get(tenant, 0.0)
+
+    def spares(self, tenant: TenantQueue, ask: Ask, others: Others, now_s: float) -> bool:
+        """Whether it leaves others what they ask for."""
+        if not ask.generates or (not others.higher and not others.alike):
+            return True
+        mine = sum([each.tenant is tenant for each in self.charges.values()])
+        most = 2 * mine > len(self.charges)  # others need not spare anything for who has most
+        if most and others.alike and not self._spares_places(others):
+            return False
+        capacity = self.kv.capacity(now_s)
+        if not capacity:
+            return True
+        left = min(HIGHER_PART * capacity, others.higher)
+        if left and others.owed and self._held_by(tenant, others, capacity) < others.owed * capacity:
+            left = 0.0
+        if most:
+            left = max(left, min(OTHERS_PART * capacity, others.alike))
+        if left and not self.kv.fits(tenant, ask, left, now_s):
+            return False
+        return self._grows_apart(tenant, ask, left, others.backends, now_s)
+
+    def _held_by(self, tenant: TenantQueue, others: Others, capacity: int) -> float:
+        """What the requests of its class hold of the cache, and will. One other tenant counts for
+        half of the class's share at most: it never keeps all of that from the others."""
+        found: dict[TenantQueue, float] = {}
+        for lease, charge in self.charges.items():
+            if charge.rank == others.rank:
+                answer = max(charge.tenant.expect(lease.ask), float(lease.generated_tokens))
+                tokens = lease.ask.prompt_tokens - lease.cached_tokens + answer
+                found[charge.tenant] = found.get(charge.tenant, 0.0) + tokens
+        most = 0.5 * others.owed * capacity
+        return sum([each if of is tenant else min(each, most) for of, each in found.items()])
+
+    def _spares_places(self, others: Others) -> bool:
+        """Whether the last places are left to others, in proportion to what they ask for."""
+        share = others.alike / (others.alike + others.mine)
+        limit = self.most_sequences
+        if self.backend.max_requests is not None:
+            limit = min(limit, float(self.backend.max_requests))
+        if limit == inf:
+            return True
+        left = min(max(1.0, OTHERS_PART * limit), share * limit)
+        return max(self.backend.own.requests, self.sequences) + 1.0 <= limit - int(left + 0.5)
+
+    def _grows_apart(
+        self, tenant: TenantQueue, ask: Ask, left: float, backends: int, now_s: float
+    ) -> bool:
+        """Whether its tenant's answers fit even if they become as long as they may.
+
+        A tenant may take by surprise as much as it was given lately. Its first answer may always
+        come.
+        """
+        mine = self.kv.surprises.get(tenant, 0.0)
+        if not mine:
+            return True
+        given = tenant.answers_given.of(now_s) / max(1, backends)
+        capacity = self.kv.capacity(now_s)
+        surprise = min(ANSWER_SHARE * capacity, self.kv.surprise(tenant, ask))
+        free = self.kv.free_tokens(now_s) - left
+        return mine + surprise - given <= free - ask.prompt_tokens - tenant.expect(ask)
+
+    # How many streams it runs -------------------------------------------------------------------
+
+    def _learn_places(self) -> None:
+        """See what a new report says of the number of streams."""
+        report = self.backend.report
+        if report is None or report is self._report:
+            return
+        before, self._report = self._report, report
+        if report.running >= self.most_sequences:
+            self.most_sequences = inf  # more have run
+        waiting = report.waiting > report.deferred and report.kv_usage < KV_USAGE_MAX
+        if waiting and before is not None and _moves(before, report, self.step_s):
+            if self._is_stuck(report):
+                # One more than it runs: the next one is there when a stream ends. By a report
+                # between two steps it may have run one less for a moment.
+                most, known = report.running + 1.0, self.most_sequences
+                self.most_sequences = most if known == inf else max(most, known - 1.0)
+
+    def _is_stuck(self, report: EngineReport) -> bool:
+        """Whether a prompt of ours has no first token for far longer than its work takes."""
+        oldest_s = inf
+        for lease in self.charges:
+            if lease.ask.stream and lease.first_token_s is None and not lease.overtaken:
+                oldest_s = min(oldest_s, lease.began_s)
+        work_s = self.backend.queued_work * self.backend.prefill_speed.work_s
+        return report.at_s > oldest_s + STUCK_S + STUCK_TIMES * work_s
+
+
+def _moves(before: EngineReport, report: EngineReport, step_s: float) -> bool:
+    """Whether each stream had its tokens between two reports, at a quarter of the usual pace."""
+    tokens = report.generated_tokens - before.generated_tokens
+    streams = min(before.running, report.running)
+    return tokens * step_s >= SLOW_PACE * streams * (report.at_s - before.at_s)

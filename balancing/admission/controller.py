@@ -1,0 +1,377 @@
+"""Admission: a request is sent at once, waits in the queue of its pool, or is refused.
+
+When nothing waits and the choice has room, this costs a few comparisons more than the choice.
+Nothing here has a clock. Whoever has one calls `wake` soon after `on_change` was called, and every
+TICK_S while something waits: prompts of plain answers leave an engine's queue by the clock alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Final
+
+from penstock.balancing.admission.dispatch import Dispatch, Told
+from penstock.balancing.admission.dry_run import Fate, Forecast, dry_copy, forecast, forecast_parked
+from penstock.balancing.admission.parked import STAYS_S, parked_on, sweep
+from penstock.balancing.admission.pool_queue import PoolQueue
+from penstock.balancing.admission.queue import is_servable
+from penstock.balancing.admission.queued_request import (
+    Outcome,
+    QueuedRequest,
+    TooLate,
+    WaitReason,
+)
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.computed_prompts import OverContext
+from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.gate import Gate, NoBackend
+from penstock.balancing.lease import Lease
+from penstock.balancing.look import Look
+
+TICK_S: Final = 0.05
+# So many are sent in one wake where nobody need wait any more.
+SEND_ALL_MAX: Final = 64
+# Streams wait while a wake looks. After so many tries it leaves the other pools to the next turn of
+# the loop.
+TRIES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a configuration says.
+
+    `classes`: their names, the highest first. `shares`: the least share of each. `weights`: those
+    of tenants, by name; 1 for others. `park_s`: how long a request waits while no backend of its
+    pool can serve.
+    """
+
+    enabled: bool = False  # False: each request is sent at once
+    shares: tuple[float, ...] = (0.0,)
+    classes: tuple[str, ...] = ("",)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    park_s: float = 0.0
+
+
+class Admission:
+    """The queues of all pools, before one gate."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        fleet: Callable[[], Fleet],
+        rng: Random,
+        on_change: Callable[[], None],
+        rules: Rules,
+    ) -> None:
+        """`on_change`: what waits may have room now. It must not call back at once."""
+        self._gate = gate
+        self._fleet = fleet
+        self._rng = rng
+        self._on_change = on_change
+        self._left: list[str] = []  # the pools that the last wake did not come to
+        self.pools: dict[str, PoolQueue] = {}
+        self.rules = rules
+        self.enabled = rules.enabled  # read for each request
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return sum([pool.queue.waiting for pool in self.pools.values()])
+
+    def queued(self, rank: int) -> tuple[int, int]:
+        """How many requests of a class wait, and their tokens still to prefill."""
+        requests = tokens = 0
+        for pool in self.pools.values():
+            backlogs = pool.queue.backlogs
+            for tenant in backlogs[rank] if rank < len(backlogs) else ():
+                requests += len(tenant.queues[rank])
+                tokens += tenant.queued_tokens[rank]
+        return requests, tokens
+
+    def parked(self, pool: str) -> tuple[int, int]:
+        """How many requests wait for a backend of this pool, and their prompt tokens."""
+        found = self.pools.get(pool)
+        if found is None or not found.parks:
+            return 0, 0
+        queue = found.queue
+        tokens = [
+            each.queued_tokens[rank] for rank, of in enumerate(queue.backlogs) for each in of
+        ]
+        return queue.waiting, sum(tokens)
+
+    # Requests ------------------------------------------------------------------------------------
+
+    def enter(self, request: QueuedRequest, now_s: float) -> Lease | TooLate | None:
+        """The lease, if it is sent at once, or its refusal. None: it waits, and `ready` will be
+        called.
+
+        Raises what `Gate.choose` raises.
+        """
+        request.rank = min(request.rank, len(self.rules.shares) - 1)  # a reload may have fewer
+        if not self.enabled:
+            return self._gate.choose(request.ask, now_s, request.tried, retry=request.retry)
+        try:
+            look = self._gate.look(request.ask, now_s, request.tried)
+        except NoBackend:
+            pool = self._parks(request)
+            if pool is None:
+                raise
+            pool.comes(request, request.ask, now_s)
+            pool.look_for_backends(now_s, parks=True)
+            return pool.park(request, now_s)
+        if look.asks_only:
+            return self._gate.place(look, now_s, retry=request.retry)
+        if not look.pool.admission:
+            return self._gate.send(look, now_s, retry=request.retry)
+        pool = self._pool(look.pool)
+        pool.comes(request, look.ask, now_s)
+        if not pool.queue.waiting or not look.ask.engine:
+            reason = pool.shortage(look.chosen, request, look.ask, now_s)
+            if reason is None:
+                return self._send(pool, request, look, look.chosen, now_s)
+            request.reason = reason
+        return pool.wait(request, look, now_s)
+
+    def leave(self, request: QueuedRequest, now_s: float) -> None:
+        """Its client has left while it waited. Does nothing if it does not wait."""
+        if request.wait is not None:
+            self.pools[request.wait.pool].leave(request, now_s)
+            self._on_change()
+
+    def _send(
+        self, pool: PoolQueue, request: QueuedRequest, look: Look, chosen: Backend, now_s: float
+    ) -> Lease:
+        if chosen is not look.chosen:
+            look = Look(look.pool, look.fit, look.ask, chosen)
+        lease = self._gate.place(look, now_s, retry=request.retry)
+        try:
+            pool.sent(request, lease, now_s)
+        except BaseException:
+            lease.end(now_s)
+            raise
+        return lease
+
+    def _pool(self, pool: Pool) -> PoolQueue:
+        found = self.pools.get(pool.name)
+        if found is None:
+            found = PoolQueue(pool.name, self.rules.shares, self._rng, self._on_change)
+            self.pools[pool.name] = found
+            found.queue.weigh(self.rules.weights)
+            found.follow(pool)
+        return found
+
+    def _parks(self, request: QueuedRequest) -> PoolQueue | None:
+        """The pool whose backends a request waits for that none can serve now, if it waits."""
+        pool = self._fleet().resolve(request.ask)[0]
+        if not self._parks_for(pool) or request.ask.response_id is not None:
+            return None
+        if request.elsewhere():
+            return None
+        found = self._pool(pool) if not request.dry else self._seen(pool)
+        for backend in found.members:
+            if backend.can_serve and backend not in request.tried:
+                return None
+        return found
+
+    def _parks_for(self, pool: Pool) -> bool:
+        return self.enabled and pool.admission and self.rules.park_s > 0.0
+
+    # What waits ----------------------------------------------------------------------------------
+
+    def wake(self, now_s: float, outcomes: list[Told]) -> None:
+        """Send what waits and has room now, and refuse what is too late.
+
+        Adds to `outcomes`. Whoever calls it tells each request by `ready`, also after an exception.
+        """
+        tries = 0
+        names = self._left or list(self.pools)
+        self._left = []
+        for number, name in enumerate(names):
+            pool = self.pools.get(name)
+            if pool is None or not pool.queue.waiting:
+                continue
+            if tries >= TRIES_MAX:
+                self._left = names[number:]
+                self._on_change()
+                return
+            tries += self._wake(pool, now_s, outcomes)
+
+    def _wake(self, pool: PoolQueue, now_s: float, outcomes: list[Told]) -> int:
+        """Look at one pool. Returns how many were tried, at most."""
+        fleet = self._fleet()
+        of_fleet = [each for each in fleet.pools if each.name == pool.name]
+        parks = bool(of_fleet) and self._parks_for(of_fleet[0])
+        pool.look_for_backends(now_s, parks=parks)
+        for backend in pool.members:
+            backend.advance(now_s)
+        if pool.samples(now_s):
+            for request, refused in pool.over(self.rules.park_s, now_s):
+                outcomes.append((request, refused if refused is not None else NoBackend()))
+            for request in sweep(pool, fleet, now_s):
+                outcome = self._try(pool, now_s, request, 0.0)
+                if outcome is not None:
+                    outcomes.append((request, outcome))
+        if not self.enabled or (pool.deserted and not pool.parks):
+            self._send_all(pool, now_s, outcomes)
+            return SEND_ALL_MAX
+        if not pool.opens(now_s):
+            return 0
+        dispatch = Dispatch(pool, partial(self._try, pool, now_s), outcomes, now_s)
+        dispatch.run()
+        if pool.queue.waiting and (dispatch.unseen or dispatch.sent) and pool.opens(now_s):
+            self._on_change()
+        return TRIES_MAX // 4
+
+    def _try(
+        self, pool: PoolQueue, now_s: float, request: QueuedRequest, owed: float
+    ) -> Outcome | None:
+        """Look again where it may go. None: it waits on. `owed`: the share that its class is
+        owed."""
+        try:
+            look = self._gate.look(request.ask, now_s, request.tried)
+            if look.pool.name != pool.name:
+                if self._moves(pool, request, now_s):
+                    pool.leave(request, now_s)
+                    return self.enter(request, now_s)
+                if request.wait is not None and request.wait.parked_s is not None:
+                    return None
+                look = self._gate.look(request.ask, now_s, request.tried, only_pool=pool.name)
+            chosen = pool.find(request, look, now_s, owed)
+            if chosen is None:
+                return None
+            pool.leave(request, now_s)
+            if isinstance(chosen, TooLate):
+                return chosen
+            return self._send(pool, request, look, chosen, now_s)
+        except NoBackend as nobody:  # another name than below: a compiled name has one type
+            if request.wait is not None and request.wait.parked_s is not None:
+                return parked_on(request, now_s)
+            if request.wait is not None:
+                pool.leave(request, now_s)
+            return nobody
+        except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
+            if request.wait is not None:
+                pool.leave(request, now_s)
+            return error
+
+    def _moves(self, pool: PoolQueue, request: QueuedRequest, now_s: float) -> bool:
+        """Whether it goes to the other pool that its look chose. Not if it would be refused there:
+        its own pool serves it, or is the one that it is parked for."""
+        wait = request.wait
+        assert wait is not None
+        if wait.parked_s is None and not is_servable(request, pool.able):
+            return True
+        if now_s < wait.stays_s:
+            return False
+        if self.would_refuse(request, request.ask, now_s - request.waited_s(now_s), now_s):
+            wait.stays_s = now_s + STAYS_S
+            return False
+        return True
+
+    def _send_all(self, pool: PoolQueue, now_s: float, outcomes: list[Told]) -> None:
+        """Nobody need wait: a reload said so, or no backend is there. Takes several wakes."""
+        for request in pool.queue.oldest(SEND_ALL_MAX):
+            pool.leave(request, now_s)
+            try:
+                outcome: Outcome | None = self.enter(request, now_s)
+            except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
+                outcome = error
+            if outcome is not None:
+                outcomes.append((request, outcome))
+        if pool.queue.waiting:
+            self._on_change()
+
+    def follow(self, rules: Rules) -> None:
+        """Take new rules, and forget what is no longer in the fleet."""
+        before = self.rules
+        if (rules.classes, rules.shares) != (before.classes, before.shares):
+            last = len(rules.classes) - 1
+            ranks = [
+                rules.classes.index(name) if name in rules.classes else last
+                for name in before.classes
+            ]
+            for found in self.pools.values():
+                found.reshape(rules.shares, ranks)
+        self.rules, self.enabled = rules, rules.enabled
+        pools = {pool.name: pool for pool in self._fleet().pools}
+        for name, found in list(self.pools.items()):
+            found.queue.weigh(rules.weights)
+            found.follow(pools.get(name))
+            if name not in pools and not found.capacities and not found.queue.waiting:
+                del self.pools[name]
+        self._on_change()
+
+    def slept(self, time_s: float) -> None:
+        """The process did not run for this long: nobody has waited meanwhile."""
+        for pool in self.pools.values():
+            pool.slept(time_s)
+
+    # Dry runs ------------------------------------------------------------------------------------
+
+    def forecast(self, request: QueuedRequest, now_s: float) -> Forecast:
+        """What `enter` would do with a dry request. Keeps and counts nothing.
+
+        Raises what `Gate.look` raises.
+        """
+        try:
+            look = self._gate.look(request.ask, now_s, dry=True)
+        except NoBackend:
+            pool = self._parks(request)
+            if pool is None:
+                raise
+            pool.comes(request, request.ask, now_s)
+            return forecast_parked(pool, request, self.rules.park_s, now_s)
+        if not self.enabled or not look.pool.admission:
+            return Forecast(Fate.AT_ONCE, look.chosen)
+        pool = self._seen(look.pool)
+        pool.comes(request, look.ask, now_s)
+        return forecast(pool, request, look, now_s)
+
+    def takes_now(self, request: QueuedRequest, look: Look, now_s: float) -> bool:
+        """Whether nothing waits in its pool and its choice has room, for a dry request."""
+        pool = self._seen(look.pool)
+        if pool.queue.waiting:
+            return False
+        pool.comes(request, look.ask, now_s)
+        return pool.shortage(look.chosen, request, look.ask, now_s) is None
+
+    def would_refuse(
+        self, request: QueuedRequest, ask: Ask, since_s: float, now_s: float
+    ) -> bool:
+        """Whether it would be refused if it came anew, aimed as `ask` is. `since_s`: since when it
+        would have waited."""
+        try:
+            found = self.forecast(dry_copy(request, ask, since_s), now_s)
+        except (LookupError, OverContext):
+            return False
+        return found.fate is Fate.REFUSE
+
+    def reason(
+        self, request: QueuedRequest, now_s: float
+    ) -> tuple[Backend | None, WaitReason]:
+        """What one that waits waits for, and at which backend. Changes nothing."""
+        wait = request.wait
+        try:
+            look = self._gate.look(request.ask, now_s, request.tried, dry=True)
+        except (LookupError, OverContext):  # the next wake tells its client
+            return None, WaitReason.BACKEND
+        if wait is None or look.pool.name != wait.pool:
+            return look.chosen, WaitReason.TURN  # it goes there when it is looked at
+        pool = self.pools[wait.pool]
+        reason = pool.shortage(look.chosen, request, look.ask, now_s)
+        return look.chosen, reason or (request.reason or WaitReason.TURN)
+
+    def _seen(self, pool: Pool) -> PoolQueue:
+        """As `_pool` for a dry run: what is not there yet is made, and not kept."""
+        found = self.pools.get(pool.name)
+        if found is None:
+            found = PoolQueue(pool.name, self.rules.shares, Random(0), _nothing, dry=True)
+            found.queue.weigh(self.rules.weights)
+            found.follow(pool)
+        return found
+
+
+def _nothing() -> None:
+    """Nobody waits there."""

@@ -1,0 +1,141 @@
+"""Which backends take large requests: those that an engine works on for long, or that may fill it.
+
+On a prompt of tens of thousands of tokens an engine works for seconds, and all of its streams wait.
+A request with very many choices fills its places, or its cache, for as long as they run. Nobody else
+may ask for anything meanwhile. So three rules hold, each only while it serves somebody:
+
+- While other tenants ask for prompts, one tenant leaves them backends without its long prompts: the
+  part of the backends that is their part of what the pool can prefill, up to a quarter.
+- Beside streams of a higher class, a backend works on long prompts for a third of the time.
+- While others ask, requests that may fill an engine have a quarter of the backends, one each, and
+  others go elsewhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from penstock.balancing.admission.capacity import WINDOW_WORK_MIN, Capacity, Others
+from penstock.balancing.admission.queued_request import Charge, QueuedRequest, WaitReason
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.prefill_speed import work_of
+
+# The engine works for long on a prompt, or a list of prompts, that takes more than this.
+LONG_S: Final = 0.5
+# The engine works on long prompts for one part of so many of the time.
+PACE: Final = 3.0
+# One tenant leaves one of so many backends at most, and requests that fill engines have one.
+QUARTER: Final = 4
+# A request with so many choices or prompts may fill the engine if they may take a larger share of
+# the cache than that.
+FILLING_SEQUENCES: Final = 8
+FILLING_SHARE: Final = 0.75
+# Or if there are more of them than most engines run at once (vLLM's default was 256).
+SEQUENCES_MAX: Final = 256
+# A cache of unknown size is taken for one so small.
+UNKNOWN_TOKENS: Final = 100_000
+
+
+class LargeRequests:
+    """Those of one pool."""
+
+    __slots__ = ("_capacities", "members")
+
+    def __init__(self, capacities: Mapping[Backend, Capacity]) -> None:
+        self._capacities = capacities
+        self.members: tuple[Backend, ...] = ()
+
+    def is_long(self, backend: Backend, ask: Ask) -> bool:
+        """Whether the engine would work on its prompts for long."""
+        if ask.prompt_tokens <= WINDOW_WORK_MIN / 4:  # whatever they attend to
+            return False
+        return self._seconds(backend, ask) > LONG_S
+
+    def _seconds(self, backend: Backend, ask: Ask) -> float:
+        tokens = ask.prompt_tokens - backend.cache.cached_tokens(ask)
+        work = work_of(tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
+        return work * backend.prefill_speed.work_s if work > WINDOW_WORK_MIN else 0.0
+
+    def fills(self, request: QueuedRequest, ask: Ask, capacity: Capacity, now_s: float) -> bool:
+        """Whether its prompts or choices may fill the engine."""
+        sequences = ask.prompts * ask.choices
+        if sequences < FILLING_SEQUENCES or not ask.engine:
+            return False
+        if ask.generates and sequences > SEQUENCES_MAX:
+            return True
+        assert request.tenant is not None
+        room = FILLING_SHARE * (capacity.kv.capacity(now_s) or UNKNOWN_TOKENS)
+        return ask.prompt_tokens + request.tenant.longest(ask) > room
+
+    def shortage(
+        self, capacity: Capacity, request: QueuedRequest, ask: Ask, others: Others, now_s: float
+    ) -> WaitReason | None:
+        """Why a request may not go there which has room otherwise. None: it may."""
+        if capacity.fills and self._serving(ask, without=capacity.backend):
+            return WaitReason.CHOICES
+        if self.fills(request, ask, capacity, now_s):
+            return None if self._may_fill(ask, others) else WaitReason.CHOICES
+        if not self.is_long(capacity.backend, ask):
+            return None
+        if now_s < capacity.lane_until_s and self._slows(capacity, request.rank):
+            return WaitReason.LARGE
+        return None if self._leaves_some(capacity, request, ask, others) else WaitReason.LARGE
+
+    def concerns(self, capacity: Capacity, ask: Ask) -> bool:
+        """Whether these rules have anything to say of such a request there."""
+        several = ask.prompts * ask.choices >= FILLING_SEQUENCES
+        return capacity.fills > 0 or several or self.is_long(capacity.backend, ask)
+
+    def sent(self, capacity: Capacity, charge: Charge, ask: Ask, now_s: float) -> None:
+        """A request is sent there. Call it before the charge is added."""
+        charge.fills = self.fills(charge.request, ask, capacity, now_s)
+        if self.is_long(capacity.backend, ask):
+            charge.large = True
+            seconds = self._seconds(capacity.backend, ask)
+            capacity.lane_until_s = now_s + PACE * seconds
+
+    def _serving(self, ask: Ask, without: Backend | None = None) -> Sequence[Backend]:
+        """The backends that serve its model."""
+        return [
+            each
+            for each in self.members
+            if each is not without and each.can_serve and each.serves(ask.model)
+        ]
+
+    def _may_fill(self, ask: Ask, others: Others) -> bool:
+        """Whether one more request that fills an engine may run."""
+        if not others.alike and not others.higher:
+            return True
+        able = self._serving(ask)
+        filled = [each for each in able if self._capacities[each].fills]
+        return len(filled) < max(1, len(able) // QUARTER)
+
+    def _slows(self, capacity: Capacity, rank: int) -> bool:
+        """Whether a stream of a higher class runs there. One whose client does not read may be
+        there for as long as that client likes: it does not count."""
+        for lease, charge in capacity.charges.items():
+            reads = lease.ask.stream and lease.first_token_s is not None and not lease.held_up
+            if charge.rank < rank and reads:
+                return True
+        return False
+
+    def _leaves_some(
+        self, capacity: Capacity, request: QueuedRequest, ask: Ask, others: Others
+    ) -> bool:
+        """Whether its tenant leaves other tenants backends without its long prompts."""
+        able = self._serving(ask)
+        asked = others.alike + others.higher
+        if len(able) < 2 or not asked:
+            return True
+        part = asked / sum([each.prefill_speed.work_per_s for each in able])
+        left = min(max(1, len(able) // QUARTER), int(part * len(able) + 0.75))
+        if not left:
+            return True
+        mine = [each for each in able if self._has_long(self._capacities[each], request)]
+        return capacity.backend in mine or len(mine) < len(able) - left
+
+    def _has_long(self, capacity: Capacity, request: QueuedRequest) -> bool:
+        for charge in capacity.charges.values():
+            if charge.large and charge.tenant is request.tenant:
+                return True
+        return False

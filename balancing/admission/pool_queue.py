@@ -1,0 +1,423 @@
+"""Admission for one pool: which request is sent, which waits, and what its leases count for."""
+
+from collections.abc import Callable
+from itertools import islice
+from random import Random
+from typing import Final
+
+from penstock.balancing.admission.capacity import Capacity, Others
+from penstock.balancing.admission.large_requests import LargeRequests
+from penstock.balancing.admission.queue import ANSWER_WEIGHT, Queue
+from penstock.balancing.admission.queued_request import (
+    Charge,
+    QueuedRequest,
+    TooLate,
+    Wait,
+    WaitReason,
+)
+from penstock.balancing.admission.spillover import lighter, spillover
+from penstock.balancing.admission.tenant_queue import Asked, TenantQueue
+from penstock.balancing.admission.ttft import LATE, Ttft, learn
+from penstock.balancing.ask import Ask
+from penstock.balancing.backend import Backend
+from penstock.balancing.fleet import Pool
+from penstock.balancing.lease import Lease
+from penstock.balancing.look import Look
+from penstock.balancing.occupancy import Occupancy
+from penstock.balancing.queued_prompts import QueuedPrompts
+
+# How often the streams are looked at while requests wait.
+SAMPLE_S: Final = 0.1
+# So many are given up in one wake. To tell a thousand clients took 94 ms, in which streams wait.
+GIVEN_UP_MAX: Final = 64
+# Of each tenant the oldest are seen: most requests of a class have the same time.
+OLDEST_SEEN: Final = 4
+# The next request gets a backend kept for it when it has waited for a tenth of its deadline, or for
+# 3 s if that is less, if its prompt finds no room and is longer than most there. Small requests
+# find room before a long one does, and would pass it for as long as they come. A backend is kept
+# for so long at most, the only one of a pool for less.
+KEEP_AFTER_S: Final = 3.0
+KEEP_AFTER_SHARE: Final = 0.1
+KEPT_S: Final = 15.0
+KEPT_ALONE_S: Final = 5.0
+LONG: Final = 1.5
+
+
+class PoolQueue(Occupancy):
+    """One pool: its queue, the capacity of its backends, and what the waits teach."""
+
+    __slots__ = (
+        "_asked",
+        "_changed",
+        "_kept",
+        "_kept_until_s",
+        "_max_requests",
+        "_sampled_s",
+        "_watches",
+        "capacities",
+        "large",
+        "members",
+        "name",
+        "parks",
+        "queue",
+        "swept",
+        "ttft",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        shares: tuple[float, ...],
+        rng: Random,
+        on_change: Callable[[], None],
+        *,
+        dry: bool = False,
+    ) -> None:
+        """`shares`: the least share of each class, the highest first. `dry`: no backend tells it
+        of its leases."""
+        self.name = name
+        self.queue = Queue(shares)
+        self.ttft = Ttft(len(shares), rng)
+        self.capacities: dict[Backend, Capacity] = {}
+        self.large = LargeRequests(self.capacities)
+        self.members: tuple[Backend, ...] = ()
+        self.parks = False  # what waits is parked: no backend can serve
+        self.swept = 0  # how much of what waits the last sweep has seen
+        self._max_requests: int | None = None  # of the whole pool
+        self._changed = on_change
+        self._watches = not dry
+        self._asked = [Asked() for _ in shares]  # by class, of all tenants
+        self._kept: tuple[Backend, QueuedRequest] | None = None  # a backend, and for whom
+        self._kept_until_s = 0.0
+        self._sampled_s = 0.0
+
+    # The pool ------------------------------------------------------------------------------------
+
+    def capacity_of(self, backend: Backend) -> Capacity:
+        capacity = self.capacities.get(backend)
+        if capacity is None:
+            capacity = self.capacities[backend] = Capacity(backend)
+            if self._watches:
+                backend.occupancy = self
+        return capacity
+
+    def follow(self, pool: Pool | None) -> None:
+        """This is the pool now. None: it is gone. Backends are forgotten without requests."""
+        self.members = pool.backends if pool is not None else ()
+        self.large.members = self.members
+        self._max_requests = pool.max_requests if pool is not None else None
+        for backend in self.members:
+            self.capacity_of(backend)
+        for backend, capacity in list(self.capacities.items()):
+            if backend not in self.members and not capacity.charges and not capacity.wanted:
+                del self.capacities[backend]
+                backend.occupancy = None
+
+    def reshape(self, shares: tuple[float, ...], ranks: list[int]) -> None:
+        """Take other classes. `ranks`: for each old one, the class that its requests have now."""
+        self.queue.reshape(shares, ranks)
+        self.ttft.reshape(len(shares))
+        self._asked = [Asked() for _ in shares]
+        for capacity in self.capacities.values():
+            for charge in capacity.charges.values():
+                charge.rank = ranks[charge.rank]
+
+    @property
+    def able(self) -> list[Backend]:
+        """The backends that can serve."""
+        return [backend for backend in self.members if backend.can_serve]
+
+    @property
+    def deserted(self) -> bool:
+        """Whether no backend can serve, whatever the model."""
+        for backend in self.members:  # noqa: SIM110 - compiled: no generator
+            if backend.can_serve:
+                return False
+        return True
+
+    @property
+    def full(self) -> bool:
+        """Whether the pool has all the requests that it may have."""
+        if self._max_requests is None:
+            return False
+        return sum([each.own.requests for each in self.members]) >= self._max_requests
+
+    def opens(self, now_s: float) -> bool:
+        """Whether any backend takes a prompt now."""
+        if self.full:
+            return False
+        for backend in self.members:
+            if backend.can_serve and self.capacities[backend].opens(now_s):
+                return True
+        return False
+
+    def slept(self, time_s: float) -> None:
+        """The process did not run for this long: nobody has waited meanwhile."""
+        self.ttft.slept(time_s)
+        self._sampled_s += time_s
+
+    # What comes ----------------------------------------------------------------------------------
+
+    def comes(self, request: QueuedRequest, ask: Ask, now_s: float) -> None:
+        """A request has come. Its tenant asks for so many tokens of the pool."""
+        tenant = self.queue.seen(request.name) if request.dry else self.queue.tenant(request.name)
+        request.tenant = tenant
+        if not request.dry and ask.engine:
+            tokens = ask.prompt_tokens + tenant.expect(ask)
+            tenant.asked[request.rank].add(tokens, now_s)
+            self._asked[request.rank].add(tokens, now_s)
+
+    def shortage(
+        self, backend: Backend, request: QueuedRequest, ask: Ask, now_s: float, owed: float = 0.0
+    ) -> WaitReason | None:
+        """What there is not at this backend for it to be sent there now. None: it has room.
+
+        `owed`: the share of the tokens that its class is owed.
+        """
+        if self.full:
+            return WaitReason.REQUESTS
+        capacity = self.capacity_of(backend)
+        reason = capacity.shortage(request, ask, now_s)
+        if reason is not None or not ask.engine:
+            return reason
+        if self._is_kept(backend, request, now_s):
+            return WaitReason.TURN
+        tenant = request.tenant
+        assert tenant is not None
+        concerns = self.large.concerns(capacity, ask)
+        if not concerns and (not ask.generates or capacity.is_roomy(tenant, ask, now_s)):
+            return None
+        others = self._others(tenant, request.rank, owed, now_s)
+        if not capacity.spares(tenant, ask, others, now_s):
+            return WaitReason.SHARE
+        return self.large.shortage(capacity, request, ask, others, now_s) if concerns else None
+
+    def _others(self, tenant: TenantQueue, rank: int, owed: float, now_s: float) -> Others:
+        """What others ask for beside a request of this tenant and class."""
+        mine = tenant.asked[rank].of(now_s)
+        alike = self._asked[rank].of(now_s) - mine
+        higher = sum([each.of(now_s) for each in self._asked[:rank]], 0.0)
+        return Others(rank, higher, alike if alike > 0.5 else 0.0, mine, len(self.members), owed)
+
+    def find(
+        self, request: QueuedRequest, look: Look, now_s: float, owed: float = 0.0
+    ) -> Backend | TooLate | None:
+        """Where it may be sent now: to the choice, or to another one that costs little more.
+
+        None: it waits on.
+        """
+        look = lighter(look, self.capacity_of, now_s)
+        chosen: Backend | None = look.chosen
+        reason = self.shortage(look.chosen, request, look.ask, now_s, owed)
+        if not request.dry:
+            self._want(request, look.chosen)
+            request.reason = reason or request.reason
+            if reason is WaitReason.KV_CACHE:
+                self.capacity_of(look.chosen).short_s = now_s
+        if reason is not None:
+
+            def has_room(backend: Backend) -> bool:
+                return self.shortage(backend, request, look.ask, now_s, owed) is None
+
+            chosen = spillover(look, request, has_room, now_s)
+        if chosen is None:
+            return None
+        return self.ttft.too_late(request, chosen, now_s) or chosen
+
+    def wait(self, request: QueuedRequest, look: Look, now_s: float) -> TooLate | None:
+        """Let it wait. Returns the refusal if its first token would come too late."""
+        refused = self.predict(request, look, now_s)
+        if refused is None:
+            self.add(request, now_s)
+            self._want(request, look.chosen)
+        return refused
+
+    def predict(self, request: QueuedRequest, look: Look, now_s: float) -> TooLate | None:
+        """Predict when one that must wait has its first token. It has a `wait` from then on, unless
+        it is refused."""
+        ask, tenant = look.ask, request.tenant
+        assert tenant is not None
+        uncached = ask.prompt_tokens - look.chosen.cache.cached_tokens(ask)
+        tokens = max(1, int(uncached * ask.likely))
+        refused = self._predict(request, tokens, look.fit, now_s)
+        if refused is None:
+            request.wait = Wait(self.name, tokens, tenant.expect(ask))
+            request.wait.only = look.chosen if look.bound else None
+        return refused
+
+    def _predict(
+        self, request: QueuedRequest, tokens: int, backends: list[Backend], now_s: float
+    ) -> TooLate | None:
+        assert request.tenant is not None
+        self.ttft.look(now_s)
+        ahead = 0.0  # the client of one that a backend has failed has waited already
+        if not request.tried:
+            ahead = self.queue.ahead_tokens(request.tenant, request.rank, tokens)
+        return self.ttft.predict(request, tokens, ahead, backends, now_s)
+
+    def park(self, request: QueuedRequest, now_s: float) -> TooLate | None:
+        """Let it wait until a backend can serve. Returns the refusal if too much waits already."""
+        tokens = request.ask.prompt_tokens
+        assert request.tenant is not None
+        refused = self._predict(request, tokens, list(self.members), now_s)
+        if refused is None:
+            request.wait = Wait(self.name, tokens, request.tenant.expect(request.ask))
+            request.wait.parked_s, request.reason = now_s, WaitReason.BACKEND
+            if not request.dry:
+                self.add(request, now_s)
+        return refused
+
+    def look_for_backends(self, now_s: float, *, parks: bool) -> None:
+        """Begin to park what waits if no backend can serve, or end that."""
+        parks = parks and self.deserted
+        if parks is self.parks:
+            return
+        self.ttft.look(now_s)
+        self.parks, self.swept = parks, 0
+        for request in self.queue.oldest(self.queue.waiting):
+            if not parks:
+                request.unpark(now_s)
+            elif request.wait is not None and request.wait.parked_s is None:
+                request.wait.parked_s, request.reason = now_s, WaitReason.BACKEND
+        self.ttft.busy = self.queue.waiting > 0 and not parks
+
+    # What waits ----------------------------------------------------------------------------------
+
+    def add(self, request: QueuedRequest, now_s: float) -> None:
+        """It waits, with its `wait`."""
+        self.ttft.look(now_s)
+        if not self.queue.waiting:
+            self._sampled_s = now_s
+        self.queue.add(request)
+        self.ttft.busy = not self.parks
+
+    def leave(self, request: QueuedRequest, now_s: float) -> None:
+        """It waits no more: it is sent, refused, or its client has left."""
+        self.ttft.look(now_s)
+        self._want(request, None)
+        if self._kept is not None and self._kept[1] is request:
+            self._kept = None
+        self.queue.remove(request)
+        request.unpark(now_s)
+        request.wait = None
+        self.ttft.busy = self.queue.waiting > 0 and not self.parks
+
+    def _want(self, request: QueuedRequest, backend: Backend | None) -> None:
+        """It waits for this backend now."""
+        wait = request.wait
+        if wait is None or request.dry or wait.wanted is backend:
+            return
+        if wait.wanted is not None and wait.wanted in self.capacities:
+            self.capacities[wait.wanted].wanted -= 1
+        if backend is not None:
+            self.capacity_of(backend).wanted += 1
+        wait.wanted = backend
+
+    def keep(self, request: QueuedRequest, now_s: float) -> None:
+        """It is next, and has found no room. Keep a backend for it, if it needs that."""
+        wait, ask = request.wait, request.ask
+        if wait is None or wait.kept_before or request.reason is not WaitReason.KV_CACHE:
+            return
+        if request.waited_s(now_s) < min(KEEP_AFTER_S, KEEP_AFTER_SHARE * request.deadline_s):
+            return
+        if self._kept is not None and now_s < self._kept_until_s:
+            return
+        able = [each for each in self.able if each.serves(ask.model)]
+        if not able:
+            return
+        places = [self.capacity_of(each) for each in able]
+        place = max(places, key=lambda each: each.kv.free_tokens(now_s))
+        prompts = [lease.ask.prompt_tokens for lease in place.charges]
+        if ask.prompt_tokens > LONG * sum(prompts) / max(1, len(prompts)):
+            wait.kept_before = True
+            self._kept = place.backend, request
+            self._kept_until_s = now_s + (KEPT_S if len(able) > 1 else KEPT_ALONE_S)
+
+    def _is_kept(self, backend: Backend, request: QueuedRequest, now_s: float) -> bool:
+        """Whether this backend is kept for another request of its class or a higher one."""
+        if self._kept is None or self._kept[0] is not backend or now_s >= self._kept_until_s:
+            return False
+        other = self._kept[1]
+        return other is not request and request.rank >= other.rank
+
+    def over(self, park_s: float, now_s: float) -> list[tuple[QueuedRequest, TooLate | None]]:
+        """Take out some that nobody waits for any more, with the refusal, or that were parked for
+        longer than this, without one."""
+        found: list[tuple[QueuedRequest, TooLate | None]] = []
+        for rank, backlog in enumerate(self.queue.backlogs):
+            for tenant in list(backlog):
+                for request in list(islice(tenant.queues[rank], OLDEST_SEEN)):
+                    if len(found) == GIVEN_UP_MAX:
+                        return found
+                    wait, waited_s = request.wait, request.waited_s(now_s)
+                    assert wait is not None
+                    if waited_s > LATE * request.deadline_s:
+                        refused: TooLate | None = self.ttft.refuse(request, waited_s)
+                    elif wait.parked_s is not None and now_s - wait.parked_s > park_s:
+                        refused = None
+                    else:
+                        continue
+                    self.leave(request, now_s)
+                    found.append((request, refused))
+        return found
+
+    # What is sent --------------------------------------------------------------------------------
+
+    def sent(self, request: QueuedRequest, lease: Lease, now_s: float) -> None:
+        """It is sent. Its tenant is charged what it should take; `ended` corrects that."""
+        tenant = request.tenant
+        assert tenant is not None
+        capacity = self.capacity_of(lease.backend)
+        charge = Charge(request, tenant, lease)
+        if self.large.concerns(capacity, lease.ask):
+            self.large.sent(capacity, charge, lease.ask, now_s)
+        capacity.add(lease, charge)
+        self.queue.sent(tenant, charge.rank, lease.queued_tokens)
+        self._charge(charge, lease.queued_tokens + ANSWER_WEIGHT * charge.answer_tokens, now_s)
+
+    def prefilled(self, prompts: QueuedPrompts, now_s: float) -> None:
+        assert isinstance(prompts, Lease)
+        charge = self.capacities[prompts.backend].prefilled(prompts)
+        if self.queue.waiting:
+            self._changed()
+        if charge is not None:
+            tokens = prompts.ask.prompt_tokens - prompts.cached_tokens
+            self.ttft.count(tokens, charge.rank, now_s)
+            learn(charge.request, tokens, now_s - charge.request.since_s)
+            charge.request.raw_s = 0.0
+
+    def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
+        assert isinstance(prompts, Lease)
+        charge = self.capacities[prompts.backend].remove(prompts)
+        if self.queue.waiting:
+            self._changed()
+        if charge is None:
+            return
+        ask, tenant, generated = prompts.ask, charge.tenant, prompts.generated_tokens
+        if ask.generates and (prompts.whole or ask.stream):
+            # One that was cut tells only that it would have been longer still.
+            if prompts.whole or generated > charge.answer_tokens > 0.0:
+                tenant.answered(max(1, generated // (ask.prompts * ask.choices)))
+            tenant.answers_given.add(min(charge.answer_tokens, float(generated)), now_s)
+        taken = prompts.taken_tokens + ANSWER_WEIGHT * generated
+        if not prompts.whole and not ask.stream:
+            unseen = ANSWER_WEIGHT * prompts.unseen_tokens(now_s)
+            taken = max(taken, prompts.taken_tokens + unseen)
+        self._charge(charge, taken - charge.charged_tokens, now_s)
+
+    def _charge(self, charge: Charge, tokens: float, now_s: float) -> None:
+        charge.charged_tokens += tokens
+        charge.tenant.charge(tokens, now_s)
+
+    def samples(self, now_s: float) -> bool:
+        """Charge for what came of answers longer than expected. False if it did so just now."""
+        if now_s - self._sampled_s < SAMPLE_S:
+            return False
+        self._sampled_s = now_s
+        self.ttft.look(now_s)
+        for capacity in self.capacities.values():
+            for lease, charge in capacity.charges.items():
+                taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
+                if taken > charge.charged_tokens:
+                    self._charge(charge, taken - charge.charged_tokens, now_s)
+        return True

@@ -1,0 +1,60 @@
+"""Where a request goes whose backend has no room: to another one, if that costs little more."""
+
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from penstock.balancing.admission.capacity import Capacity
+from penstock.balancing.admission.queued_request import QueuedRequest
+from penstock.balancing.backend import Backend
+from penstock.balancing.look import Look
+
+# A backend with room may cost a tenth more than the best one. That share grows with the wait, by a
+# half until the deadline or until 30 s, whichever is first. Places that cost more are worse than
+# waiting: long prompts then go everywhere, and all streams become slower.
+SPILL: Final = 0.1
+SPILL_LATE: Final = 0.5
+SPILL_S: Final = 30.0
+# A prompt of which a larger share is cached at its backend stays. Elsewhere the beginning would be
+# computed and held once more.
+WARM: Final = 0.1
+# So long after somebody found no room in it a cache is short.
+SHORT_S: Final = 1.0
+
+
+def lighter(look: Look, capacity_of: Callable[[Backend], Capacity], now_s: float) -> Look:
+    """The look, with another choice while the cache of its choice is short of room: the backend
+    whose streams hold the most of the prompt already. There it takes less room."""
+    ask, chosen = look.ask, capacity_of(look.chosen)
+    if not ask.blocks or ask.home == look.chosen.name or now_s > chosen.short_s + SHORT_S:
+        return look  # or its session is there
+    best, most = look.chosen, chosen.kv.held_of(ask) + WARM * ask.prompt_tokens
+    for backend in look.fit:
+        held = capacity_of(backend).kv.held_of(ask)
+        if held > most:
+            best, most = backend, held
+    return look if best is look.chosen else Look(look.pool, look.fit, ask, best)
+
+
+def spillover(
+    look: Look,
+    request: QueuedRequest,
+    has_room: Callable[[Backend], bool],
+    now_s: float,
+) -> Backend | None:
+    """The cheapest backend with room that costs little more than the choice."""
+    ask = look.ask
+    if len(look.fit) < 2:
+        return None
+    if look.chosen.cache.cached_tokens(ask) > WARM * ask.prompt_tokens:
+        return None
+    found = [each for each in look.fit if each is not look.chosen and has_room(each)]
+    if not found:
+        return None
+    late = (now_s - request.since_s) / min(SPILL_S, request.deadline_s)
+    costs = look.pool.policy.costs([look.chosen, *found], ask, now_s)
+    best, least = 0, inf
+    for place in range(1, len(costs)):
+        if costs[place] < least:
+            best, least = place, costs[place]
+    return found[best - 1] if least <= costs[0] * (1.0 + SPILL + SPILL_LATE * late) else None

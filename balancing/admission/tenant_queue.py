@@ -1,0 +1,164 @@
+"""What admission knows of one tenant: what waits, what it was given, and how long its answers are.
+
+Clients without a key share queues by address. A queue knows what its requests asked for lately:
+others are left room in proportion to that.
+"""
+
+from collections import OrderedDict, deque
+from math import exp
+from typing import TYPE_CHECKING, Final
+
+from penstock.balancing.ask import Ask
+
+if TYPE_CHECKING:
+    from penstock.balancing.admission.queued_request import QueuedRequest
+
+# The mean of answers: about the last fifty count.
+MEAN_SHARE: Final = 0.02
+# The longest of so many answers tells what the next one may come to.
+ANSWERS_KEPT: Final = 64
+# An answer may come to so many times the mean, or to so many tokens, if nothing longer is known. A
+# client's own limit may be a habit and no plan.
+LONGEST_TIMES: Final = 8.0
+LONGEST_UNKNOWN: Final = 2_048.0
+# Of an answer that is longer than expected, so much of the mean is still to come.
+LEFT_MIN: Final = 0.25
+# What was given lately is forgotten with this time constant.
+LATELY_TAU_S: Final = 60.0
+# How many sizes of prompts are told apart in predictions.
+SIZES: Final = 5
+
+
+class Lately:
+    """Tokens of about the last minute."""
+
+    __slots__ = ("_at_s", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = self._at_s = 0.0
+
+    def add(self, tokens: float, now_s: float) -> None:
+        self._tokens = self.of(now_s) + tokens
+        self._at_s = now_s
+
+    def of(self, now_s: float) -> float:
+        return self._tokens * exp(min(0.0, self._at_s - now_s) / LATELY_TAU_S)
+
+
+class Asked:
+    """Tokens that were asked for in about the last second: a sliding window of two halves."""
+
+    __slots__ = ("_before", "_now", "_second")
+
+    def __init__(self) -> None:
+        self._second = 0.0
+        self._before = self._now = 0.0
+
+    def add(self, tokens: float, now_s: float) -> None:
+        self._turn(now_s)
+        self._now += tokens
+
+    def of(self, now_s: float) -> float:
+        self._turn(now_s)
+        return self._now + self._before * max(0.0, 1.0 - (now_s - self._second))
+
+    def _turn(self, now_s: float) -> None:
+        passed_s = now_s - self._second
+        if passed_s >= 1.0:
+            self._before = self._now if passed_s < 2.0 else 0.0
+            self._now = 0.0
+            self._second = now_s if passed_s >= 2.0 else self._second + 1.0
+
+
+class TenantQueue:
+    """One tenant in one pool. `queues` and `queued_tokens` have an entry for each class.
+
+    `served`: the tokens that it was given, divided by its weight (virtual token counters, Sheng et
+    al., OSDI 2024).
+    """
+
+    __slots__ = (
+        "answers",
+        "answers_given",
+        "asked",
+        "errors",
+        "given",
+        "last",
+        "longest_tokens",
+        "mean_tokens",
+        "name",
+        "queued_tokens",
+        "queues",
+        "served",
+        "weight",
+    )
+
+    def __init__(self, name: str, classes: int, weight: float = 1.0) -> None:
+        self.name = name
+        self.weight = weight
+        self.served = 0.0
+        self.given = Lately()
+        self.answers_given = Lately()  # of that, tokens of answers as far as they were expected
+        self.asked = [Asked() for _ in range(classes)]
+        self.mean_tokens = 0.0  # of its answers. 0.0: unknown
+        self.longest_tokens = 0.0  # of the last answers
+        self.answers = 0  # how many were whole
+        self.last: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        self.errors = [0.0] * SIZES  # log of true over predicted waits, by size of the prompt
+        self.queues: list[OrderedDict[QueuedRequest, None]] = [
+            OrderedDict() for _ in range(classes)
+        ]
+        self.queued_tokens = [0] * classes
+
+    def reshape(self, classes: int) -> None:
+        """There are other classes now. Nothing waits."""
+        self.queues = [OrderedDict() for _ in range(classes)]
+        self.queued_tokens = [0] * classes
+        self.asked = [Asked() for _ in range(classes)]
+
+    def answered(self, tokens: int) -> None:
+        """One of its answers is over."""
+        self.answers += 1
+        share = max(MEAN_SHARE, 1.0 / self.answers)  # the first ones count more
+        most = LONGEST_TIMES * self.mean_tokens if self.mean_tokens else float(tokens)
+        self.mean_tokens += share * (min(most, float(tokens)) - self.mean_tokens)
+        self.last.append(float(tokens))
+        self.longest_tokens = max(self.last)
+
+    def expect(self, ask: Ask) -> float:
+        """How many tokens the answer to one of its requests will have, all choices together.
+
+        The mean of its answers now, not what was expected when the request came. An answer takes
+        seconds, and while answers grow that expectation is long out of date at its end.
+        """
+        if not ask.generates:
+            return 0.0
+        each = self.mean_tokens or ask.output_tokens
+        if ask.max_tokens is not None and ask.max_tokens < each:
+            each = float(ask.max_tokens)
+        return each * ask.prompts * ask.choices
+
+    def longest(self, ask: Ask) -> float:
+        """What that answer may come to, all choices together."""
+        if not ask.generates:
+            return 0.0
+        each = max(LONGEST_UNKNOWN, ask.output_tokens)
+        if self.mean_tokens:
+            each = max(self.longest_tokens, LONGEST_TIMES * self.mean_tokens)
+        if ask.max_tokens is not None and ask.max_tokens < each:
+            each = float(ask.max_tokens)
+        return each * ask.prompts * ask.choices
+
+    def left(self, ask: Ask, generated_tokens: float) -> float:
+        """How many tokens of that answer are still to come, all choices together."""
+        expected = self.expect(ask)
+        left = max(expected - generated_tokens, LEFT_MIN * expected)
+        if ask.max_tokens is None:
+            return left
+        most = float(ask.max_tokens * ask.prompts * ask.choices)
+        return min(left, max(0.0, most - generated_tokens))
+
+    def charge(self, tokens: float, now_s: float) -> None:
+        """Count tokens that it was given. Negative ones give back what was charged too much."""
+        self.served += tokens / self.weight
+        self.given.add(tokens, now_s)
