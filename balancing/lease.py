@@ -99,6 +99,17 @@ class Lease(Reservation):
                 slower = seconds / prefill_prior_s(self.ahead_work)
                 self.backend.prefill_speed.recent.observe(slower, self.ask.client)
 
+    def answering(self, now_s: float) -> None:
+        """The stream has begun and shows no token yet, so its prompt waits in no queue.
+
+        Those behind it did wait for it, so it leaves the queue as if it were prefilled: the work
+        before them stays. Its first token is that of a model that has thought, and teaches nothing.
+        """
+        if self.ended or self.first_token_s is not None or not self.queued_work:
+            return
+        self.backend.queue.end(self, now_s)
+        self.set_aside(now_s)
+
     def _first_of_all(self, now_s: float) -> None:
         """The first token of the first prompt has come."""
         backend = self.backend

@@ -22,6 +22,7 @@ class Reservation(QueuedPrompts):
     """Tokens reserved at `backend` for `ask`. A `Lease` is one with times and an end."""
 
     __slots__ = (
+        "_aside",
         "_beside_tokens",
         "_claim",
         "_held_at_first",
@@ -59,6 +60,7 @@ class Reservation(QueuedPrompts):
         self._held_tokens = 0
         self._kept_bytes = 0
         self._streaming = False
+        self._aside = False
         # Values of the backend when the first token came.
         self._held_at_first = 0
         self._work_at_first = 0
@@ -102,6 +104,7 @@ class Reservation(QueuedPrompts):
 
     def leave_queue(self, now_s: float) -> None:
         """Take the prompt out of the queue. It counts as held, as after its first token."""
+        self._aside = True
         own = self.backend.own
         held = self.queued_tokens + self._beside_tokens
         self.backend.queue.drop(self, self.backend.prefill_speed.work_s, now_s)
@@ -142,7 +145,7 @@ class Reservation(QueuedPrompts):
             self._held_at_first = self.backend.active_decode_tokens
             self._work_at_first = self.backend.prefilled_work
             self.backend.queue.end(self, now_s)
-            if self.backend.occupancy is not None:
+            if self.backend.occupancy is not None and not self._aside:  # it was told then
                 self.backend.occupancy.prefilled(self, now_s)
 
     def _may_be_done(self, now_s: float) -> int:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import uvloop
 
 from penstock.bench.arguments import count, nonnegative, positive
+from penstock.bench.sim.manner import Manner, Span
 from penstock.bench.sim.profiles import PROFILES, Profile
 from penstock.bench.sim.server import SimServer
 
@@ -50,6 +51,7 @@ async def _serve(options: argparse.Namespace) -> None:
                 seed=options.seed,
             )
             server.adapters.enabled = options.enable_lora
+            server.manner = Manner(options.answer_tokens, options.hidden_tokens, options.early_role)
             servers.append(await server.start(options.host, port))
             print(f"listening {server.url} model={server.model}", flush=True)
         await stopped.wait()
@@ -119,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--api-ms", type=nonnegative, default=0.0, help="time of the API server for each request"
     )
+    _add_manner(parser)
     parser.add_argument(
         "--model", default="sim-model", help="name of the model (default sim-model)"
     )
@@ -129,3 +132,32 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise and of the text")
     return parser
+
+
+def _add_manner(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--answer-tokens",
+        type=_span,
+        metavar="MIN:MAX",
+        help="length of an answer whose client states no limit (default 16 tokens)",
+    )
+    parser.add_argument(
+        "--hidden-tokens",
+        type=_span,
+        metavar="MIN:MAX",
+        help="tokens that are generated before the first one that is shown (default none)",
+    )
+    parser.add_argument(
+        "--early-role",
+        action="store_true",
+        help="a chat's role chunk comes at once, not with the first token that is shown",
+    )
+
+
+def _span(text: str) -> Span:
+    """A number of tokens, or the least and the most."""
+    least, colon, most = text.partition(":")
+    span = Span(count(least), count(most) if colon else count(least))
+    if span.most < span.least:
+        raise argparse.ArgumentTypeError("the first number is at most the second")
+    return span

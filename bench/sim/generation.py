@@ -61,7 +61,8 @@ class Choice:
         self.voice = Recital(script) if script is not None else Voice(prompt.text, choice)
         profile = generation.profile
         hashes = prompt.block_hashes(profile.block_tokens) if profile.prefix_caching else []
-        self.sequence = Sequence(prompt.tokens, generation.job.max_tokens, self, stall_at, hashes)
+        most = generation.job.hidden_tokens + generation.job.max_tokens
+        self.sequence = Sequence(prompt.tokens, most, self, stall_at, hashes)
         self.tokens: list[Token] = []
         self.sent = 0
 
@@ -69,11 +70,17 @@ class Choice:
         self.generation.token(self)
 
     @property
+    def completion_tokens(self) -> int:
+        """How many were generated, shown or not."""
+        return self.sequence.generated
+
+    @property
     def finish(self) -> str:
-        """Why it ended: a script by itself, all else at its limit."""
-        script = self.generation.job.script
+        """Why it ended: a script by itself, all else at its limit or where the server said."""
+        job = self.generation.job
+        script = job.script
         if script is None or len(self.tokens) < len(script.tokens):
-            return "length"
+            return "stop" if job.ends_itself else "length"
         return script.finish
 
 
@@ -151,6 +158,8 @@ class Generation:
             return
         sequence = choice.sequence
         if sequence.generated:
+            if sequence.generated <= self.job.hidden_tokens:
+                return
             choice.tokens.append(choice.voice.speak())
             self._tokens += 1
         done = sequence.done

@@ -22,6 +22,7 @@ from penstock.bench.sim.errors import Refusal, busy, prompt_too_long, unknown_mo
 from penstock.bench.sim.faults import FaultKind, Faults
 from penstock.bench.sim.job import Body, Job
 from penstock.bench.sim.listener import Listener
+from penstock.bench.sim.manner import Manner
 from penstock.bench.sim.profiles import PROFILES, Profile
 from penstock.bench.sim.pump import Pump
 from penstock.bench.sim.reply import Reply
@@ -72,6 +73,7 @@ class Instance(ABC):
         self.pump = Pump(self.engine, speedup)
         self.faults = Faults(self._listen_or_refuse)
         self.adapters = Adapters()
+        self.manner = Manner()
         self.responses = ResponseStore()
         self.seen = Seen()
         self.work = deque[Work](maxlen=WORK_MAX)
@@ -164,7 +166,7 @@ class Instance(ABC):
         if job.max_tokens > limit:
             message = f"{job.limit_field}={job.max_tokens} cannot be greater than {limit}."
             raise Refusal(400, message, param=job.limit_field)
-        job.max_tokens = min(job.max_tokens, limit - longest)
+        self.manner.apply(job, limit)
         queued = self.engine.running + self.engine.waiting
         if self.max_queued is not None and queued >= self.max_queued:
             self.busy_total += 1

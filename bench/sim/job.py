@@ -29,6 +29,12 @@ class Job:
     continuous_usage: bool = False
     return_token_ids: bool = False
     script: Script | None = None
+    limited: bool = True
+    """Its answer is as long as it says. Otherwise the server may choose."""
+    ends_itself: bool = False
+    """The model says that it has finished when `max_tokens` are shown."""
+    hidden_tokens: int = 0
+    early_role: bool = False
 
     @property
     def prompt_tokens(self) -> int:
@@ -61,7 +67,8 @@ def chat_job(body: Body) -> Job:
     job.script = script_of(body, prompt)
     if job.script is not None:
         length = len(job.script.tokens)
-        job.max_tokens = length if body.get(limit_field) is None else min(length, job.max_tokens)
+        job.max_tokens = min(length, job.max_tokens) if job.limited else length
+        job.limited = True
     return job
 
 
@@ -142,6 +149,7 @@ def _job(body: Body, prompts: list[Prompt], limit_field: str) -> Job:
         include_usage=include_usage,
         continuous_usage=include_usage and options.get("continuous_usage_stats") is True,
         return_token_ids=body.get("return_token_ids") is True,
+        limited=body.get(limit_field) is not None,
     )
 
 

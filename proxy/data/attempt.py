@@ -15,6 +15,7 @@ from typing import Final
 from penstock.balancing.lease import Lease
 from penstock.balancing.outline import Steps
 from penstock.health.probes import KEY_REFUSED
+from penstock.proxy.data.diagnosis import of_gateway
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.patience import hint_of
 from penstock.proxy.data.relay import JsonRelay, Passage, Relay
@@ -74,6 +75,10 @@ class AttemptOwner:
 
     def begun(self) -> None:
         """The answer has begun: no other backend will need the body."""
+        raise NotImplementedError
+
+    def opened(self, now_s: float) -> None:
+        """The answer has begun without a token: the attempt is to be looked at sooner."""
         raise NotImplementedError
 
     def made(self, response_id: str) -> None:
@@ -179,6 +184,7 @@ class Attempt:
         self._lease.held_up = True
         if self.relay is not None:
             self.relay.last_byte_s += time_s
+            self.relay.answering_s += time_s
 
     def _dial(self) -> None:
         self._dialing = self._connections.loop.create_task(self._connections.dial())
@@ -251,7 +257,7 @@ class Attempt:
         request = self._request
         connection = self._connection
         assert connection is not None
-        if head.status >= 300 and _of_gateway(head.status):
+        if head.status >= 300 and of_gateway(head.status):
             busy = head.status == 503
             self._end(BackendBusy(hint_of(head)) if busy else BackendRefused())
             return
@@ -277,6 +283,7 @@ class Attempt:
             request.now,
             ended=self._end,
             begun=self._begun,
+            opened=self._owner.opened,
             made=self._owner.made,
             in_turns=self._take_turns,
             source=connection,
@@ -358,7 +365,8 @@ class Attempt:
         if self.relay is not None and self.relay.flows:
             return self._silent_at_s(self.relay, now_s)
         # After idle_s there may be a first token, and then silence counts.
-        return min(self._first_byte_by_s, now_s + min(HUNG_LOOK_S, self._request.timeouts.idle_s))
+        due_s = min(self._first_byte_by_s, now_s + min(HUNG_LOOK_S, self._request.timeouts.idle_s))
+        return due_s if self.relay is None else min(due_s, self.relay.answering_s)
 
     def look(self, now_s: float, leaves: Callable[[Lease], bool]) -> None:
         """End it if its backend has taken too long, or if what waits there `leaves` it."""
@@ -370,6 +378,9 @@ class Attempt:
                 self._end(BackendTimeout())
             elif leaves(self._lease):
                 self._end(BackendHung())
+            elif relay is not None and now_s >= relay.answering_s:
+                relay.answering_s = inf
+                self._lease.answering(now_s)
         elif now_s >= self._silent_at_s(relay, now_s):
             if relay.over:
                 relay.end()
@@ -386,12 +397,3 @@ class Attempt:
         """When the silence is too long. While the client takes nothing, the silence is its own."""
         since_s = now_s if self._request.paused else relay.last_byte_s
         return since_s + self._request.timeouts.idle_s
-
-
-def _of_gateway(status: int) -> bool:
-    """Whether a status means that the backend does not serve, rather than a bad request.
-
-    A redirect counts too: its target is in the backend's own network. vLLM's 500 and 501 do not
-    count, because the request may cause them.
-    """
-    return status > 501 or (300 <= status < 400 and status != 304)

@@ -41,3 +41,12 @@ def of_event(event: bytes, status: int) -> BackendError:
     if status == 503:
         return BackendBusy()
     return InternalFault() if status == 500 else BackendRefused()
+
+
+def of_gateway(status: int) -> bool:
+    """Whether a status means that the backend does not serve, rather than a bad request.
+
+    A redirect counts too: its target is in the backend's own network. vLLM's 500 and 501 do not
+    count, because the request may cause them.
+    """
+    return status > 501 or (300 <= status < 400 and status != 304)

@@ -6,6 +6,7 @@ and parses only events that are not ordinary. It drops a `usage` chunk that the 
 for.
 """
 
+from math import inf
 from typing import Final
 
 from penstock.proxy.data.diagnosis import of_event
@@ -34,6 +35,9 @@ from penstock.proxy.wire.heads import ResponseHead
 
 # This many events may come before the first token.
 HELD_EVENTS_MAX: Final = 4_096
+# vLLM sends the first token with the event that opens a stream, in the same read or the next one.
+# If none has come after this time, the model thinks unseen, or that event came before its prefill.
+SHOWN_WITHIN_S: Final = 0.05
 # What a stream may send later without an event: twice what a ping every second is in a day.
 QUIET_BYTES_MAX: Final = 1_048_576
 # Its count never equals that of the events, and `rfind` finds it at the end. So no read matches.
@@ -51,6 +55,8 @@ class EventRelay(WholeEvents):
         "_failure",
         "_hide_usage",
         "_itl_s",
+        "_on_opened",
+        "_opens",
         "_ordinary",
         "_quiet_after",
         "_quiet_bytes",
@@ -70,11 +76,13 @@ class EventRelay(WholeEvents):
     ) -> None:
         super().__init__(head, passage)
         self._itl_s = itl_s
+        self._on_opened = passage.opened
         self._hide_usage = hide_usage
         self._bare_before = bare_before
         self._ordinary = _NOTHING_ORDINARY
         # With several choices one event may hold several of them, so its number says nothing.
         self._several = passage.lease.ask.prompts * passage.lease.ask.choices > 1
+        self._opens = False  # something came that vLLM sends with the first token
         self._quiet_bytes = 0  # bytes in a row that had no meaning,
         self._quiet_after = 0  # and the number of tokens before them
         self._refused = False  # the stream says that the request failed
@@ -162,6 +170,7 @@ class EventRelay(WholeEvents):
         for number, event in enumerate(events):
             read = self._dialect.read(event)
             sign = read.sign
+            self._opens = self._opens or read.opens
             # A 4xx inside a 200 is the request's own fault: other backends would refuse it too.
             faulty = sign is Sign.ERROR and 400 <= read.status < 500
             if sign is Sign.ERROR and not faulty:
@@ -191,6 +200,13 @@ class EventRelay(WholeEvents):
                     self._begin_stream(b"".join(events[number + 1 :]), now_s)
                     return
 
+    def _open(self, now_s: float) -> None:
+        """The stream has begun: its prompt leaves the queue, unless a token follows soon."""
+        lease = self._lease
+        if lease.queued_work and not lease.ended and self.answering_s == inf:
+            self.answering_s = now_s + SHOWN_WITHIN_S
+            self._on_opened(now_s)
+
     def _answers(self, whole: bool) -> bool:
         """Whether an end without a token is a valid answer."""
         generated = self.usage is not None and self.usage.completion_tokens > 0  # but not shown
@@ -213,6 +229,8 @@ class EventRelay(WholeEvents):
         """Pass on a read that may hold other than ordinary events."""
         if not self.committed:
             self._hold(data, now_s)
+            if self._opens and not self.committed:
+                self._open(now_s)
             return
         data, count = self._inspect(data, now_s)
         if count:

@@ -157,6 +157,9 @@ class Exchange(AttemptOwner):
         self.request.forget_body()
         self._asker.release_body(self.request.kept_bytes)
 
+    def opened(self, now_s: float) -> None:
+        self._watch(now_s)
+
     def made(self, response_id: str) -> None:
         """Remember which backend stores the response: later requests for it go there."""
         assert self._lease is not None

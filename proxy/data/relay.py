@@ -5,6 +5,7 @@ Anything else is committed at its head. Before the commit a failure can be hidde
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Final, Protocol
 
 import msgspec
@@ -49,9 +50,10 @@ class Passage:
 
     `ended` is called once: with None when the whole answer was passed on, else with
     the error, which is retryable while nothing was committed. `begun` is called if
-    the answer is committed before it is whole. `made` is called with the id of the
-    stored response, if the answer is one. `in_turns` takes the steps of work that is too long for
-    one turn of the loop. The backend's connection is not needed for it.
+    the answer is committed before it is whole. `opened` is called when the relay has set
+    its `answering_s`. `made` is called with the id of the stored response, if the answer
+    is one. `in_turns` takes the steps of work that is too long for one turn of the loop.
+    The backend's connection is not needed for it.
     """
 
     __slots__ = (
@@ -63,6 +65,7 @@ class Passage:
         "lease",
         "made",
         "now",
+        "opened",
         "source",
     )
 
@@ -75,6 +78,7 @@ class Passage:
         *,
         ended: Callable[[BackendError | None], None],
         begun: Callable[[], None],
+        opened: Callable[[float], None],
         made: Callable[[str], None],
         in_turns: Callable[[Steps[None]], None],
         source: Source,
@@ -85,6 +89,7 @@ class Passage:
         self.now = now
         self.ended = ended
         self.begun = begun
+        self.opened = opened
         self.made = made
         self.in_turns = in_turns
         self.source = source
@@ -108,6 +113,7 @@ class Relay:
         "_lease",
         "_now",
         "_on_begun",
+        "answering_s",
         "committed",
         "goes_on",
         "last_byte_s",
@@ -130,6 +136,8 @@ class Relay:
         # Whether its engine works on, also if nobody reads the answer.
         self.goes_on = self.served and passage.lease.ask.background
         self.last_byte_s = self._now()
+        # When the backend counts as answering, if no token has come by then.
+        self.answering_s = inf
 
     def begin(self) -> None:
         """The head was read: commit at once."""

@@ -119,13 +119,13 @@ def _event_of(choices: list[Choice], usage: Usage | None) -> Event:
     """The meaning of a chunk. vLLM's have one choice each, other servers' may have several."""
     sign = _sign_of(choices[0])
     if len(choices) == 1:
-        return Event(sign, choices[0].index, usage)
+        return Event(sign, choices[0].index, usage, opens=sign is Sign.QUIET)
     signs = [_sign_of(choice) for choice in choices]
     if Sign.ABORT in signs:
         return Event(Sign.ABORT)
     begun = [each.index for each, sign in zip(choices, signs, strict=True) if sign is Sign.TOKEN]
     if not begun:
-        return Event(Sign.QUIET, 0, usage)
+        return Event(Sign.QUIET, 0, usage, opens=True)
     return Event(Sign.TOKEN, begun[0], usage, choices=tuple(begun[1:]))
 
 

@@ -57,6 +57,7 @@ class Event(NamedTuple):
     `choice` is the index of its choice, and `choices` are further ones. `status` is the HTTP
     status that an error stands for; below 500 the request is at fault. `response_id` names a
     response that the backend stores. `whole`: the end is valid, even without a token.
+    `opens`: it has no token, but vLLM sends it with the first one, when the prompt is prefilled.
     """
 
     sign: Sign
@@ -66,6 +67,7 @@ class Event(NamedTuple):
     response_id: str | None = None
     choices: tuple[int, ...] = ()
     whole: bool = False
+    opens: bool = False
 
 
 # The exceptions of decoding a backend's bytes: not JSON, not UTF-8, nested too deeply.
@@ -79,6 +81,7 @@ LARGE_BYTES: Final = 8_192
 LINES_MAX: Final = 1_024
 NO_USAGE: Final = Usage(0, 0)
 QUIET: Final = Event(Sign.QUIET)
+OPENING: Final = Event(Sign.QUIET, opens=True)
 TOKEN: Final = Event(Sign.TOKEN)
 
 

@@ -14,6 +14,7 @@ import orjson
 from penstock.proxy.dialects.dialect import (
     LARGE_BYTES,
     NOTHING,
+    OPENING,
     QUIET,
     TOKEN,
     UNREADABLE,
@@ -57,7 +58,9 @@ class Messages(Dialect):
             typed = _typed.decode(data)
         except UNREADABLE:
             return TOKEN
-        if typed.type in ("message_start", "ping"):
+        if typed.type == "message_start":
+            return OPENING
+        if typed.type == "ping":
             return QUIET
         if typed.type == "message_stop":
             return Event(Sign.DONE)

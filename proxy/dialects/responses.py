@@ -1,7 +1,7 @@
 """OpenAI responses: typed events. The last is `response.completed` or a similar one; no [DONE].
 
 `response.created` and `response.in_progress` come before the engine has done anything. So they
-commit nothing.
+commit nothing, and do not tell that the prompt is prefilled (`Event.opens`).
 """
 
 import re

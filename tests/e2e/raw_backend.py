@@ -48,6 +48,7 @@ class RawBackend:
         self.always: Callable[[bytes], Script] | None = None  # to whatever has no script
         self.url = ""
         self.model = b"sim-model"  # what it lists
+        self.unmetered = False  # 404 on /metrics
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -99,7 +100,9 @@ class RawBackend:
                 received += await self._read(reader)
             head = bytes(received[start : end + 4])
             if b"\r\nx-request-id: " not in head and connection.probe:
-                writer.write(answer(_MODELS % self.model))
+                missing = self.unmetered and head.startswith(b"GET /metrics ")
+                models = answer(_MODELS % self.model)
+                writer.write(answer(b"", status=b"404 Not Found") if missing else models)
                 start = end + 4
                 continue
             connection.probe = False

@@ -51,6 +51,10 @@ class Leases(RuleBasedStateMachine):
     def first_token(self, lease: Lease, index: int) -> None:
         lease.first_token(self.now_s, index)
 
+    @rule(lease=leases)
+    def answering(self, lease: Lease) -> None:
+        lease.answering(self.now_s)
+
     @rule(lease=leases, count=st.integers(1, 9))
     def tokens(self, lease: Lease, count: int) -> None:
         lease.tokens(count)

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: the role chunk comes with the first token; the end is `[DONE]`."""
+"""/v1/chat/completions: a role chunk with the first token, or early; the end is `[DONE]`."""
 
 from typing import Any, Final
 
@@ -37,19 +37,23 @@ class Chat:
         self._fingerprint = b',"system_fingerprint":%b' % quoted(identity.fingerprint)
 
     def opening(self) -> list[bytes]:
-        return []
+        return self._roles() if self._job.early_role else []
 
     def first(self) -> list[bytes]:
+        roles = [] if self._job.early_role else self._roles()
+        return roles if self._tool is None else [*roles, *map(self._call, range(self._job.n))]
+
+    def _roles(self) -> list[bytes]:
+        """The first chunk of each choice."""
         job = self._job
         usage = usage_json(job.prompt_tokens, 0, _NO_DETAILS) if job.continuous_usage else b""
         ids = id_list(job.prompts[0].token_ids()) if job.return_token_ids else b"null"
-        roles = [
+        return [
             b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,'
             b'"finish_reason":null}]%b,"prompt_token_ids":%b,"prompt_text":null}\n\n'
             % (self._head, i, usage, ids)
             for i in range(job.n)
         ]
-        return roles if self._tool is None else [*roles, *map(self._call, range(job.n))]
 
     def _call(self, index: int) -> bytes:
         """The chunk that names the tool; its arguments follow."""
@@ -69,7 +73,7 @@ class Chat:
         job = self._job
         usage = b""
         if job.continuous_usage:
-            usage = usage_json(choice.prompt.tokens, len(choice.tokens), _NO_DETAILS)
+            usage = usage_json(choice.prompt.tokens, choice.completion_tokens, _NO_DETAILS)
         if finish is None:
             return b'%b%b%b,"logprobs":null,"finish_reason":null,"token_ids":%b}]%b}\n\n' % (
                 self._deltas[choice.index],

@@ -45,7 +45,7 @@ class Completions:
             self._echoed.add(choice.index)
             prompt_ids = id_list(choice.prompt.token_ids())
         if job.continuous_usage:
-            usage = usage_json(choice.prompt.tokens, len(choice.tokens))
+            usage = usage_json(choice.prompt.tokens, choice.completion_tokens)
         return (
             b'%b%b","logprobs":null,"finish_reason":%b,"stop_reason":null,"prompt_token_ids":%b,'
             b'"token_ids":%b}]%b%b}\n\n'

@@ -25,7 +25,7 @@ class Identity:
 
 
 class Spoken(Protocol):
-    """One choice of an answer: its prompt and the tokens so far."""
+    """One choice of an answer: its prompt, the tokens shown so far, and how many there were."""
 
     @property
     def index(self) -> int: ...
@@ -33,6 +33,8 @@ class Spoken(Protocol):
     def prompt(self) -> Prompt: ...
     @property
     def tokens(self) -> list[Token]: ...
+    @property
+    def completion_tokens(self) -> int: ...
 
 
 class Dialect(Protocol):
@@ -67,7 +69,7 @@ def text_of(choice: Spoken) -> str:
 def usage_of(choices: list[Any]) -> tuple[int, int]:
     """Prompt and completion tokens of an answer; a prompt shared by n choices counts once."""
     prompts = {id(choice.prompt): choice.prompt.tokens for choice in choices}
-    return sum(prompts.values()), sum(len(choice.tokens) for choice in choices)
+    return sum(prompts.values()), sum(choice.completion_tokens for choice in choices)
 
 
 def openai_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:

@@ -75,6 +75,7 @@ class Request:
         self.lease = Lease(self.backend, ask or Ask("/", prompt_tokens=7, stream=True), 0.0)
         self.ends: list[BackendError | None] = []
         self.made: list[str] = []
+        self.opened: list[float] = []
         self.begun: list[bytes] = []  # what the client had when it was told
         self.head = parse_response_head(head)
         self.relay: Relay
@@ -86,6 +87,7 @@ class Request:
             monotonic,
             ended=self.ends.append,
             begun=self._begun,
+            opened=self.opened.append,
             made=self.made.append,
             in_turns=in_turns,
             source=self.source,

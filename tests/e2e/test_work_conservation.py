@@ -1,0 +1,127 @@
+"""A server that has room for all its clients serves as much through penstock as without it.
+
+The same clients ask a server itself, and then a fresh one through penstock with its defaults, for
+the same time. Requests that wait in vain, while their backend could serve them, would show.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.closed_loop import ClosedLoop
+from tests.e2e.process import Serve
+from tests.e2e.raw_backend import RawBackend, Script
+from tests.e2e.sim_process import SimProcess
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(60)]
+
+TIME_S: Final = 8.0
+# Clients, penstock and servers share a CPU with whatever else runs. Alone it is 0.97 or more.
+SHARE_MIN: Final = 0.9
+# Some 2 s of thoughts, and 13 ms of prefill for each prompt.
+THINKS: Final = ("--profile", "8b-1xh100", "--hidden-tokens", "150:250", "--answer-tokens", "8:16")
+_ASKED: Final = re.compile(rb'"content": ?"([0-9]+ [0-9]+) ')
+_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+_SAID: Final = b'data: {"choices":[{"index":0,"delta":{%b},"finish_reason":%b}]}\n\n'
+_ROLE: Final = _SAID % (b'"role":"assistant","content":""', b"null")
+_TOKEN: Final = _SAID % (b'"content":" so"', b"null")
+_LAST: Final = _SAID % (b'"content":"."', b'"stop"') + b"data: [DONE]\n\n"
+
+
+def loop(clients: int, prompt_tokens: int) -> ClosedLoop:
+    """Prompts that share no beginning; nobody states how long an answer may be."""
+
+    def body(client: int, turn: int) -> dict[str, Any]:
+        content = f"{client} {turn} " + "and " * prompt_tokens
+        return {"messages": [{"role": "user", "content": content}]}
+
+    return ClosedLoop(clients, body)
+
+
+def told(what: str, through: ClosedLoop, direct: ClosedLoop) -> float:
+    """What share of the direct rate came through penstock; says both."""
+    had, could = getattr(through, what), getattr(direct, what)
+    print(
+        f"\n{what}/s: {had / TIME_S:.1f} through, {could / TIME_S:.1f} direct, "
+        f"share {had / could:.3f}, {through.refused} refused"
+    )
+    assert not direct.refused
+    return float(had / could)
+
+
+async def through_and_direct(
+    serve: Serve, flags: tuple[str, ...], clients: int, prompt_tokens: int
+) -> tuple[ClosedLoop, ClosedLoop]:
+    """What clients got through penstock and of the server itself."""
+    direct, through = (loop(clients, prompt_tokens) for _ in range(2))
+    server = SimProcess(*flags)
+    await server.start()
+    await direct.play(server.url, TIME_S)
+    await server.kill()
+    server = SimProcess(*flags)
+    await server.start()
+    try:
+        penstock = await serve([server.url])
+        await through.play(penstock.url, TIME_S)
+        await penstock.until_at_rest()
+    finally:
+        await server.kill()
+    return through, direct
+
+
+async def test_a_cache_with_room_for_all_answers(serve: Serve) -> None:
+    """64 answers of 60 to 200 tokens: at most two thirds of the cache, and a third on average."""
+    flags = ("--profile", "70b-4xa100", "--kv-tokens", "30000", "--answer-tokens", "60:200")
+    through, direct = await through_and_direct(serve, flags, 64, 100)
+    assert told("tokens", through, direct) >= SHARE_MIN
+    assert not through.refused
+
+
+@pytest.mark.parametrize("shown", ["role", "nothing"])
+async def test_answers_that_begin_with_hidden_thoughts(serve: Serve, shown: str) -> None:
+    """`nothing`: as with a call of a tool, which its parser holds until it is whole."""
+    flags = (*THINKS, "--early-role") if shown == "role" else THINKS
+    through, direct = await through_and_direct(serve, flags, 40, 600)
+    assert told("answers", through, direct) >= SHARE_MIN
+    assert not through.refused
+
+
+@pytest.fixture
+async def unmetered() -> AsyncIterator[RawBackend]:
+    """A server without metrics: a role at once, thoughts for 1.5 to 2.5 s, an answer."""
+
+    def thinks(request: bytes) -> Script:
+        asked = _ASKED.search(request)
+        assert asked is not None
+        thinks_s = Random(asked[1]).uniform(1.5, 2.5)
+        return (_HEAD + chunk(_ROLE), thinks_s, *(chunk(_TOKEN),) * 8, _END)
+
+    backend = RawBackend()
+    backend.unmetered = True
+    backend.always = thinks
+    await backend.start()
+    yield backend
+    await backend.stop()
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+_END: Final = chunk(_LAST) + b"0\r\n\r\n"
+
+
+async def test_hidden_thoughts_of_a_server_without_metrics(
+    serve: Serve, unmetered: RawBackend
+) -> None:
+    direct, through = loop(40, 600), loop(40, 600)
+    await direct.play(unmetered.url, TIME_S)
+    penstock = await serve([unmetered.url])
+    await through.play(penstock.url, TIME_S)
+    assert told("answers", through, direct) >= SHARE_MIN
+    assert not through.refused
