@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from penstock.bench.overload.calls import HIGH_SHARE
 from penstock.bench.overload.mixes import ENGINES, H100, MIXES, Mix
 from penstock.bench.overload.scene import FLEET, Past, Scene
 from penstock.bench.overload.shown import EMBEDDING, PLAIN, Begins, Shown
@@ -16,7 +17,7 @@ from penstock.bench.overload.site import Site
 from penstock.bench.overload.source import PATIENT, Closed, Open, Recorded, Steady
 from penstock.bench.sim.profiles import GPUS, slowed
 
-TRACE: Final = Path("/work/shared/traces/servegen-language-m-small.day3-12to18h.jsonl.gz")
+TRACE: Final = Path("/work/shared/traces/servegen-language-m-large.day3-12to18h.jsonl.gz")
 BEGIN_S: Final = 10.0
 
 
@@ -52,7 +53,8 @@ UNSHOWN: Final = replace(THINKING, begins=Begins.NEVER)
 
 
 def _chats(name: str, load: float, site: Site = FLEET, warm_s: float = 20.0) -> Scene:
-    return Scene(name, (Open(CHATS, load),), site, warm_s)
+    """A tenth is of the high class."""
+    return Scene(name, (Open(CHATS, load, replace(PATIENT, high_share=HIGH_SHARE)),), site, warm_s)
 
 
 def _hidden(name: str, shown: Shown) -> Scene:
@@ -89,7 +91,7 @@ def _apart() -> tuple[Scene, ...]:
             past=Past(120_000, 100, BEGIN_S - 5.0),
         ),
         _long("long_62"),
-        Scene("servegen_95", (Recorded(TRACE, 0.95, gpu, 8),), Site((gpu,) * 8)),
+        Scene("servegen_95", (Recorded(TRACE, 0.95, gpu, 8),), Site((gpu,) * 8), 6.0, 36.0),
         Scene("far", (Open(FAR, 0.6),), replace(FLEET, network_s=0.03, back_s=0.03)),
         Scene("agents_60", (Open(MIXES["agents"], 0.6),)),
         Scene("agents_95", (Open(MIXES["agents"], 0.95),)),
@@ -106,7 +108,9 @@ def _apart() -> tuple[Scene, ...]:
         ),
         Scene("plain_80", (plain,)),
         Scene("mixed_engines", (Open(CHATS, 0.8 * 0.75),), mixed),
-        Scene("decode_80", (Open(MIXES["decode"], 0.8),), Site((MIXES["decode"].profile,) * ENGINES)),
+        Scene(
+            "decode_80", (Open(MIXES["decode"], 0.8),), Site((MIXES["decode"].profile,) * ENGINES)
+        ),
         _chats("unknown_cache", 0.8, replace(FLEET, tells_cache=False)),
         _chats("no_reports", 0.8, replace(FLEET, reports=False)),
         _chats("cold", 0.8, warm_s=0.0),

@@ -3,11 +3,14 @@
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from statistics import fmean
+from typing import Final
 
 from penstock.bench.overload.calls import Call, Log
 from penstock.bench.overload.mixes import Mix, quartiles
 from penstock.bench.routing.outcome import quantile
 
+# As penstock has them where nothing else is configured.
+CLASSES: Final = ("interactive", "standard", "batch")
 # A prediction of less is as good as this.
 SHORT_S = 0.05
 
@@ -59,7 +62,9 @@ def of_ordinary(
         "preemptions": float(preemptions),
         "idle": idle,
     }
-    groups = {f"class {rank}": [c for c in answered if c.rank == rank] for rank in range(3)}
+    groups = {
+        name: [call for call in answered if call.rank == rank] for rank, name in enumerate(CLASSES)
+    }
     groups |= {name: [call for call in answered if call.tenant == name] for name in named}
     for name, group in groups.items():
         if 0 < len(group) < len(answered):
@@ -77,18 +82,18 @@ def of_pressed(
     found = {
         "good_per_s": sum(call.good for call in calls) / (to_s - from_s),
         "goodput": _mean([call.good for call in calls]),
+        "answered": _mean([call.e2e_s >= 0.0 for call in calls]),
         "tokens_per_s": _tokens_per_s(log, from_s, to_s),
         "refused": _refused(calls),
         "late": sum(c.late for c in calls) / max(1, sum(c.sent for c in calls)),
         "preemptions": float(preemptions),
     }
-    if high:
-        found["high_goodput"] = _mean([call.good for call in high])
-        found["high_p99_s"] = _p99_s(high)
-    if victims := list(filter(is_victim, calls)):
-        found["victim_goodput"] = _mean([call.good for call in victims])
-        found["victim_p99_s"] = _p99_s(victims)
-        found["victim_refused"] = _refused(victims)
+    for name, group in (("high", high), ("victim", list(filter(is_victim, calls)))):
+        if group:
+            found[f"{name}_goodput"] = _mean([call.good for call in group])
+            found[f"{name}_refused"] = _refused(group)
+        if ttfts_s := [call.ttft_s for call in group if call.ttft_s >= 0.0]:
+            found[f"{name}_p99_s"] = quantile(ttfts_s, 0.99)
     return found
 
 
@@ -98,10 +103,6 @@ def _within(log: Log, from_s: float, to_s: float) -> list[Call]:
 
 def _mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0
-
-
-def _p99_s(calls: Sequence[Call]) -> float:
-    return quantile([call.ttft_s for call in calls if call.ttft_s >= 0.0], 0.99)
 
 
 def _refused(calls: Sequence[Call]) -> float:

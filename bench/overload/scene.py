@@ -20,15 +20,12 @@ RULES: Final = {
     "admission": ("token_cost", True),
     "least_requests": ("least_requests", False),
 }
-# As penstock has them where nothing else is configured.
-CLASSES: Final = ("interactive", "standard", "batch")
+# As penstock has them where nothing else is configured (conf/admission.py): see CLASSES.
 PATIENT: Final = (
     Class(10.0, impatient=False),
     Class(30.0, impatient=False),
     Class(600.0, 0.1, 0.1, impatient=False),
 )
-# Their clients leave.
-PRESSED: Final = (Class(GOOD_TTFT_S), Class(GOOD_TTFT_S))
 VICTIM: Final = "victim"
 HIGH: Final = "high"
 
@@ -58,6 +55,7 @@ class Scene:
     past: Past | None = None
     pressed: bool = False
     victim: str = ""
+    deadline_s: float = GOOD_TTFT_S  # where it is pressed
 
     def figures(self, rule: str, seed: int) -> dict[str, float]:
         """Compute it, in virtual time. The same gives the same. Raises BenchError."""
@@ -72,11 +70,13 @@ class Scene:
         if self.victim:
             alone, _ = self._play(rule, seed, list(filter(self.is_victim, self._calls(seed))))
             told = of_pressed(alone.log, *span_s, 0, self.is_victim)
-            found["alone_p99_s"] = told["victim_p99_s"]
+            found["alone_p99_s"] = told.get("victim_p99_s", 0.0)
         return found
 
     def is_victim(self, call: Call) -> bool:
-        return call.rank == 0 if self.victim == HIGH else call.tenant == self.victim
+        if self.victim == HIGH:
+            return call.rank == 0
+        return bool(self.victim) and call.tenant == self.victim
 
     def _calls(self, seed: int) -> list[Call]:
         """The same under all rules."""
@@ -88,7 +88,7 @@ class Scene:
 
     def _play(self, rule: str, seed: int, calls: Sequence[Call]) -> tuple[World, Idle]:
         policy, enabled = RULES[rule]
-        classes = PRESSED if self.pressed else PATIENT
+        classes = (Class(self.deadline_s),) * 2 if self.pressed else PATIENT
         world = World(self.site, enabled=enabled, seed=seed, policy=policy, classes=classes)
         if self.past is not None:
             world.send_past(0, self.past.prompt_tokens, self.past.output_tokens, self.past.at_s)
