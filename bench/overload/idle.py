@@ -79,7 +79,7 @@ class Idle:
     def _could_begin(self, index: int, call: Call, now_s: float) -> bool:
         world = self._world
         engine, site = world.engines[index], world.site
-        profile = engine.profile
+        profile = site.profiles[index]
         there = [*engine.sequences, *world.under_way[index]]
         if len(there) + call.choices > profile.max_num_seqs:
             return False
