@@ -17,7 +17,9 @@ from penstock.bench.overload.site import Site
 from penstock.bench.overload.source import PATIENT, Closed, Open, Recorded, Steady
 from penstock.bench.sim.profiles import GPUS, slowed
 
-TRACE: Final = Path("/work/shared/traces/servegen-language-m-large.day3-12to18h.jsonl.gz")
+# Beside the repository, as for `make bench-routing`.
+TRACES: Final = Path(__file__).resolve().parents[3] / "shared" / "traces"
+TRACE: Final = TRACES / "servegen-language-m-large.day3-12to18h.jsonl.gz"
 BEGIN_S: Final = 10.0
 
 
