@@ -26,6 +26,7 @@ OF_ORDINARY: Final = (
     ("preemptions", "preemptions"),
     ("idle", "idle while waiting"),
 )
+OF_SOME: Final = OF_ORDINARY[:2]
 OF_PRESSED: Final = (
     ("good_per_s", "good/s"),
     ("goodput", "goodput"),
@@ -105,14 +106,14 @@ def _table(
 
 def _of_some(rows: Rows, before: Rows) -> None:
     """The figures of one class or one tenant."""
-    lines = [
-        row(f"{cell} {rule}", name, _beside(name, each, before.get((cell, rule))))
-        for (cell, rule), each in rows.items()
-        for name in each.figures
-        if ":" in name
-    ]
+    lines = []
+    for (cell, rule), each in rows.items():
+        there = before.get((cell, rule))
+        for group in dict.fromkeys(name.split(": ")[0] for name in each.figures if ": " in name):
+            told = [_beside(f"{group}: {name}", each, there) for name, _ in OF_SOME]
+            lines.append(row(f"{cell} {rule}: {group}", *told))
     if lines:
-        print(f"\n{head('cell, rule', 'of whom', 'figure')}")
+        print(f"\n{head('cell, rule, of whom', *[title for _, title in OF_SOME])}")
         print("\n".join(lines))
 
 
