@@ -6,6 +6,7 @@ from random import Random
 from typing import Final
 
 from penstock.bench.overload.mixes import Mix
+from penstock.bench.overload.shown import STREAM, Shown
 
 HIGH_SHARE: Final = 0.1
 # As the OpenAI SDK does: it waits for 0.5 s, doubled each time, up to 8 s, less up to a quarter.
@@ -14,6 +15,9 @@ LONGEST_S: Final = 8.0
 SPREAD: Final = 0.25
 # It honours a Retry-After up to this.
 HINT_MAX_S: Final = 60.0
+# Clients in a closed loop begin within this, and come again so long after a refusal.
+LOOPS_BEGIN_S: Final = 2.0
+REFUSED_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -35,7 +39,14 @@ class Call:
     tpot_s: float = 0.0
     good: bool = False
     beginning: int = 0  # which of the shared beginnings its prompt has. 0: none
+    beginning_tokens: int = 0
     capped: int | None = None  # the most tokens that its last attempt was allowed
+    max_tokens: int | None = None  # the most that its client asks for
+    choices: int = 1
+    shown: Shown = STREAM
+    hidden_tokens: int = 0  # that come before the first one that is shown
+    e2e_s: float = -1.0  # from its coming to the end of its answer
+    loop: "Loop | None" = None  # its client sends the next one when it is over
 
     @property
     def answer_tokens(self) -> int:
@@ -45,12 +56,35 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """How they behave."""
+    """How they behave. `rank`: the class of those that are not of the high one. `tenants`: as many
+    send in turn, at random."""
 
     patience_s: float = 5.0
     retries: int = 2
     high_share: float = HIGH_SHARE
     tenant: str = ""
+    rank: int = 1
+    tenants: int = 1
+    max_tokens: int | None = None
+    choices: int = 1
+    shown: Shown = STREAM
+
+    def call(self, mix: Mix, at_s: float, rng: Random) -> Call:
+        """One of them asks."""
+        prompt, output = mix.draw(rng)
+        rank = 0 if rng.random() < self.high_share else self.rank
+        call = Call(at_s, prompt, output, rank, self.tenant, self.patience_s, self.retries)
+        if mix.beginnings:
+            call.beginning = rng.randint(1, mix.beginnings)
+            call.beginning_tokens = mix.beginning_tokens
+            call.prompt_tokens += mix.beginning_tokens
+        if self.tenants > 1:
+            call.tenant = f"{self.tenant}-{rng.randrange(self.tenants)}"
+        call.max_tokens, call.choices, call.shown = self.max_tokens, self.choices, self.shown
+        if self.shown.hidden_tokens != (0, 0):
+            call.hidden_tokens = rng.randint(*self.shown.hidden_tokens)
+            call.output_tokens += call.hidden_tokens
+        return call
 
 
 def poisson(
@@ -66,13 +100,36 @@ def poisson(
             return calls
         if rng.random() * most >= rate(at_s):
             continue
-        prompt, output = mix.draw(rng)
-        rank = 0 if rng.random() < clients.high_share else 1
-        call = Call(at_s, prompt, output, rank, clients.tenant, clients.patience_s, clients.retries)
-        if mix.beginnings:
-            call.beginning = rng.randint(1, mix.beginnings)
-            call.prompt_tokens += mix.beginning_tokens
-        calls.append(call)
+        calls.append(clients.call(mix, at_s, rng))
+
+
+class Loop:
+    """A client that sends its next call when the last one is over, after `think_s` on average."""
+
+    def __init__(
+        self, mix: Mix, clients: Clients, think_s: float, until_s: float, rng: Random
+    ) -> None:
+        self._mix, self._clients, self._think_s = mix, clients, think_s
+        self._until_s = until_s
+        self._rng = rng
+
+    def first(self) -> Call | None:
+        """All do not begin in one moment."""
+        return self._call(self._rng.uniform(0.0, LOOPS_BEGIN_S + self._think_s))
+
+    def next(self, last: Call, now_s: float) -> Call | None:
+        """None: it has had enough."""
+        pause_s = self._rng.expovariate(1.0 / self._think_s) if self._think_s else 0.0
+        if last.e2e_s < 0.0:
+            pause_s = max(pause_s, REFUSED_S)
+        return self._call(now_s + pause_s)
+
+    def _call(self, at_s: float) -> Call | None:
+        if at_s >= self._until_s:
+            return None
+        call = self._clients.call(self._mix, at_s, self._rng)
+        call.loop = self
+        return call
 
 
 def delay_s(attempts: int, retry_after_s: float, rng: Random) -> float:

@@ -2,11 +2,12 @@
 
 Clients wait for 5 s for a first token and retry twice as the OpenAI SDK does; a tenth of the calls
 is of the high class. A call is good with a first token within 5 s and 100 ms a token.
+`--panel` plays cells of its own instead, also below the capacity.
 """
 
 import statistics
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -21,10 +22,12 @@ import uvloop
 
 from penstock.balancing.admission.degradation import Step
 from penstock.bench.arguments import count, listed, names, positive
+from penstock.bench.overload import baseline, panel
 from penstock.bench.overload.calls import HIGH_SHARE, Call, Clients, poisson
 from penstock.bench.overload.http import Player
 from penstock.bench.overload.mixes import ENGINES, MIXES, PROFILE
 from penstock.bench.overload.outcome import figures
+from penstock.bench.overload.scene import RULES as PLAIN_RULES
 from penstock.bench.overload.world import World
 from penstock.bench.peers.field import peers, start_all
 from penstock.bench.peers.fleet import Fleet
@@ -49,7 +52,8 @@ SHOWN: Final = (
 )
 # The share of each KV cache that a low class leaves free, by default.
 RESERVES: Final = {"standard": 0.0, "batch": 0.1}
-RULES: Final = ("at_once", "admission", "degrade")
+DEGRADE: Final = "degrade"
+RULES: Final = (*PLAIN_RULES, DEGRADE)
 # What `degrade` does beside admission: at half of the pressure, shorter answers to the low class.
 STEPS: Final = (Step(rank=1, pressure=0.5, max_tokens=256),)
 
@@ -80,13 +84,14 @@ class Cell:
     def figures(self) -> dict[str, float]:
         """Compute it, in virtual time. The same cell gives the same figures."""
         mix = MIXES[self.mix]
-        steps = STEPS if self.rule == "degrade" else ()
+        steps = STEPS if self.rule == DEGRADE else ()
+        policy, enabled = PLAIN_RULES["admission" if steps else self.rule]
         world = World(
             mix,
-            enabled=self.rule != "at_once",
+            enabled=enabled,
             seed=self.seed,
+            policy=policy,
             steps=steps,
-            reserve=RESERVES[self.low_class],
         )
         log = world.run(self.calls(), self.length_s + REST_S)
         preemptions = sum(engine.preemptions_total for engine in world.engines)
@@ -94,7 +99,13 @@ class Cell:
 
 
 def run(options: Namespace) -> int:
-    """Print a table for each mix. Returns the exit status."""
+    """Print a table for each mix, or the panel. Returns the exit status."""
+    if options.panel:
+        options.rules = options.rules or list(PLAIN_RULES)
+        if DEGRADE in options.rules:
+            raise ArgumentTypeError(f"--panel has no rule {DEGRADE}")
+        return panel.run(options)
+    options.rules = options.rules or list(RULES[:2])
     found = _over_http(options) if options.http else _in_virtual_time(options)
     for mix in options.mix:
         _table(mix, {cell: each for cell, each in found.items() if cell.mix == mix})
@@ -181,10 +192,10 @@ def arguments(parser: ArgumentParser) -> None:
     add(
         "--rules",
         type=names("rule", RULES),
-        default=list(RULES[:2]),
         metavar="NAME,…",
-        help=f"{', '.join(RULES)} (default the first two); degrade: admission, and at half of the"
-        " pressure answers of 256 tokens at most for the low class",
+        help=f"{', '.join(RULES)} (default the first two, with --panel all but the last);"
+        " least_requests: that policy, at once; degrade: admission, and at half of the pressure"
+        " answers of 256 tokens at most for the low class",
     )
     add(
         "--http",
@@ -221,3 +232,28 @@ def arguments(parser: ArgumentParser) -> None:
     add("--seeds", type=count, default=1, metavar="K", help="runs of each cell (default 1)")
     add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
     add("--json", type=Path, metavar="OUT", help="write all cells")
+    _arguments_of_panel(parser)
+
+
+def _arguments_of_panel(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--panel",
+        choices=list(panel.HALVES),
+        help="patient clients below the capacity or little above it, far too many calls, or both:"
+        " beside a baseline, bold where the difference is more than its noise",
+    )
+    add(
+        "--cells",
+        type=names("cell", panel.SCENES),
+        metavar="NAME,…",
+        help="only these of the panel",
+    )
+    add(
+        "--baseline",
+        type=Path,
+        default=baseline.FILE,
+        metavar="FILE",
+        help="what the panel's figures were (default bench/overload/baseline.json)",
+    )
+    add("--write-baseline", action="store_true", help="have them be what was found, from now on")

@@ -6,6 +6,7 @@ network before the engines, so that what is sent always misses the step in progr
 
 import heapq
 from collections.abc import Callable, Collection, Iterable
+from collections.abc import Sequence as List
 from functools import partial
 from itertools import count
 from math import exp
@@ -25,13 +26,14 @@ from penstock.balancing.output_length import OutputLength
 from penstock.balancing.policies import POLICIES
 from penstock.bench.overload.calls import Call, Log, delay_s
 from penstock.bench.overload.mixes import ENGINES, Mix
+from penstock.bench.overload.shown import Begins
+from penstock.bench.overload.site import Class, Site
 from penstock.bench.routing.adversity import ESTIMATE_SIGMA
 from penstock.bench.routing.trace import BLOCK_TOKENS
 from penstock.bench.sim.engine import Engine, Sequence
 from penstock.bench.wakes import Wakes
 
 PATH: Final = "/v1/completions"
-NETWORK_S: Final = 0.001
 SCRAPE_S: Final = 2.0
 GOOD_TTFT_S: Final = 5.0
 GOOD_TPOT_S: Final = 0.1
@@ -40,20 +42,33 @@ GOOD_TPOT_S: Final = 0.1
 class Attempt:
     """One request of a call, from its coming to its end."""
 
-    __slots__ = ("at_s", "call", "first_s", "index", "lease", "over", "sequence", "ticket", "told")
+    __slots__ = (
+        *("at_s", "call", "computed", "first_s", "index", "lease", "left", "over", "sequences"),
+        "ticket",
+    )
 
     def __init__(self, call: Call, at_s: float) -> None:
         self.call, self.at_s = call, at_s
         self.ticket: QueuedRequest | None = None
         self.lease: Lease | None = None
-        self.sequence: Sequence | None = None
+        self.sequences: list[Sequence] = []  # one for each choice
+        self.left = call.choices  # that are not whole
         self.index = -1
+        self.computed = False  # its prompt is
         self.first_s = 0.0
         self.over = False
-        self.told = 0  # tokens that are in the log
 
     def token(self) -> None:
         """An engine's sequence has an owner with this. The world looks at the owner itself."""
+
+
+class Stranger:
+    """Whoever sends a request past penstock: nobody here hears of it."""
+
+    over = True
+
+    def token(self) -> None:
+        """A token came; not to us."""
 
 
 class World:
@@ -61,7 +76,7 @@ class World:
 
     def __init__(
         self,
-        mix: Mix,
+        mix: Mix | Site,
         *,
         enabled: bool,
         seed: int,
@@ -70,25 +85,29 @@ class World:
         shares: tuple[float, ...] = (0.0, 0.0),
         steps: tuple[Step, ...] = (),
         degradable: Collection[str] | None = None,
-        reserve: float = 0.0,
+        classes: List[Class] | None = None,
     ) -> None:
         """`deadline_s`: that of a class. A client with less patience says so. `steps`: they cap
-        answers, for all tenants or for these (`degradable`). `reserve`: the share of each KV cache
-        that low classes leave free."""
-        self.mix = mix
-        self._deadline_s = deadline_s
-        self._reserve = reserve
+        answers, for all tenants or for these (`degradable`). `classes`: all of this, class by class."""
+        site = mix if isinstance(mix, Site) else Site((mix.profile,) * ENGINES)
+        self.site = site
+        self._classes = classes or [
+            Class(deadline_s, share) for share in shares
+        ]
         self._rng = Random(f"clients {seed}")
-        self.engines = [Engine(mix.profile, Random(f"{seed} {i}")) for i in range(ENGINES)]
-        self.backends = tuple(Backend(str(i), f"http://gpu-{i}", "gpus") for i in range(ENGINES))
+        self.engines = [
+            Engine(profile, Random(f"{seed} {i}")) for i, profile in enumerate(site.profiles)
+        ]
+        names = [str(i) for i in range(len(self.engines))]
+        self.backends = tuple(Backend(name, f"http://gpu-{name}", "gpus") for name in names)
         for backend in self.backends:
-            backend.state = State.READY
+            backend.state, backend.round_trip_s = State.READY, site.round_trip_s
         fleet = Fleet((Pool("gpus", self.backends, POLICIES[policy](self.backends)),))
-        gate = Gate(lambda: fleet, Random(f"gate {seed}"))
-        rules = Rules(enabled=enabled, shares=shares)
+        self.gate = Gate(lambda: fleet, Random(f"gate {seed}"))
+        rules = Rules(enabled=enabled, shares=tuple(each.share for each in self._classes))
         rng = Random(f"admission {seed}")
         self._wakes = Wakes(self.at, lambda: self._now_s)
-        self.admission = Admission(gate, lambda: fleet, rng, self._wakes.soon, rules)
+        self.admission = Admission(self.gate, lambda: fleet, rng, self._wakes.soon, rules)
         self._wakes.admissions.append(self.admission)
         self._degradation = Degradation()
         self._degradation.follow(steps)
@@ -96,7 +115,10 @@ class World:
         self._lengths = OutputLength()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._number = count()
-        self._stepping = [False] * ENGINES
+        self._stepping = [False] * len(self.engines)
+        self.step_ends_s = [0.0] * len(self.engines)
+        self.under_way: list[dict[Sequence, None]] = [{} for _ in self.engines]
+        self.on_wait: Callable[[Attempt], None] | None = None
         self._now_s = 0.0
         self.log = Log()
 
@@ -104,15 +126,20 @@ class World:
         heapq.heappush(self._events, (when_s, next(self._number), event))
 
     def run(self, calls: Iterable[Call], until_s: float) -> Log:
-        """Play the calls until then."""
+        """Play the calls until then, and those that follow them."""
         for call in calls:
-            self.log.calls.append(call)
-            self.at(call.at_s, partial(self._come, call))
-        self.at(0.0, self._scrape)
+            self._plan(call)
+        if self.site.reports:
+            self.at(0.0, self._scrape)
         while self._events and self._events[0][0] <= until_s:
             self._now_s, _, event = heapq.heappop(self._events)
             event(self._now_s)
         return self.log
+
+    def send_past(self, index: int, prompt_tokens: int, output_tokens: int, at_s: float) -> None:
+        """Somebody sends an engine a request by another way."""
+        sequence = Sequence(prompt_tokens, output_tokens, Stranger())
+        self.at(at_s, partial(self._submit, index, sequence))
 
     def put(self, backends: Iterable[Backend], state: State) -> None:
         """Eject them, or have them back. What runs there goes on."""
@@ -129,12 +156,13 @@ class World:
 
     def _scrape(self, now_s: float) -> None:
         for backend, engine in zip(self.backends, self.engines, strict=True):
+            kv_tokens = engine.profile.kv_tokens if self.site.tells_cache else None
             report = EngineReport(
                 now_s,
                 engine.running,
                 engine.waiting,
                 kv_usage=engine.kv_usage,
-                kv_tokens=self.mix.profile.kv_tokens,
+                kv_tokens=kv_tokens,
                 prefix_queries_tokens=engine.cache_queries_total,
                 prefix_hits_tokens=engine.cache_hits_total,
                 generated_tokens=engine.generation_tokens_total,
@@ -142,10 +170,16 @@ class World:
             )
             backend.engine_requests_peak = backend.own.engine_requests
             backend.take(report)
-            backend.cache.index.capacity = self.mix.profile.kv_tokens // BLOCK_TOKENS
+            if kv_tokens is not None:
+                backend.cache.index.capacity = kv_tokens // BLOCK_TOKENS
         self.at(now_s + SCRAPE_S, self._scrape)
 
     # Clients -----------------------------------------------------------------------------------
+
+    def _plan(self, call: Call | None) -> None:
+        if call is not None:
+            self.log.calls.append(call)
+            self.at(call.at_s, partial(self._come, call))
 
     def _come(self, call: Call, now_s: float) -> None:
         call.attempts += 1
@@ -157,7 +191,9 @@ class World:
             blocks=blocks,
             block_tokens=BLOCK_TOKENS * estimate / call.prompt_tokens,
             prompt_tokens=max(1, round(estimate)),
-            stream=True,
+            choices=call.choices,
+            stream=call.shown.stream,
+            generates=call.shown.generates,
             tenant=call.tenant,
             client=call.tenant,
             max_tokens=most,
@@ -165,13 +201,15 @@ class World:
         )
         attempt = Attempt(call, now_s)
         self.at(now_s + call.patience_s, partial(self._lose_patience, attempt))
+        each = self._classes[call.rank]
         attempt.ticket = QueuedRequest(
             ask,
             now_s,
             partial(self._ready, attempt),
             name=call.tenant,
             rank=call.rank,
-            deadline_s=min(self._deadline_s, call.patience_s),
+            deadline_s=min(each.deadline_s, call.patience_s),
+            impatient=each.impatient,
         )
         try:
             outcome: Outcome | None = self.admission.enter(attempt.ticket, now_s)
@@ -181,21 +219,25 @@ class World:
             self._ready(attempt, outcome)
         else:
             self._wakes.soon()
+            if self.on_wait is not None:
+                self.on_wait(attempt)
 
     def _blocks(self, call: Call, block_tokens: int) -> list[int]:
         """The blocks of its prompt that others have, too."""
         if not call.beginning:
             return []
-        blocks = self.mix.beginning_tokens // block_tokens
+        blocks = call.beginning_tokens // block_tokens
         return [hash((call.beginning, number)) for number in range(blocks)]
 
     def _most(self, call: Call, now_s: float) -> int | None:
         """The most tokens that its answer may have now."""
-        if self._degradable is not None and call.tenant not in self._degradable:
-            return None
+        spared = self._degradable is not None and call.tenant not in self._degradable
+        if spared or not self._degradation.steps:
+            return call.max_tokens
         pool = self.admission.pools.get("gpus")
+        deadline_s = self._classes[call.rank].deadline_s
         limits = self._degradation.limits
-        return limits(pool, call.tenant, call.rank, self._deadline_s, now_s)[0]
+        return limits(pool, call.tenant, call.rank, deadline_s, now_s)[0]
 
     def _ready(self, attempt: Attempt, outcome: Outcome) -> None:
         call, now_s = attempt.call, self._now_s
@@ -203,11 +245,20 @@ class World:
             attempt.lease = outcome
             attempt.index = int(outcome.backend.name)
             call.sent += 1
-            hashes = self._blocks(call, self.mix.profile.block_tokens)
-            attempt.sequence = Sequence(
-                call.prompt_tokens, max(1, call.answer_tokens), attempt, None, hashes
-            )
-            self.at(now_s + NETWORK_S, partial(self._submit, attempt))
+            profile = self.engines[attempt.index].profile
+            hashes = self._blocks(call, profile.block_tokens)
+            if call.choices > 1:  # the engine computes their prompt once
+                own = (call.prompt_tokens - 1) // profile.block_tokens - len(hashes)
+                hashes += [hash((id(attempt), number)) for number in range(own)]
+            for _ in range(call.choices):
+                tokens = max(1, call.answer_tokens)
+                sequence = Sequence(call.prompt_tokens, tokens, attempt, None, hashes)
+                attempt.sequences.append(sequence)
+                self.under_way[attempt.index][sequence] = None
+                arrive = partial(self._submit, attempt.index, sequence)
+                self.at(now_s + self.site.network_s, arrive)
+            if call.hidden_tokens and call.shown.begins is Begins.AT_ONCE:
+                self.at(now_s + self.site.round_trip_s, partial(self._begin, attempt))
             return
         attempt.over = True
         call.refused += 1
@@ -219,15 +270,22 @@ class World:
         if call.attempts <= call.retries:
             wait_s = delay_s(call.attempts, retry_after_s, self._rng)
             self.at(self._now_s + wait_s, partial(self._come, call))
+        else:
+            self._over(call)
+
+    def _over(self, call: Call) -> None:
+        """Its client may go on."""
+        if call.loop is not None:
+            self._plan(call.loop.next(call, self._now_s))
 
     def _lose_patience(self, attempt: Attempt, now_s: float) -> None:
         if attempt.over or attempt.first_s:
             return
         attempt.over = True
         if attempt.lease is not None:
-            assert attempt.sequence is not None
             attempt.call.late += 1
-            self.engines[attempt.index].abort(attempt.sequence)
+            for sequence in attempt.sequences:
+                self.engines[attempt.index].abort(sequence)
             attempt.lease.end(now_s)
         else:
             assert attempt.ticket is not None
@@ -236,12 +294,13 @@ class World:
 
     # Engines -----------------------------------------------------------------------------------
 
-    def _submit(self, attempt: Attempt, now_s: float) -> None:
-        index = attempt.index
-        if attempt.over:
-            return
-        assert attempt.sequence is not None
-        self.engines[index].submit(attempt.sequence, now_s)
+    def _submit(self, index: int, sequence: Sequence, now_s: float) -> None:
+        owner: Any = sequence.owner
+        if sequence in self.under_way[index]:
+            del self.under_way[index][sequence]
+            if owner.over:
+                return
+        self.engines[index].submit(sequence, now_s)
         if not self._stepping[index]:
             self._step(index, now_s)
 
@@ -249,6 +308,7 @@ class World:
         duration_s, emissions = self.engines[index].step(now_s)
         self._stepping[index] = bool(duration_s)
         if duration_s:
+            self.step_ends_s[index] = now_s + duration_s
             self.at(now_s + duration_s, partial(self._deliver, index, emissions))
 
     def _deliver(self, index: int, emissions: list[Sequence], now_s: float) -> None:
@@ -257,14 +317,42 @@ class World:
             attempt: Any = sequence.owner
             if attempt.over:
                 continue
-            if not attempt.first_s:
+            if not attempt.computed:
+                attempt.computed = True
                 tokens += sequence.prompt_tokens
-                self._first(attempt, now_s)
-            attempt.lease.tokens(1)
-            if sequence.done:
-                self._done(attempt, now_s)
+            if self.site.back_s:
+                heard = partial(self._hear, attempt, sequence, sequence.generated)
+                self.at(now_s + self.site.back_s, heard)
+            else:
+                self._hear(attempt, sequence, sequence.generated, now_s)
         self.log.tokens.append((now_s, tokens))
         self._step(index, now_s)
+
+    # Answers -----------------------------------------------------------------------------------
+
+    def _hear(self, attempt: Attempt, sequence: Sequence, number: int, now_s: float) -> None:
+        """A token came, the `number`th of its choice. Not all are seen."""
+        if attempt.over:
+            return
+        call, shown = attempt.call, attempt.call.shown
+        assert attempt.lease is not None
+        done = number >= sequence.max_tokens
+        if number > call.hidden_tokens and (shown.stream or done):
+            if not attempt.first_s:
+                self._first(attempt, now_s)
+            if shown.stream:
+                attempt.lease.tokens(1)
+        elif number == 1 and shown.begins is Begins.WITH_FIRST_TOKEN:
+            self._begin(attempt, now_s)
+        if done:
+            attempt.left -= 1
+            if not attempt.left:
+                self._done(attempt, now_s)
+
+    def _begin(self, attempt: Attempt, now_s: float) -> None:
+        """The answer has begun, and shows no token."""
+        if attempt.lease is not None and not attempt.over and attempt.call.shown.stream:
+            attempt.lease.answering(now_s)
 
     def _first(self, attempt: Attempt, now_s: float) -> None:
         attempt.first_s = now_s
@@ -279,12 +367,17 @@ class World:
         attempt.over = True
         lease, call = attempt.lease, attempt.call
         assert lease is not None
-        assert attempt.sequence is not None
-        lease.settle(call.prompt_tokens, attempt.sequence.cached_tokens if call.beginning else None)
+        cached_tokens = attempt.sequences[0].cached_tokens if call.beginning else None
+        lease.settle(call.prompt_tokens, cached_tokens)
         tokens = call.answer_tokens
-        lease.complete(now_s, tokens)
-        self._lengths.observe(call.tenant, None, PATH, call.capped, tokens)
+        if call.shown.generates:
+            lease.complete(now_s, tokens * call.choices)
+            self._lengths.observe(call.tenant, None, PATH, call.capped, tokens)
+        else:
+            lease.complete(now_s)
         call.ttft_s = attempt.first_s - attempt.at_s
         call.tpot_s = (now_s - attempt.first_s) / max(1, tokens - 1)
+        call.e2e_s = now_s - call.at_s
         call.late += call.ttft_s > GOOD_TTFT_S
         call.good = call.ttft_s <= GOOD_TTFT_S and call.tpot_s <= GOOD_TPOT_S
+        self._over(call)

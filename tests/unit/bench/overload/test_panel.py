@@ -1,0 +1,96 @@
+"""The panel: its cells, and its table beside a baseline."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from penstock.bench.cli import main
+from penstock.bench.overload import panel
+from penstock.bench.overload.baseline import Row, read
+from penstock.bench.overload.calls import Clients
+from penstock.bench.overload.mixes import H100
+from penstock.bench.overload.ordinary import CHATS, ORDINARY
+from penstock.bench.overload.pressed import PRESSED
+from penstock.bench.overload.scene import HIGH, Scene
+from penstock.bench.overload.site import Site
+from penstock.bench.overload.source import Open
+from penstock.bench.report import BenchError
+
+ONE = Site((H100,))
+CALM = Scene("calm", (Open(CHATS, 0.1),), ONE, 2.0, 8.0, 10.0)
+CLASSES = Scene(
+    "classes", (Open(CHATS, 0.5, Clients()),), ONE, 2.0, 8.0, 10.0, pressed=True, victim=HIGH
+)
+
+
+def test_every_cell_has_a_name_of_its_own() -> None:
+    assert len(panel.SCENES) == len(ORDINARY) + len(PRESSED)
+    assert all(scene.warm_s < scene.length_s for scene in panel.SCENES.values())
+    assert {scene.pressed for scene in ORDINARY} == {False}
+    assert {scene.pressed for scene in PRESSED} == {True}
+
+
+def test_a_calm_cell_is_the_same_under_all_rules() -> None:
+    found = [CALM.figures(rule, 1) for rule in ("at_once", "admission", "least_requests")]
+    assert all(each["refused"] == each["idle"] == each["unanswered"] == 0.0 for each in found)
+    assert found[0] == CALM.figures("at_once", 1)
+    assert found[1] == pytest.approx(found[0], rel=0.001)
+    assert 0.0 < found[0]["ttft_mean_s"] < found[0]["ttft_p99_s"] < 0.2
+
+
+def test_a_victim_is_played_with_the_others_and_alone() -> None:
+    beside, at_once = (CLASSES.figures(rule, 1) for rule in ("admission", "at_once"))
+    assert beside["alone_p99_s"] <= beside["victim_p99_s"] < at_once["victim_p99_s"]
+    assert beside["victim_p99_s"] == beside["high_p99_s"]
+
+
+@pytest.fixture
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panel, "ORDINARY", (CALM,))
+    monkeypatch.setitem(panel.HALVES, "ordinary", (CALM,))
+    monkeypatch.setitem(panel.SCENES, "calm", CALM)
+
+
+@pytest.mark.usefixtures("calm")
+def test_the_table_beside_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "baseline.json", tmp_path / "out.json"
+    command = ["overload", "--panel", "ordinary", "--rules", "at_once", "--seeds", "2"]
+    command += ["--jobs", "1", "--baseline", str(file)]
+    assert main([*command, "--write-baseline", "--json", str(out)]) == 0
+    first = capsys.readouterr().out
+    assert "| calm at_once | 0.0" in first
+    assert "(" not in first.splitlines()[-1]
+    assert [cell["seed"] for cell in orjson.loads(out.read_bytes())["cells"]] == [1, 2]
+    assert main(command) == 0
+    second = capsys.readouterr().out.splitlines()[-1]
+    assert second.count("(") == len(panel.OF_ORDINARY)
+    assert "**" not in second
+
+
+def test_what_is_more_than_noise_is_bold() -> None:
+    before = Row.of([{"good": 1.0}, {"good": 1.001}])
+    assert panel._beside("good", Row.of([{"good": 2.0}]), before) == "**2 (1)**"
+    assert panel._beside("good", Row.of([{"good": 1.0}]), before) == "1 (1)"
+    assert panel._beside("good", Row.of([{"other": 1.0}]), before) == ""
+
+
+@pytest.mark.usefixtures("calm")
+def test_what_cannot_be_computed_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(self: Scene, rule: str, seed: int) -> dict[str, float]:
+        raise BenchError("no trace")
+
+    monkeypatch.setattr(Scene, "figures", fails)
+    file = tmp_path / "baseline.json"
+    command = ["overload", "--panel", "ordinary", "--jobs", "1", "--baseline", str(file)]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert "| calm" not in said.out
+    assert read(file) == {}
+
+
+def test_degrading_is_no_rule_of_the_panel() -> None:
+    with pytest.raises(SystemExit):
+        main(["overload", "--panel", "both", "--rules", "degrade"])
