@@ -17,6 +17,9 @@ from penstock.balancing.reservation import Reservation
 
 # Speculative decoding gives up to eight tokens a step. An engine may send only every tenth event.
 TOKENS_AT_ONCE_MAX: Final = 16
+# An engine makes up to five tokens in a step (speculative decoding). An answer with more than so many
+# times the tokens that were shown has hidden some.
+HIDDEN_TIMES: Final = 5
 # If the reported prompt is more than twice or less than half the estimate, and differs by more than
 # a chat template, the engine has done other work than was thought.
 OFF_TOKENS: Final = 512
@@ -153,9 +156,8 @@ class Lease(Reservation):
             if self.ask.path not in served and len(served) < PATHS_MAX:
                 served.add(self.ask.path)
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
-            # Otherwise most tokens came before the first one that was shown (hidden thinking).
-            shown = completion_tokens <= TOKENS_AT_ONCE_MAX * max(1, self.generated_tokens)
-            if self._prefill_s and sure and (shown or not self.ask.generates):
+            hides = self._hides_tokens(now_s, completion_tokens)
+            if self._prefill_s and sure and not hides:
                 self.backend.prefill_speed.observe(
                     self.ahead_work, self._prefill_s, self.ask.client, now_s
                 )
@@ -163,13 +165,21 @@ class Lease(Reservation):
                 if not self.ask.generates:
                     pass  # all of it was prefill, which has been learnt
                 elif self.ask.stream:
-                    self._decoded(now_s, completion_tokens)
+                    self._decoded(now_s, 0 if hides else completion_tokens)
                 elif completion_tokens and sure:
                     self.backend.refresh(now_s)
                     self._answered(now_s, completion_tokens)
         if not self.ended:
             self._is_whole(completion_tokens)
             self._give_back(now_s)
+
+    def _hides_tokens(self, now_s: float, completion_tokens: int) -> bool:
+        """Whether most tokens came before the first one that was shown: hidden thinking, or a call
+        that a parser held back. Then its time to the first token is no time of prefill."""
+        assert self.first_token_s is not None
+        shown = HIDDEN_TIMES * max(1, self.generated_tokens)
+        later = now_s - self.first_token_s < self._prefill_s
+        return self.ask.generates and completion_tokens > shown and later
 
     def _is_whole(self, completion_tokens: int) -> None:
         """Take a plain answer's own count of its tokens, up to what is plausible."""

@@ -181,14 +181,14 @@ class Capacity:
         capacity = self.kv.capacity(now_s)
         if not capacity:
             return True
-        left = min(HIGHER_PART * capacity, others.higher)
+        left = min(HIGHER_PART * capacity, 4.0 * others.higher / max(1, others.backends))
         if left and others.owed and self._held_by(tenant, others, capacity) < others.owed * capacity:
             left = 0.0
         if most:
             left = max(left, min(OTHERS_PART * capacity, others.alike))
         if left and not self.kv.fits(tenant, ask, left, now_s):
             return False
-        return self._grows_apart(tenant, ask, left, others.backends, now_s)
+        return not others.alike or self._grows_apart(tenant, ask, left, others.backends, now_s)
 
     def _held_by(self, tenant: TenantQueue, others: Others, capacity: int) -> float:
         """What the requests of its class hold of the cache, and will. One other tenant counts for

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 MEAN_SHARE: Final = 0.02
 # The longest of so many answers tells what the next one may come to.
 ANSWERS_KEPT: Final = 64
-# An answer may come to so many times the mean, or to so many tokens, if nothing longer is known. A
-# client's own limit may be a habit and no plan.
-LONGEST_TIMES: Final = 8.0
+# An answer may come to so many tokens, whatever the last ones had. A client's own limit may be a
+# habit and no plan.
 LONGEST_UNKNOWN: Final = 2_048.0
+# One answer moves the mean as if it were at most so many times as long as that.
+TIMES_MAX: Final = 8.0
 # Of an answer that is longer than expected, so much of the mean is still to come.
 LEFT_MIN: Final = 0.25
 # What was given lately is forgotten with this time constant.
@@ -46,7 +47,8 @@ class Lately:
 
 
 class Asked:
-    """Tokens that were asked for in about the last second: a sliding window of two halves."""
+    """Tokens that were asked for in about the last second: of this second of the clock, and a part of
+    the one before it."""
 
     __slots__ = ("_before", "_now", "_second")
 
@@ -63,11 +65,11 @@ class Asked:
         return self._now + self._before * max(0.0, 1.0 - (now_s - self._second))
 
     def _turn(self, now_s: float) -> None:
-        passed_s = now_s - self._second
-        if passed_s >= 1.0:
-            self._before = self._now if passed_s < 2.0 else 0.0
+        second = float(int(now_s))
+        if second > self._second:
+            self._before = self._now if second == self._second + 1.0 else 0.0
             self._now = 0.0
-            self._second = now_s if passed_s >= 2.0 else self._second + 1.0
+            self._second = second
 
 
 class TenantQueue:
@@ -120,7 +122,7 @@ class TenantQueue:
         """One of its answers is over."""
         self.answers += 1
         share = max(MEAN_SHARE, 1.0 / self.answers)  # the first ones count more
-        most = LONGEST_TIMES * self.mean_tokens if self.mean_tokens else float(tokens)
+        most = TIMES_MAX * self.mean_tokens if self.mean_tokens else float(tokens)
         self.mean_tokens += share * (min(most, float(tokens)) - self.mean_tokens)
         self.last.append(float(tokens))
         self.longest_tokens = max(self.last)
@@ -142,9 +144,7 @@ class TenantQueue:
         """What that answer may come to, all choices together."""
         if not ask.generates:
             return 0.0
-        each = max(LONGEST_UNKNOWN, ask.output_tokens)
-        if self.mean_tokens:
-            each = max(self.longest_tokens, LONGEST_TIMES * self.mean_tokens)
+        each = max(LONGEST_UNKNOWN, self.longest_tokens, ask.output_tokens)
         if ask.max_tokens is not None and ask.max_tokens < each:
             each = float(ask.max_tokens)
         return each * ask.prompts * ask.choices
