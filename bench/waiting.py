@@ -14,7 +14,7 @@ from typing import Final
 from penstock.balancing import gate as compiled_or_not
 from penstock.balancing.admission.controller import Admission, Rules
 from penstock.balancing.admission.dispatch import Told
-from penstock.balancing.admission.queued_request import QueuedRequest
+from penstock.balancing.admission.queued_request import Outcome, QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
@@ -78,30 +78,30 @@ class Crowd:
     def _wake(self) -> None:
         outcomes: list[Told] = []
         self._admission.wake(self._now_s, outcomes)
-        for ticket, outcome in outcomes:
-            ticket.ready(outcome)
+        for request, outcome in outcomes:
+            request.ready(outcome)
 
     def _enter(self) -> None:
         rng, name = self._rng, f"flow {self._rng.randrange(self._flows)}"
         prompt_tokens = rng.randint(256, 8_192)
         ask = Ask(PATH, prompt_tokens=prompt_tokens, stream=True, tenant=name, output_tokens=200)
-        ticket = QueuedRequest(ask, self._now_s, self._ready, name=name, rank=0, deadline_s=PATIENCE_S)
-        lease = self._spend("enter", lambda: self._admission.enter(ticket, self._now_s))
-        if lease is not None:
-            self._running.append(lease)
+        request = QueuedRequest(ask, self._now_s, self._ready, name, deadline_s=PATIENCE_S)
+        outcome = self._spend("enter", lambda: self._admission.enter(request, self._now_s))
+        if outcome is not None:
+            self._ready(outcome)
         else:
-            self._waiting.append(ticket)
+            self._waiting.append(request)
 
     def _leave(self) -> None:
-        ticket = self._waiting.pop(self._rng.randrange(len(self._waiting)))
-        if ticket.waits:
-            self._spend("leave", lambda: self._admission.leave(ticket, self._now_s))
+        request = self._waiting.pop(self._rng.randrange(len(self._waiting)))
+        if request.waits:
+            self._spend("leave", lambda: self._admission.leave(request, self._now_s))
 
-    def _ready(self, outcome: Lease | Exception) -> None:
+    def _ready(self, outcome: Outcome) -> None:
         assert isinstance(outcome, Lease)
         self._running.append(outcome)
 
-    def _spend(self, kind: str, step: Callable[[], Lease | None]) -> Lease | None:
+    def _spend(self, kind: str, step: Callable[[], Outcome | None]) -> Outcome | None:
         began_ns = thread_time_ns()
         made = step()
         self.spent_us[kind].append((thread_time_ns() - began_ns) / 1e3)

@@ -17,6 +17,8 @@ from penstock.conf.section import Section
 
 CLASSES_MAX: Final = 16
 STEPS_MAX: Final = 64
+# Of the default class. Otherwise a higher class could keep everybody else waiting.
+DEFAULT_SHARE: Final = 0.2
 
 
 class ClassSettings(Section):
@@ -28,8 +30,8 @@ class ClassSettings(Section):
         " wait longer than 60 % of it is refused at once with 429; than 20 % of it, once requests"
         " have waited for 20 s (docs/admission.md)."
     )
-    share_min: float = Field(
-        default=0.0,
+    share_min: float | None = Field(
+        default=None,
         ge=0.0,
         le=0.5,
         allow_inf_nan=False,
@@ -73,7 +75,7 @@ def _names_are_unique(classes: tuple[ClassSettings, ...]) -> tuple[ClassSettings
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"the class {name} is given twice")
-    if sum([each.share_min for each in classes]) > 0.5:
+    if sum([each.share_min or 0.0 for each in classes]) > 0.5:
         raise ValueError("all share_min together must be at most 0.5")
     return classes
 
@@ -129,6 +131,18 @@ class AdmissionSettings(Section):
         description="Whether clients without a tenant may ask for any class, with the header"
         " `x-penstock-priority`. A lower class than their own may be asked for by all.",
     )
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The least share of each class, the highest first."""
+        return tuple(
+            [
+                each.share_min
+                if each.share_min is not None
+                else (DEFAULT_SHARE if each.name == self.default_class else 0.0)
+                for each in self.classes
+            ]
+        )
 
     @field_validator("hold_for_backend_s")
     @classmethod

@@ -26,7 +26,7 @@ from penstock.balancing.admission.queued_request import Charge, QueuedRequest, W
 from penstock.balancing.admission.tenant_queue import TenantQueue
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.engine_report import RECENT_S, EngineReport
+from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 
 WINDOW_S: Final = 0.1
@@ -182,7 +182,11 @@ class Capacity:
         if not capacity:
             return True
         left = min(HIGHER_PART * capacity, 4.0 * others.higher / max(1, others.backends))
-        if left and others.owed and self._held_by(tenant, others, capacity) < others.owed * capacity:
+        if (
+            left
+            and others.owed
+            and self._held_by(tenant, others, capacity) < others.owed * capacity
+        ):
             left = 0.0
         if most:
             left = max(left, min(OTHERS_PART * capacity, others.alike))

@@ -96,9 +96,7 @@ class Admission:
         if found is None or not found.parks:
             return 0, 0
         queue = found.queue
-        tokens = [
-            each.queued_tokens[rank] for rank, of in enumerate(queue.backlogs) for each in of
-        ]
+        tokens = [each.queued_tokens[rank] for rank, of in enumerate(queue.backlogs) for each in of]
         return queue.waiting, sum(tokens)
 
     # Requests ------------------------------------------------------------------------------------
@@ -337,9 +335,7 @@ class Admission:
         pool.comes(request, look.ask, now_s)
         return pool.shortage(look.chosen, request, look.ask, now_s) is None
 
-    def would_refuse(
-        self, request: QueuedRequest, ask: Ask, since_s: float, now_s: float
-    ) -> bool:
+    def would_refuse(self, request: QueuedRequest, ask: Ask, since_s: float, now_s: float) -> bool:
         """Whether it would be refused if it came anew, aimed as `ask` is. `since_s`: since when it
         would have waited."""
         try:
@@ -348,9 +344,7 @@ class Admission:
             return False
         return found.fate is Fate.REFUSE
 
-    def reason(
-        self, request: QueuedRequest, now_s: float
-    ) -> tuple[Backend | None, WaitReason]:
+    def reason(self, request: QueuedRequest, now_s: float) -> tuple[Backend | None, WaitReason]:
         """What one that waits waits for, and at which backend. Changes nothing."""
         wait = request.wait
         try:

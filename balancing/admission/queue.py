@@ -213,9 +213,7 @@ class Queue:
         return max(tenant.served, min(others, default=self._last_served))
 
 
-def _short_behind(
-    tenant: TenantQueue, rank: int, seen: list[QueuedRequest]
-) -> list[QueuedRequest]:
+def _short_behind(tenant: TenantQueue, rank: int, seen: list[QueuedRequest]) -> list[QueuedRequest]:
     """The short ones behind those that were looked at."""
     waits = [each.wait for each in seen if each.wait is not None]
     least = SHORT * min([each.tokens for each in waits], default=0)

@@ -16,7 +16,9 @@ PATIENCE: Final = 1.5
 PROMPTS_MIN: Final = 2
 
 
-def backend_facts(backend: Backend, pool: PoolQueue | None, pace: Pace, now_s: float) -> BackendFacts:
+def backend_facts(
+    backend: Backend, pool: PoolQueue | None, pace: Pace, now_s: float
+) -> BackendFacts:
     """Of one backend. `pace`: how many times as long as its peers it takes."""
     backend.advance(now_s)
     report = backend.report

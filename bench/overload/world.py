@@ -91,9 +91,7 @@ class World:
         answers, for all tenants or for these (`degradable`). `classes`: all of this, class by class."""
         site = mix if isinstance(mix, Site) else Site((mix.profile,) * ENGINES)
         self.site = site
-        self._classes = classes or [
-            Class(deadline_s, share) for share in shares
-        ]
+        self._classes = classes or [Class(deadline_s, share) for share in shares]
         self._rng = Random(f"clients {seed}")
         self.engines = [
             Engine(profile, Random(f"{seed} {i}")) for i, profile in enumerate(site.profiles)

@@ -14,6 +14,7 @@ from random import Random
 from typing import Final
 
 from penstock.balancing.admission.controller import Admission, Rules
+from penstock.balancing.admission.queued_request import Outcome as Entered
 from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
@@ -181,14 +182,15 @@ class Experiment:
         ask = self._aim(ask, router, now_s)
         if router.view is not None:
             router.view.arrival = arrival
-        ticket = QueuedRequest(ask, now_s, partial(self._send, arrival, router), name=arrival.tenant)
-        lease = router.admission.enter(ticket, now_s)
+        ready = partial(self._send, arrival, router)
+        request = QueuedRequest(ask, now_s, ready, name=arrival.tenant)
+        lease = router.admission.enter(request, now_s)
         if lease is not None:
             self._send(arrival, router, lease)
         else:
             self._wakes.soon()
 
-    def _send(self, arrival: Arrival, router: Router, lease: Lease | Exception) -> None:
+    def _send(self, arrival: Arrival, router: Router, lease: Entered) -> None:
         assert isinstance(lease, Lease)
         now_s = self._now_s
         index = int(lease.backend.name)

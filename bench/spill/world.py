@@ -131,8 +131,8 @@ class Spill(Experiment):
 
             def cost_s(target: Target) -> float:
                 aimed = ask.changed(pool=target.pool)
-                ticket = QueuedRequest(aimed, now_s, lambda outcome: None, ask.tenant, dry=True)
-                return self._costs.cost_s(ticket, now_s)
+                request = QueuedRequest(aimed, now_s, lambda outcome: None, ask.tenant, dry=True)
+                return self._costs.cost_s(request, now_s)
 
             usual, decision = decision.target, spilled(decision, cost_s)
             self.spilled += decision.target is not usual

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.explain import Candidate
@@ -148,7 +148,7 @@ class Explanation:
             needs_label = asked.label is None and _needs_label(plane, asked)
             ask, routes = _routed(plane, asked)
             prospect = outlook(plane, ask, headers, now_s)
-            any_may = prospect.get("waits_for") == Lack.ADAPTER  # each of them may load it
+            any_may = prospect.get("waits_for") == WaitReason.ADAPTER  # each of them may load it
             choice = plane.gate.explain(ask.changed(model=None) if any_may else ask, now_s)
         except MalformedAsk as error:
             return error_answer(400, "invalid_request", str(error))

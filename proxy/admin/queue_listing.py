@@ -4,10 +4,11 @@ Tenants are named. Clients without a key are not: their queues belong to address
 """
 
 import asyncio
+from itertools import islice
 from typing import Final
 
-from penstock.balancing.admission.line import Line
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.pool_queue import PoolQueue
+from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.proxy.data.plane import DataPlane
 
 HEADS_MAX: Final = 20
@@ -22,25 +23,25 @@ async def queue_listing(plane: DataPlane, most: int = HEADS_MAX) -> dict[str, ob
     pools: list[dict[str, object]] = []
     firsts: dict[str, tuple[float, dict[str, object]]] = {}  # by class: since when it waits
     pressures: dict[str, dict[str, float]] = {}
-    for pool, name, pressed in plane.pressures():
-        pressures.setdefault(pool, {})[name] = round(pressed, 3)
-    for pool, line in list(plane.admission.lines.items()):
+    for of_pool, of_class, pressed in plane.pressures():
+        pressures.setdefault(of_pool, {})[of_class] = round(pressed, 3)
+    for name, pool in list(plane.admission.pools.items()):
         told = []
         seen = set()
-        for ticket in _heads(line, most):
-            if not ticket.waits:
+        for request in _heads(pool, most):
+            if not request.waits:
                 continue
-            name = plane.classes.names[ticket.rank]
-            told.append(_told(plane, ticket, name))
-            if name not in seen and (name not in firsts or ticket.since_s < firsts[name][0]):
-                firsts[name] = ticket.since_s, {"pool": pool} | told[-1]
-            seen.add(name)
+            of = plane.classes.names[request.rank]
+            told.append(_told(plane, request, of))
+            if of not in seen and (of not in firsts or request.since_s < firsts[of][0]):
+                firsts[of] = request.since_s, {"pool": name} | told[-1]
+            seen.add(of)
             await asyncio.sleep(0)
         pools.append(
             {
-                "pool": pool,
-                "waiting": line.queue.waiting,
-                "pressure": pressures.get(pool, {}),
+                "pool": name,
+                "waiting": pool.queue.waiting,
+                "pressure": pressures.get(name, {}),
                 "next": told,
             }
         )
@@ -56,27 +57,26 @@ async def queue_listing(plane: DataPlane, most: int = HEADS_MAX) -> dict[str, ob
     return {"enabled": plane.admission.enabled, "classes": classes, "pools": pools}
 
 
-def _heads(line: Line, most: int = HEADS_MAX) -> list[Ticket]:
+def _heads(pool: PoolQueue, most: int = HEADS_MAX) -> list[QueuedRequest]:
     """The next ones in the order of their turns, and at least one of each class."""
-    queue, backends = line.queue, list(line.places.rooms)
-    ranks = [rank for rank, backlog in enumerate(queue.backlogs) if backlog]
-    heads: list[Ticket] = []
+    ranks = [rank for rank, backlog in enumerate(pool.queue.backlogs) if backlog]
+    heads: list[QueuedRequest] = []
     for place, rank in enumerate(ranks):
         lower = len(ranks) - place - 1
-        heads += queue.turns(rank, max(1, most - len(heads) - lower), backends)
+        heads += islice(pool.queue.turns(rank), max(1, most - len(heads) - lower))
     return heads
 
 
-def _told(plane: DataPlane, ticket: Ticket, service_class: str) -> dict[str, object]:
+def _told(plane: DataPlane, request: QueuedRequest, service_class: str) -> dict[str, object]:
     now_s = plane.now()
-    backend, lack = plane.admission.lack(ticket, now_s)
+    backend, reason = plane.admission.reason(request, now_s)
     return {
         "class": service_class,
-        "tenant": ticket.ask.tenant or None,
-        "waited_s": round(now_s - ticket.since_s, 3),
-        "predicted_s": round(ticket.predicted_s, 3),
-        "deadline_s": round(ticket.deadline_s, 3),
-        "prompt_tokens": ticket.tokens,
+        "tenant": request.ask.tenant or None,
+        "waited_s": round(now_s - request.since_s, 3),
+        "predicted_s": round(request.predicted_s, 3),
+        "deadline_s": round(request.deadline_s, 3),
+        "prompt_tokens": request.wait.tokens if request.wait is not None else None,
         "backend": backend.name if backend is not None else None,
-        "waits_for": lack.value,
+        "waits_for": reason.value,
     }

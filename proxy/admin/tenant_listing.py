@@ -12,9 +12,9 @@ from penstock.proxy.telemetry.usage import TenantUsage
 def tenant_listing(plane: DataPlane, now_s: float) -> list[dict[str, object]]:
     """The tenants of the configuration, in its order."""
     models = _models(plane.metrics.usage)
-    queues = [line.queue for line in plane.admission.lines.values()]
-    flows = [flow for queue in queues for flow in queue.flows.values()]
-    given = sum([flow.given_lately(now_s) for flow in flows])
+    queues = [pool.queue for pool in plane.admission.pools.values()]
+    found = [each for queue in queues for each in queue.tenants.values()]
+    given = sum([each.given.of(now_s) for each in found])
     return [
         {
             "name": tenant.name,
@@ -46,13 +46,13 @@ def _models(usage: TenantUsage) -> dict[str, list[dict[str, object]]]:
 
 def _share(queues: list[Queue], name: str, given: float, now_s: float) -> dict[str, object]:
     """What it was given lately, its share of what all were given, and what of it waits."""
-    flows = [queue.flows[name] for queue in queues if name in queue.flows]
-    mine = max(0.0, sum([flow.given_lately(now_s) for flow in flows]))
+    found = [queue.tenants[name] for queue in queues if name in queue.tenants]
+    mine = max(0.0, sum([each.given.of(now_s) for each in found]))
     return {
         "given_tokens": round(mine),
         "given_share": round(min(1.0, mine / given), 3) if given > 0.0 else 0.0,
-        "waiting_requests": sum([len(each) for flow in flows for each in flow.queues]),
-        "waiting_tokens": sum([sum(flow.queued_tokens) for flow in flows]),
+        "waiting_requests": sum([len(queue) for each in found for queue in each.queues]),
+        "waiting_tokens": sum([sum(each.queued_tokens) for each in found]),
     }
 
 

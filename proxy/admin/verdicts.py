@@ -7,11 +7,12 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from time import time
 from typing import Final
 
-from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.line import Line
+from penstock.balancing.admission.pool_queue import PoolQueue
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.fleet import Pool
 from penstock.balancing.slowness import ALIKE, Pace, slower
@@ -116,7 +117,7 @@ class Verdicts:
         return [_told(pool, each, now_s, now_unix_s) for pool, each in self.by_pool.items()]
 
     async def _facts(self, pool: Pool) -> PoolFacts:
-        now_s, line = self._plane.now(), self._plane.admission.lines.get(pool.name)
+        now_s, queue = self._plane.now(), self._plane.admission.pools.get(pool.name)
         used = [each for each in pool.backends if each.admin_state is AdminState.READY]
         if now_s >= self._compared_s.get(pool.name, -COMPARE_S) + COMPARE_S:
             self._compared_s[pool.name] = now_s
@@ -124,15 +125,15 @@ class Verdicts:
         paces = self._paces[pool.name]
         backends = []
         for number, each in enumerate(used, 1):
-            facts = backend_facts(each, line, paces.get(each, ALIKE), now_s)
+            facts = backend_facts(each, queue, paces.get(each, ALIKE), now_s)
             backends.append(replace(facts, starting_s=self._starting(each, now_s)))
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
-        waiting, oldest_s, tenants, lacks = 0, 0.0, Counter[str](), Counter[Lack]()
-        if line is not None and line.queue.waiting:
-            waiting = line.queue.waiting
-            oldest_s, tenants = of_queue(line, now_s)
-            lacks = await self._lacks(line)
+        waiting, oldest_s, tenants, lacks = 0, 0.0, Counter[str](), Counter[WaitReason]()
+        if queue is not None and queue.queue.waiting:
+            waiting = queue.queue.waiting
+            oldest_s, tenants = of_queue(queue, now_s)
+            lacks = await self._lacks(queue)
         return PoolFacts(
             at_s=now_s,
             backends=tuple(backends),
@@ -140,9 +141,9 @@ class Verdicts:
             oldest_s=oldest_s,
             lacks=lacks,
             waiting_by_tenant=tenants,
-            served_by_tenant=served_of(line) if waiting and line is not None else {},
-            given_by_tenant=given_of(line, now_s) if waiting and line is not None else {},
-            refused_total=line.refusal.total if line is not None else 0,
+            served_by_tenant=served_of(queue) if waiting and queue is not None else {},
+            given_by_tenant=given_of(queue, now_s) if waiting and queue is not None else {},
+            refused_total=queue.ttft.refused_total if queue is not None else 0,
         )
 
     def _starting(self, backend: Backend, now_s: float) -> float:
@@ -152,15 +153,15 @@ class Verdicts:
             return 0.0
         return now_s - self._starting_s.setdefault(backend, now_s)
 
-    async def _lacks(self, line: Line) -> Counter[Lack]:
-        found = Counter[Lack]()
-        for rank, backlog in enumerate(line.queue.backlogs):
+    async def _lacks(self, pool: PoolQueue) -> Counter[WaitReason]:
+        found = Counter[WaitReason]()
+        for rank, backlog in enumerate(pool.queue.backlogs):
             if not backlog or found.total() >= HEADS:
                 continue
             most = HEADS - found.total()
-            for ticket in line.queue.turns(rank, most, list(line.places.rooms)):
-                if ticket.waits:
-                    found[self._plane.admission.lack(ticket, self._plane.now())[1]] += 1
+            for request in list(islice(pool.queue.turns(rank), most)):
+                if request.waits:
+                    found[self._plane.admission.reason(request, self._plane.now())[1]] += 1
                 await asyncio.sleep(0)
         return found
 

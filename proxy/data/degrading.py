@@ -27,10 +27,9 @@ def degrade(plane: DataPlane, request: Request, name: str, rank: int, now_s: flo
         return
     if not classes.may_degrade(request.head.tenant):
         return
-    pool = _pool_of(plane.fleet.resolve(ask), ask).name
-    line = plane.admission.lines.get(pool)
+    pool = plane.admission.pools.get(_pool_of(plane.fleet.resolve(ask), ask).name)
     most, longest, fall_back = plane.degradation.limits(
-        pool, line, name, rank, classes.max_wait_s[rank], now_s
+        pool, name, rank, classes.max_wait_s[rank], now_s
     )
     if fall_back and costs_less_elsewhere(plane, request, rank):
         _tell(request, "fall_back")

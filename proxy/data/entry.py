@@ -8,9 +8,14 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.balancing.adapters import NotLoaded
-from penstock.balancing.admission.elsewhere import STAYS_S, Elsewhere, would_refuse
-from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.ticket import Refused, Ticket
+from penstock.balancing.admission.parked import STAYS_S
+from penstock.balancing.admission.queued_request import (
+    Elsewhere,
+    Outcome,
+    QueuedRequest,
+    TooLate,
+    WaitReason,
+)
 from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
@@ -40,14 +45,14 @@ logger = logging.getLogger(__name__)
 
 # Why a request comes to no backend, and which fall-backs of its route are for that.
 UNSERVED: Final = (
-    *(Refused, UnknownModel, NoBackend, UnknownResponse, OverContext, Full),
+    *(UnknownModel, NoBackend, UnknownResponse, OverContext, Full),
     *(ContextTooLongNow, Relieved, NotLoaded),
 )
-CAUSES: Final[dict[type[Exception], str]] = {
+CAUSES: Final[dict[type, str]] = {
     NoBackend: "no_backend",
     NotLoaded: "no_backend",
     UnknownModel: "no_backend",
-    Refused: "overload",
+    TooLate: "overload",
     Full: "overload",
     Relieved: "overload",
     OverContext: "context",
@@ -73,10 +78,10 @@ class Entry:
         "_held",
         "_impatient",
         "_plane",
+        "_queued",
         "_request",
         "_routed",
         "_since_s",
-        "_ticket",
     )
 
     def __init__(
@@ -92,7 +97,7 @@ class Entry:
         self._request = request
         self._failover = failover
         self._admitted = admitted
-        self._ticket: Ticket | None = None
+        self._queued: QueuedRequest | None = None
         # A reload may change the classes while it waits: it keeps the name of its own.
         self._class = ""
         self._routed = False
@@ -102,11 +107,11 @@ class Entry:
         self._held: Waiter | None = None  # while it is held until a fall-back loads its adapter
         self._adapter_by_s = 0.0  # how long it waits for that at most, once it does
         self._excused_s = 0.0  # for how long it has waited for what does not count
-        self._since_s = 0.0  # since when it waits, as its ticket said at first
+        self._since_s = 0.0  # since when it waits, as its queued said at first
 
     @property
     def waits(self) -> bool:
-        return self._adapter is not None or (self._ticket is not None and self._ticket.waits)
+        return self._adapter is not None or (self._queued is not None and self._queued.waits)
 
     def enter(self, party: str, now_s: float) -> Lease | None:
         """The lease if it is sent at once. None: it waits. Raises PenstockError.
@@ -123,13 +128,18 @@ class Entry:
         elif self._failover.fallback is not None:
             self._turn("errors", self._failover.fallback)
         while True:
+            error: Exception | TooLate
             try:
-                return self._try(party, now_s)
-            except UNSERVED as error:
-                if not self._falls_back(error):
-                    raise self._told(error, now_s) from None
+                outcome = self._try(party, now_s)
+                if not isinstance(outcome, TooLate):
+                    return outcome
+                error = outcome
+            except UNSERVED as unserved:
+                error = unserved
+            if not self._falls_back(error):
+                raise self._told(error, now_s) from None
 
-    def _try(self, party: str, now_s: float) -> Lease | None:
+    def _try(self, party: str, now_s: float) -> Lease | TooLate | None:
         """Enter where the request is aimed at now. Raises UNSERVED."""
         plane, ask, tried = self._plane, self._request.ask, self._failover.tried
         retry = self._failover.retries
@@ -137,25 +147,25 @@ class Entry:
             return None
         if not plane.admission.enabled:
             return plane.gate.choose(ask, now_s, tried, retry=retry)
-        ticket = self._ticket or self._new_ticket(party, now_s)
-        ticket.ask, ticket.tried, ticket.retry = self._request.ask, tried, retry
+        queued = self._queued or self._new_queued(party, now_s)
+        queued.ask, queued.tried, queued.retry = self._request.ask, tried, retry
         if self._request.way is not None:
             way = self._request.way
             decision = way.decision
-            ticket.way = decision.rule, decision.target, way.asked, way.step, way.stays, self._cause
-            ticket.elsewhere = self._has_fallback
+            queued.way = decision.rule, decision.target, way.asked, way.step, way.stays, self._cause
+            queued.elsewhere = self._has_fallback
         if tried:  # what a failure took is not what it has waited
             left_s = self._request.patience.next_s(started=False) - now_s
-            ticket.since_s, ticket.deadline_s = now_s, min(ticket.deadline_s, left_s)
-        self._since_s = ticket.since_s
-        lease = plane.admission.enter(ticket, now_s)
-        if lease is None:
-            self._request.record.waits(ticket.lack or Lack.TURN, now_s)
-            self._request.record.predicted_s = ticket.predicted_s
+            queued.since_s, queued.deadline_s = now_s, min(queued.deadline_s, left_s)
+        self._since_s = queued.since_s
+        outcome = plane.admission.enter(queued, now_s)
+        if outcome is None:
+            self._request.record.waits(queued.reason or WaitReason.TURN, now_s)
+            self._request.record.predicted_s = queued.predicted_s
             plane.wakes.soon()
-        elif not tried:
+        elif not tried and isinstance(outcome, Lease):
             plane.metrics.admitted.add(self._class, "yes" if self._has_waited else "no")
-        return lease
+        return outcome
 
     def _loads(self, now_s: float) -> bool:
         """Whether it waits for a backend that loads its adapter. Raises NotLoaded."""
@@ -168,19 +178,19 @@ class Entry:
         if self._adapter is None:
             return False
         self._adapter_by_s = by_s
-        self._request.record.waits(Lack.ADAPTER, now_s)
+        self._request.record.waits(WaitReason.ADAPTER, now_s)
         return True
 
     def _would_load(self, now_s: float) -> bool:
         """Whether a backend may load its adapter, after a wait in vain. It enters anew then."""
-        adapters, ticket = self._plane.adapters, self._ticket
-        if not adapters.paths or ticket is None:
+        adapters, queued = self._plane.adapters, self._queued
+        if not adapters.paths or queued is None:
             return False
         try:
-            waits = adapters.foreseen(self._request.ask, now_s, ticket.tried).waits
+            waits = adapters.foreseen(self._request.ask, now_s, queued.tried).waits
         except (NotLoaded, OverContext):
             return False
-        if waits and not ticket.tried:  # a backend that failed it may have it again
+        if waits and not queued.tried:  # a backend that failed it may have it again
             self._failover.tried = NO_BACKENDS
         return waits
 
@@ -188,16 +198,16 @@ class Entry:
         """A load is over, or its time is. A class does not pay for that."""
         now_s = self._plane.now()
         self._adapter = None
-        waited_s = self._request.record.waited(Lack.ADAPTER, now_s)
+        waited_s = self._request.record.waited(WaitReason.ADAPTER, now_s)
         self._excused_s += waited_s
-        if self._ticket is not None:
-            self._ticket.slept(waited_s)
+        if self._queued is not None:
+            self._queued.slept(waited_s)
         self._admitted(self._after(NotLoaded(0.0), now_s) if late else None)
 
-    def _falls_back(self, error: Exception) -> bool:
+    def _falls_back(self, error: Exception | TooLate) -> bool:
         """Whether its route has a fall-back for what keeps it from a backend. It goes there next.
 
-        It enters that pool with a new ticket. The time that it has waited still counts.
+        It enters that pool with a new queued. The time that it has waited still counts.
         """
         if self._request.way is None:
             return False
@@ -225,27 +235,27 @@ class Entry:
         if not falls_back(self._plane, self._request, cause, to):
             return False
         self._failover.turned(elsewhere=way.target.pool != pool)
-        self._ticket = None
+        self._queued = None
         return True
 
     def end(self, now_s: float) -> None:
         """The request is over. If it still waits, its client has left, or its time is over."""
         self._hold_no_more()
         if self._adapter is not None:
-            self._request.record.waited(Lack.ADAPTER, now_s)
+            self._request.record.waited(WaitReason.ADAPTER, now_s)
             self._plane.adapters.leave(self._adapter)
             self._adapter = None
         elif self.waits:
-            assert self._ticket is not None
+            assert self._queued is not None
             self._waited(now_s)
-            self._plane.admission.leave(self._ticket, now_s)
-        self._ticket = None
+            self._plane.admission.leave(self._queued, now_s)
+        self._queued = None
         self._admitted = _nothing  # a reference cycle: only the collector would free it
 
     def slept(self, time_s: float) -> None:
         """The proxy did not run for this long: nobody has waited meanwhile."""
-        if self._ticket is not None:
-            self._ticket.slept(time_s)
+        if self._queued is not None:
+            self._queued.slept(time_s)
 
     def _charge(self, now_s: float) -> None:
         """Charge the tenant's budget beforehand, and tell what is left. Raises PenstockError."""
@@ -255,7 +265,7 @@ class Entry:
         finally:
             request.answer.tell(budget_headers(plane, request.head))
 
-    def _new_ticket(self, party: str, now_s: float) -> Ticket:
+    def _new_queued(self, party: str, now_s: float) -> QueuedRequest:
         plane, request = self._plane, self._request
         classes = plane.classes
         asked = request.head.get(ASKED)
@@ -270,56 +280,54 @@ class Entry:
         if plane.degradation.steps:
             degrade(plane, request, name, rank, now_s)
         began_s = request.record.received_s + self._excused_s
-        reserve = classes.reserves[rank]
-        ticket = self._ticket = Ticket(
+        queued = self._queued = QueuedRequest(
             request.ask,
             began_s,
             self._ready,
             name,
             rank,
             deadline_s,
-            reserve,
             impatient=self._impatient,
         )
-        return ticket
+        return queued
 
-    def _ready(self, outcome: Lease | Exception) -> None:
+    def _ready(self, outcome: Outcome) -> None:
         now_s = self._plane.now()
-        if self._ticket is None:  # the request has ended before it was told
+        if self._queued is None:  # the request has ended before it was told
             if isinstance(outcome, Lease):
                 outcome.end(now_s)
             return
         if isinstance(outcome, Elsewhere):
-            self._go_elsewhere(self._ticket, now_s)
+            self._go_elsewhere(self._queued, now_s)
             return
         self._hold_no_more()
         self._waited(now_s)
-        if isinstance(outcome, Lease) and not self._ticket.tried:
+        if isinstance(outcome, Lease) and not self._queued.tried:
             self._plane.metrics.admitted.add(self._class, "yes")
         if isinstance(outcome, Lease):
             self._admitted(outcome)
         else:
             self._admitted(self._after(outcome, now_s))
 
-    def _go_elsewhere(self, ticket: Ticket, now_s: float) -> None:
+    def _go_elsewhere(self, queued: QueuedRequest, now_s: float) -> None:
         """A fall-back can serve it, or load its adapter. It is held on until that is loaded, and
         if it would be refused there: those that went there in this moment may have taken what
         there was."""
-        if ticket.held_since_s is None:
+        if queued.wait is None or queued.wait.parked_s is None:
             return  # a backend of its own pool has it, or will have
         plane, request = self._plane, self._request
-        since_s = now_s - ticket.waited_s(now_s)
+        since_s = now_s - queued.waited_s(now_s)
         came_s = request.record.received_s + self._excused_s + since_s - self._since_s
 
         for there in fallbacks_ahead(plane, request.ask, request.way, self._cause):
             if loads(plane, there):  # it may fail, so the request stays where it is meanwhile
-                self._hold_for(there, ticket.held_since_s, now_s)
+                self._hold_for(there, queued.wait.parked_s, now_s)
                 break
-            if not would_refuse(plane.admission.fate, ticket, there, came_s, now_s):
-                plane.admission.leave(ticket, now_s)
+            if not plane.admission.would_refuse(queued, there, came_s, now_s):
+                plane.admission.leave(queued, now_s)
                 self._ready(NoBackend())
                 return
-        ticket.stays_until_s = now_s + STAYS_S
+        queued.wait.stays_s = now_s + STAYS_S
 
     def _hold_for(self, there: Ask, since_s: float, now_s: float) -> None:
         """Have a fall-back load its adapter, when its client's turn comes. `there`: as it gets the
@@ -334,15 +342,15 @@ class Entry:
     def _has_turn(self, late: bool) -> None:
         """A load is over: a fall-back has its adapter, or can begin to load that."""
         self._held = None
-        if self._ticket is not None and self._ticket.waits:
-            self._go_elsewhere(self._ticket, self._plane.now())
+        if self._queued is not None and self._queued.waits:
+            self._go_elsewhere(self._queued, self._plane.now())
 
     def _hold_no_more(self) -> None:
         if self._held is not None:
             self._plane.adapters.leave(self._held)
             self._held = None
 
-    def _after(self, error: Exception, now_s: float) -> PenstockError | None:
+    def _after(self, error: Exception | TooLate, now_s: float) -> PenstockError | None:
         """What its client is told after a wait in vain. None: it falls back."""
         if isinstance(error, NoBackend) and self._would_load(now_s):
             return None  # who had its adapter is gone, or is back without it
@@ -352,16 +360,16 @@ class Entry:
             return told
 
     def _waited(self, now_s: float) -> None:
-        assert self._ticket is not None
+        assert self._queued is not None
         self._has_waited = True
-        self._excused_s += self._ticket.since_s - self._since_s
-        waited_s = self._request.record.waited(self._ticket.lack or Lack.TURN, now_s)
+        self._excused_s += self._queued.since_s - self._since_s
+        waited_s = self._request.record.waited(self._queued.reason or WaitReason.TURN, now_s)
         self._plane.metrics.waited(self._class, waited_s)
 
-    def _told(self, error: Exception, now_s: float) -> PenstockError:
+    def _told(self, error: Exception | TooLate, now_s: float) -> PenstockError:
         """What its client is told when it gets no backend."""
         plane, ask = self._plane, self._request.ask
-        if isinstance(error, Refused):
+        if isinstance(error, TooLate):
             hint_s, wait_s = error.retry_after_s, error.predicted_s
             return plane.refusals.too_late(hint_s, wait_s, self._class, own=self._impatient)
         if isinstance(error, PenstockError):

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
@@ -174,9 +174,8 @@ def _lease(plane: DataPlane, ask: Ask, now_s: float) -> Lease | None:
     chosen = _chosen(fit, session, plane.rng)
     look = Look(look.pool, look.fit, look.ask, chosen)
     lowest = len(plane.classes.names) - 1
-    reserve = plane.classes.reserves[lowest]
-    ticket = Ticket(look.ask, now_s, _nobody, SENDER, lowest, reserve=reserve, dry=True)
-    if plane.admission.enabled and not plane.admission.takes_now(ticket, look, now_s):
+    copy = QueuedRequest(look.ask, now_s, _nobody, SENDER, lowest, dry=True)
+    if plane.admission.enabled and not plane.admission.takes_now(copy, look, now_s):
         return None
     return Lease(chosen, look.ask, now_s)
 
@@ -191,7 +190,7 @@ def _chosen(fit: list[Backend], session: str | None, rng: Random) -> Backend:
 
 
 def _nobody(outcome: object) -> None:
-    """A dry ticket is told nothing."""
+    """A dry request is told nothing."""
 
 
 def _head(request: Request, *, forwards_key: bool) -> RequestHead:

@@ -10,9 +10,8 @@ from time import monotonic, time
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.adapters import AdapterLoads
-from penstock.balancing.admission.admission import Admission
-from penstock.balancing.admission.degradation import Degradation
-from penstock.balancing.admission.pressure import highest_pressure
+from penstock.balancing.admission.controller import Admission
+from penstock.balancing.admission.degradation import Degradation, highest_pressure
 from penstock.balancing.backend import Backend
 from penstock.balancing.deaths import Deaths
 from penstock.balancing.gate import Gate
@@ -209,7 +208,7 @@ class DataPlane:
 
     def held(self) -> list[tuple[str, int, int]]:
         """How many requests wait for a backend of each pool, and their prompt tokens."""
-        return [(each.name, *self.admission.held(each.name)) for each in self.fleet.pools]
+        return [(each.name, *self.admission.parked(each.name)) for each in self.fleet.pools]
 
     def _knows_tenant(self, name: str) -> bool:
         return name in self._tenant_names or self.running.has(name)
@@ -223,21 +222,21 @@ class DataPlane:
         self.floor.look(self.fleet.pools, self._waiting_for, now_s)
 
     def _waiting_for(self, pool: str) -> int:
-        line = self.admission.lines.get(pool)
-        return line.queue.waiting if line is not None else 0
+        found = self.admission.pools.get(pool)
+        return found.queue.waiting if found is not None else 0
 
     def _tokens_of(self, pool: str) -> int:
         return self.metrics.of(pool).tokens
 
     def pressures(self) -> list[tuple[str, str, float]]:
         """The pressure in each pool, by class: that of the client that would wait longest."""
-        found, now_s, classes = [], self.now(), self.classes
+        found, classes = [], self.classes
         for pool in self.fleet.pools if self.admission.enabled else ():
-            line = self.admission.lines.get(pool.name)
+            queue = self.admission.pools.get(pool.name)
             for rank, name in enumerate(classes.names):
                 pressed = 0.0
-                if line is not None:
-                    pressed = highest_pressure(line, rank, classes.max_wait_s[rank], now_s)
+                if queue is not None:
+                    pressed = highest_pressure(queue, rank, classes.max_wait_s[rank])
                 found.append((pool.name, name, pressed))
         return found
 

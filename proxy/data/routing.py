@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.balancing.adapters import NotLoaded
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.canary.draw import Draw
@@ -193,8 +193,8 @@ def costs_less_elsewhere(plane: DataPlane, request: Request, rank: int) -> bool:
     target = able_fallback(plane, request.ask, request.way, "overload")
     if way is None or target is None:
         return False
-    line = plane.admission.lines.get(target.pool)
-    if line is not None and line.queue.waiting:
+    queue = plane.admission.pools.get(target.pool)
+    if queue is not None and queue.queue.waiting:
         return False
     there = aimed(plane, ask, target, way.asked)
     return _cost_s(plane, there, rank) < _cost_s(plane, ask, rank)
@@ -215,13 +215,12 @@ def _cost_s(plane: DataPlane, ask: Ask, rank: int) -> float:
     """What the request would cost where it is aimed. inf: it would not be served there."""
     classes, now_s = plane.classes, plane.now()
     name = ask.tenant or queue_of(ask.client, plane.salt)
-    most_s, reserve = classes.max_wait_s[rank], classes.reserves[rank]
-    ticket = Ticket(ask, now_s, _nobody, name, rank, most_s, reserve, dry=True)
-    return plane.pool_costs.cost_s(ticket, now_s)
+    request = QueuedRequest(ask, now_s, _nobody, name, rank, classes.max_wait_s[rank], dry=True)
+    return plane.pool_costs.cost_s(request, now_s)
 
 
 def _nobody(outcome: object) -> None:
-    """A dry ticket is told nothing."""
+    """A dry request is told nothing."""
 
 
 def aimed(plane: DataPlane, ask: Ask, target: Target, asked: str | None) -> Ask:

@@ -8,7 +8,7 @@ What it may not have is not an error: it gets its own class, and the answer tell
 
 from typing import Final
 
-from penstock.balancing.admission.admission import Rules
+from penstock.balancing.admission.controller import Rules
 from penstock.balancing.admission.degradation import Step
 from penstock.conf.settings import Settings
 
@@ -33,7 +33,6 @@ class ServiceClasses:
         "default",
         "max_wait_s",
         "names",
-        "reserves",
         "rules",
         "steps",
         "told",
@@ -57,10 +56,6 @@ class ServiceClasses:
             (b"" if rank == self.default else name.encode(), b"%d" % (rank - self.default))
             for rank, name in enumerate(self.names)
         ]
-        # By class: the share of each KV cache that it leaves to higher ones.
-        self.reserves = [
-            admission.reserve if rank > self.default else 0.0 for rank in range(len(classes))
-        ]
         self._of_others: tuple[int, frozenset[int]] = self.default, frozenset()
         self._trusting = admission.trust_clients and not settings.tenants
         # By tenant: the rank of its class, and the ranks of higher ones that it may ask for.
@@ -72,10 +67,9 @@ class ServiceClasses:
         self.rules = Rules(
             enabled=admission.enabled,
             classes=tuple(self.names),
-            shares=tuple([each.share_min for each in classes]),
+            shares=admission.shares,
             weights={tenant.name: tenant.weight for tenant in settings.tenants},
-            hold_for_backend_s=admission.hold_for_backend_s,
-            window_s=admission.window_s,
+            park_s=admission.hold_for_backend_s,
         )
 
         self.steps = tuple(

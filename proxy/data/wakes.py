@@ -7,8 +7,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from penstock.balancing.admission.admission import TICK_S, Admission
-from penstock.balancing.admission.scan import Outcome
+from penstock.balancing.admission.controller import TICK_S, Admission
+from penstock.balancing.admission.dispatch import Told
 from penstock.proxy.wire.deadline import LATE_S
 from penstock.proxy.wire.pulse import BEAT_S
 
@@ -26,7 +26,7 @@ class Wakes:
         self._admission = admission
         self._soon = False
         self._due_s = 0.0  # when the timer comes
-        self._untold: deque[Outcome] = deque()
+        self._untold: deque[Told] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def soon(self) -> None:
@@ -45,7 +45,7 @@ class Wakes:
             return  # did the process sleep? The pulse tells that before the timer comes
         if self._timer is None and self._admission.waiting:
             self._begin_timer(TICK_S)
-        outcomes: list[Outcome] = []
+        outcomes: list[Told] = []
         try:
             self._admission.wake(self._now(), outcomes)
         finally:
@@ -55,8 +55,8 @@ class Wakes:
     def _tell(self) -> None:
         try:
             while self._untold:
-                ticket, outcome = self._untold.popleft()
-                ticket.ready(outcome)
+                request, outcome = self._untold.popleft()
+                request.ready(outcome)
         finally:
             if self._untold:  # a fault at one request is not the end of others
                 self.soon()
