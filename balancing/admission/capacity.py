@@ -42,7 +42,7 @@ OTHERS_PART: Final = 1.0 / 16.0
 HIGHER_PART: Final = 1.0 / 10.0
 # A prompt is stuck if its first token comes later than its work by this, or by this factor.
 STUCK_S: Final = 0.5
-STUCK_TIMES: Final = 3.0
+STUCK_TIMES: Final = 1.0
 # Above it requests wait for the cache.
 KV_USAGE_MAX: Final = 0.9
 # The time constant of the time between tokens.
@@ -245,25 +245,27 @@ class Capacity:
 
     def _spares_places(self, others: Others) -> bool:
         """Whether the last places are left to others, in proportion to what they ask for."""
-        share = others.alike / (others.alike + others.mine)
         limit = self.most_sequences
         if self.backend.max_requests is not None:
             limit = min(limit, float(self.backend.max_requests))
         if limit == inf:
             return True
-        left = min(max(1.0, OTHERS_PART * limit), share * limit)
-        return max(self.backend.own.requests, self.sequences) + 1.0 <= limit - int(left + 0.5)
+        backend = self.backend
+        held = backend.active_decode_tokens + backend.queued_prefill_tokens
+        requests = 2.0 * others.alike / others.backends * len(self.charges) / max(1, held)
+        left = int(min(max(1.0, OTHERS_PART * limit), requests) + 0.5)
+        return max(backend.own.requests, self.sequences) + 1.0 <= limit - left
 
     def _grows_apart(
         self, tenant: TenantQueue, ask: Ask, left: float, backends: int, now_s: float
     ) -> bool:
         """Whether its tenant's answers fit even if they become as long as they may.
 
-        A tenant may take by surprise as much as it was given lately. Its first answer may always
-        come.
+        That is asked of the tenant with the most to surprise by. It may take by surprise as much as
+        it was given lately.
         """
         mine = self.kv.surprises.get(tenant, 0.0)
-        if not mine:
+        if not mine or 2.0 * mine < sum(self.kv.surprises.values()):
             return True
         given = tenant.answers_given.of(now_s) / max(1, backends)
         capacity = self.kv.capacity(now_s)

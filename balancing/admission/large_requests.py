@@ -7,8 +7,7 @@ may ask for anything meanwhile. So three rules hold, each only while it serves s
 - While other tenants ask for prompts, one tenant leaves them backends without its long prompts: the
   part of the backends that is their part of what the pool can prefill, up to a quarter.
 - Beside slow streams of a higher class, a backend works on long prompts for a third of the time.
-- While others ask, requests that may fill an engine have a quarter of the backends, one each, and
-  others go elsewhere.
+- While others ask, requests that may fill an engine have a quarter of the backends, one each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,8 @@ FILLING_SEQUENCES: Final = 8
 FILLING_SHARE: Final = 0.75
 # Or if there are more of them than most engines run at once (vLLM's default was 256).
 SEQUENCES_MAX: Final = 256
+# Others who ask for less than this part of what a tenant asks for need no backend for themselves.
+FEW: Final = 1.0 / 256.0
 # A cache of unknown size is taken for one so small.
 UNKNOWN_TOKENS: Final = 100_000
 
@@ -74,8 +75,6 @@ class LargeRequests:
         self, capacity: Capacity, request: QueuedRequest, ask: Ask, others: Others, now_s: float
     ) -> WaitReason | None:
         """Why a request may not go there which has room otherwise. None: it may."""
-        if capacity.fills and self._serving(ask, without=capacity.backend):
-            return WaitReason.CHOICES
         if self.fills(request, ask, capacity, now_s):
             return None if self._may_fill(ask, others) else WaitReason.CHOICES
         if not self.is_long(capacity.backend, ask):
@@ -107,7 +106,7 @@ class LargeRequests:
 
     def _may_fill(self, ask: Ask, others: Others) -> bool:
         """Whether one more request that fills an engine may run."""
-        if not others.alike and not others.higher:
+        if others.mine * FEW > others.alike + others.higher:
             return True
         able = self._serving(ask)
         filled = [each for each in able if self._capacities[each].fills]
