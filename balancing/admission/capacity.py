@@ -32,8 +32,8 @@ from penstock.balancing.lease import Lease
 WINDOW_S: Final = 0.1
 # With many long streams a step takes long, and prompts in it cost little.
 WINDOW_STEPS: Final = 4.0
-# Measured speeds may be far too low at first. A step has room for this much prefill work, and for so
-# much in most engines: one gets that whose speed nobody has measured yet.
+# Measured speeds may be far too low at first. A step has room for this much prefill work. In most
+# engines there is room for four times as much: one gets that whose speed nobody has measured yet.
 WINDOW_WORK_MIN: Final = 2_048.0
 WINDOW_WORK_UNMEASURED: Final = 8_192.0
 # The last part of the cache and of the places, for other tenants of the class.
