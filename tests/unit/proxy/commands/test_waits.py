@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.proxy.commands.waits import WORDS, heads_of, prospect, reason
 
 PAGE = Path(__file__).parents[4] / "docs" / "admission.md"
 
 
 def test_each_reason_has_words_and_stands_in_the_page() -> None:
-    assert list(WORDS) == [each.value for each in Lack]
+    assert list(WORDS) == [each.value for each in WaitReason]
     section = PAGE.read_text().partition("### For what a request waits")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(WORDS)
 
