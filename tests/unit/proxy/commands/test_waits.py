@@ -64,7 +64,7 @@ WAITS: dict[str, Any] = {
 def test_a_wait_is_told_with_all_that_goes_before() -> None:
     assert prospect(WAITS) == [
         "In the class standard it would wait: first token in about 3.1 s, deadline 30 s.",
-        "  The KV cache of b0 has no room for its prompt and all answers.",
+        "  The KV cache of b0 has no room for its prompt and the expected answer.",
         "  Before it: 1 request of the class interactive, 1,840 tokens, of 1 tenant.",
         "  Before it: 1,100 requests of the class standard, 36,200 tokens, of 3 tenants.",
     ]
