@@ -6,7 +6,7 @@ may ask for anything meanwhile. So three rules hold, each only while it serves s
 
 - While other tenants ask for prompts, one tenant leaves them backends without its long prompts: the
   part of the backends that is their part of what the pool can prefill, up to a quarter.
-- Beside streams of a higher class, a backend works on long prompts for a third of the time.
+- Beside slow streams of a higher class, a backend works on long prompts for a third of the time.
 - While others ask, requests that may fill an engine have a quarter of the backends, one each, and
   others go elsewhere.
 """
@@ -24,6 +24,9 @@ from penstock.balancing.prefill_speed import work_of
 LONG_S: Final = 0.5
 # The engine works on long prompts for one part of so many of the time.
 PACE: Final = 3.0
+# Streams with a longer time between tokens are slow. Where 0.1 s a token is the goal, it is soon
+# missed then: other prompts follow.
+SLOW_GAP_S: Final = 0.04
 # One tenant leaves one of so many backends at most, and requests that fill engines have one.
 QUARTER: Final = 4
 # A request with so many choices or prompts may fill the engine if they may take a larger share of
@@ -77,7 +80,7 @@ class LargeRequests:
             return None if self._may_fill(ask, others) else WaitReason.CHOICES
         if not self.is_long(capacity.backend, ask):
             return None
-        if now_s < capacity.lane_until_s and self._slows(capacity, request.rank):
+        if now_s < capacity.lane_until_s and self._slows(capacity, request.rank, now_s):
             return WaitReason.LARGE
         return None if self._leaves_some(capacity, request, ask, others) else WaitReason.LARGE
 
@@ -110,9 +113,11 @@ class LargeRequests:
         filled = [each for each in able if self._capacities[each].fills]
         return len(filled) < max(1, len(able) // QUARTER)
 
-    def _slows(self, capacity: Capacity, rank: int) -> bool:
-        """Whether a stream of a higher class runs there. One whose client does not read may be
+    def _slows(self, capacity: Capacity, rank: int, now_s: float) -> bool:
+        """Whether a stream of a higher class runs there, and streams are slow. One whose client does not read may be
         there for as long as that client likes: it does not count."""
+        if capacity.gap_s(now_s) <= SLOW_GAP_S:
+            return False
         for lease, charge in capacity.charges.items():
             reads = lease.ask.stream and lease.first_token_s is not None and not lease.held_up
             if charge.rank < rank and reads:

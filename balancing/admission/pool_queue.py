@@ -416,6 +416,7 @@ class PoolQueue(Occupancy):
         self._sampled_s = now_s
         self.ttft.look(now_s)
         for capacity in self.capacities.values():
+            capacity.sample(now_s)
             for lease, charge in capacity.charges.items():
                 taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
                 if taken > charge.charged_tokens:
