@@ -36,9 +36,9 @@ class ClassSettings(Section):
         ge=0.0,
         le=SHARES_MAX,
         allow_inf_nan=False,
-        description="Share of its pool's tokens that the class gets at least while higher ones"
-        " wait, too. null: 0.2 for `default_class` (less if all would come to more than 0.5), and 0"
-        " for other classes and for the highest.",
+        description="Share of its pool's prompt tokens that the class gets at least while higher"
+        " ones wait, too. null: 0.2 for `default_class` (less if all would come to more than 0.5),"
+        " and 0 for other classes and for the highest.",
     )
 
 
@@ -179,7 +179,7 @@ class AdmissionSettings(Section):
             if each.share_min is None:
                 is_default = each.name == self.default_class != highest
                 share = min(DEFAULT_SHARE, left) if is_default else 0.0
-                each = each.model_copy(update={"share_min": share})  # noqa: PLW2901
+                each = each.model_copy(update={"share_min": share})
             classes.append(each)
         self.__dict__["classes"] = tuple(classes)  # it is frozen once it is made
         return self

@@ -6,7 +6,10 @@ from penstock.conf.draft import Draft
 from penstock.conf.keypath import KeyPath
 
 VANISHED: Final[dict[KeyPath, str]] = {
-    ("admission", "reserve"): "does nothing any more: a request leaves as much of each KV cache as"
+    (
+        "admission",
+        "reserve",
+    ): "does nothing any more: a request leaves room in each KV cache for what"
     " higher classes asked for in the last second",
     ("admission", "window_s"): "does nothing any more: the window is 0.1 s or four steps of"
     " the engine, and the round trip",

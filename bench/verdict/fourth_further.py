@@ -216,8 +216,8 @@ _WAITING: Final = (
         pool={"max_requests": 8},
         tenant="scraper",
     ),
-    # 12 choices x 420 to 480 are 79 to 90 % of a cache and may fill it, and one of five servers may have
-    # one. 450 x 7.7 ms = 3.5 s: 0.29/s. 1/s: 350 %. All five could do 1.4/s; four of them have
+    # 12 choices x 420 to 480 are 79 to 90 % of a cache and may fill it, and one of five servers may
+    # have one. 450 x 7.7 ms = 3.5 s: 0.29/s. 1/s: 350 %. All five could do 1.4/s; four of them have
     # nothing but 2/s x 0.3 s of chat: 1 %.
     Scenario(
         "waiting-choices-one-at-a-time",

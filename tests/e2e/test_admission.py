@@ -32,9 +32,7 @@ async def waiting(penstock: Penstock) -> int:
         return sum(each["requests"] for each in (await answer.json())["classes"])
 
 
-async def stream(
-    penstock: Penstock, number: int, model: str = "sim-model", **headers: str
-) -> Got:
+async def stream(penstock: Penstock, number: int, model: str = "sim-model", **headers: str) -> Got:
     """A long prompt of its own: nothing of it is cached."""
     content = f"{number} " + LONG[0]["content"]
     messages = [{"role": "user", "content": content}]

@@ -66,9 +66,9 @@ def fleet(*backends: str, pool: str = "") -> str:
             "conf.yaml:7: affinity.strict: does nothing: no pool has the policy token_cost",
         ),
         (
-            fleet("http://a", pool="admission: false")
-            + "admission:\n  hold_for_backend_s: 5\n",
-            "conf.yaml:7: admission.hold_for_backend_s: does nothing: no pool has `admission: true`",
+            fleet("http://a", pool="admission: false") + "admission:\n  hold_for_backend_s: 5\n",
+            "conf.yaml:7: admission.hold_for_backend_s: does nothing: no pool has"
+            " `admission: true`",
         ),
         (
             fleet("http://a") + "health:\n  timeout_s: 3\n",
@@ -199,8 +199,8 @@ def test_a_warning_from_outside_the_file_names_where_it_is_from() -> None:
 
 
 RESERVE = (
-    "admission.reserve: does nothing any more: a request leaves as much of each KV cache as higher"
-    " classes asked for in the last second"
+    "admission.reserve: does nothing any more: a request leaves room in each KV cache for what"
+    " higher classes asked for in the last second"
 )
 WINDOW = (
     "admission.window_s: does nothing any more: the window is 0.1 s or four steps of the engine,"
