@@ -134,7 +134,7 @@ class Queue:
         """Whether a class is owed enough for one of its next requests."""
         owed = self._owed[rank]
         firsts = [next(iter(each.queues[rank])) for each in self.backlogs[rank]] if owed else []
-        return any([owed >= min(_all_tokens(first), OWED_MAX) for first in firsts])
+        return any(owed >= min(_all_tokens(first), OWED_MAX) for first in firsts)
 
     def turns(self, rank: int) -> Iterator[QueuedRequest]:
         """The next ones of a class. Each counts as sent before the next is told, so one tenant
