@@ -32,10 +32,10 @@ SAMPLE_S: Final = 0.1
 GIVEN_UP_MAX: Final = 64
 # Of each tenant the oldest are seen: most requests of a class have the same time.
 OLDEST_SEEN: Final = 4
-# The next request gets a backend kept for it if its prompt takes more than this share of a cache and
-# finds no room: at once beside other tenants, else after a second. Small requests find room before
-# a long one does, and would pass it for as long as they come. A backend is kept for so long at
-# most, the only one of a pool for less.
+# The next request gets a backend kept for it if its prompt takes more than this share of a cache
+# and finds no room: at once beside other tenants, else after a second. Small requests find room
+# before a long one does, and would pass it for as long as they come. A backend is kept for so long
+# at most, the only one of a pool for less.
 KEEP_AFTER_S: Final = 1.0
 KEEP_SHARE: Final = 1.0 / 8.0
 KEPT_S: Final = 15.0
