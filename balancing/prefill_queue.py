@@ -53,6 +53,10 @@ class PrefillQueue:
         elapsed_s = now_s - self._head_since_s
         return min(1.0, max(0.0, elapsed_s / whole_s)) if whole_s else 1.0
 
+    def head_s(self, now_s: float) -> float:
+        """How long the engine has worked on the oldest prompt."""
+        return max(0.0, now_s - self._head_since_s)
+
     def begin(
         self, prompts: QueuedPrompts, work_s: float, now_s: float, *, measured: bool = True
     ) -> None:
