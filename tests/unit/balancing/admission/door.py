@@ -194,7 +194,9 @@ class Door:
         """Each engine reports its cache, as large as before, and that it holds what is known."""
         for backend in self.backends:
             tokens = backend.report.kv_tokens if backend.report is not None else None
-            running = sum(each.backend is backend for each in self.leases.values() if not each.ended)
+            running = sum(
+                each.backend is backend for each in self.leases.values() if not each.ended
+            )
             usage = min(1.0, backend.active_decode_tokens / tokens) if tokens else 0.0
             found = {"running": running, "kv_usage": usage, "kv_tokens": tokens} | fields
             backend.take(EngineReport(now_s, **found))

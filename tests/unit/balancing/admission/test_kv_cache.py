@@ -164,9 +164,7 @@ def reported(usage_tokens: int, streams: int = 10, waiting: int = 0) -> Door:
     for _ in range(streams):
         running(door, 1_000, max_tokens=1)
     usage = usage_tokens / 12_000
-    door.backends[0].take(
-        EngineReport(1.0, streams, waiting, kv_usage=usage, kv_tokens=12_000)
-    )
+    door.backends[0].take(EngineReport(1.0, streams, waiting, kv_usage=usage, kv_tokens=12_000))
     return door
 
 

@@ -11,7 +11,7 @@ from penstock.balancing.backend import State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import NoBackend
 from penstock.balancing.lease import Lease
-from tests.unit.balancing.admission.door import FILLS, HIGH_LOW, Door, Priced, full, ready
+from tests.unit.balancing.admission.door import FILLS, HIGH_LOW, Door, Priced, full
 
 PATIENT: dict[str, Any] = {"deadline_s": 30.0, "impatient": False}
 
@@ -292,13 +292,7 @@ def test_one_that_is_parked_is_told_when_a_fall_back_can_serve_it() -> None:
     door.wake(1.0)
     assert door.outcomes() == []
     is_there[0] = True
-    door.backends[0].models = {"none of theirs": b""}
     door.wake(2.0)
-    if not door.told:  # it is looked at when some backend may serve
-        z = ready("z")
-        door.fleet = Fleet((*door.fleet.pools, Pool("q", (z,), Priced())))
-        z.models = {"else": b""}
-        door.wake(3.0)
     assert [(each, type(outcome)) for each, outcome in door.told] == [(request, Elsewhere)]
     assert request.waits  # until it has gone there
 
