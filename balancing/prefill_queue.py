@@ -17,11 +17,11 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 # prompt, and first tokens of one step come in any order.
 ASIDE_S: Final = 0.5
 ASIDE_TIMES: Final = 2.0
-# The same for an engine by whose report nothing waits: a step, and twice its work and the work before
-# it. The speed may be measured wrong (an answer whose first tokens are not shown makes an engine look
-# slow), so no more than four times the time of an unmeasured engine.
-BEGUN_S: Final = 0.1
-BEGUN_TIMES: Final = 2.0
+# The same for an engine by whose report nothing waits: a step, and twice its work and the work
+# before it. The speed may be measured wrong (an answer whose first tokens are not shown makes an
+# engine look slow), so no more than four times the time of an unmeasured engine.
+BEGUN_S: Final = 0.05
+BEGUN_TIMES: Final = 1.0
 SLOWEST_WORK_S: Final = 4.0 / PRIOR_WORK_PER_S
 # If more prompts are queued, the work before each is not corrected one by one.
 CORRECTED_MAX: Final = 128

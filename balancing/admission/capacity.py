@@ -18,7 +18,7 @@ much as they asked for in the last second, up to a small part of the backend, an
 answers may not come to more than is free.
 """
 
-from math import inf
+from math import exp, inf
 from typing import Final
 
 from penstock.balancing.admission.kv_cache import ANSWER_SHARE, KvCache
@@ -32,17 +32,21 @@ from penstock.balancing.lease import Lease
 WINDOW_S: Final = 0.1
 # With many long streams a step takes long, and prompts in it cost little.
 WINDOW_STEPS: Final = 4.0
-# Measured speeds may be far too low at first. A step has room for this much prefill work.
+# Measured speeds may be far too low at first. A step has room for this much prefill work, and in most
+# engines for so much: one whose speed nobody has measured yet gets that.
 WINDOW_WORK_MIN: Final = 2_048.0
+WINDOW_WORK_UNMEASURED: Final = 8_192.0
 # The last part of the cache and of the places, for other tenants of the class.
 OTHERS_PART: Final = 1.0 / 16.0
 # The same for higher classes.
 HIGHER_PART: Final = 1.0 / 10.0
 # A prompt is stuck if its first token comes later than its work by this, or by this factor.
 STUCK_S: Final = 0.5
-STUCK_TIMES: Final = 3.0
+STUCK_TIMES: Final = 1.0
 # Above it requests wait for the cache.
 KV_USAGE_MAX: Final = 0.9
+# The time constant of the time between tokens.
+GAP_TAU_S: Final = 1.0
 # Streams that have their tokens at a smaller part of the usual pace are held up by something.
 SLOW_PACE: Final = 0.25
 
@@ -71,7 +75,10 @@ class Capacity:
     """One backend: the requests that are there, and what is left."""
 
     __slots__ = (
+        "_events",
         "_report",
+        "_sampled_s",
+        "_stream_s",
         "backend",
         "charges",
         "fills",
@@ -94,6 +101,9 @@ class Capacity:
         self.lane_until_s = -inf  # until when no large prompt follows, beside higher streams
         self.short_s = -inf  # when a request found no room in the cache last
         self._report: EngineReport | None = None
+        self._stream_s = 0.0  # the time that streams were open lately, added up, and their tokens
+        self._events = 0.0
+        self._sampled_s = -inf
 
     # What is there ------------------------------------------------------------------------------
 
@@ -120,6 +130,31 @@ class Capacity:
             self.fills -= charge.fills
             self.kv.remove(lease, charge)
         return charge
+
+    def sample(self, now_s: float) -> None:
+        """See what streams had since the last time. Called while requests wait."""
+        passed_s = now_s - self._sampled_s
+        fade = exp(-passed_s / GAP_TAU_S)
+        streams = tokens = 0
+        for lease, charge in self.charges.items():
+            # A client that does not read shows nothing of the backend.
+            if lease.first_token_s is None or not lease.ask.stream or lease.held_up:
+                continue
+            if charge.seen_tokens:
+                streams += charge.sequences
+                tokens += lease.generated_tokens - charge.seen_tokens
+            charge.seen_tokens = max(1, lease.generated_tokens)
+        if passed_s > GAP_TAU_S:
+            self._stream_s = self._events = 0.0  # nothing waited meanwhile
+        else:
+            self._stream_s = self._stream_s * fade + passed_s * streams
+            self._events = self._events * fade + tokens
+        self._sampled_s = now_s
+
+    def gap_s(self, now_s: float) -> float:
+        """The time between two tokens of a stream. 0.0: not known."""
+        known = self._events and now_s - self._sampled_s <= GAP_TAU_S
+        return self._stream_s / self._events if known else 0.0
 
     # What is left -------------------------------------------------------------------------------
 
@@ -149,6 +184,8 @@ class Capacity:
         backend = self.backend
         work = backend.wait_work(now_s)
         if work < WINDOW_WORK_MIN:
+            return True
+        if work < WINDOW_WORK_UNMEASURED and not backend.prefill_speed.samples:
             return True
         seconds = work * backend.prefill_speed.work_s - backend.round_trip_s
         return seconds < WINDOW_S or seconds < WINDOW_STEPS * self.step_s
@@ -208,25 +245,27 @@ class Capacity:
 
     def _spares_places(self, others: Others) -> bool:
         """Whether the last places are left to others, in proportion to what they ask for."""
-        share = others.alike / (others.alike + others.mine)
         limit = self.most_sequences
         if self.backend.max_requests is not None:
             limit = min(limit, float(self.backend.max_requests))
         if limit == inf:
             return True
-        left = min(max(1.0, OTHERS_PART * limit), share * limit)
-        return max(self.backend.own.requests, self.sequences) + 1.0 <= limit - int(left + 0.5)
+        backend = self.backend
+        held = backend.active_decode_tokens + backend.queued_prefill_tokens
+        requests = 2.0 * others.alike / others.backends * len(self.charges) / max(1, held)
+        left = int(min(max(1.0, OTHERS_PART * limit), requests) + 0.5)
+        return max(backend.own.requests, self.sequences) + 1.0 <= limit - left
 
     def _grows_apart(
         self, tenant: TenantQueue, ask: Ask, left: float, backends: int, now_s: float
     ) -> bool:
         """Whether its tenant's answers fit even if they become as long as they may.
 
-        A tenant may take by surprise as much as it was given lately. Its first answer may always
-        come.
+        That is asked of the tenant with the most to surprise by. It may take by surprise as much as
+        it was given lately.
         """
         mine = self.kv.surprises.get(tenant, 0.0)
-        if not mine:
+        if not mine or 2.0 * mine < sum(self.kv.surprises.values()):
             return True
         given = tenant.answers_given.of(now_s) / max(1, backends)
         capacity = self.kv.capacity(now_s)

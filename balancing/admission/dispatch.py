@@ -57,7 +57,7 @@ class Dispatch:
 
     def _run_class(self, rank: int, owed: float) -> None:
         """Try requests of one class. One that is owed its share has one turn for that."""
-        pool, first = self._pool, True
+        pool, keeps = self._pool, not owed  # what is next may need a backend that is kept for it
         alone = len(pool.queue.backlogs[rank]) == 1
         for request in pool.queue.turns(rank):
             if not self._tries or not pool.opens(self._now_s):
@@ -65,9 +65,8 @@ class Dispatch:
             if self._has_tried(request, alone=alone) or not is_servable(request, pool.members):
                 continue
             outcome = self._try(request, owed)
-            if outcome is None and first and not owed:
-                pool.keep(request, self._now_s)
-            first = False
+            if outcome is None and keeps:
+                keeps = pool.keep(request, self._now_s)
             if owed:
                 return
 

@@ -6,9 +6,8 @@ may ask for anything meanwhile. So three rules hold, each only while it serves s
 
 - While other tenants ask for prompts, one tenant leaves them backends without its long prompts: the
   part of the backends that is their part of what the pool can prefill, up to a quarter.
-- Beside streams of a higher class, a backend works on long prompts for a third of the time.
-- While others ask, requests that may fill an engine have a quarter of the backends, one each, and
-  others go elsewhere.
+- Beside slow streams of a higher class, a backend works on long prompts for a third of the time.
+- While others ask, requests that may fill an engine have a quarter of the backends, one each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,9 @@ from penstock.balancing.prefill_speed import work_of
 LONG_S: Final = 0.5
 # The engine works on long prompts for one part of so many of the time.
 PACE: Final = 3.0
+# Streams with a longer time between tokens are slow. Where 0.1 s a token is the goal, it is soon
+# missed then: other prompts follow.
+SLOW_GAP_S: Final = 0.04
 # One tenant leaves one of so many backends at most, and requests that fill engines have one.
 QUARTER: Final = 4
 # A request with so many choices or prompts may fill the engine if they may take a larger share of
@@ -32,6 +34,8 @@ FILLING_SEQUENCES: Final = 8
 FILLING_SHARE: Final = 0.75
 # Or if there are more of them than most engines run at once (vLLM's default was 256).
 SEQUENCES_MAX: Final = 256
+# Others who ask for less than this part of what a tenant asks for need no backend for themselves.
+FEW: Final = 1.0 / 256.0
 # A cache of unknown size is taken for one so small.
 UNKNOWN_TOKENS: Final = 100_000
 
@@ -71,13 +75,11 @@ class LargeRequests:
         self, capacity: Capacity, request: QueuedRequest, ask: Ask, others: Others, now_s: float
     ) -> WaitReason | None:
         """Why a request may not go there which has room otherwise. None: it may."""
-        if capacity.fills and self._serving(ask, without=capacity.backend):
-            return WaitReason.CHOICES
         if self.fills(request, ask, capacity, now_s):
             return None if self._may_fill(ask, others) else WaitReason.CHOICES
         if not self.is_long(capacity.backend, ask):
             return None
-        if now_s < capacity.lane_until_s and self._slows(capacity, request.rank):
+        if now_s < capacity.lane_until_s and self._slows(capacity, request.rank, now_s):
             return WaitReason.LARGE
         return None if self._leaves_some(capacity, request, ask, others) else WaitReason.LARGE
 
@@ -104,15 +106,17 @@ class LargeRequests:
 
     def _may_fill(self, ask: Ask, others: Others) -> bool:
         """Whether one more request that fills an engine may run."""
-        if not others.alike and not others.higher:
+        if others.mine * FEW > others.alike + others.higher:
             return True
         able = self._serving(ask)
         filled = [each for each in able if self._capacities[each].fills]
         return len(filled) < max(1, len(able) // QUARTER)
 
-    def _slows(self, capacity: Capacity, rank: int) -> bool:
-        """Whether a stream of a higher class runs there. One whose client does not read may be
+    def _slows(self, capacity: Capacity, rank: int, now_s: float) -> bool:
+        """Whether a stream of a higher class runs there, and streams are slow. One whose client does not read may be
         there for as long as that client likes: it does not count."""
+        if capacity.gap_s(now_s) <= SLOW_GAP_S:
+            return False
         for lease, charge in capacity.charges.items():
             reads = lease.ask.stream and lease.first_token_s is not None and not lease.held_up
             if charge.rank < rank and reads:

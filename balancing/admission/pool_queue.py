@@ -32,15 +32,14 @@ SAMPLE_S: Final = 0.1
 GIVEN_UP_MAX: Final = 64
 # Of each tenant the oldest are seen: most requests of a class have the same time.
 OLDEST_SEEN: Final = 4
-# The next request gets a backend kept for it when it has waited for a tenth of its deadline, or for
-# 3 s if that is less, if its prompt finds no room and is longer than most there. Small requests
-# find room before a long one does, and would pass it for as long as they come. A backend is kept
-# for so long at most, the only one of a pool for less.
-KEEP_AFTER_S: Final = 3.0
-KEEP_AFTER_SHARE: Final = 0.1
+# The next request gets a backend kept for it when it has waited for a second, if its prompt takes
+# more than this share of a cache and finds no room there. Small requests find room before a long one
+# does, and would pass it for as long as they come. A backend is kept for so long at most, the only
+# one of a pool for less.
+KEEP_AFTER_S: Final = 1.0
+KEEP_SHARE: Final = 1.0 / 8.0
 KEPT_S: Final = 15.0
 KEPT_ALONE_S: Final = 5.0
-LONG: Final = 1.5
 
 
 class PoolQueue(Occupancy):
@@ -50,7 +49,6 @@ class PoolQueue(Occupancy):
         "_asked",
         "_changed",
         "_kept",
-        "_kept_until_s",
         "_max_requests",
         "_sampled_s",
         "_watches",
@@ -87,8 +85,7 @@ class PoolQueue(Occupancy):
         self._changed = on_change
         self._watches = not dry
         self._asked = [Asked() for _ in shares]  # by class, of all tenants
-        self._kept: tuple[Backend, QueuedRequest] | None = None  # a backend, and for whom
-        self._kept_until_s = 0.0
+        self._kept: dict[Backend, tuple[QueuedRequest, float]] = {}  # for whom, and until when
         self._sampled_s = 0.0
 
     # The pool ------------------------------------------------------------------------------------
@@ -295,8 +292,9 @@ class PoolQueue(Occupancy):
         """It waits no more: it is sent, refused, or its client has left."""
         self.ttft.look(now_s)
         self._want(request, None)
-        if self._kept is not None and self._kept[1] is request:
-            self._kept = None
+        for backend, (kept, _) in list(self._kept.items()):
+            if kept is request:
+                del self._kept[backend]
         self.queue.remove(request)
         request.unpark(now_s)
         request.wait = None
@@ -313,32 +311,35 @@ class PoolQueue(Occupancy):
             self.capacity_of(backend).wanted += 1
         wait.wanted = backend
 
-    def keep(self, request: QueuedRequest, now_s: float) -> None:
-        """It is next, and has found no room. Keep a backend for it, if it needs that."""
+    def keep(self, request: QueuedRequest, now_s: float) -> bool:
+        """It is next, and has found no room. Keep a backend for it, if it needs that. Returns
+        whether it has or had one, so that the one behind it is next."""
         wait, ask = request.wait, request.ask
-        if wait is None or wait.kept_before or request.reason is not WaitReason.KV_CACHE:
-            return
-        if request.waited_s(now_s) < min(KEEP_AFTER_S, KEEP_AFTER_SHARE * request.deadline_s):
-            return
-        if self._kept is not None and now_s < self._kept_until_s:
-            return
+        if wait is None or wait.kept_before:
+            return wait is not None
+        alone = len(self.queue.backlogs[request.rank]) == 1
+        if alone and request.waited_s(now_s) < KEEP_AFTER_S:
+            return False
+        if request.reason is not WaitReason.KV_CACHE:
+            return False
+        self._kept = {each: kept for each, kept in self._kept.items() if now_s < kept[1]}
         able = [each for each in self.able if each.serves(ask.model)]
-        if not able:
-            return
-        places = [self.capacity_of(each) for each in able]
+        places = [self.capacity_of(each) for each in able if each not in self._kept]
+        if not places or 2 * len(self._kept) >= max(2, len(able)):
+            return False
         place = max(places, key=lambda each: each.kv.free_tokens(now_s))
-        prompts = [lease.ask.prompt_tokens for lease in place.charges]
-        if ask.prompt_tokens > LONG * sum(prompts) / max(1, len(prompts)):
+        if ask.prompt_tokens > KEEP_SHARE * place.kv.capacity(now_s):
             wait.kept_before = True
-            self._kept = place.backend, request
-            self._kept_until_s = now_s + (KEPT_S if len(able) > 1 else KEPT_ALONE_S)
+            until_s = now_s + (KEPT_S if len(able) > 1 else KEPT_ALONE_S)
+            self._kept[place.backend] = request, until_s
+        return wait.kept_before
 
     def _is_kept(self, backend: Backend, request: QueuedRequest, now_s: float) -> bool:
         """Whether this backend is kept for another request of its class or a higher one."""
-        if self._kept is None or self._kept[0] is not backend or now_s >= self._kept_until_s:
+        kept = self._kept.get(backend)
+        if kept is None or now_s >= kept[1]:
             return False
-        other = self._kept[1]
-        return other is not request and request.rank >= other.rank
+        return kept[0] is not request and request.rank >= kept[0].rank
 
     def over(self, park_s: float, now_s: float) -> list[tuple[QueuedRequest, TooLate | None]]:
         """Take out some that nobody waits for any more, with the refusal, or that were parked for
@@ -416,6 +417,7 @@ class PoolQueue(Occupancy):
         self._sampled_s = now_s
         self.ttft.look(now_s)
         for capacity in self.capacities.values():
+            capacity.sample(now_s)
             for lease, charge in capacity.charges.items():
                 taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
                 if taken > charge.charged_tokens:

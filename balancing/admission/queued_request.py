@@ -179,6 +179,7 @@ class Charge:
         "large",
         "rank",
         "request",
+        "seen_tokens",
         "sequences",
         "surprise_tokens",
         "tenant",
@@ -194,6 +195,7 @@ class Charge:
         self.surprise_tokens = 0.0  # what its answer may come to beyond that
         self.cached_tokens = 0  # of its prompt, until that is prefilled
         self.sequences = ask.prompts * ask.choices if ask.generates else 0
+        self.seen_tokens = 0  # generated when its stream was sampled last
         self.holds = False  # the blocks of its prompt are counted
         self.large = False  # it has the lane for large requests
         self.fills = False  # its choices may fill the engine
