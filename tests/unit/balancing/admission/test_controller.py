@@ -1,4 +1,4 @@
-"""Who is sent at once, who waits, and what becomes of those when backends, pools or rules change."""
+"""Who is sent at once, who waits, and what becomes of that when backends, pools or rules change."""
 
 from collections.abc import Sequence
 from random import Random

@@ -1,6 +1,7 @@
 """Whether a KV cache has room for a prompt and its answer."""
 
 from bisect import bisect_left
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -234,7 +235,7 @@ def test_a_beginning_stays_held_until_the_last_that_shares_it_has_ended() -> Non
     for request in requests:
         door.finish(request, 2.3, 10)
         found.append(spare(door, 2.3))
-    less = [after - before for before, after in zip(found, found[1:], strict=False)]
+    less = [after - before for before, after in pairwise(found)]
     assert less[:2] == pytest.approx([800, 800], abs=30)
     assert found[-1] == KV_TOKENS - 10
 
@@ -263,6 +264,17 @@ def test_nobody_makes_the_prompts_of_others_look_smaller() -> None:
 # Nothing stays -----------------------------------------------------------------------------
 
 
+def drawn_fields(rng: Random, *, blocks: bool, streams: bool) -> dict[str, Any]:
+    """What some request asks for."""
+    fields: dict[str, Any] = {"rank": rng.randrange(2), "name": rng.choice("xyz")}
+    fields |= {"prompts": rng.choice([1, 1, 2]), "choices": rng.choice([1, 1, 3, 300])}
+    if not streams:
+        fields |= {"stream": rng.random() < 0.5, "generates": rng.random() < 0.8}
+    if blocks:
+        fields |= {"prompts": 1} | shared(rng.choice([1_600, 1_700]), rng.randrange(3))
+    return fields
+
+
 def walk(seed: int, *, blocks: bool, streams: bool) -> Door:
     """Requests come, go on and end in any order, until none is left."""
     rng = Random(seed)
@@ -273,12 +285,7 @@ def walk(seed: int, *, blocks: bool, streams: bool) -> Door:
         now_s += rng.choice([0.0, 0.01, 0.2])
         kind = rng.randrange(6)
         if kind < 2:
-            fields: dict[str, Any] = {"rank": rng.randrange(2), "name": rng.choice("xyz")}
-            fields |= {"prompts": rng.choice([1, 1, 2]), "choices": rng.choice([1, 1, 3, 300])}
-            if not streams:
-                fields |= {"stream": rng.random() < 0.5, "generates": rng.random() < 0.8}
-            if blocks:
-                fields |= {"prompts": 1} | shared(rng.choice([1_600, 1_700]), rng.randrange(3))
+            fields = drawn_fields(rng, blocks=blocks, streams=streams)
             open_.append(door.enter(rng.randint(1, 5_000), now_s, **fields))
         elif kind == 2:
             for backend in door.backends:

@@ -1,5 +1,6 @@
 """Which backends take requests that an engine works on for long, or that may fill it."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -73,30 +74,38 @@ def test_what_a_long_prompt_waits_for_is_told() -> None:
     assert {each.reason for each in door.pool.queue.oldest(9)} & {WaitReason.LARGE}
 
 
-def long_beside_streams(rank: int, *, reads: bool = True) -> list[float]:
-    """When long prompts are sent that always wait, beside a stream of the high class."""
+def long_beside_streams(rank: int, *, gap_s: float = 0.1, reads: bool = True) -> list[float]:
+    """When long prompts are sent that always wait, beside streams of the high class. `gap_s`: the
+    time between two of their tokens."""
     door, sent_s, now_s = Door("a", **HIGH_LOW), [], 0.0
-    stream = door.enter(100, 0.0, name="high")
-    door.first(stream, 0.1)
-    door.leases[stream].held_up = not reads
+    streams = [door.enter(100, 0.0, name="high") for _ in range(3)]
+    for stream in streams:
+        door.first(stream, 0.1)
+        door.leases[stream].held_up = not reads
     for _ in range(8):
         door.enter(LONG, 0.2, name="long", rank=rank)
     while now_s < 100.0:
         now_s += 0.1
+        for stream in streams:
+            door.leases[stream].tokens(round(0.1 / gap_s))
         for request in door.running:
             lease = door.leases[request]
-            if request is not stream and now_s - lease.began_s > LONG_S:
+            if request not in streams and now_s - lease.began_s > LONG_S:
                 door.finish(request, now_s)
         if door.wake(now_s):
             sent_s.append(now_s)
     return sent_s
 
 
-def test_beside_streams_of_a_higher_class_long_prompts_take_a_third_of_the_time() -> None:
+def test_beside_slow_streams_of_a_higher_class_long_prompts_take_a_third_of_the_time() -> None:
     low, high = long_beside_streams(1), long_beside_streams(0)
     assert len(high) == 7  # of its own class: one after the other
-    gaps = [after - before for before, after in zip(low, low[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(low)]
     assert min(gaps) > 2.0 * LONG_S
+
+
+def test_beside_quick_streams_they_follow_one_another() -> None:
+    assert len(long_beside_streams(1, gap_s=0.01)) == 7
 
 
 def test_a_client_that_does_not_read_delays_no_long_prompts() -> None:
@@ -114,16 +123,9 @@ def test_while_others_ask_requests_that_fill_an_engine_have_one_backend(
     asked(door, 0.0)
     giants = [door.enter(50, 0.0, name="giants", **many) for _ in range(4)]
     (first,) = [request for request in giants if door.is_sent(request)]
-    lease = door.leases[first]
-    for index in range(int(many.get("choices", 1) * many.get("prompts", 1))):
-        lease.first_token(0.1, index)
-    for number in range(5):  # others go elsewhere
-        now_s = 0.2 + 0.2 * number
-        victim = door.enter(200, now_s, name="victim", max_tokens=32)
-        assert door.leases[victim].backend is not lease.backend
-        door.finish(victim, now_s, 10)
-    lease.end(1.2)
-    assert len(door.wake(1.2)) == 1  # the next one
+    door.leases[first].end(1.0)
+    asked(door, 1.0)
+    assert sum(door.is_sent(request) for request in giants) == 2  # the next one
 
 
 def test_of_eight_backends_they_have_two() -> None:

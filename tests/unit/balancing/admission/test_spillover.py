@@ -82,7 +82,7 @@ PROMPT: dict[str, Any] = {"blocks": BLOCKS, "block_tokens": 250.0}
 @pytest.mark.parametrize("cached", [0, 4])
 def test_a_prompt_whose_beginning_is_cached_waits_for_that_backend(cached: int) -> None:
     door = Door("a", "b", prices={"a": 0.0, "b": 1.0})
-    fields = {"blocks": BLOCKS[:cached], "block_tokens": 250.0}
+    fields: dict[str, Any] = {"blocks": BLOCKS[:cached], "block_tokens": 250.0}
     door.first(door.enter(1_000, name="before", **fields), 0.1)
     door.backends[0].max_requests = 1
     door.policy.prices = {"a": 1.0, "b": 1.01}
