@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.verdict.cause import Finding
 from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 from penstock.balancing.verdict.rules import find
@@ -51,6 +51,6 @@ def found(
     return find(window, list(window.backends()))
 
 
-def queue(lack: Lack, waiting: int = 10, oldest_s: float = 3.0) -> dict[str, Any]:
+def queue(reason: WaitReason, waiting: int = 10, oldest_s: float = 3.0) -> dict[str, Any]:
     """So many wait for that."""
-    return {"waiting": waiting, "oldest_s": oldest_s, "lacks": {lack: 6}}
+    return {"waiting": waiting, "oldest_s": oldest_s, "lacks": {reason: 6}}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.slowness import Pace
 from penstock.balancing.verdict.cause import Finding, Kind
 from penstock.balancing.verdict.facts import BackendFacts
@@ -31,13 +31,13 @@ def case(
 
 CASES = {
     "busy, and nothing waits": case(Kind.FINE, "", backend(kv_usage=0.99, held_share=0.99)),
-    "a short queue": case(Kind.FINE, "", backend(), **queue(Lack.PROMPTS, oldest_s=WAIT_S / 2)),
-    "one long prompt waits": case(Kind.FINE, "", backend(), **queue(Lack.KV_CACHE, waiting=1)),
+    "a short queue": case(Kind.FINE, "", backend(), **queue(WaitReason.PROMPTS, oldest_s=WAIT_S / 2)),
+    "one long prompt waits": case(Kind.FINE, "", backend(), **queue(WaitReason.KV_CACHE, waiting=1)),
     "prompts wait, and steps are long": case(
-        Kind.COMPUTE, "prefill", backend(), per_s=PREFILLS, **queue(Lack.PROMPTS)
+        Kind.COMPUTE, "prefill", backend(), per_s=PREFILLS, **queue(WaitReason.PROMPTS)
     ),
     "a tenant's long prompts, and a backend for others": case(
-        Kind.COMPUTE, "prefill", backend(), backend(), per_s=PREFILLS, **queue(Lack.LONG)
+        Kind.COMPUTE, "prefill", backend(), backend(), per_s=PREFILLS, **queue(WaitReason.LARGE)
     ),
     "prompts wait in the engine": case(
         Kind.COMPUTE, "prefill", backend(overdue_s=4.0, backlog_s=5.0, waiting=3), per_s=PREFILLS
@@ -49,57 +49,57 @@ CASES = {
         per_s={"generated_tokens": 10 / GAP_S / 1.1, "steps": 9},
     ),
     "a full cache": case(
-        Kind.MEMORY, "", backend(kv_usage=0.97), per_s=PREFILLS, **queue(Lack.KV_CACHE)
+        Kind.MEMORY, "", backend(kv_usage=0.97), per_s=PREFILLS, **queue(WaitReason.KV_CACHE)
     ),
     "a full cache, known by our own count": case(
-        Kind.MEMORY, "", backend(held_share=0.97, told_s=None), **queue(Lack.ANSWERS)
+        Kind.MEMORY, "", backend(held_share=0.97, told_s=None), **queue(WaitReason.SHARE)
     ),
     "streams are stopped": case(Kind.MEMORY, "", backend(kv_usage=0.97), per_s={"preemptions": 1}),
     "a full cache, and the engine's own queue": case(
         Kind.MEMORY, "", backend(kv_usage=0.99, waiting=4, overdue_s=3.0)
     ),
     "as many streams as it can": case(
-        Kind.SCHEDULER, "sequences", backend(), **queue(Lack.SEQUENCES)
+        Kind.SCHEDULER, "sequences", backend(), **queue(WaitReason.SEQUENCES)
     ),
     "waiting in an engine with room": case(
         Kind.SCHEDULER, "sequences", backend(waiting=4, overdue_s=3.0, backlog_s=0.1)
     ),
-    "short steps": case(Kind.SCHEDULER, "token_budget", backend(), **queue(Lack.PROMPTS)),
+    "short steps": case(Kind.SCHEDULER, "token_budget", backend(), **queue(WaitReason.PROMPTS)),
     "steps of few prompt tokens, and none is known to be short": case(
         Kind.SCHEDULER,
         "token_budget",
         backend(step_s=0.0),
         per_s={"generated_tokens": 200, "steps": 100, "step_tokens": 6_400},
-        **queue(Lack.PROMPTS),
+        **queue(WaitReason.PROMPTS),
     ),
     "the same engine runs eight all the time, and more wait in it": case(
         Kind.SCHEDULER,
         "sequences",
         backend(running=8, waiting=7, backlog_s=0.6),
         per_s={"generated_tokens": 800, "steps": 100, "step_tokens": 5_000},
-        **queue(Lack.PROMPTS),
+        **queue(WaitReason.PROMPTS),
     ),
     "steps of many prompt tokens, and prompts wait in engines that seem full": case(
         Kind.COMPUTE,
         "prefill",
         backend(running=50, waiting=20, backlog_s=0.1),
         per_s={"generated_tokens": 200, "steps": 4, "step_tokens": 8_000},
-        **queue(Lack.SEQUENCES),
+        **queue(WaitReason.SEQUENCES),
     ),
     "streams get no tokens, and their engine goes on": case(
         Kind.FAILING, "stalled", backend(), per_s={"generated_tokens": 20, "steps": 50}
     ),
     "sent, and not seen by the engine": case(
-        Kind.SCHEDULER, "api_server", backend(sequences=30), **queue(Lack.PROMPTS)
+        Kind.SCHEDULER, "api_server", backend(sequences=30), **queue(WaitReason.PROMPTS)
     ),
-    "max_requests": case(Kind.WAITING, "requests", backend(), **queue(Lack.REQUESTS)),
+    "max_requests": case(Kind.WAITING, "requests", backend(), **queue(WaitReason.REQUESTS)),
     "one is slow": case(Kind.UNEVEN, "slow", backend("a"), backend("b", pace=Pace(decode=9.0))),
     "one is hot": case(
         Kind.UNEVEN,
         "hot",
         backend("a", backlog_s=3.0, wanted=9),
         backend("b"),
-        **queue(Lack.PROMPTS),
+        **queue(WaitReason.PROMPTS),
     ),
     "all that waits in penstock waits for one, and the others rest": case(
         Kind.UNEVEN,
@@ -107,7 +107,7 @@ CASES = {
         backend("a", backlog_s=0.08, wanted=9),
         backend("b", running=2, sequences=2),
         per_s=PREFILLS,
-        **queue(Lack.PROMPTS),
+        **queue(WaitReason.PROMPTS),
     ),
     "all that waits in penstock waits for one, and the others are busy": case(
         Kind.COMPUTE,
@@ -115,7 +115,7 @@ CASES = {
         backend("a", backlog_s=0.08, wanted=9),
         backend("b", backlog_s=0.06, running=2),
         per_s=PREFILLS,
-        **queue(Lack.PROMPTS),
+        **queue(WaitReason.PROMPTS),
     ),
     "clients do not read": case(Kind.CLIENT, "", backend(), clients=10, slow_clients=4),
     "few clients do not read": case(Kind.FINE, "", backend(), clients=50, slow_clients=4),
@@ -125,7 +125,7 @@ CASES = {
         backend(held_share=0.99),
         clients=10,
         slow_clients=9,
-        **queue(Lack.KV_CACHE),
+        **queue(WaitReason.KV_CACHE),
     ),
     "clients do not read, and caches are full": case(
         Kind.MEMORY,
@@ -133,7 +133,7 @@ CASES = {
         backend(kv_usage=0.99),
         clients=10,
         slow_clients=9,
-        **queue(Lack.KV_CACHE),
+        **queue(WaitReason.KV_CACHE),
     ),
     "clients do not read, and engines are busy": case(
         Kind.COMPUTE,
@@ -142,7 +142,7 @@ CASES = {
         per_s=PREFILLS,
         clients=18,
         slow_clients=10,
-        **queue(Lack.PROMPTS),
+        **queue(WaitReason.PROMPTS),
     ),
     "none has started": case(Kind.STARTING, "", backend(state="starting", can_serve=False)),
     "one of three is not there yet, and the others have a queue": case(
@@ -151,7 +151,7 @@ CASES = {
         backend("a"),
         backend("b"),
         backend("c", state="starting", can_serve=False, starting_s=60.0),
-        **queue(Lack.PROMPTS),
+        **queue(WaitReason.PROMPTS),
     ),
     "one of three has never been there, and the others have a queue": case(
         Kind.FAILING,
@@ -159,7 +159,7 @@ CASES = {
         backend("a"),
         backend("b"),
         backend("c", state="starting", reason="unreachable", can_serve=False, starting_s=601.0),
-        **queue(Lack.PROMPTS),
+        **queue(WaitReason.PROMPTS),
     ),
     "one of six is not there yet, and the others have a queue": case(
         Kind.COMPUTE,
@@ -167,7 +167,7 @@ CASES = {
         *(backend(name) for name in "abcde"),
         backend("f", state="starting", can_serve=False),
         per_s=PREFILLS,
-        **queue(Lack.PROMPTS),
+        **queue(WaitReason.PROMPTS),
     ),
     "one has not started, and the others do": case(
         Kind.FINE, "", backend("a"), backend("b", state="starting", can_serve=False)
@@ -177,7 +177,7 @@ CASES = {
         "decode",
         backend(running=1_024, sequences=1_100, streams=1_024, waiting=40),
         per_s={"generated_tokens": 3_700, "steps": 4},
-        **queue(Lack.SEQUENCES),
+        **queue(WaitReason.SEQUENCES),
     ),
     "one is out": case(
         Kind.FAILING, "hung", backend("a"), backend("b", state="ejected", reason="hung")
@@ -203,7 +203,7 @@ CASES = {
         "requests",
         backend(),
         per_s={"failures_total": 3, "requests_apart_total": 2.0},
-        **queue(Lack.REQUESTS),
+        **queue(WaitReason.REQUESTS),
     ),
     "all fail at two backends for one client, and others are served": case(
         Kind.CLIENT,
@@ -223,7 +223,7 @@ CASES = {
         "prefill",
         backend(),
         per_s=PREFILLS | FAILURES | {"failures_apart_total": 0.5},
-        **queue(Lack.PROMPTS),
+        **queue(WaitReason.PROMPTS),
     ),
     "nobody is there": case(Kind.FAILING, ""),
 }
@@ -231,18 +231,18 @@ CASES = {
 
 def test_who_waits_for_others_waits_for_what_those_lack() -> None:
     """One of a high class lacks room in a cache, and five behind it wait for that one."""
-    facts = queue(Lack.KV_CACHE) | {"lacks": {Lack.KV_CACHE: 1, Lack.CLASS: 5}}
+    facts = queue(WaitReason.KV_CACHE) | {"lacks": {WaitReason.KV_CACHE: 1, WaitReason.CLASS: 5}}
     assert found(backend(kv_usage=0.97), per_s=PREFILLS, **facts).kind is Kind.MEMORY
 
 
 def test_turns_alone_are_no_work_of_engines() -> None:
-    finding = found(backend(running=0, streams=0, sequences=0), per_s=IDLE, **queue(Lack.TURN))
+    finding = found(backend(running=0, streams=0, sequences=0), per_s=IDLE, **queue(WaitReason.TURN))
     assert (finding.kind, finding.detail) == (Kind.WAITING, "turn")
     assert words(finding)[0].startswith("Waiting in penstock: others go first")
 
 
 def test_a_cache_that_is_full_by_our_count_alone_is_not_called_full() -> None:
-    sentence, _ = words(found(backend(kv_usage=0.41), per_s=PREFILLS, **queue(Lack.KV_CACHE)))
+    sentence, _ = words(found(backend(kv_usage=0.41), per_s=PREFILLS, **queue(WaitReason.KV_CACHE)))
     assert sentence.startswith("Memory-bound: answers under way will need the rest")
     assert "41% is used now" in sentence
 
@@ -268,7 +268,7 @@ def test_peers_that_tell_no_figures_do_not_rest() -> None:
     """Both have as many requests, and all that waits would go to one of them."""
     silent = {"told_s": None, "running": 0, "waiting": 0, "kv_usage": 0.0, "held_share": 0.0}
     backends = [backend("a", wanted=9, **silent), backend("b", **silent)]
-    assert found(*backends, **queue(Lack.REQUESTS)).kind is Kind.WAITING
+    assert found(*backends, **queue(WaitReason.REQUESTS)).kind is Kind.WAITING
 
 
 @pytest.mark.parametrize(

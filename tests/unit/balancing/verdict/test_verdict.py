@@ -1,6 +1,6 @@
 """A verdict second by second, as a transcript."""
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.slowness import Pace
 from penstock.balancing.verdict.facts import PoolFacts
 from penstock.balancing.verdict.verdict import FINE_LOOKS, Verdict
@@ -32,7 +32,7 @@ def run(*parts: tuple[int, bool]) -> list[str]:
         for _ in range(length):
             at_s = float(len(seconds))
             seconds.append(
-                moment(at_s, FULL, **queue(Lack.KV_CACHE)) if full else moment(at_s, FINE)
+                moment(at_s, FULL, **queue(WaitReason.KV_CACHE)) if full else moment(at_s, FINE)
             )
     return played(*seconds)
 
@@ -62,8 +62,8 @@ def test_what_is_certain_is_told_after_two_looks() -> None:
 
 
 def test_one_cause_follows_another() -> None:
-    seconds = [moment(float(at), FULL, **queue(Lack.KV_CACHE)) for at in range(20)]
-    seconds += [moment(float(at), FINE, **queue(Lack.REQUESTS)) for at in range(20, 40)]
+    seconds = [moment(float(at), FULL, **queue(WaitReason.KV_CACHE)) for at in range(20)]
+    seconds += [moment(float(at), FINE, **queue(WaitReason.REQUESTS)) for at in range(20, 40)]
     kinds = [line.split()[1] for line in played(*seconds)]
     assert kinds == ["memory", "waiting"]
 
@@ -71,7 +71,7 @@ def test_one_cause_follows_another() -> None:
 def test_the_figures_are_those_of_now() -> None:
     verdict = Verdict(0.0)
     for at in range(20):
-        look(verdict, moment(float(at), FULL, **queue(Lack.KV_CACHE, waiting=10 + at)))
+        look(verdict, moment(float(at), FULL, **queue(WaitReason.KV_CACHE, waiting=10 + at)))
     assert verdict.finding.figures["waiting"] > 20
     assert verdict.since_s < 10.0
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.verdict.cause import Kind
 from penstock.balancing.verdict.words import words
 from tests.unit.balancing.verdict.pools import PREFILLS, backend, found, queue
@@ -17,17 +17,17 @@ FLOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "lack", "facts", "per_s"),
+    ("kind", "reason", "facts", "per_s"),
     [
-        (Kind.COMPUTE, Lack.PROMPTS, {}, PREFILLS),
-        (Kind.MEMORY, Lack.KV_CACHE, {"kv_usage": 0.97}, PREFILLS),
-        (Kind.SCHEDULER, Lack.SEQUENCES, {}, {}),
+        (Kind.COMPUTE, WaitReason.PROMPTS, {}, PREFILLS),
+        (Kind.MEMORY, WaitReason.KV_CACHE, {"kv_usage": 0.97}, PREFILLS),
+        (Kind.SCHEDULER, WaitReason.SEQUENCES, {}, {}),
     ],
 )
 def test_a_tenant_that_has_all_that_waits_is_named_beside_what_it_used_up(
-    kind: Kind, lack: Lack, facts: dict[str, Any], per_s: dict[str, float]
+    kind: Kind, reason: WaitReason, facts: dict[str, Any], per_s: dict[str, float]
 ) -> None:
-    finding = found(backend(**facts), per_s=per_s, **FLOOD, **queue(lack))
+    finding = found(backend(**facts), per_s=per_s, **FLOOD, **queue(reason))
     assert (finding.kind, finding.tenant) == (kind, "flood")
     sentence, to_do = words(finding)
     assert "tenant flood" in sentence
@@ -36,7 +36,7 @@ def test_a_tenant_that_has_all_that_waits_is_named_beside_what_it_used_up(
 
 def test_a_tenant_is_named_also_in_moments_without_requests_of_others() -> None:
     facts = FLOOD | {"waiting_by_tenant": {"flood": 10}, "served_by_tenant": {"flood": 5}}
-    finding = found(backend(), per_s=PREFILLS, **facts, **queue(Lack.PROMPTS))
+    finding = found(backend(), per_s=PREFILLS, **facts, **queue(WaitReason.PROMPTS))
     assert finding.tenant == "flood"
 
 
@@ -55,12 +55,12 @@ def test_a_tenant_is_named_also_in_moments_without_requests_of_others() -> None:
     ids=["others wait, too", "no other is served", "no tenant"],
 )
 def test_no_tenant_is_named(facts: dict[str, Any]) -> None:
-    assert found(backend(), per_s=PREFILLS, **facts, **queue(Lack.PROMPTS)).tenant == ""
+    assert found(backend(), per_s=PREFILLS, **facts, **queue(WaitReason.PROMPTS)).tenant == ""
 
 
-@pytest.mark.parametrize("lack", [Lack.REQUESTS, Lack.GIANTS])
-def test_who_takes_all_places_of_a_limit_of_ours_is_named(lack: Lack) -> None:
-    finding = found(backend(), **FLOOD, **queue(lack))
+@pytest.mark.parametrize("reason", [WaitReason.REQUESTS, WaitReason.CHOICES])
+def test_who_takes_all_places_of_a_limit_of_ours_is_named(reason: WaitReason) -> None:
+    finding = found(backend(), **FLOOD, **queue(reason))
     assert (finding.kind, finding.tenant) == (Kind.WAITING, "flood")
 
 
@@ -71,7 +71,7 @@ def test_who_holds_the_places_is_named_and_not_who_waits_for_one() -> None:
         "served_by_tenant": {"hog": 11, "victim": 1},
         "given_by_tenant": {"hog": 150.0, "victim": 850.0},
     }
-    finding = found(backend(), **facts, **queue(Lack.REQUESTS))
+    finding = found(backend(), **facts, **queue(WaitReason.REQUESTS))
     assert (finding.kind, finding.tenant, finding.role) == (Kind.WAITING, "hog", "holds")
     sentence, to_do = words(finding)
     assert sentence.endswith("Most of the requests under way are of tenant hog.")
@@ -86,7 +86,7 @@ def test_bystanders_do_not_hide_who_holds_the_places() -> None:
         "served_by_tenant": {"hog": 11, "victim": 1},
         "given_by_tenant": {"hog": 150.0, "victim": 850.0} | bystanders,
     }
-    assert found(backend(), **facts, **queue(Lack.REQUESTS)).tenant == "hog"
+    assert found(backend(), **facts, **queue(WaitReason.REQUESTS)).tenant == "hog"
 
 
 def test_who_has_the_most_elsewhere_is_not_named_for_a_hot_backend() -> None:
@@ -96,13 +96,13 @@ def test_who_has_the_most_elsewhere_is_not_named_for_a_hot_backend() -> None:
         "given_by_tenant": {"pinned": 200.0, "big": 800.0},
     }
     hot = backend("a", backlog_s=3.0, wanted=9)
-    finding = found(hot, backend("b"), **facts, **queue(Lack.PROMPTS))
+    finding = found(hot, backend("b"), **facts, **queue(WaitReason.PROMPTS))
     assert (finding.kind, finding.tenant) == (Kind.UNEVEN, "")
 
 
 def test_who_waits_for_one_hot_backend_is_named() -> None:
     hot = backend("a", backlog_s=3.0, wanted=9)
-    finding = found(hot, backend("b"), **FLOOD, **queue(Lack.PROMPTS))
+    finding = found(hot, backend("b"), **FLOOD, **queue(WaitReason.PROMPTS))
     assert (finding.kind, finding.backend, finding.tenant) == (Kind.UNEVEN, "a", "flood")
 
 
@@ -113,7 +113,7 @@ def test_who_takes_hardly_more_than_the_next_one_is_not_named(most: float, named
         "served_by_tenant": {"hog": 4, "victim": 4},
         "given_by_tenant": {"hog": most, "victim": 1_000.0 - most},
     }
-    assert found(backend(kv_usage=0.97), **facts, **queue(Lack.KV_CACHE)).tenant == named
+    assert found(backend(kv_usage=0.97), **facts, **queue(WaitReason.KV_CACHE)).tenant == named
 
 
 def test_who_holds_the_most_is_named_and_not_who_waits_for_it() -> None:
@@ -123,7 +123,7 @@ def test_who_holds_the_most_is_named_and_not_who_waits_for_it() -> None:
         "served_by_tenant": {"hog": 4, "victim": 1},
         "given_by_tenant": {"hog": 850.0, "victim": 150.0},
     }
-    finding = found(backend(kv_usage=0.97), **facts, **queue(Lack.KV_CACHE))
+    finding = found(backend(kv_usage=0.97), **facts, **queue(WaitReason.KV_CACHE))
     assert (finding.kind, finding.tenant) == (Kind.MEMORY, "hog")
     sentence, to_do = words(finding)
     assert "for tenant hog" in sentence
