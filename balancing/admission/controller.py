@@ -208,7 +208,7 @@ class Admission:
             for request, refused in pool.over(self.rules.park_s, now_s):
                 outcomes.append((request, refused if refused is not None else NoBackend()))
             for request in sweep(pool, fleet, now_s):
-                outcome = self._try(pool, now_s, request, 0.0)
+                outcome = self._try(pool, now_s, request)
                 if outcome is not None:
                     outcomes.append((request, outcome))
         if not self.enabled or (pool.deserted and not pool.parks):
@@ -223,10 +223,9 @@ class Admission:
         return TRIES_MAX // 4
 
     def _try(
-        self, pool: PoolQueue, now_s: float, request: QueuedRequest, owed: float
+        self, pool: PoolQueue, now_s: float, request: QueuedRequest, due: bool = False
     ) -> Outcome | None:
-        """Look again where it may go. None: it waits on. `owed`: the share that its class is
-        owed."""
+        """Look again where it may go. None: it waits on. `due`: its class is owed its share."""
         try:
             look = self._gate.look(request.ask, now_s, request.tried)
             if look.pool.name != pool.name:
@@ -236,7 +235,7 @@ class Admission:
                 if request.wait is not None and request.wait.parked_s is not None:
                     return None
                 look = self._gate.look(request.ask, now_s, request.tried, only_pool=pool.name)
-            chosen = pool.find(request, look, now_s, owed)
+            chosen = pool.find(request, look, now_s, due=due)
             if chosen is None:
                 return None
             pool.leave(request, now_s)

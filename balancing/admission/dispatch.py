@@ -22,17 +22,15 @@ YIELD_S: Final = 0.25
 # Nobody makes way for what waits for one of these: it would not help.
 NO_YIELD: Final = (WaitReason.SHARE, WaitReason.LARGE, WaitReason.CHOICES, WaitReason.BACKEND)
 
-Try = Callable[[QueuedRequest, float], Outcome | None]
+Try = Callable[[QueuedRequest, bool], Outcome | None]
 Told = tuple[QueuedRequest, Outcome]
 
 
 class Dispatch:
     """One such look. `sent`: how many were sent or told. `unseen`: some had no try."""
 
-    __slots__ = ("_attempt", "_failed", "_now_s", "_outcomes", "_pool", "_tries", "sent", "unseen")
-
     def __init__(self, pool: PoolQueue, attempt: Try, outcomes: list[Told], now_s: float) -> None:
-        """`attempt` sends a request if it has room, with the share that its class is owed."""
+        """`attempt` sends a request if it has room; it is told whether its class is owed that."""
         self._pool = pool
         self._attempt = attempt
         self._outcomes = outcomes
@@ -50,31 +48,31 @@ class Dispatch:
             if not due and self._must_yield(rank):
                 return
             self._failed = {}
-            self._run_class(rank, queue.shares[rank] if due else 0.0)
+            self._run_class(rank, due=due)
             if not self._tries:
                 self.unseen = True
                 return
 
-    def _run_class(self, rank: int, owed: float) -> None:
+    def _run_class(self, rank: int, *, due: bool) -> None:
         """Try requests of one class. One that is owed its share has one turn for that."""
-        pool, keeps = self._pool, not owed  # what is next may need a backend that is kept for it
+        pool, keeps = self._pool, not due  # what is next may need a backend that is kept for it
         alone = len(pool.queue.backlogs[rank]) == 1
         for request in pool.queue.turns(rank):
             if not self._tries or not pool.opens(self._now_s):
                 return
             if self._has_tried(request, alone=alone) or not is_servable(request, pool.members):
                 continue
-            outcome = self._try(request, owed)
+            outcome = self._try(request, due=due)
             if outcome is None and keeps:
                 keeps = pool.keep(request, self._now_s)
-            if owed:
+            if due:
                 return
 
-    def _try(self, request: QueuedRequest, owed: float) -> Outcome | None:
+    def _try(self, request: QueuedRequest, *, due: bool) -> Outcome | None:
         self._tries -= 1
         tenant, tokens = request.tenant, request.wait.tokens if request.wait is not None else 0
         assert tenant is not None
-        outcome = self._attempt(request, owed)
+        outcome = self._attempt(request, due)
         if outcome is not None:
             self.sent += 1
             self._outcomes.append((request, outcome))

@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.balancing.admission.capacity import WINDOW_WORK_MIN, Capacity, Others
 from penstock.balancing.admission.queued_request import Charge, QueuedRequest, WaitReason
+from penstock.balancing.admission.tenant_queue import TenantQueue
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.prefill_speed import work_of
@@ -43,8 +44,6 @@ UNKNOWN_TOKENS: Final = 100_000
 class LargeRequests:
     """Those of one pool."""
 
-    __slots__ = ("_capacities", "members")
-
     def __init__(self, capacities: Mapping[Backend, Capacity]) -> None:
         self._capacities = capacities
         self.members: tuple[Backend, ...] = ()
@@ -60,22 +59,22 @@ class LargeRequests:
         work = work_of(tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
         return work * backend.prefill_speed.work_s if work > WINDOW_WORK_MIN else 0.0
 
-    def fills(self, request: QueuedRequest, ask: Ask, capacity: Capacity, now_s: float) -> bool:
+    def fills(self, tenant: TenantQueue, ask: Ask, capacity: Capacity, now_s: float) -> bool:
         """Whether its prompts or choices may fill the engine."""
         sequences = ask.prompts * ask.choices
         if sequences < FILLING_SEQUENCES or not ask.engine:
             return False
         if ask.generates and sequences > SEQUENCES_MAX:
             return True
-        assert request.tenant is not None
         room = FILLING_SHARE * (capacity.kv.capacity(now_s) or UNKNOWN_TOKENS)
-        return ask.prompt_tokens + request.tenant.longest(ask) > room
+        return ask.prompt_tokens + tenant.longest(ask) > room
 
     def shortage(
         self, capacity: Capacity, request: QueuedRequest, ask: Ask, others: Others, now_s: float
     ) -> WaitReason | None:
         """Why a request may not go there which has room otherwise. None: it may."""
-        if self.fills(request, ask, capacity, now_s):
+        assert request.tenant is not None
+        if self.fills(request.tenant, ask, capacity, now_s):
             return None if self._may_fill(ask, others) else WaitReason.CHOICES
         if not self.is_long(capacity.backend, ask):
             return None
@@ -90,7 +89,7 @@ class LargeRequests:
 
     def sent(self, capacity: Capacity, charge: Charge, ask: Ask, now_s: float) -> None:
         """A request is sent there. Call it before the charge is added."""
-        charge.fills = self.fills(charge.request, ask, capacity, now_s)
+        charge.fills = self.fills(charge.tenant, ask, capacity, now_s)
         if self.is_long(capacity.backend, ask):
             charge.large = True
             seconds = self._seconds(capacity.backend, ask)

@@ -16,7 +16,7 @@ from penstock.balancing.admission.queued_request import (
     WaitReason,
 )
 from penstock.balancing.admission.spillover import lighter, spillover
-from penstock.balancing.admission.tenant_queue import Asked, TenantQueue
+from penstock.balancing.admission.tenant_queue import ASKED_TAU_S, Fading, TenantQueue
 from penstock.balancing.admission.ttft import LATE, Ttft, learn
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
@@ -45,23 +45,6 @@ KEPT_ALONE_S: Final = 5.0
 class PoolQueue(Occupancy):
     """One pool: its queue, the capacity of its backends, and what the waits teach."""
 
-    __slots__ = (
-        "_asked",
-        "_changed",
-        "_kept",
-        "_max_requests",
-        "_sampled_s",
-        "_watches",
-        "capacities",
-        "large",
-        "members",
-        "name",
-        "parks",
-        "queue",
-        "swept",
-        "ttft",
-    )
-
     def __init__(
         self,
         name: str,
@@ -84,7 +67,7 @@ class PoolQueue(Occupancy):
         self._max_requests: int | None = None  # of the whole pool
         self._changed = on_change
         self._watches = not dry
-        self._asked = [Asked() for _ in shares]  # by class, of all tenants
+        self._asked = [Fading(ASKED_TAU_S) for _ in shares]  # by class, of all tenants
         self._kept: dict[Backend, tuple[QueuedRequest, float]] = {}  # for whom, and until when
         self._sampled_s = 0.0
 
@@ -114,7 +97,7 @@ class PoolQueue(Occupancy):
         """Take other classes. `ranks`: for each old one, the class that its requests have now."""
         self.queue.reshape(shares, ranks)
         self.ttft.reshape(len(shares))
-        self._asked = [Asked() for _ in shares]
+        self._asked = [Fading(ASKED_TAU_S) for _ in shares]
         for capacity in self.capacities.values():
             for charge in capacity.charges.values():
                 charge.rank = ranks[charge.rank]
@@ -165,11 +148,11 @@ class PoolQueue(Occupancy):
             self._asked[request.rank].add(tokens, now_s)
 
     def shortage(
-        self, backend: Backend, request: QueuedRequest, ask: Ask, now_s: float, owed: float = 0.0
+        self, backend: Backend, request: QueuedRequest, ask: Ask, now_s: float, *, due: bool = False
     ) -> WaitReason | None:
         """What there is not at this backend for it to be sent there now. None: it has room.
 
-        `owed`: the share of the tokens that its class is owed.
+        `due`: its class is owed its share, so it leaves nothing to higher classes.
         """
         if self.full:
             return WaitReason.REQUESTS
@@ -184,20 +167,20 @@ class PoolQueue(Occupancy):
         concerns = self.large.concerns(capacity, ask)
         if not concerns and (not ask.generates or capacity.is_roomy(tenant, ask, now_s)):
             return None
-        others = self._others(tenant, request.rank, owed, now_s)
+        others = self._others(tenant, request.rank, now_s, due=due)
         if not capacity.spares(tenant, ask, others, now_s):
             return WaitReason.SHARE
         return self.large.shortage(capacity, request, ask, others, now_s) if concerns else None
 
-    def _others(self, tenant: TenantQueue, rank: int, owed: float, now_s: float) -> Others:
+    def _others(self, tenant: TenantQueue, rank: int, now_s: float, *, due: bool) -> Others:
         """What others ask for beside a request of this tenant and class."""
         mine = tenant.asked[rank].of(now_s)
         alike = self._asked[rank].of(now_s) - mine
-        higher = sum([each.of(now_s) for each in self._asked[:rank]], 0.0)
-        return Others(rank, higher, alike if alike > 0.5 else 0.0, mine, len(self.members), owed)
+        higher = 0.0 if due else sum([each.of(now_s) for each in self._asked[:rank]])
+        return Others(higher, alike, mine, len(self.members))
 
     def find(
-        self, request: QueuedRequest, look: Look, now_s: float, owed: float = 0.0
+        self, request: QueuedRequest, look: Look, now_s: float, *, due: bool = False
     ) -> Backend | TooLate | None:
         """Where it may be sent now: to the choice, or to another one that costs little more.
 
@@ -205,7 +188,7 @@ class PoolQueue(Occupancy):
         """
         look = lighter(look, self.capacity_of, now_s)
         chosen: Backend | None = look.chosen
-        reason = self.shortage(look.chosen, request, look.ask, now_s, owed)
+        reason = self.shortage(look.chosen, request, look.ask, now_s, due=due)
         if not request.dry:
             self._want(request, look.chosen)
             request.reason = reason or request.reason
@@ -214,7 +197,7 @@ class PoolQueue(Occupancy):
         if reason is not None:
 
             def has_room(backend: Backend) -> bool:
-                return self.shortage(backend, request, look.ask, now_s, owed) is None
+                return self.shortage(backend, request, look.ask, now_s, due=due) is None
 
             chosen = spillover(look, request, has_room, now_s)
         if chosen is None:
@@ -373,8 +356,9 @@ class PoolQueue(Occupancy):
         if self.large.concerns(capacity, lease.ask):
             self.large.sent(capacity, charge, lease.ask, now_s)
         capacity.add(lease, charge)
-        self.queue.sent(tenant, charge.rank, lease.queued_tokens)
-        self._charge(charge, lease.queued_tokens + ANSWER_WEIGHT * charge.answer_tokens, now_s)
+        tokens = lease.queued_tokens + ANSWER_WEIGHT * charge.answer_tokens
+        self.queue.sent(tenant, charge.rank, tokens)
+        self._charge(charge, tokens, now_s)
 
     def prefilled(self, prompts: QueuedPrompts, now_s: float) -> None:
         assert isinstance(prompts, Lease)
@@ -384,8 +368,8 @@ class PoolQueue(Occupancy):
         if charge is not None:
             tokens = prompts.ask.prompt_tokens - prompts.cached_tokens
             self.ttft.count(tokens, charge.rank, now_s)
-            learn(charge.request, tokens, now_s - charge.request.since_s)
-            charge.request.raw_s = 0.0
+            learn(charge.tenant, charge.raw_s, tokens, now_s - charge.since_s)
+            charge.raw_s = 0.0
 
     def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
         assert isinstance(prompts, Lease)
