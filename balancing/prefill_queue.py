@@ -1,10 +1,10 @@
 """The prompts that one engine has still to prefill, oldest first.
 
 Engines prefill first come, first served, so only the oldest prompt is being worked on, and the
-measured speed tells how far it is. An engine that reports that no request waits has begun with each.
-So its prompts are taken for prefilled when they have had twice their time. A request that something keeps from the engine (an image to
-fetch, a grammar to compile) is not in its queue, nor is one whose first tokens are not shown. Both
-are noticed when later requests are served first.
+measured speed tells how far it is. An engine that reports that no request waits has begun with
+each: its prompts are taken for prefilled when they have had twice their time. A request that
+something keeps from the engine (an image to fetch, a grammar to compile) is not in its queue, nor
+is one whose first tokens are not shown. Both are noticed when later requests are served first.
 """
 
 from typing import Final

@@ -17,6 +17,8 @@ from penstock.conf.section import Section
 
 CLASSES_MAX: Final = 16
 STEPS_MAX: Final = 64
+# The highest class has the rest.
+SHARES_MAX: Final = 0.5
 # Of the default class. Otherwise a higher class could keep everybody else waiting.
 DEFAULT_SHARE: Final = 0.2
 
@@ -26,16 +28,17 @@ class ClassSettings(Section):
 
     name: Name = Field(description="Name in headers, metrics and tenants. No two share one.")
     max_wait_s: DurationS = Field(
-        description="Time to the first token that is still of use. A request that is predicted to"
-        " wait longer than 60 % of it is refused at once with 429; than 20 % of it, once requests"
-        " have waited for 20 s (docs/admission.md)."
+        description="Time to the first token that is still of use. A request whose first token is"
+        " predicted to come after 60 % of it is refused at once with 429 (docs/admission.md)."
     )
     share_min: float | None = Field(
         default=None,
         ge=0.0,
-        le=0.5,
+        le=SHARES_MAX,
         allow_inf_nan=False,
-        description="Share of the tokens that the class gets while higher ones wait, too.",
+        description="Share of its pool's prompt tokens that the class gets at least while higher"
+        " ones wait, too. null: 0.2 for `default_class` (less if all would come to more than 0.5),"
+        " and 0 for other classes and for the highest.",
     )
 
 
@@ -75,7 +78,7 @@ def _names_are_unique(classes: tuple[ClassSettings, ...]) -> tuple[ClassSettings
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"the class {name} is given twice")
-    if sum([each.share_min or 0.0 for each in classes]) > 0.5:
+    if sum([each.share_min or 0.0 for each in classes]) > SHARES_MAX:
         raise ValueError("all share_min together must be at most 0.5")
     return classes
 
@@ -97,7 +100,7 @@ class AdmissionSettings(Section):
 
     enabled: bool = Field(
         default=True,
-        description="Whether requests wait in the proxy while their backend has enough to do."
+        description="Whether requests wait in the proxy while their backend has no room."
         " false: each request is sent at once, and waits in the engine.",
     )
     classes: Classes = Field(
@@ -107,18 +110,6 @@ class AdmissionSettings(Section):
         default="standard",
         validate_default=True,
         description="Class of requests whose tenant has none.",
-    )
-    reserve: float = Field(
-        default=0.1,
-        ge=0.0,
-        le=0.5,
-        allow_inf_nan=False,
-        description="Share of each KV cache that classes below `default_class` leave free.",
-    )
-    window_s: DurationS | None = Field(
-        default=None,
-        description="How much prefill a backend gets beforehand, at its measured speed. null:"
-        " 0.1 s, or four steps of its engine if they take longer.",
     )
     hold_for_backend_s: OptionalWaitS = Field(
         default=0.0,
@@ -135,14 +126,7 @@ class AdmissionSettings(Section):
     @property
     def shares(self) -> tuple[float, ...]:
         """The least share of each class, the highest first."""
-        return tuple(
-            [
-                each.share_min
-                if each.share_min is not None
-                else (DEFAULT_SHARE if each.name == self.default_class else 0.0)
-                for each in self.classes
-            ]
-        )
+        return tuple([each.share_min or 0.0 for each in self.classes])
 
     @field_validator("hold_for_backend_s")
     @classmethod
@@ -184,3 +168,18 @@ class AdmissionSettings(Section):
             known = ", ".join([each.name for each in classes])
             raise ValueError(f"there is no class {name}: there are {known}")
         return name
+
+    @model_validator(mode="after")
+    def _each_class_has_a_share(self) -> Self:
+        """Fill in the shares that are not given, so that whoever looks at settings sees them."""
+        left = SHARES_MAX - sum([each.share_min or 0.0 for each in self.classes])
+        highest = self.classes[0].name
+        classes = []
+        for each in self.classes:
+            if each.share_min is None:
+                is_default = each.name == self.default_class != highest
+                share = min(DEFAULT_SHARE, left) if is_default else 0.0
+                each = each.model_copy(update={"share_min": share})
+            classes.append(each)
+        self.__dict__["classes"] = tuple(classes)  # it is frozen once it is made
+        return self

@@ -34,6 +34,7 @@ def doubts(settings: Settings) -> Iterator[Doubt]:
     yield from _certificates(settings)
     yield from _fleet(settings)
     yield from _affinity(settings)
+    yield from _holding(settings)
     yield from _degradation(settings)
     yield from route_doubts(settings)
     for index, pool in enumerate(settings.pools):
@@ -146,6 +147,13 @@ def _affinity(settings: Settings) -> Iterator[Doubt]:
     policies = {pool.policy for pool in settings.pools}
     if settings.affinity.strict and "token_cost" not in policies:
         yield ("affinity", "strict"), "does nothing: no pool has the policy token_cost"
+
+
+def _holding(settings: Settings) -> Iterator[Doubt]:
+    held = settings.admission.hold_for_backend_s > 0.0
+    if held and not [each for each in settings.pools if each.admission]:
+        at = ("admission", "hold_for_backend_s")
+        yield at, "does nothing: no pool has `admission: true`"
 
 
 def _degradation(settings: Settings) -> Iterator[Doubt]:

@@ -65,6 +65,18 @@ class Draft:
             node = _child(node, step)
         return node
 
+    def has(self, path: KeyPath) -> bool:
+        """Whether there is a key at `path`, also one with the value null."""
+        node = self.get(path[:-1])
+        return isinstance(node, dict) and path[-1] in node
+
+    def remove(self, path: KeyPath) -> None:
+        """Take out the key at `path`, which is there."""
+        node = self.get(path[:-1])
+        assert isinstance(node, dict)
+        del node[path[-1]]
+        self._forget(path)
+
     def origin_of(self, path: KeyPath) -> Origin | None:
         """The origin of `path`. For a missing key the origin of what contains it."""
         for length in range(len(path), -1, -1):

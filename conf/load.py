@@ -23,6 +23,7 @@ from penstock.conf.repeated_names import repeated_names
 from penstock.conf.secret_files import doubt_open_file, mode_for_all, put_secrets
 from penstock.conf.settings import Settings
 from penstock.conf.text_files import text_of_file
+from penstock.conf.vanished import take_vanished
 
 _TLS: Final = ("listen", "tls")
 # Files that are read later, when the settings are known. Those of pools come on top.
@@ -58,6 +59,7 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
         _put_file(draft, path, environ)
     put_environment(draft, environ)
     put_flags(draft, flags)
+    take_vanished(draft)
     folder = path.parent if path is not None else Path()
     put_secrets(draft, folder)
     pools = draft.get(("pools",))

@@ -107,6 +107,11 @@ class PoolSettings(Section):
         description="Most requests of this proxy in the pool at the same time. Others wait; without"
         " admission they get 429. null: no limit.",
     )
+    admission: bool = Field(
+        default=True,
+        description="Whether requests wait in the proxy for this pool. false: each is sent at once,"
+        " and waits in the engine.",
+    )
     cost_per_hour: Price | None = Field(
         default=None,
         description="What each backend of the pool costs in an hour, in any currency, also while it"

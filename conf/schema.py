@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from penstock.conf.settings import Settings
 from penstock.conf.units import PATTERNS, allowed, unit_of
+from penstock.conf.vanished import VANISHED
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE: Final = {
@@ -35,6 +36,10 @@ _UNITS: Final = {"s": "Duration", "ms": "Duration", "bytes": "Size"}
 def schema() -> str:
     """The schema as text. The same settings give the same text."""
     draft = Settings.model_json_schema()
+    for (section, key), problem in VANISHED.items():
+        name = draft["properties"][section]["$ref"].rpartition("/")[2]
+        about = {"deprecated": True, "description": problem[0].upper() + problem[1:] + "."}
+        draft["$defs"][name]["properties"][key] = about
     definitions = {"Reference": _REFERENCE, "Duration": _DURATION, "Size": _SIZE} | {
         name: _with_references(definition) for name, definition in draft.pop("$defs").items()
     }

@@ -32,13 +32,12 @@ from penstock.balancing.lease import Lease
 WINDOW_S: Final = 0.1
 # With many long streams a step takes long, and prompts in it cost little.
 WINDOW_STEPS: Final = 4.0
-# Measured speeds may be far too low at first. A step has room for this much prefill work, and for so
-# much in most engines: one gets that whose speed nobody has measured yet.
+# Measured speeds may be far too low at first. A step has room for this much prefill work. In most
+# engines there is room for four times as much: one gets that whose speed nobody has measured yet.
 WINDOW_WORK_MIN: Final = 2_048.0
 WINDOW_WORK_UNMEASURED: Final = 8_192.0
-# The last part of the cache and of the places, for other tenants of the class.
+# The last part of the places, for other tenants of the class, and of the cache, for higher classes.
 OTHERS_PART: Final = 1.0 / 16.0
-# The same for higher classes.
 HIGHER_PART: Final = 1.0 / 10.0
 # Others may all come to one backend, and what they asked for in a second stays for longer.
 SAFETY: Final = 4.0
@@ -192,18 +191,16 @@ class Capacity:
         if not ask.generates or (not others.higher and not others.alike):
             return True
         mine = sum([each.tenant is tenant for each in self.charges.values()])
-        most = 2 * mine > len(self.charges)  # others need not spare anything for who has most
-        if most and others.alike and not self._spares_places(others):
+        # Who has not the most there need not spare any places for others.
+        if others.alike and 2 * mine > len(self.charges) and not self._spares_places(others):
             return False
         capacity = self.kv.capacity(now_s)
-        if not capacity:
-            return True
         left = min(HIGHER_PART * capacity, SAFETY * others.higher / others.backends)
-        if most:
-            left = max(left, min(OTHERS_PART * capacity, others.alike))
         if left and not self.kv.fits(tenant, ask, left, now_s):
             return False
-        return not others.alike or self._grows_apart(tenant, ask, left, others.backends, now_s)
+        if not capacity or not others.alike:
+            return True
+        return self._grows_apart(tenant, ask, left, others.backends, now_s)
 
     def _spares_places(self, others: Others) -> bool:
         """Whether the last places are left to others, in proportion to what they ask for."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.balancing.admission.pool_queue import PoolQueue
-from penstock.balancing.admission.queue import SEEN_MAX, SHORT, is_servable
+from penstock.balancing.admission.queue import SEEN_MAX, is_servable
 from penstock.balancing.admission.queued_request import Outcome, QueuedRequest, WaitReason
 from penstock.balancing.admission.tenant_queue import TenantQueue
 
@@ -37,7 +37,7 @@ class Dispatch:
         self._now_s = now_s
         backends = max(1, len(pool.members))
         self._tries = max(TRIES_MIN, min(TRIES_MAX, BACKENDS_TRIED_MAX // backends))
-        self._failed: dict[TenantQueue, tuple[int, int]] = {}  # tries in vain, least tokens
+        self._failed: dict[TenantQueue, int] = {}  # tries that found no room
         self.sent = 0
         self.unseen = False
 
@@ -60,7 +60,10 @@ class Dispatch:
         for request in pool.queue.turns(rank):
             if not self._tries or not pool.opens(self._now_s):
                 return
-            if self._has_tried(request, alone=alone) or not is_servable(request, pool.members):
+            assert request.tenant is not None
+            if self._failed.get(request.tenant, 0) >= (SEEN_MAX if alone else TRIES_BESIDE):
+                continue
+            if not is_servable(request, pool.members):
                 continue
             outcome = self._try(request, due=due)
             if outcome is None and keeps:
@@ -70,25 +73,15 @@ class Dispatch:
 
     def _try(self, request: QueuedRequest, *, due: bool) -> Outcome | None:
         self._tries -= 1
-        tenant, tokens = request.tenant, request.wait.tokens if request.wait is not None else 0
+        tenant = request.tenant
         assert tenant is not None
         outcome = self._attempt(request, due)
-        if outcome is not None:
+        if outcome is None:
+            self._failed[tenant] = self._failed.get(tenant, 0) + 1
+        else:
             self.sent += 1
             self._outcomes.append((request, outcome))
-            return outcome
-        tries, least = self._failed.get(tenant, (0, tokens))
-        self._failed[tenant] = tries + 1, min(tokens, least)
-        return None
-
-    def _has_tried(self, request: QueuedRequest, *, alone: bool) -> bool:
-        """Whether its tenant has had its tries. Far shorter prompts have some more."""
-        assert request.tenant is not None
-        tries, least = self._failed.get(request.tenant, (0, 0))
-        if tries < (SEEN_MAX if alone else TRIES_BESIDE):
-            return False
-        wait = request.wait
-        return wait is None or tries > SEEN_MAX or wait.tokens >= SHORT * least
+        return outcome
 
     def _must_yield(self, rank: int) -> bool:
         """Whether a request of a higher class has waited for too long to be passed."""

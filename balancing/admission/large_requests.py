@@ -1,8 +1,8 @@
 """Which backends take large requests: those that an engine works on for long, or that may fill it.
 
 On a prompt of tens of thousands of tokens an engine works for seconds, and all of its streams wait.
-A request with very many choices fills its places, or its cache, for as long as they run. Nobody else
-may ask for anything meanwhile. So three rules hold, each only while it serves somebody:
+A request with very many choices fills its places, or its cache, for as long as they run. Three
+rules hold, each only while it serves somebody:
 
 - While other tenants ask for prompts, one tenant leaves them backends without its long prompts: the
   part of the backends that is their part of what the pool can prefill, up to a quarter.
@@ -112,8 +112,11 @@ class LargeRequests:
         return len(filled) < max(1, len(able) // QUARTER)
 
     def _slows(self, capacity: Capacity, rank: int, now_s: float) -> bool:
-        """Whether a stream of a higher class runs there, and streams are slow. One whose client does not read may be
-        there for as long as that client likes: it does not count."""
+        """Whether a stream of a higher class runs there, and streams are slow.
+
+        One whose client does not read may be there for as long as that client likes: it does not
+        count.
+        """
         if capacity.gap_s(now_s) <= SLOW_GAP_S:
             return False
         for lease, charge in capacity.charges.items():

@@ -1,6 +1,6 @@
 """Admission for one pool: which request is sent, which waits, and what its leases count for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from random import Random
 from typing import Final
@@ -32,10 +32,10 @@ SAMPLE_S: Final = 0.1
 GIVEN_UP_MAX: Final = 64
 # Of each tenant the oldest are seen: most requests of a class have the same time.
 OLDEST_SEEN: Final = 4
-# The next request gets a backend kept for it when it has waited for a second, if its prompt takes
-# more than this share of a cache and finds no room there. Small requests find room before a long one
-# does, and would pass it for as long as they come. A backend is kept for so long at most, the only
-# one of a pool for less.
+# The next request gets a backend kept for it if its prompt takes more than this share of a cache
+# and finds no room: at once beside other tenants, else after a second. Small requests find room
+# before a long one does, and would pass it for as long as they come. A backend is kept for so long
+# at most, the only one of a pool for less.
 KEEP_AFTER_S: Final = 1.0
 KEEP_SHARE: Final = 1.0 / 8.0
 KEPT_S: Final = 15.0
@@ -206,45 +206,37 @@ class PoolQueue(Occupancy):
 
     def wait(self, request: QueuedRequest, look: Look, now_s: float) -> TooLate | None:
         """Let it wait. Returns the refusal if its first token would come too late."""
-        refused = self.predict(request, look, now_s)
-        if refused is None:
-            self.add(request, now_s)
+        uncached = look.ask.prompt_tokens - look.chosen.cache.cached_tokens(look.ask)
+        tokens = max(1, int(uncached * look.ask.likely))
+        refused = self._predict(request, tokens, look.fit, now_s)
+        if request.wait is not None:
+            request.wait.only = look.chosen if look.bound else None
+            self._add(request, now_s)
             self._want(request, look.chosen)
         return refused
 
-    def predict(self, request: QueuedRequest, look: Look, now_s: float) -> TooLate | None:
-        """Predict when one that must wait has its first token. It has a `wait` from then on, unless
-        it is refused."""
-        ask, tenant = look.ask, request.tenant
-        assert tenant is not None
-        uncached = ask.prompt_tokens - look.chosen.cache.cached_tokens(ask)
-        tokens = max(1, int(uncached * ask.likely))
-        refused = self._predict(request, tokens, look.fit, now_s)
-        if refused is None:
-            request.wait = Wait(self.name, tokens, tenant.expect(ask))
-            request.wait.only = look.chosen if look.bound else None
+    def park(self, request: QueuedRequest, now_s: float) -> TooLate | None:
+        """Let it wait until a backend can serve. Returns the refusal if too much waits already."""
+        refused = self._predict(request, request.ask.prompt_tokens, self.members, now_s)
+        if request.wait is not None:
+            request.wait.parked_s, request.reason = now_s, WaitReason.BACKEND
+            self._add(request, now_s)
         return refused
 
     def _predict(
-        self, request: QueuedRequest, tokens: int, backends: list[Backend], now_s: float
+        self, request: QueuedRequest, tokens: int, backends: Sequence[Backend], now_s: float
     ) -> TooLate | None:
-        assert request.tenant is not None
+        """Predict when one that must wait has its first token. It has a `wait` from then on, unless
+        it is refused."""
+        tenant = request.tenant
+        assert tenant is not None
         self.ttft.look(now_s)
         ahead = 0.0  # the client of one that a backend has failed has waited already
         if not request.tried:
-            ahead = self.queue.ahead_tokens(request.tenant, request.rank, tokens)
-        return self.ttft.predict(request, tokens, ahead, backends, now_s)
-
-    def park(self, request: QueuedRequest, now_s: float) -> TooLate | None:
-        """Let it wait until a backend can serve. Returns the refusal if too much waits already."""
-        tokens = request.ask.prompt_tokens
-        assert request.tenant is not None
-        refused = self._predict(request, tokens, list(self.members), now_s)
+            ahead = self.queue.ahead_tokens(tenant, request.rank, tokens)
+        refused = self.ttft.predict(request, tokens, ahead, backends, now_s)
         if refused is None:
-            request.wait = Wait(self.name, tokens, request.tenant.expect(request.ask))
-            request.wait.parked_s, request.reason = now_s, WaitReason.BACKEND
-            if not request.dry:
-                self.add(request, now_s)
+            request.wait = Wait(self.name, tokens, tenant.expect(request.ask))
         return refused
 
     def look_for_backends(self, now_s: float, *, parks: bool) -> None:
@@ -263,8 +255,9 @@ class PoolQueue(Occupancy):
 
     # What waits ----------------------------------------------------------------------------------
 
-    def add(self, request: QueuedRequest, now_s: float) -> None:
-        """It waits, with its `wait`."""
+    def _add(self, request: QueuedRequest, now_s: float) -> None:
+        if request.dry:
+            return
         self.ttft.look(now_s)
         if not self.queue.waiting:
             self._sampled_s = now_s

@@ -19,10 +19,6 @@ from penstock.balancing.backend import Backend
 
 # How many requests of a tenant are looked at in one dispatch.
 SEEN_MAX: Final = 8
-# After those, as many whose prompt has less than this part of the tokens of the shortest of them:
-# a few long prompts keep no short ones waiting that come after them.
-SHORT: Final = 1.0 / 32.0
-SHORT_SEEN_MAX: Final = 128
 # A class is owed no more than this by those above it. Otherwise one that cannot go saves up tokens,
 # and others of its class spend them at once.
 OWED_MAX: Final = 65_536.0
@@ -138,7 +134,7 @@ class Queue:
         """Whether a class is owed enough for one of its next requests."""
         owed = self._owed[rank]
         firsts = [next(iter(each.queues[rank])) for each in self.backlogs[rank]] if owed else []
-        return any([owed >= min(_all_tokens(first), OWED_MAX) for first in firsts])
+        return any(owed >= min(_all_tokens(first), OWED_MAX) for first in firsts)
 
     def turns(self, rank: int) -> Iterator[QueuedRequest]:
         """The next ones of a class. Each counts as sent before the next is told, so one tenant
@@ -152,8 +148,6 @@ class Queue:
             tenant = tenants[number]
             if number not in heads:
                 heads[number] = list(islice(tenant.queues[rank], SEEN_MAX))
-            if place == SEEN_MAX:
-                heads[number] += _short_behind(tenant, rank, heads[number])
             if place < len(heads[number]):
                 request = heads[number][place]
                 if request.wait is None:
@@ -202,18 +196,6 @@ def _all_tokens(request: QueuedRequest) -> float:
     """What it is charged for: its prompt and the answer that is expected."""
     wait = request.wait
     return wait.tokens + ANSWER_WEIGHT * wait.answer_tokens if wait is not None else 0.0
-
-
-def _short_behind(tenant: TenantQueue, rank: int, seen: list[QueuedRequest]) -> list[QueuedRequest]:
-    """The short ones behind those that were looked at."""
-    waits = [each.wait for each in seen if each.wait is not None]
-    least = SHORT * min([each.tokens for each in waits], default=0)
-    found = []
-    for request in islice(tenant.queues[rank], SEEN_MAX, SHORT_SEEN_MAX):
-        wait = request.wait
-        if wait is not None and wait.tokens < least and request not in seen:
-            found.append(request)
-    return found[:SEEN_MAX]
 
 
 def is_servable(request: QueuedRequest, backends: Collection[Backend]) -> bool:

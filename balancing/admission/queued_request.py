@@ -101,10 +101,8 @@ class QueuedRequest:
         self.dry = dry
         self.tried: Collection[Backend] = ()  # backends that have failed it
         self.retry = False  # an engine may have worked on it there
-        # Whether its route has another place for it while its pool serves nobody, and all of the
-        # route that this depends on.
+        # Whether its route has another place for it while its pool serves nobody.
         self.elsewhere: Callable[[], bool] = _nowhere
-        self.way: tuple[object, ...] = ()
         self.tenant: TenantQueue | None = None  # where it waits, or is counted
         self.wait: Wait | None = None
         self.reason: WaitReason | None = None  # what was missing when it was looked at last

@@ -216,11 +216,11 @@ _WAITING: Final = (
         pool={"max_requests": 8},
         tenant="scraper",
     ),
-    # 12 choices x 420 to 480 are 79 to 90 % of a cache: a giant, and one of five servers may have
-    # one. 450 x 7.7 ms = 3.5 s: 0.29/s. 1/s: 350 %. All five could do 1.4/s; four of them have
+    # 12 choices x 420 to 480 are 79 to 90 % of a cache and may fill it, and one of five servers may
+    # have one. 450 x 7.7 ms = 3.5 s: 0.29/s. 1/s: 350 %. All five could do 1.4/s; four of them have
     # nothing but 2/s x 0.3 s of chat: 1 %.
     Scenario(
-        "waiting-giants-one-at-a-time",
+        "waiting-choices-one-at-a-time",
         ("waiting",),
         (_SMALL_H100, _SMALL_H100, _SMALL_H100, _SMALL_H100, _SMALL_H100),
         (
@@ -231,7 +231,7 @@ _WAITING: Final = (
     # 8 choices x 800 to 850 are 78 to 83 % of 8,192, and at most 8 x 60 of prompts. 825 x 5.2 ms =
     # 4.3 s, one at a time: 0.23/s. 0.8/s: 344 %; six servers could do 1.4/s. 8 of 128 streams.
     Scenario(
-        "waiting-giants-unstreamed-on-six",
+        "waiting-choices-unstreamed-on-six",
         ("waiting",),
         (_SMALL_KV, _SMALL_KV, _SMALL_KV, _SMALL_KV, _SMALL_KV, _SMALL_KV),
         (

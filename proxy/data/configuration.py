@@ -212,6 +212,7 @@ def _fleet(new: Draft, members: Mapping[Backend, Member], running: Fleet | None)
                 _same(pool.policy, learnt.get(pool.name)),
                 pool.models,
                 pool.max_requests,
+                pool.admission,
             )
             for pool in new.fleet.pools
         )
@@ -223,7 +224,8 @@ def _pool_of(pool: PoolSettings, *, strict: bool) -> Pool:
         Backend(each.name, each.url.rstrip("/"), pool.name, each.weight) for each in pool.backends
     )
     policy = POLICIES[pool.policy](backends, strict=strict)
-    return Pool(pool.name, backends, policy, frozenset(pool.models), pool.max_requests)
+    models = frozenset(pool.models)
+    return Pool(pool.name, backends, policy, models, pool.max_requests, pool.admission)
 
 
 def _same(drafted: Policy, learnt: Policy | None) -> Policy:

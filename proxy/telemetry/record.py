@@ -85,7 +85,7 @@ class Record:
         self.received_s = received_s
         self.waited_s = 0.0  # for room at a backend, before all its attempts
         self.waiting_since_s = 0.0  # when the present wait began
-        self.waits_for = ""  # what there was none of when it was looked at last: a `Lack`
+        self.waits_for = ""  # what there was none of when it was looked at last: a `WaitReason`
         self.service_class = ""  # empty without admission
         self.stalled_s = 0.0  # while its client took nothing of the answer
         self.stalled_since_s = 0.0  # when the present stall began

@@ -32,10 +32,11 @@ async def waiting(penstock: Penstock) -> int:
         return sum(each["requests"] for each in (await answer.json())["classes"])
 
 
-async def stream(penstock: Penstock, number: int, **headers: str) -> Got:
+async def stream(penstock: Penstock, number: int, model: str = "sim-model", **headers: str) -> Got:
     """A long prompt of its own: nothing of it is cached."""
     content = f"{number} " + LONG[0]["content"]
-    body = CHAT | {"messages": [{"role": "user", "content": content}], "stream": True}
+    messages = [{"role": "user", "content": content}]
+    body = CHAT | {"model": model, "messages": messages, "stream": True}
     return await ask(penstock, "/v1/chat/completions", body, **headers)
 
 
@@ -177,3 +178,55 @@ async def test_a_prompt_far_over_the_context_is_refused_before_a_backend_reads_i
     assert raised.value.code == "context_length_exceeded"
     assert "131072" in str(raised.value)
     assert not [each for each in server.seen if b"word word" in each.body]
+
+
+# What one pool or an old file says ----------------------------------------------------------------
+
+
+async def test_a_pool_without_admission_sends_at_once_beside_one_whose_requests_wait(
+    simulate: Simulate, serve: Serve
+) -> None:
+    (careful,) = await simulate(1, profile=PROFILE, model="careful")
+    (eager,) = await simulate(1, profile=PROFILE, model="eager")
+    pools: list[dict[str, Any]] = [
+        {"name": server.model, "backends": [{"name": server.model, "url": server.url}]}
+        for server in (careful, eager)
+    ]
+    pools[1]["admission"] = False
+    old = {"reserve": 0.2, "window_s": "1s", "hold_for_backend_s": 30}
+    penstock = await serve([], ready=2, pools=pools, admission=HOLDS | old)
+    crowd = [
+        asyncio.create_task(stream(penstock, number, model))
+        for number in range(12)
+        for model in ("careful", "eager")
+    ]
+    longest = {careful: 0, eager: 0}
+    while not all(answer.done() for answer in crowd):
+        for server in longest:
+            longest[server] = max(longest[server], engine_queue(server))
+        await asyncio.sleep(0.01)
+    assert {(await answer).status for answer in crowd} == {200}
+    assert longest[careful] <= 2
+    assert longest[eager] >= 8
+    warnings = [line for line in penstock.log if b"does nothing any more" in line]
+    assert [line.partition(b".yaml:")[2].split(b": does")[0] for line in warnings] == [
+        b"1: admission.reserve",
+        b"1: admission.window_s",
+    ]
+
+
+async def test_its_requests_are_not_held_for_a_backend(serve: Serve) -> None:
+    pools = [
+        {"name": name, "models": [name], "admission": name == "held", "backends": [backend]}
+        for name, backend in [
+            ("held", {"name": "a", "url": "http://127.0.0.1:9"}),
+            ("told", {"name": "b", "url": "http://127.0.0.1:9"}),
+        ]
+    ]
+    penstock = await serve([], ready=0, pools=pools, admission={"hold_for_backend_s": 0.5})
+    path = "/v1/chat/completions"
+    held = asyncio.create_task(ask(penstock, path, CHAT | {"model": "held"}))
+    await until_waiting(penstock, 1)
+    got = await ask(penstock, path, CHAT | {"model": "told"})
+    assert (got.status, held.done()) == (503, False)
+    assert (await held).status == 503

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.conf.issues import ConfigError
+from penstock.conf.show import render
 from tests.unit.conf.folder import FLEET, Folder
 
 TENANT = (
@@ -61,6 +62,34 @@ def test_classes_have_names_of_their_own_and_leave_half_to_the_highest(folder: F
     told = refused(folder, FLEET + f"admission: {{classes: [{one}, {other}], default_class: a}}\n")
     assert "all share_min together must be at most 0.5" in told
     assert "classes" in refused(folder, FLEET + "admission: {classes: []}\n")
+
+
+def test_the_default_class_has_a_share_without_being_given_one(folder: Folder) -> None:
+    loaded = folder.load(FLEET)
+    assert loaded.settings.admission.shares == (0.0, 0.2, 0.1)
+    assert "share_min: 0.2  # default" in render(loaded)
+
+
+@pytest.mark.parametrize(
+    ("classes", "default", "shares"),
+    [
+        ("{name: a, max_wait_s: 1}, {name: b, max_wait_s: 1}", "a", (0.0, 0.0)),
+        ("{name: a, max_wait_s: 1}, {name: b, max_wait_s: 1}", "b", (0.0, 0.2)),
+        ("{name: a, max_wait_s: 1}, {name: b, max_wait_s: 1, share_min: 0}", "b", (0.0, 0.0)),
+        # All together have half of the tokens at most.
+        (
+            "{name: a, max_wait_s: 1}, {name: b, max_wait_s: 1},"
+            " {name: c, max_wait_s: 1, share_min: 0.375}",
+            "b",
+            (0.0, 0.125, 0.375),
+        ),
+    ],
+)
+def test_shares_that_are_not_given(
+    folder: Folder, classes: str, default: str, shares: tuple[float, ...]
+) -> None:
+    text = f"admission: {{classes: [{classes}], default_class: {default}}}\n"
+    assert folder.load(FLEET + text).settings.admission.shares == shares
 
 
 @pytest.mark.parametrize("value", ["0", "-1", ".nan", "100000", "soon"])

@@ -66,6 +66,11 @@ def fleet(*backends: str, pool: str = "") -> str:
             "conf.yaml:7: affinity.strict: does nothing: no pool has the policy token_cost",
         ),
         (
+            fleet("http://a", pool="admission: false") + "admission:\n  hold_for_backend_s: 5\n",
+            "conf.yaml:7: admission.hold_for_backend_s: does nothing: no pool has"
+            " `admission: true`",
+        ),
+        (
             fleet("http://a") + "health:\n  timeout_s: 3\n",
             "conf.yaml:7: health.timeout_s: 3 s is above interval_s (2 s): the next probe is due"
             " before this one has failed",
@@ -191,6 +196,34 @@ def test_a_warning_from_outside_the_file_names_where_it_is_from() -> None:
     environ = {"PENSTOCK_HEALTH__TIMEOUT_S": "3s"}
     (told,) = load(None, environ, {"backends": ["http://a"]}).warnings
     assert str(told).startswith("environment PENSTOCK_HEALTH__TIMEOUT_S: health.timeout_s: 3 s is")
+
+
+RESERVE = (
+    "admission.reserve: does nothing any more: a request leaves room in each KV cache for what"
+    " higher classes asked for in the last second"
+)
+WINDOW = (
+    "admission.window_s: does nothing any more: the window is 0.1 s or four steps of the engine,"
+    " and the round trip"
+)
+
+
+def test_keys_that_earlier_versions_had_are_taken_with_a_warning(tmp_path: Path) -> None:
+    keys = "admission:\n  default_class: batch\n  window_s: null\n  reserve: lots\n"
+    text = fleet("http://a") + keys
+    assert warned(tmp_path, text) == [f"conf.yaml:8: {WINDOW}", f"conf.yaml:9: {RESERVE}"]
+    loaded = load(written(tmp_path, text), {}, {})
+    assert loaded.settings.admission.default_class == "batch"
+    assert "admission.reserve" not in loaded.origins
+
+
+def test_so_they_are_in_the_environment() -> None:
+    environ = {"PENSTOCK_ADMISSION__WINDOW_S": "2s", "PENSTOCK_ADMISSION__RESERVE": "0.2"}
+    told = load(None, environ, {"backends": ["http://a"]}).warnings
+    assert [str(each) for each in told] == [
+        f"environment PENSTOCK_ADMISSION__RESERVE: {RESERVE}",
+        f"environment PENSTOCK_ADMISSION__WINDOW_S: {WINDOW}",
+    ]
 
 
 # -- penstock check

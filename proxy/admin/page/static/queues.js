@@ -2,11 +2,11 @@
 import { byId, keep, make, mark, put } from "./dom.js";
 import { count, percent, seconds } from "./format.js";
 
-// `balancing.admission.lack`, in a few words.
+// The words of `WaitReason` (balancing/admission/queued_request.py), explained briefly.
 const WAITS_FOR = {
   prompts: "other prompts come first there", sequences: "all streams are taken", kv_cache: "no room in the KV cache",
-  answers: "its tenant's answers may fill the cache", requests: "max_requests is reached", giant: "a giant has the backend",
-  giants: "enough giants run", long_prompts: "its tenant's long ones take as many backends as they may", slow_streams: "long, beside slow streams of a higher class", class: "a higher class is first",
+  requests: "max_requests is reached", share: "the rest is left to other tenants and higher classes",
+  large: "a long prompt, and others are there", choices: "many choices may fill an engine", class: "a higher class is first",
   turn: "others are first", backend: "no backend can serve", adapter: "its adapter is loaded",
 };
 

@@ -51,6 +51,6 @@ def found(
     return find(window, list(window.backends()))
 
 
-def queue(reason: WaitReason, waiting: int = 10, oldest_s: float = 3.0) -> dict[str, Any]:
+def queue(lack: WaitReason, waiting: int = 10, oldest_s: float = 3.0) -> dict[str, Any]:
     """So many wait for that."""
-    return {"waiting": waiting, "oldest_s": oldest_s, "lacks": {reason: 6}}
+    return {"waiting": waiting, "oldest_s": oldest_s, "lacks": {lack: 6}}

@@ -31,8 +31,12 @@ def case(
 
 CASES = {
     "busy, and nothing waits": case(Kind.FINE, "", backend(kv_usage=0.99, held_share=0.99)),
-    "a short queue": case(Kind.FINE, "", backend(), **queue(WaitReason.PROMPTS, oldest_s=WAIT_S / 2)),
-    "one long prompt waits": case(Kind.FINE, "", backend(), **queue(WaitReason.KV_CACHE, waiting=1)),
+    "a short queue": case(
+        Kind.FINE, "", backend(), **queue(WaitReason.PROMPTS, oldest_s=WAIT_S / 2)
+    ),
+    "one long prompt waits": case(
+        Kind.FINE, "", backend(), **queue(WaitReason.KV_CACHE, waiting=1)
+    ),
     "prompts wait, and steps are long": case(
         Kind.COMPUTE, "prefill", backend(), per_s=PREFILLS, **queue(WaitReason.PROMPTS)
     ),
@@ -236,7 +240,9 @@ def test_who_waits_for_others_waits_for_what_those_lack() -> None:
 
 
 def test_turns_alone_are_no_work_of_engines() -> None:
-    finding = found(backend(running=0, streams=0, sequences=0), per_s=IDLE, **queue(WaitReason.TURN))
+    finding = found(
+        backend(running=0, streams=0, sequences=0), per_s=IDLE, **queue(WaitReason.TURN)
+    )
     assert (finding.kind, finding.detail) == (Kind.WAITING, "turn")
     assert words(finding)[0].startswith("Waiting in penstock: others go first")
 

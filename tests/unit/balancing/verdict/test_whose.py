@@ -17,7 +17,7 @@ FLOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason", "facts", "per_s"),
+    ("kind", "lack", "facts", "per_s"),
     [
         (Kind.COMPUTE, WaitReason.PROMPTS, {}, PREFILLS),
         (Kind.MEMORY, WaitReason.KV_CACHE, {"kv_usage": 0.97}, PREFILLS),
@@ -25,9 +25,9 @@ FLOOD: dict[str, Any] = {
     ],
 )
 def test_a_tenant_that_has_all_that_waits_is_named_beside_what_it_used_up(
-    kind: Kind, reason: WaitReason, facts: dict[str, Any], per_s: dict[str, float]
+    kind: Kind, lack: WaitReason, facts: dict[str, Any], per_s: dict[str, float]
 ) -> None:
-    finding = found(backend(**facts), per_s=per_s, **FLOOD, **queue(reason))
+    finding = found(backend(**facts), per_s=per_s, **FLOOD, **queue(lack))
     assert (finding.kind, finding.tenant) == (kind, "flood")
     sentence, to_do = words(finding)
     assert "tenant flood" in sentence
@@ -58,9 +58,9 @@ def test_no_tenant_is_named(facts: dict[str, Any]) -> None:
     assert found(backend(), per_s=PREFILLS, **facts, **queue(WaitReason.PROMPTS)).tenant == ""
 
 
-@pytest.mark.parametrize("reason", [WaitReason.REQUESTS, WaitReason.CHOICES])
-def test_who_takes_all_places_of_a_limit_of_ours_is_named(reason: WaitReason) -> None:
-    finding = found(backend(), **FLOOD, **queue(reason))
+@pytest.mark.parametrize("lack", [WaitReason.REQUESTS, WaitReason.CHOICES])
+def test_who_takes_all_places_of_a_limit_of_ours_is_named(lack: WaitReason) -> None:
+    finding = found(backend(), **FLOOD, **queue(lack))
     assert (finding.kind, finding.tenant) == (Kind.WAITING, "flood")
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.proxy.commands import time_spent, trace, waits
 from penstock.proxy.commands.requests import table
 from penstock.proxy.telemetry import waterfall
@@ -142,7 +142,7 @@ def test_every_part_and_every_reason_has_words() -> None:
         *time_spent.BACKEND,
     )  # fmt: skip
     assert sorted(columns) == sorted(parts)
-    assert set(waits.WAITED) == set(waits.WORDS) == set(Lack)
+    assert set(waits.WAITED) == set(waits.WORDS) == set(WaitReason)
 
 
 def test_who_else_used_the_id_is_told_with_the_way_to_them() -> None:

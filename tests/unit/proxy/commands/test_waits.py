@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.admission.lack import Lack
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.proxy.commands.waits import WORDS, heads_of, prospect, reason
 
 PAGE = Path(__file__).parents[4] / "docs" / "admission.md"
 
 
 def test_each_reason_has_words_and_stands_in_the_page() -> None:
-    assert list(WORDS) == [each.value for each in Lack]
+    assert list(WORDS) == [each.value for each in WaitReason]
     section = PAGE.read_text().partition("### For what a request waits")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(WORDS)
 
@@ -64,7 +64,7 @@ WAITS: dict[str, Any] = {
 def test_a_wait_is_told_with_all_that_goes_before() -> None:
     assert prospect(WAITS) == [
         "In the class standard it would wait: first token in about 3.1 s, deadline 30 s.",
-        "  The KV cache of b0 has no room for its prompt and all answers.",
+        "  The KV cache of b0 has no room for its prompt and the expected answer.",
         "  Before it: 1 request of the class interactive, 1,840 tokens, of 1 tenant.",
         "  Before it: 1,100 requests of the class standard, 36,200 tokens, of 3 tenants.",
     ]
