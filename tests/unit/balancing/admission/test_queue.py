@@ -81,8 +81,10 @@ def test_a_backend_that_has_failed_a_request_does_not_get_it_again() -> None:
     assert door.where(request) == "b"
 
 
-@pytest.mark.parametrize("long", [1, 8, 30])
-def test_short_prompts_are_sent_though_long_ones_of_their_tenant_find_no_room(long: int) -> None:
+@pytest.mark.parametrize("long", [1, 5])
+def test_short_prompts_are_sent_though_a_few_long_ones_of_their_tenant_find_no_room(
+    long: int,
+) -> None:
     door = Door("a", kv_tokens=40_000)
     door.first(door.enter(32_000, name="resident", output_tokens=4_000.0), 0.0)
     for _ in range(long):
