@@ -128,16 +128,19 @@ class Entry:
         elif self._failover.fallback is not None:
             self._turn("errors", self._failover.fallback)
         while True:
-            error: Exception | TooLate
             try:
                 outcome = self._try(party, now_s)
-                if not isinstance(outcome, TooLate):
-                    return outcome
-                error = outcome
-            except UNSERVED as unserved:
-                error = unserved
-            if not self._falls_back(error):
-                raise self._told(error, now_s) from None
+            except UNSERVED as error:  # kept in no name: it would keep this frame, and that it
+                self._fall_back(error, now_s)
+                continue
+            if not isinstance(outcome, TooLate):
+                return outcome
+            self._fall_back(outcome, now_s)
+
+    def _fall_back(self, error: Exception | TooLate, now_s: float) -> None:
+        """Turn to a fall-back for what keeps it from a backend. Raises PenstockError."""
+        if not self._falls_back(error):
+            raise self._told(error, now_s) from None
 
     def _try(self, party: str, now_s: float) -> Lease | TooLate | None:
         """Enter where the request is aimed at now. Raises UNSERVED."""

@@ -1,14 +1,94 @@
-"""Steps begin at their pressure and end some time after it has fallen, for each client."""
+"""How near a pool is to refusing, for each client, and what is cut from requests before that."""
 
+from math import inf
 from typing import Any
 
-from penstock.balancing.admission.degradation import END_SHARE, HOLD_S, Degradation, Limits, Step
-from penstock.balancing.admission.line import Line
-from penstock.balancing.admission.pressure import pressure
-from tests.unit.balancing.admission.lines import full
+import pytest
+
+from penstock.balancing.admission.degradation import (
+    END_SHARE,
+    HOLD_S,
+    NEXT_TOKENS,
+    Degradation,
+    Limits,
+    Step,
+    highest_pressure,
+    pressure,
+)
+from penstock.balancing.admission.queued_request import QueuedRequest
+from penstock.balancing.backend import State
+from tests.unit.balancing.admission.door import FILLS, HIGH_LOW, Door, full
 
 WAIT_S = 30.0
 NONE = Limits()
+
+# The pressure ------------------------------------------------------------------------------
+
+
+def of(door: Door, name: str, rank: int = 0) -> float:
+    return pressure(door.pool, door.pool.queue.tenant(name), rank, WAIT_S)
+
+
+def highest(door: Door, rank: int = 0) -> float:
+    return highest_pressure(door.pool, rank, WAIT_S)
+
+
+def test_while_nothing_waits_there_is_no_pressure() -> None:
+    door = full("a")
+    assert of(door, "x") == highest(door) == 0.0
+    request = door.enter(1_000, name="x")
+    assert of(door, "x") > 0.0
+    door.admission.leave(request, 0.0)
+    assert of(door, "x") == highest(door) == 0.0
+
+
+def test_it_is_one_where_refusals_begin() -> None:
+    door = full("a")
+    before = 0.0
+    for _ in range(10_000):
+        before = of(door, "x")
+        request = door.enter(NEXT_TOKENS, name="x", deadline_s=WAIT_S, impatient=False)
+        if request in door.refused:
+            break
+    assert before == pytest.approx(1.0, abs=0.02)
+    assert highest(door) == of(door, "x") > 1.0 - 0.02
+
+
+def test_who_floods_raises_its_own() -> None:
+    door = full("a")
+    for _ in range(200):
+        door.enter(2_000, name="flood")
+    assert of(door, "flood") > 0.3
+    assert of(door, "victim") < 0.03
+    assert highest(door) == of(door, "flood")
+
+
+def test_a_higher_class_is_before_all_clients_of_a_lower_one() -> None:
+    door = full("a", **HIGH_LOW)
+    for _ in range(100):
+        door.enter(2_000, name="flood", rank=0)
+    assert of(door, "victim", 1) == pytest.approx(highest(door, 1))
+    assert of(door, "victim", 1) > 0.3
+    assert of(door, "victim", 0) < 0.03
+
+
+def test_the_highest_is_that_of_the_client_with_the_most_before_it() -> None:
+    door = full("a")
+    for name, requests in (("few", 2), ("many", 60), ("some", 20)):
+        for _ in range(requests):
+            door.enter(2_000, name=name)
+    each = [of(door, name) for name in ("few", "some", "many", "new")]
+    assert highest(door) == max(each) == of(door, "many")
+
+
+def test_without_a_backend_that_can_serve_there_is_none() -> None:
+    door = full("a")
+    door.enter(FILLS, name="x")
+    door.backends[0].state = State.EJECTED
+    assert of(door, "x") == 0.0
+
+
+# Steps -------------------------------------------------------------------------------------
 
 
 class Steps:
@@ -18,21 +98,18 @@ class Steps:
         self.door = full("a")
         self.degradation = Degradation()
         self.degradation.follow(steps)
-        self.waiting: list[Any] = []
-
-    @property
-    def line(self) -> Line:
-        return self.door.admission.lines["p"]
+        self.waiting: list[QueuedRequest] = []
 
     def limits(self, now_s: float, name: str = "x", rank: int = 0) -> Limits:
-        return self.degradation.limits("p", self.line, name, rank, WAIT_S, now_s)
+        return self.degradation.limits(self.door.pool, name, rank, WAIT_S, now_s)
 
     def wait(self, wanted: float, name: str = "x") -> None:
         """So much waits that a client has this pressure, or a little more."""
         while self.waiting:
             self.door.admission.leave(self.waiting.pop(), 0.0)
-        while pressure(self.line, self.line.queue.flow(name), 0, WAIT_S, 0.0) < wanted:
-            self.waiting.append(self.door.enter(100, name=name))
+        while of(self.door, name) < wanted:
+            fields: dict[str, Any] = {"name": name, "deadline_s": inf}
+            self.waiting.append(self.door.enter(100, **fields))
 
 
 def test_below_its_pressure_a_step_does_nothing() -> None:
@@ -91,9 +168,17 @@ def test_what_a_flood_brings_about_is_cut_from_its_own_requests_only() -> None:
     assert steps.limits(1.0, "victim") == NONE
 
 
-def test_a_pool_without_a_line_has_no_steps() -> None:
+def test_a_pool_without_admission_has_no_steps() -> None:
     steps = Steps(Step(0, 0.1, max_tokens=512))
-    assert steps.degradation.limits("other", None, "x", 0, WAIT_S, 0.0) == NONE
+    assert steps.degradation.limits(None, "x", 0, WAIT_S, 0.0) == NONE
+
+
+def test_a_fall_back_is_taken_at_its_own_pressure() -> None:
+    steps = Steps(Step(0, 0.1, max_tokens=512), Step(0, 0.2, fall_back=True))
+    steps.wait(0.1)
+    assert steps.limits(0.0) == (512, None, False)
+    steps.wait(0.2)
+    assert steps.limits(0.0) == (512, None, True)
 
 
 def test_new_steps_begin_anew_and_the_same_go_on() -> None:
@@ -105,12 +190,3 @@ def test_new_steps_begin_anew_and_the_same_go_on() -> None:
     assert steps.limits(1.0) == (512, None, False)
     steps.degradation.follow((Step(0, 0.2, max_tokens=256),))
     assert steps.limits(2.0) == NONE
-
-
-def test_what_is_over_is_forgotten() -> None:
-    steps = Steps(Step(0, 0.0001, max_tokens=512))
-    for number in range(50):
-        steps.wait(0.001, f"t{number}")
-        steps.limits(0.0, f"t{number}")
-    steps.limits(3.0 * HOLD_S, "t1")
-    assert len(steps.degradation._until_s) <= 1

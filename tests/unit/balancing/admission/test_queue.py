@@ -1,223 +1,275 @@
-"""Who is next: by class, in a class by what each flow was given, in a flow by arrival."""
+"""Who is next: by class, in a class by what each tenant was given, for a tenant by arrival."""
 
+from collections import Counter
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
-from penstock.balancing.admission.queue import Queue
-from penstock.balancing.admission.ticket import Ticket
-from tests.unit.balancing.admission.lines import ready, send, send_next, turns, waiting, weighted
+from penstock.balancing.admission.queued_request import QueuedRequest
+from penstock.balancing.engine_report import EngineReport
+from tests.unit.balancing.admission.door import FILLS, FLOOR, HIGH_LOW, Door, full
 
 
-def sent_in_turn(queue: Queue) -> list[Ticket]:
-    return [send_next(queue) for _ in range(queue.waiting)]
+def served(
+    door: Door, count: int, again: Callable[[QueuedRequest], None] | None = None
+) -> list[QueuedRequest]:
+    """The next ones that are sent, each when the one before has ended. Time stands still.
+
+    `again`: is told of each.
+    """
+    sent: list[QueuedRequest] = []
+    while len(sent) < count:
+        door.finish(door.running[0], 0.0)
+        for request in door.wake(0.0):
+            sent.append(request)
+            if again is not None:
+                again(request)
+    return sent
 
 
-def test_in_a_flow_they_go_in_the_order_of_arrival() -> None:
-    queue = Queue((0.0,))
-    flow = queue.flow("a")
-    tickets = [waiting(queue, flow, tokens) for tokens in (500, 1, 90, 1_000)]
-    assert sent_in_turn(queue) == tickets
+def names(requests: list[QueuedRequest]) -> list[str]:
+    return [request.name for request in requests]
 
 
-def test_one_that_its_client_asks_for_again_is_before_the_others_of_its_flow() -> None:
-    queue = Queue((0.0, 0.0))
-    flow = queue.flow("a")
-    high = waiting(queue, flow, 10)
-    low = waiting(queue, flow, 10, 1)
-    again = waiting(queue, flow, 10, 1, first=True)
-    assert sent_in_turn(queue) == [high, again, low]
+def waits(door: Door, tokens: int = FILLS, name: str = "x", rank: int = 0) -> QueuedRequest:
+    """One more that waits, with an answer of one token."""
+    request = door.enter(tokens, name=name, rank=rank, max_tokens=1)
+    assert request.waits
+    return request
 
 
-def test_a_class_is_served_before_all_lower_ones() -> None:
-    queue = Queue((0.0, 0.0, 0.0))
-    rng = Random(1)
-    flows = [queue.flow(name) for name in "abc"]
-    for flow in flows:
-        flow.charge(rng.randint(0, 10_000), 0.0)
-    for _ in range(90):
-        waiting(queue, rng.choice(flows), rng.randint(1, 1_000), rng.randrange(3))
-    ranks = [ticket.rank for ticket in sent_in_turn(queue)]
-    assert ranks == sorted(ranks)
+# One tenant --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", [(100, 100), (50, 5_000), (5_000, 50)])
-def test_a_lower_class_has_its_share_while_the_upper_one_never_ends(
-    sizes: tuple[int, int],
+def test_requests_of_a_tenant_go_in_the_order_of_arrival() -> None:
+    door = full("a")
+    requests = [waits(door, tokens) for tokens in (500, 1, 90, 1_000, 9_000, 20)]
+    assert served(door, 6) == requests
+
+
+def test_a_new_request_does_not_pass_an_older_one_of_its_tenant() -> None:
+    """There is room, and the wake for it is still to come."""
+    door = full("a")
+    older = door.enter(FILLS, 0.01, name="mine")
+    door.open_up(0.1)
+    newer = door.request(FILLS, 0.1, name="mine")
+    assert door.admission.enter(newer, 0.1) is None
+    assert door.wake(0.1) == [older]
+
+
+def test_one_that_a_backend_has_failed_goes_before_the_others_of_its_tenant() -> None:
+    door = full("a", "gone", **HIGH_LOW)
+    high, low = waits(door), waits(door, rank=1)
+    again = door.request(FILLS, rank=1, name="x", tried=door.backends[1:])
+    again.retry = True
+    door.come(again, 0.0)
+    door.backends[1].max_requests = 1
+    assert served(door, 3) == [high, again, low]
+    assert door.backends[0].own.retries == 1
+
+
+def test_a_backend_that_has_failed_a_request_does_not_get_it_again() -> None:
+    door = full("a", "b")
+    request = door.request(100, tried=door.backends[:1])
+    door.come(request, 0.0)
+    door.open_up(0.05, 0)
+    assert door.wake(0.05) == []
+    door.open_up(0.2, 1)
+    assert door.wake(0.2) == [request]
+    assert door.where(request) == "b"
+
+
+@pytest.mark.parametrize("long", [1, 5])
+def test_short_prompts_are_sent_though_a_few_long_ones_of_their_tenant_find_no_room(
+    long: int,
 ) -> None:
-    queue, rng, flows = Queue((0.0, 0.1)), Random(3), []
-    given = [0, 0]
-    for rank, size in enumerate(sizes):
-        flows.append(queue.flow(f"{rank}"))
-        for _ in range(5):
-            waiting(queue, flows[rank], rng.randint(1, 2 * size), rank)
-    while sum(given) < 400 * max(sizes):
-        ticket = send_next(queue)
-        given[ticket.rank] += ticket.tokens
-        waiting(queue, ticket.flow, rng.randint(1, 2 * sizes[ticket.rank]), ticket.rank)
-    assert 0.09 <= given[1] / sum(given) <= 0.11
+    door = Door("a", kv_tokens=40_000)
+    door.first(door.enter(32_000, name="resident", output_tokens=4_000.0), 0.0)
+    for _ in range(long):
+        assert door.enter(9_000, 0.1, name="x", max_tokens=1).waits
+    short = [door.enter(200, 0.2, name="x", max_tokens=16) for _ in range(3)]
+    for tick in range(5):
+        door.wake(0.3 + 0.1 * tick)
+    assert all(door.is_sent(request) for request in short)
 
 
-def test_a_share_of_a_half_is_a_half() -> None:
-    queue, given = Queue((0.0, 0.5)), [0, 0]
-    for rank in (0, 1):
-        for _ in range(3):
-            waiting(queue, queue.flow(f"{rank}"), 100, rank)
-    for _ in range(1_000):
-        ticket = send_next(queue)
-        given[ticket.rank] += ticket.tokens
-        waiting(queue, ticket.flow, 100, ticket.rank)
-    assert given[1] / sum(given) == pytest.approx(0.5, 0.02)
+def test_whose_client_leaves_loses_its_turn() -> None:
+    door = full("a")
+    leaving, other = waits(door), waits(door)
+    changes = door.changes
+    door.admission.leave(leaving, 0.0)
+    assert door.changes == changes + 1  # others may go now
+    door.admission.leave(leaving, 0.0)  # and again: nothing
+    assert door.admission.waiting == 1
+    assert served(door, 1) == [other]
+    assert [request for request, _ in door.told] == [other]
 
 
-@pytest.mark.parametrize(("waits_tokens", "first"), [(10, 5), (40_000, 13), (500_000, 22)])
-def test_one_that_cannot_go_saves_little_up_for_others_of_its_class(
-    waits_tokens: int, first: int
-) -> None:
-    """As much as itself at most, if it is large, and never more than is enough for any."""
-    queue = Queue((0.0, 0.1))
-    waiting(queue, queue.flow("low"), waits_tokens, 1)
-    for _ in range(100):
-        send(queue, waiting(queue, queue.flow("high"), 50_000))
-    low = [waiting(queue, queue.flow("low"), 2_900, 1) for _ in range(80)]
-    for number, ticket in enumerate(low):
-        if not queue.is_owed(ticket):
-            assert number == first
-            return
-        send(queue, ticket)
-    raise AssertionError
+# Tenants -----------------------------------------------------------------------------------
 
 
-def test_one_that_cannot_go_keeps_none_behind_it_from_what_it_is_owed() -> None:
-    queue = Queue((0.0, 0.1))
-    waiting(queue, queue.flow("low"), 10, 1)
-    large = waiting(queue, queue.flow("low"), 40_000, 1)
-    for _ in range(100):
-        send(queue, waiting(queue, queue.flow("high"), 50_000))
-    assert queue.is_owed(large)
-    queue.remove(large)
-    send(queue, waiting(queue, queue.flow("high"), 100))
-    assert not queue.is_owed(waiting(queue, queue.flow("low"), 20_000, 1))
+def test_the_tenant_that_was_given_least_is_next() -> None:
+    door = full("a")
+    sizes = {"first": 9_000, "second": 3_000}
+    for _ in range(30):
+        for name, tokens in sizes.items():
+            waits(door, tokens, name)
+    given: Counter[str] = Counter()
+    for name in names(served(door, 30)):
+        given[name] += sizes[name]
+        assert abs(given["first"] - given["second"]) <= 9_010
 
 
-def test_a_lower_class_is_owed_nothing_for_the_time_when_none_of_it_waited() -> None:
-    queue = Queue((0.0, 0.5))
-    high, low = queue.flow("high"), queue.flow("low")
-    for _ in range(100):
-        waiting(queue, high, 1_000)
-    for _ in range(50):
-        send_next(queue)
-    late = waiting(queue, low, 100, 1)
-    assert send_next(queue).rank == 0
-    assert send_next(queue) is late
+def test_a_tenant_that_was_given_too_much_waits_until_others_have_had_as_much() -> None:
+    door = full("a")
+    for _ in range(20):
+        waits(door, FILLS, "other")
+    door.finish(door.running[0], 0.0)
+    large = waits(door, 30_000, "greedy")
+    assert large in served(door, 2)
     for _ in range(10):
-        send_next(queue)
-    waiting(queue, low, 100, 1)  # what it was owed has gone with its last request
-    assert send_next(queue).rank == 0
+        waits(door, FILLS, "greedy")
+    assert names(served(door, 8)) == ["other"] * 8
 
 
-def test_the_flow_that_was_given_least_is_next() -> None:
-    queue = Queue((0.0,))
-    first, second = queue.flow("first"), queue.flow("second")
-    for _ in range(30):
-        waiting(queue, first, 300)
-        waiting(queue, second, 100)
-    tokens = {first: 0, second: 0}
-    for _ in range(30):
-        ticket = send_next(queue)
-        tokens[ticket.flow] += ticket.tokens
-        assert abs(tokens[first] - tokens[second]) <= 300
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_tenant_that_comes_back_after_a_pause_saves_nothing_up(*, waiting: bool) -> None:
+    """Also if nobody waited meanwhile."""
+    door = full("a")
+    if waiting:
+        for _ in range(300):
+            waits(door, FILLS, "steady")
+        served(door, 200)
+    else:
+        for _ in range(200):
+            door.finish(door.running[0], 0.0)
+            door.enter(FILLS, name="steady", max_tokens=1)
+        for _ in range(50):
+            waits(door, FILLS, "steady")
+    for _ in range(50):
+        waits(door, FILLS, "away")
+    assert 18 <= names(served(door, 40)).count("away") <= 22
 
 
-def test_a_flow_that_was_away_saves_nothing_up() -> None:
-    queue = Queue((0.0,))
-    steady, away = queue.flow("steady"), queue.flow("away")
-    for _ in range(300):
-        waiting(queue, steady, 100)
-    for _ in range(200):
-        send_next(queue)
-    for _ in range(100):
-        waiting(queue, away, 100)
-    of_away = sum(send_next(queue).flow is away for _ in range(40))
-    assert 19 <= of_away <= 21
-
-
-def test_a_flow_that_comes_when_nothing_waits_saves_nothing_up_either() -> None:
-    queue = Queue((0.0,))
-    steady, away = queue.flow("steady"), queue.flow("away")
-    for _ in range(200):
-        waiting(queue, steady, 100)
-        send_next(queue)
-    for _ in range(50):  # now both come at once
-        waiting(queue, away, 100)
-        waiting(queue, steady, 100)
-    of_away = sum(send_next(queue).flow is away for _ in range(40))
-    assert 19 <= of_away <= 22
-
-
-def test_a_flow_that_comes_back_keeps_what_it_was_given_too_much() -> None:
-    queue = Queue((0.0,))
-    greedy, other = queue.flow("greedy"), queue.flow("other")
-    send(queue, waiting(queue, greedy, 5_000))
+def test_a_tenant_that_is_sent_at_once_saves_nothing_up_either() -> None:
+    """It comes when there is room, and does not wait, while another one always has some waiting."""
+    door = full("a")
     for _ in range(60):
-        waiting(queue, greedy, 100)
-        waiting(queue, other, 100)
-    other.served = 0.0
-    greedy.served = 5_000.0
-    assert all(send_next(queue).flow is other for _ in range(50))
-
-
-def test_turns_are_the_order_in_which_they_would_be_sent() -> None:
-    rng = Random(5)
-    for _ in range(50):
-        queue = Queue((0.0,))
-        flows = [weighted(queue, f"{weight}", weight) for weight in (1.0, 2.0, 0.5)]
-        for _ in range(20):
-            waiting(queue, rng.choice(flows), rng.randint(1, 500))
-        expected = turns(queue, 0, 12)
-        assert expected == [send_next(queue) for _ in range(12)]
-
-
-def test_turns_name_nobody_twice_and_no_more_than_there_are() -> None:
-    queue = Queue((0.0,))
-    flow = queue.flow("a")
-    tickets = [waiting(queue, flow, 10) for _ in range(3)]
-    assert turns(queue, 0, 8) == tickets
-    assert turns(queue, 0, 2) == tickets[:2]
-
-
-def test_a_flow_whose_requests_find_no_room_leaves_the_others_their_turns() -> None:
-    queue = Queue((0.0,))
-    large, small = queue.flow("large"), queue.flow("small")
-    small.charge(50.0, 0.0)
-    for _ in range(10):
-        waiting(queue, large, 30_000)
-        waiting(queue, small, 100)
-    flows = [ticket.flow for ticket in turns(queue, 0, 8)]
-    assert flows[0] is large
-    assert flows.count(small) >= 6
-
-
-def test_what_no_open_backend_may_serve_stands_in_nobodys_way() -> None:
-    queue, closed = Queue((0.0,)), ready("closed")
-    for number in range(20):
-        waiting(queue, queue.flow(f"{number}"), 100).only = closed
-    bound, other = queue.flow("0"), queue.flow("other")
-    other.charge(50.0, 0.0)
-    free = [waiting(queue, bound, 100), waiting(queue, other, 100)]
-    assert turns(queue, 0, 8) == free
-    assert len(queue.turns(0, 8, [closed])) == 8
+        waits(door, FILLS, "steady")
+    passed = 0
+    for _ in range(40):
+        door.finish(door.running[0], 0.0)
+        passed += door.is_sent(door.enter(FILLS, name="away", max_tokens=1))
+    assert 15 <= passed + sum(each.name == "away" for each, _ in door.told) <= 25
 
 
 @pytest.mark.parametrize("weights", [(1.0, 3.0), (0.5, 2.0)])
-def test_a_flow_has_tokens_by_its_weight(weights: tuple[float, float]) -> None:
-    queue, rng = Queue((0.0,)), Random(7)
-    flows = [weighted(queue, f"{weight}", weight) for weight in weights]
-    given = dict.fromkeys(flows, 0)
-    for flow in flows * 3:
-        waiting(queue, flow, rng.randint(1, 1_000))
-    for _ in range(3_000):
-        ticket = send_next(queue)
-        given[ticket.flow] += ticket.tokens
-        waiting(queue, ticket.flow, rng.randint(1, 1_000))
-    assert given[flows[1]] / given[flows[0]] == pytest.approx(weights[1] / weights[0], 0.01)
+def test_tenants_have_tokens_by_their_weights(weights: tuple[float, float]) -> None:
+    door, rng = full("a", weights={"one": weights[0], "two": weights[1]}), Random(7)
+    given: Counter[str] = Counter()
+
+    def again(request: QueuedRequest) -> None:
+        given[request.name] += request.ask.prompt_tokens
+        waits(door, rng.randint(FILLS, 3 * FILLS), request.name)
+
+    for name in ("one", "two") * 3:
+        waits(door, FILLS, name)
+    served(door, 1_500, again)
+    assert given["two"] / given["one"] == pytest.approx(weights[1] / weights[0], 0.03)
+
+
+def test_a_reload_changes_weights() -> None:
+    door = full("a")
+    for _ in range(60):
+        waits(door, FILLS, "one")
+        waits(door, FILLS, "two")
+    served(door, 10)
+    door.admission.follow(type(door.admission.rules)(enabled=True, weights={"two": 4.0}))
+    assert 30 <= names(served(door, 40)).count("two") <= 34
+
+
+# Classes -----------------------------------------------------------------------------------
+
+
+def test_a_class_is_served_before_all_lower_ones() -> None:
+    door, rng = full("a", shares=(0.0,) * 3, classes=("a", "b", "c")), Random(1)
+    for _ in range(90):
+        waits(door, rng.randint(1, 9_000), rng.choice("xyz"), rng.randrange(3))
+    ranks = [request.rank for request in served(door, 90)]
+    assert ranks == sorted(ranks)
+
+
+@pytest.mark.parametrize("floor", [0.1, 0.3])
+@pytest.mark.parametrize("sizes", [(FILLS, FILLS), (FILLS, 9_000), (9_000, FILLS)])
+def test_a_lower_class_has_its_floor_while_higher_ones_never_end(
+    sizes: tuple[int, int], floor: float
+) -> None:
+    door, rng = full("a", shares=(0.0, floor), classes=("high", "low")), Random(3)
+    given = [0, 0]
+
+    def again(request: QueuedRequest) -> None:
+        given[request.rank] += request.ask.prompt_tokens
+        size = sizes[request.rank]
+        waits(door, rng.randint(size // 2, size), f"{request.rank}", request.rank)
+
+    for rank in (0, 1):
+        for _ in range(5):
+            waits(door, sizes[rank], f"{rank}", rank)
+    served(door, 600, again)
+    assert given[1] / sum(given) == pytest.approx(floor, rel=0.15)
+
+
+def test_a_lower_class_has_its_floor_while_higher_requests_never_wait() -> None:
+    """Each comes when there is room."""
+    door = full("a", **FLOOR)
+    for _ in range(60):
+        waits(door, FILLS, "low", 1)
+    for _ in range(200):
+        door.finish(door.running[0], 0.0)
+        door.enter(FILLS, name="high", max_tokens=1)
+    low = sum(request.rank for request in door.leases)
+    assert 0.08 <= low / len(door.leases) <= 0.12
+
+
+def test_a_lower_class_saves_nothing_up_while_none_of_it_waits() -> None:
+    door = full("a", shares=(0.0, 0.5), classes=("high", "low"))
+    for _ in range(100):
+        waits(door, FILLS, "high")
+    served(door, 50)
+    for _ in range(20):
+        waits(door, FILLS, "low", 1)
+    assert 8 <= sum(request.rank for request in served(door, 20)) <= 12
+
+
+@pytest.mark.parametrize(("waited_s", "passes"), [(0.1, True), (1.0, False)])
+def test_a_lower_class_passes_a_higher_one_only_for_a_moment(
+    waited_s: float, *, passes: bool
+) -> None:
+    """It fits beside a stream, and the higher one does not."""
+    door = Door("a", kv_tokens=10_000, **HIGH_LOW)
+    door.first(door.enter(4_000, name="before", max_tokens=10), 0.0)
+    assert door.enter(8_000, 1.0, name="high", max_tokens=10).waits
+    low = door.enter(100, 1.0 + waited_s, name="low", rank=1, max_tokens=10)
+    door.wake(1.0 + waited_s)
+    assert door.is_sent(low) is passes
+
+
+def test_nobody_makes_way_for_one_that_waits_for_answers_of_its_own_tenant() -> None:
+    """A low class sends short prompts, while a high one waits until it has less under way."""
+    door = Door("a", kv_tokens=20_000, **HIGH_LOW)
+    fields: dict[str, Any] = {"max_tokens": 2_000, "output_tokens": 10.0}
+    door.enter(100, 0.0, name="other", max_tokens=1)
+    now_s, greedy = 0.0, []
+    for number in range(60):
+        now_s = 0.1 * number
+        door.backends[0].take(EngineReport(now_s, running=1, kv_tokens=20_000))
+        door.enter(100, now_s, name="other", max_tokens=1)
+        greedy.append(door.enter(100, now_s, name="greedy", **fields))
+        if door.is_sent(greedy[-1]):
+            door.first(greedy[-1], now_s)
+    assert greedy[-1].waits
+    low = door.enter(100, now_s + 1.0, name="low", rank=1, max_tokens=100)
+    door.wake(now_s + 1.0)
+    assert door.is_sent(low)

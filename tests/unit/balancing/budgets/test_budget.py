@@ -8,7 +8,7 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.budgets.budget import CONCURRENT_WAIT_S, Budget, Charge, Limits, OverBudget
 from penstock.balancing.lease import Lease
-from tests.unit.balancing.admission.lines import ready
+from tests.unit.balancing.admission.door import ready
 
 LIMIT_NAMES = ("requests_per_minute", "requests_per_day", "tokens_per_minute", "tokens_per_day")
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.queued_request import QueuedRequest, TooLate, Wait
 from penstock.balancing.lease import Lease
 from penstock.bench.overload.calls import Call
 from penstock.bench.overload.idle import Idle
@@ -23,17 +23,17 @@ class Held(World):
     def __init__(self, profile: Gpu) -> None:
         super().__init__(Site((profile,)), enabled=True, seed=1)
         enter = self.admission.enter
-        entered: list[Ticket] = []
+        entered: list[QueuedRequest] = []
 
-        def held(ticket: Ticket, now_s: float) -> Lease | None:
-            entered.append(ticket)
+        def held(request: QueuedRequest, now_s: float) -> Lease | TooLate | None:
+            entered.append(request)
             if len(entered) == 1:
-                return enter(ticket, now_s)
-            ticket.waits = True
+                return enter(request, now_s)
+            request.wait = Wait("p", request.ask.prompt_tokens, 0.0)
             return None
 
-        def left(ticket: Ticket, now_s: float) -> None:
-            ticket.waits = False
+        def left(request: QueuedRequest, now_s: float) -> None:
+            request.wait = None
 
         self.admission.enter = held  # type: ignore[method-assign]
         self.admission.leave = left  # type: ignore[method-assign]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.balancing.admission.lack import Lack
-from penstock.balancing.admission.ticket import LATELY_TAU_S, Flow
+from penstock.balancing.admission.queued_request import WaitReason
+from penstock.balancing.admission.tenant_queue import LATELY_TAU_S, TenantQueue
 from penstock.proxy.admin.queue_listing import HEADS_MAX, _heads
-from tests.unit.balancing.admission.lines import FILLS, full
+from tests.unit.balancing.admission.door import FILLS, full
 
 
 def test_each_class_that_waits_has_its_first_one_however_many_wait_above() -> None:
@@ -13,20 +13,20 @@ def test_each_class_that_waits_has_its_first_one_however_many_wait_above() -> No
     for rank, count in ((0, 50), (2, 3)):
         for number in range(count):
             door.enter(FILLS, 0.1, rank=rank, name=f"{number}")
-    heads = _heads(door.admission.lines["p"])
-    assert [ticket.rank for ticket in heads] == [0] * (HEADS_MAX - 1) + [2]
-    assert {door.admission.lack(ticket, 0.1)[1] for ticket in heads} == {Lack.PROMPTS}
+    heads = _heads(door.pool)
+    assert [request.rank for request in heads] == [0] * (HEADS_MAX - 1) + [2]
+    assert {door.admission.reason(request, 0.1)[1] for request in heads} == {WaitReason.PROMPTS}
 
 
 def test_where_nothing_waits_nobody_is_next() -> None:
-    assert _heads(full("a").admission.lines["p"]) == []
+    assert _heads(full("a").pool) == []
 
 
-def test_what_a_flow_was_given_is_forgotten_in_minutes() -> None:
-    flow = Flow("f", 1, weight=2.0)
-    flow.charge(1_000.0, 10.0)
-    flow.charge(-200.0, 10.0)
-    assert flow.given_lately(10.0) == 800.0
-    assert flow.given_lately(9.0) == 800.0
-    assert flow.given_lately(10.0 + LATELY_TAU_S) == pytest.approx(800.0 / 2.718, 0.01)
-    assert flow.served == 400.0
+def test_what_a_tenant_was_given_is_forgotten_in_minutes() -> None:
+    tenant = TenantQueue("f", 1, weight=2.0)
+    tenant.charge(1_000.0, 10.0)
+    tenant.charge(-200.0, 10.0)
+    assert tenant.given.of(10.0) == 800.0
+    assert tenant.given.of(9.0) == 800.0  # a clock that goes back
+    assert tenant.given.of(10.0 + LATELY_TAU_S) == pytest.approx(800.0 / 2.718, 0.01)
+    assert tenant.served == 400.0

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend, State
+from penstock.balancing.prefill_speed import prior_s
 from penstock.conf.settings import Settings
 from penstock.health.probes import Outcome
 from penstock.proxy.data.account import count_all
@@ -237,6 +238,9 @@ class Loop(asyncio.SelectorEventLoop):
         how["sock"].close()
         return self._play.opened(factory())
 
+# Of a backend whose speed is known: how many samples there are, and of how much work.
+MEASURED, MEASURED_WORK = 1, 2_000
+
 
 class Play:
     """A data plane between one client and backends b1, b2 …
@@ -264,6 +268,8 @@ class Play:
         self.backends = configuration.fleet.backends
         for backend in self.backends:
             backend.state = State.READY
+            if "admission" in settings:  # its speed is known: it gets few prompts beforehand
+                backend.prefill_speed.observe(MEASURED_WORK, prior_s(MEASURED_WORK))
         self.metrics = Metrics(["p"])
         self.plane = DataPlane(
             configuration,

@@ -9,6 +9,8 @@ from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat
 
 # A prompt of some 5,000 tokens: more than a backend is sent beforehand.
 LONG = "all work and no play " * 1_000
+# Its prefill takes six seconds.
+VERY_LONG = 20 * LONG
 HOLDS = {"enabled": True}
 
 
@@ -19,9 +21,9 @@ def play() -> Iterator[Play]:
     playing.close()
 
 
-def busy(play: Play) -> None:
+def busy(play: Play, content: str = LONG) -> None:
     """b1 has a long prompt to prefill."""
-    play.client.sends(chat(content=LONG))
+    play.client.sends(chat(content=content))
     assert play.happened() == ["b1 dialed", "b1 got POST"]
 
 
@@ -71,7 +73,7 @@ def test_a_client_that_leaves_while_it_waits_costs_nothing(play: Play) -> None:
 
 def test_a_stream_that_waits_gets_its_200_and_pings() -> None:
     play = Play(1, admission=HOLDS, timeouts={"hold_s": 1.0})
-    busy(play)
+    busy(play, VERY_LONG)
     second = another(play)
     play.passes(1.2)
     assert play.happened() == ["client got 200, ping"] * 2  # the first one waits for its token
@@ -101,6 +103,7 @@ def test_what_its_client_allows_too_little_time_for_is_refused_for_that(play: Pl
 def test_a_stream_that_has_its_200_is_told_of_its_refusal_by_an_event() -> None:
     classes = [{"name": "standard", "max_wait_s": 3.0}]
     play = Play(1, admission=HOLDS | {"classes": classes}, timeouts={"hold_s": 1.0})
+    play.backends[0].max_requests = 1
     busy(play)
     second = another(play)
     play.passes(3.0)
@@ -199,7 +202,7 @@ def test_without_admission_nothing_waits() -> None:
 
 
 def test_the_access_line_tells_how_long_it_waited(play: Play) -> None:
-    busy(play)
+    busy(play, VERY_LONG)
     second = another(play)
     play.passes(0.4)
     exchange = second.connection._exchange

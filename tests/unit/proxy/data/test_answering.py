@@ -6,7 +6,17 @@ import pytest
 
 from penstock.balancing.backend import Backend
 from penstock.proxy.data.event_relay import SHOWN_WITHIN_S
-from tests.unit.proxy.data.playbook import COMMENT, DONE, END, STREAM, Play, chat, chunk, token
+from tests.unit.proxy.data.playbook import (
+    COMMENT,
+    DONE,
+    END,
+    MEASURED,
+    STREAM,
+    Play,
+    chat,
+    chunk,
+    token,
+)
 
 # A prompt of some 5,000 tokens: more than a backend is sent beforehand.
 LONG = "all work and no play " * 1_000
@@ -50,7 +60,7 @@ def test_a_role_alone_sends_no_status_and_frees_the_queue(play: Play) -> None:
     assert play.happened() == ["client got 200, a"]  # and the role before it
     play["b1"].sends(DONE, END)
     assert backend.own.idle
-    assert backend.prefill_speed.samples == 0
+    assert backend.prefill_speed.samples == MEASURED
 
 
 def test_what_waits_goes_as_soon_as_the_one_before_is_answering(play: Play) -> None:
@@ -98,7 +108,7 @@ def test_the_speed_is_learnt_if_the_token_follows_soon(play: Play, gap_s: float 
     assert backend.queued_prefill_tokens == 0
     play.passes(1.0)
     play["b1"].sends(DONE, END)
-    assert backend.prefill_speed.samples == 1
+    assert backend.prefill_speed.samples == MEASURED + 1
 
 
 def test_who_leaves_while_the_model_thinks_leaves_nothing(play: Play) -> None:

@@ -112,9 +112,9 @@ def test_what_admission_thinks_of_the_answer_is_what_is_sent(play: Crowd) -> Non
     ask = exchange.request.ask
     assert (ask.max_tokens, ask.choices) == (512, 2)
     assert ask.output_tokens <= 512
-    ticket = exchange._entry._ticket
-    assert ticket is not None
-    assert ticket.ask is ask
+    queued = exchange._entry._queued
+    assert queued is not None
+    assert queued.ask is ask
 
 
 def test_one_that_asks_for_less_is_not_touched(play: Crowd) -> None:
@@ -250,7 +250,7 @@ def test_nobody_is_sent_where_others_wait() -> None:
         AWAY, more=[{"name": "own", "match": {"model": "mini"}, "to": [{"pool": "small"}]}]
     )
     own = [another(play, '"model":"mini"') for _ in range(2)]
-    assert play.plane.admission.lines["small"].queue.waiting == 1
+    assert play.plane.admission.pools["small"].queue.waiting == 1
     # They wait here for longer than they would there.
     assert [record_of(another(play)).degraded for _ in range(5)] == [""] * 5
     assert [record_of(each).degraded for each in own] == ["", ""]

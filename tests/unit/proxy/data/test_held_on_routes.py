@@ -35,8 +35,8 @@ def test_while_the_fall_back_is_down_too_it_waits_for_whichever_is_back_first(ba
     for backend in play.backends:
         backend.state = State.EJECTED
     client = asks(play)
-    held = play.plane.admission.held
-    assert (held("small")[0], held("large")[0]) == (1, 0)
+    parked = play.plane.admission.parked
+    assert (parked("small")[0], parked("large")[0]) == (1, 0)
     play.passes(1.0)
     for backend in play.backends:
         backend.state = State.READY if backend.name == back else State.EJECTED
@@ -152,7 +152,7 @@ def test_a_prompt_goes_to_no_fall_back_whose_context_it_is_far_over() -> None:
     play = with_contexts(admission={"hold_for_backend_s": 60})
     down(play, "b1", "b2")
     play.client.sends(chat('"model":"gpt-small"', content=LONG))
-    assert play.plane.admission.held("small")[0] == 1
+    assert play.plane.admission.parked("small")[0] == 1
     down(play, "b2", "b3")
     play.passes(1.0)
     play.answers("b1")
@@ -214,7 +214,7 @@ def test_a_long_prompt_without_a_place_hides_no_short_one() -> None:
     play.passes(1.0)
     play.answers("b3")
     assert b"[DONE]" in play.client.written
-    assert play.plane.admission.held("small")[0] == 1
+    assert play.plane.admission.parked("small")[0] == 1
     long.closes()
     play.close()
 
@@ -259,7 +259,7 @@ def test_a_long_prompt_without_a_place_hides_no_list_of_short_ones() -> None:
     down(play, "b1", "b2")
     play.passes(1.0)
     assert len(orjson.loads(play["b3"].body)["prompt"]) == 10
-    assert play.plane.admission.held("small")[0] == 1
+    assert play.plane.admission.parked("small")[0] == 1
     long.closes()
     play.close()
 
@@ -280,7 +280,7 @@ def test_one_that_goes_on_from_a_stored_response_hides_none_that_does_not() -> N
     play.passes(1.0)
     play.answers("b3")
     assert b"[DONE]" in play.client.written
-    assert play.plane.admission.held("small")[0] == 1
+    assert play.plane.admission.parked("small")[0] == 1
     for each in (*busy, stored):
         each.closes()
     play.close()
@@ -316,7 +316,7 @@ def test_one_that_was_drawn_to_a_target_hides_none_that_was_drawn_to_another() -
     clients = [drawn(sessions[name]) for name in "AAB"]
     down(play, "A", "B", "C")
     play.passes(1.0)
-    assert play.plane.admission.held("C")[0] == 2
+    assert play.plane.admission.parked("C")[0] == 2
     down(play, "B", "C")
     play.passes(1.0)
     assert play.backends[0].own.requests == 1

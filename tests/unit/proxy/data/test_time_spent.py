@@ -22,6 +22,8 @@ from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain,
 
 T = TypeVar("T")
 LONG = "all work and no play " * 1_000
+# Its prefill takes more than six seconds.
+VERY_LONG = 20 * LONG
 TIMED = b"x-penstock-timing: 1\r\n"
 
 
@@ -104,9 +106,9 @@ def test_an_error_of_penstock_tells_its_times_too() -> None:
 
 def test_a_wait_is_told_with_what_there_was_none_of(waiting: Play) -> None:
     play = waiting
-    play.client.sends(chat(content=LONG))
+    play.client.sends(chat(content=VERY_LONG))
     second = play.connects()
-    second.sends(chat(content=LONG, head=identified(b"second", TIMED)))
+    second.sends(chat(content=VERY_LONG, head=identified(b"second", TIMED)))
     third = play.connects()
     third.sends(chat(content=LONG, head=identified(b"third")))
     play.passes(6)
@@ -132,7 +134,7 @@ def test_a_wait_is_told_with_what_there_was_none_of(waiting: Play) -> None:
 
 def test_time_that_the_process_slept_is_no_wait(waiting: Play) -> None:
     play = waiting
-    play.client.sends(chat(content=LONG))
+    play.client.sends(chat(content=VERY_LONG))
     second = play.connects()
     second.sends(chat(content=LONG, head=identified(b"second")))
     play.passes(1)

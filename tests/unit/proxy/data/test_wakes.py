@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.balancing.admission.admission import Admission
-from penstock.balancing.admission.scan import Outcome
-from penstock.balancing.admission.ticket import Ticket
+from penstock.balancing.admission.controller import Admission
+from penstock.balancing.admission.dispatch import Told
+from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.gate import NoBackend
 from penstock.proxy.data.wakes import Wakes
@@ -17,11 +17,11 @@ class Faulty:
 
     waiting = 1
 
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
+    def __init__(self, request: QueuedRequest) -> None:
+        self._request = request
 
-    def wake(self, now_s: float, outcomes: list[Outcome]) -> None:
-        outcomes.append((self._ticket, NoBackend()))
+    def wake(self, now_s: float, outcomes: list[Told]) -> None:
+        outcomes.append((self._request, NoBackend()))
         raise RuntimeError
 
 
@@ -42,9 +42,9 @@ class Loop:
 def test_what_a_wake_has_found_before_it_fails_is_told() -> None:
     """Else a request that was placed there would count for ever."""
     told: list[object] = []
-    ticket = Ticket(Ask("/"), 0.0, told.append)
+    request = QueuedRequest(Ask("/"), 0.0, told.append)
     loop = Loop()
-    wakes = Wakes(cast("Any", loop), lambda: 0.0, cast("Admission", Faulty(ticket)))
+    wakes = Wakes(cast("Any", loop), lambda: 0.0, cast("Admission", Faulty(request)))
     wakes.soon()
     with pytest.raises(RuntimeError):
         loop.soon.pop()()
