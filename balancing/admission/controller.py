@@ -85,9 +85,9 @@ class Admission:
         requests = tokens = 0
         for pool in self.pools.values():
             backlogs = pool.queue.backlogs
-            for tenant in backlogs[rank] if rank < len(backlogs) else ():
-                requests += len(tenant.queues[rank])
-                tokens += tenant.queued_tokens[rank]
+            backlog = backlogs[rank] if rank < len(backlogs) else {}
+            requests += sum([len(each) for each in backlog.values()])
+            tokens += sum([tenant.queued_tokens[rank] for tenant in backlog])
         return requests, tokens
 
     def parked(self, pool: str) -> tuple[int, int]:
