@@ -17,8 +17,8 @@ from penstock.balancing.reservation import Reservation
 
 # Speculative decoding gives up to eight tokens a step. An engine may send only every tenth event.
 TOKENS_AT_ONCE_MAX: Final = 16
-# An engine makes up to five tokens in a step (speculative decoding). An answer with more than so many
-# times the tokens that were shown has hidden some.
+# An engine makes up to five tokens in a step (speculative decoding). An answer with more than so
+# many times the tokens that were shown has hidden some.
 HIDDEN_TIMES: Final = 5
 # If the reported prompt is more than twice or less than half the estimate, and differs by more than
 # a chat template, the engine has done other work than was thought.

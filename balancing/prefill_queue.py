@@ -1,10 +1,10 @@
 """The prompts that one engine has still to prefill, oldest first.
 
 Engines prefill first come, first served, so only the oldest prompt is being worked on, and the
-measured speed tells how far it is. An engine that reports that no request waits has begun with each.
-So its prompts are taken for prefilled when they have had twice their time. A request that something keeps from the engine (an image to
-fetch, a grammar to compile) is not in its queue, nor is one whose first tokens are not shown. Both
-are noticed when later requests are served first.
+measured speed tells how far it is. An engine that reports that no request waits has begun with
+each: its prompts are taken for prefilled when they have had twice their time. A request that
+something keeps from the engine (an image to fetch, a grammar to compile) is not in its queue, nor
+is one whose first tokens are not shown. Both are noticed when later requests are served first.
 """
 
 from typing import Final
@@ -19,9 +19,10 @@ ASIDE_S: Final = 0.5
 ASIDE_TIMES: Final = 2.0
 # The same for an engine by whose report nothing waits: a step, and twice its work and the work
 # before it. The speed may be measured wrong (an answer whose first tokens are not shown makes an
-# engine look slow), so no more than four times the time of an unmeasured engine.
-BEGUN_S: Final = 0.05
-BEGUN_TIMES: Final = 1.0
+# engine look slow), so no more than four times the time of an unmeasured engine. Where no first
+# token has shown the speed yet, half of that.
+BEGUN_S: Final = 0.1
+BEGUN_TIMES: Final = 2.0
 SLOWEST_WORK_S: Final = 4.0 / PRIOR_WORK_PER_S
 # If more prompts are queued, the work before each is not corrected one by one.
 CORRECTED_MAX: Final = 128
@@ -51,13 +52,15 @@ class PrefillQueue:
         elapsed_s = now_s - self._head_since_s
         return min(1.0, max(0.0, elapsed_s / whole_s)) if whole_s else 1.0
 
-    def begin(self, prompts: QueuedPrompts, work_s: float, now_s: float) -> None:
-        """Add a lease's prompts."""
+    def begin(
+        self, prompts: QueuedPrompts, work_s: float, now_s: float, *, measured: bool = True
+    ) -> None:
+        """Add a lease's prompts. `measured`: first tokens have shown `work_s`."""
         if self.head is None:
             self.head, self._head_since_s = prompts, now_s
         prompts.aside_s = now_s + ASIDE_S + ASIDE_TIMES * prompts.ahead_work * work_s
-        begun_s = BEGUN_TIMES * prompts.ahead_work * min(work_s, SLOWEST_WORK_S)
-        prompts.prefilled_by_s = now_s + BEGUN_S + begun_s
+        begun_s = BEGUN_S + BEGUN_TIMES * prompts.ahead_work * min(work_s, SLOWEST_WORK_S)
+        prompts.prefilled_by_s = now_s + (begun_s if measured else begun_s / 2.0)
         self._prompts[prompts] = None
 
     def overtake(self, prompts: QueuedPrompts, now_s: float) -> None:

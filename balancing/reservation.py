@@ -81,7 +81,8 @@ class Reservation(QueuedPrompts):
         backend.taken_tokens += ask.prompt_tokens
         if ask.engine:
             backend.engine_requests_peak = max(backend.engine_requests_peak, own.engine_requests)
-            backend.queue.begin(self, backend.prefill_speed.work_s, now_s)
+            speed = backend.prefill_speed
+            backend.queue.begin(self, speed.work_s, now_s, measured=speed.samples > 0)
 
     @property
     def prefilling(self) -> bool:

@@ -32,17 +32,18 @@ from penstock.balancing.lease import Lease
 WINDOW_S: Final = 0.1
 # With many long streams a step takes long, and prompts in it cost little.
 WINDOW_STEPS: Final = 4.0
-# Measured speeds may be far too low at first. A step has room for this much prefill work, and in most
-# engines for so much: one whose speed nobody has measured yet gets that.
+# Measured speeds may be far too low at first. A step has room for this much prefill work. In most
+# engines there is room for four times as much: one gets that whose speed nobody has measured yet.
 WINDOW_WORK_MIN: Final = 2_048.0
 WINDOW_WORK_UNMEASURED: Final = 8_192.0
-# The last part of the cache and of the places, for other tenants of the class.
+# The last part of the places, for other tenants of the class, and of the cache, for higher classes.
 OTHERS_PART: Final = 1.0 / 16.0
-# The same for higher classes.
 HIGHER_PART: Final = 1.0 / 10.0
+# Others may all come to one backend, and what they asked for in a second stays for longer.
+SAFETY: Final = 4.0
 # A prompt is stuck if its first token comes later than its work by this, or by this factor.
 STUCK_S: Final = 0.5
-STUCK_TIMES: Final = 3.0
+STUCK_TIMES: Final = 1.0
 # Above it requests wait for the cache.
 KV_USAGE_MAX: Final = 0.9
 # The time constant of the time between tokens.
@@ -55,40 +56,18 @@ class Others:
     """What others ask for beside one request, in tokens of the last second.
 
     `higher`: of higher classes. `alike`: of other tenants of its class. `mine`: of its own tenant
-    in its class. `owed`: the share of the tokens that its class is owed, if it is.
+    in its class. `backends`: of the pool.
     """
 
-    __slots__ = ("alike", "backends", "higher", "mine", "owed", "rank")
-
-    def __init__(
-        self, rank: int, higher: float, alike: float, mine: float, backends: int, owed: float
-    ) -> None:
-        self.rank = rank
-        self.higher = higher
-        self.alike = alike
+    def __init__(self, higher: float, alike: float, mine: float, backends: int) -> None:
+        self.higher = higher if higher > 0.5 else 0.0
+        self.alike = alike if alike > 0.5 else 0.0
         self.mine = mine
-        self.backends = backends
-        self.owed = owed
+        self.backends = max(1, backends)
 
 
 class Capacity:
     """One backend: the requests that are there, and what is left."""
-
-    __slots__ = (
-        "_events",
-        "_report",
-        "_sampled_s",
-        "_stream_s",
-        "backend",
-        "charges",
-        "fills",
-        "kv",
-        "lane_until_s",
-        "most_sequences",
-        "sequences",
-        "short_s",
-        "wanted",
-    )
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -212,60 +191,42 @@ class Capacity:
         if not ask.generates or (not others.higher and not others.alike):
             return True
         mine = sum([each.tenant is tenant for each in self.charges.values()])
-        most = 2 * mine > len(self.charges)  # others need not spare anything for who has most
-        if most and others.alike and not self._spares_places(others):
+        # Who has not the most there need not spare any places for others.
+        if others.alike and 2 * mine > len(self.charges) and not self._spares_places(others):
             return False
         capacity = self.kv.capacity(now_s)
-        if not capacity:
-            return True
-        left = min(HIGHER_PART * capacity, 4.0 * others.higher / max(1, others.backends))
-        if (
-            left
-            and others.owed
-            and self._held_by(tenant, others, capacity) < others.owed * capacity
-        ):
-            left = 0.0
-        if most:
-            left = max(left, min(OTHERS_PART * capacity, others.alike))
+        left = min(HIGHER_PART * capacity, SAFETY * others.higher / others.backends)
         if left and not self.kv.fits(tenant, ask, left, now_s):
             return False
-        return not others.alike or self._grows_apart(tenant, ask, left, others.backends, now_s)
-
-    def _held_by(self, tenant: TenantQueue, others: Others, capacity: int) -> float:
-        """What the requests of its class hold of the cache, and will. One other tenant counts for
-        half of the class's share at most: it never keeps all of that from the others."""
-        found: dict[TenantQueue, float] = {}
-        for lease, charge in self.charges.items():
-            if charge.rank == others.rank:
-                answer = max(charge.tenant.expect(lease.ask), float(lease.generated_tokens))
-                tokens = lease.ask.prompt_tokens - lease.cached_tokens + answer
-                found[charge.tenant] = found.get(charge.tenant, 0.0) + tokens
-        most = 0.5 * others.owed * capacity
-        return sum([each if of is tenant else min(each, most) for of, each in found.items()])
+        if not capacity or not others.alike:
+            return True
+        return self._grows_apart(tenant, ask, left, others.backends, now_s)
 
     def _spares_places(self, others: Others) -> bool:
         """Whether the last places are left to others, in proportion to what they ask for."""
-        share = others.alike / (others.alike + others.mine)
         limit = self.most_sequences
         if self.backend.max_requests is not None:
             limit = min(limit, float(self.backend.max_requests))
         if limit == inf:
             return True
-        left = min(max(1.0, OTHERS_PART * limit), share * limit)
-        return max(self.backend.own.requests, self.sequences) + 1.0 <= limit - int(left + 0.5)
+        backend = self.backend
+        held = backend.active_decode_tokens + backend.queued_prefill_tokens
+        requests = SAFETY * others.alike / others.backends * len(self.charges) / max(1, held)
+        left = int(min(max(1.0, OTHERS_PART * limit), requests) + 0.5)
+        return max(backend.own.requests, self.sequences) + 1.0 <= limit - left
 
     def _grows_apart(
         self, tenant: TenantQueue, ask: Ask, left: float, backends: int, now_s: float
     ) -> bool:
         """Whether its tenant's answers fit even if they become as long as they may.
 
-        A tenant may take by surprise as much as it was given lately. Its first answer may always
-        come.
+        That is asked of the tenant with the most to surprise by. It may take by surprise as much as
+        it was given lately.
         """
         mine = self.kv.surprises.get(tenant, 0.0)
-        if not mine:
+        if not mine or 2.0 * mine < sum(self.kv.surprises.values()):
             return True
-        given = tenant.answers_given.of(now_s) / max(1, backends)
+        given = tenant.answers_given.of(now_s) / backends
         capacity = self.kv.capacity(now_s)
         surprise = min(ANSWER_SHARE * capacity, self.kv.surprise(tenant, ask))
         free = self.kv.free_tokens(now_s) - left
@@ -282,12 +243,13 @@ class Capacity:
         if report.running >= self.most_sequences:
             self.most_sequences = inf  # more have run
         waiting = report.waiting > report.deferred and report.kv_usage < KV_USAGE_MAX
-        if waiting and before is not None and _moves(before, report, self.step_s):
-            if self._is_stuck(report):
-                # One more than it runs: the next one is there when a stream ends. By a report
-                # between two steps it may have run one less for a moment.
-                most, known = report.running + 1.0, self.most_sequences
-                self.most_sequences = most if known == inf else max(most, known - 1.0)
+        if not waiting or before is None or not self._is_stuck(report):
+            return
+        if _moves(before, report, self.step_s):
+            # One more than it runs: the next one is there when a stream ends. By a report between
+            # two steps it may have run one less for a moment.
+            most, known = report.running + 1.0, self.most_sequences
+            self.most_sequences = most if known == inf else max(most, known - 1.0)
 
     def _is_stuck(self, report: EngineReport) -> bool:
         """Whether a prompt of ours has no first token for far longer than its work takes."""

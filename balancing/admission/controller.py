@@ -208,7 +208,7 @@ class Admission:
             for request, refused in pool.over(self.rules.park_s, now_s):
                 outcomes.append((request, refused if refused is not None else NoBackend()))
             for request in sweep(pool, fleet, now_s):
-                outcome = self._try(pool, now_s, request, 0.0)
+                outcome = self._try(pool, now_s, request)
                 if outcome is not None:
                     outcomes.append((request, outcome))
         if not self.enabled or (pool.deserted and not pool.parks):
@@ -223,36 +223,37 @@ class Admission:
         return TRIES_MAX // 4
 
     def _try(
-        self, pool: PoolQueue, now_s: float, request: QueuedRequest, owed: float
+        self, pool: PoolQueue, now_s: float, request: QueuedRequest, due: bool = False
     ) -> Outcome | None:
-        """Look again where it may go. None: it waits on. `owed`: the share that its class is
-        owed."""
+        """Look again where it may go. None: it waits on. `due`: its class is owed its share."""
         try:
-            look = self._gate.look(request.ask, now_s, request.tried)
-            if look.pool.name != pool.name:
-                if self._moves(pool, request, now_s):
-                    pool.leave(request, now_s)
-                    return self.enter(request, now_s)
-                if request.wait is not None and request.wait.parked_s is not None:
-                    return None
-                look = self._gate.look(request.ask, now_s, request.tried, only_pool=pool.name)
-            chosen = pool.find(request, look, now_s, owed)
-            if chosen is None:
-                return None
-            pool.leave(request, now_s)
-            if isinstance(chosen, TooLate):
-                return chosen
-            return self._send(pool, request, look, chosen, now_s)
-        except NoBackend as nobody:  # another name than below: a compiled name has one type
-            if request.wait is not None and request.wait.parked_s is not None:
-                return parked_on(request, now_s)
-            if request.wait is not None:
-                pool.leave(request, now_s)
-            return nobody
+            return self._look_again(pool, now_s, request, due=due)
         except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
-            if request.wait is not None:
+            wait = request.wait
+            if isinstance(error, NoBackend) and wait is not None and wait.parked_s is not None:
+                return parked_on(request, now_s)
+            if wait is not None:
                 pool.leave(request, now_s)
             return error
+
+    def _look_again(
+        self, pool: PoolQueue, now_s: float, request: QueuedRequest, *, due: bool
+    ) -> Outcome | None:
+        look = self._gate.look(request.ask, now_s, request.tried)
+        if look.pool.name != pool.name:
+            if self._moves(pool, request, now_s):
+                pool.leave(request, now_s)
+                return self.enter(request, now_s)
+            if request.wait is not None and request.wait.parked_s is not None:
+                return None
+            look = self._gate.look(request.ask, now_s, request.tried, only_pool=pool.name)
+        chosen = pool.find(request, look, now_s, due=due)
+        if chosen is None:
+            return None
+        pool.leave(request, now_s)
+        if isinstance(chosen, TooLate):
+            return chosen
+        return self._send(pool, request, look, chosen, now_s)
 
     def _moves(self, pool: PoolQueue, request: QueuedRequest, now_s: float) -> bool:
         """Whether it goes to the other pool that its look chose. Not if it would be refused there:

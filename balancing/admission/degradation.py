@@ -2,10 +2,10 @@
 
 The pressure is the wait that is predicted for the next request, over the wait at which that would
 be refused: 0.0 while nothing waits, 1.0 where refusals begin. It is the wait of one client, because
-in a class clients take turns: whoever floods the pool waits behind its own requests, and only its
-own requests are cut. The next request is one of an ordinary size, whatever the client sends, and has
-the patience of its class. What engines have queued does not count: a long prompt of one client would
-raise the pressure of all.
+in a class clients take turns: whoever floods the pool waits behind its own requests, and only those
+are cut. The next request is one of an ordinary size, whatever the client sends, with the patience
+of its class. What engines have queued does not count: a long prompt of one client would raise the
+pressure of all.
 
 A step begins at its pressure. It ends when the pressure has been lower than most of that for a
 while.
@@ -52,8 +52,6 @@ UNLIMITED: Final = Limits()
 
 class Degradation:
     """The steps of all pools, and until when each goes on for whom."""
-
-    __slots__ = ("_swept_s", "_until_s", "steps")
 
     def __init__(self) -> None:
         self.steps: tuple[Step, ...] = ()

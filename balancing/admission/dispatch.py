@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.balancing.admission.pool_queue import PoolQueue
-from penstock.balancing.admission.queue import SEEN_MAX, SHORT, is_servable
+from penstock.balancing.admission.queue import SEEN_MAX, is_servable
 from penstock.balancing.admission.queued_request import Outcome, QueuedRequest, WaitReason
 from penstock.balancing.admission.tenant_queue import TenantQueue
 
@@ -22,24 +22,22 @@ YIELD_S: Final = 0.25
 # Nobody makes way for what waits for one of these: it would not help.
 NO_YIELD: Final = (WaitReason.SHARE, WaitReason.LARGE, WaitReason.CHOICES, WaitReason.BACKEND)
 
-Try = Callable[[QueuedRequest, float], Outcome | None]
+Try = Callable[[QueuedRequest, bool], Outcome | None]
 Told = tuple[QueuedRequest, Outcome]
 
 
 class Dispatch:
     """One such look. `sent`: how many were sent or told. `unseen`: some had no try."""
 
-    __slots__ = ("_attempt", "_failed", "_now_s", "_outcomes", "_pool", "_tries", "sent", "unseen")
-
     def __init__(self, pool: PoolQueue, attempt: Try, outcomes: list[Told], now_s: float) -> None:
-        """`attempt` sends a request if it has room, with the share that its class is owed."""
+        """`attempt` sends a request if it has room; it is told whether its class is owed that."""
         self._pool = pool
         self._attempt = attempt
         self._outcomes = outcomes
         self._now_s = now_s
         backends = max(1, len(pool.members))
         self._tries = max(TRIES_MIN, min(TRIES_MAX, BACKENDS_TRIED_MAX // backends))
-        self._failed: dict[TenantQueue, tuple[int, int]] = {}  # tries in vain, least tokens
+        self._failed: dict[TenantQueue, int] = {}  # tries that found no room
         self.sent = 0
         self.unseen = False
 
@@ -50,48 +48,40 @@ class Dispatch:
             if not due and self._must_yield(rank):
                 return
             self._failed = {}
-            self._run_class(rank, queue.shares[rank] if due else 0.0)
+            self._run_class(rank, due=due)
             if not self._tries:
                 self.unseen = True
                 return
 
-    def _run_class(self, rank: int, owed: float) -> None:
+    def _run_class(self, rank: int, *, due: bool) -> None:
         """Try requests of one class. One that is owed its share has one turn for that."""
-        pool, first = self._pool, True
+        pool, keeps = self._pool, not due  # what is next may need a backend that is kept for it
         alone = len(pool.queue.backlogs[rank]) == 1
         for request in pool.queue.turns(rank):
             if not self._tries or not pool.opens(self._now_s):
                 return
-            if self._has_tried(request, alone=alone) or not is_servable(request, pool.members):
+            assert request.tenant is not None
+            if self._failed.get(request.tenant, 0) >= (SEEN_MAX if alone else TRIES_BESIDE):
                 continue
-            outcome = self._try(request, owed)
-            if outcome is None and first and not owed:
-                pool.keep(request, self._now_s)
-            first = False
-            if owed:
+            if not is_servable(request, pool.members):
+                continue
+            outcome = self._try(request, due=due)
+            if outcome is None and keeps:
+                keeps = pool.keep(request, self._now_s)
+            if due:
                 return
 
-    def _try(self, request: QueuedRequest, owed: float) -> Outcome | None:
+    def _try(self, request: QueuedRequest, *, due: bool) -> Outcome | None:
         self._tries -= 1
-        tenant, tokens = request.tenant, request.wait.tokens if request.wait is not None else 0
+        tenant = request.tenant
         assert tenant is not None
-        outcome = self._attempt(request, owed)
-        if outcome is not None:
+        outcome = self._attempt(request, due)
+        if outcome is None:
+            self._failed[tenant] = self._failed.get(tenant, 0) + 1
+        else:
             self.sent += 1
             self._outcomes.append((request, outcome))
-            return outcome
-        tries, least = self._failed.get(tenant, (0, tokens))
-        self._failed[tenant] = tries + 1, min(tokens, least)
-        return None
-
-    def _has_tried(self, request: QueuedRequest, *, alone: bool) -> bool:
-        """Whether its tenant has had its tries. Far shorter prompts have some more."""
-        assert request.tenant is not None
-        tries, least = self._failed.get(request.tenant, (0, 0))
-        if tries < (SEEN_MAX if alone else TRIES_BESIDE):
-            return False
-        wait = request.wait
-        return wait is None or tries > SEEN_MAX or wait.tokens >= SHORT * least
+        return outcome
 
     def _must_yield(self, rank: int) -> bool:
         """Whether a request of a higher class has waited for too long to be passed."""

@@ -68,7 +68,7 @@ def forecast(pool: PoolQueue, request: QueuedRequest, look: Look, now_s: float) 
         if isinstance(found, Backend):
             return Forecast(Fate.AT_ONCE, found)
         refused = found
-    refused = pool.predict(request, look, now_s) or refused
+    refused = pool.wait(request, look, now_s) or refused
     seconds = refused.predicted_s if refused is not None else request.predicted_s
     fate = Fate.WAIT if refused is None else Fate.REFUSE
     ahead, allowed_s = ahead_of(pool, request), SHARE * request.deadline_s

@@ -38,21 +38,6 @@ class KvCache:
     """The cache of one backend. `held_by`: by tenant, what its answers may come to beyond what is
     expected of them."""
 
-    __slots__ = (
-        "_backend",
-        "_blocks",
-        "_cached_tokens",
-        "_charges",
-        "_expected_tokens",
-        "_plain",
-        "_report",
-        "_spare",
-        "_spare_of",
-        "_unknown_tokens",
-        "shared_tokens",
-        "surprises",
-    )
-
     def __init__(self, backend: Backend, charges: Mapping[Lease, Charge]) -> None:
         """`charges`: of the requests that are there now."""
         self._backend = backend

@@ -1,14 +1,13 @@
 """Which backends take large requests: those that an engine works on for long, or that may fill it.
 
 On a prompt of tens of thousands of tokens an engine works for seconds, and all of its streams wait.
-A request with very many choices fills its places, or its cache, for as long as they run. Nobody else
-may ask for anything meanwhile. So three rules hold, each only while it serves somebody:
+A request with very many choices fills its places, or its cache, for as long as they run. Three
+rules hold, each only while it serves somebody:
 
 - While other tenants ask for prompts, one tenant leaves them backends without its long prompts: the
   part of the backends that is their part of what the pool can prefill, up to a quarter.
 - Beside slow streams of a higher class, a backend works on long prompts for a third of the time.
-- While others ask, requests that may fill an engine have a quarter of the backends, one each, and
-  others go elsewhere.
+- While others ask, requests that may fill an engine have a quarter of the backends, one each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Final
 
 from penstock.balancing.admission.capacity import WINDOW_WORK_MIN, Capacity, Others
 from penstock.balancing.admission.queued_request import Charge, QueuedRequest, WaitReason
+from penstock.balancing.admission.tenant_queue import TenantQueue
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.prefill_speed import work_of
@@ -35,14 +35,14 @@ FILLING_SEQUENCES: Final = 8
 FILLING_SHARE: Final = 0.75
 # Or if there are more of them than most engines run at once (vLLM's default was 256).
 SEQUENCES_MAX: Final = 256
+# Others who ask for less than this part of what a tenant asks for need no backend for themselves.
+FEW: Final = 1.0 / 256.0
 # A cache of unknown size is taken for one so small.
 UNKNOWN_TOKENS: Final = 100_000
 
 
 class LargeRequests:
     """Those of one pool."""
-
-    __slots__ = ("_capacities", "members")
 
     def __init__(self, capacities: Mapping[Backend, Capacity]) -> None:
         self._capacities = capacities
@@ -59,24 +59,22 @@ class LargeRequests:
         work = work_of(tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
         return work * backend.prefill_speed.work_s if work > WINDOW_WORK_MIN else 0.0
 
-    def fills(self, request: QueuedRequest, ask: Ask, capacity: Capacity, now_s: float) -> bool:
+    def fills(self, tenant: TenantQueue, ask: Ask, capacity: Capacity, now_s: float) -> bool:
         """Whether its prompts or choices may fill the engine."""
         sequences = ask.prompts * ask.choices
         if sequences < FILLING_SEQUENCES or not ask.engine:
             return False
         if ask.generates and sequences > SEQUENCES_MAX:
             return True
-        assert request.tenant is not None
         room = FILLING_SHARE * (capacity.kv.capacity(now_s) or UNKNOWN_TOKENS)
-        return ask.prompt_tokens + request.tenant.longest(ask) > room
+        return ask.prompt_tokens + tenant.longest(ask) > room
 
     def shortage(
         self, capacity: Capacity, request: QueuedRequest, ask: Ask, others: Others, now_s: float
     ) -> WaitReason | None:
         """Why a request may not go there which has room otherwise. None: it may."""
-        if capacity.fills and self._serving(ask, without=capacity.backend):
-            return WaitReason.CHOICES
-        if self.fills(request, ask, capacity, now_s):
+        assert request.tenant is not None
+        if self.fills(request.tenant, ask, capacity, now_s):
             return None if self._may_fill(ask, others) else WaitReason.CHOICES
         if not self.is_long(capacity.backend, ask):
             return None
@@ -91,7 +89,7 @@ class LargeRequests:
 
     def sent(self, capacity: Capacity, charge: Charge, ask: Ask, now_s: float) -> None:
         """A request is sent there. Call it before the charge is added."""
-        charge.fills = self.fills(charge.request, ask, capacity, now_s)
+        charge.fills = self.fills(charge.tenant, ask, capacity, now_s)
         if self.is_long(capacity.backend, ask):
             charge.large = True
             seconds = self._seconds(capacity.backend, ask)
@@ -107,15 +105,18 @@ class LargeRequests:
 
     def _may_fill(self, ask: Ask, others: Others) -> bool:
         """Whether one more request that fills an engine may run."""
-        if not others.alike and not others.higher:
+        if others.mine * FEW > others.alike + others.higher:
             return True
         able = self._serving(ask)
         filled = [each for each in able if self._capacities[each].fills]
         return len(filled) < max(1, len(able) // QUARTER)
 
     def _slows(self, capacity: Capacity, rank: int, now_s: float) -> bool:
-        """Whether a stream of a higher class runs there, and streams are slow. One whose client does not read may be
-        there for as long as that client likes: it does not count."""
+        """Whether a stream of a higher class runs there, and streams are slow.
+
+        One whose client does not read may be there for as long as that client likes: it does not
+        count.
+        """
         if capacity.gap_s(now_s) <= SLOW_GAP_S:
             return False
         for lease, charge in capacity.charges.items():

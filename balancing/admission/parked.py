@@ -76,4 +76,4 @@ def _before(pool: PoolQueue, fleet: Fleet) -> list[Backend]:
 
 def _lacks_models(able: list[Backend], fleet: Fleet) -> bool:
     """Whether some backend of the pool may not serve all that waits there."""
-    return not able or any([each.models is not None for each in able])
+    return not able or any(each.models is not None for each in able)

@@ -1,6 +1,6 @@
 """Admission for one pool: which request is sent, which waits, and what its leases count for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from random import Random
 from typing import Final
@@ -16,7 +16,7 @@ from penstock.balancing.admission.queued_request import (
     WaitReason,
 )
 from penstock.balancing.admission.spillover import lighter, spillover
-from penstock.balancing.admission.tenant_queue import Asked, TenantQueue
+from penstock.balancing.admission.tenant_queue import ASKED_TAU_S, Fading, TenantQueue
 from penstock.balancing.admission.ttft import LATE, Ttft, learn
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
@@ -32,37 +32,18 @@ SAMPLE_S: Final = 0.1
 GIVEN_UP_MAX: Final = 64
 # Of each tenant the oldest are seen: most requests of a class have the same time.
 OLDEST_SEEN: Final = 4
-# The next request gets a backend kept for it when it has waited for a tenth of its deadline, or for
-# 3 s if that is less, if its prompt finds no room and is longer than most there. Small requests
-# find room before a long one does, and would pass it for as long as they come. A backend is kept
-# for so long at most, the only one of a pool for less.
-KEEP_AFTER_S: Final = 3.0
-KEEP_AFTER_SHARE: Final = 0.1
+# The next request gets a backend kept for it if its prompt takes more than this share of a cache
+# and finds no room: at once beside other tenants, else after a second. Small requests find room
+# before a long one does, and would pass it for as long as they come. A backend is kept for so long
+# at most, the only one of a pool for less.
+KEEP_AFTER_S: Final = 1.0
+KEEP_SHARE: Final = 1.0 / 8.0
 KEPT_S: Final = 15.0
 KEPT_ALONE_S: Final = 5.0
-LONG: Final = 1.5
 
 
 class PoolQueue(Occupancy):
     """One pool: its queue, the capacity of its backends, and what the waits teach."""
-
-    __slots__ = (
-        "_asked",
-        "_changed",
-        "_kept",
-        "_kept_until_s",
-        "_max_requests",
-        "_sampled_s",
-        "_watches",
-        "capacities",
-        "large",
-        "members",
-        "name",
-        "parks",
-        "queue",
-        "swept",
-        "ttft",
-    )
 
     def __init__(
         self,
@@ -86,9 +67,8 @@ class PoolQueue(Occupancy):
         self._max_requests: int | None = None  # of the whole pool
         self._changed = on_change
         self._watches = not dry
-        self._asked = [Asked() for _ in shares]  # by class, of all tenants
-        self._kept: tuple[Backend, QueuedRequest] | None = None  # a backend, and for whom
-        self._kept_until_s = 0.0
+        self._asked = [Fading(ASKED_TAU_S) for _ in shares]  # by class, of all tenants
+        self._kept: dict[Backend, tuple[QueuedRequest, float]] = {}  # for whom, and until when
         self._sampled_s = 0.0
 
     # The pool ------------------------------------------------------------------------------------
@@ -117,7 +97,7 @@ class PoolQueue(Occupancy):
         """Take other classes. `ranks`: for each old one, the class that its requests have now."""
         self.queue.reshape(shares, ranks)
         self.ttft.reshape(len(shares))
-        self._asked = [Asked() for _ in shares]
+        self._asked = [Fading(ASKED_TAU_S) for _ in shares]
         for capacity in self.capacities.values():
             for charge in capacity.charges.values():
                 charge.rank = ranks[charge.rank]
@@ -168,11 +148,11 @@ class PoolQueue(Occupancy):
             self._asked[request.rank].add(tokens, now_s)
 
     def shortage(
-        self, backend: Backend, request: QueuedRequest, ask: Ask, now_s: float, owed: float = 0.0
+        self, backend: Backend, request: QueuedRequest, ask: Ask, now_s: float, *, due: bool = False
     ) -> WaitReason | None:
         """What there is not at this backend for it to be sent there now. None: it has room.
 
-        `owed`: the share of the tokens that its class is owed.
+        `due`: its class is owed its share, so it leaves nothing to higher classes.
         """
         if self.full:
             return WaitReason.REQUESTS
@@ -187,20 +167,20 @@ class PoolQueue(Occupancy):
         concerns = self.large.concerns(capacity, ask)
         if not concerns and (not ask.generates or capacity.is_roomy(tenant, ask, now_s)):
             return None
-        others = self._others(tenant, request.rank, owed, now_s)
+        others = self._others(tenant, request.rank, now_s, due=due)
         if not capacity.spares(tenant, ask, others, now_s):
             return WaitReason.SHARE
         return self.large.shortage(capacity, request, ask, others, now_s) if concerns else None
 
-    def _others(self, tenant: TenantQueue, rank: int, owed: float, now_s: float) -> Others:
+    def _others(self, tenant: TenantQueue, rank: int, now_s: float, *, due: bool) -> Others:
         """What others ask for beside a request of this tenant and class."""
         mine = tenant.asked[rank].of(now_s)
         alike = self._asked[rank].of(now_s) - mine
-        higher = sum([each.of(now_s) for each in self._asked[:rank]], 0.0)
-        return Others(rank, higher, alike if alike > 0.5 else 0.0, mine, len(self.members), owed)
+        higher = 0.0 if due else sum([each.of(now_s) for each in self._asked[:rank]])
+        return Others(higher, alike, mine, len(self.members))
 
     def find(
-        self, request: QueuedRequest, look: Look, now_s: float, owed: float = 0.0
+        self, request: QueuedRequest, look: Look, now_s: float, *, due: bool = False
     ) -> Backend | TooLate | None:
         """Where it may be sent now: to the choice, or to another one that costs little more.
 
@@ -208,7 +188,7 @@ class PoolQueue(Occupancy):
         """
         look = lighter(look, self.capacity_of, now_s)
         chosen: Backend | None = look.chosen
-        reason = self.shortage(look.chosen, request, look.ask, now_s, owed)
+        reason = self.shortage(look.chosen, request, look.ask, now_s, due=due)
         if not request.dry:
             self._want(request, look.chosen)
             request.reason = reason or request.reason
@@ -217,7 +197,7 @@ class PoolQueue(Occupancy):
         if reason is not None:
 
             def has_room(backend: Backend) -> bool:
-                return self.shortage(backend, request, look.ask, now_s, owed) is None
+                return self.shortage(backend, request, look.ask, now_s, due=due) is None
 
             chosen = spillover(look, request, has_room, now_s)
         if chosen is None:
@@ -226,45 +206,37 @@ class PoolQueue(Occupancy):
 
     def wait(self, request: QueuedRequest, look: Look, now_s: float) -> TooLate | None:
         """Let it wait. Returns the refusal if its first token would come too late."""
-        refused = self.predict(request, look, now_s)
-        if refused is None:
-            self.add(request, now_s)
+        uncached = look.ask.prompt_tokens - look.chosen.cache.cached_tokens(look.ask)
+        tokens = max(1, int(uncached * look.ask.likely))
+        refused = self._predict(request, tokens, look.fit, now_s)
+        if request.wait is not None:
+            request.wait.only = look.chosen if look.bound else None
+            self._add(request, now_s)
             self._want(request, look.chosen)
         return refused
 
-    def predict(self, request: QueuedRequest, look: Look, now_s: float) -> TooLate | None:
-        """Predict when one that must wait has its first token. It has a `wait` from then on, unless
-        it is refused."""
-        ask, tenant = look.ask, request.tenant
-        assert tenant is not None
-        uncached = ask.prompt_tokens - look.chosen.cache.cached_tokens(ask)
-        tokens = max(1, int(uncached * ask.likely))
-        refused = self._predict(request, tokens, look.fit, now_s)
-        if refused is None:
-            request.wait = Wait(self.name, tokens, tenant.expect(ask))
-            request.wait.only = look.chosen if look.bound else None
+    def park(self, request: QueuedRequest, now_s: float) -> TooLate | None:
+        """Let it wait until a backend can serve. Returns the refusal if too much waits already."""
+        refused = self._predict(request, request.ask.prompt_tokens, self.members, now_s)
+        if request.wait is not None:
+            request.wait.parked_s, request.reason = now_s, WaitReason.BACKEND
+            self._add(request, now_s)
         return refused
 
     def _predict(
-        self, request: QueuedRequest, tokens: int, backends: list[Backend], now_s: float
+        self, request: QueuedRequest, tokens: int, backends: Sequence[Backend], now_s: float
     ) -> TooLate | None:
-        assert request.tenant is not None
+        """Predict when one that must wait has its first token. It has a `wait` from then on, unless
+        it is refused."""
+        tenant = request.tenant
+        assert tenant is not None
         self.ttft.look(now_s)
         ahead = 0.0  # the client of one that a backend has failed has waited already
         if not request.tried:
-            ahead = self.queue.ahead_tokens(request.tenant, request.rank, tokens)
-        return self.ttft.predict(request, tokens, ahead, backends, now_s)
-
-    def park(self, request: QueuedRequest, now_s: float) -> TooLate | None:
-        """Let it wait until a backend can serve. Returns the refusal if too much waits already."""
-        tokens = request.ask.prompt_tokens
-        assert request.tenant is not None
-        refused = self._predict(request, tokens, list(self.members), now_s)
+            ahead = self.queue.ahead_tokens(tenant, request.rank, tokens)
+        refused = self.ttft.predict(request, tokens, ahead, backends, now_s)
         if refused is None:
-            request.wait = Wait(self.name, tokens, request.tenant.expect(request.ask))
-            request.wait.parked_s, request.reason = now_s, WaitReason.BACKEND
-            if not request.dry:
-                self.add(request, now_s)
+            request.wait = Wait(self.name, tokens, tenant.expect(request.ask))
         return refused
 
     def look_for_backends(self, now_s: float, *, parks: bool) -> None:
@@ -283,8 +255,9 @@ class PoolQueue(Occupancy):
 
     # What waits ----------------------------------------------------------------------------------
 
-    def add(self, request: QueuedRequest, now_s: float) -> None:
-        """It waits, with its `wait`."""
+    def _add(self, request: QueuedRequest, now_s: float) -> None:
+        if request.dry:
+            return
         self.ttft.look(now_s)
         if not self.queue.waiting:
             self._sampled_s = now_s
@@ -295,8 +268,9 @@ class PoolQueue(Occupancy):
         """It waits no more: it is sent, refused, or its client has left."""
         self.ttft.look(now_s)
         self._want(request, None)
-        if self._kept is not None and self._kept[1] is request:
-            self._kept = None
+        for backend, (kept, _) in list(self._kept.items()):
+            if kept is request:
+                del self._kept[backend]
         self.queue.remove(request)
         request.unpark(now_s)
         request.wait = None
@@ -313,32 +287,35 @@ class PoolQueue(Occupancy):
             self.capacity_of(backend).wanted += 1
         wait.wanted = backend
 
-    def keep(self, request: QueuedRequest, now_s: float) -> None:
-        """It is next, and has found no room. Keep a backend for it, if it needs that."""
+    def keep(self, request: QueuedRequest, now_s: float) -> bool:
+        """It is next, and has found no room. Keep a backend for it, if it needs that. Returns
+        whether it has or had one, so that the one behind it is next."""
         wait, ask = request.wait, request.ask
-        if wait is None or wait.kept_before or request.reason is not WaitReason.KV_CACHE:
-            return
-        if request.waited_s(now_s) < min(KEEP_AFTER_S, KEEP_AFTER_SHARE * request.deadline_s):
-            return
-        if self._kept is not None and now_s < self._kept_until_s:
-            return
+        if wait is None or wait.kept_before:
+            return wait is not None
+        alone = len(self.queue.backlogs[request.rank]) == 1
+        if alone and request.waited_s(now_s) < KEEP_AFTER_S:
+            return False
+        if request.reason is not WaitReason.KV_CACHE:
+            return False
+        self._kept = {each: kept for each, kept in self._kept.items() if now_s < kept[1]}
         able = [each for each in self.able if each.serves(ask.model)]
-        if not able:
-            return
-        places = [self.capacity_of(each) for each in able]
+        places = [self.capacity_of(each) for each in able if each not in self._kept]
+        if not places or 2 * len(self._kept) >= max(2, len(able)):
+            return False
         place = max(places, key=lambda each: each.kv.free_tokens(now_s))
-        prompts = [lease.ask.prompt_tokens for lease in place.charges]
-        if ask.prompt_tokens > LONG * sum(prompts) / max(1, len(prompts)):
+        if ask.prompt_tokens > KEEP_SHARE * place.kv.capacity(now_s):
             wait.kept_before = True
-            self._kept = place.backend, request
-            self._kept_until_s = now_s + (KEPT_S if len(able) > 1 else KEPT_ALONE_S)
+            until_s = now_s + (KEPT_S if len(able) > 1 else KEPT_ALONE_S)
+            self._kept[place.backend] = request, until_s
+        return wait.kept_before
 
     def _is_kept(self, backend: Backend, request: QueuedRequest, now_s: float) -> bool:
         """Whether this backend is kept for another request of its class or a higher one."""
-        if self._kept is None or self._kept[0] is not backend or now_s >= self._kept_until_s:
+        kept = self._kept.get(backend)
+        if kept is None or now_s >= kept[1]:
             return False
-        other = self._kept[1]
-        return other is not request and request.rank >= other.rank
+        return kept[0] is not request and request.rank >= kept[0].rank
 
     def over(self, park_s: float, now_s: float) -> list[tuple[QueuedRequest, TooLate | None]]:
         """Take out some that nobody waits for any more, with the refusal, or that were parked for
@@ -372,8 +349,9 @@ class PoolQueue(Occupancy):
         if self.large.concerns(capacity, lease.ask):
             self.large.sent(capacity, charge, lease.ask, now_s)
         capacity.add(lease, charge)
-        self.queue.sent(tenant, charge.rank, lease.queued_tokens)
-        self._charge(charge, lease.queued_tokens + ANSWER_WEIGHT * charge.answer_tokens, now_s)
+        tokens = lease.queued_tokens + ANSWER_WEIGHT * charge.answer_tokens
+        self.queue.sent(tenant, charge.rank, tokens)
+        self._charge(charge, tokens, now_s)
 
     def prefilled(self, prompts: QueuedPrompts, now_s: float) -> None:
         assert isinstance(prompts, Lease)
@@ -383,8 +361,8 @@ class PoolQueue(Occupancy):
         if charge is not None:
             tokens = prompts.ask.prompt_tokens - prompts.cached_tokens
             self.ttft.count(tokens, charge.rank, now_s)
-            learn(charge.request, tokens, now_s - charge.request.since_s)
-            charge.request.raw_s = 0.0
+            learn(charge.tenant, charge.raw_s, tokens, now_s - charge.since_s)
+            charge.raw_s = 0.0
 
     def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
         assert isinstance(prompts, Lease)

@@ -19,29 +19,15 @@ from penstock.balancing.backend import Backend
 
 # How many requests of a tenant are looked at in one dispatch.
 SEEN_MAX: Final = 8
-# After those, as many whose prompt has less than this part of the tokens of the shortest of them:
-# a few long prompts keep no short ones waiting that come after them.
-SHORT: Final = 1.0 / 32.0
-SHORT_SEEN_MAX: Final = 128
 # A class is owed no more than this by those above it. Otherwise one that cannot go saves up tokens,
 # and others of its class spend them at once.
-OWED_MAX: Final = 32_768.0
+OWED_MAX: Final = 65_536.0
 # A generated token counts as two prompt tokens, as in VTC: it takes a place in a step of its own.
 ANSWER_WEIGHT: Final = 2.0
 
 
 class Queue:
     """The waiting requests of one pool. `shares`: what each class is granted at least, 0 to 1."""
-
-    __slots__ = (
-        "_last_served",
-        "_owed",
-        "_weights",
-        "backlogs",
-        "shares",
-        "tenants",
-        "waiting",
-    )
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         self.shares = shares
@@ -120,8 +106,9 @@ class Queue:
             if not self.backlogs[rank]:
                 self._owed[rank] = 0.0
 
-    def sent(self, tenant: TenantQueue, rank: int, tokens: int) -> None:
-        """A request is sent: lower classes that wait are owed their shares of its tokens."""
+    def sent(self, tenant: TenantQueue, rank: int, tokens: float) -> None:
+        """A request is sent: lower classes that wait are owed their shares of its tokens, those of
+        its answer included."""
         if not self.waiting:
             self._last_served = tenant.served = max(tenant.served, self._last_served)
             return
@@ -146,14 +133,8 @@ class Queue:
     def _is_due(self, rank: int) -> bool:
         """Whether a class is owed enough for one of its next requests."""
         owed = self._owed[rank]
-        if not owed:
-            return False
-        for tenant in self.backlogs[rank]:
-            wait = next(iter(tenant.queues[rank])).wait
-            assert wait is not None
-            if owed >= min(float(wait.tokens), OWED_MAX):
-                return True
-        return False
+        firsts = [next(iter(each.queues[rank])) for each in self.backlogs[rank]] if owed else []
+        return any(owed >= min(_all_tokens(first), OWED_MAX) for first in firsts)
 
     def turns(self, rank: int) -> Iterator[QueuedRequest]:
         """The next ones of a class. Each counts as sent before the next is told, so one tenant
@@ -167,14 +148,12 @@ class Queue:
             tenant = tenants[number]
             if number not in heads:
                 heads[number] = list(islice(tenant.queues[rank], SEEN_MAX))
-            if place == SEEN_MAX:
-                heads[number] += _short_behind(tenant, rank, heads[number])
             if place < len(heads[number]):
                 request = heads[number][place]
                 if request.wait is None:
                     heappush(heap, (served, number, place + 1))
                     continue
-                tokens = request.wait.tokens + ANSWER_WEIGHT * request.wait.answer_tokens
+                tokens = _all_tokens(request)
                 yield request
                 heappush(heap, (served + tokens / tenant.weight, number, place + 1))
 
@@ -213,16 +192,10 @@ class Queue:
         return max(tenant.served, min(others, default=self._last_served))
 
 
-def _short_behind(tenant: TenantQueue, rank: int, seen: list[QueuedRequest]) -> list[QueuedRequest]:
-    """The short ones behind those that were looked at."""
-    waits = [each.wait for each in seen if each.wait is not None]
-    least = SHORT * min([each.tokens for each in waits], default=0)
-    found = []
-    for request in islice(tenant.queues[rank], SEEN_MAX, SHORT_SEEN_MAX):
-        wait = request.wait
-        if wait is not None and wait.tokens < least and request not in seen:
-            found.append(request)
-    return found[:SEEN_MAX]
+def _all_tokens(request: QueuedRequest) -> float:
+    """What it is charged for: its prompt and the answer that is expected."""
+    wait = request.wait
+    return wait.tokens + ANSWER_WEIGHT * wait.answer_tokens if wait is not None else 0.0
 
 
 def is_servable(request: QueuedRequest, backends: Collection[Backend]) -> bool:

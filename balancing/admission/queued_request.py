@@ -57,17 +57,6 @@ def _nowhere() -> bool:
 class Wait:
     """Where and for what a request waits."""
 
-    __slots__ = (
-        "answer_tokens",
-        "kept_before",
-        "only",
-        "parked_s",
-        "pool",
-        "stays_s",
-        "tokens",
-        "wanted",
-    )
-
     def __init__(self, pool: str, tokens: int, answer_tokens: float) -> None:
         """`tokens`: to prefill, as far as is known. `answer_tokens`: expected, of all choices."""
         self.pool = pool
@@ -87,26 +76,6 @@ class QueuedRequest:
     `ready` is called once if it had to wait, with the outcome. `dry`: it only asks what would
     happen, so nothing is noted.
     """
-
-    __slots__ = (
-        "ask",
-        "deadline_s",
-        "dry",
-        "elsewhere",
-        "impatient",
-        "name",
-        "predicted_s",
-        "rank",
-        "raw_s",
-        "ready",
-        "reason",
-        "retry",
-        "since_s",
-        "tenant",
-        "tried",
-        "wait",
-        "way",
-    )
 
     def __init__(
         self,
@@ -132,10 +101,8 @@ class QueuedRequest:
         self.dry = dry
         self.tried: Collection[Backend] = ()  # backends that have failed it
         self.retry = False  # an engine may have worked on it there
-        # Whether its route has another place for it while its pool serves nobody, and all of the
-        # route that this depends on.
+        # Whether its route has another place for it while its pool serves nobody.
         self.elsewhere: Callable[[], bool] = _nowhere
-        self.way: tuple[object, ...] = ()
         self.tenant: TenantQueue | None = None  # where it waits, or is counted
         self.wait: Wait | None = None
         self.reason: WaitReason | None = None  # what was missing when it was looked at last
@@ -170,26 +137,12 @@ class QueuedRequest:
 class Charge:
     """What a request counts for at its backend, from when it is sent to the end of its lease."""
 
-    __slots__ = (
-        "answer_tokens",
-        "cached_tokens",
-        "charged_tokens",
-        "fills",
-        "holds",
-        "large",
-        "rank",
-        "request",
-        "seen_tokens",
-        "sequences",
-        "surprise_tokens",
-        "tenant",
-    )
-
     def __init__(self, request: QueuedRequest, tenant: TenantQueue, lease: Lease) -> None:
         ask = lease.ask
-        self.request = request
         self.tenant = tenant
         self.rank = request.rank
+        self.since_s = request.since_s
+        self.raw_s = request.raw_s  # its predicted wait, until that is compared with the true one
         self.charged_tokens = 0.0  # to its tenant, so far
         self.answer_tokens = tenant.expect(ask)  # of all choices, as was expected then
         self.surprise_tokens = 0.0  # what its answer may come to beyond that

@@ -24,18 +24,18 @@ LONGEST_UNKNOWN: Final = 2_048.0
 TIMES_MAX: Final = 8.0
 # Of an answer that is longer than expected, so much of the mean is still to come.
 LEFT_MIN: Final = 0.25
-# What was given lately is forgotten with this time constant.
+# What was given, and what was asked for, is forgotten with these time constants.
 LATELY_TAU_S: Final = 60.0
+ASKED_TAU_S: Final = 1.0
 # How many sizes of prompts are told apart in predictions.
 SIZES: Final = 5
 
 
-class Lately:
-    """Tokens of about the last minute."""
+class Fading:
+    """A sum of tokens that fades with time: of about the last `tau_s` seconds."""
 
-    __slots__ = ("_at_s", "_tokens")
-
-    def __init__(self) -> None:
+    def __init__(self, tau_s: float) -> None:
+        self._tau_s = tau_s
         self._tokens = self._at_s = 0.0
 
     def add(self, tokens: float, now_s: float) -> None:
@@ -43,33 +43,7 @@ class Lately:
         self._at_s = now_s
 
     def of(self, now_s: float) -> float:
-        return self._tokens * exp(min(0.0, self._at_s - now_s) / LATELY_TAU_S)
-
-
-class Asked:
-    """Tokens that were asked for in about the last second: of this second of the clock, and a part of
-    the one before it."""
-
-    __slots__ = ("_before", "_now", "_second")
-
-    def __init__(self) -> None:
-        self._second = 0.0
-        self._before = self._now = 0.0
-
-    def add(self, tokens: float, now_s: float) -> None:
-        self._turn(now_s)
-        self._now += tokens
-
-    def of(self, now_s: float) -> float:
-        self._turn(now_s)
-        return self._now + self._before * max(0.0, 1.0 - (now_s - self._second))
-
-    def _turn(self, now_s: float) -> None:
-        second = float(int(now_s))
-        if second > self._second:
-            self._before = self._now if second == self._second + 1.0 else 0.0
-            self._now = 0.0
-            self._second = second
+        return self._tokens * exp(min(0.0, self._at_s - now_s) / self._tau_s)
 
 
 class TenantQueue:
@@ -79,29 +53,15 @@ class TenantQueue:
     al., OSDI 2024).
     """
 
-    __slots__ = (
-        "answers",
-        "answers_given",
-        "asked",
-        "errors",
-        "given",
-        "last",
-        "longest_tokens",
-        "mean_tokens",
-        "name",
-        "queued_tokens",
-        "queues",
-        "served",
-        "weight",
-    )
-
     def __init__(self, name: str, classes: int, weight: float = 1.0) -> None:
         self.name = name
         self.weight = weight
         self.served = 0.0
-        self.given = Lately()
-        self.answers_given = Lately()  # of that, tokens of answers as far as they were expected
-        self.asked = [Asked() for _ in range(classes)]
+        self.given = Fading(LATELY_TAU_S)
+        self.answers_given = Fading(
+            LATELY_TAU_S
+        )  # of that, tokens of answers as far as they were expected
+        self.asked = [Fading(ASKED_TAU_S) for _ in range(classes)]
         self.mean_tokens = 0.0  # of its answers. 0.0: unknown
         self.longest_tokens = 0.0  # of the last answers
         self.answers = 0  # how many were whole
@@ -116,7 +76,7 @@ class TenantQueue:
         """There are other classes now. Nothing waits."""
         self.queues = [OrderedDict() for _ in range(classes)]
         self.queued_tokens = [0] * classes
-        self.asked = [Asked() for _ in range(classes)]
+        self.asked = [Fading(ASKED_TAU_S) for _ in range(classes)]
 
     def answered(self, tokens: int) -> None:
         """One of its answers is over."""

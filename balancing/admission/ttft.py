@@ -16,7 +16,7 @@ from random import Random
 from typing import Final
 
 from penstock.balancing.admission.queued_request import QueuedRequest, TooLate
-from penstock.balancing.admission.tenant_queue import SIZES
+from penstock.balancing.admission.tenant_queue import SIZES, TenantQueue
 from penstock.balancing.backend import Backend
 
 # The time constant of the pace.
@@ -49,8 +49,6 @@ HINT_MAX_S: Final = 59.0
 class Ttft:
     """The pace and the predictions of one pool: how many prompt tokens of each class get their
     first token in a second while requests wait."""
-
-    __slots__ = ("_last_s", "_rng", "_seconds", "_tokens", "busy", "refused_total")
 
     def __init__(self, classes: int, rng: Random) -> None:
         self._rng = rng
@@ -143,12 +141,13 @@ class Ttft:
         return TooLate(min(HINT_MAX_S, hint_s * spread), seconds)
 
 
-def learn(request: QueuedRequest, tokens: int, waited_s: float) -> None:
-    """It has its first token, so long after it came. Teaches nothing if it did not wait."""
-    if not request.raw_s or request.tenant is None:
+def learn(tenant: TenantQueue, raw_s: float, tokens: int, waited_s: float) -> None:
+    """A request of this tenant has its first token, so long after it came. `raw_s`: as was
+    predicted. 0.0: it did not wait, and teaches nothing."""
+    if not raw_s:
         return
-    errors, size = request.tenant.errors, size_of(tokens)
-    true = log(max(LEAST_S, waited_s) / max(LEAST_S, request.raw_s))
+    errors, size = tenant.errors, size_of(tokens)
+    true = log(max(LEAST_S, waited_s) / max(LEAST_S, raw_s))
     step = STEP if true > errors[size] else -STEP
     most = log(FACTOR_MAX)
     errors[size] = min(most, max(-most, errors[size] + step))

@@ -27,7 +27,8 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """A class of requests. `share`: it has at least that. `impatient`: its clients leave at the deadline."""
+    """A class of requests. `share`: it has at least that. `impatient`: its clients leave at the
+    deadline."""
 
     deadline_s: float
     share: float = 0.0

@@ -88,7 +88,8 @@ class World:
         classes: List[Class] | None = None,
     ) -> None:
         """`deadline_s`: that of a class. A client with less patience says so. `steps`: they cap
-        answers, for all tenants or for these (`degradable`). `classes`: all of this, class by class."""
+        answers, for all tenants or for these (`degradable`). `classes`: deadlines and shares, class
+        by class."""
         site = mix if isinstance(mix, Site) else Site((mix.profile,) * ENGINES)
         self.site = site
         self._classes = classes or [Class(deadline_s, share) for share in shares]

@@ -150,9 +150,6 @@ class Entry:
         queued = self._queued or self._new_queued(party, now_s)
         queued.ask, queued.tried, queued.retry = self._request.ask, tried, retry
         if self._request.way is not None:
-            way = self._request.way
-            decision = way.decision
-            queued.way = decision.rule, decision.target, way.asked, way.step, way.stays, self._cause
             queued.elsewhere = self._has_fallback
         if tried:  # what a failure took is not what it has waited
             left_s = self._request.patience.next_s(started=False) - now_s
