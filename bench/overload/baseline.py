@@ -14,7 +14,7 @@ import orjson
 
 from penstock.bench.routing.interval import half_width
 
-FILE: Final = Path(__file__).with_name("baseline.json")
+FILE: Final = Path(__file__).parents[1] / "history" / "overload.json"
 DIGITS: Final = 4
 Rows = dict[tuple[str, str], "Row"]  # by cell and rule
 

@@ -254,6 +254,6 @@ def _arguments_of_panel(parser: ArgumentParser) -> None:
         type=Path,
         default=baseline.FILE,
         metavar="FILE",
-        help="what the panel's figures were (default bench/overload/baseline.json)",
+        help="what the panel's figures were (default bench/history/overload.json)",
     )
     add("--write-baseline", action="store_true", help="have them be what was found, from now on")

@@ -101,7 +101,8 @@ class World:
         self.backends = tuple(Backend(name, f"http://gpu-{name}", "gpus") for name in names)
         for backend in self.backends:
             backend.state, backend.round_trip_s = State.READY, site.round_trip_s
-        fleet = Fleet((Pool("gpus", self.backends, POLICIES[policy](self.backends)),))
+        self.pool = Pool("gpus", self.backends, POLICIES[policy](self.backends))
+        fleet = Fleet((self.pool,))
         self.gate = Gate(lambda: fleet, Random(f"gate {seed}"))
         rules = Rules(enabled=enabled, shares=tuple(each.share for each in self._classes))
         rng = Random(f"admission {seed}")
