@@ -389,5 +389,5 @@ class Backend:
         if now_s > self.remote.until_s:
             self.remote.expire(now_s)
         report = self.report
-        none_waits = report is not None and report.none_waits(now_s)
-        self.queue.advance(self.prefill_speed.work_s, now_s, none_waits=none_waits)
+        few_wait = report is not None and report.few_wait(now_s)
+        self.queue.advance(self.prefill_speed.work_s, now_s, few_wait=few_wait)

@@ -11,8 +11,10 @@ from typing import Final
 # reporting must not be judged by its last report.
 FRESH_S: Final = 5.0
 STALE_S: Final = 15.0
-# That nothing waited in it says little after so long.
+# What it said says little after so long.
 RECENT_S: Final = 10.0
+# So many wait for so many that run in an engine that keeps nobody waiting.
+FEW_PART: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,11 @@ class EngineReport:
         hidden = self.running + self.waiting - self.known_requests
         return hidden * self.freshness(now_s) if hidden > 0 else 0.0
 
-    def none_waits(self, now_s: float) -> bool:
-        """Whether every request that the engine had runs, and that was seen lately."""
-        return self.waiting <= self.deferred and now_s - self.at_s < RECENT_S
+    def few_wait(self, now_s: float) -> bool:
+        """Whether nearly every request that the engine had runs, and that was seen lately. In a
+        step that prefills, the next prompts always wait for a moment."""
+        few = self.waiting - self.deferred <= FEW_PART * self.running
+        return few and now_s - self.at_s < RECENT_S
 
     def unheld_share(self, known_tokens: int, known_streams: int) -> float:
         """The share of `known_tokens`, those of all streams, that the engine does not hold.

@@ -1,10 +1,10 @@
 """The prompts that one engine has still to prefill, oldest first.
 
 Engines prefill first come, first served, so only the oldest prompt is being worked on, and the
-measured speed tells how far it is. An engine that reports that no request waits has begun with
-each: its prompts are taken for prefilled when they have had twice their time. A request that
-something keeps from the engine (an image to fetch, a grammar to compile) is not in its queue, nor
-is one whose first tokens are not shown. Both are noticed when later requests are served first.
+measured speed tells how far it is. An engine that reports that hardly any request waits has begun
+with the others: its prompts are taken for prefilled when they have had twice their time. A request
+that something keeps from the engine (an image to fetch, a grammar to compile) is not in its queue,
+nor is one whose first tokens are not shown. Both are noticed when later requests are served first.
 """
 
 from typing import Final
@@ -17,12 +17,13 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 # prompt, and first tokens of one step come in any order.
 ASIDE_S: Final = 0.5
 ASIDE_TIMES: Final = 2.0
-# The same for an engine by whose report nothing waits: a step, and twice its work and the work
+# The same for an engine by whose report few requests wait: a step, and twice its work and the work
 # before it. The speed may be measured wrong (an answer whose first tokens are not shown makes an
 # engine look slow), so no more than four times the time of an unmeasured engine. Where no first
-# token has shown the speed yet, half of that.
+# token has shown the speed yet, the engine is taken for a fast one.
 BEGUN_S: Final = 0.1
 BEGUN_TIMES: Final = 2.0
+UNMEASURED_TIMES: Final = 0.25
 SLOWEST_WORK_S: Final = 4.0 / PRIOR_WORK_PER_S
 # If more prompts are queued, the work before each is not corrected one by one.
 CORRECTED_MAX: Final = 128
@@ -52,6 +53,10 @@ class PrefillQueue:
         elapsed_s = now_s - self._head_since_s
         return min(1.0, max(0.0, elapsed_s / whole_s)) if whole_s else 1.0
 
+    def head_s(self, now_s: float) -> float:
+        """How long the engine has worked on the oldest prompt."""
+        return max(0.0, now_s - self._head_since_s)
+
     def begin(
         self, prompts: QueuedPrompts, work_s: float, now_s: float, *, measured: bool = True
     ) -> None:
@@ -59,8 +64,9 @@ class PrefillQueue:
         if self.head is None:
             self.head, self._head_since_s = prompts, now_s
         prompts.aside_s = now_s + ASIDE_S + ASIDE_TIMES * prompts.ahead_work * work_s
-        begun_s = BEGUN_S + BEGUN_TIMES * prompts.ahead_work * min(work_s, SLOWEST_WORK_S)
-        prompts.prefilled_by_s = now_s + (begun_s if measured else begun_s / 2.0)
+        times = BEGUN_TIMES if measured else UNMEASURED_TIMES
+        begun_s = times * prompts.ahead_work * min(work_s, SLOWEST_WORK_S)
+        prompts.prefilled_by_s = now_s + BEGUN_S + begun_s
         self._prompts[prompts] = None
 
     def overtake(self, prompts: QueuedPrompts, now_s: float) -> None:
@@ -110,17 +116,17 @@ class PrefillQueue:
                 each.ahead_work = max(float(each.queued_work), each.ahead_work - left)
             behind = behind or each is prompts
 
-    def advance(self, work_s: float, now_s: float, *, none_waits: bool = False) -> None:
+    def advance(self, work_s: float, now_s: float, *, few_wait: bool = False) -> None:
         """End prefills that must be over by now, and set aside what was overtaken.
 
         A plain answer shows no first token. So its prefill ends by the measured speed, once it is
-        at the head of the queue. `none_waits`: the engine reports that no request waits in it.
+        at the head of the queue. `few_wait`: as its engine reports.
         """
         while (head := self.head) is not None:
             if head.overtaken and now_s >= head.aside_s:
                 head.set_aside(now_s)
                 continue
-            if none_waits and now_s >= head.prefilled_by_s:
+            if few_wait and now_s >= head.prefilled_by_s:
                 head.leave_queue(now_s)
                 continue
             if not head.silent:

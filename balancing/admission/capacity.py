@@ -32,10 +32,10 @@ from penstock.balancing.lease import Lease
 WINDOW_S: Final = 0.1
 # With many long streams a step takes long, and prompts in it cost little.
 WINDOW_STEPS: Final = 4.0
-# Measured speeds may be far too low at first. A step has room for this much prefill work. In most
-# engines there is room for four times as much: one gets that whose speed nobody has measured yet.
+# Measured speeds may be far too low at first. Any step has room for this much prefill work.
 WINDOW_WORK_MIN: Final = 2_048.0
-WINDOW_WORK_UNMEASURED: Final = 8_192.0
+# What a step of most engines has room for. One gets that whose speed nobody has measured yet.
+STEP_WORK: Final = 8_192.0
 # The last part of the places, for other tenants of the class, and of the cache, for higher classes.
 OTHERS_PART: Final = 1.0 / 16.0
 HIGHER_PART: Final = 1.0 / 10.0
@@ -160,11 +160,15 @@ class Capacity:
 
     def begins_in_time(self, now_s: float) -> bool:
         """Whether the engine would begin with a new prompt in time."""
-        backend = self.backend
-        work = backend.wait_work(now_s)
+        backend, head = self.backend, self.backend.queue.head
+        work = float(backend.queued_work)
+        if head is not None:
+            # A step takes several prompts, and all of them have their first tokens at its end.
+            done = backend.queue.head_s(now_s) / backend.prefill_speed.work_s
+            work -= min(done, max(STEP_WORK, float(head.queued_work)))
         if work < WINDOW_WORK_MIN:
             return True
-        if work < WINDOW_WORK_UNMEASURED and not backend.prefill_speed.samples:
+        if work < STEP_WORK and not backend.prefill_speed.samples:
             return True
         seconds = work * backend.prefill_speed.work_s - backend.round_trip_s
         return seconds < WINDOW_S or seconds < WINDOW_STEPS * self.step_s

@@ -85,9 +85,9 @@ class Admission:
         requests = tokens = 0
         for pool in self.pools.values():
             backlogs = pool.queue.backlogs
-            for tenant in backlogs[rank] if rank < len(backlogs) else ():
-                requests += len(tenant.queues[rank])
-                tokens += tenant.queued_tokens[rank]
+            backlog = backlogs[rank] if rank < len(backlogs) else {}
+            requests += sum([len(each) for each in backlog.values()])
+            tokens += sum([tenant.queued_tokens[rank] for tenant in backlog])
         return requests, tokens
 
     def parked(self, pool: str) -> tuple[int, int]:
@@ -163,7 +163,8 @@ class Admission:
     def _parks(self, request: QueuedRequest) -> PoolQueue | None:
         """The pool whose backends a request waits for that none can serve now, if it waits."""
         pool = self._fleet().resolve(request.ask)[0]
-        if not self._parks_for(pool) or request.ask.response_id is not None:
+        parks = self.enabled and pool.admission and self.rules.park_s > 0.0
+        if not parks or request.ask.response_id is not None:
             return None
         if request.elsewhere():
             return None
@@ -172,9 +173,6 @@ class Admission:
             if backend.can_serve and backend not in request.tried:
                 return None
         return found
-
-    def _parks_for(self, pool: Pool) -> bool:
-        return self.enabled and pool.admission and self.rules.park_s > 0.0
 
     # What waits ----------------------------------------------------------------------------------
 
@@ -200,8 +198,8 @@ class Admission:
         """Look at one pool. Returns how many were tried, at most."""
         fleet = self._fleet()
         of_fleet = [each for each in fleet.pools if each.name == pool.name]
-        parks = bool(of_fleet) and self._parks_for(of_fleet[0])
-        pool.look_for_backends(now_s, parks=parks)
+        waits = bool(of_fleet) and self.enabled and of_fleet[0].admission
+        pool.look_for_backends(now_s, parks=waits and self.rules.park_s > 0.0)
         for backend in pool.members:
             backend.advance(now_s)
         if pool.samples(now_s):
@@ -211,7 +209,7 @@ class Admission:
                 outcome = self._try(pool, now_s, request)
                 if outcome is not None:
                     outcomes.append((request, outcome))
-        if not self.enabled or (pool.deserted and not pool.parks):
+        if not waits or (pool.deserted and not pool.parks):
             self._send_all(pool, now_s, outcomes)
             return SEND_ALL_MAX
         if not pool.opens(now_s):

@@ -86,8 +86,8 @@ class Dispatch:
     def _must_yield(self, rank: int) -> bool:
         """Whether a request of a higher class has waited for too long to be passed."""
         for higher in range(rank):
-            for tenant in self._pool.queue.backlogs[higher]:
-                first = next(iter(tenant.queues[higher]))
+            for requests in self._pool.queue.backlogs[higher].values():
+                first = next(iter(requests))
                 wait = first.wait
                 if wait is None or wait.kept_before or first.reason in NO_YIELD:
                     continue

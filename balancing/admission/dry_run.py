@@ -99,7 +99,7 @@ def ahead_of(pool: PoolQueue, request: QueuedRequest) -> list[Ahead]:
             so_far = found.get(rank, Ahead(rank, 0, 0, 0))
             found[rank] = Ahead(
                 rank,
-                so_far.requests + ceil(len(tenant.queues[rank]) * share),
+                so_far.requests + ceil(len(pool.queue.backlogs[rank][tenant]) * share),
                 so_far.tokens + round(before),
                 so_far.tenants + 1,
             )

@@ -110,10 +110,7 @@ class PoolQueue(Occupancy):
     @property
     def deserted(self) -> bool:
         """Whether no backend can serve, whatever the model."""
-        for backend in self.members:  # noqa: SIM110 - compiled: no generator
-            if backend.can_serve:
-                return False
-        return True
+        return not self.able
 
     @property
     def full(self) -> bool:
@@ -126,8 +123,8 @@ class PoolQueue(Occupancy):
         """Whether any backend takes a prompt now."""
         if self.full:
             return False
-        for backend in self.members:
-            if backend.can_serve and self.capacities[backend].opens(now_s):
+        for backend in self.able:  # noqa: SIM110 - compiled: no generator
+            if self.capacities[backend].opens(now_s):
                 return True
         return False
 
@@ -321,9 +318,9 @@ class PoolQueue(Occupancy):
         """Take out some that nobody waits for any more, with the refusal, or that were parked for
         longer than this, without one."""
         found: list[tuple[QueuedRequest, TooLate | None]] = []
-        for rank, backlog in enumerate(self.queue.backlogs):
-            for tenant in list(backlog):
-                for request in list(islice(tenant.queues[rank], OLDEST_SEEN)):
+        for backlog in self.queue.backlogs:
+            for requests in list(backlog.values()):
+                for request in list(islice(requests, OLDEST_SEEN)):
                     if len(found) == GIVEN_UP_MAX:
                         return found
                     wait, waited_s = request.wait, request.waited_s(now_s)

@@ -26,13 +26,17 @@ OWED_MAX: Final = 65_536.0
 ANSWER_WEIGHT: Final = 2.0
 
 
+Requests = OrderedDict[QueuedRequest, None]
+
+
 class Queue:
     """The waiting requests of one pool. `shares`: what each class is granted at least, 0 to 1."""
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         self.shares = shares
         self.tenants: dict[str, TenantQueue] = {}
-        self.backlogs: list[dict[TenantQueue, None]] = [{} for _ in shares]  # by class
+        # By class and tenant, the oldest request first.
+        self.backlogs: list[dict[TenantQueue, Requests]] = [{} for _ in shares]
         self._owed = [0.0] * len(shares)
         self._last_served = 0.0  # of the tenant that was last to have nothing waiting
         self._weights: Mapping[str, float] = {}
@@ -50,6 +54,11 @@ class Queue:
         known = self.tenants.get(name)
         return known or TenantQueue(name, len(self.shares), self._weights.get(name, 1.0))
 
+    def waiting_of(self, name: str) -> int:
+        """How many requests of this tenant wait."""
+        tenant = self.tenants.get(name)
+        return sum([len(each[tenant]) for each in self.backlogs if tenant in each])
+
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Take the weights of tenants, by name. Others have a weight of 1."""
         self._weights = weights
@@ -59,9 +68,9 @@ class Queue:
     def oldest(self, most: int) -> list[QueuedRequest]:
         """Up to so many that wait: by class, and of a tenant the oldest."""
         found: list[QueuedRequest] = []
-        for rank, backlog in enumerate(self.backlogs):
-            for tenant in backlog:
-                found += islice(tenant.queues[rank], most - len(found))
+        for backlog in self.backlogs:
+            for requests in backlog.values():
+                found += islice(requests, most - len(found))
         return found
 
     def reshape(self, shares: tuple[float, ...], ranks: list[int]) -> None:
@@ -84,12 +93,11 @@ class Queue:
         assert tenant is not None
         assert wait is not None
         tenant.served = self.served_if_it_waits(tenant)
-        queue: OrderedDict[QueuedRequest, None] = tenant.queues[rank]
-        queue[request] = None
+        requests = self.backlogs[rank].setdefault(tenant, OrderedDict())
+        requests[request] = None
         if request.tried:
-            queue.move_to_end(request, last=False)
+            requests.move_to_end(request, last=False)
         tenant.queued_tokens[rank] += wait.tokens
-        self.backlogs[rank][tenant] = None
         self.waiting += 1
 
     def remove(self, request: QueuedRequest) -> None:
@@ -97,10 +105,11 @@ class Queue:
         tenant, rank, wait = request.tenant, request.rank, request.wait
         assert tenant is not None
         assert wait is not None
-        del tenant.queues[rank][request]
+        requests = self.backlogs[rank][tenant]
+        del requests[request]
         tenant.queued_tokens[rank] -= wait.tokens
         self.waiting -= 1
-        if not tenant.queues[rank]:
+        if not requests:
             del self.backlogs[rank][tenant]
             self._last_served = tenant.served
             if not self.backlogs[rank]:
@@ -133,7 +142,7 @@ class Queue:
     def _is_due(self, rank: int) -> bool:
         """Whether a class is owed enough for one of its next requests."""
         owed = self._owed[rank]
-        firsts = [next(iter(each.queues[rank])) for each in self.backlogs[rank]] if owed else []
+        firsts = [next(iter(each)) for each in self.backlogs[rank].values()] if owed else []
         return any(owed >= min(_all_tokens(first), OWED_MAX) for first in firsts)
 
     def turns(self, rank: int) -> Iterator[QueuedRequest]:
@@ -147,7 +156,7 @@ class Queue:
             served, number, place = heappop(heap)
             tenant = tenants[number]
             if number not in heads:
-                heads[number] = list(islice(tenant.queues[rank], SEEN_MAX))
+                heads[number] = list(islice(self.backlogs[rank].get(tenant, ()), SEEN_MAX))
             if place < len(heads[number]):
                 request = heads[number][place]
                 if request.wait is None:
@@ -186,7 +195,7 @@ class Queue:
 
     def served_if_it_waits(self, tenant: TenantQueue) -> float:
         """Its counter once it waits: not below the least of those that wait."""
-        if any(tenant.queues):
+        if any(tenant.queued_tokens):
             return tenant.served
         others = [each.served for backlog in self.backlogs for each in backlog]
         return max(tenant.served, min(others, default=self._last_served))

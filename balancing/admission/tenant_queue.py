@@ -4,14 +4,11 @@ Clients without a key share queues by address. A queue knows what its requests a
 others are left room in proportion to that.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from math import exp
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.balancing.ask import Ask
-
-if TYPE_CHECKING:
-    from penstock.balancing.admission.queued_request import QueuedRequest
 
 # The mean of answers: about the last fifty count.
 MEAN_SHARE: Final = 0.02
@@ -58,23 +55,17 @@ class TenantQueue:
         self.weight = weight
         self.served = 0.0
         self.given = Fading(LATELY_TAU_S)
-        self.answers_given = Fading(
-            LATELY_TAU_S
-        )  # of that, tokens of answers as far as they were expected
+        self.answers_given = Fading(LATELY_TAU_S)  # answers only, as far as they were expected
         self.asked = [Fading(ASKED_TAU_S) for _ in range(classes)]
         self.mean_tokens = 0.0  # of its answers. 0.0: unknown
         self.longest_tokens = 0.0  # of the last answers
         self.answers = 0  # how many were whole
         self.last: deque[float] = deque(maxlen=ANSWERS_KEPT)
         self.errors = [0.0] * SIZES  # log of true over predicted waits, by size of the prompt
-        self.queues: list[OrderedDict[QueuedRequest, None]] = [
-            OrderedDict() for _ in range(classes)
-        ]
         self.queued_tokens = [0] * classes
 
     def reshape(self, classes: int) -> None:
         """There are other classes now. Nothing waits."""
-        self.queues = [OrderedDict() for _ in range(classes)]
         self.queued_tokens = [0] * classes
         self.asked = [Fading(ASKED_TAU_S) for _ in range(classes)]
 

@@ -23,6 +23,8 @@ from penstock.balancing.backend import Backend
 TAU_S: Final = 5.0
 # Before requests have waited, measured speeds stand in for as much as half a second of the pace.
 PRIOR_S: Final = 0.5
+# A pause of all engines, behind a stranger's long prompt say, says little of what comes after it.
+SLOWEST: Final = 16.0
 # While requests wait, the pace is looked at twenty times a second. A longer time between two looks
 # is a time in which the process did not run.
 LOOK_MAX_S: Final = 0.5
@@ -84,7 +86,8 @@ class Ttft:
     def _per_s(self, prior_per_s: float, above: int = 0) -> float:
         """Tokens a second. `above`: without those of so many highest classes."""
         tokens = sum(self._tokens[above:])
-        return (tokens + PRIOR_S * prior_per_s) / (self._seconds + PRIOR_S)
+        pace = (tokens + PRIOR_S * prior_per_s) / (self._seconds + PRIOR_S)
+        return max(pace, prior_per_s / SLOWEST)
 
     # Predictions --------------------------------------------------------------------------------
 

@@ -70,11 +70,11 @@ def _overdue_s(backend: Backend, now_s: float) -> float:
 def of_queue(pool: PoolQueue, now_s: float) -> tuple[float, Counter[str]]:
     """How long the first one waits, and how many requests each tenant has there."""
     oldest_s, tenants = 0.0, Counter[str]()
-    for rank, backlog in enumerate(pool.queue.backlogs):
-        for tenant in backlog:
-            first = next(iter(tenant.queues[rank]))
+    for backlog in pool.queue.backlogs:
+        for requests in backlog.values():
+            first = next(iter(requests))
             oldest_s = max(oldest_s, now_s - first.since_s)
-            tenants[first.ask.tenant] += len(tenant.queues[rank])
+            tenants[first.ask.tenant] += len(requests)
     return oldest_s, tenants
 
 

@@ -51,7 +51,7 @@ def _share(queues: list[Queue], name: str, given: float, now_s: float) -> dict[s
     return {
         "given_tokens": round(mine),
         "given_share": round(min(1.0, mine / given), 3) if given > 0.0 else 0.0,
-        "waiting_requests": sum([len(queue) for each in found for queue in each.queues]),
+        "waiting_requests": sum([queue.waiting_of(name) for queue in queues]),
         "waiting_tokens": sum([sum(each.queued_tokens) for each in found]),
     }
 

@@ -174,8 +174,8 @@ async def test_a_restart_loses_it_and_the_next_request_has_it_loaded_again(
     penstock = await serve([restarting.url], routes=ROUTES, admission=admission)
     assert (await chat(penstock)).status == 200
     await restarting.kill()
-    held = asyncio.create_task(chat(penstock))
+    waiting = asyncio.create_task(chat(penstock))
     await asyncio.sleep(0.5)
     await restarting.start()
-    assert (await held).status == 200
+    assert (await waiting).status == 200
     assert len([line for line in penstock.log if b"adapter loaded" in line]) == 2

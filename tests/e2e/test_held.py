@@ -24,7 +24,7 @@ async def chat(penstock: Penstock, **headers: str) -> Got:
     return await ask(penstock, "/v1/chat/completions", STREAM, **headers)
 
 
-async def held(penstock: Penstock) -> str:
+async def parked(penstock: Penstock) -> str:
     """The number of requests that wait for a backend, as an autoscaler reads it."""
     found = [line for line in (await penstock.metrics()).splitlines() if "held_requests{" in line]
     return found[0].split()[1]
@@ -36,12 +36,12 @@ async def test_a_restart_of_the_only_backend_is_a_pause(server: SimProcess, serv
     answers = [asyncio.create_task(chat(penstock)) for _ in range(20)]
     await asyncio.sleep(0.5)
     assert not any(answer.done() for answer in answers)
-    assert await held(penstock) == "20.0"
+    assert await parked(penstock) == "20.0"
     await server.start()
     for got in await asyncio.gather(*answers):
         assert got.status == 200
         assert got.body.endswith(b"data: [DONE]\n\n")
-    assert await held(penstock) == "0.0"
+    assert await parked(penstock) == "0.0"
 
 
 async def test_so_it_is_for_a_request_that_the_backend_died_with(serve: Serve) -> None:
@@ -83,7 +83,7 @@ async def test_who_waits_too_long_is_told_so_and_who_leaves_is_forgotten(
     got = await chat(penstock)
     assert (got.status, got.json["error"]["code"]) == (503, "no_backend")
     assert "retry-after" in got.headers
-    assert await held(penstock) == "0.0"
+    assert await parked(penstock) == "0.0"
 
 
 async def test_a_client_that_waits_for_less_is_told_at_its_time(

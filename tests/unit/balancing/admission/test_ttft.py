@@ -76,7 +76,7 @@ def test_what_waits_behind_a_higher_class_goes_at_the_pace_that_this_leaves() ->
     now_s = 0.0
     for _ in range(200):
         for rank in (0, 1):
-            while len(door.pool.queue.tenant(f"{rank}").queues[rank]) < 5:
+            while door.pool.queue.waiting_of(f"{rank}") < 5:
                 door.enter(FILLS, now_s, name=f"{rank}", rank=rank)
         now_s += FILLS_S
         door.open_up(now_s)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from random import Random
-from statistics import fmean
 
 import pytest
 
@@ -81,9 +80,7 @@ def test_one_sample_alone_is_not_counted() -> None:
     assert waited_s(0.035) == 0.02
 
 
-def test_watching_changes_next_to_nothing() -> None:
-    """A look may notice a moment earlier than a wake that a prompt is prefilled."""
-
+def test_watching_changes_nothing() -> None:
     def ttfts_s(*, watched: bool) -> list[float]:
         world = World(Site((SMALL,)), enabled=True, seed=1)
         if watched:
@@ -93,4 +90,5 @@ def test_watching_changes_next_to_nothing() -> None:
         log = world.run(sorted(calls, key=lambda each: each.at_s), 60.0)
         return [each.ttft_s for each in log.calls]
 
-    assert fmean(ttfts_s(watched=True)) == pytest.approx(fmean(ttfts_s(watched=False)), 0.01)
+    # To look at a backend lets its prefills end by the clock, some milliseconds sooner.
+    assert ttfts_s(watched=True) == pytest.approx(ttfts_s(watched=False), abs=0.1)

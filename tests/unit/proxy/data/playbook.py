@@ -238,6 +238,7 @@ class Loop(asyncio.SelectorEventLoop):
         how["sock"].close()
         return self._play.opened(factory())
 
+
 # Of a backend whose speed is known: how many samples there are, and of how much work.
 MEASURED, MEASURED_WORK = 1, 2_000
 
