@@ -20,10 +20,13 @@ ASIDE_TIMES: Final = 2.0
 # The same for an engine by whose report few requests wait: a step, and twice its work and the work
 # before it. The speed may be measured wrong (an answer whose first tokens are not shown makes an
 # engine look slow), so no more than four times the time of an unmeasured engine. Where no first
-# token has shown the speed yet, the engine is taken for a fast one.
+# token has shown the speed yet, the engine is taken for a fast one, for as much as a step has room
+# for.
 BEGUN_S: Final = 0.1
 BEGUN_TIMES: Final = 2.0
 UNMEASURED_TIMES: Final = 0.25
+# What a step of most engines has room for.
+STEP_WORK: Final = 8_192.0
 SLOWEST_WORK_S: Final = 4.0 / PRIOR_WORK_PER_S
 # If more prompts are queued, the work before each is not corrected one by one.
 CORRECTED_MAX: Final = 128
@@ -64,7 +67,8 @@ class PrefillQueue:
         if self.head is None:
             self.head, self._head_since_s = prompts, now_s
         prompts.aside_s = now_s + ASIDE_S + ASIDE_TIMES * prompts.ahead_work * work_s
-        times = BEGUN_TIMES if measured else UNMEASURED_TIMES
+        fast = not measured and prompts.ahead_work <= STEP_WORK
+        times = UNMEASURED_TIMES if fast else BEGUN_TIMES
         begun_s = times * prompts.ahead_work * min(work_s, SLOWEST_WORK_S)
         prompts.prefilled_by_s = now_s + BEGUN_S + begun_s
         self._prompts[prompts] = None

@@ -36,8 +36,8 @@ class ClassSettings(Section):
         ge=0.0,
         le=SHARES_MAX,
         allow_inf_nan=False,
-        description="Share of its pool's prompt tokens that the class gets at least while higher"
-        " ones wait, too. null: 0.2 for `default_class` (less if all would come to more than 0.5),"
+        description="Share of its pool's tokens that the class gets at least while higher ones"
+        " wait, too. null: 0.2 for `default_class` (less if all would come to more than 0.5),"
         " and 0 for other classes and for the highest.",
     )
 

@@ -26,19 +26,20 @@ from penstock.balancing.admission.queued_request import Charge, QueuedRequest, W
 from penstock.balancing.admission.tenant_queue import TenantQueue
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.engine_report import RECENT_S, EngineReport
 from penstock.balancing.lease import Lease
+from penstock.balancing.prefill_queue import STEP_WORK
 
 WINDOW_S: Final = 0.1
 # With many long streams a step takes long, and prompts in it cost little.
 WINDOW_STEPS: Final = 4.0
 # Measured speeds may be far too low at first. Any step has room for this much prefill work.
 WINDOW_WORK_MIN: Final = 2_048.0
-# What a step of most engines has room for. One gets that whose speed nobody has measured yet.
-STEP_WORK: Final = 8_192.0
 # The last part of the places, for other tenants of the class, and of the cache, for higher classes.
 OTHERS_PART: Final = 1.0 / 16.0
 HIGHER_PART: Final = 1.0 / 10.0
+# Less than this, of what fades with time, is nothing.
+LEAST_TOKENS: Final = 64.0
 # Others may all come to one backend, and what they asked for in a second stays for longer.
 SAFETY: Final = 4.0
 # A prompt is stuck if its first token comes later than its work by this, or by this factor.
@@ -60,8 +61,8 @@ class Others:
     """
 
     def __init__(self, higher: float, alike: float, mine: float, backends: int) -> None:
-        self.higher = higher if higher > 0.5 else 0.0
-        self.alike = alike if alike > 0.5 else 0.0
+        self.higher = higher if higher > LEAST_TOKENS else 0.0
+        self.alike = alike if alike > LEAST_TOKENS else 0.0
         self.mine = mine
         self.backends = max(1, backends)
 
@@ -153,7 +154,7 @@ class Capacity:
         if not ask.generates:
             return None
         self._learn_places()
-        if self.sequences >= self.most_sequences:
+        if self.sequences >= self._places(now_s):
             return WaitReason.SEQUENCES
         assert request.tenant is not None
         return None if self.kv.fits(request.tenant, ask, 0.0, now_s) else WaitReason.KV_CACHE
@@ -168,6 +169,7 @@ class Capacity:
             work -= min(done, max(STEP_WORK, float(head.queued_work)))
         if work < WINDOW_WORK_MIN:
             return True
+        # An engine whose speed nobody has measured yet gets as much as a step has room for.
         if work < STEP_WORK and not backend.prefill_speed.samples:
             return True
         seconds = work * backend.prefill_speed.work_s - backend.round_trip_s
@@ -177,12 +179,18 @@ class Capacity:
         """Whether it takes a prompt now. Whether its answer fits is seen for each request."""
         if self.backend.full or not self.begins_in_time(now_s):
             return False
-        return self.sequences < self.most_sequences
+        return self.sequences < self._places(now_s)
+
+    def _places(self, now_s: float) -> float:
+        """How many streams it runs at once, and one more. inf: nobody knows, or has told lately."""
+        report = self.backend.report
+        told = report is not None and now_s - report.at_s <= RECENT_S
+        return self.most_sequences if told else inf
 
     def is_roomy(self, tenant: TenantQueue, ask: Ask, now_s: float) -> bool:
         """Whether so much is left that nobody else would notice this request."""
         places = self.backend.max_requests or inf
-        if self.backend.own.requests > (1.0 - OTHERS_PART) * min(places, self.most_sequences) - 1:
+        if self.backend.own.requests > (1.0 - OTHERS_PART) * min(places, self._places(now_s)) - 1:
             return False
         capacity = self.kv.capacity(now_s)
         if not capacity:
@@ -196,7 +204,7 @@ class Capacity:
             return True
         mine = sum([each.tenant is tenant for each in self.charges.values()])
         # Who has not the most there need not spare any places for others.
-        if others.alike and 2 * mine > len(self.charges) and not self._spares_places(others):
+        if others.alike and 2 * mine > len(self.charges) and not self._spares_places(others, now_s):
             return False
         capacity = self.kv.capacity(now_s)
         left = min(HIGHER_PART * capacity, SAFETY * others.higher / others.backends)
@@ -206,9 +214,9 @@ class Capacity:
             return True
         return self._grows_apart(tenant, ask, left, others.backends, now_s)
 
-    def _spares_places(self, others: Others) -> bool:
+    def _spares_places(self, others: Others, now_s: float) -> bool:
         """Whether the last places are left to others, in proportion to what they ask for."""
-        limit = self.most_sequences
+        limit = self._places(now_s)
         if self.backend.max_requests is not None:
             limit = min(limit, float(self.backend.max_requests))
         if limit == inf:

@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from penstock.balancing.admission.dispatch import Dispatch, Told
+from penstock.balancing.admission.dispatch import Dispatch, Told, must_yield
 from penstock.balancing.admission.dry_run import Fate, Forecast, dry_copy, forecast, forecast_parked
 from penstock.balancing.admission.parked import STAYS_S, parked_on, sweep
 from penstock.balancing.admission.pool_queue import PoolQueue
@@ -328,6 +328,8 @@ class Admission:
 
     def takes_now(self, request: QueuedRequest, look: Look, now_s: float) -> bool:
         """Whether nothing waits in its pool and its choice has room, for a dry request."""
+        if not look.pool.admission:
+            return True
         pool = self._seen(look.pool)
         if pool.queue.waiting:
             return False
@@ -354,7 +356,10 @@ class Admission:
             return look.chosen, WaitReason.TURN  # it goes there when it is looked at
         pool = self.pools[wait.pool]
         reason = pool.shortage(look.chosen, request, look.ask, now_s)
-        return look.chosen, reason or (request.reason or WaitReason.TURN)
+        if reason is None:
+            yields = must_yield(pool, request.rank, now_s)
+            reason = WaitReason.CLASS if yields else WaitReason.TURN
+        return look.chosen, reason
 
     def _seen(self, pool: Pool) -> PoolQueue:
         """As `_pool` for a dry run: what is not there yet is made, and not kept."""

@@ -45,7 +45,7 @@ class Dispatch:
         """Try what waits in each class."""
         queue = self._pool.queue
         for rank, due in queue.ranks():
-            if not due and self._must_yield(rank):
+            if not due and must_yield(self._pool, rank, self._now_s):
                 return
             self._failed = {}
             self._run_class(rank, due=due)
@@ -83,14 +83,15 @@ class Dispatch:
             self._outcomes.append((request, outcome))
         return outcome
 
-    def _must_yield(self, rank: int) -> bool:
-        """Whether a request of a higher class has waited for too long to be passed."""
-        for higher in range(rank):
-            for requests in self._pool.queue.backlogs[higher].values():
-                first = next(iter(requests))
-                wait = first.wait
-                if wait is None or wait.kept_before or first.reason in NO_YIELD:
-                    continue
-                if self._now_s - first.since_s > YIELD_S:
-                    return True
-        return False
+
+def must_yield(pool: PoolQueue, rank: int, now_s: float) -> bool:
+    """Whether a request of a higher class has waited for too long to be passed."""
+    for higher in range(rank):
+        for requests in pool.queue.backlogs[higher].values():
+            first = next(iter(requests))
+            wait = first.wait
+            if wait is None or wait.kept_before or first.reason in NO_YIELD:
+                continue
+            if now_s - first.since_s > YIELD_S:
+                return True
+    return False

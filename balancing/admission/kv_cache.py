@@ -35,7 +35,7 @@ Stream = tuple[float, float]  # tokens still to come, tokens held now
 
 
 class KvCache:
-    """The cache of one backend. `held_by`: by tenant, what its answers may come to beyond what is
+    """The cache of one backend. `surprises`: by tenant, what its answers may come to beyond what is
     expected of them."""
 
     def __init__(self, backend: Backend, charges: Mapping[Lease, Charge]) -> None:

@@ -85,7 +85,7 @@ class LargeRequests:
     def concerns(self, capacity: Capacity, ask: Ask) -> bool:
         """Whether these rules have anything to say of such a request there."""
         several = ask.prompts * ask.choices >= FILLING_SEQUENCES
-        return capacity.fills > 0 or several or self.is_long(capacity.backend, ask)
+        return several or self.is_long(capacity.backend, ask)
 
     def sent(self, capacity: Capacity, charge: Charge, ask: Ask, now_s: float) -> None:
         """A request is sent there. Call it before the charge is added."""
@@ -95,13 +95,9 @@ class LargeRequests:
             seconds = self._seconds(capacity.backend, ask)
             capacity.lane_until_s = now_s + PACE * seconds
 
-    def _serving(self, ask: Ask, without: Backend | None = None) -> Sequence[Backend]:
+    def _serving(self, ask: Ask) -> Sequence[Backend]:
         """The backends that serve its model."""
-        return [
-            each
-            for each in self.members
-            if each is not without and each.can_serve and each.serves(ask.model)
-        ]
+        return [each for each in self.members if each.can_serve and each.serves(ask.model)]
 
     def _may_fill(self, ask: Ask, others: Others) -> bool:
         """Whether one more request that fills an engine may run."""

@@ -24,7 +24,7 @@ class WaitReason(StrEnum):
     REQUESTS = "requests"  # the backend or the pool has all requests that it may have
     SHARE = "share"  # the rest of the backend is left to other tenants and higher classes
     LARGE = "large"  # its prompt takes long, and others ask, or stream there
-    CHOICES = "choices"  # a request whose choices may fill the engine is there, or is this one
+    CHOICES = "choices"  # its choices may fill the engine, and enough such requests run
     CLASS = "class"  # a request of a higher class goes first
     TURN = "turn"  # other requests go first
     BACKEND = "backend"  # no backend can serve it now

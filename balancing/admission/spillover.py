@@ -51,7 +51,7 @@ def spillover(
     found = [each for each in look.fit if each is not look.chosen and has_room(each)]
     if not found:
         return None
-    late = (now_s - request.since_s) / min(SPILL_S, request.deadline_s)
+    late = min(1.0, (now_s - request.since_s) / min(SPILL_S, request.deadline_s))
     costs = look.pool.policy.costs([look.chosen, *found], ask, now_s)
     best, least = 0, inf
     for place in range(1, len(costs)):

@@ -137,7 +137,7 @@ def _requests(finding: Finding) -> Words:
 
 def _choices(finding: Finding) -> Words:
     return (
-        f"Waiting in penstock: a request with many choices has a backend to itself, and "
+        f"Waiting in penstock: as many requests with many choices run as may, and "
         f"{_queue(finding)}.",
         ("Ask for fewer choices (n) in a request, or limit max_tokens in tenants[].limits.",),
     )
