@@ -101,7 +101,7 @@ async def test_a_failover_is_told_and_nothing_secret_is(simulate: Simulate, serv
 async def test_a_wait_and_who_still_waits_are_told(simulate: Simulate, serve: Serve) -> None:
     servers = await simulate(1, profile=PROFILE)
     penstock = await serve(servers, admission={"enabled": True})
-    ids = [{"x_request_id": f"id-{number}"} for number in range(6)]
+    ids: list[dict[str, Any]] = [{"x_request_id": f"id-{number}"} for number in range(6)]
     await asyncio.gather(*(long_stream(penstock, n, **ids[n]) for n in range(6)))
     entries = [await until_kept(penstock, f"id-{number}") for number in range(6)]
     queued = [part for each in entries for part in each["parts"] if part["part"] == "queue"]

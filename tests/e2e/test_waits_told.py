@@ -45,7 +45,7 @@ async def test_an_operator_is_told_why_requests_wait(
         "outcome": "at_once",
         "backend": "b0",
     }
-    key = {"authorization": "Bearer sk-one"}
+    key: dict[str, Any] = {"authorization": "Bearer sk-one"}
     answers = [asyncio.create_task(stream(penstock, number, **key)) for number in range(30)]
     await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)  # its pace is known
 

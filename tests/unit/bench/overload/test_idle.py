@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from statistics import fmean
 
 import pytest
 
@@ -80,15 +81,17 @@ def test_one_sample_alone_is_not_counted() -> None:
     assert waited_s(0.035) == 0.02
 
 
-def test_watching_changes_nothing() -> None:
-    def ttfts_s(*, watched: bool) -> list[float]:
+def test_watching_changes_next_to_nothing() -> None:
+    """A look at a backend lets its prefills end by the clock, some milliseconds sooner. So another
+    request may be sent first."""
+
+    def mean_ttft_s(*, watched: bool) -> float:
         world = World(Site((SMALL,)), enabled=True, seed=1)
         if watched:
             Idle(world)
         rng = Random(1)
         calls = [call(rng.uniform(0.0, 5.0), rng.randint(10, 1_000)) for _ in range(60)]
         log = world.run(sorted(calls, key=lambda each: each.at_s), 60.0)
-        return [each.ttft_s for each in log.calls]
+        return fmean(each.ttft_s for each in log.calls)
 
-    # To look at a backend lets its prefills end by the clock, some milliseconds sooner.
-    assert ttfts_s(watched=True) == pytest.approx(ttfts_s(watched=False), abs=0.1)
+    assert mean_ttft_s(watched=True) == pytest.approx(mean_ttft_s(watched=False), 0.02)
