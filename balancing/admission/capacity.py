@@ -154,10 +154,15 @@ class Capacity:
         if not ask.generates:
             return None
         self._learn_places()
-        if self.sequences >= self._places(now_s):
+        if self.sequences and self.sequences + ask.prompts * ask.choices > self._places(now_s):
             return WaitReason.SEQUENCES
         assert request.tenant is not None
         return None if self.kv.fits(request.tenant, ask, 0.0, now_s) else WaitReason.KV_CACHE
+
+    def back_tokens(self, within_s: float, now_s: float) -> float:
+        """How much of its cache should be free within this time, if nothing else is sent there."""
+        free = max(0.0, self.kv.free_tokens(now_s))
+        return free + self.kv.back_tokens(within_s, self.step_s, now_s)
 
     def begins_in_time(self, now_s: float) -> bool:
         """Whether the engine would begin with a new prompt in time."""
@@ -258,10 +263,13 @@ class Capacity:
         if not waiting or before is None or not self._is_stuck(report):
             return
         if _moves(before, report, self.step_s):
-            # One more than it runs: the next one is there when a stream ends. By a report between
-            # two steps it may have run one less for a moment.
+            # One more than it runs: the next one is there when a stream ends. A report between two
+            # steps may tell of one less.
             most, known = report.running + 1.0, self.most_sequences
-            self.most_sequences = most if known == inf else max(most, known - 1.0)
+            if known == inf:
+                self.most_sequences = most
+            elif most < known - 1.0:
+                self.most_sequences = known - 1.0
 
     def _is_stuck(self, report: EngineReport) -> bool:
         """Whether a prompt of ours has no first token for far longer than its work takes."""

@@ -212,11 +212,9 @@ class Admission:
         if not waits or (pool.deserted and not pool.parks):
             self._send_all(pool, now_s, outcomes)
             return SEND_ALL_MAX
-        if not pool.opens(now_s):
-            return 0
         dispatch = Dispatch(pool, partial(self._try, pool, now_s), outcomes, now_s)
         dispatch.run()
-        if pool.queue.waiting and (dispatch.unseen or dispatch.sent) and pool.opens(now_s):
+        if pool.queue.waiting and (dispatch.unseen or dispatch.sent) and pool.opened(now_s):
             self._on_change()
         return TRIES_MAX // 4
 
@@ -357,7 +355,7 @@ class Admission:
         pool = self.pools[wait.pool]
         reason = pool.shortage(look.chosen, request, look.ask, now_s)
         if reason is None:
-            yields = must_yield(pool, request.rank, now_s)
+            yields = must_yield(pool, request.rank, pool.opened(now_s), now_s)
             reason = WaitReason.CLASS if yields else WaitReason.TURN
         return look.chosen, reason
 

@@ -3,20 +3,25 @@
 It tries few requests, because each try is a choice of a backend, and streams wait meanwhile.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import islice
 from typing import Final
 
 from penstock.balancing.admission.pool_queue import PoolQueue
-from penstock.balancing.admission.queue import SEEN_MAX, is_servable
+from penstock.balancing.admission.queue import is_servable
 from penstock.balancing.admission.queued_request import Outcome, QueuedRequest, WaitReason
 from penstock.balancing.admission.tenant_queue import TenantQueue
+from penstock.balancing.backend import Backend
 
 # How many that wait are tried in one dispatch. With many backends each try takes longer.
 TRIES_MAX: Final = 24
 TRIES_MIN: Final = 8
 BACKENDS_TRIED_MAX: Final = 512
-# Beside other tenants one tenant gets so many tries that find no room.
+# One tenant gets so many tries that find no room, and fewer beside other tenants.
+TRIES_ALONE: Final = 8
 TRIES_BESIDE: Final = 2
+# So many are seen, to find those that an open backend may serve.
+SEEN_MAX: Final = 256
 # Lower classes pass nothing once a request of a higher class has waited for so long.
 YIELD_S: Final = 0.25
 # Nobody makes way for what waits for one of these: it would not help.
@@ -38,14 +43,15 @@ class Dispatch:
         backends = max(1, len(pool.members))
         self._tries = max(TRIES_MIN, min(TRIES_MAX, BACKENDS_TRIED_MAX // backends))
         self._failed: dict[TenantQueue, int] = {}  # tries that found no room
+        self._opened = pool.opened(now_s)
         self.sent = 0
         self.unseen = False
 
     def run(self) -> None:
         """Try what waits in each class."""
         queue = self._pool.queue
-        for rank, due in queue.ranks():
-            if not due and must_yield(self._pool, rank, self._now_s):
+        for rank, due in queue.ranks() if self._opened else ():
+            if not due and must_yield(self._pool, rank, self._opened, self._now_s):
                 return
             self._failed = {}
             self._run_class(rank, due=due)
@@ -57,18 +63,18 @@ class Dispatch:
         """Try requests of one class. One that is owed its share has one turn for that."""
         pool, keeps = self._pool, not due  # what is next may need a backend that is kept for it
         alone = len(pool.queue.backlogs[rank]) == 1
-        for request in pool.queue.turns(rank):
-            if not self._tries or not pool.opens(self._now_s):
+        for request in islice(pool.queue.turns(rank), SEEN_MAX):
+            if not self._tries or not self._opened:
                 return
             assert request.tenant is not None
-            if self._failed.get(request.tenant, 0) >= (SEEN_MAX if alone else TRIES_BESIDE):
+            if self._failed.get(request.tenant, 0) >= (TRIES_ALONE if alone else TRIES_BESIDE):
                 continue
-            if not is_servable(request, pool.members):
+            if not is_servable(request, self._opened):
                 continue
             outcome = self._try(request, due=due)
             if outcome is None and keeps:
                 keeps = pool.keep(request, self._now_s)
-            if due:
+            if due and outcome is not None:
                 return
 
     def _try(self, request: QueuedRequest, *, due: bool) -> Outcome | None:
@@ -81,17 +87,19 @@ class Dispatch:
         else:
             self.sent += 1
             self._outcomes.append((request, outcome))
+            self._opened = self._pool.opened(self._now_s)
         return outcome
 
 
-def must_yield(pool: PoolQueue, rank: int, now_s: float) -> bool:
-    """Whether a request of a higher class has waited for too long to be passed."""
+def must_yield(pool: PoolQueue, rank: int, opened: Collection[Backend], now_s: float) -> bool:
+    """Whether a request of a higher class that an open backend may serve has waited for too long to
+    be passed."""
     for higher in range(rank):
         for requests in pool.queue.backlogs[higher].values():
             first = next(iter(requests))
             wait = first.wait
             if wait is None or wait.kept_before or first.reason in NO_YIELD:
                 continue
-            if now_s - first.since_s > YIELD_S:
+            if now_s - first.since_s > YIELD_S and is_servable(first, opened):
                 return True
     return False

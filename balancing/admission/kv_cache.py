@@ -90,10 +90,8 @@ class KvCache:
         self._expected_tokens -= charge.answer_tokens
         self._plain -= _is_plain(lease)
         if charge.surprise_tokens:
-            left = self.surprises[charge.tenant] - charge.surprise_tokens
-            if left < 0.5:  # no rounding stays
-                del self.surprises[charge.tenant]
-            else:
+            left = self.surprises.pop(charge.tenant, 0.0) - charge.surprise_tokens
+            if left >= 0.5:  # no rounding stays
                 self.surprises[charge.tenant] = left
         if charge.holds:
             charge.holds = False
@@ -160,6 +158,12 @@ class KvCache:
         if self._plain:
             free -= sum([each.unseen_tokens(now_s) for each in self._charges if _is_plain(each)])
         return free + self._shared_now() - self._unknown_now()
+
+    def back_tokens(self, within_s: float, step_s: float, now_s: float) -> float:
+        """What streams hold that should end within this time."""
+        steps = within_s / max(1e-6, step_s)
+        streams = zip(self._streams(now_s), self._charges.values(), strict=True)
+        return sum([held for (left, held), each in streams if left <= steps * each.sequences])
 
     def surprise(self, tenant: TenantQueue, ask: Ask) -> float:
         """What its answer may come to beyond what is expected."""

@@ -27,27 +27,22 @@ AGAIN_S: Final = 1.0
 
 def sweep(pool: PoolQueue, fleet: Fleet, now_s: float) -> list[QueuedRequest]:
     """The next ones of what waits that another pool may serve, or none of their own."""
+    own = frozenset(pool.members)
     better = [each for each in _before(pool, fleet) if each.can_serve]
-    able = pool.able
     if pool.parks:
-        others = [each for each in fleet.backends if each not in pool.capacities]
-        better = [each for each in others if each.can_serve]
-    elif not better and not _lacks_models(able, fleet):
-        pool.swept = 0
-        return []
-    seen = pool.queue.oldest(pool.swept + SWEPT_MAX)[pool.swept :]
-    pool.swept = pool.swept + len(seen) if len(seen) == SWEPT_MAX else 0
-    found = []
-    for request in seen:
+        better = [each for each in fleet.backends if each.can_serve and each not in own]
+    able, found = pool.able, []
+    for request in pool.queue.oldest(pool.swept + SWEPT_MAX)[pool.swept :]:
+        pool.swept += 1
         wait = request.wait
         if wait is None or now_s < wait.stays_s:
             continue
         if is_servable(request, better) or not is_servable(request, able):
             found.append(request)
             if len(found) == TRIED_MAX:
-                pool.swept -= len(seen) - seen.index(request) - 1
-                pool.swept = max(0, pool.swept)
                 break
+    if pool.swept >= pool.queue.waiting:
+        pool.swept = 0
     return found
 
 
@@ -72,8 +67,3 @@ def _before(pool: PoolQueue, fleet: Fleet) -> list[Backend]:
             break
         found += each.backends
     return found
-
-
-def _lacks_models(able: list[Backend], fleet: Fleet) -> bool:
-    """Whether some backend of the pool may not serve all that waits there."""
-    return not able or any(each.models is not None for each in able)

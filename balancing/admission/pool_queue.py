@@ -31,7 +31,7 @@ SAMPLE_S: Final = 0.1
 # So many are given up in one wake. To tell a thousand clients took 94 ms, in which streams wait.
 GIVEN_UP_MAX: Final = 64
 # Of each tenant the oldest are seen: most requests of a class have the same time.
-OLDEST_SEEN: Final = 4
+OLDEST_SEEN: Final = 16
 # The next request gets a backend kept for it if its prompt takes more than this share of a cache
 # and finds no room: at once beside other tenants, else after a second. Small requests find room
 # before a long one does, and would pass it for as long as they come. A backend is kept for so long
@@ -119,14 +119,11 @@ class PoolQueue(Occupancy):
             return False
         return sum([each.own.requests for each in self.members]) >= self._max_requests
 
-    def opens(self, now_s: float) -> bool:
-        """Whether any backend takes a prompt now."""
+    def opened(self, now_s: float) -> list[Backend]:
+        """The backends that take a prompt now."""
         if self.full:
-            return False
-        for backend in self.able:  # noqa: SIM110 - compiled: no generator
-            if self.capacities[backend].opens(now_s):
-                return True
-        return False
+            return []
+        return [each for each in self.able if self.capacities[each].opens(now_s)]
 
     def slept(self, time_s: float) -> None:
         """The process did not run for this long: nobody has waited meanwhile."""
@@ -258,6 +255,8 @@ class PoolQueue(Occupancy):
         self.ttft.look(now_s)
         if not self.queue.waiting:
             self._sampled_s = now_s
+        if self.parks and request.wait is not None:  # a backend is back, if only for a moment
+            request.wait.parked_s = now_s
         self.queue.add(request)
         self.ttft.busy = not self.parks
 
@@ -301,10 +300,11 @@ class PoolQueue(Occupancy):
         if not places or 2 * len(self._kept) >= max(2, len(able)):
             return False
         place = max(places, key=lambda each: each.kv.free_tokens(now_s))
-        if ask.prompt_tokens > KEEP_SHARE * place.kv.capacity(now_s):
+        most_s = KEPT_S if len(able) > 1 else KEPT_ALONE_S
+        capacity, back = place.kv.capacity(now_s), place.back_tokens(most_s, now_s)
+        if KEEP_SHARE * capacity < ask.prompt_tokens <= back:
             wait.kept_before = True
-            until_s = now_s + (KEPT_S if len(able) > 1 else KEPT_ALONE_S)
-            self._kept[place.backend] = request, until_s
+            self._kept[place.backend] = request, now_s + most_s
         return wait.kept_before
 
     def _is_kept(self, backend: Backend, request: QueuedRequest, now_s: float) -> bool:

@@ -17,8 +17,8 @@ from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.admission.tenant_queue import TenantQueue
 from penstock.balancing.backend import Backend
 
-# How many requests of a tenant are looked at in one dispatch.
-SEEN_MAX: Final = 8
+# How many requests of a tenant are seen in one dispatch.
+SEEN_MAX: Final = 64
 # A class is owed no more than this by those above it. Otherwise one that cannot go saves up tokens,
 # and others of its class spend them at once.
 OWED_MAX: Final = 65_536.0
@@ -148,23 +148,21 @@ class Queue:
     def turns(self, rank: int) -> Iterator[QueuedRequest]:
         """The next ones of a class. Each counts as sent before the next is told, so one tenant
         rarely has all turns."""
-        tenants = list(self.backlogs[rank])
+        tenants = list(self.backlogs[rank])[::-1]  # of equal ones who came last: it had nothing yet
         heap = [(tenant.served, number, 0) for number, tenant in enumerate(tenants)]
         heapify(heap)
         heads: dict[int, list[QueuedRequest]] = {}
         while heap:
             served, number, place = heappop(heap)
-            tenant = tenants[number]
             if number not in heads:
-                heads[number] = list(islice(self.backlogs[rank].get(tenant, ()), SEEN_MAX))
+                requests = self.backlogs[rank].get(tenants[number], ())
+                heads[number] = list(islice(requests, SEEN_MAX))
             if place < len(heads[number]):
                 request = heads[number][place]
-                if request.wait is None:
-                    heappush(heap, (served, number, place + 1))
-                    continue
                 tokens = _all_tokens(request)
-                yield request
-                heappush(heap, (served + tokens / tenant.weight, number, place + 1))
+                if request.wait is not None:
+                    yield request
+                heappush(heap, (served + tokens / tenants[number].weight, number, place + 1))
 
     def ahead(
         self, tenant: TenantQueue, rank: int, tokens: int

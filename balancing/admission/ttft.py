@@ -87,7 +87,7 @@ class Ttft:
         """Tokens a second. `above`: without those of so many highest classes."""
         tokens = sum(self._tokens[above:])
         pace = (tokens + PRIOR_S * prior_per_s) / (self._seconds + PRIOR_S)
-        return max(pace, prior_per_s / SLOWEST)
+        return max(1.0, pace, prior_per_s / SLOWEST)
 
     # Predictions --------------------------------------------------------------------------------
 

@@ -243,14 +243,17 @@ def test_a_lower_class_saves_nothing_up_while_none_of_it_waits() -> None:
     assert 8 <= sum(request.rank for request in served(door, 20)) <= 12
 
 
+@pytest.mark.parametrize("tokens", [8_000, 1_200])
 @pytest.mark.parametrize(("waited_s", "passes"), [(0.1, True), (1.0, False)])
 def test_a_lower_class_passes_a_higher_one_only_for_a_moment(
-    waited_s: float, *, passes: bool
+    tokens: int, waited_s: float, *, passes: bool
 ) -> None:
     """It fits beside a stream, and the higher one does not."""
     door = Door("a", kv_tokens=10_000, **HIGH_LOW)
-    door.first(door.enter(4_000, name="before", max_tokens=10), 0.0)
-    assert door.enter(8_000, 1.0, name="high", max_tokens=10).waits
+    door.first(door.enter(9_500 - min(tokens, 5_000), name="before", max_tokens=10), 0.0)
+    door.first(door.enter(500, name="other", max_tokens=10), 0.0)
+    high = door.enter(tokens, 1.0, name="high", max_tokens=10)
+    assert high.waits
     low = door.enter(100, 1.0 + waited_s, name="low", rank=1, max_tokens=10)
     door.wake(1.0 + waited_s)
     assert door.is_sent(low) is passes
