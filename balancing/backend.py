@@ -7,6 +7,7 @@ is only one. Policies read the sum of both.
 
 from collections.abc import Mapping
 from enum import StrEnum
+from math import inf
 from typing import Final
 
 from penstock.balancing.accusers import Accusers
@@ -389,5 +390,5 @@ class Backend:
         if now_s > self.remote.until_s:
             self.remote.expire(now_s)
         report = self.report
-        few_wait = report is not None and report.few_wait(now_s)
-        self.queue.advance(self.prefill_speed.work_s, now_s, few_wait=few_wait)
+        waiting = report.waits_lately(now_s) if report is not None else inf
+        self.queue.advance(self.prefill_speed.work_s, now_s, waiting)

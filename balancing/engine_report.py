@@ -5,16 +5,15 @@ capacity, and requests that came by another way.
 """
 
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 # A report counts fully for FRESH_S and then fades to nothing at STALE_S. An engine that stops
 # reporting must not be judged by its last report.
 FRESH_S: Final = 5.0
 STALE_S: Final = 15.0
-# What it said says little after so long.
+# How many waited in it says little after so long.
 RECENT_S: Final = 10.0
-# So many wait for so many that run in an engine that keeps nobody waiting.
-FEW_PART: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +47,11 @@ class EngineReport:
         hidden = self.running + self.waiting - self.known_requests
         return hidden * self.freshness(now_s) if hidden > 0 else 0.0
 
-    def few_wait(self, now_s: float) -> bool:
-        """Whether nearly every request that the engine had runs, and that was seen lately. In a
-        step that prefills, the next prompts always wait for a moment."""
-        few = self.waiting - self.deferred <= FEW_PART * self.running
-        return few and now_s - self.at_s < RECENT_S
+    def waits_lately(self, now_s: float) -> float:
+        """How many requests waited in the engine for their turn. inf: that was not seen lately."""
+        if now_s - self.at_s >= RECENT_S:
+            return inf
+        return float(max(0, self.waiting - self.deferred))
 
     def unheld_share(self, known_tokens: int, known_streams: int) -> float:
         """The share of `known_tokens`, those of all streams, that the engine does not hold.

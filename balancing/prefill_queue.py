@@ -1,12 +1,13 @@
 """The prompts that one engine has still to prefill, oldest first.
 
 Engines prefill first come, first served, so only the oldest prompt is being worked on, and the
-measured speed tells how far it is. An engine that reports that hardly any request waits has begun
-with the others: its prompts are taken for prefilled when they have had twice their time. A request
-that something keeps from the engine (an image to fetch, a grammar to compile) is not in its queue,
-nor is one whose first tokens are not shown. Both are noticed when later requests are served first.
+measured speed tells how far it is. An engine has begun with all prompts but as many as it reports
+to wait: those are taken for prefilled when they have had twice their time. A request that something
+keeps from the engine (an image to fetch, a grammar to compile) is not in its queue, nor is one
+whose first tokens are not shown. Both are noticed when later requests are served first.
 """
 
+from math import inf
 from typing import Final
 
 from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S
@@ -17,11 +18,11 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 # prompt, and first tokens of one step come in any order.
 ASIDE_S: Final = 0.5
 ASIDE_TIMES: Final = 2.0
-# The same for an engine by whose report few requests wait: a step, and twice its work and the work
-# before it. The speed may be measured wrong (an answer whose first tokens are not shown makes an
-# engine look slow), so no more than four times the time of an unmeasured engine. Where no first
-# token has shown the speed yet, the engine is taken for a fast one, for as much as a step has room
-# for.
+# The same for one with which the engine has begun by its report: a step, and twice its work and
+# the work before it. The speed may be measured wrong (an answer whose first tokens are not shown
+# makes an engine look slow), so no more than four times the time of an unmeasured engine. Where no
+# first token has shown the speed yet, the engine is taken for a fast one, for as much as a step has
+# room for.
 BEGUN_S: Final = 0.1
 BEGUN_TIMES: Final = 2.0
 UNMEASURED_TIMES: Final = 0.25
@@ -120,17 +121,18 @@ class PrefillQueue:
                 each.ahead_work = max(float(each.queued_work), each.ahead_work - left)
             behind = behind or each is prompts
 
-    def advance(self, work_s: float, now_s: float, *, few_wait: bool = False) -> None:
+    def advance(self, work_s: float, now_s: float, waiting: float = inf) -> None:
         """End prefills that must be over by now, and set aside what was overtaken.
 
         A plain answer shows no first token. So its prefill ends by the measured speed, once it is
-        at the head of the queue. `few_wait`: as its engine reports.
+        at the head of the queue. `waiting`: so many requests wait in the engine by its report,
+        those that came last. It has begun with all others.
         """
         while (head := self.head) is not None:
             if head.overtaken and now_s >= head.aside_s:
                 head.set_aside(now_s)
                 continue
-            if few_wait and now_s >= head.prefilled_by_s:
+            if len(self._prompts) > waiting and now_s >= head.prefilled_by_s:
                 head.leave_queue(now_s)
                 continue
             if not head.silent:

@@ -152,6 +152,8 @@ class Entry:
             return plane.gate.choose(ask, now_s, tried, retry=retry)
         queued = self._queued or self._new_queued(party, now_s)
         queued.ask, queued.tried, queued.retry = self._request.ask, tried, retry
+        if self._class in plane.classes.names:  # a reload may have moved it
+            queued.rank = plane.classes.names.index(self._class)
         if self._request.way is not None:
             queued.elsewhere = self._has_fallback
         if tried:  # what a failure took is not what it has waited
