@@ -56,8 +56,11 @@ class Dispatch:
             self._failed = {}
             self._run_class(rank, due=due)
             if not self._tries:
+                # The next dispatch looks at the others, until all have had a try.
+                self._pool.rests.update(self._failed)
                 self.unseen = True
                 return
+        self._pool.rests.clear()
 
     def _run_class(self, rank: int, *, due: bool) -> None:
         """Try requests of one class. One that is owed its share has one turn for that."""
@@ -66,8 +69,11 @@ class Dispatch:
         for request in islice(pool.queue.turns(rank), SEEN_MAX):
             if not self._tries or not self._opened:
                 return
-            assert request.tenant is not None
-            if self._failed.get(request.tenant, 0) >= (TRIES_ALONE if alone else TRIES_BESIDE):
+            tenant = request.tenant
+            assert tenant is not None
+            if self._failed.get(tenant, 0) >= (TRIES_ALONE if alone else TRIES_BESIDE):
+                continue
+            if tenant in pool.rests:
                 continue
             if not is_servable(request, self._opened):
                 continue

@@ -63,6 +63,9 @@ class PoolQueue(Occupancy):
         self.large = LargeRequests(self.capacities)
         self.members: tuple[Backend, ...] = ()
         self.parks = False  # what waits is parked: no backend can serve
+        self.rests: set[TenantQueue] = (
+            set()
+        )  # whose requests found no room, while others had no try
         self.swept = 0  # how much of what waits the last sweep has seen
         self._max_requests: int | None = None  # of the whole pool
         self._changed = on_change

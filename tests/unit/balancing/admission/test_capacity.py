@@ -82,7 +82,7 @@ def test_embeddings_fill_the_window_and_wait_for_it() -> None:
     flood = [door.enter(900, name="flood", generates=False) for _ in range(40)]
     begun = [request for request in flood if door.is_sent(request)]
     assert len(begun) == 3
-    victim = door.enter(20, 0.05, name="victim", generates=False)
+    victim = door.enter(20, 0.01, name="victim", generates=False)
     assert victim.waits
     for request in begun[:2]:
         door.finish(request, 0.06)
@@ -234,7 +234,7 @@ def test_each_choice_takes_a_place() -> None:
         engine.end(request)
     engine.passes(1)
     assert reason(engine.door, engine.now_s) is None
-    engine.come(choices=6, max_tokens=10)
+    engine.come(choices=5, max_tokens=10)
     assert reason(engine.door, engine.now_s) is WaitReason.SEQUENCES
 
 
