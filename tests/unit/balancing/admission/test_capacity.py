@@ -234,7 +234,7 @@ def test_each_choice_takes_a_place() -> None:
         engine.end(request)
     engine.passes(1)
     assert reason(engine.door, engine.now_s) is None
-    engine.come(choices=5, max_tokens=10)
+    engine.come(choices=4, max_tokens=10)
     assert reason(engine.door, engine.now_s) is WaitReason.SEQUENCES
 
 
