@@ -170,7 +170,6 @@ class PoolQueue(Occupancy):
         return self.large.shortage(capacity, request, ask, others, now_s) if concerns else None
 
     def _others(self, tenant: TenantQueue, rank: int, now_s: float, *, due: bool) -> Others:
-        """What others ask for beside a request of this tenant and class."""
         mine = tenant.asked[rank].of(now_s)
         alike = self._asked[rank].of(now_s) - mine
         higher = 0.0 if due else sum([each.of(now_s) for each in self._asked[:rank]])
@@ -351,7 +350,7 @@ class PoolQueue(Occupancy):
         capacity.add(lease, charge)
         tokens = lease.queued_tokens + ANSWER_WEIGHT * charge.answer_tokens
         self.queue.sent(tenant, charge.rank, tokens)
-        self._charge(charge, tokens, now_s)
+        charge.add(tokens, now_s)
 
     def prefilled(self, prompts: QueuedPrompts, now_s: float) -> None:
         assert isinstance(prompts, Lease)
@@ -381,11 +380,7 @@ class PoolQueue(Occupancy):
         if not prompts.whole and not ask.stream:
             unseen = ANSWER_WEIGHT * prompts.unseen_tokens(now_s)
             taken = max(taken, prompts.taken_tokens + unseen)
-        self._charge(charge, taken - charge.charged_tokens, now_s)
-
-    def _charge(self, charge: Charge, tokens: float, now_s: float) -> None:
-        charge.charged_tokens += tokens
-        charge.tenant.charge(tokens, now_s)
+        charge.add(taken - charge.charged_tokens, now_s)
 
     def samples(self, now_s: float) -> bool:
         """Charge for what came of answers longer than expected. False if it did so just now."""
@@ -398,5 +393,5 @@ class PoolQueue(Occupancy):
             for lease, charge in capacity.charges.items():
                 taken = lease.taken_tokens + ANSWER_WEIGHT * lease.generated_tokens
                 if taken > charge.charged_tokens:
-                    self._charge(charge, taken - charge.charged_tokens, now_s)
+                    charge.add(taken - charge.charged_tokens, now_s)
         return True

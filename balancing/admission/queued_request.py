@@ -152,3 +152,8 @@ class Charge:
         self.holds = False  # the blocks of its prompt are counted
         self.large = False  # it has the lane for large requests
         self.fills = False  # its choices may fill the engine
+
+    def add(self, tokens: float, now_s: float) -> None:
+        """Its tenant is given so many tokens more, or fewer if negative."""
+        self.charged_tokens += tokens
+        self.tenant.charge(tokens, now_s)
