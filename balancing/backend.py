@@ -62,6 +62,7 @@ class Backend:
         "_bares_in_row",
         "_measured_s",
         "_progress_at_bare",
+        "_report_before",
         "_stale_s",
         "accusers",
         "admin_state",
@@ -150,6 +151,7 @@ class Backend:
         self.slow_start: SlowStart | None = None  # while warming
         self.back_since_s = float("-inf")  # its last return from an ejection
         self.report: EngineReport | None = None
+        self._report_before: EngineReport | None = None
         self.unheld_share = 0.0  # of the streams' tokens, when it came
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
@@ -314,7 +316,8 @@ class Backend:
 
     def take(self, report: EngineReport) -> None:
         """Take a new report of its engine's metrics."""
-        before, self.report = self.report, report
+        before = self._report_before = self.report
+        self.report = report
         held = self.active_decode_tokens
         self.unheld_share = report.unheld_share(held, self.streams)
         self.cache.take(report, before)
@@ -388,6 +391,8 @@ class Backend:
         """
         if now_s > self.remote.until_s:
             self.remote.expire(now_s)
-        report = self.report
+        report, before = self.report, self._report_before
         none_waits = report is not None and report.none_waits(now_s)
+        if before is not None:  # a report may meet a request that has just come
+            none_waits = none_waits or before.none_waits(now_s)
         self.queue.advance(self.prefill_speed.work_s, now_s, none_waits=none_waits)

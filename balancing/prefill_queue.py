@@ -1,10 +1,11 @@
 """The prompts that one engine has still to prefill, oldest first.
 
 Engines prefill first come, first served, so only the oldest prompt is being worked on, and the
-measured speed tells how far it is. An engine that reports that no request waits has begun with
-each: its prompts are taken for prefilled when they have had twice their time. A request that
-something keeps from the engine (an image to fetch, a grammar to compile) is not in its queue, nor
-is one whose first tokens are not shown. Both are noticed when later requests are served first.
+measured speed tells how far it is. If nothing waits in an engine by one of its last two reports, it
+has begun with each: its prompts are taken for prefilled when they have had twice their time. A
+request that something keeps from the engine (an image to fetch, a grammar to compile) is not in its
+queue, nor is one whose first tokens are not shown. Both are noticed when later requests are served
+first.
 """
 
 from typing import Final
@@ -114,7 +115,8 @@ class PrefillQueue:
         """End prefills that must be over by now, and set aside what was overtaken.
 
         A plain answer shows no first token. So its prefill ends by the measured speed, once it is
-        at the head of the queue. `none_waits`: the engine reports that no request waits in it.
+        at the head of the queue. `none_waits`: no request waits in the engine by one of its last
+        two reports.
         """
         while (head := self.head) is not None:
             if head.overtaken and now_s >= head.aside_s:
