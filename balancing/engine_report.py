@@ -33,6 +33,7 @@ class EngineReport:
     generated_tokens: int = 0
     awake: bool = True
     known_requests: int = 0
+    engines: int = 1  # that share the address (data parallelism)
     # For people, but for `deferred`: nothing is decided by them.
     kv_told: bool = True  # False: it does not tell how full its cache is
     waiting_for_room: int = 0  # of `waiting`: for KV cache or a place in the batch

@@ -79,6 +79,7 @@ async def read_report(text: bytes, now_s: float, known_requests: int) -> EngineR
         generated_tokens=_sum(read[_GENERATED]),
         awake=not awake or any(awake),
         known_requests=known_requests,
+        engines=max(1, len(capacity)),
         waiting_for_room=_sum(_with(read[_BY_REASON], _CAPACITY_WAIT)),
         deferred=_sum(_with(read[_BY_REASON], _DEFERRED)),
         preemptions=_sum(read[_PREEMPTIONS]),

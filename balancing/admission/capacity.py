@@ -31,6 +31,8 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.prefill_queue import STEP_WORK
 
 WINDOW_S: Final = 0.1
+# One slow connection says little of the network.
+ROUND_TRIP_MAX_S: Final = 0.25
 # With many long streams a step takes long, and prompts in it cost little.
 WINDOW_STEPS: Final = 4.0
 # Measured speeds may be far too low at first. Any step has room for this much prefill work.
@@ -42,6 +44,8 @@ HIGHER_PART: Final = 1.0 / 10.0
 LEAST_TOKENS: Final = 64.0
 # Others may all come to one backend, and what they asked for in a second stays for longer.
 SAFETY: Final = 4.0
+# A tenant may take by surprise so many times what it was given lately.
+GIVEN_TIMES: Final = 2.0
 # A prompt is stuck if its first token comes later than its work by this, or by this factor.
 STUCK_S: Final = 0.5
 STUCK_TIMES: Final = 1.0
@@ -165,20 +169,33 @@ class Capacity:
         return free + self.kv.back_tokens(within_s, self.step_s, now_s)
 
     def begins_in_time(self, now_s: float) -> bool:
-        """Whether the engine would begin with a new prompt in time."""
-        backend, head = self.backend, self.backend.queue.head
-        work = float(backend.queued_work)
-        if head is not None:
-            # A step takes several prompts, and all of them have their first tokens at its end.
-            done = backend.queue.head_s(now_s) / backend.prefill_speed.work_s
-            work -= min(done, max(STEP_WORK, float(head.queued_work)))
-        if work < WINDOW_WORK_MIN:
+        """Whether an engine would begin with a new prompt in time."""
+        backend, head, work_s = self.backend, self.backend.queue.head, self._work_s(now_s)
+        if head is None or work_s == 0.0:
             return True
+        # A step takes several prompts, and all of them have their first tokens at its end.
+        done = backend.queue.head_s(now_s) / work_s
+        work = backend.queued_work - min(done, max(STEP_WORK, float(head.queued_work)))
         # An engine whose speed nobody has measured yet gets as much as a step has room for.
-        if work < STEP_WORK and not backend.prefill_speed.samples:
+        measured = backend.prefill_speed.samples > 0
+        if work < (WINDOW_WORK_MIN if measured else STEP_WORK):
             return True
-        seconds = work * backend.prefill_speed.work_s - backend.round_trip_s
+        seconds = work * work_s - min(ROUND_TRIP_MAX_S, backend.round_trip_s)
         return seconds < WINDOW_S or seconds < WINDOW_STEPS * self.step_s
+
+    def _work_s(self, now_s: float) -> float:
+        """Seconds for a unit of work of all engines at the address.
+
+        Where no report tells of them, there may be any number: prompts are counted only when the
+        oldest one takes far longer than its own work does.
+        """
+        backend, head = self.backend, self.backend.queue.head
+        report, work_s = backend.report, backend.prefill_speed.work_s
+        if report is not None and now_s - report.at_s <= RECENT_S:
+            return work_s / report.engines
+        own_s = head.queued_work * work_s if head is not None else 0.0
+        late = isinstance(head, Lease) and now_s - head.began_s > STUCK_S + 2.0 * own_s
+        return work_s if late else 0.0
 
     def opens(self, now_s: float) -> bool:
         """Whether it takes a prompt now. Whether its answer fits is seen for each request."""
@@ -237,13 +254,13 @@ class Capacity:
     ) -> bool:
         """Whether its tenant's answers fit even if they become as long as they may.
 
-        That is asked of the tenant with the most to surprise by. It may take by surprise as much as
-        it was given lately.
+        That is asked of the tenant with the most to surprise by. It may take by surprise twice as
+        much as it was given lately.
         """
         mine = self.kv.surprises.get(tenant, 0.0)
         if not mine or 2.0 * mine < sum(self.kv.surprises.values()):
             return True
-        given = tenant.answers_given.of(now_s) / backends
+        given = GIVEN_TIMES * tenant.answers_given.of(now_s) / backends
         capacity = self.kv.capacity(now_s)
         surprise = min(ANSWER_SHARE * capacity, self.kv.surprise(tenant, ask))
         free = self.kv.free_tokens(now_s) - left

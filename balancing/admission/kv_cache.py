@@ -195,7 +195,9 @@ class KvCache:
             self._spare_of = (-1, 0.0, 0.0)
             capacity = report.kv_tokens or 0
             known = sum([held for _, held in self._streams(report.at_s)])
-            known += self._backend.remote.active_decode_tokens
+            # Requests that were sent without admission are in these counts alone.
+            load = self._backend
+            known = max(known, float(load.active_decode_tokens + load.queued_prefill_tokens))
             unknown = report.kv_usage * capacity - max(0.0, known - self.shared_tokens)
             self._unknown_tokens = min(UNKNOWN_SHARE * capacity, max(0.0, unknown))
         return self._unknown_tokens

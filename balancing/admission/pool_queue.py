@@ -195,7 +195,7 @@ class PoolQueue(Occupancy):
             def has_room(backend: Backend) -> bool:
                 return self.shortage(backend, request, look.ask, now_s, due=due) is None
 
-            chosen = spillover(look, request, has_room, now_s)
+            chosen = spillover(look, request, reason, has_room, now_s)
         if chosen is None:
             return None
         return self.ttft.too_late(request, chosen, now_s) or chosen

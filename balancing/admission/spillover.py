@@ -5,7 +5,7 @@ from math import inf
 from typing import Final
 
 from penstock.balancing.admission.capacity import Capacity
-from penstock.balancing.admission.queued_request import QueuedRequest
+from penstock.balancing.admission.queued_request import QueuedRequest, WaitReason
 from penstock.balancing.backend import Backend
 from penstock.balancing.look import Look
 
@@ -15,6 +15,9 @@ from penstock.balancing.look import Look
 SPILL: Final = 0.1
 SPILL_LATE: Final = 0.5
 SPILL_S: Final = 30.0
+# Where the backend has no room in its cache, or no place, a request need not wait for longer than
+# another backend would cost more: it goes there once it has waited for that long.
+ROOM: Final = (WaitReason.KV_CACHE, WaitReason.SEQUENCES, WaitReason.REQUESTS)
 # A prompt of which a larger share is cached at its backend stays. Elsewhere the beginning would be
 # computed and held once more.
 WARM: Final = 0.1
@@ -39,10 +42,14 @@ def lighter(look: Look, capacity_of: Callable[[Backend], Capacity], now_s: float
 def spillover(
     look: Look,
     request: QueuedRequest,
+    reason: WaitReason,
     has_room: Callable[[Backend], bool],
     now_s: float,
 ) -> Backend | None:
-    """The cheapest backend with room that costs little more than the choice."""
+    """The cheapest backend with room that costs little more than the choice.
+
+    `reason`: what that has none of.
+    """
     ask = look.ask
     if len(look.fit) < 2:
         return None
@@ -51,10 +58,14 @@ def spillover(
     found = [each for each in look.fit if each is not look.chosen and has_room(each)]
     if not found:
         return None
-    late = min(1.0, (now_s - request.since_s) / min(SPILL_S, request.deadline_s))
+    waited_s = now_s - request.since_s
+    late = min(1.0, waited_s / min(SPILL_S, request.deadline_s))
     costs = look.pool.policy.costs([look.chosen, *found], ask, now_s)
     best, least = 0, inf
     for place in range(1, len(costs)):
         if costs[place] < least:
             best, least = place, costs[place]
-    return found[best - 1] if least <= costs[0] * (1.0 + SPILL + SPILL_LATE * late) else None
+    most = costs[0] * (1.0 + SPILL + SPILL_LATE * late)
+    if reason in ROOM and look.pool.policy.costs_seconds:
+        most = max(most, costs[0] + waited_s)
+    return found[best - 1] if least <= most else None

@@ -14,7 +14,7 @@ def tenant_listing(plane: DataPlane, now_s: float) -> list[dict[str, object]]:
     models = _models(plane.metrics.usage)
     queues = [pool.queue for pool in plane.admission.pools.values()]
     found = [each for queue in queues for each in queue.tenants.values()]
-    given = sum([each.given.of(now_s) for each in found])
+    given = sum([max(0.0, each.given.of(now_s)) for each in found])
     return [
         {
             "name": tenant.name,
