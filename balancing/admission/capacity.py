@@ -44,8 +44,6 @@ HIGHER_PART: Final = 1.0 / 10.0
 LEAST_TOKENS: Final = 64.0
 # Others may all come to one backend, and what they asked for in a second stays for longer.
 SAFETY: Final = 4.0
-# A tenant may take by surprise so many times what it was given lately.
-GIVEN_TIMES: Final = 2.0
 # A prompt is stuck if its first token comes later than its work by this, or by this factor.
 STUCK_S: Final = 0.5
 STUCK_TIMES: Final = 1.0
@@ -254,13 +252,13 @@ class Capacity:
     ) -> bool:
         """Whether its tenant's answers fit even if they become as long as they may.
 
-        That is asked of the tenant with the most to surprise by. It may take by surprise twice as
-        much as it was given lately.
+        That is asked of the tenant with the most to surprise by. It may take by surprise as much
+        as it was given lately.
         """
         mine = self.kv.surprises.get(tenant, 0.0)
         if not mine or 2.0 * mine < sum(self.kv.surprises.values()):
             return True
-        given = GIVEN_TIMES * tenant.answers_given.of(now_s) / backends
+        given = tenant.answers_given.of(now_s) / backends
         capacity = self.kv.capacity(now_s)
         surprise = min(ANSWER_SHARE * capacity, self.kv.surprise(tenant, ask))
         free = self.kv.free_tokens(now_s) - left

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from penstock.balancing.admission.pool_queue import PoolQueue
 from penstock.balancing.admission.tenant_queue import TenantQueue
-from penstock.balancing.admission.ttft import SHARE, TAU_S, size_of
+from penstock.balancing.admission.ttft import SHARE, TAU_S
 
 # A step goes on while the pressure is above this share of its own.
 END_SHARE: Final = 0.8
@@ -121,7 +121,7 @@ def pressure(pool: PoolQueue, tenant: TenantQueue, rank: int, max_wait_s: float)
     ahead = pool.queue.ahead_tokens(tenant, rank, NEXT_TOKENS)
     speed = sum([backend.prefill_speed.work_per_s for backend in able])
     wait_s = pool.ttft.before_s(ahead, rank, 0.0, speed)
-    return wait_s * exp(tenant.errors[size_of(NEXT_TOKENS)]) / (SHARE * max_wait_s)
+    return wait_s * exp(tenant.error) / (SHARE * max_wait_s)
 
 
 def highest_pressure(pool: PoolQueue, rank: int, max_wait_s: float) -> float:

@@ -61,6 +61,7 @@ class TenantQueue:
         self.longest_tokens = 0.0  # of the last answers
         self.answers = 0  # how many were whole
         self.last: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        self.error = 0.0  # log of true over predicted waits, of all prompts
         self.errors = [0.0] * SIZES  # log of true over predicted waits, by size of the prompt
         self.queued_tokens = [0] * classes
 

@@ -151,9 +151,14 @@ def learn(tenant: TenantQueue, raw_s: float, tokens: int, waited_s: float) -> No
         return
     errors, size = tenant.errors, size_of(tokens)
     true = log(max(LEAST_S, waited_s) / max(LEAST_S, raw_s))
-    step = STEP if true > errors[size] else -STEP
+    errors[size] = _moved(errors[size], true)
+    tenant.error = _moved(tenant.error, true)
+
+
+def _moved(error: float, true: float) -> float:
+    """A correction that is moved towards a true one."""
     most = log(FACTOR_MAX)
-    errors[size] = min(most, max(-most, errors[size] + step))
+    return min(most, max(-most, error + (STEP if true > error else -STEP)))
 
 
 def size_of(tokens: int) -> int:

@@ -76,8 +76,9 @@ def ready(name: str, kv_tokens: int | None = None) -> Backend:
     backend = Backend(name, "http://127.0.0.1:1", "p")
     backend.state = State.READY
     backend.prefill_speed.observe(FILLS, prior_s(FILLS))  # it is measured, and as was assumed
-    if kv_tokens is not None:
-        backend.take(EngineReport(0.0, kv_tokens=kv_tokens))
+    # Without a report an engine is taken for free. This one tells nothing else, and is never old.
+    told = EngineReport(1e9, waiting=1_000_000) if kv_tokens is None else None
+    backend.take(told or EngineReport(0.0, kv_tokens=kv_tokens))
     return backend
 
 

@@ -99,6 +99,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.door = Door("a")
+        self.door.backends[0].report = None
         self.now_s = 0.0
         self.tokens = 0
         self.running: list[QueuedRequest] = []
