@@ -55,11 +55,17 @@ class AdminState(StrEnum):
     MAINT = "maint"
 
 
+# An engine begins with a request in its next step: when a report is made, one that has just come
+# waits.
+JUST_S: Final = 0.1
+
+
 class Backend:
     """A vLLM server: identity, health, load and measured speed."""
 
     __slots__ = (
         "_bares_in_row",
+        "_just_sent",
         "_measured_s",
         "_progress_at_bare",
         "_stale_s",
@@ -150,6 +156,7 @@ class Backend:
         self.slow_start: SlowStart | None = None  # while warming
         self.back_since_s = float("-inf")  # its last return from an ejection
         self.report: EngineReport | None = None
+        self._just_sent = 0  # requests of ours that had just come then
         self.unheld_share = 0.0  # of the streams' tokens, when it came
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
@@ -315,6 +322,7 @@ class Backend:
     def take(self, report: EngineReport) -> None:
         """Take a new report of its engine's metrics."""
         before, self.report = self.report, report
+        self._just_sent = self.queue.came_since(report.at_s - JUST_S)
         held = self.active_decode_tokens
         self.unheld_share = report.unheld_share(held, self.streams)
         self.cache.take(report, before)
@@ -389,5 +397,5 @@ class Backend:
         if now_s > self.remote.until_s:
             self.remote.expire(now_s)
         report = self.report
-        none_waits = report is not None and report.none_waits(now_s)
+        none_waits = report is not None and report.none_waits(now_s, self._just_sent)
         self.queue.advance(self.prefill_speed.work_s, now_s, none_waits=none_waits)

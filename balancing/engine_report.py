@@ -46,9 +46,10 @@ class EngineReport:
         hidden = self.running + self.waiting - self.known_requests
         return hidden * self.freshness(now_s) if hidden > 0 else 0.0
 
-    def none_waits(self, now_s: float) -> bool:
-        """Whether every request that the engine had runs, and that was seen lately."""
-        return self.waiting <= self.deferred and now_s - self.at_s < RECENT_S
+    def none_waits(self, now_s: float, just_sent: int = 0) -> bool:
+        """Whether every request that the engine had runs, but for so many that had just come, and
+        that was seen lately."""
+        return self.waiting <= self.deferred + just_sent and now_s - self.at_s < RECENT_S
 
     def unheld_share(self, known_tokens: int, known_streams: int) -> float:
         """The share of `known_tokens`, those of all streams, that the engine does not hold.

@@ -63,6 +63,15 @@ class PrefillQueue:
         prompts.prefilled_by_s = now_s + (begun_s if measured else begun_s / 2.0)
         self._prompts[prompts] = None
 
+    def came_since(self, at_s: float) -> int:
+        """How many requests in it came after this time."""
+        count = 0
+        for each in reversed(self._prompts):
+            if each.began_s <= at_s:
+                break
+            count += each.ask.prompts
+        return count
+
     def overtake(self, prompts: QueuedPrompts, now_s: float) -> None:
         """A lease has its first token.
 

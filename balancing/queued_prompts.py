@@ -16,6 +16,7 @@ class QueuedPrompts:
         "ahead_work",
         "aside_s",
         "ask",
+        "began_s",
         "cached_tokens",
         "overtaken",
         "prefilled_by_s",
@@ -27,6 +28,7 @@ class QueuedPrompts:
         """`cached_tokens`: prompt tokens that the backend's cache should hold."""
         self.ask = ask
         self.cached_tokens = cached_tokens
+        self.began_s = -inf  # when it came
         self.overtaken = False  # a later request has its first token
         self.aside_s = inf  # when it is set aside if it was overtaken
         self.prefilled_by_s = inf  # when it should be, if the engine keeps nothing waiting

@@ -34,7 +34,6 @@ class Reservation(QueuedPrompts):
         "_unseen",
         "_work_at_first",
         "backend",
-        "began_s",
         "ended",
         "generated_tokens",
         "held_up",
