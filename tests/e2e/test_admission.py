@@ -34,20 +34,21 @@ async def waiting(penstock: Penstock) -> int:
         return sum(each["requests"] for each in (await answer.json())["classes"])
 
 
-async def stream(
-    penstock: Penstock,
-    number: int,
-    model: str = "sim-model",
-    *,
-    times: int = 1,
-    max_tokens: int = 20,
-    **headers: str,
-) -> Got:
-    """A long prompt of its own, or one so many times as long: nothing of it is cached."""
+async def stream(penstock: Penstock, number: int, model: str = "sim-model", **headers: str) -> Got:
+    """A long prompt of its own: nothing of it is cached."""
+    return await ask(penstock, "/v1/chat/completions", long_body(number, model), **headers)
+
+
+async def longer(penstock: Penstock, number: int, *, times: int = 1, max_tokens: int = 20) -> Got:
+    """One with a prompt so many times as long, or a longer answer."""
+    body = long_body(number, times=times) | {"max_tokens": max_tokens}
+    return await ask(penstock, "/v1/chat/completions", body)
+
+
+def long_body(number: int, model: str = "sim-model", *, times: int = 1) -> dict[str, Any]:
     content = f"{number} " + times * LONG[0]["content"]
     messages = [{"role": "user", "content": content}]
-    body = CHAT | {"model": model, "messages": messages, "max_tokens": max_tokens, "stream": True}
-    return await ask(penstock, "/v1/chat/completions", body, **headers)
+    return CHAT | {"model": model, "messages": messages, "stream": True}
 
 
 def engine_queue(server: SimServer) -> int:
@@ -77,7 +78,7 @@ async def test_clients_that_leave_while_they_wait_cost_the_engine_nothing(
 ) -> None:
     servers = await simulate(1, profile=PROFILE)
     penstock = await serve(servers, admission=TRUSTS, pool=ONE_PLACE)
-    first = asyncio.create_task(stream(penstock, 0, max_tokens=100))
+    first = asyncio.create_task(longer(penstock, 0, max_tokens=100))
     await asyncio.sleep(0.05)
     others = [asyncio.create_task(stream(penstock, number)) for number in range(1, 31)]
     await until_waiting(penstock, 30)
@@ -130,7 +131,7 @@ async def test_a_refusal_says_when_to_come_back(
     classes = [{"name": "standard", "max_wait_s": 1.0}]
     penstock = await serve(servers, admission={"enabled": True, "classes": classes})
     crowd = range(4)  # one of them keeps the engine busy for a second and a half
-    answers = [asyncio.create_task(stream(penstock, number, times=3)) for number in crowd]
+    answers = [asyncio.create_task(longer(penstock, number, times=3)) for number in crowd]
     await asyncio.sleep(0.3)
     body: dict[str, Any] = CHAT | {"messages": LONG, "max_tokens": 5}
     got = await ask(penstock, path, body)
@@ -153,7 +154,7 @@ async def test_sdks_come_back_when_they_are_told_to(simulate: Simulate, serve: S
         openai.AsyncOpenAI(base_url=penstock.url + "/v1", **options) as gpt,
         anthropic.AsyncAnthropic(base_url=penstock.url, **options) as anthropic_client,
     ):
-        crowd = [asyncio.create_task(stream(penstock, number, times=3)) for number in range(4)]
+        crowd = [asyncio.create_task(longer(penstock, number, times=3)) for number in range(4)]
         await asyncio.sleep(0.2)
         messages: Any = LONG
         one = gpt.chat.completions.create(model="sim-model", messages=messages, max_tokens=3)

@@ -10,7 +10,7 @@ import orjson
 from tests.e2e.forked import run
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.request import CHAT, ask
-from tests.e2e.test_admission import PROFILE, until_waiting
+from tests.e2e.test_admission import ONE_PLACE, PROFILE, longer, until_waiting
 from tests.e2e.test_admission import stream as long_stream
 from tests.e2e.wire import Guard
 
@@ -125,8 +125,8 @@ async def test_a_client_that_leaves_while_it_waits_is_told(
     simulate: Simulate, serve: Serve
 ) -> None:
     servers = await simulate(1, profile=PROFILE)
-    penstock = await serve(servers, admission={"enabled": True})
-    first = asyncio.create_task(long_stream(penstock, 0))
+    penstock = await serve(servers, admission={"enabled": True}, pool=ONE_PLACE)
+    first = asyncio.create_task(longer(penstock, 0, max_tokens=100))
     await asyncio.sleep(0.05)
     others = [
         asyncio.create_task(long_stream(penstock, number, x_request_id=f"left-{number}"))

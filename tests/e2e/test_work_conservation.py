@@ -67,6 +67,8 @@ async def through_and_direct(
     await server.start()
     try:
         penstock = await serve([server.url])
+        # Of an engine that has told nothing yet, nobody can know that it has begun with all.
+        await penstock.until(lambda listing: listing[0]["engine"] is not None, 5.0)
         await through.play(penstock.url, TIME_S)
         await penstock.until_at_rest()
     finally:
