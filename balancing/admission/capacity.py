@@ -83,6 +83,7 @@ class Capacity:
         self.lane_until_s = -inf  # until when no large prompt follows, beside higher streams
         self.short_s = -inf  # when a request found no room in the cache last
         self._report: EngineReport | None = None
+        self._since_s = inf  # when its first request was sent
         self._stream_s = 0.0  # the time that streams were open lately, added up, and their tokens
         self._events = 0.0
         self._sampled_s = -inf
@@ -92,6 +93,7 @@ class Capacity:
     def add(self, lease: Lease, charge: Charge) -> None:
         """A request is sent there."""
         self.charges[lease] = charge
+        self._since_s = min(self._since_s, lease.began_s)
         self.sequences += charge.sequences
         self.kv.add(lease, charge)
         self.fills += charge.fills
@@ -184,13 +186,14 @@ class Capacity:
     def _work_s(self, now_s: float) -> float:
         """Seconds for a unit of work of all engines at the address.
 
-        Where no report tells of them, there may be any number: prompts are counted only when the
-        oldest one takes far longer than its own work does.
+        Where no report has told of them for a while, there may be any number: prompts are counted
+        only when the oldest one takes far longer than its own work does.
         """
         backend, head = self.backend, self.backend.queue.head
         report, work_s = backend.report, backend.prefill_speed.work_s
-        if report is not None and now_s - report.at_s <= RECENT_S:
-            return work_s / report.engines
+        told_s = report.at_s if report is not None else self._since_s
+        if now_s - told_s <= RECENT_S:
+            return work_s / report.engines if report is not None else work_s
         own_s = head.queued_work * work_s if head is not None else 0.0
         late = isinstance(head, Lease) and now_s - head.began_s > STUCK_S + 2.0 * own_s
         return work_s if late else 0.0
