@@ -60,6 +60,7 @@ async def test_engines_are_summed_up() -> None:
         generated_tokens=1_234_567,
         awake=True,
         known_requests=2,
+        engines=2,
         waiting_for_room=100,
     )
 
