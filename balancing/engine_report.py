@@ -14,6 +14,8 @@ FRESH_S: Final = 5.0
 STALE_S: Final = 15.0
 # How many waited in it says little after so long.
 RECENT_S: Final = 10.0
+# So many for each that runs are few.
+FEW_PART: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,14 @@ class EngineReport:
         return hidden * self.freshness(now_s) if hidden > 0 else 0.0
 
     def waits_lately(self, now_s: float) -> float:
-        """How many requests waited in the engine for their turn. inf: that was not seen lately."""
+        """How many requests waited in the engine for their turn. inf: that was not seen lately.
+
+        Beside many that run, a few wait for the next step only: they count as none.
+        """
         if now_s - self.at_s >= RECENT_S:
             return inf
-        return float(max(0, self.waiting - self.deferred))
+        waiting = float(max(0, self.waiting - self.deferred))
+        return waiting if waiting > FEW_PART * self.running else 0.0
 
     def unheld_share(self, known_tokens: int, known_streams: int) -> float:
         """The share of `known_tokens`, those of all streams, that the engine does not hold.
