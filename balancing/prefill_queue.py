@@ -21,8 +21,8 @@ ASIDE_TIMES: Final = 2.0
 # The same for one with which the engine has begun by its report: a step, and twice its work and
 # the work before it. The speed may be measured wrong (an answer whose first tokens are not shown
 # makes an engine look slow), so no more than four times the time of an unmeasured engine. Where no
-# first token has shown the speed yet, the engine is taken for a fast one, for as much as two
-# steps have room for.
+# first token has shown the speed yet, the engine is taken for a fast one, for about as much as a
+# step has room for.
 BEGUN_S: Final = 0.1
 BEGUN_TIMES: Final = 2.0
 UNMEASURED_TIMES: Final = 0.25
@@ -68,7 +68,7 @@ class PrefillQueue:
         if self.head is None:
             self.head, self._head_since_s = prompts, now_s
         prompts.aside_s = now_s + ASIDE_S + ASIDE_TIMES * prompts.ahead_work * work_s
-        fast = not measured and prompts.ahead_work <= 2.0 * STEP_WORK  # a step, and the next
+        fast = not measured and prompts.ahead_work <= 1.25 * STEP_WORK  # a step, and its own
         times = UNMEASURED_TIMES if fast else BEGUN_TIMES
         begun_s = times * prompts.ahead_work * min(work_s, SLOWEST_WORK_S)
         prompts.prefilled_by_s = now_s + BEGUN_S + begun_s
