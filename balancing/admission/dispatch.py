@@ -52,7 +52,7 @@ class Dispatch:
         queue = self._pool.queue
         for rank, due in queue.ranks() if self._opened else ():
             if not due and must_yield(self._pool, rank, self._opened, self._now_s):
-                return
+                break
             self._failed = {}
             self._run_class(rank, due=due)
             if not self._tries:

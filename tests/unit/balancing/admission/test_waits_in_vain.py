@@ -123,6 +123,24 @@ def test_who_fits_is_found_behind_any_number_that_do_not(tenants: int, each: int
     assert door.is_sent(victim)
 
 
+def test_a_low_class_that_yields_leaves_no_tenant_of_a_high_class_without_a_try() -> None:
+    """A dispatch has tries for twelve tenants. The others are tried in the next one."""
+    door = Door("a", kv_tokens=40_000, **HIGH_LOW)
+    resident = door.enter(32_000, name="resident", output_tokens=4_000.0)
+    door.first(resident, 0.0)
+    high = [door.enter(9_000, 0.1, name=f"tenant {each % 13}", max_tokens=1) for each in range(26)]
+    door.enter(9_000, 0.1, name="low", rank=1, max_tokens=1)
+    wakes(door, 0.5, 2.0)
+    door.finish(resident, 2.0)
+    now_s = 2.1
+    for _ in range(100):
+        for request in door.wake(now_s):
+            door.first(request, now_s + 0.05)
+            door.finish(request, now_s + 0.1, 1)
+        now_s += 0.2
+    assert all(door.is_sent(each) for each in high)
+
+
 def test_clients_that_leave_do_not_close_a_backend_to_others() -> None:
     """A sends prompts that find no room beside the long streams of B, and gives up after 8 s.
 
