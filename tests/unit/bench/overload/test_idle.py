@@ -5,8 +5,6 @@ from random import Random
 
 import pytest
 
-from penstock.balancing.admission.queued_request import QueuedRequest, TooLate, Wait
-from penstock.balancing.lease import Lease
 from penstock.bench.overload.calls import Call
 from penstock.bench.overload.idle import Idle
 from penstock.bench.overload.mixes import H100
@@ -17,33 +15,19 @@ from penstock.bench.sim.profiles import Gpu
 SMALL = replace(H100, kv_tokens=4_096, max_num_seqs=4)
 
 
-class Held(World):
-    """Nothing but the first request is ever sent."""
-
-    def __init__(self, profile: Gpu) -> None:
-        super().__init__(Site((profile,)), enabled=True, seed=1)
-        enter = self.admission.enter
-        entered: list[QueuedRequest] = []
-
-        def held(request: QueuedRequest, now_s: float) -> Lease | TooLate | None:
-            entered.append(request)
-            if len(entered) == 1:
-                return enter(request, now_s)
-            request.wait = Wait("p", request.ask.prompt_tokens, 0.0)
-            return None
-
-        def left(request: QueuedRequest, now_s: float) -> None:
-            request.wait = None
-
-        self.admission.enter = held  # type: ignore[method-assign]
-        self.admission.leave = left  # type: ignore[method-assign]
+def held(profile: Gpu) -> World:
+    """Its engine runs more, but is given one request at a time."""
+    world = World(Site((profile,)), enabled=True, seed=1, deadline_s=60.0)
+    world.backends[0].max_requests = 1
+    return world
 
 
 def share(profile: Gpu, first: Call, second: Call) -> float:
     """Of the second from 1 to 2, while the first one runs."""
-    world = Held(profile)
+    world = held(profile)
     idle = Idle(world)
     world.run([first, second], 2.5)
+    assert world.admission.waiting == 1
     return idle.share(1.0, 2.0)
 
 
@@ -52,7 +36,7 @@ def call(at_s: float, prompt_tokens: int = 100, output_tokens: int = 100) -> Cal
 
 
 def test_an_engine_with_room_is_idle() -> None:
-    assert share(SMALL, call(0.0), call(0.5)) == pytest.approx(1.0, abs=0.03)
+    assert share(SMALL, call(0.0, 100, 1_000), call(0.5)) == pytest.approx(1.0, abs=0.03)
 
 
 def test_one_without_a_place_is_not() -> None:
@@ -71,7 +55,7 @@ def test_one_that_prefills_for_long_is_not() -> None:
 
 def test_one_sample_alone_is_not_counted() -> None:
     def waited_s(wait_s: float) -> float:
-        world = Held(SMALL)
+        world = held(SMALL)
         idle = Idle(world)
         world.run([call(0.0), replace(call(0.5), patience_s=wait_s)], 2.5)
         return idle.share(0.0, 1.0)
