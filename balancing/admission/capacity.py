@@ -210,17 +210,6 @@ class Capacity:
         told = report is not None and now_s - report.at_s <= RECENT_S
         return self.most_sequences if told else inf
 
-    def is_roomy(self, tenant: TenantQueue, ask: Ask, now_s: float) -> bool:
-        """Whether so much is left that nobody else would notice this request."""
-        places = self.backend.max_requests or inf
-        if self.backend.own.requests > (1.0 - OTHERS_PART) * min(places, self._places(now_s)) - 1:
-            return False
-        capacity = self.kv.capacity(now_s)
-        if not capacity:
-            return True
-        left = self.kv.free_tokens(now_s) - ask.prompt_tokens - tenant.longest(ask)
-        return left > HIGHER_PART * capacity + self.kv.surprises.get(tenant, 0.0)
-
     def spares(self, tenant: TenantQueue, ask: Ask, others: Others, now_s: float) -> bool:
         """Whether it leaves others what they ask for."""
         if not ask.generates or (not others.higher and not others.alike):

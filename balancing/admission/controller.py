@@ -209,7 +209,7 @@ class Admission:
                 outcome = self._try(pool, now_s, request)
                 if outcome is not None:
                     outcomes.append((request, outcome))
-        if not waits or (pool.deserted and not pool.parks):
+        if not waits or not (pool.able or pool.parks):
             self._send_all(pool, now_s, outcomes)
             return SEND_ALL_MAX
         dispatch = Dispatch(pool, partial(self._try, pool, now_s), outcomes, now_s)

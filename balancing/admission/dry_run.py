@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from penstock.balancing.admission.pool_queue import PoolQueue
 from penstock.balancing.admission.queued_request import (
-    Outcome,
     QueuedRequest,
     TooLate,
     WaitReason,
@@ -113,14 +112,10 @@ def dry_copy(request: QueuedRequest, ask: Ask, since_s: float) -> QueuedRequest:
     return QueuedRequest(
         ask,
         since_s,
-        _untold,
+        request.ready,
         request.name,
         request.rank,
         request.deadline_s,
         impatient=request.impatient,
         dry=True,
     )
-
-
-def _untold(outcome: Outcome) -> None:
-    """A dry request is told nothing."""

@@ -111,11 +111,6 @@ class PoolQueue(Occupancy):
         return [backend for backend in self.members if backend.can_serve]
 
     @property
-    def deserted(self) -> bool:
-        """Whether no backend can serve, whatever the model."""
-        return not self.able
-
-    @property
     def full(self) -> bool:
         """Whether the pool has all the requests that it may have."""
         if self._max_requests is None:
@@ -162,7 +157,7 @@ class PoolQueue(Occupancy):
         tenant = request.tenant
         assert tenant is not None
         concerns = self.large.concerns(capacity, ask)
-        if not concerns and (not ask.generates or capacity.is_roomy(tenant, ask, now_s)):
+        if not concerns and not ask.generates:
             return None
         others = self._others(tenant, request.rank, now_s, due=due)
         if not capacity.spares(tenant, ask, others, now_s):
@@ -237,7 +232,7 @@ class PoolQueue(Occupancy):
 
     def look_for_backends(self, now_s: float, *, parks: bool) -> None:
         """Begin to park what waits if no backend can serve, or end that."""
-        parks = parks and self.deserted
+        parks = parks and not self.able
         if parks is self.parks:
             return
         self.ttft.look(now_s)
