@@ -4,14 +4,14 @@ A backend has room if it has a free place, less than a window of prompts to pref
 that holds the prompt and the expected answer. Own leases decide, because a report comes seconds
 late. What is not known is taken for free.
 
-**The window.** A prompt that waits in an engine can be put in no order any more. So an engine gets
-no more than WINDOW_S of prefill beforehand, the time of a few steps, and what keeps it busy while a
-request is on its way. At least one prompt has room always.
+**The window.** Prompts that wait in an engine cannot be reordered. So an engine gets WINDOW_S of
+prefill in advance, the time of a few steps, plus one network round trip. One prompt always has
+room.
 
 **The places.** No metric tells how many streams an engine runs at once (vLLM's `--max-num-seqs`).
-Beyond that number requests wait in the engine, in an order that nobody can change. So the number
-is learnt from an engine that reports waiting requests while its cache has room, and while its
-streams have their tokens as usual. It is forgotten when more have run.
+More requests than that wait in the engine. So the number is learnt when an engine reports waiting
+requests while its cache has room and its streams get tokens at their usual pace. It is forgotten
+when more streams have run.
 
 **Others.** While other tenants or higher classes ask for room in the pool, a request leaves them as
 much as they asked for in the last second, up to a small part of the backend, and its tenant's
@@ -40,18 +40,19 @@ WINDOW_WORK_MIN: Final = 2_048.0
 # The last part of the places, for other tenants of the class, and of the cache, for higher classes.
 OTHERS_PART: Final = 1.0 / 16.0
 HIGHER_PART: Final = 1.0 / 10.0
-# Less than this, of what fades with time, is nothing.
+# A fading demand of fewer tokens than this counts as none.
 LEAST_TOKENS: Final = 64.0
-# Others may all come to one backend, and what they asked for in a second stays for longer.
+# Reserve four times the average demand per backend: it may all land on one, and answers outlast the
+# second.
 SAFETY: Final = 4.0
-# A prompt is stuck if its first token comes later than its work by this, or by this factor.
+# A prompt is stuck if its first token is later than STUCK_S plus STUCK_TIMES the queued work.
 STUCK_S: Final = 0.5
 STUCK_TIMES: Final = 1.0
-# Above it requests wait for the cache.
+# At a higher usage, waiting requests of the engine wait for its cache.
 KV_USAGE_MAX: Final = 0.9
 # The time constant of the time between tokens.
 GAP_TAU_S: Final = 1.0
-# Streams that have their tokens at a smaller part of the usual pace are held up by something.
+# Streams that get tokens at less than this part of the usual pace are held up.
 SLOW_PACE: Final = 0.25
 
 
@@ -148,7 +149,7 @@ class Capacity:
         return self.backend.decode_speed.itl_s(self.backend.active_decode_tokens)
 
     def shortage(self, request: QueuedRequest, ask: Ask, now_s: float) -> WaitReason | None:
-        """What there is not for it now, whoever else asks. None: it has room."""
+        """What the backend lacks for the request, whoever else asks. None: it has room."""
         if self.backend.full:
             return WaitReason.REQUESTS
         if not ask.engine:
@@ -164,12 +165,13 @@ class Capacity:
         return None if self.kv.fits(request.tenant, ask, 0.0, now_s) else WaitReason.KV_CACHE
 
     def back_tokens(self, within_s: float, now_s: float) -> float:
-        """How much of its cache should be free within this time, if nothing else is sent there."""
+        """The tokens of its cache that should be free within this time, if nothing else is sent
+        there."""
         free = max(0.0, self.kv.free_tokens(now_s))
         return free + self.kv.back_tokens(within_s, self.step_s, now_s)
 
     def begins_in_time(self, now_s: float) -> bool:
-        """Whether an engine would begin with a new prompt in time."""
+        """Whether an engine would begin a new prompt within the window."""
         backend, head, work_s = self.backend, self.backend.queue.head, self._work_s(now_s)
         if head is None or work_s == 0.0:
             return True
@@ -205,7 +207,7 @@ class Capacity:
         return self.sequences < self._places(now_s)
 
     def _places(self, now_s: float) -> float:
-        """How many streams it runs at once, and one more. inf: nobody knows, or has told lately."""
+        """How many requests it takes at once, one of them waiting in the engine. inf: unknown."""
         report = self.backend.report
         told = report is not None and now_s - report.at_s <= RECENT_S
         return self.most_sequences if told else inf
@@ -244,8 +246,8 @@ class Capacity:
     ) -> bool:
         """Whether its tenant's answers fit even if they become as long as they may.
 
-        That is asked of the tenant with the most to surprise by. It may take by surprise as much
-        as it was given lately.
+        Only the tenant with the most surprise must show that. The bound is relaxed by the answer
+        tokens that this tenant received here in the last minute.
         """
         mine = self.kv.surprises.get(tenant, 0.0)
         if not mine or 2.0 * mine < sum(self.kv.surprises.values()):
@@ -270,8 +272,8 @@ class Capacity:
         if not waiting or before is None or not self._is_stuck(report):
             return
         if _moves(before, report, self.step_s):
-            # One more than it runs: the next one is there when a stream ends. A report between two
-            # steps may tell of one less.
+            # Allow one request to wait in the engine, so that no place idles between streams. A
+            # report between two steps may tell of one stream less.
             most, known = report.running + 1.0, self.most_sequences
             if known == inf:
                 self.most_sequences = most

@@ -31,10 +31,10 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.look import Look
 
 TICK_S: Final = 0.05
-# So many are sent in one wake where nobody need wait any more.
+# The most requests that one wake sends where nobody need wait any more.
 SEND_ALL_MAX: Final = 64
-# Streams wait while a wake looks. After so many tries it leaves the other pools to the next turn of
-# the loop.
+# The most requests that one wake tries. The event loop passes no stream on meanwhile, so the next
+# turn of the loop tries the other pools.
 TRIES_MAX: Final = 64
 
 
@@ -70,7 +70,7 @@ class Admission:
         self._fleet = fleet
         self._rng = rng
         self._on_change = on_change
-        self._left: list[str] = []  # the pools that the last wake did not come to
+        self._left: list[str] = []  # pools that the last wake had no tries for
         self.pools: dict[str, PoolQueue] = {}
         self.rules = rules
         self.enabled = rules.enabled  # read for each request
@@ -195,7 +195,7 @@ class Admission:
             tries += self._wake(pool, now_s, outcomes)
 
     def _wake(self, pool: PoolQueue, now_s: float, outcomes: list[Told]) -> int:
-        """Look at one pool. Returns how many were tried, at most."""
+        """Dispatch one pool. Returns the most requests that it may have tried."""
         fleet = self._fleet()
         of_fleet = [each for each in fleet.pools if each.name == pool.name]
         waits = bool(of_fleet) and self.enabled and of_fleet[0].admission
@@ -221,10 +221,11 @@ class Admission:
     def _try(
         self, pool: PoolQueue, now_s: float, request: QueuedRequest, due: bool = False
     ) -> Outcome | None:
-        """Look again where it may go. None: it waits on. `due`: its class is owed its share."""
+        """Choose a backend again. None: the request keeps waiting. `due`: its class is owed its
+        share."""
         try:
             return self._look_again(pool, now_s, request, due=due)
-        except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
+        except Exception as error:  # noqa: BLE001 - one faulty request must not stop the others
             wait = request.wait
             if isinstance(error, NoBackend) and wait is not None and wait.parked_s is not None:
                 return parked_on(request, now_s)
@@ -252,8 +253,8 @@ class Admission:
         return self._send(pool, request, look, chosen, now_s)
 
     def _moves(self, pool: PoolQueue, request: QueuedRequest, now_s: float) -> bool:
-        """Whether it goes to the other pool that its look chose. Not if it would be refused there:
-        its own pool serves it, or is the one that it is parked for."""
+        """Whether a request moves to the other pool that the gate chose. A request that would be
+        refused there stays, unless its own pool cannot serve it any more."""
         wait = request.wait
         assert wait is not None
         if wait.parked_s is None and not is_servable(request, pool.able):
@@ -266,12 +267,13 @@ class Admission:
         return True
 
     def _send_all(self, pool: PoolQueue, now_s: float, outcomes: list[Told]) -> None:
-        """Nobody need wait: a reload said so, or no backend is there. Takes several wakes."""
+        """Nobody need wait: a reload has turned admission off, or the pool has no backends. Takes
+        several wakes."""
         for request in pool.queue.oldest(SEND_ALL_MAX):
             pool.leave(request, now_s)
             try:
                 outcome: Outcome | None = self.enter(request, now_s)
-            except Exception as error:  # noqa: BLE001 - its client is told, and no other is lost
+            except Exception as error:  # noqa: BLE001 - one faulty request must not stop the others
                 outcome = error
             if outcome is not None:
                 outcomes.append((request, outcome))
@@ -325,7 +327,7 @@ class Admission:
         return forecast(pool, request, look, now_s)
 
     def takes_now(self, request: QueuedRequest, look: Look, now_s: float) -> bool:
-        """Whether nothing waits in its pool and its choice has room, for a dry request."""
+        """Whether `enter` would send a dry request to the chosen backend at once."""
         if not look.pool.admission:
             return True
         pool = self._seen(look.pool)
@@ -335,8 +337,8 @@ class Admission:
         return pool.shortage(look.chosen, request, look.ask, now_s) is None
 
     def would_refuse(self, request: QueuedRequest, ask: Ask, since_s: float, now_s: float) -> bool:
-        """Whether it would be refused if it came anew, aimed as `ask` is. `since_s`: since when it
-        would have waited."""
+        """Whether a new request like this one, with this `ask`, would be refused. `since_s`: when
+        its wait would have begun."""
         try:
             found = self.forecast(dry_copy(request, ask, since_s), now_s)
         except (LookupError, OverContext):
@@ -344,7 +346,7 @@ class Admission:
         return found.fate is Fate.REFUSE
 
     def reason(self, request: QueuedRequest, now_s: float) -> tuple[Backend | None, WaitReason]:
-        """What one that waits waits for, and at which backend. Changes nothing."""
+        """What a waiting request waits for, and at which backend. Changes nothing."""
         wait = request.wait
         try:
             look = self._gate.look(request.ask, now_s, request.tried, dry=True)

@@ -1,6 +1,8 @@
-"""One look at what waits in a pool, in the order of the turns, while there is room somewhere.
+"""One dispatch of a pool: send waiting requests, in the order of their turns, while any backend has
+room.
 
-It tries few requests, because each try is a choice of a backend, and streams wait meanwhile.
+A dispatch tries few requests: each try chooses a backend, and the event loop passes no stream on
+meanwhile.
 """
 
 from collections.abc import Callable, Collection
@@ -13,18 +15,19 @@ from penstock.balancing.admission.queued_request import Outcome, QueuedRequest, 
 from penstock.balancing.admission.tenant_queue import TenantQueue
 from penstock.balancing.backend import Backend
 
-# How many that wait are tried in one dispatch. With many backends each try takes longer.
+# The most requests that one dispatch tries. With many backends each try takes longer.
 TRIES_MAX: Final = 24
 TRIES_MIN: Final = 8
 BACKENDS_TRIED_MAX: Final = 512
-# One tenant gets so many tries that find no room, and fewer beside other tenants.
+# The most tries of one tenant that may find no room: alone, and beside other tenants.
 TRIES_ALONE: Final = 8
 TRIES_BESIDE: Final = 2
-# So many are seen, to find those that an open backend may serve.
+# The most waiting requests of a class that a dispatch reads, to find some that an open backend can
+# serve.
 SEEN_MAX: Final = 256
-# Lower classes pass nothing once a request of a higher class has waited for so long.
+# Once a request of a higher class has waited this long, no request of a lower class passes it.
 YIELD_S: Final = 0.25
-# Nobody makes way for what waits for one of these: it would not help.
+# A request that waits for one of these reasons makes no lower class wait: that would not help it.
 NO_YIELD: Final = (WaitReason.SHARE, WaitReason.LARGE, WaitReason.CHOICES, WaitReason.BACKEND)
 
 Try = Callable[[QueuedRequest, bool], Outcome | None]
@@ -32,10 +35,11 @@ Told = tuple[QueuedRequest, Outcome]
 
 
 class Dispatch:
-    """One such look. `sent`: how many were sent or told. `unseen`: some had no try."""
+    """One dispatch. `sent`: how many requests were sent or refused. `unseen`: some had no try."""
 
     def __init__(self, pool: PoolQueue, attempt: Try, outcomes: list[Told], now_s: float) -> None:
-        """`attempt` sends a request if it has room; it is told whether its class is owed that."""
+        """`attempt` sends a request if a backend has room. Its second argument: whether the class
+        is owed its share."""
         self._pool = pool
         self._attempt = attempt
         self._outcomes = outcomes
@@ -56,15 +60,15 @@ class Dispatch:
             self._failed = {}
             self._run_class(rank, due=due)
             if not self._tries:
-                # The next dispatch looks at the others, until all have had a try.
+                # The next dispatches skip these tenants until all others have had a try.
                 self._pool.rests.update(self._failed)
                 self.unseen = True
                 return
         self._pool.rests.clear()
 
     def _run_class(self, rank: int, *, due: bool) -> None:
-        """Try requests of one class. One that is owed its share has one turn for that."""
-        pool, keeps = self._pool, not due  # what is next may need a backend that is kept for it
+        """Try requests of one class. A class that is owed its share gets one request sent."""
+        pool, keeps = self._pool, not due  # whether a backend may be kept for the next request
         alone = len(pool.queue.backlogs[rank]) == 1
         for request in islice(pool.queue.turns(rank), SEEN_MAX):
             if not self._tries or not self._opened:
@@ -98,8 +102,8 @@ class Dispatch:
 
 
 def must_yield(pool: PoolQueue, rank: int, opened: Collection[Backend], now_s: float) -> bool:
-    """Whether a request of a higher class that an open backend may serve has waited for too long to
-    be passed."""
+    """Whether this class must wait for a higher one: a request there has waited for YIELD_S, and an
+    open backend can serve it."""
     for higher in range(rank):
         for requests in pool.queue.backlogs[higher].values():
             first = next(iter(requests))

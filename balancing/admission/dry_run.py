@@ -106,9 +106,7 @@ def ahead_of(pool: PoolQueue, request: QueuedRequest) -> list[Ahead]:
 
 
 def dry_copy(request: QueuedRequest, ask: Ask, since_s: float) -> QueuedRequest:
-    """A dry request for what would become of one that waits if it came anew, aimed as `ask` is.
-
-    `since_s`: when it would have come."""
+    """A dry request like one that waits, with this `ask`, as if it came at `since_s`."""
     return QueuedRequest(
         ask,
         since_s,

@@ -35,8 +35,8 @@ Stream = tuple[float, float]  # tokens still to come, tokens held now
 
 
 class KvCache:
-    """The cache of one backend. `surprises`: by tenant, what its answers may come to beyond what is
-    expected of them."""
+    """The cache of one backend. `surprises`: for each tenant, how many more tokens its answers may
+    have than expected."""
 
     def __init__(self, backend: Backend, charges: Mapping[Lease, Charge]) -> None:
         """`charges`: of the requests that are there now."""
@@ -56,7 +56,7 @@ class KvCache:
         self.surprises: dict[TenantQueue, float] = {}
 
     def capacity(self, now_s: float) -> int:
-        """The tokens that it holds. 0: nobody knows, or the report is old."""
+        """How many tokens the cache can hold. 0: unknown, or the report is old."""
         report = self._backend.report
         if report is None or now_s - report.at_s > RECENT_S:
             return 0
@@ -138,7 +138,7 @@ class KvCache:
     # What fits ----------------------------------------------------------------------------------
 
     def fits(self, tenant: TenantQueue, ask: Ask, left_tokens: float, now_s: float) -> bool:
-        """Whether there is room for this prompt and its answer. `left_tokens`: stay free."""
+        """Whether there is room for this prompt and its answer, with `left_tokens` still free."""
         capacity = self.capacity(now_s)
         if not capacity or not self._charges:
             return True
@@ -151,7 +151,7 @@ class KvCache:
         return needed <= self._spare_tokens(answer, capacity - left_tokens, now_s)
 
     def free_tokens(self, now_s: float) -> float:
-        """What is left of it if all answers came to what is expected at once."""
+        """The free tokens, less all that the answers are still expected to have."""
         backend = self._backend
         held = backend.active_decode_tokens + backend.queued_prefill_tokens + self._cached_tokens
         free = self.capacity(now_s) - held - self._expected_tokens
@@ -160,13 +160,13 @@ class KvCache:
         return free + self._shared_now() - self._unknown_now()
 
     def back_tokens(self, within_s: float, step_s: float, now_s: float) -> float:
-        """What streams hold that should end within this time."""
+        """The tokens held by streams that should end within this time."""
         steps = within_s / max(1e-6, step_s)
         streams = zip(self._streams(now_s), self._charges.values(), strict=True)
         return sum([held for (left, held), each in streams if left <= steps * each.sequences])
 
     def surprise(self, tenant: TenantQueue, ask: Ask) -> float:
-        """What its answer may come to beyond what is expected."""
+        """How many more tokens its answer may have than expected."""
         return max(0.0, tenant.longest(ask) - tenant.expect(ask))
 
     def _spare_tokens(self, answer: float, capacity: float, now_s: float) -> float:
@@ -182,8 +182,8 @@ class KvCache:
         return self._spare
 
     def _shared_now(self) -> float:
-        """What is counted for more than one stream. Our own count knows long beginnings, the
-        engine's last report knows short ones, too."""
+        """The tokens that are counted for more than one stream. Our own count knows long shared
+        beginnings; the engine's last report knows short ones, too."""
         backend = self._backend
         return max(self.shared_tokens, backend.unheld_share * backend.active_decode_tokens)
 
@@ -218,7 +218,7 @@ class KvCache:
 def spare_tokens(streams: Iterable[Stream], new_left: float, capacity: float) -> float:
     """The longest prompt that fits, with an answer of `new_left` tokens.
 
-    What runs over without it, after its end, is no reason to refuse it.
+    Ignore overflows that happen after the new request has ended.
     """
     total, number, spare, beside = 0.0, 0, capacity, False
     for left, held in sorted(streams, reverse=True):

@@ -22,27 +22,30 @@ from penstock.balancing.prefill_speed import work_of
 
 # The engine works for long on a prompt, or a list of prompts, that takes more than this.
 LONG_S: Final = 0.5
-# The engine works on long prompts for one part of so many of the time.
+# Beside slow streams of a higher class, no other long prompt follows one for this many times its
+# prefill time.
 PACE: Final = 3.0
 # Streams with a longer time between tokens are slow. Where 0.1 s a token is the goal, it is soon
 # missed then: other prompts follow.
 SLOW_GAP_S: Final = 0.04
-# One tenant leaves one of so many backends at most, and requests that fill engines have one.
+# Other tenants get backends in proportion to their prefill demand, at most a quarter. Requests that
+# fill engines get a quarter of the backends.
 QUARTER: Final = 4
-# A request with so many choices or prompts may fill the engine if they may take a larger share of
-# the cache than that.
+# A request may fill an engine if it has at least FILLING_SEQUENCES choices or prompts, and if these
+# may take more than FILLING_SHARE of the cache.
 FILLING_SEQUENCES: Final = 8
 FILLING_SHARE: Final = 0.75
-# Or if there are more of them than most engines run at once (vLLM's default was 256).
+# It also may if it has more of them than most engines run at once (vLLM's default was 256).
 SEQUENCES_MAX: Final = 256
-# Others who ask for less than this part of what a tenant asks for need no backend for themselves.
+# Other tenants need no backend of their own if they ask for less than this part of what this tenant
+# asks for.
 FEW: Final = 1.0 / 256.0
-# A cache of unknown size is taken for one so small.
+# A cache of unknown size is assumed to hold this many tokens.
 UNKNOWN_TOKENS: Final = 100_000
 
 
 class LargeRequests:
-    """Those of one pool."""
+    """The rules for large requests in one pool."""
 
     def __init__(self, capacities: Mapping[Backend, Capacity]) -> None:
         self._capacities = capacities
@@ -72,7 +75,7 @@ class LargeRequests:
     def shortage(
         self, capacity: Capacity, request: QueuedRequest, ask: Ask, others: Others, now_s: float
     ) -> WaitReason | None:
-        """Why a request may not go there which has room otherwise. None: it may."""
+        """Why a large request may not go to a backend that has room. None: it may."""
         assert request.tenant is not None
         if self.fills(request.tenant, ask, capacity, now_s):
             return None if self._may_fill(ask, others) else WaitReason.CHOICES
@@ -83,7 +86,7 @@ class LargeRequests:
         return None if self._leaves_some(capacity, request, ask, others) else WaitReason.LARGE
 
     def concerns(self, capacity: Capacity, ask: Ask) -> bool:
-        """Whether these rules have anything to say of such a request there."""
+        """Whether these rules apply to a request at this backend."""
         several = ask.prompts * ask.choices >= FILLING_SEQUENCES
         return several or self.is_long(capacity.backend, ask)
 

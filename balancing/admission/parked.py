@@ -1,5 +1,4 @@
-"""What waits and its own pool cannot serve now: for a backend that starts or comes back, or for
-another pool.
+"""Requests whose pool has no usable backend. They wait for one, or move to another pool.
 
 While no backend of a pool can serve, its requests are parked. That time does not count for a
 request's class, whose clock goes on once a backend can serve. It does count for a client that said
@@ -19,14 +18,14 @@ from penstock.balancing.fleet import Fleet
 # How many requests a sweep looks at, and how many of them it tries to send.
 SWEPT_MAX: Final = 64
 TRIED_MAX: Final = 12
-# How long one that would have been refused stays where it is before that is looked at again.
+# How long a request that another pool would refuse stays before it is checked again.
 STAYS_S: Final = 1.0
 # A backend that has failed a request and still serves others may have it again after this time.
 AGAIN_S: Final = 1.0
 
 
 def sweep(pool: PoolQueue, fleet: Fleet, now_s: float) -> list[QueuedRequest]:
-    """The next ones of what waits that another pool may serve, or none of their own."""
+    """The next waiting requests that another pool can serve, or that their own pool cannot."""
     own = frozenset(pool.members)
     better = [each for each in _before(pool, fleet) if each.can_serve]
     if pool.parks:
@@ -47,8 +46,8 @@ def sweep(pool: PoolQueue, fleet: Fleet, now_s: float) -> list[QueuedRequest]:
 
 
 def parked_on(request: QueuedRequest, now_s: float) -> Elsewhere | None:
-    """What becomes of a parked request that no backend can serve now, but perhaps a fall-back of
-    its route. None: it stays parked."""
+    """The outcome of a parked request that no backend can serve: a fall-back of its route may.
+    None: it stays parked."""
     wait = request.wait
     if wait is None or wait.parked_s is None:
         return None

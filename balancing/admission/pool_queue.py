@@ -28,14 +28,16 @@ from penstock.balancing.queued_prompts import QueuedPrompts
 
 # How often the streams are looked at while requests wait.
 SAMPLE_S: Final = 0.1
-# So many are given up in one wake. To tell a thousand clients took 94 ms, in which streams wait.
+# The most requests that one wake gives up. To tell a thousand clients took 94 ms, in which the
+# event loop passes no stream on.
 GIVEN_UP_MAX: Final = 64
-# Of each tenant the oldest are seen: most requests of a class have the same time.
+# How many of a tenant's oldest requests one sweep checks: most requests of a class have the same
+# deadline.
 OLDEST_SEEN: Final = 16
-# The next request gets a backend kept for it if its prompt takes more than this share of a cache
-# and finds no room: at once beside other tenants, else after a second. Small requests find room
-# before a long one does, and would pass it for as long as they come. A backend is kept for so long
-# at most, the only one of a pool for less.
+# A backend is kept for the next request if its prompt takes more than KEEP_SHARE of a cache and
+# finds no room: at once beside other tenants, else after KEEP_AFTER_S. Otherwise small requests,
+# which find room sooner, would pass it for as long as they come. A backend is kept for at most
+# KEPT_S, and for KEPT_ALONE_S if no other one serves the model.
 KEEP_AFTER_S: Final = 1.0
 KEEP_SHARE: Final = 1.0 / 8.0
 KEPT_S: Final = 15.0
@@ -63,15 +65,14 @@ class PoolQueue(Occupancy):
         self.large = LargeRequests(self.capacities)
         self.members: tuple[Backend, ...] = ()
         self.parks = False  # what waits is parked: no backend can serve
-        self.rests: set[TenantQueue] = (
-            set()
-        )  # whose requests found no room, while others had no try
-        self.swept = 0  # how much of what waits the last sweep has seen
+        # Tenants whose requests found no room, while others had no try.
+        self.rests: set[TenantQueue] = set()
+        self.swept = 0  # how many waiting requests the current sweep has checked
         self._max_requests: int | None = None  # of the whole pool
         self._changed = on_change
         self._watches = not dry
         self._asked = [Fading(ASKED_TAU_S) for _ in shares]  # by class, of all tenants
-        self._kept: dict[Backend, tuple[QueuedRequest, float]] = {}  # for whom, and until when
+        self._kept: dict[Backend, tuple[QueuedRequest, float]] = {}  # for which request, until when
         self._sampled_s = 0.0
 
     # The pool ------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ class PoolQueue(Occupancy):
     # What comes ----------------------------------------------------------------------------------
 
     def comes(self, request: QueuedRequest, ask: Ask, now_s: float) -> None:
-        """A request has come. Its tenant asks for so many tokens of the pool."""
+        """A request has come: count its tokens as demand of its tenant."""
         tenant = self.queue.seen(request.name) if request.dry else self.queue.tenant(request.name)
         request.tenant = tenant
         if not request.dry and ask.engine:
@@ -142,7 +143,7 @@ class PoolQueue(Occupancy):
     def shortage(
         self, backend: Backend, request: QueuedRequest, ask: Ask, now_s: float, *, due: bool = False
     ) -> WaitReason | None:
-        """What there is not at this backend for it to be sent there now. None: it has room.
+        """What this backend lacks for the request now. None: it has room.
 
         `due`: its class is owed its share, so it leaves nothing to higher classes.
         """
@@ -173,7 +174,7 @@ class PoolQueue(Occupancy):
     def find(
         self, request: QueuedRequest, look: Look, now_s: float, *, due: bool = False
     ) -> Backend | TooLate | None:
-        """Where it may be sent now: to the choice, or to another one that costs little more.
+        """The backend that a request is sent to now: the choice, or one that costs little more.
 
         None: it waits on.
         """
@@ -217,8 +218,8 @@ class PoolQueue(Occupancy):
     def _predict(
         self, request: QueuedRequest, tokens: int, backends: Sequence[Backend], now_s: float
     ) -> TooLate | None:
-        """Predict when one that must wait has its first token. It has a `wait` from then on, unless
-        it is refused."""
+        """Predict the first token of a request that must wait, and give it a `wait`. Returns the
+        refusal if that is too late."""
         tenant = request.tenant
         assert tenant is not None
         self.ttft.look(now_s)
@@ -270,7 +271,7 @@ class PoolQueue(Occupancy):
         self.ttft.busy = self.queue.waiting > 0 and not self.parks
 
     def _want(self, request: QueuedRequest, backend: Backend | None) -> None:
-        """It waits for this backend now."""
+        """A waiting request waits for this backend now."""
         wait = request.wait
         if wait is None or request.dry or wait.wanted is backend:
             return
@@ -281,8 +282,8 @@ class PoolQueue(Occupancy):
         wait.wanted = backend
 
     def keep(self, request: QueuedRequest, now_s: float) -> bool:
-        """It is next, and has found no room. Keep a backend for it, if it needs that. Returns
-        whether it has or had one, so that the one behind it is next."""
+        """Keep a backend for the next request, which has found no room, if it needs one. Returns
+        whether it has or had one: then the request behind it is next."""
         wait, ask = request.wait, request.ask
         if wait is None or wait.kept_before:
             return wait is not None
@@ -312,8 +313,8 @@ class PoolQueue(Occupancy):
         return kept[0] is not request and request.rank >= kept[0].rank
 
     def over(self, park_s: float, now_s: float) -> list[tuple[QueuedRequest, TooLate | None]]:
-        """Take out some that nobody waits for any more, with the refusal, or that were parked for
-        longer than this, without one."""
+        """Remove some requests that are past their deadline, with the refusal, or that were parked
+        for longer than `park_s`, without one."""
         found: list[tuple[QueuedRequest, TooLate | None]] = []
         for backlog in self.queue.backlogs:
             for requests in list(backlog.values()):
@@ -335,7 +336,7 @@ class PoolQueue(Occupancy):
     # What is sent --------------------------------------------------------------------------------
 
     def sent(self, request: QueuedRequest, lease: Lease, now_s: float) -> None:
-        """It is sent. Its tenant is charged what it should take; `ended` corrects that."""
+        """A request is sent. Charge its tenant for its expected tokens; `ended` corrects that."""
         tenant = request.tenant
         assert tenant is not None
         capacity = self.capacity_of(lease.backend)
@@ -378,7 +379,8 @@ class PoolQueue(Occupancy):
         charge.add(taken - charge.charged_tokens, now_s)
 
     def samples(self, now_s: float) -> bool:
-        """Charge for what came of answers longer than expected. False if it did so just now."""
+        """Charge tenants for answers that are longer than expected. False: less than SAMPLE_S ago
+        it did so."""
         if now_s - self._sampled_s < SAMPLE_S:
             return False
         self._sampled_s = now_s

@@ -66,7 +66,7 @@ class Queue:
             tenant.weight = weights.get(name, 1.0)
 
     def oldest(self, most: int) -> list[QueuedRequest]:
-        """Up to so many that wait: by class, and of a tenant the oldest."""
+        """At most `most` waiting requests, class by class, each tenant's oldest first."""
         found: list[QueuedRequest] = []
         for backlog in self.backlogs:
             for requests in backlog.values():
@@ -146,8 +146,8 @@ class Queue:
         return any(owed >= min(_all_tokens(first), OWED_MAX) for first in firsts)
 
     def turns(self, rank: int) -> Iterator[QueuedRequest]:
-        """The next ones of a class. Each counts as sent before the next is told, so one tenant
-        rarely has all turns."""
+        """The requests of a class in the order of their turns. Each counts as sent before the next
+        one is chosen, so one tenant rarely has all turns."""
         tenants = list(self.backlogs[rank])[::-1]  # of equal ones who came last: it had nothing yet
         heap = [(tenant.served, number, 0) for number, tenant in enumerate(tenants)]
         heapify(heap)
@@ -167,7 +167,8 @@ class Queue:
     def ahead(
         self, tenant: TenantQueue, rank: int, tokens: int
     ) -> list[tuple[TenantQueue, int, float]]:
-        """What is sent before a new request of this tenant and class: tokens by tenant and class.
+        """The tokens that are sent before a new request of this tenant and class, by tenant and
+        class.
 
         All of the higher classes, all of its own tenant, and of each other one as much as its
         counter lets pass until then.

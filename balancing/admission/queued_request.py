@@ -55,7 +55,7 @@ def _nowhere() -> bool:
 
 
 class Wait:
-    """Where and for what a request waits."""
+    """Where a request waits, and for which backend."""
 
     def __init__(self, pool: str, tokens: int, answer_tokens: float) -> None:
         """`tokens`: to prefill, as far as is known. `answer_tokens`: expected, of all choices."""
@@ -70,7 +70,7 @@ class Wait:
 
 
 class QueuedRequest:
-    """One request: whose it is, how long it may wait, and who is told what becomes of it.
+    """One request: its tenant, how long it may wait, and who is told the outcome.
 
     `rank`: its class, 0 is the highest. `deadline_s`: how long its client waits for a first token.
     `ready` is called once if it had to wait, with the outcome. `dry`: it only asks what would
@@ -114,14 +114,14 @@ class QueuedRequest:
         return self.wait is not None
 
     def waited_s(self, now_s: float) -> float:
-        """How much of its time is over. A wait for any backend at all is nobody's delay."""
+        """How long it has waited. Time spent parked counts only for an impatient client."""
         wait = self.wait
         if wait is not None and wait.parked_s is not None and not self.impatient:
             return wait.parked_s - self.since_s
         return now_s - self.since_s
 
     def unpark(self, now_s: float) -> None:
-        """A backend can serve it. Those that have failed it may, too: they have come back."""
+        """A backend can serve it again, perhaps one that has failed it before."""
         if self.wait is not None and self.wait.parked_s is not None:
             self.since_s = now_s - self.waited_s(now_s)
             self.wait.parked_s = None
@@ -145,7 +145,7 @@ class Charge:
         self.raw_s = request.raw_s  # its predicted wait, until that is compared with the true one
         self.charged_tokens = 0.0  # to its tenant, so far
         self.answer_tokens = tenant.expect(ask)  # of all choices, as was expected then
-        self.surprise_tokens = 0.0  # what its answer may come to beyond that
+        self.surprise_tokens = 0.0  # how many more its answer may have than expected
         self.cached_tokens = 0  # of its prompt, until that is prefilled
         self.sequences = ask.prompts * ask.choices if ask.generates else 0
         self.seen_tokens = 0  # generated when its stream was sampled last
@@ -154,6 +154,6 @@ class Charge:
         self.fills = False  # its choices may fill the engine
 
     def add(self, tokens: float, now_s: float) -> None:
-        """Its tenant is given so many tokens more, or fewer if negative."""
+        """Charge its tenant for more tokens, or for fewer if negative."""
         self.charged_tokens += tokens
         self.tenant.charge(tokens, now_s)

@@ -21,13 +21,13 @@ ROOM: Final = (WaitReason.KV_CACHE, WaitReason.SEQUENCES, WaitReason.REQUESTS)
 # A prompt of which a larger share is cached at its backend stays. Elsewhere the beginning would be
 # computed and held once more.
 WARM: Final = 0.1
-# So long after somebody found no room in it a cache is short.
+# How long a cache counts as short of room after a request found none in it.
 SHORT_S: Final = 1.0
 
 
 def lighter(look: Look, capacity_of: Callable[[Backend], Capacity], now_s: float) -> Look:
     """The look, with another choice while the cache of its choice is short of room: the backend
-    whose streams hold the most of the prompt already. There it takes less room."""
+    whose streams hold the most of the prompt already. The prompt takes less room there."""
     ask, chosen = look.ask, capacity_of(look.chosen)
     if not ask.blocks or ask.home == look.chosen.name or now_s > chosen.short_s + SHORT_S:
         return look  # or its session is there
@@ -48,7 +48,7 @@ def spillover(
 ) -> Backend | None:
     """The cheapest backend with room that costs little more than the choice.
 
-    `reason`: what that has none of.
+    `reason`: what the choice lacks.
     """
     ask = look.ask
     if len(look.fit) < 2:

@@ -12,14 +12,14 @@ from penstock.balancing.ask import Ask
 
 # The mean of answers: about the last fifty count.
 MEAN_SHARE: Final = 0.02
-# The longest of so many answers tells what the next one may come to.
+# The longest of this many last answers bounds the next one.
 ANSWERS_KEPT: Final = 64
-# An answer may come to so many tokens, whatever the last ones had. A client's own limit may be a
+# An answer may have this many tokens, whatever the last ones had. A client's own limit may be a
 # habit and no plan.
 LONGEST_UNKNOWN: Final = 2_048.0
-# One answer moves the mean as if it were at most so many times as long as that.
+# An answer moves the mean as if it were at most this many times as long as the mean.
 TIMES_MAX: Final = 8.0
-# Of an answer that is longer than expected, so much of the mean is still to come.
+# An answer that is longer than expected still has at least this part of the mean to come.
 LEFT_MIN: Final = 0.25
 # What was given, and what was asked for, is forgotten with these time constants.
 LATELY_TAU_S: Final = 60.0
@@ -93,7 +93,7 @@ class TenantQueue:
         return each * ask.prompts * ask.choices
 
     def longest(self, ask: Ask) -> float:
-        """What that answer may come to, all choices together."""
+        """The most tokens that the answer may have, all choices together."""
         if not ask.generates:
             return 0.0
         each = max(LONGEST_UNKNOWN, self.longest_tokens, ask.output_tokens)
