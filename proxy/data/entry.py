@@ -107,7 +107,7 @@ class Entry:
         self._held: Waiter | None = None  # while it is held until a fall-back loads its adapter
         self._adapter_by_s = 0.0  # how long it waits for that at most, once it does
         self._excused_s = 0.0  # for how long it has waited for what does not count
-        self._since_s = 0.0  # since when it waits, as its queued said at first
+        self._since_s = 0.0  # since when it waits, as its first `QueuedRequest` said
 
     @property
     def waits(self) -> bool:
@@ -209,7 +209,7 @@ class Entry:
     def _falls_back(self, error: Exception | TooLate) -> bool:
         """Whether its route has a fall-back for what keeps it from a backend. It goes there next.
 
-        It enters that pool with a new queued. The time that it has waited still counts.
+        It enters that pool with a new `QueuedRequest`. The time that it has waited still counts.
         """
         if self._request.way is None:
             return False
