@@ -297,7 +297,8 @@ class PoolQueue(Occupancy):
         places = [self.capacity_of(each) for each in able if each not in self._kept]
         if not places or 2 * len(self._kept) >= max(2, len(able)):
             return False
-        place = max(places, key=lambda each: each.kv.free_tokens(now_s))
+        # The one that comes free first.
+        place = max(places, key=lambda each: each.back_tokens(KEPT_ALONE_S, now_s))
         most_s = KEPT_S if len(able) > 1 else KEPT_ALONE_S
         capacity, back = place.kv.capacity(now_s), place.back_tokens(most_s, now_s)
         if KEEP_SHARE * capacity < ask.prompt_tokens <= back:
