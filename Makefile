@@ -63,13 +63,15 @@ fuzz: .venv/installed  ## 100,000 mutated requests: penstock must read them as h
 	FUZZ_PROCESS_REQUESTS=5000 .venv/bin/python -m pytest -q -s tests/e2e/test_mutations_process.py
 
 ##@ Test with a real vLLM
-# VLLM=FOLDER takes a vLLM that is there already: an environment whose bin/ has `vllm`.
+# VLLM=.vllm/venv-0.33.0 installs that version. Another FOLDER is a vLLM that is there already: an environment whose bin/ has `vllm`.
 VLLM ?= .vllm/venv
-test-vllm: .venv/installed .vllm/model/config.json .vllm/other/config.json .vllm/own/pytest.ini  ## tests against real vLLM servers on the CPU; installs 2.5 GB, needs Python 3.11
-	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m pytest -q --timeout 600 tests/vllm $(ARGS)
+OWN := .vllm/own-$(notdir $(VLLM))
+WITH_VLLM := TEST_VLLM_VENV=$(VLLM) TEST_VLLM_OWN=$(OWN)
+test-vllm: .venv/installed .vllm/model/config.json .vllm/other/config.json $(OWN)/pytest.ini  ## tests against real vLLM servers on the CPU; installs 2.5 GB, needs Python 3.11
+	$(WITH_VLLM) .venv/bin/python -m pytest -q --timeout 600 tests/vllm $(ARGS)
 
-test-vllm-own: .venv/installed .vllm/model/config.json .vllm/own/pytest.ini  ## vLLM's own HTTP tests, through penstock; ARGS="-k embed"
-	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m pytest -q tests/vllm/test_own.py $(ARGS)
+test-vllm-own: .venv/installed .vllm/model/config.json $(OWN)/pytest.ini  ## vLLM's own HTTP tests, through penstock; ARGS="-k embed"
+	$(WITH_VLLM) .venv/bin/python -m pytest -q tests/vllm/test_own.py $(ARGS)
 
 validate-engine: .venv/installed .vllm/model/config.json  ## the simulated engine compared with a real vLLM on the CPU; three minutes
 	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m tests.vllm.validate $(ARGS)
@@ -86,7 +88,10 @@ judge: .venv/installed .vllm/model/config.json  ## vLLM's benchmark client throu
 .vllm/venv/bin/vllm:
 	tests/vllm/install.sh .vllm/venv
 
-.vllm/own/pytest.ini: | $(VLLM)/bin/vllm
+.vllm/venv-%/bin/vllm:
+	tests/vllm/install.sh .vllm/venv-$* $*
+
+$(OWN)/pytest.ini: | $(VLLM)/bin/vllm
 	tests/vllm/own/fetch.sh $(@D) $(VLLM)
 
 ##@ Check and write
