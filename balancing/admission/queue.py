@@ -179,14 +179,22 @@ class Queue:
                 (each, higher, float(each.queued_tokens[higher])) for each in self.backlogs[higher]
             ]
         mine = float(tenant.queued_tokens[rank])
-        until = self.served_if_it_waits(tenant) + (mine + tokens) / tenant.weight
+        new = tokens + ANSWER_WEIGHT * tenant.mean_tokens
+        charge = self._queued_charge(tenant, rank) + new
+        until = self.served_if_it_waits(tenant) + charge / tenant.weight
         for other in self.backlogs[rank]:
             if other is not tenant:
                 passes = max(0.0, until - other.served) * other.weight
-                found.append((other, rank, min(float(other.queued_tokens[rank]), passes)))
+                part = min(1.0, passes / max(1.0, self._queued_charge(other, rank)))
+                found.append((other, rank, part * other.queued_tokens[rank]))
         if mine:
             found.append((tenant, rank, mine))
         return found
+
+    def _queued_charge(self, tenant: TenantQueue, rank: int) -> float:
+        """About what the waiting requests of a tenant will be charged for."""
+        answers = len(self.backlogs[rank].get(tenant, ()))
+        return tenant.queued_tokens[rank] + ANSWER_WEIGHT * answers * tenant.mean_tokens
 
     def ahead_tokens(self, tenant: TenantQueue, rank: int, tokens: int) -> float:
         """All of those tokens."""

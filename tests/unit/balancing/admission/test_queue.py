@@ -107,6 +107,18 @@ def test_whose_client_leaves_loses_its_turn() -> None:
     assert [request for request, _ in door.told] == [other]
 
 
+def test_long_answers_of_another_tenant_let_few_of_its_prompts_pass() -> None:
+    """A counter counts answers, too. What is ahead is counted in prompt tokens."""
+    door = full("a")
+    queue = door.admission.pools["p"].queue
+    other, mine = queue.tenant("other"), queue.tenant("mine")
+    other.answered(4_500)
+    for _ in range(10):
+        door.enter(1_000, name="other")
+    mine.served = other.served + 20_000.0  # as much as two of its requests are charged for
+    assert queue.ahead_tokens(mine, 0, 0) == 2_000.0
+
+
 # Tenants -----------------------------------------------------------------------------------
 
 
