@@ -83,6 +83,7 @@ class Backend:
         "gpus",
         "kept",
         "latency",
+        "left_alone",
         "lengths",
         "max_requests",
         "models",
@@ -144,6 +145,7 @@ class Backend:
         self.failing_since_s = float("-inf")  # the first failure of the present run
         self.progress_at_failure = 0  # `progress` at the last one
         self.penalty = Penalty()
+        self.left_alone = Penalty()  # after it has refused a request for load
         self.refusals = Refusals()
         self.lengths = AnswerLengths()
         self.progress = 0  # grows whenever the engine was seen to generate
@@ -204,6 +206,10 @@ class Backend:
     def full(self) -> bool:
         """Whether it has all the requests that it may have."""
         return self.max_requests is not None and self.own.requests >= self.max_requests
+
+    def is_closed(self, client: str, now_s: float) -> bool:
+        """Whether it takes no request of this client now: it is full by our count or its own."""
+        return self.full or self.left_alone.read(now_s, client) > 0.0
 
     def lists(self, model: str) -> bool:
         """Whether the backend's own list of models has this model."""
@@ -300,7 +306,6 @@ class Backend:
         return head.whole_work * self.prefill_speed.work_s if head is not None else 0.0
 
     def asked(self, ask: Ask) -> None:
-        """Count a request."""
         self.requests_total += 1
         if ask.engine:
             self.asked_by.add(ask.client)
@@ -330,6 +335,7 @@ class Backend:
     def restarted(self) -> None:
         """Its engine restarted or was replaced: forget what was learnt about the old one."""
         self.restarts += 1
+        self.left_alone.forgive()
         self.cold_start.gone()
         self.cache.restarted()
         self.prefill_speed = PrefillSpeed()

@@ -9,6 +9,8 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.brief_answers import is_brief_for, is_brief_for_all
 from penstock.balancing.odd_refusals import refuses_all, refuses_alone
 
+# How long a backend is left alone that has too much to do and does not say for how long.
+BUSY_S: Final = 1.0
 # Failures that something else explains set `failing_since_s` at most this often.
 EXPLAINED_S: Final = 60.0
 # A client that gets empty answers elsewhere too charges a backend for all only if the backend's
@@ -34,20 +36,28 @@ def add_to_run(backend: Backend, ask: Ask, now_s: float, cause: Cause, *, fatal:
     backend.accusers.add(None if cause is Cause.NO_REQUEST else ask.client, ask.path)
 
 
-def charge(backend: Backend, client: str, now_s: float, cause: Cause, hint_s: float) -> None:
-    """Charge a penalty: for this client alone, until another client has met a failure, too.
+def leave_alone(backend: Backend, client: str, now_s: float, hint_s: float) -> None:
+    """It says that it has too much to do: leave it alone, for `hint_s` if it says for how long.
 
-    `hint_s`: the time that the backend asked for, 0.0 for none.
+    For this client alone, until another one is refused, too: the requests of one client may be
+    larger than what it has room for.
     """
+    rest_s = max(BUSY_S, hint_s)
+    if not backend.left_alone.charge_for(client, now_s, hint_s=rest_s):
+        backend.left_alone.charge(now_s, hint_s=rest_s)
+
+
+def charge(backend: Backend, client: str, now_s: float, cause: Cause) -> None:
+    """Charge a penalty: for this client alone, until another client has met a failure, too."""
     penalty = backend.penalty
     in_row = backend.failures_in_row
     if cause is Cause.NO_REQUEST:
-        penalty.charge(now_s, in_row=in_row, hint_s=hint_s)
+        penalty.charge(now_s, in_row=in_row)
     elif cause is Cause.CLIENT:
-        penalty.charge_for(client, now_s, hint_s=hint_s, explained=True)
-    elif not penalty.charge_for(client, now_s, in_row=in_row, hint_s=hint_s):
+        penalty.charge_for(client, now_s, explained=True)
+    elif not penalty.charge_for(client, now_s, in_row=in_row):
         others = backend.accusers.others
-        penalty.charge(now_s, in_row=in_row if others > 1 else others, hint_s=hint_s)
+        penalty.charge(now_s, in_row=in_row if others > 1 else others)
 
 
 def charge_refusal(backend: Backend, client: str, peers: Sequence[Backend], now_s: float) -> bool:

@@ -33,7 +33,14 @@ class NoBackend(LookupError):
 
 
 class Full(Exception):
-    """The pool, or each of its backends, has all the requests that it may have."""
+    """The pool, or each of its backends, has all the requests that it may have.
+
+    `busy_s`: for how long backends have said so themselves, the longest of these times.
+    """
+
+    def __init__(self, busy_s: float) -> None:
+        super().__init__()
+        self.busy_s = busy_s
 
 
 class OwnerAway(NoBackend):
@@ -83,7 +90,8 @@ class Gate:
 
     def send(self, look: Look, now_s: float, *, retry: bool = False) -> Lease:
         """Send the request there, or to one that may have another request. Raises Full."""
-        if not look.asks_only and (look.chosen.full or look.pool.full):
+        closed = look.pool.full or look.chosen.is_closed(look.ask.client, now_s)
+        if closed and not look.asks_only:
             look = self._elsewhere(look, now_s)
         return self.place(look, now_s, retry=retry)
 
@@ -141,9 +149,10 @@ class Gate:
 
     def _elsewhere(self, look: Look, now_s: float) -> Look:
         """Choose among those that may have another request. Raises Full."""
-        fit = [each for each in look.fit if not each.full]
+        client = look.ask.client
+        fit = [each for each in look.fit if not each.is_closed(client, now_s)]
         if look.pool.full or not fit:
-            raise Full
+            raise Full(max([each.left_alone.read(now_s, client) for each in look.fit]))
         chosen = (
             fit[0] if len(fit) == 1 else look.pool.policy.choose(fit, look.ask, now_s, self._rng)
         )
@@ -182,8 +191,12 @@ class Gate:
         ask.home = pool.policy.home(ask) if ask.session is not None else None
         ask = self._weighed(ask, pool)
         fit = _warm_enough(fit, now_s)
+        some_busy = False
         for backend in fit:
             backend.advance(now_s)
+            some_busy = some_busy or backend.left_alone.until_s > now_s
+        if some_busy:
+            fit = [each for each in fit if not each.left_alone.read(now_s, ask.client)] or fit
         return pool, fit, ask
 
     def _weighed(self, ask: Ask, pool: Pool | None) -> Ask:

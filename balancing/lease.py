@@ -10,7 +10,7 @@ from typing import Final
 from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.charges import add_to_run, charge
+from penstock.balancing.charges import add_to_run, charge, leave_alone
 from penstock.balancing.decode_speed import prior_s as decode_prior_s
 from penstock.balancing.prefill_speed import prior_s as prefill_prior_s
 from penstock.balancing.reservation import Reservation
@@ -277,18 +277,18 @@ class Lease(Reservation):
         suspicious: bool = True,
         penal: bool = True,
         doubtful: bool = False,
-        hint_s: float = 0.0,
+        busy_s: float | None = None,
         cause: Cause = Cause.BACKEND,
         fatal: bool = False,
     ) -> bool:
         """End, and count the failure against the backend.
 
-        `suspicious`: it counts in the run of failures. `penal`: it costs a load penalty, for
-        `hint_s` if given. `doubtful`: the request may be the cause, so the first in a row costs
-        nothing. `cause`: something other than the backend that explains it; then it is not
-        counted in the run. `fatal`: the engine may have died of it. Returns whether it says
-        anything about the present backend. A request that began before the backend's last
-        return does not.
+        `suspicious`: it counts in the run of failures. `penal`: it costs a load penalty.
+        `doubtful`: the request may be the cause, so the first in a row costs nothing. `busy_s`: the
+        backend has too much to do, and says for how long; 0.0 if it does not say that. `cause`:
+        something other than the backend that explains it; then it is not counted in the run.
+        `fatal`: the engine may have died of it. Returns whether it says anything about the present
+        backend. A request that began before the backend's last return does not.
         """
         backend = self.backend
         current = self.began_s >= backend.back_since_s
@@ -298,7 +298,9 @@ class Lease(Reservation):
             if suspicious and current:
                 add_to_run(backend, self.ask, now_s, cause, fatal=fatal)
             if penal and current and not (doubtful and backend.failures_in_row < 2):
-                charge(backend, self.ask.client, now_s, cause, hint_s)
+                charge(backend, self.ask.client, now_s, cause)
+            if busy_s is not None and current:
+                leave_alone(backend, self.ask.client, now_s, busy_s)
             self.taken_tokens = 0  # the next attempt takes them
             self._give_back(now_s)
         return current

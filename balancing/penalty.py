@@ -32,7 +32,7 @@ class Penalty:
         self._explained = False  # that client's own requests explain all of its penalty
 
     def charge(self, now_s: float, *, in_row: int = 1, hint_s: float = 0.0) -> None:
-        """Charge all clients for a failure, the `in_row`th one, or for a Retry-After."""
+        """Charge all clients for a failure, the `in_row`th one, or for `hint_s`."""
         self._until_s = max(self._until_s, now_s + _seconds(in_row, hint_s))
         self.until_s = max(self.until_s, self._until_s)
 

@@ -47,7 +47,8 @@ class PoolCosts:
             return inf
         policy = pool.policy
         longest = ask.prompt_tokens * (1.0 if ask.counted else ESTIMATE_OFF)
-        fit = [each for each in able if not each.full and _holds(each, ask.model, longest)]
+        fit = [each for each in able if not each.is_closed(ask.client, now_s)]
+        fit = [each for each in fit if _holds(each, ask.model, longest)]
         if not fit or pool.full:
             return inf
         there = self._means.setdefault(pool.name, MeanRequests()).look(fit, now_s)

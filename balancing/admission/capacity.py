@@ -150,7 +150,7 @@ class Capacity:
 
     def shortage(self, request: QueuedRequest, ask: Ask, now_s: float) -> WaitReason | None:
         """What the backend lacks for the request, whoever else asks. None: it has room."""
-        if self.backend.full:
+        if self.backend.is_closed(ask.client, now_s):
             return WaitReason.REQUESTS
         if not ask.engine:
             return None
@@ -202,7 +202,7 @@ class Capacity:
 
     def opens(self, now_s: float) -> bool:
         """Whether it takes a prompt now. Whether its answer fits is seen for each request."""
-        if self.backend.full or not self.begins_in_time(now_s):
+        if self.backend.is_closed("", now_s) or not self.begins_in_time(now_s):
             return False
         return self.sequences < self._places(now_s)
 

@@ -223,8 +223,8 @@ class PoolQueue(Occupancy):
         tenant = request.tenant
         assert tenant is not None
         self.ttft.look(now_s)
-        ahead = 0.0  # the client of one that a backend has failed has waited already
-        if not request.tried:
+        ahead = 0.0  # the client of one that was sent before has waited already
+        if not request.again:
             ahead = self.queue.ahead_tokens(tenant, request.rank, tokens)
         refused = self.ttft.predict(request, tokens, ahead, backends, now_s)
         if refused is None:

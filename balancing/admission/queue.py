@@ -88,14 +88,14 @@ class Queue:
             self.add(request)
 
     def add(self, request: QueuedRequest) -> None:
-        """It waits. One that a backend has failed goes before the others of its tenant."""
+        """It waits. One that was sent before goes before the others of its tenant."""
         tenant, rank, wait = request.tenant, request.rank, request.wait
         assert tenant is not None
         assert wait is not None
         tenant.served = self.served_if_it_waits(tenant)
         requests = self.backlogs[rank].setdefault(tenant, OrderedDict())
         requests[request] = None
-        if request.tried:
+        if request.again:
             requests.move_to_end(request, last=False)
         tenant.queued_tokens[rank] += wait.tokens
         self.waiting += 1

@@ -21,7 +21,7 @@ class WaitReason(StrEnum):
     PROMPTS = "prompts"  # the backend still has a window of other prompts to prefill
     SEQUENCES = "sequences"  # the backend runs as many streams as it can
     KV_CACHE = "kv_cache"  # its KV cache has no room for the prompt and the expected answer
-    REQUESTS = "requests"  # the backend or the pool has all requests that it may have
+    REQUESTS = "requests"  # the backend or the pool has all requests that it may have or takes
     SHARE = "share"  # the rest of the backend is left to other tenants and higher classes
     LARGE = "large"  # its prompt takes long, and others ask, or stream there
     CHOICES = "choices"  # its choices may fill the engine, and enough such requests run
@@ -100,6 +100,7 @@ class QueuedRequest:
         self.impatient = impatient
         self.dry = dry
         self.tried: Collection[Backend] = ()  # backends that have failed it
+        self.again = False  # it was sent before
         self.retry = False  # an engine may have worked on it there
         # Whether its route has another place for it while its pool serves nobody.
         self.elsewhere: Callable[[], bool] = _nowhere

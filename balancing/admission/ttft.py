@@ -116,7 +116,9 @@ class Ttft:
         own_s = tokens * len(backends) / self._per_s(speed)
         tenant = request.tenant
         assert tenant is not None
-        request.raw_s = self.before_s(ahead_tokens, request.rank, queued, speed) + own_s
+        client = request.ask.client
+        busy_s = min([each.left_alone.read(now_s, client) for each in backends], default=0.0)
+        request.raw_s = self.before_s(ahead_tokens, request.rank, queued, speed) + own_s + busy_s
         request.predicted_s = request.raw_s * exp(tenant.errors[size_of(tokens)])
         seconds = request.predicted_s + now_s - request.since_s
         beside = OWN_SHARE if request.impatient else 1.0

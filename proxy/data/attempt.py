@@ -15,7 +15,7 @@ from typing import Final
 from penstock.balancing.lease import Lease
 from penstock.balancing.outline import Steps
 from penstock.health.probes import KEY_REFUSED
-from penstock.proxy.data.diagnosis import of_gateway
+from penstock.proxy.data.diagnosis import BUSY, of_gateway
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.patience import hint_of
 from penstock.proxy.data.relay import JsonRelay, Passage, Relay
@@ -257,8 +257,8 @@ class Attempt:
         request = self._request
         connection = self._connection
         assert connection is not None
-        if head.status >= 300 and of_gateway(head.status):
-            busy = head.status == 503
+        if head.status >= 300 and (head.status in BUSY or of_gateway(head.status)):
+            busy = head.status in BUSY
             self._end(BackendBusy(hint_of(head)) if busy else BackendRefused())
             return
         forwards_key, own_key = self._credentials

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend
-from penstock.balancing.charges import charge
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.proxy.dialects.dialect import NO_USAGE
@@ -27,7 +26,7 @@ def complain(
     """
     # A request without an engine accuses no engine: anybody may ask for a stored failed response.
     accuses = lease.ask.engine or not error.causable
-    excused = not accuses or asleep
+    excused = not accuses or asleep or error.busy_s is not None
     cause = Cause.BACKEND if error.causable else Cause.NO_REQUEST
     bare = isinstance(error, AnswerBare) and not excused
     if bare:
@@ -41,7 +40,7 @@ def complain(
         suspicious=error.suspicious and not excused,
         penal=error.penal and not excused,
         doubtful=error.doubtful,
-        hint_s=error.hint_s,
+        busy_s=error.busy_s if lease.ask.engine else None,
         cause=cause,
         fatal=error.fatal,
     )
@@ -66,10 +65,7 @@ def refused(gate: Gate, lease: Lease, relay: "Relay", now_s: float, told: Told) 
 
     It is the client's own fault or wish, unless only this backend gives it.
     """
-    if relay.status == 429:
-        # It has too much work: a sign of load, not a failure.
-        charge(lease.backend, lease.ask.client, now_s, Cause.BACKEND, relay.hint_s)
-    elif gate.refused(lease, now_s, relay.status):
+    if gate.refused(lease, now_s, relay.status):
         told(lease.backend, BackendRefusing(), Cause.BACKEND)
 
 

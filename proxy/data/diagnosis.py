@@ -17,6 +17,8 @@ from penstock.proxy.errors.backend import (
     InternalFault,
 )
 
+# The statuses of a backend that has too much to do.
+BUSY: Final = frozenset({429, 503})
 # How these messages of vLLM 0.32 begin: that of the executor behind its tokenizer, and that of
 # its EngineDeadError. Text quoted inside another message cannot match, because a quote inside JSON
 # text is escaped. In a stream there is a space after the colon.
@@ -38,7 +40,7 @@ def of_event(event: bytes, status: int) -> BackendError:
     said = diagnosis(event)
     if said is not None:
         return said
-    if status == 503:
+    if status in BUSY:
         return BackendBusy()
     return InternalFault() if status == 500 else BackendRefused()
 

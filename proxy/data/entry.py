@@ -152,6 +152,7 @@ class Entry:
             return plane.gate.choose(ask, now_s, tried, retry=retry)
         queued = self._queued or self._new_queued(party, now_s)
         queued.ask, queued.tried, queued.retry = self._request.ask, tried, retry
+        queued.again = self._request.record.attempts > 0
         if self._class in plane.classes.names:  # a reload may have moved it
             queued.rank = plane.classes.names.index(self._class)
         if self._request.way is not None:
@@ -165,7 +166,7 @@ class Entry:
             self._request.record.waits(queued.reason or WaitReason.TURN, now_s)
             self._request.record.predicted_s = queued.predicted_s
             plane.wakes.soon()
-        elif not tried and isinstance(outcome, Lease):
+        elif isinstance(outcome, Lease) and not queued.again:
             plane.metrics.admitted.add(self._class, "yes" if self._has_waited else "no")
         return outcome
 
@@ -304,7 +305,7 @@ class Entry:
             return
         self._hold_no_more()
         self._waited(now_s)
-        if isinstance(outcome, Lease) and not self._queued.tried:
+        if isinstance(outcome, Lease) and not self._queued.again:
             self._plane.metrics.admitted.add(self._class, "yes")
         if isinstance(outcome, Lease):
             self._admitted(outcome)
@@ -381,7 +382,7 @@ class Entry:
         if isinstance(error, OverContext):
             return ContextLengthExceeded(error.context_tokens)
         if isinstance(error, Full):
-            return plane.refusals.full()
+            return plane.refusals.full(error.busy_s)
         if isinstance(error, OwnerAway):
             return plane.refusals.out_of_reach()
         if isinstance(error, UnknownResponse):

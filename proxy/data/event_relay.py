@@ -9,7 +9,7 @@ for.
 from math import inf
 from typing import Final
 
-from penstock.proxy.data.diagnosis import of_event
+from penstock.proxy.data.diagnosis import BUSY, of_event
 from penstock.proxy.data.relay import Passage
 from penstock.proxy.data.whole_events import HELD_BYTES_MAX, WholeEvents
 from penstock.proxy.dialects.dialect import Event, Sign
@@ -172,7 +172,7 @@ class EventRelay(WholeEvents):
             sign = read.sign
             self._opens = self._opens or read.opens
             # A 4xx inside a 200 is the request's own fault: other backends would refuse it too.
-            faulty = sign is Sign.ERROR and 400 <= read.status < 500
+            faulty = sign is Sign.ERROR and 400 <= read.status < 500 and read.status not in BUSY
             if sign is Sign.ERROR and not faulty:
                 self._report(of_event(event, read.status))
                 return

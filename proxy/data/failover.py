@@ -1,11 +1,11 @@
 """The attempts made for one request, and whether another backend may try after a failure."""
 
 import logging
-from math import inf
 from typing import Final
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend, State
+from penstock.balancing.charges import BUSY_S
 from penstock.balancing.deaths import Suspect, died_of_it, is_leaving
 from penstock.balancing.fields import searches_beams
 from penstock.balancing.lease import Lease
@@ -16,7 +16,7 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.routing import able_fallback
-from penstock.proxy.errors.backend import AnswerBare, BackendError, NoPorts, NotHere
+from penstock.proxy.errors.backend import AnswerBare, BackendBusy, BackendError, NoPorts, NotHere
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import PoisonRequest
@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 # The most attempts that may cost an engine work. Others are limited by the number of backends.
 ATTEMPTS_MAX: Final = 3
-# The longest Retry-After passed on. Our own hints are no longer. A backend may hint a day.
-HINT_S_MAX: Final = 59.0
 # Reasons of an ejection that say: it takes requests and answers nothing.
 _HANGS: Final = frozenset({"hung", "timeout"})
 NO_BACKENDS: Final[frozenset[Backend]] = frozenset()
@@ -41,7 +39,6 @@ class Failover:
 
     __slots__ = (
         "_failure",
-        "_hint_s",
         "_plane",
         "_request",
         "_suspect",
@@ -56,7 +53,6 @@ class Failover:
         self._plane = plane
         self._request = request
         self._failure: BackendError | None = None  # the last one; NoPorts only if there is no other
-        self._hint_s = inf  # the shortest Retry-After that a backend gave
         self._suspect: Suspect | None = None  # set once an engine died with the request
         self._without = NO_BACKENDS  # those that do not hold the stored response
         self.tried = NO_BACKENDS
@@ -87,8 +83,12 @@ class Failover:
         backend, ask = lease.backend, lease.ask
         if backend.state is not State.EJECTED or backend.reason not in _HANGS:
             return False
+        now_s = self._plane.now()
         return any(
-            each.state is State.READY and each.fit and not each.full and each.serves(ask.model)
+            each.state is State.READY
+            and each.fit
+            and not each.is_closed(ask.client, now_s)
+            and each.serves(ask.model)
             for pool in self._plane.fleet.pools
             if pool.name == backend.pool
             for each in pool.backends
@@ -123,7 +123,9 @@ class Failover:
         if not self._may_go_on(lease, error, relay, cause, now_s):
             raise self._by_all()
         self.spared()
-        self.tried |= {lease.backend}
+        # Who is busy is left alone by all. The request may have to wait for it.
+        if not isinstance(error, BackendBusy) or not lease.ask.engine:
+            self.tried |= {lease.backend}
 
     def _spare_one(self, before: int) -> None:
         """Leave an attempt for a fall-back, where one sent twice has taken two at once."""
@@ -143,7 +145,6 @@ class Failover:
             return Cause.BACKEND
         if isinstance(error, StreamBroken) and not isinstance(error, StreamOutOfClientTime):
             plane.metrics.stream_failures.add(error.reason)
-        self._hint_s = min(self._hint_s, error.hint_s or inf)
         asleep = plane.sleep.excuses(lease.began_s, now_s)
         counted, times = lease.backend.failures_total, self._request.times
         cause = complain(plane.gate, lease, error, now_s, plane.failed, asleep=asleep)
@@ -184,7 +185,7 @@ class Failover:
             if not gate.may_search(request.ask, len(request.body), now_s):
                 raise self.nobody(now_s)
             return True
-        if lease.bound:
+        if lease.bound and not isinstance(error, BackendBusy):
             if error.reached:
                 return False
             raise self._plane.refusals.out_of_reach()
@@ -217,11 +218,11 @@ class Failover:
             self.reached_here = 0
 
     def _by_all(self) -> PenstockError:
-        """The last failure as an error for the client, with the shortest wait that was hinted."""
+        """The last failure as an error for the client."""
         error = self._failure
         assert error is not None
         if isinstance(error, NoPorts):  # for no backend: a limit of the proxy itself
             return self._plane.refusals.overloaded("descriptors")
-        if self._hint_s < inf:
-            error.retry_after_s = min(self._hint_s, HINT_S_MAX)
+        if isinstance(error, BackendBusy):
+            return self._plane.refusals.full(error.busy_s or BUSY_S)
         return error

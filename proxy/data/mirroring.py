@@ -168,7 +168,7 @@ def _lease(plane: DataPlane, ask: Ask, now_s: float) -> Lease | None:
         look = plane.gate.look(ask, now_s, dry=True)
     except (NoBackend, UnknownModel, OverContext):
         return None
-    fit = [each for each in look.fit if not each.full]
+    fit = [each for each in look.fit if not each.is_closed(SENDER, now_s)]
     if look.pool.full or not fit:
         return None
     chosen = _chosen(fit, session, plane.rng)

@@ -9,6 +9,7 @@ from penstock.balancing.admission.degradation import HOLD_S
 from penstock.proxy.data.overload import Overload
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import (
+    HINT_MAX_S,
     AdapterNotLoaded,
     ContextTooLongNow,
     NoBackendReady,
@@ -88,10 +89,17 @@ class Refusals:
         message = "The bodies of all requests together are too large; retry."
         return self.overloaded("bodies", message)
 
-    def full(self) -> Overloaded:
-        """The backends have all the requests that they may have, and none may wait."""
+    def full(self, busy_s: float = 0.0) -> Overloaded:
+        """The backends have all the requests that they may have, and none may wait.
+
+        `busy_s`: for how long they have said so themselves. 0.0: `max_requests` says so.
+        """
         message = "The backends have as many requests as they may have; retry."
-        return self.overloaded("max_requests", message)
+        if not busy_s:
+            return self.overloaded("max_requests", message)
+        error = self.overloaded("busy", message)
+        error.retry_after_s = min(busy_s, HINT_MAX_S)
+        return error
 
     def no_backend(self) -> NoBackendReady:
         """No backend can serve. The hint is the time of the next probe, which may change that."""

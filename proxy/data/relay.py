@@ -14,7 +14,6 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.outline import Steps
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.diagnosis import diagnosis
-from penstock.proxy.data.patience import hint_of
 from penstock.proxy.dialects import Dialect
 from penstock.proxy.dialects.dialect import UNREADABLE, Usage
 from penstock.proxy.dialects.whole import SMALL_BYTES, reading_whole, whole_of
@@ -200,11 +199,6 @@ class Relay:
     def is_queued(self) -> bool:
         """Whether it tells of a response on which its engine goes on, and nothing of it yet."""
         return bool(self.response_id) and self.goes_on
-
-    @property
-    def hint_s(self) -> float:
-        """The backend's Retry-After in seconds. 0.0 when it gave none."""
-        return hint_of(self._head)
 
     def let_go(self) -> None:
         """Nobody wants the answer any more, or all of it was passed on."""

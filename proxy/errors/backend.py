@@ -26,8 +26,8 @@ class BackendError(PenstockError):
     doubtful: ClassVar[bool] = False
     # Whether an engine, or its API server, may have died of the request.
     fatal: bool = False
-    # The backend's own Retry-After, in seconds.
-    hint_s: float = 0.0
+    # Set if the backend only has too much to do: its own Retry-After in seconds, 0.0 without one.
+    busy_s: float | None = None
 
     def __init__(self) -> None:
         super().__init__(retry_after_s=1.0)
@@ -150,14 +150,16 @@ class BackendRefused(BackendError):
 
 
 class BackendBusy(BackendRefused):
-    """The backend answered 503: its queue is full. It is healthy, another may have room."""
+    """The backend answered 429 or 503: its queue is full. It is healthy, another may have room."""
 
     reason = "busy"
+    reached = False  # it refuses within a millisecond, and no engine works on the request
     suspicious = False
+    penal = False
 
-    def __init__(self, hint_s: float = 0.0) -> None:
+    def __init__(self, busy_s: float = 0.0) -> None:
         super().__init__()
-        self.hint_s = hint_s
+        self.busy_s = busy_s
 
 
 class InternalFault(BackendError):

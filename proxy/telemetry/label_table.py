@@ -57,18 +57,18 @@ LABELS: Final = {
 # The values of the label `reason`. Each family has a list of its own.
 REASONS: Final = {
     "attempts": "`ok`: the answer was passed on, whatever its status. `connect`, `refused`: no"
-    " connection. `ports`: no local port was left. `reset`, `cut`, `dropped`: the connection ended"
-    " before or during the answer. `timeout`: `timeouts.first_byte_s` was over. `hung`: probes"
-    " found that it hangs, and the request moved on. `status`: 502 or 504. `busy`: 503. `internal`:"
-    " 500. `draining`: the backend shuts down. `aborted`: it gave the request up."
-    " `engine_dead`: its engine died. `malformed`: no valid HTTP. `empty`, `no_events`: a stream"
-    " without a token. `refusing`: a 4xx that other backends do not give, or a refusal of the"
-    " pool's key. `not_here`: it does not hold the stored response. `out_of_time`:"
-    " `timeouts.total_s` was over. `client_timeout`: the client's own time was over. `poison`:"
-    " refused because engines died of this request. `over_budget`: not retried in its pool,"
-    " because too many requests were being retried there. After the first token also `idle`,"
-    " `unfinished`, `error_event`, `abort` and `total`, as in `penstock_stream_failures_total`."
-    " At most 256 values.",
+    " connection. `ports`: no local port was left. `reset`, `cut`, `dropped`: the connection"
+    " ended before or during the answer. `timeout`: `timeouts.first_byte_s` was over."
+    " `hung`: probes found that it hangs, and the request moved on. `status`: 502 or 504."
+    " `busy`: 429 or 503. `internal`: 500. `draining`: the backend shuts down. `aborted`: it"
+    " gave the request up. `engine_dead`: its engine died. `malformed`: no valid HTTP."
+    " `empty`, `no_events`: a stream without a token. `refusing`: a 4xx that other backends"
+    " do not give, or a refusal of the pool's key. `not_here`: it does not hold the stored"
+    " response. `out_of_time`: `timeouts.total_s` was over. `client_timeout`: the client's"
+    " own time was over. `poison`: refused because engines died of this request."
+    " `over_budget`: not retried in its pool, because too many requests were being retried"
+    " there. After the first token also `idle`, `unfinished`, `error_event`, `abort` and"
+    " `total`, as in `penstock_stream_failures_total`. At most 256 values.",
     "backend_attempts": "As of `penstock_attempts_total`.",
     "backend_routed": "`cost`: the policy preferred it. `only`: no other backend could serve."
     " `affinity`: it is the backend of the session, or of the stored response. `spill`: the"
@@ -83,6 +83,7 @@ REASONS: Final = {
     "shed": "`connections`, `bodies`, `memory`, `lag` or `descriptors`. `unread`: an answer that"
     " its client did not read was given up. `wait`: its first token would have come too late for"
     " its class, `deadline`: for the time that its client allows. `budget`: its tenant has used up"
-    " a budget.",
+    " a budget. `max_requests`, `busy`: the backends take no more, by the configuration or by their"
+    " own answers.",
     "overload": "`lag` or `memory`.",
 }

@@ -3,7 +3,12 @@
 All times are of the data plane's clock, in seconds. 0.0 means that the request never came so far.
 """
 
+from typing import Final
+
 from penstock.proxy.dialects.dialect import Usage
+
+# So many attempts of one request are kept: the first ones and the last.
+TRIES_MAX: Final = 32
 
 
 class Try:
@@ -110,6 +115,8 @@ class Record:
     def begin_try(self, backend: str, pool: str, reason: str, began_s: float) -> None:
         """A backend was chosen: an attempt at it begins."""
         self.pool = pool
+        if len(self.tries) == TRIES_MAX:
+            del self.tries[-1]
         self.tries.append(Try(backend, reason, began_s))
 
     def waits(self, waits_for: str, now_s: float) -> None:

@@ -266,15 +266,33 @@ async def test_many_answers_have_the_time_of_many(simulate: Simulate, serve: Ser
 # What backends answer --------------------------------------------------------------------------
 
 
-async def test_the_shortest_wait_that_a_backend_hinted_is_passed_on(
+async def test_the_longest_wait_that_a_busy_backend_hinted_is_passed_on(
     serve: Serve, scripted: Script
 ) -> None:
-    full = b"HTTP/1.1 503 Busy\r\nretry-after: %b\r\ncontent-length: 0\r\n\r\n"
-    for hints, wanted in (((b"7", b"3"), b"3"), ((b"7", b"soon"), b"7"), ((b"-1", b"x"), b"1")):
-        penstock = await serve([await scripted("m", full % hint) for hint in hints])
-        got = await ask(penstock, model="m")
-        assert (got.status, got.header(b"retry-after")) == (502, wanted)
-        assert got.header(b"retry-after-ms") == wanted + b"000"
+    full = b"HTTP/1.1 %b Busy\r\nretry-after: %b\r\ncontent-length: 0\r\n\r\n"
+    for hints, wanted in (((b"7", b"3"), b"7"), ((b"7", b"soon"), b"7"), ((b"-1", b"x"), b"1")):
+        for status in (b"429", b"503"):
+            servers = [await scripted("m", full % (status, hint)) for hint in hints]
+            penstock = await serve(servers, admission={"enabled": False})
+            got = await ask(penstock, model="m")
+            assert (got.status, error_of(got)["code"]) == (429, "overloaded")
+            assert got.header(b"retry-after") == wanted
+
+
+async def test_more_clients_than_the_engines_have_places_are_all_served(
+    simulate: Simulate, serve: Serve
+) -> None:
+    """Twelve places, and 16 clients that ask again and again."""
+    servers = await simulate(3, max_queued=4, profile="8b-1xh100")
+    penstock = await serve(servers, pool={"policy": "round_robin"})
+
+    async def client() -> list[int]:
+        return [(await ask(penstock, max_tokens=4)).status for _ in range(3)]
+
+    statuses = await asyncio.gather(*[client() for _ in range(16)])
+    assert {status for each in statuses for status in each} == {200}
+    assert (await attempts(penstock))["busy"] > 0
+    assert [each["failures_total"] for each in await penstock.backends()] == [0, 0, 0]
 
 
 async def test_a_500_of_its_own_passes_and_counts(simulate: Simulate, serve: Serve) -> None:
@@ -294,7 +312,7 @@ async def test_what_one_backend_holds_is_not_tried_elsewhere(
     simulate: Simulate, serve: Serve
 ) -> None:
     servers = await simulate(2)
-    penstock = await serve(servers)
+    penstock = await serve(servers, admission={"enabled": False})
     made = await ask(penstock, "/v1/responses")
     holder = servers[int(made.header(b"x-penstock-backend")[1:])]
     other = servers[1 - servers.index(holder)]
@@ -302,9 +320,10 @@ async def test_what_one_backend_holds_is_not_tried_elsewhere(
     holder.faults.set("busy")
     previous = orjson.loads(made.body)["id"]
     got = await ask(penstock, "/v1/responses", previous_response_id=previous)
-    assert (got.status, error_of(got)["code"]) == (502, "backend_error")
+    assert (got.status, error_of(got)["code"]) == (429, "overloaded")
     assert len(other.seen) == 0
     holder.faults.clear()
+    await asyncio.sleep(1.0)  # until then it is left alone
     assert (await ask(penstock, "/v1/responses", previous_response_id=previous)).status == 200
 
 

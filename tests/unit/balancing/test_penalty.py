@@ -9,6 +9,7 @@ import pytest
 from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
+from penstock.balancing.charges import BUSY_S
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
@@ -54,12 +55,15 @@ def test_failures_in_a_row_add_up_to_a_limit() -> None:
     assert backend.penalty.until_s == PENALTY_S * ROW_MAX  # a lesser one takes nothing back
 
 
-def test_a_hint_counts_as_it_is_to_a_limit() -> None:
-    for hint_s, seconds in ((2.0, 2.0), (30.0, 30.0), (3_600.0, HINT_S_MAX)):
+def test_a_backend_that_has_too_much_to_do_is_left_alone_for_its_time_to_a_limit() -> None:
+    for busy_s, seconds in ((0.0, BUSY_S), (0.2, BUSY_S), (30.0, 30.0), (3_600.0, HINT_S_MAX)):
         backend = ready("a")
-        Lease(backend, ASK, 0.0).fail(0.0, suspicious=False, hint_s=hint_s)
-        assert backend.penalty.read(0.0) == seconds
-        assert backend.failures_in_row == 0
+        Lease(backend, ASK, 0.0).fail(0.0, suspicious=False, penal=False, busy_s=busy_s)
+        assert backend.left_alone.read(0.0, ASK.client) == seconds
+        assert backend.is_closed(ASK.client, seconds - 0.1)
+        assert not backend.is_closed(ASK.client, seconds)
+        assert backend.penalty.read(0.0, ASK.client) == 0.0
+        assert (backend.failures_total, backend.failures_in_row) == (0, 0)
 
 
 def test_what_may_be_the_requests_own_fault_costs_from_the_second_in_a_row() -> None:

@@ -138,6 +138,7 @@ class Door:
             ask, since_s, told, name, rank, deadline_s, impatient=impatient, dry=dry
         )
         request.tried = tuple(tried)
+        request.again = bool(request.tried)
         return request
 
     def enter(self, tokens: int, now_s: float = 0.0, **fields: Any) -> QueuedRequest:

@@ -85,7 +85,7 @@ def test_a_failure_of_all_behind_a_comment_is_an_event() -> None:
         asked(play)
         play.passes(5.1)
         play["b1"].resets()
-        play["b2"].sends(plain("503 Busy"))
+        play["b2"].sends(plain("502 Bad"))
         assert play.happened()[-3:] == [
             "client got backend_error",
             "client closed",

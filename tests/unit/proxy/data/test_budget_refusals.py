@@ -25,7 +25,7 @@ def asked(hold_s: float) -> Play:
 
 
 @pytest.mark.parametrize("hold_s", [1, 60], ids=["held", "not held"])
-@pytest.mark.parametrize(("code", "costs"), [(400, 1), (422, 1), (408, 0), (429, 0)])
+@pytest.mark.parametrize(("code", "costs"), [(400, 1), (422, 1), (408, 0)])
 def test_one_that_begins_with_a_refusal_costs_no_tokens(
     code: int, costs: int, hold_s: float
 ) -> None:

@@ -75,7 +75,6 @@ HIDDEN = {
     "an error event": ((STREAM, ERROR), "is dropped", "internal"),
     "nothing but its end": ((STREAM, DONE, END), "is dropped", "empty"),
     "no event at all": ((STREAM, END), "", "empty"),
-    "503": ((plain("503 Busy"),), "is dropped", "busy"),
     "502": ((plain("502 Bad"),), "is dropped", "status"),
     "a redirect": ((plain("302 Found"),), "is dropped", "status"),
 }
@@ -143,14 +142,6 @@ def test_all_refuse(play: Play) -> None:
     assert play.happened() == [*refused, *GONE]
 
 
-def test_all_are_busy_and_the_shortest_wait_is_told(play: Play) -> None:
-    asked(play)
-    play["b1"].sends(plain("503 Busy", b"{}", b"retry-after: 3"))
-    play["b2"].sends(plain("503 Busy", b"{}", b"retry-after: 7"))
-    assert play.happened()[-2:] == GONE
-    assert b"\r\nretry-after: 3\r\n" in play.client.written.lower()
-
-
 def test_three_engines_at_most_work_on_a_request() -> None:
     with contextlib.closing(Play(5)) as play:
         play.down["b1"] = REFUSED  # no engine had it
@@ -197,7 +188,7 @@ def test_only_the_framing_lacks_its_end(play: Play) -> None:
 # What speaks of the request is passed on -----------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [400, 404, 422, 429])
+@pytest.mark.parametrize("status", [400, 404, 422])
 def test_a_refusal_is_passed_on(play: Play, status: int) -> None:
     asked(play)
     play["b1"].sends(plain(f"{status} No", b'{"error":{"code":"theirs"}}'))
