@@ -299,8 +299,8 @@ class Attempt:
                 bare_before=request.bare is not None,
             )
         json = head.content_type == b"application/json" and not head.encoded
-        if json or request.answer.started:
-            return JsonRelay(head, passage)
+        if json or head.status == 500 or request.answer.started:
+            return JsonRelay(head, passage, reports_500=request.fault is None)
         return Relay(head, passage)
 
     def _begun(self) -> None:

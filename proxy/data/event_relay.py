@@ -157,8 +157,7 @@ class EventRelay(WholeEvents):
         else:
             super().lost(error)
 
-    def pass_bare(self) -> None:
-        """Pass on this answer: no backend gave one with a token."""
+    def pass_on(self) -> None:
         self._commit_with(b"")
         self._answer.finish()
 

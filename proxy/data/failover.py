@@ -16,7 +16,14 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.routing import able_fallback
-from penstock.proxy.errors.backend import AnswerBare, BackendBusy, BackendError, NoPorts, NotHere
+from penstock.proxy.errors.backend import (
+    AnswerBare,
+    BackendBusy,
+    BackendError,
+    InternalFault,
+    NoPorts,
+    NotHere,
+)
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import PoisonRequest
@@ -110,6 +117,8 @@ class Failover:
         self._failure = self._failure if isinstance(error, NoPorts) and self._failure else error
         expected = error.fatal and is_leaving(lease.backend)  # before the failure changes that
         cause = self.complain(lease, error, now_s)
+        if isinstance(error, InternalFault) and relay is not None and relay.status == 500:
+            self._request.fault = relay  # the answer, unless another backend has a better one
         before, self.reached = self.reached, self.reached + error.reached
         self.reached_here += error.reached
         if resent and error.reached:

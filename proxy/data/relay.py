@@ -18,7 +18,13 @@ from penstock.proxy.dialects import Dialect
 from penstock.proxy.dialects.dialect import UNREADABLE, Usage
 from penstock.proxy.dialects.whole import SMALL_BYTES, reading_whole, whole_of
 from penstock.proxy.dialects.whole_members import Whole
-from penstock.proxy.errors.backend import AnswerAborted, AnswerCut, BackendError, ErrorTooLarge
+from penstock.proxy.errors.backend import (
+    AnswerAborted,
+    AnswerCut,
+    BackendError,
+    ErrorTooLarge,
+    InternalFault,
+)
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.deadline import nothing
 from penstock.proxy.wire.heads import ResponseHead
@@ -200,6 +206,10 @@ class Relay:
         """Whether it tells of a response on which its engine goes on, and nothing of it yet."""
         return bool(self.response_id) and self.goes_on
 
+    def pass_on(self) -> None:
+        """Pass on an answer that was reported as a failure: no backend gave a better one."""
+        raise AssertionError("this answer was not kept")
+
     def let_go(self) -> None:
         """Nobody wants the answer any more, or all of it was passed on."""
         self._ended, self._on_begun = _nobody, nothing  # they lead to the attempt, which leads here
@@ -218,12 +228,25 @@ class Relay:
 
 
 class JsonRelay(Relay):
-    """Holds a JSON answer until it is whole, up to WHOLE_BYTES_MAX."""
+    """Holds a JSON answer, or a 500, until it is whole, up to WHOLE_BYTES_MAX.
 
-    __slots__ = ("_dialect", "_end", "_in_turns", "_made", "_parts", "_size_bytes", "_source")
+    `reports_500`: one of up to FREE_BYTES is reported as a failure, and kept.
+    """
 
-    def __init__(self, head: ResponseHead, passage: Passage) -> None:
+    __slots__ = (
+        "_dialect",
+        "_end",
+        "_in_turns",
+        "_made",
+        "_parts",
+        "_reports_500",
+        "_size_bytes",
+        "_source",
+    )
+
+    def __init__(self, head: ResponseHead, passage: Passage, *, reports_500: bool = False) -> None:
         super().__init__(head, passage)
+        self._reports_500 = reports_500
         self._dialect = passage.dialect
         self._made = passage.made
         self._in_turns = passage.in_turns
@@ -231,7 +254,8 @@ class JsonRelay(Relay):
         self._parts: list[bytes] = []
         self._size_bytes = 0
         # Without a length the answer ends with the connection, and an early close looks the same.
-        self._end = JsonEnd() if head.length is None and not head.chunked else None
+        json = head.content_type == b"application/json" and not head.encoded
+        self._end = JsonEnd() if json and head.length is None and not head.chunked else None
 
     def begin(self) -> None:
         pass
@@ -309,9 +333,13 @@ class JsonRelay(Relay):
             return
         failure = self._failure(body, whole)
         if failure is not None:
+            self._parts.append(body)
             self._report(failure)
             return
         self._learn(whole)
+        self._pass_whole(body)
+
+    def _pass_whole(self, body: bytes) -> None:
         if self._answer.started:  # a hold has sent the 200: this can only be an error
             self._answer.break_off(self._dialect.wrapped_error(body))
             self._report(None)
@@ -320,6 +348,9 @@ class JsonRelay(Relay):
             self._head.length = len(body)
         self._commit(body, self.last_byte_s)
         super().end()
+
+    def pass_on(self) -> None:
+        self._pass_whole(self._joined())
 
     def _learn(self, whole: Whole | None) -> None:
         """Note the usage, whether it is what was asked for, and which response it stores."""
@@ -343,7 +374,8 @@ class JsonRelay(Relay):
     def _failure(self, body: bytes, whole: Whole | None) -> BackendError | None:
         """The failure of the backend, if the answer tells one and not one of the request."""
         if self._head.status == 500:
-            return diagnosis(body)
+            reports = self._reports_500 and len(body) <= FREE_BYTES
+            return diagnosis(body) or (InternalFault() if reports else None)
         # A stored answer is older than the present state of its backend.
         if self._head.status != 200 or not self._lease.ask.engine or whole is None:
             return None

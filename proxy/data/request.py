@@ -42,6 +42,7 @@ class Request:
         "copy",
         "edits",
         "endpoint",
+        "fault",
         "form_ending",
         "head",
         "hides_usage",
@@ -92,6 +93,7 @@ class Request:
         self.paused = False  # the client takes less than was written
         self.hides_usage = False  # the backend is asked for usage that the client did not ask for
         self.bare: Relay | None = None  # a beam search's first answer, which had no token
+        self.fault: Relay | None = None  # its first answer with status 500
         self.ask = Ask(head.path.decode("ascii"))  # replaced when the body is read
         self.times: Times | None = None  # of its model at the backend that it was last sent to
         self.charge: Charge | None = None  # what its tenant's budget was charged

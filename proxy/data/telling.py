@@ -13,12 +13,12 @@ def tell(
 ) -> PenstockError | None:
     """End its answer. `relay`: of its last attempt; `committed`: the client has some of it.
 
-    Returns what it was told. None: the answer of a beam search in place of an error.
+    Returns what it was told. None: an answer that was kept, in place of an error.
     """
     answer, dialect = request.answer, request.endpoint.dialect
-    bare = request.bare if isinstance(error, BackendError) else None
-    if isinstance(bare, EventRelay) and not committed:
-        bare.pass_bare()  # no backend gave a better answer
+    kept = request.bare or request.fault if isinstance(error, BackendError) else None
+    if kept is not None and not committed:
+        kept.pass_on()  # no backend gave a better answer
         return None
     if isinstance(error, ResponseNotFound):
         answer.about = []  # do not show how far it was searched: it may be another tenant's

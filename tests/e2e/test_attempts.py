@@ -71,7 +71,6 @@ async def test_failures_that_are_no_deaths_make_no_poison(simulate: Simulate, se
     servers = await simulate(3)
     penstock = await serve(servers, health=FAR_PROBES)
     for path, fault in (
-        (COMPLETIONS, "busy"),
         (COMPLETIONS, "done_only"),
         # So vLLM says in this API alone that it is full.
         ("/v1/responses", "cut_after_headers"),
@@ -295,17 +294,29 @@ async def test_more_clients_than_the_engines_have_places_are_all_served(
     assert [each["failures_total"] for each in await penstock.backends()] == [0, 0, 0]
 
 
-async def test_a_500_of_its_own_passes_and_counts(simulate: Simulate, serve: Serve) -> None:
+async def test_a_500_of_two_backends_passes_and_counts(simulate: Simulate, serve: Serve) -> None:
     servers = await simulate(2)
     penstock = await serve(servers, pool={"policy": "round_robin"}, health=FAR_PROBES)
     for server in servers:
-        server.faults.set("internal_error", times=1)
+        server.faults.set("internal_error", times=2)
     for stream in (True, False):
         got = await ask(penstock, stream=stream)
         assert (got.status, error_of(got)["message"]) == (500, "Internal Server Error")
-        assert got.header(b"x-penstock-attempts") == b"1"
-    assert [each["failures_total"] for each in await penstock.backends()] == [1, 1]
-    assert (await attempts(penstock))["internal"] == 2
+        assert got.header(b"x-penstock-attempts") == b"2"
+    assert [each["failures_total"] for each in await penstock.backends()] == [2, 2]
+    assert (await attempts(penstock))["internal"] == 4
+
+
+async def test_no_client_sees_the_500s_of_one_backend(simulate: Simulate, serve: Serve) -> None:
+    servers = await simulate(3)
+    penstock = await serve(servers, pool={"policy": "round_robin"}, health=FAR_PROBES)
+    servers[1].faults.set("internal_error")
+    statuses: list[int] = []
+    for number in range(5):
+        asking = [ask(penstock, stream=number % 2 == 0) for _ in range(12)]
+        statuses += [got.status for got in await asyncio.gather(*asking)]
+    assert set(statuses) == {200}
+    assert (await attempts(penstock))["internal"] > 0
 
 
 async def test_what_one_backend_holds_is_not_tried_elsewhere(

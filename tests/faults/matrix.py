@@ -149,7 +149,7 @@ FAULTS: Final = (
     Fault("nothing but the end", on_first("done_only"), hidden=True),
     Fault("503, loading", _load),
     Fault("zombie", on_first("hang_before_headers"), hidden=True),
-    Fault("fast 500", on_first("internal_error")),
+    Fault("fast 500", on_first("internal_error"), hidden=True),
     Fault("draining", on_first("draining"), hidden=True),
     Fault("flapping 1 s", live=_flap),
     Fault("all down, back", live=_all_down_and_back),

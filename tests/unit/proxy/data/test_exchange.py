@@ -5,6 +5,7 @@ import contextlib
 import pytest
 
 from penstock.balancing.backend import State
+from penstock.proxy.data.relay import FREE_BYTES
 from tests.unit.proxy.data.playbook import (
     COMMENT,
     DONE,
@@ -14,6 +15,7 @@ from tests.unit.proxy.data.playbook import (
     STREAM,
     Play,
     chat,
+    chunk,
     plain,
     text,
     token,
@@ -195,10 +197,106 @@ def test_a_refusal_is_passed_on(play: Play, status: int) -> None:
     assert play.happened() == [f"client got {status}, theirs", f"counted {status} b1"]
 
 
-def test_an_engines_own_error_is_passed_on_and_counted(play: Play) -> None:
+THEIRS = b'{"error":{"code":"theirs"}}'
+BARE_500 = b"HTTP/1.1 500 No\r\ncontent-type: text/plain\r\n\r\nInternal Server Error"
+# How a backend may answer 500, and how its connection ends.
+FAULTS = {
+    "JSON": (plain("500 No", THEIRS), ""),
+    "JSON in a chunk": (
+        b"HTTP/1.1 500 No\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        + chunk(THEIRS)
+        + END,
+        "",
+    ),
+    "text": (BARE_500.replace(b"\r\n\r\n", b"\r\ncontent-length: 21\r\n\r\n"), ""),
+    "text until the connection ends": (BARE_500, "closes"),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("kind", FAULTS)
+def test_the_first_500_is_tried_once_elsewhere(play: Play, kind: str, stream: bool) -> None:
+    asked(play, stream=stream)
+    fails(play, (FAULTS[kind][0],), FAULTS[kind][1], "")
+    assert play.happened() == ["b1 failed: internal", *ELSEWHERE]
+    play["b2"].sends(STREAM, token("a"), DONE, END) if stream else play["b2"].sends(text("a"))
+    assert play.happened()[-1] == "counted 200 b2"
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_500_of_two_backends_is_the_answer(kind: str) -> None:
+    with contextlib.closing(Play(3)) as play:
+        asked(play)
+        for name in ("b1", "b2"):
+            play[name].sends(FAULTS[kind][0])
+            if FAULTS[kind][1]:
+                play[name].closes()
+        lines = play.happened()
+        assert "b3 dialed" not in lines
+        assert "counted 500 b2" in lines
+        assert [line for line in lines if "failed" in line] == [
+            "b1 failed: internal",
+            "b2 failed: internal",
+        ]
+        assert play.client.written.startswith(b"HTTP/1.1 500 No\r\n")
+        assert (THEIRS if "JSON" in kind else b"Internal Server Error") in play.client.written
+        assert [each.failures_total for each in play.backends] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_500_is_the_answer_where_there_is_no_other_backend(kind: str) -> None:
+    with contextlib.closing(Play(1)) as play:
+        asked(play)
+        play["b1"].sends(FAULTS[kind][0])
+        if FAULTS[kind][1]:
+            play["b1"].closes()
+        assert "counted 500 b1" in play.happened()
+        assert play.client.written.startswith(b"HTTP/1.1 500 No\r\n")
+        assert (THEIRS if "JSON" in kind else b"Internal Server Error") in play.client.written
+        assert play.backends[0].failures_total == 1
+
+
+def test_a_500_is_the_answer_if_the_next_backend_fails_otherwise(play: Play) -> None:
     asked(play)
-    play["b1"].sends(plain("500 No", b'{"error":{"code":"theirs"}}'))
-    assert play.happened() == ["client got 500, theirs", "b1 failed: internal", "counted 500 b1"]
+    play["b1"].sends(plain("500 No", THEIRS))
+    play["b2"].resets()
+    assert play.happened()[-2:] == ["client got 500, theirs", "counted 500 b2"]
+
+
+def test_a_500_behind_a_comment_is_an_event() -> None:
+    with contextlib.closing(Play(1, timeouts={"hold_s": 5})) as play:
+        asked(play)
+        play.passes(5.1)
+        play["b1"].sends(plain("500 No", THEIRS))
+        assert "client got theirs" in play.happened()
+        assert b"theirs" in play.client.written
+
+
+def test_a_long_500_is_not_kept_but_passed_on(play: Play) -> None:
+    asked(play)
+    play["b1"].sends(
+        plain("500 No", b'{"error":{"message":"%b","code":"theirs"}}' % (b"x" * FREE_BYTES))
+    )
+    assert "counted 500 b1" in play.happened()
+
+
+def test_a_501_is_not_tried_again(play: Play) -> None:
+    asked(play)
+    play["b1"].sends(plain("501 No", THEIRS))
+    assert play.happened() == ["client got 501, theirs", "counted 501 b1"]
+
+
+def test_a_request_that_gets_500_everywhere_counts_against_its_client() -> None:
+    with contextlib.closing(Play(2)) as play:
+        for number in range(12):
+            play.client.sends(chat())
+            for _ in range(2):
+                name = "b1" if play["b1"].head else "b2"
+                play[name].head = b""
+                play[name].sends(plain("500 No", THEIRS))
+            assert any(line.startswith("counted 500") for line in play.happened()), number
+        assert [each.failures_in_row for each in play.backends] <= [1, 1]
+        assert all(not each.penalty.read(play.loop.now_s, "others") for each in play.backends)
 
 
 # Clients that leave --------------------------------------------------------------------------

@@ -66,11 +66,13 @@ def test_a_500_that_is_passed_on_is_a_failed_attempt(play: Play) -> None:
     play.client.sends(chat())
     record = record_of(play)
     play.passes(2)
-    play["b1"].sends(plain("500 No"))
+    for name in ("b1", "b2"):
+        play[name].sends(plain("500 No"))
     line = line_of(record)
-    (failed,) = line["failed"]
+    failed, again = line["failed"]
+    assert (again["backend"], again["failure"]) == ("b2", "internal")
     assert (failed["backend"], failed["failure"]) == ("b1", "internal")
-    assert (round(failed["ended_ms"], -1), line["attempts"]) == (2000, 1)
+    assert (round(failed["ended_ms"], -1), line["attempts"]) == (2000, 2)
 
 
 def test_a_stale_connection_changes_nothing_of_when_it_was_sent() -> None:

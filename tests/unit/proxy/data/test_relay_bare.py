@@ -51,7 +51,7 @@ def test_it_is_the_answer_when_nobody_says_more(dialect: Dialect, stream: bytes)
     seen = stream.replace(NONE, b"")
     last = Request(dialect).feed(stream)
     assert isinstance(last.relay, EventRelay)
-    last.relay.pass_bare()
+    last.relay.pass_on()
     assert (last.body, last.complete) == (seen, True)
     for cut in range(len(stream) + 1):
         second = Request(dialect, bare_before=True).feed(stream[:cut], stream[cut:])
