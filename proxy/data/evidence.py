@@ -62,7 +62,7 @@ def _ending(request: Request, way: Way, lease: Lease | None) -> Ending | None:
         return Ending.ERROR if cause in ("errors", "no_backend") else None
     if lease is None:
         return Ending.ERROR if record.error in _UNSERVED else None
-    failures = [each for each in record.tries if each.failure not in ("", _BUSY)]
+    failures = [each for each in record.tries if each.failure]
     own = [each for each in failures if each.failure not in _NOT_ITS_FAULT]
     if own:
         return Ending.BROKEN if own[-1].first_token_s else Ending.ERROR

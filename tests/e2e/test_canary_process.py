@@ -46,7 +46,7 @@ async def test_a_canary_that_fails_is_rolled_back_and_stays_so(
     penstock = await serve([stable, worse], **config)
     assert set(await served(penstock, 40)) == {"b0", "b1"}
     assert "versions: running, 50 % to pool next" in await told(penstock, "status")
-    worse.faults.set("busy")
+    worse.faults.set("internal_error")
     async with asyncio.timeout(30):
         while "rolled back" not in await told(penstock, "status"):
             await asyncio.gather(

@@ -66,6 +66,8 @@ async def test_what_fails_before_the_first_token_is_tried_elsewhere(
                 if attempts[-1] == b"2":
                     assert got.header(b"x-penstock-backend") == b"b1"
             assert attempts.count(b"2") == 1, fault
+            if fault["kind"] in ("busy", "error_event"):
+                await asyncio.sleep(1.1)  # until then it is left alone
     await penstock.until_ready(2)  # a probe may have lost its connection, too
     assert b"ejected" not in b"".join(penstock.log)
 
@@ -96,7 +98,7 @@ async def test_each_kind_of_failure_is_counted(simulate: Simulate, serve: Serve)
     servers[0].faults.set("busy", times=1)
     for _ in range(4):
         await ask(penstock)
-    assert [backend["failures_total"] for backend in await penstock.backends()] == [1, 0]
+    assert [backend["failures_total"] for backend in await penstock.backends()] == [0, 0]
     metrics = await penstock.metrics()
     assert 'penstock_attempts_total{reason="busy"} 1.0' in metrics
     assert 'penstock_attempts_total{reason="ok"} 4.0' in metrics
@@ -134,7 +136,7 @@ async def test_a_lone_backend_that_fails_is_told(simulate: Simulate, serve: Serv
     (server,) = await simulate()
     penstock = await serve([server])
     for stream in (True, False):
-        for fault in ("cut_before_headers", "cut_after_headers", "busy"):
+        for fault in ("cut_before_headers", "cut_after_headers"):
             server.faults.clear()
             server.faults.set(fault)
             got = await ask(penstock, stream=stream)
@@ -169,8 +171,8 @@ async def test_no_more_than_three_engines_are_tried(simulate: Simulate, serve: S
     servers = await simulate(5)
     penstock = await serve(servers)
     for server in servers:
-        server.faults.set("busy")
-    got = await ask(penstock)
+        server.faults.set("done_only")
+    got = await ask(penstock, stream=True)
     assert got.status == 502
     assert sum(len(server.seen) for server in servers) == 3
 

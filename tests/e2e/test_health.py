@@ -260,17 +260,16 @@ async def test_a_server_with_a_key_of_its_own_serves(simulate: Simulate, serve: 
 
 
 async def test_a_busy_backend_is_not_ill(simulate: Simulate, serve: Serve) -> None:
-    """503 from a full queue sends requests elsewhere for a while and ejects nobody."""
+    """503 from a full queue sends requests elsewhere for a second and ejects nobody."""
     servers: list[SimServer] = await simulate(2)
     penstock = await serve(servers, health=DEFAULTS)
     servers[0].faults.set("busy")
     async with Load(penstock) as load:
-        await penstock.until(lambda listing: listing[0]["failures_total"] >= 1, 10)
+        await penstock.until(lambda listing: listing[0]["requests_total"] >= 1, 10)
         served = len(load.served)
         await penstock.until(lambda _: len(load.served) > served + 50, 10)
     assert load.errors == []
-    # Whoever chose it before its first answer; then it looks busy for five seconds.
-    assert (await penstock.backends())[0]["failures_total"] <= 12
+    assert (await penstock.backends())[0]["failures_total"] == 0
     assert await state_of(penstock) == "ready"
 
 

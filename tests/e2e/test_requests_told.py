@@ -147,7 +147,7 @@ async def test_a_client_that_leaves_while_it_waits_is_told(
 async def test_a_flood_under_a_victims_ids_hides_nothing(simulate: Simulate, serve: Serve) -> None:
     (server,) = await simulate(1)
     penstock = await serve([server], tenants=TENANTS)
-    server.faults.set("busy", times=1)
+    server.faults.set("cut_before_headers", times=1)
     got = await ask(penstock, PATH, BODY, authorization=key("victim"), x_request_id="mine")
     assert got.status == 503 or got.status == 502
 
