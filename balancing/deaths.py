@@ -1,10 +1,8 @@
 """Which engines died lately, with which requests, and whether one request was the cause.
 
-A request with which two engines died may be the cause, or was only there by chance. Two deaths are
-enough if nothing else explains them: the engine had no other request, it died soon after this one
-came, and no other engine died meanwhile. In any other case it takes three deaths, and no other
-request that was there each time.
-What does not count as a death:
+A request is the cause if two engines died soon after they got it, and no engine died without it
+meanwhile. Where an engine had other requests, too, it takes three engines, and no other request
+that was at all of them. What does not count as a death:
 
 - the end of a backend that its operator takes out, or that shuts down;
 - a failure at a backend that has been failing for a second, or that was ejected and is only a last
@@ -12,6 +10,7 @@ What does not count as a death:
 - a refused connection: there was no engine to die.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from penstock.balancing.backend import AdminState, Backend
@@ -20,13 +19,17 @@ from penstock.balancing.lease import Lease
 # All requests of a dying engine fail at once. A failure later than this after the first one of the
 # run met a backend that was failing already.
 DEATH_S: Final = 1.0
+# A request that kills an engine does so when it is scheduled, which may take a while.
+SOON_S: Final = 10.0
+# If only the connection ended, it must be sooner: a restart looks the same. A rolling restart takes
+# longer than this between two backends, and the first one's requests have moved to the second.
+SILENT_S: Final = 2.0
 # Deaths this close together may have one cause: a host, a power supply, a hurried restart.
 TOGETHER_S: Final = 10.0
-# A request that kills an engine does so when it is scheduled. A rolling restart takes longer than
-# this between two backends, and the first one's requests have moved to the second.
-QUICK_S: Final = 2.0
-CLEAR_DEATHS: Final = 2
-DEATHS_MAX: Final = 3
+ALONE_DEATHS: Final = 2
+COMPANY_DEATHS: Final = 3
+# The first death of a request is no older at its last one: it has three attempts.
+KEPT_S: Final = 3.0 * SOON_S + TOGETHER_S
 
 
 def died_of_it(lease: Lease, now_s: float) -> bool:
@@ -42,9 +45,10 @@ def is_leaving(backend: Backend) -> bool:
 class Death:
     """The end of one engine. `moved`: backend -> keys of its requests that were sent there."""
 
-    __slots__ = ("alone", "at_s", "expected", "explained", "moved")
+    __slots__ = ("alone", "at_s", "backend", "expected", "explained", "moved")
 
-    def __init__(self, at_s: float, *, alone: bool, expected: bool) -> None:
+    def __init__(self, backend: str, at_s: float, *, alone: bool, expected: bool) -> None:
+        self.backend = backend
         self.at_s = at_s
         self.alone = alone  # it had one request only
         self.expected = expected
@@ -67,17 +71,18 @@ class Deaths:
         """The death that a request just met. All requests of one engine share it."""
         death = self._last.get(backend.name)
         if death is None or now_s - death.at_s > DEATH_S:
-            for name in [n for n, d in self._last.items() if now_s - d.at_s > TOGETHER_S]:
+            for name in [n for n, d in self._last.items() if now_s - d.at_s > KEPT_S]:
                 del self._last[name]
             alone = not backend.own.requests  # its own lease has ended, and it is the first to fail
-            death = Death(now_s, alone=alone, expected=expected)
+            death = Death(backend.name, now_s, alone=alone, expected=expected)
             self._last[backend.name] = death
         return death
 
-    def others(self, own: list[Death], now_s: float) -> bool:
-        """Whether another engine died lately without a known cause."""
+    def others(self, own: list[Death]) -> bool:
+        """Whether another engine died since these did, or just before, without a known cause."""
+        since_s = own[0].at_s - TOGETHER_S
         return any(
-            not death.explained and death not in own and now_s - death.at_s <= TOGETHER_S
+            not death.explained and death not in own and death.at_s >= since_s
             for death in self._last.values()
         )
 
@@ -85,11 +90,12 @@ class Deaths:
 class Suspect:
     """A request with which engines died. `key` is the hash of its bytes."""
 
-    __slots__ = ("_at", "_key", "_met")
+    __slots__ = ("_at", "_key", "_met", "_restarts")
 
     def __init__(self, key: int) -> None:
         self._key = key
-        self._met: list[Death] = []
+        self._met: list[Death] = []  # those that count against it
+        self._restarts: dict[str, int] = {}  # of each backend, at the first of these
         self._at = ""
 
     def sent(self, backend: str) -> None:
@@ -105,24 +111,40 @@ class Suspect:
                 death.moved[self._at].discard(self._key)
             self._at = ""
 
-    def died(self, lease: Lease, deaths: Deaths, now_s: float, *, expected: bool) -> bool:
-        """An engine died with it. Returns whether it is the cause, as far as can be told."""
+    def died(
+        self,
+        lease: Lease,
+        deaths: Deaths,
+        now_s: float,
+        *,
+        expected: bool,
+        told: bool,
+        peers: Iterable[Backend],
+    ) -> bool:
+        """An engine died with it. Returns whether it is the cause, as far as can be told.
+
+        `told`: the engine's server said that it died. `peers`: all backends of the pool.
+        """
         name = lease.backend.name
         death = deaths.of(lease.backend, now_s, expected=expected)
         self._at = ""
-        if death.expected or death in self._met:
+        soon = now_s - lease.began_s <= (SOON_S if told else SILENT_S)
+        if death.expected or not soon or death in self._met:
             return False
         earlier = self._met
         self._met = met = [*earlier, death]
-        if len(met) >= DEATHS_MAX:
-            cause = any(len(before.moved.get(name, ())) <= 1 for before in earlier)
-        else:
-            cause = (
-                len(met) >= CLEAR_DEATHS
-                and now_s - lease.began_s <= QUICK_S
-                and all(each.alone for each in met)
-                and not deaths.others(met, now_s)
-            )
+        if not earlier:
+            self._restarts = {each.name: each.restarts for each in peers}
+        engines = {each.backend for each in met}
+        others = deaths.others(met) or any(
+            each.restarts > self._restarts.get(each.name, each.restarts)
+            for each in peers
+            if each.name not in engines
+        )
+        # It is the only one that moved here from one of the others.
+        only = any(len(before.moved.get(name, ())) <= 1 for before in earlier)
+        needed = ALONE_DEATHS if all(each.alone for each in met) else COMPANY_DEATHS
+        cause = len(engines) >= needed and only and not others
         if cause:
             for each in met:
                 each.explained = True

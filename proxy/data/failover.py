@@ -20,6 +20,7 @@ from penstock.proxy.errors.backend import (
     AnswerBare,
     BackendBusy,
     BackendError,
+    EngineDead,
     InternalFault,
     NoPorts,
     NotHere,
@@ -45,6 +46,7 @@ class Failover:
     """
 
     __slots__ = (
+        "_failed",
         "_failure",
         "_plane",
         "_request",
@@ -62,7 +64,8 @@ class Failover:
         self._failure: BackendError | None = None  # the last one; NoPorts only if there is no other
         self._suspect: Suspect | None = None  # set once an engine died with the request
         self._without = NO_BACKENDS  # those that do not hold the stored response
-        self.tried = NO_BACKENDS
+        self._failed: dict[Backend, tuple[float, int]] = {}  # when, and after how many restarts
+        self.tried = NO_BACKENDS  # those that have failed it, and are not back since
         self.reached = self.reached_here = 0
         self.fallback: Target | None = None  # which its next attempt is for
 
@@ -128,13 +131,18 @@ class Failover:
             record.attempts += 1
             self._request.answer.about = origin(self._plane, lease, self._request)
         if error.fatal and self._request.endpoint.work.engine and died_of_it(lease, now_s):
-            self._died(lease, now_s, expected=expected)
+            self._died(lease, now_s, expected=expected, told=isinstance(error, EngineDead))
         if not self._may_go_on(lease, error, relay, cause, now_s):
             raise self._by_all()
         self.spared()
         # Who is busy is left alone by all. The request may have to wait for it.
         if not isinstance(error, BackendBusy) or not lease.ask.engine:
-            self.tried |= {lease.backend}
+            self._failed |= {lease.backend: (now_s, lease.backend.restarts)}
+            self.tried = frozenset(
+                backend
+                for backend, (at_s, restarts) in self._failed.items()
+                if backend.back_since_s <= at_s and backend.restarts == restarts
+            )
 
     def _spare_one(self, before: int) -> None:
         """Leave an attempt for a fall-back, where one sent twice has taken two at once."""
@@ -170,12 +178,15 @@ class Failover:
             return ResponseNotFound(ask.response_id) if lost else refusals.out_of_reach()
         return self._by_all() if self._failure else self._plane.refusals.no_backend()
 
-    def _died(self, lease: Lease, now_s: float, *, expected: bool) -> None:
+    def _died(self, lease: Lease, now_s: float, *, expected: bool, told: bool) -> None:
         """Note that an engine died with the request. Raises PoisonRequest if it is the cause."""
         plane, request = self._plane, self._request
         if self._suspect is None:
             self._suspect = Suspect(hash((request.ask.tenant, request.mark)))
-        if self._suspect.died(lease, plane.deaths, now_s, expected=expected):
+        pool = lease.backend.pool
+        peers = [each for each in plane.fleet.backends if each.pool == pool]
+        deaths = plane.deaths
+        if self._suspect.died(lease, deaths, now_s, expected=expected, told=told, peers=peers):
             plane.poison.add(request.ask.tenant, request.mark, now_s)
             logger.warning("poison request request_id=%s", request.answer.request_id.decode())
             raise PoisonRequest
@@ -222,7 +233,7 @@ class Failover:
     def turned(self, *, elsewhere: bool) -> None:
         """It goes to a fall-back now. `elsewhere`: in another pool, where it is no retry."""
         self.fallback = None
-        self.tried = NO_BACKENDS  # another model may do where one has failed
+        self._failed, self.tried = {}, NO_BACKENDS  # another model may do where one has failed
         if elsewhere:
             self.reached_here = 0
 

@@ -1,11 +1,13 @@
 """Which request an engine died of, from who was there when engines died."""
 
+from itertools import pairwise
+
 import pytest
 
 from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import AdminState, Backend, State
-from penstock.balancing.deaths import TOGETHER_S, Deaths, Suspect, died_of_it, is_leaving
+from penstock.balancing.deaths import KEPT_S, TOGETHER_S, Deaths, Suspect, died_of_it, is_leaving
 from penstock.balancing.lease import Lease
 
 
@@ -24,8 +26,13 @@ class Story:
         if request in self.suspects:
             self.suspects[request].sent(to)
 
-    def kill(self, backend: str, now_s: float, *, expected: bool = False) -> list[str]:
-        """All whose lease is there die with it; returns who is taken for the cause."""
+    def kill(
+        self, backend: str, now_s: float, *, expected: bool = False, told: bool = False
+    ) -> list[str]:
+        """All whose lease is there die with it; returns who is taken for the cause.
+
+        `told`: its server says that the engine died.
+        """
         blamed = []
         for request, lease in list(self.leases.items()):
             if lease.backend.name != backend:
@@ -34,7 +41,8 @@ class Story:
             suspect = self.suspects.setdefault(request, Suspect(hash(request.rstrip("'"))))
             del self.leases[request]
             lease.end(now_s)
-            if suspect.died(lease, self.deaths, now_s, expected=expected):
+            peers = self.backends.values()
+            if suspect.died(lease, self.deaths, now_s, expected=expected, told=told, peers=peers):
                 blamed.append(request)
         return blamed
 
@@ -109,6 +117,59 @@ def test_who_was_served_beside_it_hides_nothing() -> None:
 
 
 @pytest.mark.parametrize("plain", [1, 6])
+@pytest.mark.parametrize("age_s", [1.0, 4.0, 60.0])
+@pytest.mark.parametrize("between_s", [2.5, 4.5, 9.0, 15.0])
+def test_a_rolling_restart_blames_nobody(plain: int, age_s: float, between_s: float) -> None:
+    """Without a word to the proxy, and each server is back before the next one goes."""
+    story = Story()
+    for number in range(plain):
+        story.send(f"{number}", "a", 0.0)
+    order = "abcab"
+    for step, (backend, following) in enumerate(pairwise(order)):
+        now_s = age_s + between_s * step
+        assert story.kill(backend, now_s) == []
+        for number in range(plain):
+            story.send(f"{number}", following, now_s)
+
+
+def test_a_restart_that_servers_tell_of_blames_nobody_who_is_old() -> None:
+    story = Story()
+    story.send("x", "a", 0.0)
+    for step, (backend, following) in enumerate(pairwise("abcd")):
+        now_s = 12.0 + 6.0 * step
+        assert story.kill(backend, now_s, told=True) == []
+        story.send("x", following, now_s)
+
+
+@pytest.mark.parametrize("after_s", [0.1, 5.0, 9.9])
+def test_an_engine_that_tells_of_its_death_may_take_longer(after_s: float) -> None:
+    story = Story()
+    story.send("slow", "a", 0.0)
+    assert story.kill("a", after_s, told=True) == []
+    story.send("slow", "b", after_s)
+    assert story.kill("b", 2.0 * after_s, told=True) == ["slow"]
+
+
+def test_it_takes_two_engines() -> None:
+    story = Story()
+    for now_s in (0.0, 2.0, 4.0):
+        story.send("x", "a", now_s)
+        assert story.kill("a", now_s + 0.5) == []
+
+
+def test_an_engine_that_probes_found_dead_without_it_excuses_it() -> None:
+    story = Story()
+    story.send("z", "c", 0.0)
+    story.finish("z", 0.1)
+    story.send("x", "a", 1.0)
+    assert story.kill("a", 1.5) == []
+    story.send("x", "b", 1.5)
+    story.backends["a"].restarted()  # its own death
+    story.backends["c"].restarted()
+    assert story.kill("b", 2.0) == []
+
+
+@pytest.mark.parametrize("plain", [1, 6])
 def test_a_restart_of_one_after_the_other_blames_nobody(plain: int) -> None:
     """Without a word to the proxy: SIGKILL every six seconds, whoever waits moves on."""
     story = Story()
@@ -120,14 +181,12 @@ def test_a_restart_of_one_after_the_other_blames_nobody(plain: int) -> None:
             story.send(f"{number}", following, at_s)
 
 
-def test_what_kills_late_is_known_by_its_third() -> None:
+def test_deaths_of_no_interest_are_not_kept() -> None:
     story = Story()
-    for at_s, backend in ((0.0, "a"), (12.0, "b")):
-        story.send("slow", backend, at_s)
-        assert story.kill(backend, at_s + 9.0) == []
-    assert len(story.deaths) == 1  # what is of no interest is not kept
-    story.send("slow", "c", 24.0)
-    assert story.kill("c", 33.0) == ["slow"]
+    for number in range(100):
+        story.send("x", f"{number}", 10.0 * number)
+        story.kill(f"{number}", 10.0 * number + 5.0)
+    assert len(story.deaths) <= KEPT_S / 10.0 + 1
 
 
 def test_a_backend_that_is_taken_out_dies_of_that() -> None:

@@ -155,6 +155,49 @@ def test_three_engines_at_most_work_on_a_request() -> None:
         assert lines[-2:] == ["client got 502, backend_error", "counted 502 b4"]
 
 
+def test_a_backend_that_is_back_may_be_tried_again(play: Play) -> None:
+    asked(play)
+    play["b1"].resets()
+    play.passes(4.5)
+    assert play.happened() == ["b1 failed: reset", *ELSEWHERE]
+    play.backends[0].back_since_s = play.loop.now_s
+    play["b2"].resets()
+    assert play.happened() == ["b2 failed: reset", "b1 dialed", "b1 got POST"]
+    play["b1"].sends(STREAM, token("a"), DONE, END)
+    assert play.happened()[-1] == "counted 200 b1"
+
+
+def test_a_backend_that_is_not_back_is_not_tried_again(play: Play) -> None:
+    asked(play)
+    play["b1"].resets()
+    play.passes(4.5)
+    play.happened()
+    play["b2"].resets()
+    assert play.happened() == ["b2 failed: reset", *GONE]
+
+
+@pytest.mark.parametrize("age_s", [1, 4.5, 30])
+def test_a_rolling_restart_is_not_called_poison(age_s: float) -> None:
+    with contextlib.closing(Play(3)) as play:
+        asked(play, stream=False)
+        play.passes(age_s)
+        for name in ("b1", "b2"):
+            play[name].resets()
+            play.passes(4.5)
+        play["b3"].resets()
+        assert play.happened()[-1] == "counted 502 b3"  # it has had its three attempts
+        play.client.sends(chat(stream=False))
+        assert any(line.endswith("got POST") for line in play.happened())
+
+
+def test_a_request_that_kills_two_engines_at_once_is_poison() -> None:
+    with contextlib.closing(Play(3)) as play:
+        asked(play)
+        for name in ("b1", "b2"):
+            play[name].resets()
+        assert play.happened()[-2:] == ["client got 500, poison_request", "counted 500 b2"]
+
+
 def test_no_backend_is_ready(play: Play) -> None:
     for backend in play.backends:
         backend.state = State.STARTING
