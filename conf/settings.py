@@ -107,15 +107,16 @@ class TimeoutSettings(Section):
         default=None, description="Time for a whole request. null: no limit."
     )
     idle_s: DurationS = Field(
-        default=60.0,
+        default=600.0,
         description="Longest pause between two bytes of an answer. In a stream it counts after the"
-        " first token only.",
+        " first token only. A stream at a backend that probes find to hang ends sooner.",
     )
     hold_s: DurationS = Field(
         default=20.0,
         description="How long the status line of a stream waits for the first token. Until then"
         " a failing backend is replaced and the client does not notice. Afterwards"
-        " status 200 is sent, followed by pings.",
+        " status 200 is sent, followed by pings. Later a stream gets a ping whenever nothing was"
+        " sent for this time. Choose less than the idle timeout of a load balancer in front.",
     )
     client_head_s: DurationS = Field(
         default=10.0, description="Time for a client to send a request's head."

@@ -1,11 +1,11 @@
-"""How long a backend with requests has shown no progress, beyond the time of its oldest prompt.
+"""How long a backend with requests has shown no progress, and whether probes find that it hangs.
 
 Pure: time is an argument.
 """
 
 from typing import Final
 
-from penstock.balancing.backend import Backend
+from penstock.balancing.backend import Backend, State
 
 # With requests in flight and no token for this time, plus the time that the oldest prompt takes at
 # the measured rate, a deep probe comes at once. Engines prefill first come, first served, so the
@@ -15,6 +15,13 @@ PREFILL_S_MAX: Final = 60.0
 # A backend without a possible deep probe (transcription) shows only by its requests whether it
 # works. The longest file takes less than this.
 UNPROBED_STALL_S: Final = 60.0
+# Reasons of a state that say: it takes requests and answers nothing.
+HANGS: Final = frozenset({"hung", "timeout"})
+
+
+def hangs(backend: Backend) -> bool:
+    """Whether probes find that it takes requests and answers nothing."""
+    return backend.reason in HANGS and backend.state in (State.SUSPECT, State.EJECTED)
 
 
 class Stall:

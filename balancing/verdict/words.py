@@ -218,7 +218,7 @@ def _stalled(finding: Finding) -> Words:
     return (
         f"Failing: {figures['streams']:.0f} streams hang: they get a token every "
         f"{figures['gap_s']:.1f} s, and {where} could give them more.",
-        ("Look at the logs of engines. Clients are told after timeouts.idle_s.",),
+        ("Look at the logs of engines. Clients are told once probes find that an engine hangs.",),
     )
 
 

@@ -7,8 +7,9 @@ for.
 """
 
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
+from penstock.health.stall import hangs
 from penstock.proxy.data.diagnosis import BUSY, of_event
 from penstock.proxy.data.relay import Passage
 from penstock.proxy.data.whole_events import HELD_BYTES_MAX, WholeEvents
@@ -21,6 +22,7 @@ from penstock.proxy.errors.backend import (
     AnswerEmpty,
     AnswerMute,
     BackendError,
+    BackendHung,
 )
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.telemetry.histogram import Histogram
@@ -42,6 +44,15 @@ SHOWN_WITHIN_S: Final = 0.05
 QUIET_BYTES_MAX: Final = 1_048_576
 # Its count never equals that of the events, and `rfind` finds it at the end. So no read matches.
 _NOTHING_ORDINARY: Final = b""
+
+
+class Seen(NamedTuple):
+    """A stream at one moment, and since when it has been so."""
+
+    sent_bytes: int  # to its client
+    sent_s: float
+    tokens: int
+    token_s: float
 
 
 class EventRelay(WholeEvents):
@@ -156,6 +167,22 @@ class EventRelay(WholeEvents):
             self._report(AnswerDropped())
         else:
             super().lost(error)
+
+    def look(self, before: Seen | None, hold_s: float, now_s: float) -> Seen:
+        """End a stream without a token for `hold_s` if its backend hangs. Send a comment if its
+        client was sent nothing for so long. `before`: as it was at the last look."""
+        answer, tokens = self._answer, self._lease.generated_tokens
+        sent_s = token_s = now_s
+        if before is not None and before.sent_bytes == answer.body_bytes:
+            sent_s = before.sent_s
+        if before is not None and before.tokens == tokens:
+            token_s = before.token_s
+        if now_s - token_s >= hold_s and hangs(self._lease.backend) and not self.over:
+            self._report(StreamBroken("hung", BackendHung()))
+        elif now_s - sent_s >= hold_s and self._large is None and not self._ended_itself:
+            answer.hold()
+            sent_s = now_s
+        return Seen(answer.body_bytes, sent_s, tokens, token_s)
 
     def pass_on(self) -> None:
         self._commit_with(b"")

@@ -98,7 +98,7 @@ class Exchange(AttemptOwner):
     def cancel(self) -> None:
         """End everything: the client has left."""
         if not self._ended:
-            self._plane.metrics.client_aborts.add(self._phase_now)
+            self._plane.metrics.client_aborts.add("decode" if self._committed else self._phase)
             original_left(self.request)
             self._end(None)
 
@@ -122,6 +122,11 @@ class Exchange(AttemptOwner):
     def behind_bytes(self) -> int:
         """What was read from the backend and waits, because the client takes less."""
         return self._attempt.behind_bytes if self._attempt is not None else 0
+
+    @property
+    def passing(self) -> Relay | None:
+        """The answer that the client gets and takes now."""
+        return self._relay if self._committed and not self.request.paused else None
 
     def slept(self, time_s: float) -> None:
         """The proxy did not run for this long: move all times in the future."""
@@ -390,7 +395,3 @@ class Exchange(AttemptOwner):
         """Whether the client has some of a backend's answer."""
         relay = self._relay
         return relay is not None and relay.committed
-
-    @property
-    def _phase_now(self) -> str:
-        return "decode" if self._committed else self._phase

@@ -10,6 +10,7 @@ from penstock.balancing.deaths import Suspect, died_of_it, is_leaving
 from penstock.balancing.fields import searches_beams
 from penstock.balancing.lease import Lease
 from penstock.balancing.routes.rule import Target
+from penstock.health.stall import hangs
 from penstock.proxy.data.complaint import complain
 from penstock.proxy.data.own_headers import origin
 from penstock.proxy.data.plane import DataPlane
@@ -34,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 # The most attempts that may cost an engine work. Others are limited by the number of backends.
 ATTEMPTS_MAX: Final = 3
-# Reasons of an ejection that say: it takes requests and answers nothing.
-_HANGS: Final = frozenset({"hung", "timeout"})
 NO_BACKENDS: Final[frozenset[Backend]] = frozenset()
 
 
@@ -91,7 +90,7 @@ class Failover:
         if self.reached or lease.bound or not lease.sound:
             return False
         backend, ask = lease.backend, lease.ask
-        if backend.state is not State.EJECTED or backend.reason not in _HANGS:
+        if backend.state is not State.EJECTED or not hangs(backend):
             return False
         now_s = self._plane.now()
         return any(

@@ -17,7 +17,7 @@ class StreamBroken(BackendError):
         self._cause = cause
         self.fatal = cause is not None and cause.fatal
         if cause is not None:
-            self.suspicious = cause.suspicious
+            self.suspicious, self.penal = cause.suspicious, cause.penal
 
     @property
     def of_backend(self) -> BackendError:

@@ -75,11 +75,12 @@ REASONS: Final = {
     " session's own backend was not fit, over its bound or tried already.",
     "backend_engine_waiting_by_reason": "`capacity`: for room in the KV cache or the batch."
     " `deferred`: for something else, such as a cache that is fetched.",
-    "stream_failures": "`reset`, `cut`, `dropped`, `malformed`: the connection ended or its bytes"
-    " were no valid HTTP. `idle`: no byte for `timeouts.idle_s`. `unfinished`: it ended without"
-    " its last event. `no_events`: it sent bytes but no events. `error_event`, `abort`: the backend"
-    " gave up. `total`: `timeouts.total_s` was over. `refused`: the backend ended the stream with"
-    " an error that the request itself caused. At most 256 values.",
+    "stream_failures": "`reset`, `cut`, `dropped`, `malformed`: the connection ended or its"
+    " bytes were no valid HTTP. `idle`: no byte for `timeouts.idle_s`. `hung`: probes found"
+    " that its backend hangs. `unfinished`: it ended without its last event. `no_events`: it"
+    " sent bytes but no events. `error_event`, `abort`: the backend gave up. `total`:"
+    " `timeouts.total_s` was over. `refused`: the backend ended the stream with an error that"
+    " the request itself caused. At most 256 values.",
     "shed": "`connections`, `bodies`, `memory`, `lag` or `descriptors`. `unread`: an answer that"
     " its client did not read was given up. `wait`: its first token would have come too late for"
     " its class, `deadline`: for the time that its client allows. `budget`: its tenant has used up"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.long_heads import LongHeads
 from penstock.proxy.data.room import (
     CLEARED,
@@ -43,6 +44,7 @@ class Client:
     certificate: ClientCertificate | None = None
     pace: float = 0.0
     stopped: bool = False
+    stream: EventRelay | None = None
     untaken_bytes: int = 0
     pool: str = ""
     gone: bool = False
