@@ -13,8 +13,8 @@ class Scan:
     def go_on(self, work: int) -> int:
         """Go on for about `work` tokens: MORE, WHOLE, or UNCLEAN if something is not right."""
 
-    def spans(self) -> list[tuple[int, int, int]]:
-        """(number of the key, begin, end) of the last value of each key. Empty before WHOLE."""
+    def places(self) -> list[tuple[bytes, int, int]]:
+        """(key, begin, end) of the value of each key that is there. Empty before WHOLE."""
 
     def names_media(self) -> bool:
         """Whether a "type" of a part that is not text was seen, anywhere."""

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from penstock.balancing.answer_cap import AnswerLimits
 from penstock.balancing.output_length import PRIOR_TOKENS
+from penstock.balancing.places import Places
 from penstock.balancing.prompt_blocks import BLOCKS_MAX, Blocks
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
 from penstock.balancing.wants import Wants
@@ -26,9 +27,9 @@ FIELDS: Final = (
     "media_block_tokens",
     "media_parts",
     "model",
-    "model_span",
     "output_tokens",
     "path",
+    "places",
     "pool",
     "prompt_tokens",
     "prompts",
@@ -124,7 +125,7 @@ class Ask:
         self.service_tier = service_tier  # as its client asks for it, in the words of the APIs
         self.background = background  # its engine goes on when its client has left
         self.pool = pool  # where a route sends it; empty: to the pools that serve its model
-        self.model_span: tuple[int, int] | None = None  # where a form has its name
+        self.places: Places = ()  # of what penstock read in its body, for edits
         self.wants: Wants | None = None  # None: no route asks
         self.home = home  # the name of the backend that its session belongs to
 

@@ -11,7 +11,8 @@ import msgspec
 
 from penstock.balancing.fields import NO_FIELD
 from penstock.balancing.members import members
-from penstock.balancing.outline import LARGE_BYTES, Steps, count_in, items_in
+from penstock.balancing.outline import Steps, count_in, items_in
+from penstock.balancing.places import PlacesFound, names_of
 
 CHAT_BATCH: Final = "/v1/chat/completions/batch"
 EMBED: Final = "/v2/embed"
@@ -42,6 +43,7 @@ class _Batch(msgspec.Struct):
 
 
 _batch = msgspec.json.Decoder(_Batch)
+_NAMES: Final = names_of(_Batch)
 
 
 class Batch(NamedTuple):
@@ -61,11 +63,11 @@ class Batch(NamedTuple):
 
 
 def batch_of(path: str, body: bytes) -> Steps[Batch]:
-    """The prompts of a body for one of BATCHES. It is known to be a JSON object."""
-    if len(body) <= LARGE_BYTES:
-        given = _batch.decode(body)
-    else:
-        given = yield from members(body, _batch)
+    """The prompts of a body for one of BATCHES. It is known to be a JSON object.
+
+    Raises GivenTwice.
+    """
+    given = yield from members(body, _batch, noted=PlacesFound(_NAMES))
     if path == CHAT_BATCH:
         return Batch((yield from _count(given.messages)), told=True)
     if path == EMBED:

@@ -23,7 +23,13 @@ READ_WHOLE: Final = frozenset(
 CLIPPED_BYTES: Final = 8_192
 
 
-class Fields(msgspec.Struct):
+class BeamFields(msgspec.Struct):
+    """The field that asks for a beam search."""
+
+    use_beam_search: msgspec.Raw = NO_FIELD
+
+
+class Fields(BeamFields):
     """The fields of a body. NO_FIELD where the body has none."""
 
     model: msgspec.Raw = NO_FIELD
@@ -50,12 +56,6 @@ class Fields(msgspec.Struct):
     tools: msgspec.Raw = NO_FIELD
     instructions: msgspec.Raw = NO_FIELD
     input: msgspec.Raw = NO_FIELD
-
-
-class BeamFields(msgspec.Struct):
-    """The field that asks for a beam search."""
-
-    use_beam_search: msgspec.Raw = NO_FIELD
 
 
 class StreamOptions(msgspec.Struct):

@@ -21,6 +21,7 @@ from penstock.balancing.outline import (
     outline,
     slice_end,
 )
+from penstock.balancing.places import PlacesFound
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -40,11 +41,13 @@ def members(
     read_whole: frozenset[str] = READ_WHOLE,
     *,
     copies: bool = True,
+    noted: PlacesFound | None = None,
 ) -> Steps[S]:
     """What `decoder`, whose fields are all raw, would make of the object. Raises NoObject.
 
     `read_whole`: the fields whose values are kept whole. Others are cut to CLIPPED_BYTES. Without
-    `copies` large values are views of the text, for callers with very many texts.
+    `copies` large values are views of the text, for callers with very many texts. `noted` is told
+    where each member stands, and raises GivenTwice.
     """
     found = _decoded(decoder, b"")
     at = yield from _past_blanks(text, 0)
@@ -57,11 +60,15 @@ def members(
             raise NoObject
         length, whole = _small_members(text[at : slice_end(text, at)])
         if length:
-            _merge(found, _decoded(decoder, text[at : at + length]))
+            piece = text[at : at + length]
+            small = _decoded(decoder, piece)
+            _merge(found, small)
+            if noted is not None:
+                noted.add_all(piece, at, small)
             at += length
         elif not whole:
             yield
-            at = yield from _large_member(text, at, found, read_whole, copies)
+            at = yield from _large_member(text, at, found, read_whole, copies, noted)
             whole = text[at : at + 1] == b"}"
         if text[at : at + 1] != (b"}" if whole else b","):
             raise NoObject
@@ -80,7 +87,12 @@ def _merge(found: S, later: S) -> None:
 
 
 def _large_member(
-    text: bytes, at: int, found: S, read_whole: frozenset[str], copies: bool
+    text: bytes,
+    at: int,
+    found: S,
+    read_whole: frozenset[str],
+    copies: bool,
+    noted: PlacesFound | None,
 ) -> Steps[int]:
     """Read the one member that begins there. Returns where it ends."""
     key, at = yield from _key_of(text, at)
@@ -88,8 +100,10 @@ def _large_member(
     for field in msgspec.structs.fields(found):
         if field.encode_name == key:
             whole = field.encode_name in read_whole
-            until = end if whole else min(end, at + CLIPPED_BYTES)
-            until = yield from _without_end(text, at, until)
+            value_end = yield from _without_end(text, at, end)
+            if noted is not None:
+                noted.add(field.encode_name.encode(), at, value_end)
+            until = value_end if whole else min(value_end, at + CLIPPED_BYTES)
             # Bytes in place of a Raw, because a Raw would be copied at every look.
             view = memoryview(text)[at:until]
             value = (yield from copied(view)) if copies else view

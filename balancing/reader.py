@@ -13,13 +13,12 @@ import msgspec
 from penstock.balancing.answer_cap import answer_limits
 from penstock.balancing.ask import Ask
 from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
-from penstock.balancing.field_scan import FieldScan, Found
+from penstock.balancing.field_scan import FieldScan
 from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth, whole_number
 from penstock.balancing.forms import MalformedAsk, boundary_of, model_at, model_span
 from penstock.balancing.labels.question import conversation_of
 from penstock.balancing.media import media_blocks, tokens_of_bytes
-from penstock.balancing.members import NoObject, members
-from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, finished
+from penstock.balancing.outline import LARGE_BYTES, Steps, finished
 from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
 from penstock.balancing.prompt_blocks import large_text_blocks, text_blocks
 from penstock.balancing.prompts import OF_MESSAGES, Prompt, reading_prompt, text_prompt
@@ -43,7 +42,6 @@ _UNCUT: Final = frozenset(
 _NEVER_CUT: Final = frozenset({"/v1/messages", EMBED, SCORING})  # by the fields read here
 # Longer than any name of a model or id of a response. A longer one is cut to this.
 NAME_BYTES_MAX: Final = 4_096
-NO_OBJECT: Final = "The request body must be one valid JSON object."
 
 _fields = msgspec.json.Decoder(Fields)
 _integer = msgspec.json.Decoder(int)
@@ -73,7 +71,6 @@ class Reader:
 
     __slots__ = (
         "_caps",
-        "_decoder",
         "_estimator",
         "_labels",
         "_outputs",
@@ -104,8 +101,7 @@ class Reader:
         self._caps = caps
         self._wants = wants
         self._labels = labels
-        self._decoder = _fields if sessions is None else sessions.decoder
-        self._scan = FieldScan(self._decoder.type)
+        self._scan = FieldScan(_fields if sessions is None else sessions.decoder)
 
     def glance(
         self, path: str, headers: Headers, body: bytes, work: Work, tenant: str, client: str
@@ -119,17 +115,15 @@ class Reader:
             return self._unparsed_ask(path, headers, body, work, tenant, client)
         if len(body) > LARGE_BYTES or path in FORMS or path in BATCHES:
             return None
-        if self._scan.takes(body):
-            found = self._scan.glance(body, views=path in OF_MESSAGES)
-            if found is None:
-                return None
-            fields, may_name = found
-        else:
-            fields, may_name = _fields_of(self._decoder, body), True
+        found = self._scan.glance(body, views=path in OF_MESSAGES)
+        if found is None:
+            return None
+        fields, may_name, places = found
         prompt = text_prompt(path, fields, body, may_name=may_name)
         if prompt is None or len(bytes(fields.stream_options)) > DECODED_BYTES_MAX:
             return None
         ask = self._ask(path, headers, fields, prompt, work, tenant, client)
+        ask.places = places
         if ask.stream:
             ask.usage_options = usage_options(fields.stream_options)
         if self._prefixes and work.generates and prompt.batch.prompts == 1:
@@ -146,12 +140,18 @@ class Reader:
         boundary = boundary_of(headers) if path in FORMS else None
         if not body or boundary is not None:
             ask = self._unparsed_ask(path, headers, body, work, tenant, client)
-            ask.model_span = (yield from model_span(body, boundary)) if boundary else None
-            ask.model = model_at(body, ask.model_span)
+            span = (yield from model_span(body, boundary)) if boundary else None
+            ask.model = model_at(body, span)
+            if span is not None:
+                ask.places = [(b"model", *span)]
             return ask
-        fields, may_name = yield from self._reading_fields(path, body)
+        found = yield from self._scan.steps(body, views=path in OF_MESSAGES)
+        fields, may_name, places = found
+        if path in FORMS:
+            places = ()  # it is no form: nothing can be put in it
         prompt = yield from reading_prompt(path, fields, body, may_name=may_name)
         ask = self._ask(path, headers, fields, prompt, work, tenant, client)
+        ask.places = places
         if ask.stream:
             ask.usage_options = yield from reading_usage_options(fields.stream_options)
         if self._prefixes and work.generates and prompt.batch.prompts == 1:
@@ -171,13 +171,6 @@ class Reader:
         """Read any request in one turn, where nobody waits."""
         asked = self.glance(path, headers, body, work, tenant, client)
         return asked or finished(self.reading(path, headers, body, work, tenant, client))
-
-    def _reading_fields(self, path: str, body: bytes) -> Steps[Found]:
-        if self._scan.takes(body):
-            found = yield from self._scan.steps(body, views=path in OF_MESSAGES)
-            if found is not None:
-                return found
-        return (yield from _decoding_fields(self._decoder, body)), True
 
     def _ask(
         self,
@@ -278,24 +271,6 @@ def unseen_ask(path: str, body: bytes, tenant: str, client: str) -> Ask:
         tenant=tenant,
         client=client,
     )
-
-
-def _fields_of(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Fields:
-    try:
-        return decoder.decode(body)
-    except (*UNREADABLE, RecursionError):
-        raise MalformedAsk(NO_OBJECT) from None
-
-
-def _decoding_fields(decoder: "msgspec.json.Decoder[Fields]", body: bytes) -> Steps[Fields]:
-    if len(body) <= LARGE_BYTES:
-        if len(body) > SLICE_BYTES:
-            yield
-        return _fields_of(decoder, body)
-    try:
-        return (yield from members(body, decoder))
-    except (*UNREADABLE, RecursionError, NoObject):
-        raise MalformedAsk(NO_OBJECT) from None
 
 
 def _max_tokens_of(fields: Fields) -> int | None:

@@ -5,7 +5,7 @@ keys as fields, so a 200 KB prompt is passed over only once. The key may identif
 conversation. So it is compared and hashed, and never logged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -26,21 +26,26 @@ class SessionKeys:
     """Where session keys may be: in headers, in this order, then in fields of the body."""
 
     def __init__(
-        self, headers: Sequence[str], body_fields: Sequence[str], read: type[Fields] = Fields
+        self,
+        headers: Sequence[str],
+        body_fields: Sequence[str],
+        read: type[Fields] = Fields,
+        edited: Iterable[str] = (),
     ) -> None:
-        """`read`: the fields that are read in the same pass."""
+        """`read`: the fields that are read in the same pass. `edited`: others that are looked for,
+        because routes may set them."""
         self._headers = [name.lower().encode("ascii") for name in headers]
-        names = dict.fromkeys(body_fields)
+        names = dict.fromkeys([*body_fields, *edited])
         known = {field.encode_name: field.name for field in msgspec.structs.fields(read)}
         # Attributes are numbered, because a configured key need not be a Python name.
-        new = {name: f"session_{i}" for i, name in enumerate(names) if name not in known}
+        new = {name: f"more_{i}" for i, name in enumerate(names) if name not in known}
         wanted = msgspec.defstruct(
             "SessionFields",
             [(attribute, msgspec.Raw, NO_FIELD) for attribute in new.values()],
             bases=(read,),
             rename={attribute: name for name, attribute in new.items()},
         )
-        self._attributes = [(known | new)[name] for name in names]
+        self._attributes = [(known | new)[name] for name in dict.fromkeys(body_fields)]
         self.decoder: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(wanted)
 
     def read(self, headers: Sequence[tuple[bytes, bytes]], fields: Fields | None) -> str | None:

@@ -127,8 +127,8 @@ class SetBodySettings(Section):
     defaults: Annotated[dict[Word, bool | int | float | str], AfterValidator(_are_unread)] = Field(
         default={},
         max_length=DEFAULTS_MAX,
-        description="Members that are added where the client gave none, such as `temperature: 0.2`."
-        " Numbers, text, true or false.",
+        description="Members that are set where the client gave none, or null, such as"
+        " `temperature: 0.2`. Numbers, text, true or false.",
     )
 
 

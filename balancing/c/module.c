@@ -75,19 +75,23 @@ static PyObject *scan_go_on(Scan *self, PyObject *work)
     return PyLong_FromLong(scan_on(&self->scan, tokens));
 }
 
-static PyObject *scan_spans(Scan *self, PyObject *Py_UNUSED(nothing))
+static PyObject *scan_places(Scan *self, PyObject *Py_UNUSED(nothing))
 {
-    PyObject *spans = PyList_New(0);
-    for (int number = 0; spans && number < self->scan.keys; number++) {
+    PyObject *places = PyList_New(0);
+    for (int number = 0; places && number < self->scan.keys; number++) {
         struct key *key = &self->scan.found[number];
         if (key->end < 0 || self->scan.outcome != WHOLE)
             continue;
-        PyObject *span = Py_BuildValue("(inn)", number, key->begin, key->end);
-        if (!span || PyList_Append(spans, span))
-            Py_CLEAR(spans);
-        Py_XDECREF(span);
+        PyObject *begin = PyLong_FromSsize_t(key->begin), *end = PyLong_FromSsize_t(key->end);
+        PyObject *name = PyTuple_GET_ITEM(self->keys, number);
+        PyObject *place = begin && end ? PyTuple_Pack(3, name, begin, end) : NULL;
+        if (!place || PyList_Append(places, place))
+            Py_CLEAR(places);
+        Py_XDECREF(place);
+        Py_XDECREF(begin);
+        Py_XDECREF(end);
     }
-    return spans;
+    return places;
 }
 
 static PyObject *scan_media(Scan *self, PyObject *Py_UNUSED(nothing))
@@ -97,7 +101,7 @@ static PyObject *scan_media(Scan *self, PyObject *Py_UNUSED(nothing))
 
 static PyMethodDef SCAN_METHODS[] = {
     {"go_on", (PyCFunction)scan_go_on, METH_O, NULL},
-    {"spans", (PyCFunction)scan_spans, METH_NOARGS, NULL},
+    {"places", (PyCFunction)scan_places, METH_NOARGS, NULL},
     {"names_media", (PyCFunction)scan_media, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -10,7 +10,7 @@
 #include <stddef.h>
 
 #define DEPTH_MAX 512
-#define KEYS_MAX 48
+#define KEYS_MAX 128
 /* A longer number is no number that a backend reads. */
 #define NUMBER_BYTES_MAX 1024
 /* So many bytes of a number, or of a string that is full of escapes, cost as much as a token. */
@@ -22,7 +22,7 @@ enum outcome { UNCLEAN = -1, MORE = 0, WHOLE = 1 };
 struct key {
     Place name;
     size_t size;
-    ptrdiff_t begin, end; /* of its last value; -1: there is none */
+    ptrdiff_t begin, end; /* of its value; -1: there is none */
 };
 
 struct scan {
@@ -175,6 +175,8 @@ static int string_ends(struct scan *scan)
         return 0; /* it may be one of the keys */
     for (int number = 0; number < scan->keys; number++)
         if (scan->found[number].size == size && !memcmp(scan->found[number].name, string, size)) {
+            if (scan->found[number].end >= 0)
+                return 0; /* it is given twice */
             scan->key = number;
             break;
         }

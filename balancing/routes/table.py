@@ -26,7 +26,8 @@ class RouteTable:
     """Routes in order. Immutable: a reload makes a new one, which decides alike for equal routes.
 
     `reads` names what rules want to know of a body beyond the usual: needs, `effort`, `user`,
-    `session`, `label`, and `answer_limits`, which a cap of the answer's length takes. `adapters`:
+    `session`, `label`, and `answer_limits`, which a cap of the answer's length takes. `edits` names
+    further members that they may set. `adapters`:
     by pool and model, the paths of those that backends are asked to load.
     """
 
@@ -37,6 +38,7 @@ class RouteTable:
         "_by_tenant",
         "_open",
         "adapters",
+        "edits",
         "reads",
         "rules",
     )
@@ -57,6 +59,7 @@ class RouteTable:
         for number, rule in enumerate(self.rules):
             self._file(rule, number)
         self.reads = frozenset([name for rule in self.rules for name in _reads(rule)])
+        self.edits = frozenset([name for rule in self.rules for name in _edits(rule)])
 
     def decide(self, request: RouteRequest) -> Decision | None:
         """What the first route that matches decides. None: no route does."""
@@ -121,6 +124,13 @@ class RouteTable:
 def _tells(patterns: Patterns | None) -> TypeGuard[Patterns]:
     """Whether these patterns leave some texts out."""
     return patterns is not None and "" not in patterns.prefixes
+
+
+def _edits(rule: Rule) -> list[str]:
+    """The members that a rule may set, apart from those that penstock reads."""
+    defaults = rule.changes.defaults if rule.changes is not None else ()
+    names = [name.decode() for name, _ in defaults]
+    return [*names, "store"] if rule.mirror is not None else names
 
 
 def _reads(rule: Rule) -> list[str]:

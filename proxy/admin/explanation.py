@@ -15,13 +15,13 @@ from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.explain import Candidate
+from penstock.balancing.field_scan import NO_OBJECT
 from penstock.balancing.fields import NO_FIELD
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.gate import Choice
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import Steps, T
-from penstock.balancing.reader import NO_OBJECT
 from penstock.balancing.routes.request import RouteRequest
 from penstock.proxy.admin.json_answers import answer_of, error_answer, json_answer
 from penstock.proxy.admin.outlook import outlook

@@ -37,6 +37,7 @@ from penstock.proxy.errors.backend import (
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.wire.connection import BackendConnection
+from penstock.proxy.wire.edit import spliced_bytes
 from penstock.proxy.wire.forwarded_head import forwarded_request_head
 from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import ResponseHead
@@ -216,13 +217,13 @@ class Attempt:
         self._connection = connection
         forwards_key, authorization = self._credentials
         connection.credentials = request.head.credentials
-        body, edited, added = request.body_to_send()
+        body, replaced = request.body, request.splices
         head = forwarded_request_head(
             request.head,
             authority=self._connections.authority,
             peer=request.peer,
             added=self._owner.headers_upstream(),
-            length=len(added) + (len(body) if edited is None else edited[0] + len(edited[1])),
+            length=spliced_bytes(body, replaced),
             authorization=authorization,
             forwards_key=forwards_key,
         )
@@ -231,8 +232,7 @@ class Attempt:
         self._first_byte_by_s = now_s + self._first_byte_s()
         self._owner.sent(now_s)
         method, client = request.head.method, self._lease.ask.client
-        head = head + added if added else head
-        connection.send(head, body, self, method=method, sender=client, ending=edited)
+        connection.send(head, body, self, method=method, sender=client, replaced=replaced)
         if request.paused:
             connection.pause()
 

@@ -115,12 +115,13 @@ def draft(
     routes = table_of(settings.routes)
     read = WantedFields if routes.reads else Fields
     keyed = bool(routes.reads) or any(pool.policy.needs_sessions for pool in pools)
+    keys = (affinity.headers, affinity.body_fields) if keyed else ((), ())
     return Draft(
         settings,
         origins,
         Fleet(pools),
         counter,
-        SessionKeys(affinity.headers, affinity.body_fields, read) if keyed else None,
+        SessionKeys(*keys, read, sorted(routes.edits)) if keyed or routes.edits else None,
         routes,
         certificates,
     )

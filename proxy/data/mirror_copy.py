@@ -15,7 +15,7 @@ from penstock.proxy.dialects.dialect import Sign, Usage
 from penstock.proxy.dialects.whole import SMALL_BYTES, whole_of
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.wire.connection import BackendConnection
-from penstock.proxy.wire.edit import Edits, Ending, ending, framed
+from penstock.proxy.wire.edit import Splices, spliced_bytes
 from penstock.proxy.wire.event_ends import after_first, after_last, split
 from penstock.proxy.wire.forwarded_head import forwarded_request_head
 from penstock.proxy.wire.header_fields import Headers
@@ -35,14 +35,13 @@ SENDER: Final = "\0mirror"
 class Mirrored:
     """What is sent. The body is the original's own bytes, and no second copy of them."""
 
-    __slots__ = ("added", "beginning", "body", "dialect", "edits", "head", "key", "peer")
+    __slots__ = ("added", "body", "dialect", "head", "key", "peer", "replaced")
 
     def __init__(
         self,
         head: RequestHead,
         body: bytes,
-        beginning: Ending | None,
-        edits: Edits,
+        replaced: Splices,
         added: Headers,
         dialect: Dialect,
         peer: bytes,
@@ -51,8 +50,7 @@ class Mirrored:
         """`key`: whether the client's is sent, and the pool's own if there is one."""
         self.head = head
         self.body = body
-        self.beginning = beginning
-        self.edits = edits
+        self.replaced = replaced
         self.added = added
         self.dialect = dialect
         self.peer = peer
@@ -145,23 +143,20 @@ class Copy:
 
     def _send(self, connection: BackendConnection) -> None:
         self._connection, mirrored = connection, self.mirrored
-        head, edits = mirrored.head, mirrored.edits
+        head, body, replaced = mirrored.head, mirrored.body, mirrored.replaced
         connection.credentials = head.credentials
-        whole = mirrored.body
-        body, edited, added = framed(whole, mirrored.beginning, ending(whole, edits))
         forwards_key, own_key = mirrored.key
         written = forwarded_request_head(
             head,
             authority=self._connections.authority,
             peer=mirrored.peer,
             added=mirrored.added,
-            length=len(added) + (len(body) if edited is None else edited[0] + len(edited[1])),
+            length=spliced_bytes(body, replaced),
             authorization=own_key,
             forwards_key=forwards_key,
         )
         self.sent_s = self.last_byte_s = self._now()
-        written += added
-        connection.send(written, body, self, method=head.method, sender=SENDER, ending=edited)
+        connection.send(written, body, self, method=head.method, sender=SENDER, replaced=replaced)
 
     @property
     def holds_body(self) -> bool:

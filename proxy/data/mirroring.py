@@ -20,6 +20,7 @@ from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import NoBackend
 from penstock.balancing.lease import Lease
 from penstock.balancing.look import Look
+from penstock.balancing.places import Places, span_of
 from penstock.balancing.routes.split import place_of, seed_of
 from penstock.conf.settings import TimeoutSettings
 from penstock.proxy.data.mirror_copy import SENDER, Copy, Limits, Mirrored
@@ -29,7 +30,7 @@ from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.route_changes import MODEL
 from penstock.proxy.data.routing import aimed
-from penstock.proxy.wire.edit import Edits, Ending
+from penstock.proxy.wire.edit import Edits, splices
 from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import RequestHead
 
@@ -44,8 +45,6 @@ _COPIED: Final = frozenset({b"content-type", b"accept", b"anthropic-version", b"
 _KEYS: Final = frozenset({b"authorization", b"x-api-key"})
 # Copies hold at most this part of the room for bodies, and only while half of it is free.
 _BODIES_SHARE: Final = 8
-# The beginning of a body that its route has changed, and the edits of its ending.
-Changed = tuple[Ending | None, Edits]
 # How long a plain answer may take.
 PLAIN_S: Final = 600.0
 
@@ -72,8 +71,8 @@ def mirror(plane: DataPlane, request: Request, relay: Relay | None) -> None:
     if seat is None:
         mirrors.count(route, "no_room")
         return
-    changes = request.beginning, request.edits
-    plane.loop.call_soon(_begin, plane, request, seat, body, changes)
+    edits, places = request.edits, ask.places
+    plane.loop.call_soon(_begin, plane, request, seat, body, edits, places)
 
 
 def original_left(request: Request) -> None:
@@ -92,10 +91,12 @@ def _has_room(plane: DataPlane, body_bytes: int) -> bool:
     return plane.bodies.held_bytes + copies_bytes <= plane.bodies_bytes // 2
 
 
-def _begin(plane: DataPlane, request: Request, seat: Seat, body: bytes, changes: Changed) -> None:
+def _begin(
+    plane: DataPlane, request: Request, seat: Seat, body: bytes, edits: Edits, places: Places
+) -> None:
     """Choose the backend of a copy and send it. Whatever fails, the original goes on."""
     try:
-        result = _send(plane, request, seat, body, changes)
+        result = _send(plane, request, seat, body, edits, places)
     except Exception:  # no request waits for it
         request_id = request.answer.request_id.decode()
         logger.exception("copy for a mirror failed request_id=%s", request_id)
@@ -106,7 +107,9 @@ def _begin(plane: DataPlane, request: Request, seat: Seat, body: bytes, changes:
         request.copy.end(result)
 
 
-def _send(plane: DataPlane, request: Request, seat: Seat, body: bytes, changes: Changed) -> str:
+def _send(
+    plane: DataPlane, request: Request, seat: Seat, body: bytes, edits: Edits, places: Places
+) -> str:
     """Begin a copy. Returns why there is none."""
     way, record, now_s = request.way, request.record, plane.now()
     assert way is not None
@@ -118,7 +121,6 @@ def _send(plane: DataPlane, request: Request, seat: Seat, body: bytes, changes: 
     if plane.draining or target.pool not in plane.credentials:  # a reload has removed it
         return "no_backend"
     ask = aimed(plane, request.ask, target, way.asked)
-    beginning, edits = changes
     kept: Edits = tuple([edit for edit in edits if edit[0] != MODEL])
     if ask.model != way.asked:
         kept = (*kept, (MODEL, msgspec.json.encode(ask.model)))
@@ -127,8 +129,7 @@ def _send(plane: DataPlane, request: Request, seat: Seat, body: bytes, changes: 
     mirrored = Mirrored(
         _head(request, forwards_key=forwards_key),
         body,
-        beginning,
-        kept + _stores_nothing(ask, body),
+        splices(body, kept + _stores_nothing(ask, places), places),
         _added(plane, request),
         request.endpoint.dialect,
         request.peer,
@@ -222,12 +223,12 @@ def _added(plane: DataPlane, request: Request) -> Headers:
     return [(b"x-request-id", request_id), (MARK, b"1"), (b"x-vllm-priority", priority)]
 
 
-def _stores_nothing(ask: Ask, body: bytes) -> Edits:
+def _stores_nothing(ask: Ask, places: Places) -> Edits:
     """The edits by which an engine keeps nothing of a copy, and makes no answer in the
     background. Responses are stored unless they say otherwise."""
     edits: Edits = ()
-    if ask.path == "/v1/responses" or b'"store"' in body:
+    if ask.path == "/v1/responses" or span_of(places, b"store") is not None:
         edits += ((b"store", b"false"),)
-    if ask.background or b'"background"' in body:
+    if span_of(places, b"background") is not None:
         edits += ((b"background", b"false"),)
     return edits

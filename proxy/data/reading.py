@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.field_scan import NO_OBJECT
 from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.outline import Steps
-from penstock.balancing.reader import NO_OBJECT, unseen_ask
+from penstock.balancing.reader import unseen_ask
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.invocations import INVOCATIONS, adapter_of, invoked_path
 from penstock.proxy.data.plane import DataPlane

@@ -19,7 +19,7 @@ from penstock.proxy.telemetry.pool_metrics import Times
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.server_timing import ASKED, server_timing
 from penstock.proxy.tracing.trace import Trace
-from penstock.proxy.wire.edit import Edits, Ending, Framed, ending, framed
+from penstock.proxy.wire.edit import Edits, Splices, splices
 from penstock.proxy.wire.heads import RequestHead
 
 # An int of 64 bits and its place in a tuple.
@@ -35,7 +35,6 @@ class Request:
         "answer",
         "ask",
         "bare",
-        "beginning",
         "body",
         "capped",
         "charge",
@@ -43,7 +42,6 @@ class Request:
         "edits",
         "endpoint",
         "fault",
-        "form_ending",
         "head",
         "hides_usage",
         "hold_s",
@@ -84,9 +82,6 @@ class Request:
         self.answer = answer
         self.body = body
         self.edits: Edits = ()  # of the body, applied each time it is sent
-        # What a route puts in place of the beginning of a body, and of the end of a form.
-        self.beginning: Ending | None = None
-        self.form_ending: Ending | None = None
         self.capped: int | None = None  # the most tokens of its answer, where that was cut
         self.peer = peer
         self.resends = True  # once more where a connection was just closed. False: it has had all
@@ -120,15 +115,15 @@ class Request:
         """Whether its body is a multipart form."""
         return self.ask.path in FORMS
 
-    def body_to_send(self) -> Framed:
-        """The body as its backend gets it."""
-        edited = self.form_ending or ending(self.body, self.edits)
-        return framed(self.body, self.beginning, edited)
+    @property
+    def splices(self) -> Splices:
+        """What its backend gets in place of parts of the body."""
+        return splices(self.body, self.edits, self.ask.places)
 
     def forget_body(self) -> None:
         """Drop the body: no other backend will try, so nobody needs it."""
         self._mark = self.mark
-        self.body, self.edits, self.beginning = b"", (), None
+        self.body, self.edits, self.ask.places = b"", (), ()
 
     @property
     def kept_bytes(self) -> int:

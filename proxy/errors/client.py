@@ -62,9 +62,9 @@ class RouteRefused(ClientError):
 
 
 class FormWithoutModel(ClientError):
-    """A route must put another model in a form that names none, or names it too deep inside."""
+    """A route must put another model in a form that names none."""
 
-    message = "Name a model: the form needs a text field `model`, in its first or last MiB."
+    message = "Name a model: the form needs a text field `model`."
 
 
 class ContextLengthExceeded(ClientError):

@@ -20,7 +20,7 @@ from penstock.proxy.errors.backend import (
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.dechunk import Dechunker, MalformedChunks
-from penstock.proxy.wire.edit import Ending
+from penstock.proxy.wire.edit import Splices
 from penstock.proxy.wire.heads import ResponseHead, begins_answer, parse_response_head
 from penstock.proxy.wire.host import Host
 from penstock.proxy.wire.long_reads import SHORT_BYTES, TURN_S, LongRead, slice_end
@@ -122,14 +122,15 @@ class BackendConnection(asyncio.Protocol):
     def send(
         self,
         head: bytes,
-        body: bytes | memoryview,
+        body: bytes,
         sink: Sink,
         *,
         method: bytes,
         sender: str = "",
-        ending: Ending | None = None,
+        replaced: Splices = (),
     ) -> None:
-        """Send a request. `sink` gets its answer. Its pieces take the turns of `sender`."""
+        """Send a request, `replaced` in its body. `sink` gets its answer. Its pieces take the
+        turns of `sender`."""
         assert self.sink is None
         self.sink = sink
         self.answer_began = self.dear = self._in_body = False
@@ -145,7 +146,7 @@ class BackendConnection(asyncio.Protocol):
             sink.lost(ConnectionReset())
         else:
             turns = self._owner.uploads
-            self._pieces = pieces_of(turns, sender, transport, head, body, ending)
+            self._pieces = pieces_of(turns, sender, transport, head, body, replaced)
             if self._pieces is not None:
                 self._pieces.begin()  # the transport may pause it at once
 

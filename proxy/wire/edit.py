@@ -1,51 +1,58 @@
-"""Edits of a request body: each sets a top-level key, and the bytes of all other values stay.
+"""Edits of a request body: each sets a top-level member, and the bytes of all other values stay.
 
-The keys are added at the end, so nothing has to be decoded or searched. Of equal keys the last one
-counts, for vLLM as for all Python readers of JSON. The body itself is not copied for an edit: only
-its ending is replaced, when it is written to a backend.
+A value is replaced where it stands, and a member that the body does not have is added at its end.
+So an edit never makes two members of one name, which some readers of JSON refuse. The body itself
+is not copied: what is between the edits is written to a backend as it is.
 """
 
+import re
 from typing import Final
 
-# A top-level key, and the JSON value that it is set to.
+from penstock.balancing.places import Places, span_of
+
+# A top-level member, and the JSON value that it is set to. In a form: a field, and its text.
 Edit = tuple[bytes, bytes]
 Edits = tuple[Edit, ...]
-# From where on a body is replaced, and by what. A plain tuple: most requests have one.
-Ending = tuple[int, bytes]
-_LOOKED_BYTES: Final = 64
+# From where to where bytes of a body are replaced, and by what.
+Splice = tuple[int, int, bytes]
+Splices = tuple[Splice, ...]
+_EMPTY: Final = re.compile(rb"[ \t\r\n]*\{[ \t\r\n]*\}")
 
 
-# What is written of a body: itself or a part of it, its ending, and what comes before it.
-Framed = tuple[bytes | memoryview, Ending | None, bytes]
-
-
-def framed(body: bytes, beginning: Ending | None, edited: Ending | None) -> Framed:
-    """`body` with its beginning and its ending replaced. None: as they are."""
-    if beginning is None:
-        return body, edited, b""
-    at, added = beginning
-    if edited is not None:
-        edited = edited[0] - at, edited[1]
-    return memoryview(body)[at:], edited, added
-
-
-def with_defaults(body: bytes, defaults: Edits) -> Ending:
-    """The beginning that gives `body`, an object, these members where it has none of the name.
-
-    Up to where it is replaced, and by what. They come first, so any of its own that has the name
-    counts.
-    """
-    at = body.index(b"{") + 1
-    empty = body[at : at + _LOOKED_BYTES].lstrip().startswith(b"}")
-    added = b",".join([b'"%b":%b' % each for each in defaults])
-    return at, b"{" + added + (b"" if empty else b",")
-
-
-def ending(body: bytes, edits: Edits) -> Ending | None:
-    """The ending that applies `edits` to `body`, an object that is not empty. None: no edits."""
+def splices(body: bytes, edits: Edits, places: Places) -> Splices:
+    """What to replace in `body` for these edits, in order. Of equal names the last edit counts."""
     if not edits:
-        return None
-    added = b""
-    for edit in edits:
-        added += b',"%b":%b' % edit
-    return body.rindex(b"}"), added + b"}"
+        return ()
+    found: list[Splice] = []
+    added: list[bytes] = []
+    for name, value in dict(edits).items():
+        place = span_of(places, name)
+        if place is not None:
+            found.append((*place, value))
+        else:
+            added.append(b'"%b":%b' % (name, value))
+    if added:
+        end = body.rindex(b"}")
+        comma = b"" if _EMPTY.match(body) else b","
+        found.append((end, end, comma + b",".join(added)))
+    return tuple(sorted(found))
+
+
+def spliced_bytes(body: bytes, replaced: Splices) -> int:
+    """The length of the body with its splices."""
+    length_bytes = len(body)
+    for begin, end, value in replaced:
+        length_bytes += len(value) - (end - begin)
+    return length_bytes
+
+
+def parts_of(body: bytes, replaced: Splices) -> list[bytes | memoryview]:
+    """What is written of the body: parts of it, and what stands between them instead."""
+    if not replaced:
+        return [body]
+    parts: list[bytes | memoryview] = []
+    view, at = memoryview(body), 0  # a slice of it is no copy
+    for begin, end, value in replaced:
+        parts += [view[at:begin], value]
+        at = end
+    return [*parts, view[at:]]

@@ -9,29 +9,25 @@ slices of the body are written together with what is before and after them.
 import asyncio
 from typing import Final
 
-from penstock.proxy.wire.edit import Ending
+from penstock.proxy.wire.edit import Splices, parts_of
 from penstock.proxy.wire.rota import Rota
 
 SMALL_BYTES: Final = 65_536
 PIECE_BYTES: Final = 262_144
-_EMPTY: Final = memoryview(b"")
 
 
 class Pieces:
-    """The rest of one request. `ending` has the edits of its body."""
+    """The rest of one request, whose body has these edits."""
 
     __slots__ = (
-        "_added",
-        "_at",
-        "_end",
         "_head",
         "_joins",
+        "_parts",
         "_party",
         "_paused",
         "_queued",
         "_rota",
         "_transport",
-        "_view",
     )
 
     def __init__(
@@ -40,8 +36,8 @@ class Pieces:
         party: str,
         transport: asyncio.Transport,
         head: bytes,
-        body: bytes | memoryview,
-        ending: Ending | None,
+        body: bytes,
+        replaced: Splices,
     ) -> None:
         """`party`: whose body it is."""
         self._rota = rota
@@ -51,16 +47,14 @@ class Pieces:
         # versions it never pauses its protocol (CVE-2024-12254).
         self._joins = not _is_uvloop(type(rota.loop))
         self._head = head  # empty when it is written
-        self._view = memoryview(body)  # a slice of it is no copy
-        self._at = 0
-        self._end, self._added = ending or (len(body), b"")
+        self._parts = [memoryview(part) for part in reversed(parts_of(body, replaced))]
         self._paused = False
         self._queued = False  # it waits for its next turn
 
     @property
     def left(self) -> bool:
         """Whether a part of it has still to be written."""
-        return self._at < self._end
+        return bool(self._parts)
 
     def begin(self) -> None:
         """Write the first piece now, if no others wait, and the rest in later turns."""
@@ -83,19 +77,20 @@ class Pieces:
         return self._queued
 
     def _write_piece(self) -> None:
-        at, self._at = self._at, min(self._at + PIECE_BYTES, self._end)
-        head, piece, self._head = self._head, self._view[at : self._at], b""
-        if self._at < self._end:
-            self._write((head, piece))
-        else:
-            self._view = _EMPTY
-            self._write((head, piece, self._added))
-
-    def _write(self, parts: tuple[bytes | memoryview, ...]) -> None:
+        written: list[bytes | memoryview] = [self._head]
+        self._head = b""
+        room_bytes = PIECE_BYTES
+        while self._parts and room_bytes > 0:
+            part = self._parts.pop()
+            if len(part) > room_bytes:
+                self._parts.append(part[room_bytes:])
+                part = part[:room_bytes]
+            room_bytes -= len(part)
+            written.append(part)
         if self._joins:
-            self._transport.write(b"".join(parts))
+            self._transport.write(b"".join(written))
         else:  # no copy
-            self._transport.writelines(parts)
+            self._transport.writelines(written)
 
     def pause(self) -> None:
         """The backend takes less than it is sent."""
@@ -107,8 +102,7 @@ class Pieces:
 
     def drop(self) -> None:
         """Write nothing more."""
-        self._at = self._end
-        self._view = _EMPTY
+        self._parts = []
 
 
 def _is_uvloop(kind: type) -> bool:
@@ -121,14 +115,14 @@ def pieces_of(
     party: str,
     transport: asyncio.Transport,
     head: bytes,
-    body: bytes | memoryview,
-    ending: Ending | None,
+    body: bytes,
+    replaced: Splices,
 ) -> Pieces | None:
     """Write a small request now and return None. Return the pieces of a large one, not begun."""
     if len(body) <= SMALL_BYTES:  # one write and one segment
-        if ending is None:
+        if not replaced:
             transport.write(head + body)
         else:
-            transport.write(b"".join((head, body[: ending[0]], ending[1])))
+            transport.write(b"".join([head, *parts_of(body, replaced)]))
         return None
-    return Pieces(rota, party, transport, head, body, ending)
+    return Pieces(rota, party, transport, head, body, replaced)

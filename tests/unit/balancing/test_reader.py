@@ -99,10 +99,6 @@ def test_odd_types_elsewhere_are_the_backends_to_judge() -> None:
     assert not seen.usage_options
 
 
-def test_duplicate_keys_count_as_backends_read_them() -> None:
-    assert ask(b'{"stream":false,"stream":true}').stream
-
-
 @pytest.mark.parametrize("stream", [b"true", b"1", b'"on"', b'"True"'])
 def test_a_stream_as_backends_read_it(stream: bytes) -> None:
     assert ask(b'{"stream":%b}' % stream).stream

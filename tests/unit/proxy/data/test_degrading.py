@@ -87,9 +87,8 @@ def test_the_answer_to_one_that_comes_while_another_waits_is_capped_and_says_so(
     answer(play)
     answer(play)
     sent = play["b1"].body
-    assert sent.count(b"max_tokens") == 2
-    assert b'"odd" : [1.50, "\\u00e4"]' in sent  # every other byte is the client's
-    assert orjson.loads(sent)["max_tokens"] == 512  # the last one counts
+    assert b'"max_tokens":512,"odd" : [1.50, "\\u00e4"]' in sent  # other bytes are the client's
+    assert sent.count(b"max_tokens") == 1
     assert b'"stream_options":{"include_usage":true}' in sent  # as without steps
     answer(play)
     assert b"x-penstock-degraded: max_tokens=512" in client.written
@@ -152,7 +151,7 @@ def test_a_later_attempt_keeps_the_cap_of_the_first() -> None:
     play[first].sends(plain("503 Busy"))
     play.happened()
     assert b'"max_tokens":512' in play[other].body
-    assert play[other].body.count(b"max_tokens") == 2
+    assert play[other].body.count(b"max_tokens") == 1
     answer(play, other)
     assert record.attempts == 2
     assert b"x-penstock-degraded: max_tokens=512" in client.written

@@ -63,7 +63,7 @@ def test_what_a_running_request_holds_counts_until_its_end() -> None:
         assert play.plane.bodies.held_bytes == head_bytes
         play["b1"].sends(*ANSWER[2:])
         assert play.plane.bodies.held_bytes == 0
-        play.client.sends(chat(f'"messages":[{{"role":"user","content":"{"word " * 40_000}"}}]'))
+        play.client.sends(chat(content="word " * 40_000))
         assert play.plane.bodies.held_bytes > 200_000
         play["b1"].sends(*ANSWER[:2])
         assert play.plane.bodies.held_bytes == HASH_BYTES * (200_000 // BLOCK_BYTES)
