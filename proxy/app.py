@@ -227,6 +227,7 @@ class App:
             await self._runner.cleanup()
         if self.plane.counting is not None:
             self.plane.counting.close()
+        self.plane.decoders.close()
         count_all(self.plane)
         if self._access_log is not None:
             self._access_log.close()

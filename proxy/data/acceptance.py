@@ -9,8 +9,15 @@ from penstock.proxy.data.client import Client
 from penstock.proxy.data.endpoints import WEBSOCKET_PATHS, Endpoint, is_answered_here
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.tenants import Tenants
-from penstock.proxy.errors.client import BodyTooLarge, Unauthorized, UnknownPath, UpgradeRequired
+from penstock.proxy.errors.client import (
+    BodyTooLarge,
+    Unauthorized,
+    UnknownPath,
+    UnsupportedEncoding,
+    UpgradeRequired,
+)
 from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.wire.content_coding import CODINGS
 from penstock.proxy.wire.heads import RequestHead
 
 # While memory is short, the bodies of one holder may still grow to this size together, so that
@@ -36,6 +43,8 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
         if head.method == b"OPTIONS" and plane.listen.cors_origins:
             return None
         raise UnknownPath(plane.paths.hint(head.method, path))
+    if head.coding and head.coding not in CODINGS:
+        raise UnsupportedEncoding(head.coding, CODINGS)
     if client.excess:
         raise plane.refusals.crowded()
     reason = plane.overload.reason
@@ -82,6 +91,12 @@ def release(plane: DataPlane, client: Client, kept_bytes: int = 0) -> None:
     kept_bytes = min(kept_bytes, client.body_bytes)
     held.release(client.body_bytes - kept_bytes, client)
     client.body_bytes = kept_bytes
+
+
+def release_coded(plane: DataPlane, client: Client, coded_bytes: int) -> None:
+    """Give back what was counted for a coded body. The decoded one is counted, too."""
+    plane.bodies.release(coded_bytes, client)
+    client.body_bytes -= coded_bytes
 
 
 def _identify(plane: DataPlane, head: RequestHead, client: Client) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.wire.client_certificate import ClientCertificate
 
@@ -49,3 +50,15 @@ class Client(Protocol):
     def outdate(self) -> None: ...
     def close_if_idle(self) -> None: ...
     def break_off(self) -> None: ...
+
+
+class Asker(Client, Protocol):
+    """The client's connection, as an exchange sees it."""
+
+    party: str
+
+    def release_body(self, kept_bytes: int) -> None:
+        """The request's body is not needed any more. It still holds so many bytes."""
+
+    def answered(self, answer: Answer) -> None:
+        """The exchange is over. Nothing more will be added to the answer."""

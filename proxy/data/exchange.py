@@ -7,14 +7,15 @@ ends, the request is counted and logged once, and the client has a whole or a vi
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.account import ended, settle
-from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn, remember
+from penstock.proxy.data.client import Asker
 from penstock.proxy.data.complaint import conclude
+from penstock.proxy.data.decoding import Decoding, is_coded
 from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.inquiry import Inquiry
@@ -35,21 +36,6 @@ logger = logging.getLogger(__name__)
 
 # Between two comments of a stream that waits for its first token.
 PING_S: Final = 15.0
-
-
-class Asker(Protocol):
-    """The client's connection, as an exchange sees it."""
-
-    party: str
-
-    @property
-    def holder(self) -> str: ...
-
-    def release_body(self, kept_bytes: int) -> None:
-        """The request's body is not needed any more. It still holds so many bytes."""
-
-    def answered(self, answer: Answer) -> None:
-        """The exchange is over. Nothing more will be added to the answer."""
 
 
 class Exchange(AttemptOwner):
@@ -81,7 +67,7 @@ class Exchange(AttemptOwner):
         self._failover = Failover(plane, request)
         self._entry = Entry(plane, request, self._failover, self._admitted)
         self._attempt: Attempt | None = None
-        self._inquiry: Inquiry | None = None
+        self._inquiry: Inquiry | Decoding | None = None
         self._reading: Iterator[Wanted | None] | None = None
         self._lease: Lease | None = None
         self._ended = False
@@ -179,6 +165,15 @@ class Exchange(AttemptOwner):
     # The steps ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        request = self.request
+        if is_coded(request):
+            self._inquiry = Decoding(self._plane, request, self._asker, self, self._begin_read)
+            self._inquiry.begin()
+            self._watch(self._plane.now())
+        else:
+            self._begin_read()
+
+    def _begin_read(self) -> None:
         holder, rota = self._holder, self._plane.rota
         told = self._glance() if rota.spares(holder, len(self.request.body)) else None
         if told is not None:

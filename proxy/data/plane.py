@@ -32,6 +32,7 @@ from penstock.proxy.data.budgets import Budgets
 from penstock.proxy.data.canaries import Canaries
 from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
+from penstock.proxy.data.decoders import Decoders
 from penstock.proxy.data.freeing import Freeing
 from penstock.proxy.data.head_reads import HeadReads
 from penstock.proxy.data.labelling import Labelling
@@ -127,7 +128,7 @@ class DataPlane:
         self.waiting = Waiting()
         self.chunk_reads = ChunkReads(loop, self.rota, self.waiting)
         self.body_reads, self.freeing = BodyReads(loop), Freeing(loop)
-        self.head_reads = HeadReads(loop, self.rota, self.waiting)
+        self.decoders, self.head_reads = Decoders(loop), HeadReads(loop, self.rota, self.waiting)
         # Anybody may open connections, from many addresses. So handshakes have a rota of their own
         # beside that of the requests, and each rota has its share of a turn.
         self.handshakes = Rota(loop, TURN_S, now)

@@ -120,6 +120,11 @@ class Request:
         """What its backend gets in place of parts of the body."""
         return splices(self.body, self.edits, self.ask.places)
 
+    def decoded(self, body: bytes, mark: Mark) -> None:
+        """Go on with its decoded body."""
+        self.body, self._mark = body, mark
+        self.head.headers = [each for each in self.head.headers if each[0] != b"content-encoding"]
+
     def forget_body(self) -> None:
         """Drop the body: no other backend will try, so nobody needs it."""
         self._mark = self.mark

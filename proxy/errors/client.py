@@ -1,5 +1,7 @@
 """Errors of a client: no backend is asked, and the status is 4xx."""
 
+from collections.abc import Sequence
+
 from penstock.proxy.errors.error import PenstockError, quoted
 
 
@@ -96,6 +98,36 @@ class BodyTooLarge(ClientError):
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(f"The request body is over the limit of {limit_bytes} bytes.")
+
+
+class DecodedTooLarge(ClientError):
+    """A coded body takes too much without its coding."""
+
+    status = 413
+    code = "body_too_large"
+    retry_helps = False
+
+    def __init__(self, how: str) -> None:
+        super().__init__(f"The request body, decoded, is {how}.")
+
+
+class UnsupportedEncoding(ClientError):
+    """The body has a content coding that is not decoded here."""
+
+    status = 415
+    code = "unsupported"
+    closes = True
+
+    def __init__(self, coding: bytes, taken: Sequence[bytes]) -> None:
+        self._taken = b", ".join(taken)
+        super().__init__(
+            f"The content encoding `{quoted(coding.decode('latin-1'))}` is not taken here: send"
+            f" {' or '.join([each.decode() for each in taken])}, or no Content-Encoding."
+        )
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"accept-encoding", self._taken)]
 
 
 class HeadersTooLarge(ClientError):

@@ -43,6 +43,7 @@ HASH: Final = 35
 _NEVER_NOMINATED: Final = frozenset(
     {b"authorization", b"content-encoding", b"content-type", b"cookie", b"x-api-key"}
 )
+_OTHER_NAMES: Final = {b"x-gzip": b"gzip"}  # of content codings (RFC 9110 8.4.1)
 _PROTOCOL: Final = b"HTTP/1."
 _JSON: Final = b"application/json"
 _NONE: Final[frozenset[bytes]] = frozenset()
@@ -52,9 +53,11 @@ class RequestHead:
     """A validated request head. `length` is None when the body is chunked.
 
     `credentials`: all keys that the client sent. They tell one client's requests from another's.
+    `coding`: the content coding of the body, in lower case. Empty: none.
     """
 
     __slots__ = (
+        "coding",
         "credentials",
         "expects_continue",
         "headers",
@@ -81,6 +84,7 @@ class RequestHead:
         keep_alive: bool,
         expects_continue: bool,
         credentials: bytes,
+        coding: bytes = b"",
     ) -> None:
         self.method = method
         self.target = target
@@ -92,6 +96,7 @@ class RequestHead:
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
         self.credentials = credentials
+        self.coding = coding
         self.size_bytes = 0  # counted while the request runs; 0 for an ordinary head
         self.tenant = ""  # the tenant whose key it has, set when it is accepted
 
@@ -164,6 +169,7 @@ def parse_request_head(block: bytes) -> RequestHead:
         http11 and b"close" not in nominated,
         http11 and expect is not None,
         _credentials(decisive),
+        _coding(decisive),
     )
 
 
@@ -276,6 +282,14 @@ def _credentials(decisive: dict[bytes, bytes]) -> bytes:
     authorization = decisive.get(b"authorization", b"")
     key = decisive.get(b"x-api-key")
     return authorization if key is None else authorization + b"\n" + key
+
+
+def _coding(decisive: dict[bytes, bytes]) -> bytes:
+    coding = decisive.get(b"content-encoding")
+    if coding is None:
+        return b""
+    coding = coding.lower()
+    return b"" if coding == b"identity" else _OTHER_NAMES.get(coding, coding)
 
 
 def _length(decisive: dict[bytes, bytes]) -> int | None:

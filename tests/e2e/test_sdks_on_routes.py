@@ -106,8 +106,9 @@ async def compare(
         direct.got = re.sub(rb'data: [^\n]*"choices":\[\][^\n]*\n\n', b"", direct.got)
     assert said == wanted
     assert through.got == direct.got
-    # The engine got the client's bytes, and after them the edits.
-    assert received.startswith(through.sent[:-1])
+    # The engine got the client's bytes, with its model's name, and after them the edits.
+    sent = through.sent.replace(b'"model":"%b"' % name.encode(), b'"model":"%b"' % model.encode())
+    assert received.startswith(sent[:-1])
     assert meant == engine_got(routed.servers[model])[1]
     return model
 
