@@ -74,6 +74,7 @@ class EventRelay(WholeEvents):
         "_refusal",
         "_refused",
         "_several",
+        "_told",
     )
 
     def __init__(
@@ -99,6 +100,7 @@ class EventRelay(WholeEvents):
         self._refused = False  # the stream says that the request failed
         self._refusal = 0  # the status of that error, if nothing came before it
         self._failure: BackendError | None = None  # the backend says that it failed itself
+        self._told = b""  # by an event that the client may have
 
     def begin(self) -> None:
         pass
@@ -267,7 +269,8 @@ class EventRelay(WholeEvents):
         failure = self._failure
         if failure is not None:
             aborted = isinstance(failure, AnswerAborted)
-            self._report(StreamBroken("abort") if aborted else StreamBroken("error_event", failure))
+            broken = StreamBroken("error_event", failure, self._told)
+            self._report(StreamBroken("abort") if aborted else broken)
         elif self._quiet_bytes > QUIET_BYTES_MAX:
             if self.over:
                 self.end()
@@ -303,6 +306,7 @@ class EventRelay(WholeEvents):
                 continue
             elif read.sign is Sign.ERROR and read.status >= 500:
                 self._failure = of_event(event, read.status)
+                self._told = event if read.whole else b""
                 break
             elif read.sign is Sign.DONE or read.sign is Sign.ERROR:
                 self._ends(read, kept)

@@ -6,6 +6,7 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.errors.stream import StreamBroken
 
 
 def tell(
@@ -24,6 +25,10 @@ def tell(
         answer.about = []  # do not show how far it was searched: it may be another tenant's
     if not answer.started:
         answer.fail(error, dialect.error_body(error))
+        return error
+    if isinstance(error, StreamBroken) and error.told:
+        answer.write(error.told)
+        answer.finish()
         return error
     streamed = request.ask.stream or isinstance(relay, EventRelay)
     answer.break_off(dialect.error_event(error) if streamed else b"")

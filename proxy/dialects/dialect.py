@@ -57,6 +57,7 @@ class Event(NamedTuple):
     `choice` is the index of its choice, and `choices` are further ones. `status` is the HTTP
     status that an error stands for; below 500 the request is at fault. `response_id` names a
     response that the backend stores. `whole`: the end is valid, even without a token.
+    An error that is `whole` is the API's own end of a stream.
     `opens`: it has no token, but vLLM sends it with the first one, when the prompt is prefilled.
     """
 

@@ -30,7 +30,7 @@ _PREAMBLE: Final = frozenset({"response.created", "response.in_progress", "respo
 _LAST: Final = frozenset({"response.completed", "response.incomplete", "response.cancelled"})
 _ENDED_EARLY: Final = frozenset({b'"incomplete"', b'"cancelled"'})
 _LATER: Final = frozenset({b'"queued"', b'"in_progress"'})  # requested in the background
-_FAILED: Final = frozenset({"error", "response.failed"})
+_FAILED: Final = "response.failed"
 
 
 _TYPE: Final = re.compile(rb'\s*data: ?\{"type": ?"([a-z_.]+)"')
@@ -69,8 +69,8 @@ class Responses(Dialect):
             status = bytes(typed.response.status) if typed.response else b""
             whole = typed.type != "response.completed" or status in _ENDED_EARLY
             return Event(Sign.DONE, 0, usage, whole=whole)
-        if typed.type in _FAILED:
-            return Event(Sign.ERROR)
+        if typed.type in ("error", _FAILED):
+            return Event(Sign.ERROR, 0, usage, whole=typed.type == _FAILED)
         return TOKEN
 
     def read_beginning(self, beginning: bytes) -> Event:
@@ -81,7 +81,7 @@ class Responses(Dialect):
             return Event(Sign.QUIET, response_id=match[1].decode("ascii") if match else None)
         if kind in _LAST:
             return Event(Sign.DONE)
-        return Event(Sign.ERROR) if kind in _FAILED else TOKEN
+        return Event(Sign.ERROR) if kind in ("error", _FAILED) else TOKEN
 
     def goes_on(self, whole: Whole) -> bool:
         return bytes(whole.status) in _LATER

@@ -10,10 +10,12 @@ class StreamBroken(BackendError):
     message = "The backend failed, so this answer is incomplete; send the request again."
     retryable = False
 
-    def __init__(self, reason: str, cause: BackendError | None = None) -> None:
-        """`cause`: why the backend failed, if that is known."""
+    def __init__(self, reason: str, cause: BackendError | None = None, told: bytes = b"") -> None:
+        """`cause`: why the backend failed, if that is known. `told`: the event with which it ended
+        the stream as its API does."""
         super().__init__()
         self.reason = reason
+        self.told = told
         self._cause = cause
         self.fatal = cause is not None and cause.fatal
         if cause is not None:
