@@ -17,6 +17,7 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 # CLIPPED_BYTES is read, which is more than any of them may need.
 READ_WHOLE: Final = frozenset(
     {"prompt", "messages", "system", "tools", "instructions", "input", "stream_options"}
+    | {"token_ids"}
     | {"texts", "images", "inputs", "query", "items"}
     | {"documents", "queries", "text_1", "text_2", "data_1", "data_2"}
 )
@@ -56,6 +57,17 @@ class Fields(BeamFields):
     tools: msgspec.Raw = NO_FIELD
     instructions: msgspec.Raw = NO_FIELD
     input: msgspec.Raw = NO_FIELD
+    prompt_embeds: msgspec.Raw = NO_FIELD
+    token_ids: msgspec.Raw = NO_FIELD
+    sampling_params: msgspec.Raw = NO_FIELD
+
+
+class SamplingParams(msgspec.Struct):
+    """What is read in `sampling_params` where an API has them in place of members at the top."""
+
+    max_tokens: msgspec.Raw = NO_FIELD
+    n: msgspec.Raw = NO_FIELD
+    prompt_logprobs: msgspec.Raw = NO_FIELD
 
 
 class StreamOptions(msgspec.Struct):
@@ -122,3 +134,17 @@ def searches_beams(body: bytes) -> bool:
     except (*UNREADABLE, RecursionError):
         return False
     return truth(fields.use_beam_search) is True
+
+
+_sampling: Final = msgspec.json.Decoder(SamplingParams)
+
+
+def read_sampling(fields: Fields) -> None:
+    """Take from `sampling_params` what other APIs have at the top."""
+    try:
+        given = _sampling.decode(fields.sampling_params)
+    except (*UNREADABLE, RecursionError):
+        given = SamplingParams()
+    fields.max_tokens, fields.n = given.max_tokens, given.n
+    fields.prompt_logprobs = given.prompt_logprobs
+    fields.max_completion_tokens = fields.max_output_tokens = NO_FIELD

@@ -7,14 +7,21 @@ from penstock.balancing.batches import BATCHES, PROMPTS_MAX, Batch, batch_of
 from penstock.balancing.fields import NO_FIELD, Fields
 from penstock.balancing.media import MEDIA_PARTS_MAX, has_media, without_media
 from penstock.balancing.outline import Steps, copied, count_in, finished, strings_in
+from penstock.balancing.places import Places, span_of
 
 # Their prompt is one conversation, whatever other fields there are.
 OF_MESSAGES: Final = frozenset(
     {"/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"}
 )
+# vLLM's path of token ids, for its disaggregated serving.
+GENERATE: Final = "/inference/v1/generate"
 # A list of prompts, of token ids, or of lists of token ids. The first byte inside tells which.
 _LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
 _ONE: Final = Batch(1, told=True)
+# Of embeddings in base64 for one token: 4,096 values of two bytes. How many values a model has is
+# not known here; most have 2,048 to 8,192.
+EMBEDDING_CHARS: Final = 8_192 * 4 // 3
+_NOTHING: Final = frozenset({b"null", b'""', b"[]"})
 # How much of a list is read to tell what it holds.
 _LOOKED_BYTES: Final = 4_096
 
@@ -45,10 +52,10 @@ def text_prompt(path: str, fields: Fields, body: bytes, *, may_name: bool) -> Pr
     `may_name`: whether media may be named in the body.
     """
     parts = _parts_of(path, fields)
-    texts = parts or [body]
+    texts = parts or _all_of(path, fields, body)
     if may_name and any(has_media(bytes(text)) for text in texts):
         return None
-    batch = _ONE if path in OF_MESSAGES else finished(_prompts_of(fields))
+    batch = _ONE if path in OF_MESSAGES else finished(_prompts_of(path, fields))
     return Prompt(batch, parts, texts, 0)
 
 
@@ -59,10 +66,10 @@ def reading_prompt(path: str, fields: Fields, body: bytes, *, may_name: bool) ->
     if batch.images:
         return Prompt(batch, parts, [], batch.images)
     if not may_name:
-        return Prompt(batch, parts, parts or [body], 0)
+        return Prompt(batch, parts, parts or _all_of(path, fields, body), 0)
     texts: list[bytes | memoryview] = []
     media_parts = 0
-    for number, part in enumerate(parts or [body]):
+    for number, part in enumerate(parts or _all_of(path, fields, body)):
         text = part if isinstance(part, bytes) else (yield from copied(part))
         if parts:
             parts[number] = text
@@ -84,6 +91,8 @@ def _parts_of(path: str, fields: Fields) -> list[bytes | memoryview]:
         parts = [fields.tools, fields.messages]
     elif path == "/v1/completions":
         parts = [fields.prompt]
+    elif path == GENERATE:
+        parts = [fields.token_ids]
     elif path == "/v1/responses":
         parts = [fields.tools, fields.instructions, fields.input]
     elif path in OF_MESSAGES:
@@ -101,16 +110,37 @@ def _batch(path: str, fields: Fields, body: bytes) -> Steps[Batch]:
     """The prompts that the path's API finds, if they are not a conversation."""
     if path in BATCHES:
         return (yield from batch_of(path, body))
-    return (yield from _prompts_of(fields))
+    return (yield from _prompts_of(path, fields))
 
 
-def _prompts_of(fields: Fields) -> Steps[Batch]:
-    """The prompts of `prompt` or `input`.
+def _has_embeddings(path: str, fields: Fields) -> bool:
+    """Whether embeddings are a part of the prompt. They are no text, and their tokens unknown."""
+    given = fields.prompt_embeds
+    return path == "/v1/completions" and given is not NO_FIELD and bytes(given) not in _NOTHING
+
+
+def embedded_tokens(path: str, fields: Fields, places: Places) -> int:
+    """About how many tokens embeddings stand for: a guess, until the backend tells. 0: none."""
+    if not _has_embeddings(path, fields):
+        return 0
+    begin, end = span_of(places, b"prompt_embeds") or (0, 0)
+    return max(1, (end - begin) // EMBEDDING_CHARS)
+
+
+def _all_of(path: str, fields: Fields, body: bytes) -> list[bytes | memoryview]:
+    """What is measured of a body in which no part of a prompt was found."""
+    return [] if _has_embeddings(path, fields) else [body]
+
+
+def _prompts_of(path: str, fields: Fields) -> Steps[Batch]:
+    """The prompts of `prompt`, `input` or `token_ids`.
 
     Token ids are counted by their commas, texts by their quotes: a list of millions must not
     become millions of objects. Lists of lists have a comma between any two ids, too.
     """
     value = bytes(fields.input if fields.prompt is NO_FIELD else fields.prompt)
+    if path == GENERATE:
+        value = bytes(fields.token_ids)
     match = _LIST.match(value, 0, _LOOKED_BYTES)
     if match is None:
         return _ONE

@@ -14,14 +14,29 @@ from penstock.balancing.answer_cap import answer_limits
 from penstock.balancing.ask import Ask
 from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
 from penstock.balancing.field_scan import FieldScan
-from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields, truth, whole_number
+from penstock.balancing.fields import (
+    NO_FIELD,
+    UNREADABLE,
+    Fields,
+    read_sampling,
+    truth,
+    whole_number,
+)
 from penstock.balancing.forms import MalformedAsk, boundary_of, model_at, model_span
 from penstock.balancing.labels.question import conversation_of
 from penstock.balancing.media import media_blocks, tokens_of_bytes
 from penstock.balancing.outline import LARGE_BYTES, Steps, finished
 from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
+from penstock.balancing.places import Places
 from penstock.balancing.prompt_blocks import large_text_blocks, text_blocks
-from penstock.balancing.prompts import OF_MESSAGES, Prompt, reading_prompt, text_prompt
+from penstock.balancing.prompts import (
+    GENERATE,
+    OF_MESSAGES,
+    Prompt,
+    embedded_tokens,
+    reading_prompt,
+    text_prompt,
+)
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
 from penstock.balancing.usage_options import DECODED_BYTES_MAX, reading_usage_options, usage_options
@@ -37,7 +52,7 @@ COUNT_MAX: Final = 131_072
 _NOT_GIVEN: Final = (b"", b"null")
 # On these paths a prompt longer than the model's context is refused, unless it may be cut.
 _UNCUT: Final = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", GENERATE}
 )
 _NEVER_CUT: Final = frozenset({"/v1/messages", EMBED, SCORING})  # by the fields read here
 # Longer than any name of a model or id of a response. A longer one is cut to this.
@@ -122,8 +137,7 @@ class Reader:
         prompt = text_prompt(path, fields, body, may_name=may_name)
         if prompt is None or len(bytes(fields.stream_options)) > DECODED_BYTES_MAX:
             return None
-        ask = self._ask(path, headers, fields, prompt, work, tenant, client)
-        ask.places = places
+        ask = self._ask(path, headers, fields, prompt, work, tenant, client, places)
         if ask.stream:
             ask.usage_options = usage_options(fields.stream_options)
         if self._prefixes and work.generates and prompt.batch.prompts == 1:
@@ -150,8 +164,7 @@ class Reader:
         if path in FORMS:
             places = ()  # it is no form: nothing can be put in it
         prompt = yield from reading_prompt(path, fields, body, may_name=may_name)
-        ask = self._ask(path, headers, fields, prompt, work, tenant, client)
-        ask.places = places
+        ask = self._ask(path, headers, fields, prompt, work, tenant, client, places)
         if ask.stream:
             ask.usage_options = yield from reading_usage_options(fields.stream_options)
         if self._prefixes and work.generates and prompt.batch.prompts == 1:
@@ -181,8 +194,11 @@ class Reader:
         work: Work,
         tenant: str,
         client: str,
+        places: Places,
     ) -> Ask:
         """What is wanted, but for the blocks and the usage options."""
+        if path == GENERATE:
+            read_sampling(fields)
         batch, media_parts, estimator = prompt.batch, prompt.media_parts, self._estimator
         model = _model_of(fields.model)
         measured = _measured(estimator, prompt)
@@ -191,6 +207,9 @@ class Reader:
         cuts, cut_tokens = _cut(path, fields)
         if cuts or response_id is not None or not batch.told:  # the backend counts other tokens
             measured, tokens = NOTHING, min(tokens, (cut_tokens or tokens) * batch.prompts)
+        embedded = embedded_tokens(path, fields, places)
+        if embedded:
+            measured, tokens = NOTHING, tokens + embedded
         max_tokens = _max_tokens_of(fields)
         expected, outputs = PRIOR_TOKENS, self._outputs
         if outputs is not None:
@@ -213,11 +232,12 @@ class Reader:
             client=client,
             response_id=response_id,
             reads_cache=_reads_cache(path, fields),
-            uncut=path in _UNCUT and not media_parts and not cuts,
+            uncut=path in _UNCUT and not (media_parts or cuts or embedded),
             output_tokens=expected if work.generates else 0.0,
             service_tier=_text(fields.service_tier),
             background=path == "/v1/responses" and truth(fields.background) is True,
         )
+        ask.places = places
         ask.wants = wants_of(fields, prompt.parts, media_parts) if self._wants else None
         if self._labels and ask.wants is not None:
             ask.wants.conversation = conversation_of(path, fields)

@@ -35,6 +35,7 @@ READ_MEMBERS: Final = frozenset(
     | {"truncate_prompt_tokens", "truncation", "service_tier", "cache_salt", "prompt_logprobs"}
     | {"echo", "logprobs", "top_logprobs", "prompt", "messages", "system", "tools"}
     | {"instructions", "input", "use_beam_search"}
+    | {"prompt_embeds", "token_ids", "sampling_params"}
 )
 
 Model = Annotated[

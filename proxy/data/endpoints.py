@@ -48,6 +48,7 @@ _POST: Final[dict[bytes, Endpoint]] = {
     b"/v1/chat/completions": Endpoint(CHAT, GENERATION),
     b"/v1/chat/completions/batch": Endpoint(CHAT, Work(generates=True)),
     b"/v1/completions": Endpoint(COMPLETIONS, GENERATION),
+    b"/inference/v1/generate": Endpoint(COMPLETIONS, GENERATION),
     b"/v1/responses": Endpoint(RESPONSES, GENERATION),
     b"/v1/messages": Endpoint(MESSAGES, GENERATION),
     b"/v1/messages/count_tokens": Endpoint(MESSAGES, NO_ENGINE),

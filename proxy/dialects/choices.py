@@ -93,7 +93,10 @@ class Choices(Dialect):
         except UNREADABLE:
             return False
         return choices is not _MANY and all(
-            bytes(each.text) in NOTHING and _is_empty(each.delta) for each in choices
+            bytes(each.text) in NOTHING
+            and bytes(each.token_ids) in NOTHING
+            and _is_empty(each.delta)
+            for each in choices
         )
 
     def read_beginning(self, beginning: bytes) -> Event:
@@ -160,7 +163,9 @@ def _is_empty(delta: msgspec.Raw) -> bool:
 
 def _says(choice: Said) -> bool:
     """Whether a choice of a whole answer has a token to show."""
-    return bytes(choice.text) not in NOTHING or says(choice.message or {}, "role")
+    if bytes(choice.text) not in NOTHING or bytes(choice.token_ids) not in NOTHING:
+        return True
+    return says(choice.message or {}, "role")
 
 
 def _status_of(error: msgspec.Raw) -> int:

@@ -32,6 +32,7 @@ class Choice(msgspec.Struct):
     finish_reason: msgspec.Raw = msgspec.Raw()
     delta: msgspec.Raw = msgspec.Raw()
     text: msgspec.Raw = msgspec.Raw()
+    token_ids: msgspec.Raw = msgspec.Raw()
 
 
 class Chunk(msgspec.Struct):
@@ -55,6 +56,7 @@ class Said(msgspec.Struct):
 
     message: dict[str, msgspec.Raw] | None = None
     text: msgspec.Raw = msgspec.Raw()
+    token_ids: msgspec.Raw = msgspec.Raw()
 
 
 class Fault(msgspec.Struct):

@@ -29,6 +29,7 @@ OPERATIONS: Final = {
     "/v1/responses": "chat",
     "/v1/messages": "chat",
     "/v1/completions": "text_completion",
+    "/inference/v1/generate": "text_completion",
     "/v1/embeddings": "embeddings",
     "/v2/embed": "embeddings",
 }
