@@ -174,6 +174,13 @@ def _degradation(settings: Settings) -> Iterator[Doubt]:
 
 
 def _of_pool(pool: PoolSettings, at: KeyPath) -> Iterator[Doubt]:
+    keyed = pool.api_key is not None or pool.api_key_file is not None
+    if pool.forward_authorization == "client" and not keyed and not pool.models:
+        yield (
+            (*at, "forward_authorization"),
+            "only clients have the backends' key, so penstock cannot ask for their models and"
+            " /v1/models lists none: name them in pools[].models",
+        )
     seen = set()
     for index, model in enumerate(pool.models):
         if model in seen:

@@ -61,7 +61,7 @@ def _lines(
         lines += slo_lines(client.slos())
     lines += ["", _count_of(backends), *set_aside(backends)]
     lines += table(backends, get_terminal_size((0, 0)).columns).split("\n")
-    notes = ejected_of(backends)
+    notes = ejected_of(backends) + unlisted_of(backends)
     return [*lines, "", *notes] if notes else lines
 
 
@@ -112,6 +112,20 @@ def ejected_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{backend['name']} answers its probes again. Before it returns: {', '.join(steps)}."
         )
     return lines
+
+
+def unlisted_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line on each pool of which clients cannot list any model."""
+    serving: dict[str, list[object]] = {}
+    for each in backends:
+        if each["can_serve"]:
+            serving.setdefault(each["pool"], []).extend(each["models"])
+    return [
+        f"{pool}: its backends do not tell their models, so /v1/models lists none of them."
+        " Name them in `pools[].models`, or give the pool its backends' key (`api_key_file`)."
+        for pool, models in serving.items()
+        if not models
+    ]
 
 
 def new_of(name: str, newcomer: Mapping[str, Any]) -> str:

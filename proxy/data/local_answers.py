@@ -29,7 +29,7 @@ def answer_here(plane: DataPlane, head: RequestHead, answer: Answer) -> None:
             raise plane.refusals.no_backend()
         allowed = plane.budgets.models_of(head.tenant)
         aliases = alias_cards(plane.routes, plane.fleet, head.tenant)
-        body = models_told(head.path, plane.fleet.backends, allowed, aliases)
+        body = models_told(head.path, plane.fleet.pools, allowed, aliases)
     elif plane.draining or not serves:
         error = Draining() if plane.draining else plane.refusals.no_backend()
         status, body = error.status, orjson.dumps({"status": error.code})

@@ -1,11 +1,13 @@
 """Answers `/v1/models` and `/v1/models/{id}`: the models of all backends that can serve."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from penstock.balancing.backend import Backend
+import orjson
+
+from penstock.balancing.fleet import Pool
 from penstock.proxy.errors.client import ModelNotFound
 
 MODELS: Final = b"/v1/models"
@@ -19,21 +21,20 @@ def is_of_models(path: bytes) -> bool:
 
 def models_told(
     path: bytes,
-    backends: Iterable[Backend],
+    pools: Iterable[Pool],
     allowed: Collection[str] = (),
     aliases: Mapping[str, bytes | None] = MappingProxyType({}),
 ) -> bytes:
     """The list with each model once, or the card of the model in the path. Raises ModelNotFound.
 
-    `allowed`: the models that the client may ask for. Empty: all. `aliases`: names of routes,
+    Of a backend whose own list cannot be read, it lists those that its pool names. `allowed`: the
+    models that the client may ask for. Empty: all. `aliases`: names of routes,
     None for one that a route refuses.
     """
     cards: dict[str, bytes] = {}
-    for backend in backends:
-        if backend.can_serve and backend.models:
-            for listed, its_card in backend.models.items():
-                if not allowed or listed in allowed:
-                    cards.setdefault(listed, its_card)
+    for name, its_card in _served(pools):
+        if not allowed or name in allowed:
+            cards.setdefault(name, its_card)
     for alias, told in aliases.items():
         if told is None:
             cards.pop(alias, None)
@@ -46,3 +47,17 @@ def models_told(
     if card is None:
         raise ModelNotFound(model)
     return card
+
+
+def _served(pools: Iterable[Pool]) -> Iterator[tuple[str, bytes]]:
+    """The models of all backends that can serve, with their cards."""
+    for pool in pools:
+        for backend in pool.backends:
+            if not backend.can_serve:
+                continue
+            if backend.models is not None:
+                yield from backend.models.items()
+                continue
+            for name in sorted(pool.models):
+                card = {"id": name, "object": "model", "created": 0, "owned_by": "penstock"}
+                yield name, orjson.dumps(card)

@@ -133,6 +133,23 @@ def test_what_may_be_meant_is_not_doubted(text: str, tmp_path: Path) -> None:
     assert warned(tmp_path, text.replace("http://[", '"http://[').replace(":80}", ':80"}')) == []
 
 
+@pytest.mark.parametrize(
+    ("more", "doubted"),
+    [
+        ("", True),
+        ("models: [m]", False),
+        ("api_key: sk-0123456789abcdef", False),
+    ],
+)
+def test_models_that_nobody_can_ask_for_must_be_named(
+    more: str, doubted: bool, tmp_path: Path
+) -> None:
+    pool = ", ".join(["forward_authorization: client", more]).rstrip(", ")
+    told = warned(tmp_path, fleet("http://a", pool=pool.replace(", ", "\n    ")))
+    assert bool(told) is doubted
+    assert all("name them in pools[].models" in each for each in told)
+
+
 def test_a_server_in_two_pools_of_the_same_models_counts_twice(tmp_path: Path) -> None:
     text = (
         "pools:\n  - {name: p, backends: [{name: a, url: http://a}]}\n"

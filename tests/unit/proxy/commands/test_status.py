@@ -3,7 +3,7 @@
 from penstock.balancing.backend import AdminState, State
 from penstock.health.probes import Outcome
 from penstock.proxy.admin.listing import describe
-from penstock.proxy.commands.status import ejected_of, set_aside
+from penstock.proxy.commands.status import ejected_of, set_aside, unlisted_of
 from tests.unit.health.watched import HUNG, REFUSED, Scene
 
 
@@ -75,3 +75,19 @@ def test_a_fleet_that_the_operator_took_out_tells_how_to_go_on() -> None:
     assert set_aside(fleet) == [said]
     fleet[1]["can_serve"] = True
     assert set_aside(fleet) == []
+
+
+async def test_a_pool_whose_models_nobody_tells_is_named_with_the_remedy() -> None:
+    scene = Scene()
+    scene.ask.ready_is = Outcome()  # its key is refused, or it has no such list
+    await scene.turn()
+    backend = scene.backend
+    assert backend.can_serve
+    (line,) = unlisted_of([describe(backend, {}, 0.0)])
+    assert line.startswith(f"{backend.pool}: ")
+    assert "`pools[].models`" in line
+    assert not unlisted_of([describe(backend, {}, 0.0, named={"m"})])
+    backend.models = {"m": b"{}"}
+    assert not unlisted_of([describe(backend, {}, 0.0)])
+    backend.models, backend.state = None, State.EJECTED
+    assert not unlisted_of([describe(backend, {}, 0.0)])
