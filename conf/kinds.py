@@ -16,7 +16,7 @@ NAME: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"
 HOST: Final = r"^([a-zA-Z0-9._-]+|[0-9a-fA-F.]*:[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[a-zA-Z0-9._-]+)?)$"
 WORD: Final = r"^[^\s\x00-\x1f\x7f-\x9f]{1,256}$"
 HEADER: Final = r"^[!#$%&'*+.^_`|~0-9a-zA-Z-]{1,128}$"
-ORIGIN: Final = r"^(\*|[a-z][a-z0-9+.-]*://[a-zA-Z0-9._:\[\]-]+)$"
+ORIGIN: Final = r"^(\*|[a-z][a-z0-9+.-]*://[a-zA-Z0-9._:\[\]-]+(:\*)?)$"
 # Visible ASCII is ! to ~. The class leaves out # and ?.
 PROXIED_PATH: Final = r"^(GET|POST) /[!-\"$->@-~]{0,1023}$"
 SECRET_CHARS_MAX: Final = 4096
@@ -50,7 +50,8 @@ SHAPES: Final = {
     " without scheme, brackets or port",
     WORD: "must be 1 to 256 characters without spaces or control characters",
     HEADER: "must be the name of an HTTP header, such as x-session-id",
-    ORIGIN: "must be * or an origin such as https://chat.example.com, without a path",
+    ORIGIN: "must be * or an origin such as https://chat.example.com or http://localhost:* (any"
+    " port), without a path",
     PROXIED_PATH: "must be a method (GET or POST), one space and an exact path such as"
     " 'GET /tokenizer_info', in visible ASCII without '?' and '#'",
     SECRET: f"must be 1 to {SECRET_CHARS_MAX} characters of visible ASCII without spaces",

@@ -30,7 +30,7 @@ class ListenSettings(Section):
     cors_origins: Origins = Field(
         default=(),
         description="Web origins whose pages may call the API from a browser. `*` allows every"
-        " origin. An empty list switches CORS off.",
+        " origin, `http://localhost:*` every port. An empty list switches CORS off.",
     )
     backend_header: bool = Field(
         default=True,

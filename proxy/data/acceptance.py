@@ -6,11 +6,17 @@ Every refusal that needs only the head belongs here, and the limits of bodies.
 from typing import Final
 
 from penstock.proxy.data.client import Client
-from penstock.proxy.data.endpoints import WEBSOCKET_PATHS, Endpoint, is_answered_here
+from penstock.proxy.data.endpoints import (
+    OPEN_PATHS,
+    Endpoint,
+    is_answered_here,
+    opens_websocket,
+)
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.tenants import Tenants
 from penstock.proxy.errors.client import (
     BodyTooLarge,
+    MethodNotAllowed,
     Unauthorized,
     UnknownPath,
     UnsupportedEncoding,
@@ -31,7 +37,7 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
     """The endpoint of the request. None: penstock answers it itself. Raises a PenstockError."""
     path = head.path
     _identify(plane, head, client)
-    if path in WEBSOCKET_PATHS:
+    if opens_websocket(head):
         raise UpgradeRequired
     limit_bytes = plane.body_bytes_max
     if head.length is not None and head.length > limit_bytes:
@@ -42,7 +48,8 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
     if endpoint is None:
         if head.method == b"OPTIONS" and plane.listen.cors_origins:
             return None
-        raise UnknownPath(plane.paths.hint(head.method, path))
+        methods = plane.paths.methods_of(path)
+        raise MethodNotAllowed(methods) if methods else UnknownPath(plane.paths.hint(path))
     if head.coding and head.coding not in CODINGS:
         raise UnsupportedEncoding(head.coding, CODINGS)
     if client.excess:
@@ -133,7 +140,7 @@ def _open_to_all(plane: DataPlane, head: RequestHead) -> bool:
     """Whether no key is needed: health checks, and what browsers ask before they send a key."""
     if head.method == b"OPTIONS":
         return bool(plane.listen.cors_origins)
-    return head.path == b"/health" and head.method in (b"GET", b"HEAD")
+    return head.path in OPEN_PATHS and head.method in (b"GET", b"HEAD")
 
 
 def _check_room(plane: DataPlane, head: RequestHead, client: Client) -> None:

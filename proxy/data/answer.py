@@ -18,10 +18,9 @@ from penstock.proxy.wire.heads import RequestHead, ResponseHead
 from penstock.proxy.wire.sockets import reset, write
 
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
-_EVENT_STREAM: Final = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-]
+# Other proxies on the way must pass each event on at once. nginx reads the first of these.
+_UNBUFFERED: Final = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
+_EVENT_STREAM: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), *_UNBUFFERED]
 PING: Final = b": ping\n\n"
 
 
@@ -109,6 +108,9 @@ class Answer:
                 self.write(body)
             return
         headers = forwarded_answer_headers(head.headers, head.nominated)
+        if head.content_type == b"text/event-stream":
+            given = {name for name, _ in headers}
+            headers += [field for field in _UNBUFFERED if field[0] not in given]
         self.start(head.status, head.reason, headers, length, body)
 
     def hold(self) -> None:

@@ -22,6 +22,7 @@ from penstock.proxy.dialects import (
     TRANSCRIPTS,
     Dialect,
 )
+from penstock.proxy.wire.heads import RequestHead
 
 _RESPONSE_ID: Final = re.compile(rb"/v1/responses/[A-Za-z0-9_\-]{1,128}(/cancel)?")
 
@@ -74,7 +75,9 @@ _POST: Final[dict[bytes, Endpoint]] = {
     b"/v1/audio/translations": _AUDIO,
 }
 
-LOCAL_PATHS: Final = frozenset({b"/health", b"/v1/models"})
+# Load balancers, and SDKs that look whether the base URL is right, ask for these without a key.
+OPEN_PATHS: Final = frozenset({b"/", b"/health"})
+LOCAL_PATHS: Final = OPEN_PATHS | {b"/v1/models"}
 WEBSOCKET_PATHS: Final = frozenset({b"/v1/realtime"})
 
 
@@ -105,22 +108,21 @@ class Paths:
                 return _STATEFUL
         return endpoint
 
-    def hint(self, method: bytes, path: bytes) -> str:
+    def hint(self, path: bytes) -> str:
         """What to tell who asks for a path that is not served. Empty: it means nothing here."""
-        taken = self._method_of(path)
-        if taken and taken != method:
-            return f"This path takes {taken.decode()}."
-        if self._method_of(b"/v1" + path):
+        if self.methods_of(b"/v1" + path):
             meant = f"Did you mean /v1{path.decode('latin-1')}?"
             return f"{meant} The base URL of OpenAI's SDKs ends with /v1."
         return ""
 
-    def _method_of(self, path: bytes) -> bytes:
-        """A method with which the path is served. Empty when there is none."""
-        if is_answered_here(b"GET", path):
-            return b"GET"
-        methods = {b"POST": None, b"GET": None} | dict.fromkeys(each for each, _ in self._routes)
-        return next((each for each in methods if self.find(each, path) is not None), b"")
+    def methods_of(self, path: bytes) -> list[str]:
+        """The methods with which the path is served. Empty when there is none."""
+        methods = (b"GET", b"HEAD", b"POST")
+        return [
+            each.decode()
+            for each in methods
+            if is_answered_here(each, path) or self.find(each, path) is not None
+        ]
 
 
 def is_answered_here(method: bytes, path: bytes) -> bool:
@@ -128,6 +130,21 @@ def is_answered_here(method: bytes, path: bytes) -> bool:
     return method in (b"GET", b"HEAD") and (path in LOCAL_PATHS or is_of_models(path))
 
 
-def dialect_of(path: bytes) -> Dialect:
-    """The dialect whose error shape the clients of a path expect, even if it is not served."""
-    return MESSAGES if path.startswith(b"/v1/messages") else POOLING
+def speaks_anthropic(head: RequestHead) -> bool:
+    """Whether a client says that it expects the shapes of Anthropic's API."""
+    return head.get(b"anthropic-version") is not None
+
+
+def dialect_of(head: RequestHead) -> Dialect:
+    """The dialect whose error shape the client expects, even if the path is not served."""
+    anthropic = head.path.startswith(b"/v1/messages") or speaks_anthropic(head)
+    return MESSAGES if anthropic else POOLING
+
+
+def opens_websocket(head: RequestHead) -> bool:
+    """Whether a request is the handshake of a WebSocket, which is spoken on no path."""
+    return head.path in WEBSOCKET_PATHS or (
+        b"upgrade" in head.nominated
+        and head.method == b"GET"
+        and (head.get(b"upgrade") or b"").lower() == b"websocket"
+    )

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-import orjson
+import msgspec
 
 from penstock.balancing.fleet import Pool
 from penstock.proxy.errors.client import ModelNotFound
@@ -24,13 +24,31 @@ def models_told(
     pools: Iterable[Pool],
     allowed: Collection[str] = (),
     aliases: Mapping[str, bytes | None] = MappingProxyType({}),
+    *,
+    anthropic: bool = False,
 ) -> bytes:
     """The list with each model once, or the card of the model in the path. Raises ModelNotFound.
 
     Of a backend whose own list cannot be read, it lists those that its pool names. `allowed`: the
-    models that the client may ask for. Empty: all. `aliases`: names of routes,
-    None for one that a route refuses.
+    models that the client may ask for. Empty: all. `aliases`: names of routes, None for one that a
+    route refuses. `anthropic`: in the shapes of Anthropic's API, as one page.
     """
+    cards = _cards(pools, allowed, aliases)
+    if path != MODELS:
+        model = unquote_to_bytes(path[len(_MODEL) :]).decode(errors="replace")
+        card = cards.get(model)
+        if card is None:
+            raise ModelNotFound(model)
+        return msgspec.json.encode(_anthropic_card(model)) if anthropic else card
+    if anthropic:
+        return _anthropic_page(cards)
+    return b'{"object":"list","data":[%b]}' % b",".join(cards.values())
+
+
+def _cards(
+    pools: Iterable[Pool], allowed: Collection[str], aliases: Mapping[str, bytes | None]
+) -> dict[str, bytes]:
+    """Each model that the client may ask for, with its card."""
     cards: dict[str, bytes] = {}
     for name, its_card in _served(pools):
         if not allowed or name in allowed:
@@ -40,13 +58,7 @@ def models_told(
             cards.pop(alias, None)
         elif not allowed or alias in allowed:
             cards.setdefault(alias, told)
-    if path == MODELS:
-        return b'{"object":"list","data":[%b]}' % b",".join(cards.values())
-    model = unquote_to_bytes(path[len(_MODEL) :]).decode(errors="replace")
-    card = cards.get(model)
-    if card is None:
-        raise ModelNotFound(model)
-    return card
+    return cards
 
 
 def _served(pools: Iterable[Pool]) -> Iterator[tuple[str, bytes]]:
@@ -60,4 +72,17 @@ def _served(pools: Iterable[Pool]) -> Iterator[tuple[str, bytes]]:
                 continue
             for name in sorted(pool.models):
                 card = {"id": name, "object": "model", "created": 0, "owned_by": "penstock"}
-                yield name, orjson.dumps(card)
+                yield name, msgspec.json.encode(card)
+
+
+def _anthropic_page(cards: Mapping[str, bytes]) -> bytes:
+    data = [_anthropic_card(model) for model in cards]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    page = {"data": data, "has_more": False, "first_id": first, "last_id": last}
+    return msgspec.json.encode(page)
+
+
+def _anthropic_card(model: str) -> dict[str, str]:
+    """The card has the epoch for a time that is unknown, as the API says."""
+    about = {"display_name": model, "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active"}
+    return {"type": "model", "id": model, **about}

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Collection
 from random import Random
 from secrets import token_hex
 from typing import Final
@@ -15,6 +16,18 @@ from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import RequestHead
 
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+# Headers of answers that pages may read. By name: browsers take `*` only without credentials.
+_EXPOSED: Final = (
+    b"retry-after, retry-after-ms, x-should-retry, x-request-id, request-id, server-timing, "
+    b"x-penstock-backend, x-penstock-attempts, x-penstock-reason, x-penstock-model, "
+    b"x-penstock-priority, x-penstock-degraded, x-ratelimit-limit-requests, "
+    b"x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
+    b"x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
+    b"anthropic-ratelimit-requests-limit, anthropic-ratelimit-requests-remaining, "
+    b"anthropic-ratelimit-requests-reset, anthropic-ratelimit-tokens-limit, "
+    b"anthropic-ratelimit-tokens-remaining, anthropic-ratelimit-tokens-reset"
+)
+_ORIGINS_PORT: Final = re.compile(r":[0-9]{1,5}$")
 MESSAGES_PATH: Final = b"/v1/messages"
 # The longest part of a client's id that is sent on. With its suffix the id still fits a path.
 UPSTREAM_ID_BYTES_MAX: Final = 64
@@ -85,7 +98,7 @@ def _cors(listen: ListenSettings, head: RequestHead | None) -> Headers:
     if not origins or head is None:
         return []
     origin = head.get(b"origin")
-    if origin is None or not ("*" in origins or origin.decode("latin-1") in origins):
+    if origin is None or not ("*" in origins or _is_listed(origin.decode("latin-1"), origins)):
         return []
     return [
         (b"access-control-allow-origin", origin),
@@ -94,6 +107,12 @@ def _cors(listen: ListenSettings, head: RequestHead | None) -> Headers:
             b"access-control-allow-headers",
             head.get(b"access-control-request-headers") or b"authorization, content-type",
         ),
+        (b"access-control-expose-headers", _EXPOSED),
         (b"access-control-max-age", b"600"),
         (b"vary", b"Origin"),
     ]
+
+
+def _is_listed(origin: str, origins: Collection[str]) -> bool:
+    """Whether an origin is listed, as it is or with any port: `http://localhost:*`."""
+    return origin in origins or _ORIGINS_PORT.sub("", origin) + ":*" in origins

@@ -43,6 +43,21 @@ class UnknownPath(ClientError):
     message = "penstock does not serve this path. An operator can add it with the key `paths`."
 
 
+class MethodNotAllowed(ClientError):
+    """The path is served, but not with this method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+    def __init__(self, methods: Sequence[str]) -> None:
+        self._allow = ", ".join(methods)
+        super().__init__(f"This path takes {' or '.join(methods)}.")
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"allow", self._allow.encode())]
+
+
 class ModelNotFound(ClientError):
     status = 404
     code = "model_not_found"

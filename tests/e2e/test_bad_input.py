@@ -237,12 +237,12 @@ async def test_an_empty_line_before_a_request_is_skipped(guard: Guard) -> None:
 
 async def test_other_targets_are_not_on_the_list(guard: Guard) -> None:
     server, penstock = await guard(paths=["GET /version"])
-    paths = [b"//v1/completions", b"http://evil/sleep", b"/sleep", b"/sim/faults", b"/version"]
+    paths = [b"//v1/completions", b"http://evil/sleep", b"/sleep", b"/sim/faults", b"/version/"]
     cases = {path.decode(): (request(path=path), 404, "unknown_path") for path in paths}
     methods = (b"GET", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"TRACE", b"post", b"HEADX")
     for method in methods:
         bare = request(method=method, body=None)
-        cases[method.decode()] = (bare, 404, "unknown_path")
+        cases[method.decode()] = (bare, 405, "method_not_allowed")
     await refuse_all(penstock, cases, closes=False)
     assert not server.seen
 

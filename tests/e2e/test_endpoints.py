@@ -140,11 +140,11 @@ async def test_further_paths_go_to_the_first_pool(simulate: Simulate, serve: Ser
     for model in ("red", "blue", "green"):
         got = await ask(penstock, "/ping", {"model": model})
         assert (got.status, got.headers.get("x-penstock-backend")) == (200, "s0")
-    for method, path in (
-        ("POST", "/version"),
-        ("GET", "/ping"),
-        ("GET", "/version/"),
-        ("GET", "/load"),
+    for method, path, status, code in (
+        ("POST", "/version", 405, "method_not_allowed"),
+        ("GET", "/ping", 405, "method_not_allowed"),
+        ("GET", "/version/", 404, "unknown_path"),
+        ("GET", "/load", 404, "unknown_path"),
     ):
         got = await ask(penstock, path, method=method)
-        assert (got.status, got.json["error"]["code"]) == (404, "unknown_path")
+        assert (got.status, got.json["error"]["code"]) == (status, code)

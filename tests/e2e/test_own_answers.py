@@ -23,7 +23,7 @@ async def test_one_model_is_told_by_its_id(simulate: Simulate, serve: Serve) -> 
     got = await ask(penstock, "/v1/models/org", method="GET")
     assert (got.status, got.json["error"]["code"]) == (404, "model_not_found")
     assert (await ask(penstock, "/v1/models/" + NAME, method="HEAD")).status == 200
-    assert (await ask(penstock, "/v1/models/" + NAME)).status == 404  # POST
+    assert (await ask(penstock, "/v1/models/" + NAME)).status == 405  # POST
     async with openai.AsyncOpenAI(base_url=penstock.url + "/v1", api_key="k") as gpt:
         assert (await gpt.models.retrieve(NAME)).id == NAME
         with pytest.raises(openai.NotFoundError):
@@ -66,6 +66,16 @@ async def test_anthropics_sdk_finds_the_request_id(simulate: Simulate, serve: Se
     await asyncio.sleep(0.3)
     told = [line["request_id"] for line in penstock.access_lines]
     assert told == [said._request_id, error.value.request_id]
+
+
+async def test_anthropics_sdk_lists_models(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(model=NAME))
+    async with anthropic.AsyncAnthropic(base_url=penstock.url, api_key="k") as claude:
+        listed = [model async for model in claude.models.list()]
+        assert [(model.type, model.display_name) for model in listed] == [("model", NAME)]
+        assert (await claude.models.retrieve(NAME)).created_at == listed[0].created_at
+        with pytest.raises(anthropic.NotFoundError):
+            await claude.models.retrieve("gpt-0")
 
 
 async def test_the_name_of_the_backend_can_stay_untold(simulate: Simulate, serve: Serve) -> None:

@@ -127,7 +127,7 @@ def _hosts() -> list[Case]:
 
 
 def _targets() -> list[Case]:
-    """Paths that are on no list: 404, and the connection stays."""
+    """Paths that are on no list: 404; other methods: 405. The connection stays."""
     paths = [
         b"//v1/completions",
         b"/v1//completions",
@@ -155,7 +155,7 @@ def _targets() -> list[Case]:
         b"/metrics",
         b"/livez",
         b"/api/v1/backends",
-        b"/",
+        b"/v1",
     ]
     cases = []
     for path in paths:
@@ -164,7 +164,7 @@ def _targets() -> list[Case]:
     for method in (b"PUT", b"DELETE", b"PATCH", b"TRACE", b"post", b"POSTX", b"M-SEARCH"):
         line = method + b" /v1/completions HTTP/1.1"
         send = raw(b"", line=line, framed=True)
-        cases.append(Case(f"method {method.decode()}", (send,), (404,)))
+        cases.append(Case(f"method {method.decode()}", (send,), (405,)))
     return cases
 
 

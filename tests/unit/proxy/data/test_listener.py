@@ -159,7 +159,7 @@ class Stranger:
     def __init__(self, it: DataPlane, address: str, size_bytes: int) -> None:
         self.wire, self.connection = Wire(address), ClientConnection(it)
         self.connection.connection_made(self.wire)
-        self.connection.data_received(b"GET / HTTP/1.1\r\nx: ".ljust(size_bytes, b"a"))
+        self.connection.data_received(b"GET /x HTTP/1.1\r\nx: ".ljust(size_bytes, b"a"))
         self.connection.slept(-5.0)
 
     @property
@@ -200,7 +200,7 @@ async def test_the_body_after_a_long_head_is_counted_as_one() -> None:
     it = plane()
     sender = Stranger(it, "192.0.2.1", 60_000)
     sender.connection._buffer = sender.connection._buffer.replace(
-        b"GET / ", b"POST /v1/completions "
+        b"GET /x ", b"POST /v1/completions "
     )
     assert it.long_heads.held_bytes == 60_000
     sender.connection.data_received(b"\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc")
@@ -240,7 +240,7 @@ async def test_whose_waiting_bytes_find_no_room_is_told_when_to_retry(sent: byte
     connection.connection_lost(None)
 
 
-UNKNOWN = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+UNKNOWN = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
@@ -312,7 +312,7 @@ async def test_a_long_head_is_searched_once_however_small_its_parts(part: bytes)
     it = plane()
     connection, wire = ClientConnection(it), Wire("192.0.2.1")
     connection.connection_made(wire)
-    connection.data_received(b"GET / HTTP/1.1\r\n")
+    connection.data_received(b"GET /x HTTP/1.1\r\n")
     for byte in b"host: x\r\nx: " + b"a" * 5_000 + b"\r\n":
         connection.data_received(bytes([byte]))
         await turns(it)
