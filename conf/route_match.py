@@ -25,7 +25,9 @@ Need = Literal["images", "audio", "video", "tools", "structured_output", "logpro
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: Final[tuple[Day, ...]] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 # They hold keys: tenants are told by those, and a configuration holds none in plain text.
-_OF_KEYS: Final = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie"})
+_OF_KEYS: Final = frozenset(
+    {"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"}
+)
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ Sticky = Literal["session", "user", "tenant", "request"]
 _NOT_SET: Final = FRAMING | {
     *("keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
     *("http2-settings", "forwarded", "via", "x-real-ip", "x-request-id", "x-vllm-priority"),
-    *("authorization", "x-api-key", "cookie", "traceparent", "tracestate"),
+    *("authorization", "x-api-key", "api-key", "cookie", "traceparent", "tracestate"),
 }
 _PREFIXES_NOT_SET: Final = ("x-forwarded-", "x-penstock-")
 # penstock reads these in the client's body. What is added later would not be counted.

@@ -31,7 +31,7 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.data.route_changes import MODEL
 from penstock.proxy.data.routing import aimed
 from penstock.proxy.wire.edit import Edits, splices
-from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers
 from penstock.proxy.wire.heads import RequestHead
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,6 @@ MARK: Final = b"x-penstock-mirror"
 _ID_BYTES_MAX: Final = 64
 # Of the client's headers only these are copied: a key may be in any other one.
 _COPIED: Final = frozenset({b"content-type", b"accept", b"anthropic-version", b"anthropic-beta"})
-_KEYS: Final = frozenset({b"authorization", b"x-api-key"})
 # Copies hold at most this part of the room for bodies, and only while half of it is free.
 _BODIES_SHARE: Final = 8
 # How long a plain answer may take.
@@ -198,7 +197,7 @@ def _head(request: Request, *, forwards_key: bool) -> RequestHead:
     """The head of a copy, without what may be secret. A key may stand in a query, too."""
     head, way = request.head, request.way
     assert way is not None
-    names = _COPIED | _KEYS if forwards_key else _COPIED
+    names = _COPIED | KEY_HEADERS if forwards_key else _COPIED
     changes = way.decision.rule.changes
     if changes is not None:
         names |= {name for name, _ in changes.headers}

@@ -1,9 +1,9 @@
 """Finds the tenant of a request by its key or its connection's certificate, before anything else
 is believed.
 
-Every digest is compared in constant time, whichever matches. A request without a usable
-key is compared in the same way. So neither the answer nor its time tells how near a
-guess was or whose key it is. Keys are kept as digests only.
+Every digest is compared in constant time with each key that was sent, whichever matches. A request
+without a usable key is compared in the same way. So neither the answer nor its time tells how near
+a guess was or whose key it is. Keys are kept as digests only.
 
 A certificate was verified in the handshake. Its tenant is found once a connection, and again after
 a reload. It counts only while those authorities are configured by which it was verified.
@@ -15,9 +15,9 @@ from hmac import compare_digest
 from typing import Final
 
 from penstock.conf.tenants import TenantSettings
-from penstock.proxy.errors.client import Unauthorized
+from penstock.proxy.errors.client import SEVERAL_KEYS, Unauthorized
 from penstock.proxy.wire.client_certificate import ClientCertificate
-from penstock.proxy.wire.header_fields import Headers
+from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers
 
 # Stands for "no usable key". No key equals it, because keys are visible ASCII.
 _NO_KEY: Final = b""
@@ -53,7 +53,7 @@ class Tenants:
 
     def of(self, headers: Headers) -> str:
         """The name of the tenant whose key the request has. Raises Unauthorized."""
-        tenant = self._of_key(headers)
+        tenant = self._of_keys(headers)
         if not tenant:
             raise Unauthorized
         return tenant
@@ -70,7 +70,7 @@ class Tenants:
             if certificate is None or not self._counts(certificate):
                 raise Unauthorized
             return ""
-        tenant = self._of_key(headers)
+        tenant = self._of_keys(headers, certified=bool(told))
         if tenant != told and tenant and told:
             raise Unauthorized
         if not (told or tenant):
@@ -92,9 +92,21 @@ class Tenants:
         """Whether there is one, verified by the present authorities."""
         return certificate.names is not None and certificate.authority == self.authority
 
-    def _of_key(self, headers: Headers) -> str:
-        """The name of the tenant whose key the request has. Empty if it has none."""
-        given = sha256(_given_key(headers)).digest()
+    def _of_keys(self, headers: Headers, *, certified: bool = False) -> str:
+        """The name of the one tenant whose keys the request has. Empty if they are nobody's.
+
+        Clients may send two keys, of which one means nothing. `certified`: none is needed. Raises
+        Unauthorized where two tenants are named, and for several keys that are nobody's.
+        """
+        keys = _given_keys(headers)
+        tenants = {self._of_key(key) for key in keys or (_NO_KEY,)} - {""}
+        if len(tenants) > 1 or (len(keys) > 1 and not (tenants or certified)):
+            raise Unauthorized(SEVERAL_KEYS)
+        return tenants.pop() if tenants else ""
+
+    def _of_key(self, key: bytes) -> str:
+        """The name of the tenant that has this key. Empty if nobody has."""
+        given = sha256(key).digest()
         found = 0
         number = 1
         compare = self._compare
@@ -104,18 +116,16 @@ class Tenants:
         return self._names[found]
 
 
-def _given_key(headers: Headers) -> bytes:
-    """The one key of a request, from either header. Empty without a usable one."""
-    given: bytes | None = None
+def _given_keys(headers: Headers) -> list[bytes]:
+    """The usable keys of a request, each once, from any of the headers for keys."""
+    keys: list[bytes] = []
     for name, value in headers:
+        if name not in KEY_HEADERS:
+            continue
+        key = value
         if name == b"authorization":
             scheme, _, key = value.partition(b" ")
             key = key.strip(b" ") if scheme.lower() == b"bearer" else _NO_KEY
-        elif name == b"x-api-key":
-            key = value
-        else:
-            continue
-        if given is not None and given != key:
-            return _NO_KEY  # two keys: who is believed must not depend on the reader
-        given = key
-    return given or _NO_KEY
+        if key and key not in keys:
+            keys.append(key)
+    return keys

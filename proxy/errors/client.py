@@ -1,6 +1,7 @@
 """Errors of a client: no backend is asked, and the status is 4xx."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from penstock.proxy.errors.error import PenstockError, quoted
 
@@ -22,6 +23,12 @@ class MalformedHttp(ClientError):
     """HTTP that two parsers might read differently."""
 
     closes = True
+
+
+SEVERAL_KEYS: Final = (
+    "Several API keys were sent (Authorization, x-api-key, api-key), and they are not those of"
+    " exactly one tenant; send one key."
+)
 
 
 class Unauthorized(ClientError):

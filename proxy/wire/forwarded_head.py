@@ -7,7 +7,7 @@ that a client must not set. What becomes of a header is decided by its name, onc
 from collections.abc import Callable
 from typing import Final
 
-from penstock.proxy.wire.header_fields import Headers, lines_of
+from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers, lines_of
 from penstock.proxy.wire.heads import RequestHead
 from penstock.proxy.wire.remembered import Remembered
 
@@ -50,7 +50,6 @@ _VIA_10: Final = b"1.0 penstock"
 UNDERSCORE: Final = 95
 DOT: Final = 46
 _DASHES: Final = bytes.maketrans(b"_.", b"--")
-_KEYS: Final = frozenset({b"authorization", b"x-api-key"})
 # Only penstock sets these headers of an answer. Those of a backend are dropped.
 _OF_ANSWERS: Final = (
     b"access-control-",
@@ -93,7 +92,7 @@ def _to_backend(name: bytes) -> int:
         return DROPPED
     if (UNDERSCORE in name or DOT in name) and _looks_owned(name.translate(_DASHES)):
         return DROPPED
-    return KEY if name in _KEYS else PASSED
+    return KEY if name in KEY_HEADERS else PASSED
 
 
 def _to_client(name: bytes) -> int:
@@ -161,4 +160,6 @@ def forwarded_request_head(
 
 def _looks_owned(name: bytes) -> bool:
     """Whether a lenient backend may read this name as a header that clients must not set."""
-    return name in _OWN or name.startswith(_OWN_PREFIXES) or name in HOP_BY_HOP or name in _KEYS
+    return (
+        name in _OWN or name.startswith(_OWN_PREFIXES) or name in HOP_BY_HOP or name in KEY_HEADERS
+    )

@@ -29,10 +29,11 @@ _TEXT: Final = bytes(byte == 9 or (byte >= 32 and byte != 127) for byte in range
 _names: Final[Remembered[bytes]] = Remembered(1_024)
 # As a number, because searching for a byte takes ten times longer.
 SPACE: Final = 32
+# The headers in which clients send keys: OpenAI's, Anthropic's and Azure's.
+KEY_HEADERS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 # These may come only once (except `Connection`): of two, each parser might obey another one.
-_DECISIVE: Final = frozenset(
+_DECISIVE: Final = KEY_HEADERS | frozenset(
     {
-        b"authorization",
         b"connection",
         b"content-encoding",
         b"content-length",
@@ -40,7 +41,6 @@ _DECISIVE: Final = frozenset(
         b"expect",
         b"host",
         b"transfer-encoding",
-        b"x-api-key",
     }
 )
 # The names of usual headers: bytes that are made once, and hashed once.

@@ -16,7 +16,7 @@ from penstock.proxy.errors.client import (
     UnsupportedCoding,
     UnsupportedVersion,
 )
-from penstock.proxy.wire.header_fields import Headers, parse_fields
+from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers, parse_fields
 from penstock.proxy.wire.remembered import Remembered
 
 _REQUEST_LINE: Final = re.compile(
@@ -40,9 +40,7 @@ _ABSOLUTE: Final = re.compile(rb"https?://" + _ADDRESS + _PORT + rb"(/[^\s]*)?",
 HASH: Final = 35
 # `Connection` may name headers to be dropped, but not these. Without them a request would lose its
 # key or change its meaning on the way.
-_NEVER_NOMINATED: Final = frozenset(
-    {b"authorization", b"content-encoding", b"content-type", b"cookie", b"x-api-key"}
-)
+_NEVER_NOMINATED: Final = KEY_HEADERS | frozenset({b"content-encoding", b"content-type", b"cookie"})
 _OTHER_NAMES: Final = {b"x-gzip": b"gzip"}  # of content codings (RFC 9110 8.4.1)
 _PROTOCOL: Final = b"HTTP/1."
 _JSON: Final = b"application/json"
@@ -280,7 +278,9 @@ def _nominated(decisive: dict[bytes, bytes]) -> frozenset[bytes]:
 def _credentials(decisive: dict[bytes, bytes]) -> bytes:
     """All keys that the client sent, empty if none."""
     authorization = decisive.get(b"authorization", b"")
-    key = decisive.get(b"x-api-key")
+    key, azure_key = decisive.get(b"x-api-key"), decisive.get(b"api-key")
+    if azure_key is not None:
+        return b"%b\n%b\n%b" % (authorization, key or b"", azure_key)
     return authorization if key is None else authorization + b"\n" + key
 
 

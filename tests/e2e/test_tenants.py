@@ -53,7 +53,6 @@ async def test_a_request_without_a_tenants_key_is_told_nothing(fleet: Fleet) -> 
         {"authorization": "Bearer sk-nobodys"},
         {"authorization": f"Basic {ONE}"},
         {"authorization": ONE},
-        {"authorization": f"Bearer {ONE}", "x_api_key": TWO},
         {"x_api_key": ""},
     ]
     targets = [*((path, "POST") for path in BODIES), ("/v1/models", "GET"), ("/nowhere", "GET")]
@@ -67,6 +66,20 @@ async def test_a_request_without_a_tenants_key_is_told_nothing(fleet: Fleet) -> 
         assert error["type"] == "authentication_error"
         assert error.get("code") == (None if path == "/v1/messages" else "unauthorized")
     assert not server.seen
+
+
+async def test_clients_that_send_two_keys(fleet: Fleet) -> None:
+    """Claude Code and Claude Desktop send both headers, Azure's clients one of their own."""
+    (server,), penstock = await fleet()
+    body = BODIES[COMPLETIONS]
+    for fields in ({"authorization": "Bearer EMPTY", "x_api_key": ONE}, {"api_key": ONE}):
+        assert (await ask(penstock, COMPLETIONS, body, **fields)).status == 200
+        assert not [*sent(server, "authorization"), *sent(server, "x-api-key")]
+        assert not sent(server, "api-key")
+    both: Any = {"authorization": f"Bearer {ONE}", "x_api_key": TWO}
+    got = await ask(penstock, COMPLETIONS, body, **both)
+    assert (got.status, got.json["error"]["code"]) == (401, "unauthorized")
+    assert "Several API keys" in got.json["error"]["message"]
 
 
 async def test_a_refused_body_is_not_asked_for(fleet: Fleet) -> None:

@@ -20,7 +20,7 @@ SETTINGS = [
     TenantSettings.model_validate({"name": "one", "keys": [{"key": "sk-1"}, {"key": "sk-2"}]}),
     TenantSettings.model_validate({"name": "two", "keys": [{"key_sha256": DIGEST}]}),
 ]
-BEARER, API_KEY = b"authorization", b"x-api-key"
+BEARER, API_KEY, AZURE_KEY = b"authorization", b"x-api-key", b"api-key"
 
 
 class Compared:
@@ -63,9 +63,8 @@ def tenant_of(headers: Headers, compared: Compared | None = None) -> str | None:
         ([(API_KEY, b"")], None),
         ([(API_KEY, b"Bearer sk-1")], None),
         ([(BEARER, b"Bearer \xff\xfe")], None),
-        ([(BEARER, b"Bearer sk-1"), (BEARER, b"Bearer sk-2")], None),
-        ([(BEARER, b"Bearer sk-1"), (API_KEY, b"sk-by-digest")], None),
-        ([(BEARER, b"Basic x"), (API_KEY, b"sk-1")], None),
+        ([(AZURE_KEY, b"sk-1")], "one"),
+        ([(BEARER, b"Basic x"), (API_KEY, b"sk-1")], "one"),
     ],
 )
 def test_a_key_tells_its_tenant_and_every_digest_is_compared(
@@ -74,6 +73,39 @@ def test_a_key_tells_its_tenant_and_every_digest_is_compared(
     compared = Compared()
     assert tenant_of(headers, compared) == tenant
     assert compared.count == 3
+
+
+@pytest.mark.parametrize(
+    ("headers", "tenant"),
+    [
+        ([(BEARER, b"Bearer sk-1"), (API_KEY, b"sk-2")], "one"),
+        ([(BEARER, b"Bearer EMPTY"), (API_KEY, b"sk-2")], "one"),
+        ([(BEARER, b"Bearer sk-2"), (API_KEY, b"EMPTY")], "one"),
+        ([(BEARER, b"Bearer EMPTY"), (AZURE_KEY, b"sk-by-digest")], "two"),
+        ([(BEARER, b"Bearer x"), (API_KEY, b"y"), (AZURE_KEY, b"sk-1")], "one"),
+        ([(BEARER, b"Bearer sk-1"), (API_KEY, b"sk-by-digest")], None),
+        ([(BEARER, b"Bearer x"), (API_KEY, b"y")], None),
+    ],
+)
+def test_of_several_keys_the_one_tenant_counts_that_they_name(
+    headers: Headers, tenant: str | None
+) -> None:
+    compared = Compared()
+    assert tenant_of(headers, compared) == tenant
+    assert compared.count == 3 * len(headers)
+
+
+def test_a_refusal_says_that_several_keys_were_sent_and_not_which_is_right() -> None:
+    table = Tenants(SETTINGS)
+    told = set()
+    for other in (b"sk-by-digest", b"wrong"):
+        first = b"Bearer sk-1" if other == b"sk-by-digest" else b"Bearer x"
+        with pytest.raises(Unauthorized, match="Several API keys were sent") as error:
+            table.of([(BEARER, first), (API_KEY, other)])
+        told.add(str(error.value))
+    assert len(told) == 1
+    with pytest.raises(Unauthorized, match="A valid API key is needed"):
+        table.of([(BEARER, b"Bearer x"), (API_KEY, b"x")])
 
 
 def test_as_many_keys_as_are_allowed() -> None:

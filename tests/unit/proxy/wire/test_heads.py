@@ -74,6 +74,7 @@ def test_a_plain_head() -> None:
         (b"POST / HTTP/1.0\r\ntransfer-encoding: chunked", MalformedHttp),
         (LINE + b"\r\nauthorization: a\r\nauthorization: b", MalformedHttp),
         (LINE + b"\r\nx-api-key: a\r\nX-Api-Key: a", MalformedHttp),
+        (LINE + b"\r\napi-key: a\r\napi-key: b", MalformedHttp),
         (LINE + b"\r\nexpect: 200-ok", ExpectationFailed),
         (LINE + b"\r\nx: a\nb: c", MalformedHttp),
         (LINE + b"\r\nx: a\rb: c", MalformedHttp),
@@ -123,9 +124,11 @@ def test_credentials_tell_clients_apart() -> None:
         b"\r\nauthorization: a",
         b"\r\nx-api-key: b",
         b"\r\nauthorization: c\r\nx-api-key: b",
+        b"\r\napi-key: b",
+        b"\r\napi-key: b\r\nx-api-key: b",
     )
     told = [parse_request_head(LINE + each).credentials for each in fields]
-    assert told == [b"", b"a", b"\nb", b"c\nb"]
+    assert told == [b"", b"a", b"\nb", b"c\nb", b"\n\nb", b"\nb\nb"]
 
 
 def forwarded(*fields: bytes, authorization: bytes | None = None) -> list[bytes]:
