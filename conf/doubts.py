@@ -48,7 +48,7 @@ def _ports(settings: Settings) -> Iterator[Doubt]:
         yield ("admin", "port"), f"{admin.port} is also listen.port: only one of the two can listen"
     own = {port: key for port, key in ((admin.port, "admin"), (listen.port, "listen")) if port}
     for path, url in _asked(settings):
-        host, port = _place(url)
+        host, port, _ = _place(url)
         if port in own and (is_loopback(host) or host in _WILDCARDS):
             yield path, f"is this proxy itself: {own[port]}.port is {port}"
 
@@ -130,7 +130,7 @@ def _certificates(settings: Settings) -> Iterator[Doubt]:
 
 def _fleet(settings: Settings) -> Iterator[Doubt]:
     """Find a server that is listed twice: each entry would have a load of its own."""
-    seen: dict[tuple[str, int], list[tuple[int, KeyPath]]] = {}
+    seen: dict[tuple[str, int, str], list[tuple[int, KeyPath]]] = {}
     for path, url in _urls(settings):
         index = path[1]
         assert isinstance(index, int)
@@ -213,11 +213,12 @@ def _asked(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
         yield ("classifier", "url"), settings.classifier.url
 
 
-def _place(url: str) -> tuple[str, int]:
-    """Host and port."""
+def _place(url: str) -> tuple[str, int, str]:
+    """Host, port and path."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    return "127.0.0.1" if host == "localhost" else host, parts.port or _PORTS[parts.scheme]
+    host = "127.0.0.1" if host == "localhost" else host
+    return host, parts.port or _PORTS[parts.scheme], parts.path
 
 
 def _is_address(host: str) -> bool:

@@ -19,6 +19,9 @@ HEADER: Final = r"^[!#$%&'*+.^_`|~0-9a-zA-Z-]{1,128}$"
 ORIGIN: Final = r"^(\*|[a-z][a-z0-9+.-]*://[a-zA-Z0-9._:\[\]-]+(:\*)?)$"
 # Visible ASCII is ! to ~. The class leaves out # and ?.
 PROXIED_PATH: Final = r"^(GET|POST) /[!-\"$->@-~]{0,1023}$"
+PREFIX: Final = r"^(/[A-Za-z0-9._~!$&'()*+,;=:@%-]{1,255}){0,16}/?$"
+# What requests bring themselves, with the first words of usual paths.
+_OF_API: Final = re.compile(r"/v1(/(chat|completions|embeddings|messages|models|responses).*)?/*$")
 SECRET_CHARS_MAX: Final = 4096
 SECRET: Final = rf"^[!-~]{{1,{SECRET_CHARS_MAX}}}$"
 DIGEST: Final = r"^[0-9a-fA-F]{64}$"
@@ -54,6 +57,7 @@ SHAPES: Final = {
     " port), without a path",
     PROXIED_PATH: "must be a method (GET or POST), one space and an exact path such as"
     " 'GET /tokenizer_info', in visible ASCII without '?' and '#'",
+    PREFIX: "must be empty or a path such as /llm, without //, '.' and '..'",
     SECRET: f"must be 1 to {SECRET_CHARS_MAX} characters of visible ASCII without spaces",
     HEADER_LINES: f"must be 1 to {HEADER_LINES_MAX} lines `name: value` of visible ASCII",
     DIGEST: "must be 64 hexadecimal digits",
@@ -82,14 +86,20 @@ POLICY_NAMES: Final[tuple[str, ...]] = get_args(Policy)
 
 
 def _backend_url(text: str) -> str:
-    """Check a URL. Returns its scheme and authority only, as `http://10.0.0.1:8000`."""
+    """Check a URL. Returns it without a slash at its end."""
     parts = _url(text)
-    if parts.path not in ("", "/"):
-        base_path = parts.path[:40]
-        raise ValueError(
-            f"must not hold a path: drop {base_path!r}, requests bring their own (such as /v1/...)"
-        )
-    return f"{parts.scheme}://{parts.netloc}"
+    return f"{parts.scheme}://{parts.netloc}{_prefix(parts.path)}"
+
+
+def _prefix(path: str) -> str:
+    """Check the path below which an API is. Returns it without a slash at its end."""
+    of_api = _OF_API.search(path)
+    if of_api is not None:
+        raise ValueError(f"must not end in {of_api[0][:40]!r}: drop that, requests bring their own")
+    prefix = path.rstrip("/")
+    if not re.fullmatch(PREFIX, prefix) or {".", ".."} & set(prefix.split("/")):
+        raise ValueError(SHAPES[PREFIX])
+    return prefix
 
 
 def _metrics_url(text: str) -> str:
@@ -195,6 +205,7 @@ def _hidden(shape: str) -> WithJsonSchema:
 
 
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
+PathPrefix = Annotated[str, Field(pattern=PREFIX), AfterValidator(_prefix)]
 MetricsUrl = Annotated[str, AfterValidator(_metrics_url)]
 TracesUrl = Annotated[str, AfterValidator(_traces_url)]
 ClassifierUrl = Annotated[str, AfterValidator(_classifier_url)]

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from penstock.conf.kinds import FilePath, Host, Origins, Port
+from penstock.conf.kinds import FilePath, Host, Origins, PathPrefix, Port
 from penstock.conf.section import RELATIVE, Section
 
 
@@ -27,6 +27,11 @@ class ListenSettings(Section):
 
     host: Host = Field(default="0.0.0.0", description="Address to listen on. `::` listens on IPv6.")  # noqa: S104 - a data port is for others to reach
     port: Port = Field(default=8080, description="TCP port. 0 takes any free port.")
+    prefix: PathPrefix = Field(
+        default="",
+        description="Path below which clients find the API, such as `/llm` behind an ingress that"
+        " does not take it off. Other paths are then not served. Empty: none.",
+    )
     cors_origins: Origins = Field(
         default=(),
         description="Web origins whose pages may call the API from a browser. `*` allows every"

@@ -26,7 +26,8 @@ class BackendSettings(Section):
         description="Name in metrics, headers and commands. No two backends share one."
     )
     url: BackendUrl = Field(
-        description="Scheme, host and port, such as http://10.0.0.1:8000. No path."
+        description="Scheme, host and port, such as http://10.0.0.1:8000. Everything is asked below"
+        " its path if it has one, such as http://ingress/llama; without /v1."
     )
     weight: Weight = Field(
         default=1.0,

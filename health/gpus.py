@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from random import Random
 from time import monotonic
 from typing import Final
-from urllib.parse import urlsplit
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.gpu_report import GpuReport
@@ -100,13 +99,12 @@ class Gpus:
 
     async def _read(self, backend: Backend, exporter: Exporter) -> None:
         questions = Questions(exporter.url, exporter.connections)
-        path = urlsplit(exporter.url).path.encode()
         is_told = False
         await asyncio.sleep(self._rng.random())  # not all at once
         while True:
             reason = ""
             try:
-                answer = await told(questions.get(path, BYTES_MAX), exporter.timeout_s)
+                answer = await told(questions.get(b"", BYTES_MAX), exporter.timeout_s)
                 reason = answer.reason if not isinstance(answer, Answer) else ""
                 if isinstance(answer, Answer):
                     reason = self._take(backend, answer)

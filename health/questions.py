@@ -49,7 +49,10 @@ class Unresolved(OSError):
 
 
 class Questions:
-    """Asks the backend at `url`. The caller limits the time: a question may be cancelled."""
+    """Asks the backend at `url`, below the path of that.
+
+    The caller limits the time: a question may be cancelled.
+    """
 
     def __init__(
         self, url: str, connections: Connections, authorization: bytes | None = None
@@ -58,22 +61,25 @@ class Questions:
         self._line: Line | None = None
         self._slow = ""  # the address that is tried last
         # Without compression: of 60 kB of metrics it would cost vLLM's loop another millisecond.
+        parts = urlsplit(url)
+        self._prefix = parts.path.encode()
         self._fields = (
             b"host: %b\r\naccept: */*\r\naccept-encoding: identity\r\nuser-agent: penstock\r\n"
-            % urlsplit(url).netloc.encode()
+            % parts.netloc.encode()
         )
         if authorization is not None:
             self._fields += b"authorization: %b\r\n" % authorization
 
     async def get(self, path: bytes, limit_bytes: int = BODY_BYTES_MAX) -> Answer:
         """The answer to a GET. Raises OSError."""
-        return await self._ask(b"GET %b HTTP/1.1\r\n%b\r\n" % (path, self._fields), limit_bytes)
+        line = b"GET %b%b HTTP/1.1\r\n" % (self._prefix, path)
+        return await self._ask(b"%b%b\r\n" % (line, self._fields), limit_bytes)
 
     async def post(
         self, path: bytes, body: bytes, fields: bytes = b"", limit_bytes: int = BODY_BYTES_MAX
     ) -> Answer:
         """The answer to a JSON body. `fields` are more header lines. Raises OSError."""
-        head = b"POST %b HTTP/1.1\r\n%b%b" % (path, self._fields, fields)
+        head = b"POST %b%b HTTP/1.1\r\n%b%b" % (self._prefix, path, self._fields, fields)
         kind = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
         return await self._ask(head + kind + body, limit_bytes)
 

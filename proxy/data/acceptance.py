@@ -35,8 +35,12 @@ BODY_BYTES_PER_S_MIN: Final = 4_096
 
 def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | None:
     """The endpoint of the request. None: penstock answers it itself. Raises a PenstockError."""
+    paths = plane.paths
+    astray = bool(paths.prefix) and not paths.descend(head)
     path = head.path
     _identify(plane, head, client)
+    if astray:
+        raise UnknownPath(paths.hint(path))
     if opens_websocket(head):
         raise UpgradeRequired
     limit_bytes = plane.body_bytes_max
@@ -44,12 +48,12 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
         raise BodyTooLarge(limit_bytes)
     if is_answered_here(head.method, path):
         return None
-    endpoint = plane.paths.find(head.method, path)
+    endpoint = paths.find(head.method, path)
     if endpoint is None:
         if head.method == b"OPTIONS" and plane.listen.cors_origins:
             return None
-        methods = plane.paths.methods_of(path)
-        raise MethodNotAllowed(methods) if methods else UnknownPath(plane.paths.hint(path))
+        methods = paths.methods_of(path)
+        raise MethodNotAllowed(methods) if methods else UnknownPath(paths.hint(path))
     if head.coding and head.coding not in CODINGS:
         raise UnsupportedEncoding(head.coding, CODINGS)
     if client.excess:

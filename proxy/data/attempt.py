@@ -221,6 +221,7 @@ class Attempt:
         head = forwarded_request_head(
             request.head,
             authority=self._connections.authority,
+            prefix=self._connections.prefix,
             peer=request.peer,
             added=self._owner.headers_upstream(),
             length=spliced_bytes(body, replaced),

@@ -8,7 +8,6 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -35,7 +34,6 @@ class Classifier:
         now: Callable[[], float],
     ) -> None:
         self._url = settings.url
-        self._path = urlsplit(settings.url).path.encode("ascii")
         self._deadline_s = settings.deadline_ms / 1e3
         # Threads and look-ups of its own: a broken classifier delays no backend's.
         self._connections = ConnectionPool(
@@ -55,7 +53,7 @@ class Classifier:
         """The label that it gives. None: it gives none in time, and why."""
         asked = self._idle.pop() if self._idle else Questions(self._url, self._connections)
         body = msgspec.json.encode({"text": question})
-        answer = await told(asked.post(self._path, body, b"", ANSWER_BYTES_MAX), self._deadline_s)
+        answer = await told(asked.post(b"", body, b"", ANSWER_BYTES_MAX), self._deadline_s)
         label, reason = None, "no_label"
         if not isinstance(answer, Answer):
             reason = answer.reason

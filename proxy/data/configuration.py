@@ -168,7 +168,7 @@ def configure(
         prefixes=any(
             pool.policy.needs_prefixes and len(pool.backends) > 1 for pool in new.fleet.pools
         ),
-        paths=Paths(settings.paths),
+        paths=Paths(settings.paths, settings.listen.prefix),
         routes=new.routes,
         counting=Counting(loop, new.counter) if new.counter is not None else counting,
     )

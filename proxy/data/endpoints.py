@@ -80,11 +80,16 @@ OPEN_PATHS: Final = frozenset({b"/", b"/health"})
 LOCAL_PATHS: Final = OPEN_PATHS | {b"/v1/models"}
 WEBSOCKET_PATHS: Final = frozenset({b"/v1/realtime"})
 
+_HINT_PARTS_MAX: Final = 12
+_BASE_URLS: Final = "The base URL of OpenAI's SDKs ends with one /v1, that of Anthropic's has none."
+
 
 class Paths:
     """The table of all proxied paths: the fixed ones and `paths` of the configuration."""
 
-    def __init__(self, extra: Sequence[str] = ()) -> None:
+    def __init__(self, extra: Sequence[str] = (), prefix: str = "") -> None:
+        """`prefix`: what clients put before each path. `descend` takes it off."""
+        self.prefix = prefix.encode()
         self._routes = {(b"POST", path): endpoint for path, endpoint in _POST.items()}
         for entry in extra:
             method, _, path = entry.partition(" ")
@@ -96,6 +101,15 @@ class Paths:
     def lists(self, path: bytes) -> bool:
         """Whether the path is in the table, with any method."""
         return path in self._listed
+
+    def descend(self, head: RequestHead) -> bool:
+        """Take the prefix off the path of a request. False if it has another one."""
+        prefix, path = self.prefix, head.path
+        if path != prefix and not path.startswith(prefix + b"/"):
+            return False
+        head.path = path[len(prefix) :] or b"/"
+        head.target = head.path + head.target[len(path) :]
+        return True
 
     def find(self, method: bytes, path: bytes) -> Endpoint | None:
         """The endpoint of an exact method (HEAD counts as GET) and path. None: it is not served."""
@@ -109,10 +123,18 @@ class Paths:
         return endpoint
 
     def hint(self, path: bytes) -> str:
-        """What to tell who asks for a path that is not served. Empty: it means nothing here."""
-        if self.methods_of(b"/v1" + path):
-            meant = f"Did you mean /v1{path.decode('latin-1')}?"
-            return f"{meant} The base URL of OpenAI's SDKs ends with /v1."
+        """What to tell who asks for a path that is not served. Empty: it means nothing here.
+
+        A wrong base URL has put too much before a path, or too little, or one slash too many.
+        """
+        parts = [each for each in path.split(b"/", 64) if each]
+        if len(parts) > _HINT_PARTS_MAX:
+            return ""
+        tails = [b"/" + b"/".join(parts[begin:]) for begin in range(len(parts))]
+        for tail in (*tails, *[b"/v1" + each for each in tails]):
+            if self.methods_of(tail):
+                meant = (self.prefix + tail).decode("latin-1")
+                return f"Did you mean {meant}? {_BASE_URLS}"
         return ""
 
     def methods_of(self, path: bytes) -> list[str]:

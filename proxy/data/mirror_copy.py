@@ -149,6 +149,7 @@ class Copy:
         written = forwarded_request_head(
             head,
             authority=self._connections.authority,
+            prefix=self._connections.prefix,
             peer=mirrored.peer,
             added=mirrored.added,
             length=spliced_bytes(body, replaced),

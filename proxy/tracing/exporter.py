@@ -14,7 +14,6 @@ from collections.abc import Callable
 from random import Random
 from time import monotonic
 from typing import Final
-from urllib.parse import urlsplit
 
 from penstock import proxy
 from penstock.conf.tracing import TracingSettings
@@ -61,7 +60,6 @@ class Receiver:
         url = settings.otlp_endpoint or ""
         self.connections = connections
         self._questions = Questions(url, connections)
-        self._path = urlsplit(url).path.encode("ascii")
         lines = settings.headers.get_secret_value().splitlines() if settings.headers else []
         self._fields = b"".join(
             [b"content-encoding: gzip\r\n", *(each.encode("ascii") + b"\r\n" for each in lines)]
@@ -70,7 +68,7 @@ class Receiver:
 
     async def post(self, body: bytes) -> tuple[str, int]:
         """Why an export was not taken (empty if it was), and how many spans were rejected."""
-        question = self._questions.post(self._path, body, self._fields, ANSWER_BYTES_MAX)
+        question = self._questions.post(b"", body, self._fields, ANSWER_BYTES_MAX)
         answer = await told(question, ANSWER_S)
         if not isinstance(answer, Answer):
             self._questions.hang_up()

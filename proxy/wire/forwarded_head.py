@@ -118,6 +118,7 @@ def forwarded_request_head(
     head: RequestHead,
     *,
     authority: bytes,
+    prefix: bytes,
     peer: bytes,
     added: Headers,
     length: int,
@@ -154,8 +155,8 @@ def forwarded_request_head(
     passed += added
     if length or head.method == b"POST":
         passed.append((b"content-length", b"%d" % length))
-    first = b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (head.method, head.target, authority)
-    return b"%b%b\r\n" % (first, lines_of(passed))
+    line = b"%b %b%b HTTP/1.1" % (head.method, prefix, head.target)
+    return b"%b\r\nhost: %b\r\n%b\r\n" % (line, authority, lines_of(passed))
 
 
 def _looks_owned(name: bytes) -> bool:

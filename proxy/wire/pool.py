@@ -76,6 +76,7 @@ class ConnectionPool(ConnectionOwner):
         self._deadline = Deadline(loop, self._expire, now)
         self._handshakes = Handshakes(loop, threads or HandshakeThreads(loop))
         self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
+        self.prefix = parts.path.encode("ascii")  # all paths are below it
 
     def trust(self, tls: ssl.SSLContext | None) -> None:
         """Verify certificates by `tls` from now on. Close idle connections, verified by another."""

@@ -151,7 +151,7 @@ def _split(model: str, provider: str | None) -> tuple[str, str]:
 
 
 def _url(source: YamlSource, params: KeyPath) -> tuple[str | None, str]:
-    """The address of the server without a path, or None and why it cannot be used."""
+    """The address of the server without /v1, or None and why it cannot be used."""
     at = (*params, "api_base" if source.get((*params, "api_base")) is not None else "base_url")
     base = source.of_kind(at, str)
     if base is None:

@@ -157,6 +157,7 @@ def test_a_server_in_two_pools_of_the_same_models_counts_twice(tmp_path: Path) -
     )
     (told,) = warned(tmp_path, text)
     assert told.startswith("conf.yaml:3: pools[1].backends[0].url: is the same server as pools[0]")
+    assert not warned(tmp_path, text.replace("http://a}]}\n  -", "http://a/below}]}\n  -"))
 
 
 @pytest.mark.parametrize(("mode", "doubted"), [(0o600, False), (0o640, False), (0o644, True)])

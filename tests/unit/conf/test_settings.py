@@ -122,6 +122,8 @@ def test_policies_that_exist(policy: str) -> None:
         ("https://gpu_0.example.com/", "https://gpu_0.example.com"),
         ("HTTP://gpu-0", "http://gpu-0"),
         ("http://[::1]:8000/", "http://[::1]:8000"),
+        ("http://ingress/serve/llama-8b", "http://ingress/serve/llama-8b"),
+        ("http://ingress/v1beta/", "http://ingress/v1beta"),
     ],
 )
 def test_backend_urls(url: str, stored: str) -> None:
@@ -131,7 +133,11 @@ def test_backend_urls(url: str, stored: str) -> None:
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("http://h:1/v1", "must not hold a path: drop '/v1', requests bring their own"),
+        ("http://h:1/v1", "must not end in '/v1': drop that, requests bring their own"),
+        ("http://h:1/a/v1/", "must not end in '/v1/': drop that"),
+        ("http://h:1/a/v1/chat/completions", "must not end in '/v1/chat/completions'"),
+        ("http://h:1//a", "must be empty or a path such as /llm"),
+        ("http://h:1/a/../b", "must be empty or a path such as /llm"),
         ("http://h:1?", "must not hold a query"),
         ("http://h:1/#x", "must not hold a query or a fragment"),
         ("10.0.0.1:8000", "must begin with http:// or https://"),
@@ -160,6 +166,13 @@ def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
     assert message.startswith("url: must not hold credentials: use api_key_file")
     assert "hunter2" not in message
     assert "hunter2" not in backend_refusal(url="http://h?key=hunter2")
+
+
+def test_the_prefix_of_clients_is_a_path() -> None:
+    settings = Settings.model_validate(configured(listen={"prefix": "/llm/"}))
+    assert settings.listen.prefix == "/llm"
+    for wrong in ("llm", "/v1", "/llm/v1", "/a//b", "/a?b"):
+        assert refusal("listen.prefix", wrong).startswith("must ")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a" * 64, "a/b", "é", "a\n"])

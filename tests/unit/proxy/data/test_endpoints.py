@@ -82,6 +82,15 @@ def test_embed_tells_its_tokens_as_units() -> None:
         (b"/models", "Did you mean /v1/models?"),
         (b"/responses/resp_1", "Did you mean /v1/responses/resp_1?"),
         (b"/models/meta/llama", "Did you mean /v1/models/meta/llama?"),
+        (b"//v1/chat/completions", "Did you mean /v1/chat/completions?"),
+        (b"/v1//chat/completions", "Did you mean /v1/chat/completions?"),
+        (b"/v1/v1/messages", "Did you mean /v1/messages?"),
+        (b"/v1/chat/completions/", "Did you mean /v1/chat/completions?"),
+        (b"/openai/v1/embeddings", "Did you mean /v1/embeddings?"),
+        (b"/openai/embeddings", "Did you mean /v1/embeddings?"),
+        (b"/v1/health/", "Did you mean /health?"),
+        (b"/v1" * 2_000 + b"/messages", ""),
+        (b"/" * 4_000, ""),
         (b"/realtime", ""),
         (b"/sleep", ""),
         (b"/v1/load_lora_adapter", ""),
@@ -91,3 +100,9 @@ def test_a_path_that_is_not_served_tells_what_was_meant(path: bytes, hint: str) 
     said = Paths().hint(path)
     assert said.startswith(hint)
     assert bool(said) is bool(hint)
+
+
+def test_a_hint_names_the_prefix_that_is_missing() -> None:
+    paths = Paths(prefix="/llm")
+    for path in (b"/v1/messages", b"/llm/v1/v1/messages"):
+        assert paths.hint(path).startswith("Did you mean /llm/v1/messages?")

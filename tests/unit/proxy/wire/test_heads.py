@@ -135,6 +135,7 @@ def forwarded(*fields: bytes, authorization: bytes | None = None) -> list[bytes]
     head = parse_request_head(b"\r\n".join((LINE, *fields, b"content-length: 2")))
     sent = forwarded_request_head(
         head,
+        prefix=b"/below",
         authority=b"10.0.0.1:8000",
         peer=b"192.0.2.7",
         added=[(b"x-request-id", b"id-1"), (b"x-vllm-priority", b"3")],
@@ -147,7 +148,7 @@ def forwarded(*fields: bytes, authorization: bytes | None = None) -> list[bytes]
 
 def test_only_canonical_framing_goes_on() -> None:
     assert forwarded(b"user-agent: curl") == [
-        b"POST /v1/completions HTTP/1.1",
+        b"POST /below/v1/completions HTTP/1.1",
         b"host: 10.0.0.1:8000",
         b"user-agent: curl",
         b"accept-encoding: identity",
