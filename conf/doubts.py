@@ -54,6 +54,10 @@ def _ports(settings: Settings) -> Iterator[Doubt]:
 
 
 def _addresses(settings: Settings) -> Iterator[Doubt]:
+    for index, network in enumerate(settings.listen.trusted_proxies):
+        if network.endswith("/0"):
+            at = ("listen", "trusted_proxies", index)
+            yield at, "lets every client say who it is: list the proxies before penstock only"
     hosts: list[tuple[KeyPath, str]] = [
         (("listen", "host"), settings.listen.host),
         (("admin", "host"), settings.admin.host),

@@ -6,7 +6,7 @@ limits are wide. They catch mistakes of unit and sign, not bad choices.
 """
 
 import re
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Annotated, Final, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
@@ -22,6 +22,7 @@ PROXIED_PATH: Final = r"^(GET|POST) /[!-\"$->@-~]{0,1023}$"
 PREFIX: Final = r"^(/[A-Za-z0-9._~!$&'()*+,;=:@%-]{1,255}){0,16}/?$"
 # What requests bring themselves, with the first words of usual paths.
 _OF_API: Final = re.compile(r"/v1(/(chat|completions|embeddings|messages|models|responses).*)?/*$")
+NETWORK: Final = r"^[0-9a-fA-F.:]{2,45}(/[0-9]{1,3})?$"
 SECRET_CHARS_MAX: Final = 4096
 SECRET: Final = rf"^[!-~]{{1,{SECRET_CHARS_MAX}}}$"
 DIGEST: Final = r"^[0-9a-fA-F]{64}$"
@@ -58,6 +59,7 @@ SHAPES: Final = {
     PROXIED_PATH: "must be a method (GET or POST), one space and an exact path such as"
     " 'GET /tokenizer_info', in visible ASCII without '?' and '#'",
     PREFIX: "must be empty or a path such as /llm, without //, '.' and '..'",
+    NETWORK: "must be an address or a network such as 10.0.0.0/8 or fd00::/8",
     SECRET: f"must be 1 to {SECRET_CHARS_MAX} characters of visible ASCII without spaces",
     HEADER_LINES: f"must be 1 to {HEADER_LINES_MAX} lines `name: value` of visible ASCII",
     DIGEST: "must be 64 hexadecimal digits",
@@ -100,6 +102,17 @@ def _prefix(path: str) -> str:
     if not re.fullmatch(PREFIX, prefix) or {".", ".."} & set(prefix.split("/")):
         raise ValueError(SHAPES[PREFIX])
     return prefix
+
+
+def _network(text: str) -> str:
+    """Check a network. Returns it in its usual form, with the length of its prefix."""
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(SHAPES[NETWORK]) from None
+    if "/" in text and ip_address(text.partition("/")[0]) != network.network_address:
+        raise ValueError(f"has bits beyond its prefix; did you mean {network}?")
+    return str(network)
 
 
 def _metrics_url(text: str) -> str:
@@ -218,6 +231,7 @@ HeaderLines = Annotated[
 Digest = Annotated[SecretStr, AfterValidator(check_digest), _hidden(DIGEST)]
 Name = Annotated[str, Field(pattern=NAME)]
 Host = Annotated[str, Field(pattern=HOST)]
+Network = Annotated[str, Field(pattern=NETWORK), AfterValidator(_network)]
 Word = Annotated[str, Field(pattern=WORD)]
 Header = Annotated[str, Field(pattern=HEADER), AfterValidator(str.lower)]
 Origin = Annotated[str, Field(pattern=ORIGIN)]
@@ -246,6 +260,7 @@ OptionalWaitS = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 # Lists come as lists and become tuples. Their items are as strict as other values.
 Headers = Annotated[tuple[Header, ...], Field(strict=False, max_length=16)]
+Networks = Annotated[tuple[Network, ...], Field(strict=False, max_length=64)]
 Origins = Annotated[tuple[Origin, ...], Field(strict=False, max_length=64)]
 BodyFields = Annotated[tuple[Word, ...], Field(strict=False, max_length=16)]
 Models = Annotated[tuple[Word, ...], Field(strict=False, max_length=256)]

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from penstock.conf.kinds import FilePath, Host, Origins, PathPrefix, Port
+from penstock.conf.kinds import FilePath, Host, Networks, Origins, PathPrefix, Port
 from penstock.conf.section import RELATIVE, Section
 
 
@@ -31,6 +31,17 @@ class ListenSettings(Section):
         default="",
         description="Path below which clients find the API, such as `/llm` behind an ingress that"
         " does not take it off. Other paths are then not served. Empty: none.",
+    )
+    trusted_proxies: Networks = Field(
+        default=(),
+        description="Addresses and networks of proxies before penstock, such as `10.0.0.0/8`. Their"
+        " `X-Forwarded-For` or `Forwarded` tells who the client is. An empty list: who connects is"
+        " the client.",
+    )
+    proxy_protocol: bool = Field(
+        default=False,
+        description="Whether each connection begins with a header of the PROXY protocol (version 1"
+        " or 2), which tells who the client is. Others are closed.",
     )
     cors_origins: Origins = Field(
         default=(),

@@ -36,7 +36,7 @@ BODY_BYTES_PER_S_MIN: Final = 4_096
 def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | None:
     """The endpoint of the request. None: penstock answers it itself. Raises a PenstockError."""
     paths = plane.paths
-    astray = bool(paths.prefix) and not paths.descend(head)
+    astray = not paths.descend(head)
     path = head.path
     _identify(plane, head, client)
     if astray:
@@ -111,7 +111,12 @@ def release_coded(plane: DataPlane, client: Client, coded_bytes: int) -> None:
 
 
 def _identify(plane: DataPlane, head: RequestHead, client: Client) -> None:
-    """Set the tenant. Also find a seat if the client has none. Raises Unauthorized."""
+    """Set the tenant, and the address if a proxy tells it. Also find a seat if the client has none.
+
+    Raises Unauthorized.
+    """
+    if plane.proxies is not None:
+        client.asks_from(plane.proxies.client_of(client.source, head.headers))
     if plane.tenants and not _open_to_all(plane, head):
         if plane.tenants.authority:
             _identify_connection(plane.tenants, head, client)

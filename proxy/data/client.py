@@ -15,6 +15,7 @@ class Client(Protocol):
     body_bytes: int  # counted for its body or its long head
     proven: bool  # a request of it that is not open to all was accepted
     excess: bool  # it has no seat
+    source: str  # the address of its connection, or of whom the PROXY protocol tells
     tenant: str  # whose key or certificate it has shown last
     certificate: ClientCertificate | None  # None: it was not asked for one
     pace: float  # how fast it took answers that were slow, in bytes per second; 0: none was
@@ -43,6 +44,9 @@ class Client(Protocol):
 
     def kept_bytes(self, *, refusing: bool) -> int:
         """What it keeps that no running request needs. `refusing`: work under way counts too."""
+
+    def asks_from(self, address: str) -> None:
+        """Its requests are of this address from now on."""
 
     def give_way(self) -> None: ...
     def slept(self, time_s: float) -> None: ...

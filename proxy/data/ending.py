@@ -28,6 +28,7 @@ from penstock.proxy.errors.own import Draining
 from penstock.proxy.wire.client_certificate import ClientCertificate
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.heads import RequestHead
+from penstock.proxy.wire.party import party_of
 from penstock.proxy.wire.sockets import reset, unacknowledged_bytes
 
 # What a pipelining client may send before its answer has ended. Each answer copies these bytes.
@@ -60,6 +61,7 @@ class EndingConnection(Landed):
         "party",
         "peer",
         "proven",
+        "source",
         "tenant",
     )
 
@@ -80,9 +82,19 @@ class EndingConnection(Landed):
         self.made_s = self.began_s = self._accepted_s = self.pace = 0.0
         self.peer = b""
         self.party = ""  # whom the address stands for
+        self.source = ""  # the address of the connection, or of whom the PROXY protocol tells
         self.proven = False  # a request that is not open to all was accepted
         self.tenant = ""  # the tenant whose key or certificate it has shown last
         self.certificate: ClientCertificate | None = None  # None: it was not asked for one
+
+    def come_from(self, address: str) -> None:
+        """The connection is of this address."""
+        self.source = address
+        self.asks_from(address)
+
+    def asks_from(self, address: str) -> None:
+        """The requests are of this address from now on."""
+        self.peer, self.party = address.encode("ascii"), party_of(address)
 
     def _go_on(self) -> None:
         """Go on to the next request."""

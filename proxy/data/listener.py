@@ -30,7 +30,6 @@ from penstock.proxy.telemetry.record import Record
 from penstock.proxy.wire.deadline import Deadline, nothing
 from penstock.proxy.wire.dechunk import MalformedChunks
 from penstock.proxy.wire.heads import RequestHead, parse_request_head, unfit_beginning
-from penstock.proxy.wire.party import party_of
 from penstock.proxy.wire.sockets import HIGH_BYTES, LOW_BYTES
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -70,8 +69,7 @@ class ClientConnection(EndingConnection):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_BYTES, low=LOW_BYTES)
         peer = transport.get_extra_info("peername")
-        self.peer = peer[0].encode("ascii") if peer else b""
-        self.party = party_of(peer[0]) if peer else ""
+        self.come_from(peer[0] if peer else "")
         self.made_s = self.began_s = self._plane.now()
         if not self._plane.clients.enter(self):  # one too many: send an error that may arrive
             answer = answer_to(self._plane, self._transport, None)

@@ -59,6 +59,7 @@ from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.recent import Recent
 from penstock.proxy.tracing.trace import Tracer
 from penstock.proxy.wire.answer_reads import AnswerReads
+from penstock.proxy.wire.client_address import TrustedProxies
 from penstock.proxy.wire.client_handshakes import ClientHandshakes
 from penstock.proxy.wire.long_reads import TURN_S
 from penstock.proxy.wire.records import RecordReads
@@ -192,6 +193,8 @@ class DataPlane:
         self.newcomers.follow(configuration.fleet, settings.health.newcomers)
         self.session_pools = configuration.session_pools
         self.paths = configuration.paths
+        proxies = settings.listen.trusted_proxies
+        self.proxies = TrustedProxies(proxies) if proxies else None
         self.classes = ServiceClasses(settings)
         self.admission.follow(self.classes.rules)
         self.degradation.follow(self.classes.steps)

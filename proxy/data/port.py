@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from typing import Final
 
 from penstock.proxy.data.listener import ClientConnection
@@ -9,6 +10,7 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.wire.accepting import BACKLOG, Accepting
 from penstock.proxy.wire.client_certificate import ClientCertificate
 from penstock.proxy.wire.client_handshakes import AskedClient
+from penstock.proxy.wire.proxy_protocol import ProxyHeader
 from penstock.proxy.wire.tls import TlsConnection
 
 # Where the loop accepts one connection so soon after the other, its turns are short.
@@ -61,13 +63,25 @@ class Port:
 def client_of(plane: DataPlane) -> asyncio.Protocol:
     """The protocol of a new connection to the data port."""
     certificates = plane.certificates
-    context = certificates.listener
-    client = ClientConnection(plane, direct=context is None)
-    if context is None:
-        return client
+    client = ClientConnection(plane, direct=certificates.listener is None)
+    tls = _tls_of(plane, client, certificates.listener) if certificates.listener else None
+    if not plane.listen.proxy_protocol:
+        return tls or client
+
+    def come_from(address: str) -> None:
+        client.come_from(address)
+        if tls is not None:
+            tls.come_from(address)
+
+    return ProxyHeader(tls or client, come_from)
+
+
+def _tls_of(plane: DataPlane, client: ClientConnection, context: ssl.SSLContext) -> TlsConnection:
+    """The TLS between a client's connection and its socket."""
+    authority = plane.certificates.client_authority
     asked: AskedClient | None = None
-    if certificates.client_authority:
-        client.certificate = ClientCertificate(certificates.client_authority)
+    if authority:
+        client.certificate = ClientCertificate(authority)
         asked = AskedClient(plane.client_handshakes, client.certificate)
     return TlsConnection(
         plane.loop,

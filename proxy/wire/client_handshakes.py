@@ -117,6 +117,12 @@ class AskedClient:
         self.party, self._connection, self._abort = party, connection, abort
         return self._table.enter(party)
 
+    def move(self, party: str) -> Handshakes:
+        """It is another party's than was thought. Returns where its first step is to be done."""
+        self._table.leave(self.party)
+        self.party = party
+        return self._table.enter(party)
+
     def hold(self, size_bytes: int) -> None:
         """The client has sent so much of the handshake."""
         self._table.hold(self, size_bytes)

@@ -190,6 +190,12 @@ class TlsConnection(TlsTransport):
         self._app.resume_writing()
         self._go_on()
 
+    def come_from(self, address: str) -> None:
+        """A load balancer tells whose connection it is, before the first byte of the handshake."""
+        self._party = party_of(address)
+        if self._asked is not None:
+            self._handshakes = self._asked.move(self._party)
+
     def abort(self) -> None:
         """Close it at once. After a cancelled dial, uvloop's transport still looks open."""
         self._aborted = True

@@ -71,6 +71,11 @@ def fleet(*backends: str, pool: str = "") -> str:
             " `admission: true`",
         ),
         (
+            fleet("http://a") + "listen: {trusted_proxies: [10.0.0.0/8, 0.0.0.0/0]}\n",
+            "conf.yaml:6: listen.trusted_proxies[1]: lets every client say who it is: list the"
+            " proxies before penstock only",
+        ),
+        (
             fleet("http://a") + "health:\n  timeout_s: 3\n",
             "conf.yaml:7: health.timeout_s: 3 s is above interval_s (2 s): the next probe is due"
             " before this one has failed",

@@ -175,6 +175,16 @@ def test_the_prefix_of_clients_is_a_path() -> None:
         assert refusal("listen.prefix", wrong).startswith("must ")
 
 
+def test_networks_of_proxies() -> None:
+    written = ["10.0.0.0/8", "192.0.2.7", "FD00::/8"]
+    settings = Settings.model_validate(configured(listen={"trusted_proxies": written}))
+    assert settings.listen.trusted_proxies == ("10.0.0.0/8", "192.0.2.7/32", "fd00::/8")
+    with_bits = refusal("listen.trusted_proxies", ["10.0.0.1/8"])
+    assert "did you mean 10.0.0.0/8?" in with_bits
+    for wrong in ("ingress", "10.0.0.0/33", "10.0.0.0-10.0.0.9", ""):
+        assert "must be an address or a network" in refusal("listen.trusted_proxies", [wrong])
+
+
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a" * 64, "a/b", "é", "a\n"])
 def test_names_refused(name: str) -> None:
     assert backend_refusal(name=name).startswith("name: must be 1 to 63 letters, digits")

@@ -41,6 +41,7 @@ class Client:
     excess: bool = False
     bodies: Bodies | None = None
     tenant: str = ""
+    source: str = ""
     certificate: ClientCertificate | None = None
     pace: float = 0.0
     stopped: bool = False
@@ -72,6 +73,7 @@ class Client:
     def slept(self, time_s: float) -> None:
         self.began_s += time_s
 
+    def asks_from(self, address: str) -> None: ...
     def announce_close(self) -> None: ...
     def outdate(self) -> None: ...
     def close_if_idle(self) -> None: ...
