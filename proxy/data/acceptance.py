@@ -9,6 +9,7 @@ from penstock.proxy.data.client import Client
 from penstock.proxy.data.endpoints import (
     OPEN_PATHS,
     Endpoint,
+    Paths,
     is_answered_here,
     opens_websocket,
 )
@@ -52,8 +53,7 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
     if endpoint is None:
         if head.method == b"OPTIONS" and plane.listen.cors_origins:
             return None
-        methods = paths.methods_of(path)
-        raise MethodNotAllowed(methods) if methods else UnknownPath(paths.hint(path))
+        raise _not_served(paths, path)
     if head.coding and head.coding not in CODINGS:
         raise UnsupportedEncoding(head.coding, CODINGS)
     if client.excess:
@@ -65,6 +65,11 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
         plane.budgets.glance(head.tenant, plane.now())
     _check_room(plane, head, client)
     return endpoint
+
+
+def _not_served(paths: Paths, path: bytes) -> PenstockError:
+    methods = paths.methods_of(path)
+    return MethodNotAllowed(methods) if methods else UnknownPath(paths.hint(path))
 
 
 def take(
