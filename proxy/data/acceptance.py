@@ -56,6 +56,11 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
         raise _not_served(paths, path)
     if head.coding and head.coding not in CODINGS:
         raise UnsupportedEncoding(head.coding, CODINGS)
+    _check_load(plane, head, client, endpoint)
+    return endpoint
+
+
+def _check_load(plane: DataPlane, head: RequestHead, client: Client, endpoint: Endpoint) -> None:
     if client.excess:
         raise plane.refusals.crowded()
     reason = plane.overload.reason
@@ -64,7 +69,6 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
     if endpoint.work.engine and head.tenant in plane.budgets.tenants:
         plane.budgets.glance(head.tenant, plane.now())
     _check_room(plane, head, client)
-    return endpoint
 
 
 def _not_served(paths: Paths, path: bytes) -> PenstockError:
