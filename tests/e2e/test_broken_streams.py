@@ -92,6 +92,23 @@ async def test_silence_after_the_first_token(simulate: Simulate, serve: Serve) -
             await asyncio.sleep(0.01)
 
 
+async def test_a_silent_stream_gets_pings_and_goes_on(simulate: Simulate, serve: Serve) -> None:
+    """Its engine is well, so it may be silent for long. Its client leaves in the end."""
+    (server,) = await simulate()
+    penstock = await serve([server], timeouts={"hold_s": 0.5})
+    server.faults.set("hang_mid_stream", tokens=3, path=CHATS)
+    url = f"{penstock.url}{CHATS}"
+    body = {"model": "sim-model", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+        pings = 0
+        async with asyncio.timeout(10):
+            while pings < 3:
+                line = await answer.content.readline()
+                assert line
+                assert b"error" not in line
+                pings += line == b": ping\n"
+
+
 # Waiting for the first token -------------------------------------------------------------------
 
 
