@@ -24,7 +24,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": QUESTION, "max_output_tokens": TOKENS},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": TOKENS},
 }
-ENDS = {
+ENDS: dict[str, bytes | tuple[bytes, ...]] = {
     "/v1/chat/completions": b"data: [DONE]\n\n",
     "/v1/completions": b"data: [DONE]\n\n",
     "/v1/responses": (
