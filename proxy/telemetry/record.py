@@ -116,7 +116,7 @@ class Record:
         """A backend was chosen: an attempt at it begins."""
         self.pool = pool
         if len(self.tries) == TRIES_MAX:
-            del self.tries[-1]
+            del self.tries[TRIES_MAX // 2]
         self.tries.append(Try(backend, reason, began_s))
 
     def waits(self, waits_for: str, now_s: float) -> None:

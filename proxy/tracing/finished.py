@@ -12,8 +12,6 @@ from penstock.proxy.telemetry.record import Try
 
 # About 1 KB each, and 2 KB at most: the longest id, model and tracestate.
 SPANS_MAX: Final = 4_096
-# Of its attempts the first and the last ones have spans. `penstock.attempts` tells their number.
-TRIES_MAX: Final = 32
 
 
 class Finished:
@@ -51,11 +49,8 @@ class Finished:
         max_tokens: int = 0,
         choices: int = 1,
     ) -> None:
-        tries = kept.record.tries
-        if len(tries) > TRIES_MAX:
-            tries = [*tries[: TRIES_MAX // 2], *tries[-TRIES_MAX // 2 :]]
         self.kept = kept
-        self.tries: list[Try] = tries  # those of the record are fewer once it is kept
+        self.tries: list[Try] = kept.record.tries  # those of the record are fewer once it is kept
         self.trace_id = trace_id
         self.span_id = span_id
         self.parent_id = parent_id

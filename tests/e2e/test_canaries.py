@@ -90,7 +90,7 @@ def raw_requests() -> list[bytes]:
         b"GET /" + path + b" HTTP/1.1\r\n" + host + key + b"\r\n",
         b"GET /" + path + b"%0d%0a%1b HTTP/1.1\r\n" + host + key + b"\r\n",
         b"GET /v1/responses/" + path + b" HTTP/1.1\r\n" + host + key + b"\r\n",
-        b"GET http://" + path + b"/ HTTP/1.1\r\n" + host + key + b"\r\n",
+        b"GET http://" + path + b"/x HTTP/1.1\r\n" + host + key + b"\r\n",
         b"GET /" + path * 2_000 + b" HTTP/1.1\r\n" + host + key + b"\r\n",
         b"GET /\xff\xfe" + path + b" HTTP/1.1\r\n" + host + b"\r\n",
         method + b" /v1/models HTTP/1.1\r\n" + host + b"\r\n",

@@ -3,8 +3,7 @@
 import orjson
 import pytest
 
-from penstock.proxy.telemetry.record import Record
-from penstock.proxy.tracing.finished import TRIES_MAX
+from penstock.proxy.telemetry.record import TRIES_MAX, Record
 from penstock.proxy.tracing.otlp import export_of, rejected, resource_of
 from tests.unit.proxy.tracing.spans import ENDED_NS, SPAN, TRACE, finished, plain, served, spans
 
