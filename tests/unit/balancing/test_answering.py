@@ -5,9 +5,8 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
-from penstock.balancing.occupancy import Occupancy
 from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
-from penstock.balancing.queued_prompts import QueuedPrompts
+from tests.unit.balancing.admission.door import full
 
 WHOLE_S = work_of(10_000, 10_000) / PRIOR_WORK_PER_S
 
@@ -20,19 +19,6 @@ def backend() -> Backend:
 def stream_on(backend: Backend, began_s: float = 0.0, prompts: int = 1) -> Lease:
     ask = Ask("/", prompt_tokens=10_000, prompts=prompts, stream=True)
     return Lease(backend, ask, began_s)
-
-
-class Told(Occupancy):
-    """How often it is told that a prompt is prefilled."""
-
-    def __init__(self) -> None:
-        self.times = 0
-
-    def prefilled(self, prompts: QueuedPrompts, now_s: float) -> None:
-        self.times += 1
-
-    def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
-        pass
 
 
 def test_its_prompt_is_held_and_not_queued(backend: Backend) -> None:
@@ -109,11 +95,12 @@ def test_without_an_engine_or_in_a_batch_that_has_begun_it_changes_nothing(
     assert backend.own.idle
 
 
-def test_what_a_prompt_held_of_the_room_is_told_once(backend: Backend) -> None:
-    told = Told()
-    backend.occupancy = told
-    lease = stream_on(backend)
+def test_what_a_prompt_held_of_the_room_is_told_once() -> None:
+    door = full("a")
+    assert door.enter(100).waits
+    (lease,) = door.leases.values()
+    before = door.changes
     lease.answering(1.0)
     lease.answering(2.0)
     lease.first_token(3.0)
-    assert told.times == 1
+    assert door.changes == before + 1
