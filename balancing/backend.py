@@ -23,7 +23,7 @@ from penstock.balancing.kept_answers import KeptAnswers
 from penstock.balancing.latency import PeakEwma
 from penstock.balancing.load import Load
 from penstock.balancing.occupancy import Occupancy
-from penstock.balancing.penalty import Penalty
+from penstock.balancing.penalty import Penalty, Rest
 from penstock.balancing.prefill_queue import PrefillQueue
 from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, PrefillSpeed
 from penstock.balancing.refusals import Refusals
@@ -145,7 +145,7 @@ class Backend:
         self.failing_since_s = float("-inf")  # the first failure of the present run
         self.progress_at_failure = 0  # `progress` at the last one
         self.penalty = Penalty()
-        self.left_alone = Penalty()  # after it has refused a request for load
+        self.left_alone = Rest()
         self.refusals = Refusals()
         self.lengths = AnswerLengths()
         self.progress = 0  # grows whenever the engine was seen to generate

@@ -131,6 +131,7 @@ class Suspect:
         soon = now_s - lease.began_s <= (SOON_S if told else SILENT_S)
         if death.expected or not soon or death in self._met:
             return False
+        death.explained = death.explained or told  # by itself, and no restart
         earlier = self._met
         self._met = met = [*earlier, death]
         if not earlier:

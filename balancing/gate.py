@@ -13,7 +13,7 @@ from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.blame import Blame
-from penstock.balancing.charges import charge_bare, charge_brief, charge_refusal
+from penstock.balancing.charges import BUSY_S, charge_bare, charge_brief, charge_refusal
 from penstock.balancing.computed_prompts import LARGE_TOKENS, ComputedPrompts
 from penstock.balancing.explain import Candidate, candidates
 from penstock.balancing.fleet import Fleet, Pool
@@ -137,6 +137,8 @@ class Gate:
     def place(self, look: Look, now_s: float, *, retry: bool = False) -> Lease:
         """Send the request there: reserve, and tell the policy."""
         pool, fit, ask, chosen = look.pool, look.fit, look.ask, look.chosen
+        if chosen.left_alone.until_s and ask.engine:
+            chosen.left_alone.tried(ask.client, now_s, BUSY_S)
         if look.bound:
             reason, aimed = Reason.AFFINITY, look.aimed
             return Lease(chosen, ask, now_s, reason, bound=True, aimed=aimed, retry=retry)

@@ -125,6 +125,8 @@ class Lease(Reservation):
         if self.ask.engine:
             backend.cold_start.served(now_s)
             backend.answered_s = now_s
+            if backend.left_alone.until_s:
+                backend.left_alone.answered(self.began_s)
             if not self.held_up:
                 backend.latency.observe(now_s - self.began_s, now_s)
         backend.queue.overtake(self, now_s)

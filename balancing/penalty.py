@@ -75,5 +75,34 @@ class Penalty:
         return until_s - now_s if until_s > now_s else 0.0
 
 
+class Rest(Penalty):
+    """How long a backend is left alone that has refused requests for load.
+
+    When that is over, one request tries it. Others follow when that one has its first token, or
+    after another `again_s`.
+    """
+
+    __slots__ = ("_tried_s",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tried_s = 0.0
+
+    def tried(self, client: str, now_s: float, again_s: float) -> None:
+        """A request is sent there."""
+        if self.until_s <= 0.0:
+            return
+        if self._until_s > 0.0:
+            self.charge(now_s, hint_s=again_s)
+        elif client == self._client:
+            self.charge_for(client, now_s, hint_s=again_s)
+        self._tried_s = now_s
+
+    def answered(self, began_s: float) -> None:
+        """A request that began then has its first token."""
+        if began_s >= self._tried_s:
+            self.forgive()
+
+
 def _seconds(in_row: int, hint_s: float) -> float:
     return min(hint_s, HINT_S_MAX) or PENALTY_S * max(1, min(in_row, ROW_MAX))

@@ -57,7 +57,7 @@ def _addresses(settings: Settings) -> Iterator[Doubt]:
     for index, network in enumerate(settings.listen.trusted_proxies):
         if network.endswith("/0"):
             at = ("listen", "trusted_proxies", index)
-            yield at, "lets every client say who it is: list the proxies before penstock only"
+            yield at, "trusts X-Forwarded-For from anyone: list only your own proxies"
     hosts: list[tuple[KeyPath, str]] = [
         (("listen", "host"), settings.listen.host),
         (("admin", "host"), settings.admin.host),

@@ -29,8 +29,8 @@ class ListenSettings(Section):
     port: Port = Field(default=8080, description="TCP port. 0 takes any free port.")
     prefix: PathPrefix = Field(
         default="",
-        description="Path below which clients find the API, such as `/llm` behind an ingress that"
-        " does not take it off. Other paths are then not served. Empty: none.",
+        description="Path prefix of the API, such as `/llm`, for an ingress that forwards it"
+        " unstripped. Only paths under it are served. Empty: no prefix.",
     )
     trusted_proxies: Networks = Field(
         default=(),
@@ -40,8 +40,8 @@ class ListenSettings(Section):
     )
     proxy_protocol: bool = Field(
         default=False,
-        description="Whether each connection begins with a header of the PROXY protocol (version 1"
-        " or 2), which tells who the client is. Others are closed.",
+        description="Require a header of the PROXY protocol (version 1 or 2) on every connection,"
+        " and take the client's address from it. Connections without one are closed.",
     )
     cors_origins: Origins = Field(
         default=(),

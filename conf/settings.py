@@ -109,7 +109,8 @@ class TimeoutSettings(Section):
     idle_s: DurationS = Field(
         default=600.0,
         description="Longest pause between two bytes of an answer. In a stream it counts after the"
-        " first token only. A stream at a backend that probes find to hang ends sooner.",
+        " first token only. At a backend that probes found hung, a stream ends after `hold_s`"
+        " without a token.",
     )
     hold_s: DurationS = Field(
         default=20.0,

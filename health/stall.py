@@ -15,13 +15,18 @@ PREFILL_S_MAX: Final = 60.0
 # A backend without a possible deep probe (transcription) shows only by its requests whether it
 # works. The longest file takes less than this.
 UNPROBED_STALL_S: Final = 60.0
-# Reasons of a state that say: it takes requests and answers nothing.
-HANGS: Final = frozenset({"hung", "timeout"})
 
 
 def hangs(backend: Backend) -> bool:
-    """Whether probes find that it takes requests and answers nothing."""
-    return backend.reason in HANGS and backend.state in (State.SUSPECT, State.EJECTED)
+    """Whether probes find that it takes requests and answers nothing.
+
+    A deep probe shows that. One that asks only for its health must have been late several times.
+    """
+    state, reason = backend.state, backend.reason
+    ejected = state is State.EJECTED
+    return (ejected and reason == "timeout") or (
+        reason == "hung" and (ejected or state is State.SUSPECT)
+    )
 
 
 class Stall:

@@ -10,7 +10,7 @@ but for the requests under way (the tests state the bound).
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from penstock.balancing.admission.queued_request import QueuedRequest
@@ -97,6 +97,11 @@ class Queue:
         requests[request] = None
         if request.again:
             requests.move_to_end(request, last=False)
+        if request.again and not request.tried:  # a backend had no room for it
+            others = islice(requests, 1, None)
+            older = takewhile(lambda each: each.since_s <= request.since_s, others)
+            for each in reversed(list(older)):
+                requests.move_to_end(each, last=False)
         tenant.queued_tokens[rank] += wait.tokens
         self.waiting += 1
 

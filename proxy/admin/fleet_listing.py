@@ -47,12 +47,4 @@ class FleetListing:
             pace=self._verdicts.pace(backend),
             newcomer=self._plane.newcomers.told(backend),
             removed=removed,
-            named=self._named(backend.pool),
         )
-
-    def _named(self, name: str) -> frozenset[str]:
-        """The models that the configuration names for a pool."""
-        for pool in self._plane.fleet.pools:
-            if pool.name == name:
-                return pool.models
-        return frozenset()

@@ -1,6 +1,6 @@
 """Describes a backend for `/api/v1/backends`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.slowness import Pace
@@ -19,14 +19,12 @@ def describe(
     pace: Pace | None = None,
     newcomer: dict[str, object] | None = None,
     removed: bool = False,
-    named: Collection[str] = (),
 ) -> dict[str, object]:
     """State, load and speed of one backend, as JSON.
 
     `lately`: its last minutes, None if it had no request yet. `pace`: how many times as long as its
     peers it takes, if that is known. `newcomer`: how it is judged if it is new. `removed`: a reload
-    removed it from the configuration, and requests still run there. `named`: the models that its
-    pool names, for one that does not tell its own.
+    removed it from the configuration, and requests still run there.
     """
     backend.advance(now_s)
     slow_start = backend.slow_start
@@ -41,7 +39,7 @@ def describe(
         "can_serve": not removed and backend.can_serve,
         "weight": backend.weight,
         "share": round(slow_start.share(now_s), 3) if slow_start is not None else 1.0,
-        "models": sorted(named if backend.models is None else backend.models),
+        "models": sorted(backend.models or ()),
         "requests_in_flight": backend.requests_in_flight,
         "queued_prefill_tokens": backend.queued_prefill_tokens,
         "active_decode_tokens": backend.active_decode_tokens,

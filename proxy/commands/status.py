@@ -121,8 +121,8 @@ def unlisted_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:
         if each["can_serve"]:
             serving.setdefault(each["pool"], []).extend(each["models"])
     return [
-        f"{pool}: its backends do not tell their models, so /v1/models lists none of them."
-        " Name them in `pools[].models`, or give the pool its backends' key (`api_key_file`)."
+        f"{pool}: its backends do not tell their models, so /v1/models lists only those named in"
+        " `pools[].models`."
         for pool, models in serving.items()
         if not models
     ]

@@ -113,10 +113,15 @@ def release(plane: DataPlane, client: Client, kept_bytes: int = 0) -> None:
     client.body_bytes = kept_bytes
 
 
-def release_coded(plane: DataPlane, client: Client, coded_bytes: int) -> None:
-    """Give back what was counted for a coded body. The decoded one is counted, too."""
-    plane.bodies.release(coded_bytes, client)
-    client.body_bytes -= coded_bytes
+def exchange_room(
+    plane: DataPlane, coded_bytes: int, decoded_bytes: int, client: Client
+) -> PenstockError | None:
+    """Count a decoded body in place of the coded one. An error if there is no room."""
+    refusal = take(plane, decoded_bytes, client.body_bytes + decoded_bytes, client)
+    if refusal is None:
+        plane.bodies.release(coded_bytes, client)
+        client.body_bytes -= coded_bytes
+    return refusal
 
 
 def _identify(plane: DataPlane, head: RequestHead, client: Client) -> None:

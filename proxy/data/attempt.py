@@ -297,11 +297,11 @@ class Attempt:
                 passage,
                 self._itl_s,
                 hide_usage=request.hides_usage,
-                bare_before=request.bare is not None,
+                bare_before=request.kept is not None,
             )
         json = head.content_type == b"application/json" and not head.encoded
         if json or head.status == 500 or request.answer.started:
-            return JsonRelay(head, passage, reports_500=request.fault is None)
+            return JsonRelay(head, passage, reports_500=request.kept is None)
         return Relay(head, passage)
 
     def _begun(self) -> None:
@@ -364,7 +364,9 @@ class Attempt:
         if self._connection is None:
             return inf  # dialing has its own time
         if self.relay is not None and self.relay.flows:
-            return self._silent_at_s(self.relay, now_s)
+            due_s = self._silent_at_s(self.relay, now_s)
+            quiet_s = inf if self._request.paused else self.relay.quiet_since_s
+            return min(due_s, quiet_s + self._request.timeouts.hold_s)
         # After idle_s there may be a first token, and then silence counts.
         due_s = min(self._first_byte_by_s, now_s + min(HUNG_LOOK_S, self._request.timeouts.idle_s))
         return due_s if self.relay is None else min(due_s, self.relay.answering_s)
@@ -387,6 +389,8 @@ class Attempt:
                 relay.end()
             else:
                 self._end(StreamBroken("idle") if relay.committed else AnswerCut())
+        elif not self._request.paused:
+            relay.look(self._request.timeouts.hold_s, now_s)
 
     def give_up(self, error: BackendError) -> None:
         """The time of its request is over."""

@@ -3,7 +3,6 @@
 from typing import Protocol
 
 from penstock.proxy.data.answer import Answer
-from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.wire.client_certificate import ClientCertificate
 
 
@@ -29,10 +28,6 @@ class Client(Protocol):
     @property
     def stopped(self) -> bool:
         """Whether bytes that it has sent wait for their turn."""
-
-    @property
-    def stream(self) -> EventRelay | None:
-        """The stream that it gets and takes, from the first token on."""
 
     @property
     def pool(self) -> str:

@@ -1,67 +1,58 @@
-"""Has request bodies decoded in one thread, by pieces: after each, another client has its turn."""
+"""Decodes request bodies in one thread. After each body another client has its turn."""
 
 import asyncio
+import logging
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Final
 
-from penstock.proxy.wire.content_coding import Decoder
+from penstock.proxy.wire.content_coding import decode
 
+logger = logging.getLogger(__name__)
 
-class Decoding(Protocol):
-    """A body that is being decoded."""
-
-    decoder: Decoder
-
-    @property
-    def holder(self) -> str: ...
-
-    def told(self, found: int | Exception) -> None:
-        """A piece of so many bytes was decoded, or why none was. Called on the loop."""
+Decoded = Callable[[bytes | Exception], None]
+Job = tuple[bytes, bytes, int, Decoded]
 
 
 class Decoders:
-    """The thread, and whose bodies wait for it."""
+    """The thread, and the bodies that wait for it, by holder, in the order of their turns."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._threads: ThreadPoolExecutor | None = None  # while nobody sends coded bodies
+        self._threads: Final = ThreadPoolExecutor(1, thread_name_prefix="decoding")
         self._busy = False
-        self._waiting: dict[str, deque[Decoding]] = {}  # by holder, in the order of their turns
+        self._waiting: dict[str, deque[Job]] = {}
 
-    def add(self, decoding: Decoding) -> None:
-        """Have its next piece decoded when its turn comes."""
-        self._waiting.setdefault(decoding.holder, deque()).append(decoding)
+    def add(self, holder: str, coding: bytes, body: bytes, most_bytes: int, then: Decoded) -> None:
+        """Have a body decoded. `then` gets it on the loop, or why there is none."""
+        self._waiting.setdefault(holder, deque()).append((coding, body, most_bytes, then))
         if not self._busy:
-            self._go_on()
+            self._next()
 
     def close(self) -> None:
-        """Take no more bodies."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
+        self._threads.shutdown(wait=False)
 
-    def _go_on(self) -> None:
+    def _next(self) -> None:
         self._busy = bool(self._waiting)
-        if not self._waiting:
+        if not self._busy:
             return
         holder = next(iter(self._waiting))
-        bodies = self._waiting.pop(holder)
-        decoding = bodies.popleft()
-        if bodies:
-            self._waiting[holder] = bodies
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(1, thread_name_prefix="decoding")
-        self._threads.submit(self._run, decoding)
+        jobs = self._waiting.pop(holder)
+        job = jobs.popleft()
+        if jobs:
+            self._waiting[holder] = jobs  # behind the others
+        self._threads.submit(self._run, *job)
 
-    def _run(self, decoding: Decoding) -> None:
-        """Decode one piece. Runs in the thread."""
-        found: int | Exception
+    def _run(self, coding: bytes, body: bytes, most_bytes: int, then: Decoded) -> None:
+        """Runs in the thread."""
+        found: bytes | Exception
         try:
-            found = decoding.decoder.more()
+            found = decode(coding, body, most_bytes)
         except Exception as error:  # noqa: BLE001 - told on the loop
             found = error
-        self._loop.call_soon_threadsafe(self._told, decoding, found)
+        self._loop.call_soon_threadsafe(self._done, then, found)
 
-    def _told(self, decoding: Decoding, found: int | Exception) -> None:
-        decoding.told(found)
-        self._go_on()
+    def _done(self, then: Decoded, found: bytes | Exception) -> None:
+        then(found)
+        self._next()

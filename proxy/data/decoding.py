@@ -1,88 +1,13 @@
-"""Decodes the coded body of one request off the loop (`decoders.py`).
+"""Has the coded body of one request decoded, and counts it as if it had just arrived."""
 
-Each piece is counted as if it had just arrived: against the limit of a body, and against the room
-of all bodies.
-"""
-
-import logging
 from collections.abc import Callable
-from typing import Protocol
 
-from penstock.proxy.data.acceptance import release_coded, take
+from penstock.proxy.data.acceptance import exchange_room
 from penstock.proxy.data.client import Client
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import BadRequest, DecodedTooLarge
-from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.wire.content_coding import BOM, Decoder, RatioExceeded, Undecodable
-
-logger = logging.getLogger(__name__)
-
-
-class Asker(Protocol):
-    """The exchange, as the decoding of its body sees it."""
-
-    def step(self, step: Callable[..., None], *arguments: object) -> None:
-        """Run one step. Whatever it raises is told to the client."""
-
-
-class Decoding:
-    """The body of one request while it is decoded. `decoded` is called once it is whole."""
-
-    __slots__ = ("_asker", "_client", "_coded_bytes", "_decoded", "_plane", "_request", "decoder")
-
-    def __init__(
-        self,
-        plane: DataPlane,
-        request: Request,
-        client: Client,
-        asker: Asker,
-        decoded: Callable[[], None],
-    ) -> None:
-        self._plane = plane
-        self._request = request
-        self._client = client
-        self._asker: Asker | None = asker
-        self._decoded = decoded
-        self._coded_bytes = len(request.body)
-        self.decoder = Decoder(request.head.coding, request.head.path, request.body)
-
-    waits = True
-
-    @property
-    def holder(self) -> str:
-        return self._client.holder
-
-    def begin(self) -> None:
-        self._plane.decoders.add(self)
-
-    def end(self) -> None:
-        """Nobody wants the body any more."""
-        self._asker = None
-
-    def told(self, found: int | Exception) -> None:
-        """A piece of so many bytes was decoded, or could not be. Runs on the loop."""
-        if self._asker is not None:
-            self._asker.step(self._take, found)
-
-    def _take(self, found: int | Exception) -> None:
-        plane, request, client = self._plane, self._request, self._client
-        if isinstance(found, Exception):
-            raise _error_of(found)
-        limit_bytes = plane.body_bytes_max
-        size_bytes = self.decoder.size_bytes
-        if size_bytes > limit_bytes:
-            raise DecodedTooLarge(f"over the limit of {limit_bytes} bytes")
-        refusal = take(plane, found, client.body_bytes + found, client)
-        if refusal is not None:
-            raise refusal
-        if not self.decoder.complete:
-            self.begin()
-            return
-        plane.freeing.add(request.body)
-        request.decoded(*self.decoder.whole())
-        release_coded(plane, client, self._coded_bytes)
-        self._decoded()
+from penstock.proxy.wire.content_coding import BOM, RATIO_MAX, SMALL_BYTES, Undecodable
 
 
 def is_coded(request: Request) -> bool:
@@ -90,10 +15,29 @@ def is_coded(request: Request) -> bool:
     return bool(request.body) and (request.head.coding != b"" or request.body.startswith(BOM))
 
 
-def _error_of(found: Exception) -> PenstockError:
+def decode(
+    plane: DataPlane, request: Request, holder: str, then: Callable[[bytes | Exception], None]
+) -> None:
+    body = request.body
+    most_bytes = min(plane.body_bytes_max, max(SMALL_BYTES, RATIO_MAX * len(body)))
+    plane.decoders.add(holder, request.head.coding, body, most_bytes, then)
+
+
+def take_decoded(
+    plane: DataPlane, request: Request, client: Client, found: bytes | Exception
+) -> None:
+    """Go on with the decoded body. Raises what its client is told."""
+    coded_bytes = len(request.body)
     if isinstance(found, Undecodable):
-        return BadRequest(f"The request body is no single, whole piece of {found} data.")
-    if isinstance(found, RatioExceeded):
-        return DecodedTooLarge("far more than it takes coded: send it without Content-Encoding")
-    logger.error("decoding failed", exc_info=found)
-    return PenstockError()
+        coding = request.head.coding.decode()
+        raise BadRequest(f"The request body is not one whole piece of {coding} data.")
+    if isinstance(found, Exception):
+        raise found
+    limit_bytes = min(plane.body_bytes_max, max(SMALL_BYTES, RATIO_MAX * coded_bytes))
+    if len(found) > limit_bytes:
+        raise DecodedTooLarge(limit_bytes)
+    refusal = exchange_room(plane, coded_bytes, len(found), client)
+    if refusal is not None:
+        raise refusal
+    plane.freeing.add(request.body)
+    request.decoded(found)

@@ -13,7 +13,6 @@ from penstock.proxy.data.account import left
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.body import Body
 from penstock.proxy.data.clients import LAST_REQUEST_S
-from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.exchange import Exchange
 from penstock.proxy.data.kept import HELD_S, connection_bytes
 from penstock.proxy.data.landing import Landed, Landing
@@ -157,11 +156,6 @@ class EndingConnection(Landed):
         if self._exchange is not None or self._phase is Phase.BODY:
             return False
         return not self.proven or not self._transport.get_write_buffer_size()  # the answer's end
-
-    @property
-    def stream(self) -> EventRelay | None:
-        passing = self._exchange.passing if self._exchange is not None else None
-        return passing if isinstance(passing, EventRelay) else None
 
     @property
     def pool(self) -> str:

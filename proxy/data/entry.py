@@ -155,8 +155,8 @@ class Entry:
         queued.again = self._request.record.attempts > 0
         if self._class in plane.classes.names:  # a reload may have moved it
             queued.rank = plane.classes.names.index(self._class)
-        if self._request.way is not None:
-            queued.elsewhere = self._has_fallback
+        if self._request.way is not None or self._request.kept is not None:
+            queued.elsewhere = self._has_place
         if tried:  # what a failure took is not what it has waited
             left_s = self._request.patience.next_s(started=False) - now_s
             queued.since_s, queued.deadline_s = now_s, min(queued.deadline_s, left_s)
@@ -224,9 +224,12 @@ class Entry:
         """Why there is no backend for it."""
         return "errors" if self._failover.tried else "no_backend"
 
-    def _has_fallback(self) -> bool:
-        """Whether its route has a place for it while no backend of its pool can serve."""
+    def _has_place(self) -> bool:
+        """Whether nothing need be held while no backend of its pool can serve: its route has a
+        place for it, or there is an answer for its client."""
         request = self._request
+        if request.kept is not None:
+            return True
         return next_fallback(self._plane, request.ask, request.way, self._cause) is not None
 
     def _turn(self, cause: str, to: Target | None = None) -> bool:

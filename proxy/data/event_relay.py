@@ -7,7 +7,7 @@ for.
 """
 
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.health.stall import hangs
 from penstock.proxy.data.diagnosis import BUSY, of_event
@@ -46,15 +46,6 @@ QUIET_BYTES_MAX: Final = 1_048_576
 _NOTHING_ORDINARY: Final = b""
 
 
-class Seen(NamedTuple):
-    """A stream at one moment, and since when it has been so."""
-
-    sent_bytes: int  # to its client
-    sent_s: float
-    tokens: int
-    token_s: float
-
-
 class EventRelay(WholeEvents):
     """Relays a stream. `itl_s` collects the times between its tokens.
 
@@ -69,10 +60,12 @@ class EventRelay(WholeEvents):
         "_on_opened",
         "_opens",
         "_ordinary",
+        "_pinged_s",
         "_quiet_after",
         "_quiet_bytes",
         "_refusal",
         "_refused",
+        "_seen",
         "_several",
         "_told",
     )
@@ -100,6 +93,7 @@ class EventRelay(WholeEvents):
         self._refused = False  # the stream says that the request failed
         self._refusal = 0  # the status of that error, if nothing came before it
         self._failure: BackendError | None = None  # the backend says that it failed itself
+        self._seen, self._pinged_s = 0, 0.0  # tokens at the last look; the last ping
         self._told = b""  # by an event that the client may have
 
     def begin(self) -> None:
@@ -170,21 +164,18 @@ class EventRelay(WholeEvents):
         else:
             super().lost(error)
 
-    def look(self, before: Seen | None, hold_s: float, now_s: float) -> Seen:
-        """End a stream without a token for `hold_s` if its backend hangs. Send a comment if its
-        client was sent nothing for so long. `before`: as it was at the last look."""
-        answer, tokens = self._answer, self._lease.generated_tokens
-        sent_s = token_s = now_s
-        if before is not None and before.sent_bytes == answer.body_bytes:
-            sent_s = before.sent_s
-        if before is not None and before.tokens == tokens:
-            token_s = before.token_s
-        if now_s - token_s >= hold_s and hangs(self._lease.backend) and not self.over:
+    @property
+    def quiet_since_s(self) -> float:
+        return max(self.last_byte_s, self._pinged_s)
+
+    def look(self, hold_s: float, now_s: float) -> None:
+        seen, self._seen = self._seen, self._lease.generated_tokens
+        if self._seen == seen and hangs(self._lease.backend) and not self.over:
             self._report(StreamBroken("hung", BackendHung()))
-        elif now_s - sent_s >= hold_s and self._large is None and not self._ended_itself:
-            answer.hold()
-            sent_s = now_s
-        return Seen(answer.body_bytes, sent_s, tokens, token_s)
+        elif now_s - self.quiet_since_s >= hold_s:
+            self._pinged_s = now_s
+            if self._large is None and not self._ended_itself:
+                self._answer.hold()
 
     def pass_on(self) -> None:
         self._commit_with(b"")

@@ -7,6 +7,7 @@ ends, the request is counted and logged once, and the client has a whole or a vi
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from penstock.balancing.lease import Lease
@@ -15,7 +16,7 @@ from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.client import Asker
 from penstock.proxy.data.complaint import conclude
-from penstock.proxy.data.decoding import Decoding, is_coded
+from penstock.proxy.data.decoding import decode, is_coded, take_decoded
 from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.inquiry import Inquiry
@@ -67,7 +68,7 @@ class Exchange(AttemptOwner):
         self._failover = Failover(plane, request)
         self._entry = Entry(plane, request, self._failover, self._admitted)
         self._attempt: Attempt | None = None
-        self._inquiry: Inquiry | Decoding | None = None
+        self._inquiry: Inquiry | None = None
         self._reading: Iterator[Wanted | None] | None = None
         self._lease: Lease | None = None
         self._ended = False
@@ -108,11 +109,6 @@ class Exchange(AttemptOwner):
     def behind_bytes(self) -> int:
         """What was read from the backend and waits, because the client takes less."""
         return self._attempt.behind_bytes if self._attempt is not None else 0
-
-    @property
-    def passing(self) -> Relay | None:
-        """The answer that the client gets and takes now."""
-        return self._relay if self._committed and not self.request.paused else None
 
     def slept(self, time_s: float) -> None:
         """The proxy did not run for this long: move all times in the future."""
@@ -167,10 +163,14 @@ class Exchange(AttemptOwner):
     def _begin(self) -> None:
         request = self.request
         if is_coded(request):
-            self._inquiry = Decoding(self._plane, request, self._asker, self, self._begin_read)
-            self._inquiry.begin()
+            decode(self._plane, request, self._holder, partial(self.step, self._decoded))
             self._watch(self._plane.now())
         else:
+            self._begin_read()
+
+    def _decoded(self, found: bytes | Exception) -> None:
+        if not self._ended:
+            take_decoded(self._plane, self.request, self._asker, found)
             self._begin_read()
 
     def _begin_read(self) -> None:
@@ -294,7 +294,7 @@ class Exchange(AttemptOwner):
             plane.metrics.answered(self.request.times, refused_midway=relay.refused_midway)
             if relay.served and plane.poison:
                 plane.poison.served(self.request.mark)
-            conclude(plane.gate, lease, relay, now_s, plane.failed, bare=self.request.bare)
+            conclude(plane.gate, lease, relay, now_s, plane.failed, bare=self.request.kept)
         self._end(None)
 
     def _mirror(self) -> None:

@@ -33,7 +33,8 @@ from penstock.proxy.errors.stream import StreamBroken, StreamOutOfClientTime
 
 logger = logging.getLogger(__name__)
 
-# The most attempts that may cost an engine work. Others are limited by the number of backends.
+# The most attempts that may cost an engine work. Others are limited by the number of backends, or,
+# where these have too much to do, by how long the request may wait.
 ATTEMPTS_MAX: Final = 3
 NO_BACKENDS: Final[frozenset[Backend]] = frozenset()
 
@@ -120,7 +121,7 @@ class Failover:
         expected = error.fatal and is_leaving(lease.backend)  # before the failure changes that
         cause = self.complain(lease, error, now_s)
         if isinstance(error, InternalFault) and relay is not None and relay.status == 500:
-            self._request.fault = relay  # the answer, unless another backend has a better one
+            self._request.kept = relay  # the answer, unless another backend has a better one
         before, self.reached = self.reached, self.reached + error.reached
         self.reached_here += error.reached
         if resent and error.reached:
@@ -199,7 +200,7 @@ class Failover:
         if not error.retryable or self.reached >= ATTEMPTS_MAX:
             return False
         if isinstance(error, AnswerBare) and searches_beams(request.body):
-            request.bare = relay  # if the next backend answers the same, this is the answer
+            request.kept = relay  # if the next backend answers the same, this is the answer
         if isinstance(error, NotHere):
             if not gate.may_search(request.ask, len(request.body), now_s):
                 raise self.nobody(now_s)

@@ -47,7 +47,6 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.data.room import Bodies
 from penstock.proxy.data.running import Running
 from penstock.proxy.data.service_classes import ServiceClasses
-from penstock.proxy.data.silences import Silences
 from penstock.proxy.data.sleep import Sleep
 from penstock.proxy.data.slos import Slos
 from penstock.proxy.data.unread import Unread
@@ -138,7 +137,7 @@ class DataPlane:
         self.answer_reads = AnswerReads(loop, now)
         self.uploads = Rota(loop, TURN_S, now)  # the pieces of large bodies to backends
         self.clients, self.bodies = Clients(now), Bodies(now)
-        self.silences, self.running = Silences(self.clients), Running()
+        self.running = Running()
         self.unread, self.kept = Unread(now), KeptRoom()
         self.long_heads = LongHeads(now)
         self.overload = Overload()
@@ -224,7 +223,6 @@ class DataPlane:
         self.metrics.measure(now_s)
         self.canaries.look(now_s)
         self.newcomers.look(now_s)
-        self.silences.look(self.timeouts.hold_s, now_s)
         self.floor.look(self.fleet.pools, self._waiting_for, now_s)
 
     def _waiting_for(self, pool: str) -> int:

@@ -34,17 +34,16 @@ class Request:
         "_mark",
         "answer",
         "ask",
-        "bare",
         "body",
         "capped",
         "charge",
         "copy",
         "edits",
         "endpoint",
-        "fault",
         "head",
         "hides_usage",
         "hold_s",
+        "kept",
         "label",
         "now",
         "patience",
@@ -87,8 +86,7 @@ class Request:
         self.resends = True  # once more where a connection was just closed. False: it has had all
         self.paused = False  # the client takes less than was written
         self.hides_usage = False  # the backend is asked for usage that the client did not ask for
-        self.bare: Relay | None = None  # a beam search's first answer, which had no token
-        self.fault: Relay | None = None  # its first answer with status 500
+        self.kept: Relay | None = None  # a failed answer, for its client if none is better
         self.ask = Ask(head.path.decode("ascii"))  # replaced when the body is read
         self.times: Times | None = None  # of its model at the backend that it was last sent to
         self.charge: Charge | None = None  # what its tenant's budget was charged
@@ -120,9 +118,9 @@ class Request:
         """What its backend gets in place of parts of the body."""
         return splices(self.body, self.edits, self.ask.places)
 
-    def decoded(self, body: bytes, mark: Mark) -> None:
+    def decoded(self, body: bytes) -> None:
         """Go on with its decoded body."""
-        self.body, self._mark = body, mark
+        self.body, self._mark = body, None
         self.head.headers = [each for each in self.head.headers if each[0] != b"content-encoding"]
 
     def forget_body(self) -> None:

@@ -17,7 +17,7 @@ def tell(
     Returns what it was told. None: an answer that was kept, in place of an error.
     """
     answer, dialect = request.answer, request.endpoint.dialect
-    kept = request.bare or request.fault if isinstance(error, BackendError) else None
+    kept = request.kept if isinstance(error, BackendError) else None
     if kept is not None and not committed:
         kept.pass_on()  # no backend gave a better answer
         return None

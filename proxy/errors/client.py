@@ -26,8 +26,8 @@ class MalformedHttp(ClientError):
 
 
 SEVERAL_KEYS: Final = (
-    "Several API keys were sent (Authorization, x-api-key, api-key), and they are not those of"
-    " exactly one tenant; send one key."
+    "The API keys sent (Authorization, x-api-key, api-key) match no tenant, or several; send one"
+    " valid key."
 )
 
 
@@ -122,15 +122,10 @@ class BodyTooLarge(ClientError):
         super().__init__(f"The request body is over the limit of {limit_bytes} bytes.")
 
 
-class DecodedTooLarge(ClientError):
-    """A coded body takes too much without its coding."""
+class DecodedTooLarge(BodyTooLarge):
+    """The same of a coded body, which has arrived: the connection goes on."""
 
-    status = 413
-    code = "body_too_large"
-    retry_helps = False
-
-    def __init__(self, how: str) -> None:
-        super().__init__(f"The request body, decoded, is {how}.")
+    closes = False
 
 
 class UnsupportedEncoding(ClientError):

@@ -70,6 +70,17 @@ def test_the_next_one_is_found_too_as_what_the_first_did_is_known() -> None:
         assert story.kill(second, start_s + 0.2) == [poison]
 
 
+def test_two_at_once_are_found_where_the_servers_tell_of_the_deaths() -> None:
+    """A restart is silent, so what an engine tells of itself excuses nobody."""
+    story = Story()
+    for poison, first in (("p", "a"), ("q", "b")):
+        story.send(poison, first, 0.0)
+        assert story.kill(first, 0.1, told=True) == []
+    for poison, second in (("p", "c"), ("q", "d")):
+        story.send(poison, second, 0.1)
+        assert story.kill(second, 0.2, told=True) == [poison]
+
+
 def test_in_company_the_third_death_tells() -> None:
     story = Story()
     for request in ("poison", "x", "y"):

@@ -72,8 +72,8 @@ def fleet(*backends: str, pool: str = "") -> str:
         ),
         (
             fleet("http://a") + "listen: {trusted_proxies: [10.0.0.0/8, 0.0.0.0/0]}\n",
-            "conf.yaml:6: listen.trusted_proxies[1]: lets every client say who it is: list the"
-            " proxies before penstock only",
+            "conf.yaml:6: listen.trusted_proxies[1]: trusts X-Forwarded-For from anyone: list"
+            " only your own proxies",
         ),
         (
             fleet("http://a") + "health:\n  timeout_s: 3\n",

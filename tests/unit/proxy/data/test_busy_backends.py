@@ -13,6 +13,7 @@ from tests.unit.proxy.data.playbook import (
     STREAM,
     Client,
     Play,
+    Upstream,
     chat,
     chunk,
     plain,
@@ -142,6 +143,38 @@ def test_with_admission_it_is_refused_at_once_if_all_ask_for_more_time_than_it_h
         asks(play, play.client)
         play["b1"].sends(busy(503, 50))
         assert "client got 429, overloaded" in play.happened()
+
+
+def test_one_request_tries_whether_there_is_room_again_and_the_others_follow() -> None:
+    with contextlib.closing(Play(1, admission=HOLDS)) as play:
+        sent: list[Upstream] = []
+        play.asked = lambda _, upstream: sent.append(upstream)  # type: ignore[method-assign]
+
+        def refused() -> int:
+            """How many were sent. All of them are refused."""
+            count = len(sent)
+            for _ in range(count):
+                sent.pop(0).sends(busy())
+            return count
+
+        for _ in range(4):
+            play.connects().sends(chat())
+        assert refused() == 4
+        for _ in range(2):
+            play.passes(1.1)
+            assert refused() == 1
+        play.passes(1.1)
+        sent.pop().sends(STREAM, token("a"))
+        play.passes(0.1)
+        assert len(sent) == 3
+        leave(play)
+
+
+def test_an_answer_of_500_waits_for_no_better_one() -> None:
+    with contextlib.closing(Play(1, admission=HOLDS | {"hold_for_backend_s": 30})) as play:
+        asks(play, play.client)
+        play["b1"].sends(plain("500 Oops", b'{"error":{"message":"theirs"}}'))
+        assert any(line.startswith("client got 500") for line in play.happened())
 
 
 def test_the_record_of_a_request_that_is_refused_again_and_again_stays_short() -> None:
