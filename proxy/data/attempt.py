@@ -1,9 +1,8 @@
 """One attempt at one backend: connect, send, choose the relay.
 
-It is the first sink of the answer. The answer's head decides which relay takes over. It
-ends once and tells its exchange: None for success, or the BackendError, which says
-whether another backend may try. It knows until when the first token must come and how
-long a backend may be silent. Its exchange has the clock, and looks at it in time.
+It is the first sink of the answer. The answer's head decides which relay takes over. It ends once
+and tells its exchange: None for success, or the BackendError, which says whether another backend
+may try. Its exchange has the clock, and looks at it when it is due.
 """
 
 import asyncio
@@ -239,11 +238,9 @@ class Attempt:
 
     def _first_byte_s(self) -> float:
         """The time allowed until the first token, or until the first byte of a plain answer."""
-        ask = self._request.ask
-        timeouts = self._request.timeouts
-        allowed_s = timeouts.first_byte_s + (
-            timeouts.first_byte_s_per_1k_tokens * ask.prompt_tokens / 1000
-        )
+        ask, timeouts = self._request.ask, self._request.timeouts
+        allowed_s = timeouts.first_byte_s
+        allowed_s += timeouts.first_byte_s_per_1k_tokens * ask.prompt_tokens / 1000
         if ask.generates and not ask.stream:
             tokens = ask.max_tokens or PLAIN_TOKENS_UNKNOWN
             # At best all of them at once. At most the time that one answer may take in any case.
@@ -255,8 +252,7 @@ class Attempt:
 
     def head(self, head: ResponseHead) -> None:
         """Choose the relay by the answer's head, if it does not mean a failure."""
-        request = self._request
-        connection = self._connection
+        request, connection = self._request, self._connection
         assert connection is not None
         if head.status >= 300 and (head.status in BUSY or of_gateway(head.status)):
             busy = head.status in BUSY
@@ -292,13 +288,8 @@ class Attempt:
         streams = head.content_type == b"text/event-stream" and head.status == 200
         # Without an engine a stream is a stored one, which need not have a token.
         if streams and not head.encoded and request.endpoint.work.engine:
-            return EventRelay(
-                head,
-                passage,
-                self._itl_s,
-                hide_usage=request.hides_usage,
-                bare_before=request.kept is not None,
-            )
+            bare, hides = request.kept is not None, request.hides_usage
+            return EventRelay(head, passage, self._itl_s, hide_usage=hides, bare_before=bare)
         json = head.content_type == b"application/json" and not head.encoded
         if json or head.status == 500 or request.answer.started:
             return JsonRelay(head, passage, reports_500=request.kept is None)
@@ -363,13 +354,15 @@ class Attempt:
         """When to look at it again, at the latest."""
         if self._connection is None:
             return inf  # dialing has its own time
-        if self.relay is not None and self.relay.flows:
-            due_s = self._silent_at_s(self.relay, now_s)
-            quiet_s = inf if self._request.paused else self.relay.quiet_since_s
-            return min(due_s, quiet_s + self._request.timeouts.hold_s)
+        relay, timeouts = self.relay, self._request.timeouts
+        if relay is not None and relay.flows:
+            due_s = self._silent_at_s(relay, now_s)
+            if isinstance(relay, EventRelay) and not self._request.paused:
+                due_s = min(due_s, relay.quiet_since_s + timeouts.hold_s)
+            return due_s
         # After idle_s there may be a first token, and then silence counts.
-        due_s = min(self._first_byte_by_s, now_s + min(HUNG_LOOK_S, self._request.timeouts.idle_s))
-        return due_s if self.relay is None else min(due_s, self.relay.answering_s)
+        due_s = min(self._first_byte_by_s, now_s + min(HUNG_LOOK_S, timeouts.idle_s))
+        return due_s if relay is None else min(due_s, relay.answering_s)
 
     def look(self, now_s: float, leaves: Callable[[Lease], bool]) -> None:
         """End it if its backend has taken too long, or if what waits there `leaves` it."""
@@ -389,7 +382,7 @@ class Attempt:
                 relay.end()
             else:
                 self._end(StreamBroken("idle") if relay.committed else AnswerCut())
-        elif not self._request.paused:
+        elif isinstance(relay, EventRelay) and not self._request.paused:
             relay.look(self._request.timeouts.hold_s, now_s)
 
     def give_up(self, error: BackendError) -> None:

@@ -166,9 +166,11 @@ class EventRelay(WholeEvents):
 
     @property
     def quiet_since_s(self) -> float:
+        """Since when its client was sent nothing."""
         return max(self.last_byte_s, self._pinged_s)
 
     def look(self, hold_s: float, now_s: float) -> None:
+        """End it if its backend hangs. Send a comment if nothing was sent for `hold_s`."""
         seen, self._seen = self._seen, self._lease.generated_tokens
         if self._seen == seen and hangs(self._lease.backend) and not self.over:
             self._report(StreamBroken("hung", BackendHung()))

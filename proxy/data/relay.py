@@ -177,14 +177,6 @@ class Relay:
         return self.committed
 
     @property
-    def quiet_since_s(self) -> float:
-        """Since when its client was sent nothing. inf: it gets no comments."""
-        return inf
-
-    def look(self, hold_s: float, now_s: float) -> None:
-        """Send a comment if nothing was sent for `hold_s`. End it if its backend hangs."""
-
-    @property
     def over(self) -> bool:
         """Whether the answer has said that it is whole, though its framing has not ended."""
         return False

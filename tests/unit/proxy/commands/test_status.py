@@ -86,7 +86,6 @@ async def test_a_pool_whose_models_nobody_tells_is_named_with_the_remedy() -> No
     (line,) = unlisted_of([describe(backend, {}, 0.0)])
     assert line.startswith(f"{backend.pool}: ")
     assert "`pools[].models`" in line
-    assert not unlisted_of([describe(backend, {}, 0.0, named={"m"})])
     backend.models = {"m": b"{}"}
     assert not unlisted_of([describe(backend, {}, 0.0)])
     backend.models, backend.state = None, State.EJECTED
