@@ -40,7 +40,7 @@ from penstock.balancing.prompts import (
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
 from penstock.balancing.usage_options import DECODED_BYTES_MAX, reading_usage_options, usage_options
-from penstock.balancing.wants import wants_of
+from penstock.balancing.wants import media_needs, wants_of
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -167,6 +167,8 @@ class Reader:
         ask = self._ask(path, headers, fields, prompt, work, tenant, client, places)
         if ask.stream:
             ask.usage_options = yield from reading_usage_options(fields.stream_options)
+        if ask.wants is not None and prompt.media_parts:
+            ask.wants.needs |= yield from media_needs(prompt.parts)
         if self._prefixes and work.generates and prompt.batch.prompts == 1:
             yield from self._adding_blocks(ask, fields, prompt)
         return ask
@@ -238,7 +240,7 @@ class Reader:
             background=path == "/v1/responses" and truth(fields.background) is True,
         )
         ask.places = places
-        ask.wants = wants_of(fields, prompt.parts, media_parts) if self._wants else None
+        ask.wants = wants_of(fields) if self._wants else None
         if self._labels and ask.wants is not None:
             ask.wants.conversation = conversation_of(path, fields)
         return ask

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from penstock.balancing.fields import CLIPPED_BYTES, NO_FIELD, UNREADABLE, Fields, truth
+from penstock.balancing.outline import SLICE_BYTES, Steps
 from penstock.balancing.routes.needs import needs_of
 
 NAME_BYTES_MAX: Final = 512  # a longer user or effort is not read
@@ -22,7 +23,9 @@ _MEDIA: Final = (
     ("audio", re.compile(rb'"(?:input_audio|audio_url|audio)"')),
     ("video", re.compile(rb'"(?:video_url|input_video|video)"')),
 )
+_MEDIA_NAME_BYTES: Final = 16  # more than any of these names; slices overlap by it
 _NOTHING: Final = (b"", b"null", b"[]", b"{}", b"false", b'""')
+_NOTHING_BYTES: Final = max(map(len, _NOTHING))
 _PLAIN_FORMATS: Final = (None, "text")
 _NO_REASONING: Final = (None, "", "none", "disabled", "off")
 
@@ -69,11 +72,11 @@ class Wants:
         self.conversation: memoryview | None = None
 
 
-def wants_of(fields: Fields, parts: Sequence[bytes | memoryview], media_parts: int) -> Wants:
-    """What the fields ask for, and the parts of the prompt, which have so many media."""
+def wants_of(fields: Fields) -> Wants:
+    """What the fields ask for, but for media, which only the parts of the prompt tell."""
     assert isinstance(fields, WantedFields)
     effort, reasons = _reasoning(fields)
-    needs = [name for name, pattern in _MEDIA if media_parts and _named(pattern, parts)]
+    needs = []
     if _given(fields.tools) or _given(fields.functions):
         needs.append("tools")
     if _structured(fields):
@@ -86,8 +89,17 @@ def wants_of(fields: Fields, parts: Sequence[bytes | memoryview], media_parts: i
     return Wants(needs_of(needs), effort, user)
 
 
-def _named(pattern: "re.Pattern[bytes]", parts: Sequence[bytes | memoryview]) -> bool:
-    return any(pattern.search(part) for part in parts)
+def media_needs(parts: Sequence[bytes | memoryview]) -> Steps[int]:
+    """The kinds of media that parts of a prompt name, as bits of needs."""
+    left = dict(_MEDIA)
+    for part in parts:
+        for at in range(0, len(part), SLICE_BYTES):
+            until = at + SLICE_BYTES + _MEDIA_NAME_BYTES
+            left = {name: each for name, each in left.items() if not each.search(part, at, until)}
+            if not left:
+                return needs_of(dict(_MEDIA))
+            yield
+    return needs_of(name for name, _ in _MEDIA if name not in left)
 
 
 def _structured(fields: WantedFields) -> bool:
@@ -132,7 +144,12 @@ def _reasoning(fields: WantedFields) -> tuple[str | None, bool]:
 
 
 def _given(raw: msgspec.Raw) -> bool:
-    return raw is not NO_FIELD and bytes(raw) not in _NOTHING
+    return raw is not NO_FIELD and _begin(raw, _NOTHING_BYTES + 1) not in _NOTHING
+
+
+def _begin(raw: msgspec.Raw, size_bytes: int) -> bytes:
+    """The first bytes of a value: all of it may be a whole body."""
+    return bytes(memoryview(raw)[:size_bytes])
 
 
 def _is_long(raw: msgspec.Raw) -> bool:

@@ -1,13 +1,16 @@
 """What a body asks for beyond text, as routes see it."""
 
+from time import thread_time
+
 import orjson
 import pytest
 
+from penstock.balancing.outline import SLICE_BYTES, finished
 from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.routes.needs import named
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import TokenEstimator
-from penstock.balancing.wants import WantedFields, Wants
+from penstock.balancing.wants import WantedFields, Wants, media_needs
 
 CHAT = "/v1/chat/completions"
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -89,3 +92,31 @@ def test_nothing_is_read_where_no_route_asks() -> None:
     reader = Reader(TokenEstimator())
     body = orjson.dumps(said(IMAGE) | {"tools": [{"type": "function"}]})
     assert reader.read(CHAT, (), body, GENERATION).wants is None
+
+
+NAMED = b'{"messages":[{"role":"user","content":[{"type":"document"}]},'
+LONG_BODIES = {
+    "many quotes": NAMED + b'"ima","inp","vid",' * 500_000 + b'""]}',
+    "one picture": NAMED + b'"data:image/png;base64,' + b"A" * 8_000_000 + b'"]}',
+    "many tools": b'{"messages":[],"tools":[' + b'"ab",' * 1_600_000 + b'""]}',
+}
+STEP_S = 0.02
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("body", LONG_BODIES.values(), ids=LONG_BODIES)
+def test_no_step_of_a_long_body_holds_the_loop(body: bytes) -> None:
+    reader = Reader(TokenEstimator(), sessions=SessionKeys((), (), WantedFields), wants=True)
+    steps = reader.reading(CHAT, (), body, GENERATION, "", "")
+    took_s, more = [], True
+    while more:
+        began_s = thread_time()
+        more = next(steps, steps) is not steps
+        took_s.append(thread_time() - began_s)
+    assert max(took_s) < STEP_S
+
+
+@pytest.mark.parametrize("before", range(SLICE_BYTES - 40, SLICE_BYTES + 10))
+def test_media_are_found_where_a_slice_ends(before: int) -> None:
+    part = b'["' + b"x" * before + b'",{"type":"input_audio"},{"type":"image_url"}]'
+    assert named(finished(media_needs([part, b"[]"]))) == ["images", "audio"]
