@@ -5,11 +5,11 @@ Exit 0 is success, 2 a configuration or usage error, 130 Ctrl-C, 1 anything else
 
 import argparse
 import contextlib
+import logging
 import os
 import platform
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,8 @@ from penstock.proxy.commands.usage import usage
 from penstock.proxy.process.loop import run_loop
 from penstock.proxy.reload.source import Source
 from penstock.proxy.telemetry.log_lines import log_to_stderr
+
+logger = logging.getLogger(__name__)
 
 YEAR_S: Final = 31_536_000.0
 _EXITS = (
@@ -314,8 +316,8 @@ def _serve(parsed: argparse.Namespace) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     source = Source(config, os.environ, given)
     loaded = source.load()
-    log_to_stderr(loaded.settings.log.level)
-    run_loop(_serve_until_signal(source, loaded))
+    with log_to_stderr(loaded.settings.log.level):
+        run_loop(_serve_until_signal(source, loaded))
     return 0
 
 
@@ -330,14 +332,11 @@ async def _serve_until_signal(source: Source, loaded: Loaded) -> None:
         await app.close()
         raise
     app.take_signals()
-    # Written like a log line, but at every log level: it tells which free ports were taken.
-    print(
-        f"{time.time():.3f} INFO {__name__.removeprefix('penstock.')} penstock {proxy.__version__} "
-        f"({proxy.build()}) listening on {app.host}:{app.port}, "
-        f"admin on {loaded.settings.admin.host}:{app.admin_port}",
-        file=sys.stderr,
-        flush=True,
-    )
+    # At every log level: it tells which free ports were taken.
+    told = "penstock %s (%s) listening on %s:%d, admin on %s:%d"
+    admin = (loaded.settings.admin.host, app.admin_port)
+    given = (proxy.__version__, proxy.build(), app.host, app.port, *admin)
+    logger.handle(logger.makeRecord(logger.name, logging.INFO, "", 0, told, given, None))
     notify("READY=1", f"STATUS=listening on port {app.port}, admin on {app.admin_port}")
     await app.serve()
     await app.leave()
@@ -386,12 +385,12 @@ def _schema(parsed: argparse.Namespace) -> int:
 def _demo(parsed: argparse.Namespace) -> int:
     from penstock.proxy.commands.demo import demo
 
-    log_to_stderr("warning")
-    return run_loop(
-        demo(
-            backends=parsed.backends,
-            port=parsed.port,
-            admin_port=parsed.admin_port,
-            once=parsed.once,
+    with log_to_stderr("warning"):
+        return run_loop(
+            demo(
+                backends=parsed.backends,
+                port=parsed.port,
+                admin_port=parsed.admin_port,
+                once=parsed.once,
+            )
         )
-    )

@@ -1,19 +1,16 @@
 """One line for each request, as JSON or as text. It never holds a prompt or a key.
 
-A full pipe must not stop the proxy. So lines are collected on the loop, formatted and joined every
-tenth of a second, or when there are many, and written by a thread. Lines that the reader does not
-take in time are dropped and counted.
+Lines are collected on the loop, formatted and joined every tenth of a second, or when there are
+many, and written by a thread. Lines that the reader does not take in time are dropped and counted.
 """
 
 import asyncio
-import os
-import queue
-import threading
 from typing import Final
 
 import orjson
 
 from penstock.proxy.telemetry.access_text import text_of
+from penstock.proxy.telemetry.log_writer import CLOSE_S, LogWriter
 from penstock.proxy.telemetry.metrics import Metrics
 
 FLUSH_S: Final = 0.1
@@ -30,13 +27,10 @@ class AccessLog:
     def __init__(self, loop: asyncio.AbstractEventLoop, metrics: Metrics, fd: int) -> None:
         self._loop = loop
         self._metrics = metrics
-        self._fd = fd
         self.as_text = False  # for people: `log.format`
         self._lines: list[dict[str, object]] = []
         self._due = False  # the loop will flush them
-        self._batches: queue.Queue[bytes | None] = queue.Queue(BATCHES_MAX)
-        self._writer = threading.Thread(target=self._write_all, name="access-log", daemon=True)
-        self._writer.start()
+        self._writer = LogWriter(fd, BATCHES_MAX, "access-log")
 
     def write(self, fields: dict[str, object]) -> None:
         """Take one line; it is written within FLUSH_S."""
@@ -47,14 +41,10 @@ class AccessLog:
         if len(self._lines) >= LINES_MAX:
             self._flush()
 
-    def close(self, timeout_s: float = 1.0) -> None:
+    def close(self, timeout_s: float = CLOSE_S) -> None:
         """Write what is left; give up after `timeout_s` if nobody reads."""
         self._flush()
-        try:
-            self._batches.put(None, timeout=timeout_s)
-        except queue.Full:
-            return
-        self._writer.join(timeout_s)
+        self._writer.close(timeout_s)
 
     def _flush_due(self) -> None:
         self._due = False
@@ -64,10 +54,7 @@ class AccessLog:
         if not self._lines:
             return
         lines, self._lines = self._lines, []
-        batch = b"".join(map(self._formatted, lines))
-        try:
-            self._batches.put_nowait(batch)
-        except queue.Full:
+        if not self._writer.write(b"".join(map(self._formatted, lines))):
             self._metrics.access_lines_dropped += len(lines)
 
     def _formatted(self, line: dict[str, object]) -> bytes:
@@ -78,11 +65,3 @@ class AccessLog:
         except (TypeError, LookupError):  # a fault of ours must not take the other lines with it
             self._metrics.access_lines_dropped += 1
             return b""
-
-    def _write_all(self) -> None:
-        while (batch := self._batches.get()) is not None:
-            try:
-                while batch:
-                    batch = batch[os.write(self._fd, batch) :]
-            except OSError:
-                continue  # nobody reads any more; keep emptying the queue, so that close() returns

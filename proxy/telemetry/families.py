@@ -13,6 +13,7 @@ from penstock.balancing.verdict.cause import Kind
 from penstock.proxy.telemetry.backend_families import backend_families
 from penstock.proxy.telemetry.family_parts import Row, histograms, parts, single
 from penstock.proxy.telemetry.family_table import FAMILIES
+from penstock.proxy.telemetry.log_lines import lines_dropped
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.request_families import request_families
 from penstock.proxy.telemetry.slo_families import slo_families
@@ -145,4 +146,5 @@ class PenstockCollector(Collector):
             "traces_capped",
         ):
             yield from single(name, float(getattr(metrics, name)))
+        yield from single("log_lines_dropped", float(lines_dropped()))
         yield from parts("certificate_expiry_timestamp_seconds", list(metrics.certificates()))

@@ -317,6 +317,13 @@ FAMILIES: Final = {
         "Lines of the access log that were dropped because its reader was too slow.",
         "When requests are missing from the access log.",
     ),
+    "log_lines_dropped": Family(
+        "counter",
+        (),
+        "lines",
+        "Lines of the log (stderr) that were dropped because nobody read it in time.",
+        "When what you look for is missing from the log.",
+    ),
     "trace_spans": Family(
         "counter",
         ("result",),

@@ -12,9 +12,12 @@ import ssl
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final
 
+from penstock.proxy.telemetry.log_writer import CLOSE_S, LogWriter
 from penstock.proxy.telemetry.printable import printable
 
 logger = logging.getLogger(__name__)
@@ -23,6 +26,9 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = "%(created).3f %(levelname)s %(name)s %(message)s"
 # At most this many exceptions of one chain are logged.
 CAUSES_MAX: Final = 4
+# Records that wait for the reader of stderr, and the most that is written of one: 16 MiB together.
+WAITING_MAX: Final = 1_024
+RECORD_BYTES_MAX: Final = 16_384
 _CONNECTION_ENDS: Final = (ssl.SSLError, ConnectionError)
 
 _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -47,14 +53,54 @@ class LineFormatter(logging.Formatter):
         return "\nwhile this was handled:\n".join(lines)
 
 
-def log_to_stderr(level: str) -> None:
+class Log(logging.Handler):
+    """Has records written to a file descriptor. Those that find no place are counted and told."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self.setFormatter(LineFormatter())
+        self._writer = LogWriter(fd, WAITING_MAX, "log")
+        self.dropped = 0
+        self._untold = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take one record. The caller holds the handler's lock."""
+        untold = self._untold
+        if untold:
+            told = "log lines were dropped, nobody read stderr: lines=%d"
+            lost = logging.LogRecord(__name__, logging.WARNING, "", 0, told, (untold,), None)
+            self._untold -= untold if self._write(lost) else 0
+        if not self._write(record):
+            self.dropped += 1
+            self._untold += 1
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Write what waits; give up after `timeout_s` if nobody reads."""
+        super().close()
+        self._writer.close(timeout_s)
+
+    def _write(self, record: logging.LogRecord) -> bool:
+        text = self.format(record).encode("utf-8", "backslashreplace")
+        return self._writer.write(text[:RECORD_BYTES_MAX] + b"\n")
+
+
+@contextmanager
+def log_to_stderr(level: str) -> Iterator[None]:
     """Log to stderr, warnings and exceptions of threads too. stdout is for the access log."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    log = Log(sys.stderr.fileno())
+    logging.basicConfig(level=level.upper(), handlers=[log])
     logging.captureWarnings(capture=True)
     threading.excepthook = _thread_failed
     sys.unraisablehook = _unraisable
+    try:
+        yield
+    finally:
+        log.close()
+
+
+def lines_dropped() -> int:
+    """How many records found no place since the process began."""
+    return sum(each.dropped for each in logging.getLogger().handlers if isinstance(each, Log))
 
 
 def log_of_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """The admin port, the access log, and what the command says when it cannot start."""
 
 import asyncio
+import contextlib
+import os
 import re
 import socket
 import sys
@@ -330,6 +332,46 @@ async def test_an_access_log_that_nobody_reads_stops_nothing(
     finally:
         process.kill()
         await process.communicate()
+
+
+def fill(pipe: int) -> None:
+    """Leave no room in a pipe whose other writers may wait for it."""
+    own = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(own, b"x")
+    os.close(own)
+
+
+async def test_a_log_that_nobody_reads_stops_nothing(simulate: Simulate) -> None:
+    (server,) = await simulate()
+    reads, writes = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "proxy", "serve", "--backend", server.url),
+        *("--host", "127.0.0.1", "--port", "0", "--admin-port", "0"),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=writes,
+    )
+    try:
+        lines = b""
+        async with asyncio.timeout(10):
+            while not (found := re.search(rb"listening on [^ ]*:(\d+), admin on .*:(\d+)", lines)):
+                lines += await asyncio.to_thread(os.read, reads, 65_536)
+        url, admin = (f"http://127.0.0.1:{int(port)}" for port in found.groups())
+        fill(writes)
+        async with asyncio.timeout(10):
+            for state in ("drain", "ready") * 10:
+                changed = await fetch(f"{admin}/api/v1/backends/b0/{state}", "POST")
+                assert changed.status == 200
+            assert (await fetch(f"{url}/health")).status == 200
+        while b"backend set to ready" not in lines:
+            lines = lines[-100:] + await asyncio.to_thread(os.read, reads, 65_536)
+    finally:
+        process.kill()
+        await process.wait()
+        os.close(reads)
+        os.close(writes)
 
 
 # What cannot start -----------------------------------------------------------------------------

@@ -1,12 +1,21 @@
 """Log lines: one each, printable, bounded, without what an exception quotes."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import ssl
+from collections.abc import Iterator
 
 import pytest
 
-from penstock.proxy.telemetry.log_lines import LineFormatter, log_of_loop
+from penstock.proxy.telemetry.log_lines import (
+    WAITING_MAX,
+    LineFormatter,
+    Log,
+    lines_dropped,
+    log_of_loop,
+)
 from penstock.proxy.telemetry.printable import LINE_CHARS_MAX, printable
 
 SECRET = "sk-canary"
@@ -92,3 +101,67 @@ def test_a_connection_given_up_while_it_failed_is_no_error(
     loop.close()
     levels = [record.levelno for record in caplog.records]
     assert levels == [logging.ERROR if told else logging.DEBUG, logging.ERROR]
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """Both ends of a pipe that takes nothing more until somebody reads."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writes, b"\n")
+    os.set_blocking(writes, True)
+    yield reads, writes
+    os.close(reads)
+    os.close(writes)
+
+
+def read_until(reads: int, text: bytes) -> bytes:
+    seen = b""
+    while text not in seen:
+        seen += os.read(reads, 65_536)
+    return seen
+
+
+def record(number: int) -> logging.LogRecord:
+    return logging.LogRecord("penstock", logging.INFO, "x.py", 1, "number=%d", (number,), None)
+
+
+def test_a_reader_that_does_not_read_blocks_nobody_and_lost_lines_are_told(
+    full_pipe: tuple[int, int],
+) -> None:
+    reads, writes = full_pipe
+    log = Log(writes)
+    logging.getLogger().addHandler(log)
+    try:
+        before = lines_dropped()
+        for number in range(WAITING_MAX + 10):
+            log.handle(record(number))
+        # The thread holds one line, or has not begun.
+        assert lines_dropped() - before in (9, 10)
+        dropped = lines_dropped() - before
+        read_until(reads, b"number=%d\n" % (WAITING_MAX + 9 - dropped))
+        log.handle(record(7_000))
+        log.handle(record(7_001))
+        told = read_until(reads, b"number=7001\n").splitlines()
+    finally:
+        logging.getLogger().removeHandler(log)
+        log.close()
+    assert told[0].endswith(b"nobody read stderr: lines=%d" % dropped)
+    assert [line.split()[-1] for line in told[1:]] == [b"number=7000", b"number=7001"]
+
+
+def test_all_that_waits_is_written_before_the_end(full_pipe: tuple[int, int]) -> None:
+    _, filled = full_pipe
+    reads, writes = os.pipe()
+    log = Log(writes)
+    for number in range(20):
+        log.handle(record(number))
+    log.close(10.0)
+    assert os.read(reads, 65_536).count(b"\n") == 20
+    for end in (reads, writes):
+        os.close(end)
+    stuck = Log(filled)
+    stuck.handle(record(1))
+    stuck.close(0.01)  # gives up
