@@ -109,6 +109,7 @@ class App:
         self._watching: asyncio.Task[None] | None = None
         self._ledger: Ledger | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._canary_file: CanaryFile | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._access_log: AccessLog | None = None
         self._stop = asyncio.Event()
@@ -212,12 +213,10 @@ class App:
         count_all(self.plane)
         await self._spans.stop()
         self._pulse.stop()
-        for task in (self._pressure, self._watching, self._keeping):
+        for task in (self._pressure, self._watching):
             if task is not None:
                 task.cancel()
-        if self._ledger is not None and self._writing is not None:
-            self._ledger.stop()
-            await self._writing
+        await self._keep()
         self._retirement.close()
         for connections in self.plane.connections.values():
             connections.close()
@@ -232,10 +231,18 @@ class App:
         if self._access_log is not None:
             self._access_log.close()
 
+    async def _keep(self) -> None:
+        """Write once more what survives a restart."""
+        kept = ((self._canary_file, self._keeping), (self._ledger, self._writing))
+        for file, writing in kept:
+            if file is not None and writing is not None:
+                file.stop()
+                await writing
+
     def _open_canaries(self) -> None:
         folder = self.plane.settings.state.dir
         if folder is not None:
-            file = CanaryFile(Path(folder), self.plane.canaries)
+            self._canary_file = file = CanaryFile(Path(folder), self.plane.canaries)
             file.read()
             self._keeping = self.plane.loop.create_task(file.watch())
 
