@@ -59,8 +59,8 @@ def shown(value: object, *, secret: bool = False) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        # People paste keys into the user part and the query of URLs.
-        text = re.sub(r"(//)[^/@]*@", rf"\1{MASK}@", value)
+        # People paste keys into the user part and the query of URLs. A password may hold anything.
+        text = re.sub(r"(://|//|:).*@", rf"\1{MASK}@", value, count=1, flags=re.DOTALL)
         text = re.sub(r"(//[^?#]*[?#]).+", rf"\1{MASK}", text, flags=re.DOTALL)
         return json.dumps(_shortened(text), ensure_ascii=not text.isprintable())
     return _shortened(str(value))

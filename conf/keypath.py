@@ -35,6 +35,8 @@ def type_at(root: type[BaseModel], path: Sequence[str | int]) -> object:
             name = fields_of(wanted).get(step, "")
             field = wanted.model_fields.get(name)
             wanted = _bare(field.annotation) if field else None
+        elif get_origin(wanted) is dict:
+            wanted = _bare(get_args(wanted)[1])
         else:
             return None
     return wanted

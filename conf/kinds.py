@@ -140,6 +140,8 @@ def _url(text: str, hint: str = "use api_key_file of the pool") -> SplitResult:
     """
     if not re.fullmatch(r"[!-~]{1,2048}", text):
         raise ValueError("must be a URL of visible ASCII, such as http://10.0.0.1:8000")
+    if "@" in text:  # also where a password has a slash, so that it looks like a path
+        raise ValueError(f"must not hold credentials: {hint}")
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -147,8 +149,6 @@ def _url(text: str, hint: str = "use api_key_file of the pool") -> SplitResult:
         raise ValueError(f"is not a URL: {error}") from None
     if parts.scheme not in ("http", "https"):
         raise ValueError("must begin with http:// or https://")
-    if "@" in parts.netloc:
-        raise ValueError(f"must not hold credentials: {hint}")
     if not re.fullmatch(HOST, parts.hostname or "") or port == 0 or parts.netloc.endswith(":"):
         raise ValueError("must have a host and may have a port, such as http://10.0.0.1:8000")
     if "?" in text or "#" in text:
@@ -188,6 +188,13 @@ def check_digest(secret: SecretStr) -> SecretStr:
     """Refuse text that is not a SHA-256 in hexadecimal. The message never shows it."""
     if not re.fullmatch(DIGEST, secret.get_secret_value()):
         raise ValueError("must be the SHA-256 of a key: 64 hexadecimal digits")
+    return secret
+
+
+def check_header_value(secret: SecretStr) -> SecretStr:
+    """Refuse text that cannot be a header's value. The message never shows it."""
+    if not re.fullmatch(HEADER_VALUE, secret.get_secret_value()):
+        raise ValueError(SHAPES[HEADER_VALUE])
     return secret
 
 
@@ -239,7 +246,8 @@ ProxiedPath = Annotated[str, Field(pattern=PROXIED_PATH)]
 Pattern = Annotated[str, Field(pattern=PATTERN)]
 PathPattern = Annotated[str, Field(pattern=PATH_PATTERN)]
 HeaderPattern = Annotated[str, Field(pattern=HEADER_PATTERN)]
-HeaderValue = Annotated[str, Field(pattern=HEADER_VALUE)]
+# Backends may ask for a key in any header.
+HeaderValue = Annotated[SecretStr, AfterValidator(check_header_value), _hidden(HEADER_VALUE)]
 Sentence = Annotated[str, Field(pattern=SENTENCE)]
 ClockTime = Annotated[str, Field(pattern=CLOCK)]
 CertificateName = Annotated[str, Field(pattern=CERTIFICATE_NAME), AfterValidator(_no_address)]

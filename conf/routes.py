@@ -144,7 +144,8 @@ class SetSettings(Section):
     headers: SetHeaders = Field(
         default={},
         max_length=HEADERS_MAX,
-        description="Headers with their values. They replace the client's of the same name.",
+        description="Headers with their values. They replace the client's of the same name. The"
+        " values are never shown.",
     )
     body: SetBodySettings = SetBodySettings()
 

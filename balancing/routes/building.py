@@ -111,7 +111,12 @@ def _changes(changes: SetSettings) -> Changes | None:
     if changes == SetSettings():
         return None
     return Changes(
-        tuple([(name.encode(), value.encode()) for name, value in changes.headers.items()]),
+        tuple(
+            [
+                (name.encode(), value.get_secret_value().encode())
+                for name, value in changes.headers.items()
+            ]
+        ),
         changes.body.max_tokens_at_most,
         tuple(
             [

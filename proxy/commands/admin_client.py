@@ -38,18 +38,18 @@ class AdminClient:
 
     def __init__(self, url: str, token: str | None) -> None:
         """Raises AdminError when `url` is not a URL."""
-        try:
-            parts = urlsplit(url if "//" in url else f"http://{url}")
+        scheme, _, rest = url.partition("//") if "//" in url else ("http:", "", url)
+        try:  # the text before an @ may be a password, with any character
+            parts = urlsplit(f"{scheme}//{rest.rpartition('@')[2]}")
             port = parts.port
         except ValueError:
             parts, port = urlsplit(""), None
         host, secure = parts.hostname, parts.scheme == "https"
         if not host or port == 0 or parts.scheme not in ("http", "https"):
-            # The text before an @ may be a password.
             raise AdminError(
                 f"--admin must be a URL such as {DEFAULT_URL}, got {url.rpartition('@')[2]!r}"
             )
-        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self.url = f"{parts.scheme}://{parts.netloc}"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         self._connection = kind(host, port, timeout=TIMEOUT_S)
         self.headers = {"authorization": f"Bearer {token}"} if token else {}

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.conf.route_match import MatchSettings
-from penstock.conf.show import render
+from penstock.conf.show import as_json, render
 from tests.unit.conf.folder import FLEET, Folder
 
 NEXT = '  - {name: next, backends: [{name: b, url: "http://b:1"}]}\n'
@@ -43,10 +43,12 @@ def test_an_entry_of_every_key(folder: Folder) -> None:
         ("next", 0, None, None),
     ]
     assert route.fallbacks[0].on == ("overload",)
-    assert changes.headers == {"x-y": "$z"}
+    assert {name: each.get_secret_value() for name, each in changes.headers.items()} == {
+        "x-y": "$z"
+    }
     assert changes.body.defaults == {"temperature": 0.2, "a": "x"}
     assert (refusing.to, refusing.refuse, refusing.match) == ((), "Closed.", MatchSettings())
-    shown = render(loaded)
+    shown = render(loaded).replace('"***"}', '"$$z"}')  # the value of a header is secret
     folder.file.write_text(shown)
     assert folder.load(shown, {"PENSTOCK_TENANTS": TENANTS[9:]}).settings == loaded.settings
 
@@ -222,3 +224,15 @@ def test_an_adapter_has_one_path_in_a_pool(folder: Folder) -> None:
     other = "{name: d, to: [{pool: chat, model: m, lora_path: /two}]}"
     (problem,) = folder.issues(routes(one, same, other))
     assert "routes[2].to[0].lora_path: the pool chat has another path for m: /one" in problem
+
+
+def test_values_of_headers_that_are_set_are_not_shown(folder: Folder) -> None:
+    secret = "s3cret"
+    loaded = folder.load(routes(f"{{name: r, {TO}, set: {{headers: {{x-key: {secret}}}}}}}"))
+    assert secret not in render(loaded)
+    assert secret not in str(as_json(loaded))
+    (told,) = folder.issues(
+        routes(f'{{name: r, {TO}, set: {{headers: {{x-key: "{secret}\\n"}}}}}}')
+    )
+    assert "[0].set.headers.x-key: must be 1 to 1,024 characters" in told
+    assert secret not in told

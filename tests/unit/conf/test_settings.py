@@ -166,6 +166,11 @@ def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
     assert message.startswith("url: must not hold credentials: use api_key_file")
     assert "hunter2" not in message
     assert "hunter2" not in backend_refusal(url="http://h?key=hunter2")
+    for password in ("hunter2/3", "2/hunter2", "2/3", "hunter2?3", "#hunter2", "a@hunter2"):
+        message = backend_refusal(url=f"http://user:{password}@h:1")
+        assert message.startswith("url: must not hold credentials: use api_key_file")
+        assert password not in message
+        assert "hunter2" not in message
 
 
 def test_the_prefix_of_clients_is_a_path() -> None:
@@ -276,6 +281,9 @@ def test_a_secret_must_fit_into_a_header(secret: str) -> None:
         ({"api_key": "sk"}, "a mapping"),
         (("sk",), "a list"),
         ("http://u:p@h/?k=v", '"http://***@h/?***"'),
+        ("http://u:p/a?s@s@h", '"http://***@h"'),
+        ("u:p/a@h:8000", '"u:***@h:8000"'),
+        ("org/model@rev", '"org/model@rev"'),
     ],
 )
 def test_values_in_messages(value: object, text: str) -> None:
