@@ -11,6 +11,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
+from penstock.proxy.commands.plain_text import plain, plain_texts
+
 DEFAULT_PORT: Final = "9321"
 DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 # The proxy's own settings. They help when a command runs on the same machine.
@@ -34,10 +36,13 @@ class Invalid(AdminError):
 
 
 class AdminClient:
-    """Asks the admin port at `url`, with a token if there is one, which is in `headers`."""
+    """Asks the admin port at `url`, with a token if there is one, which is in `headers`.
 
-    def __init__(self, url: str, token: str | None) -> None:
-        """Raises AdminError when `url` is not a URL."""
+    What it returns and raises is for a terminal: clients and backends have named much of it.
+    """
+
+    def __init__(self, url: str, token: str | None, *, exact: bool = False) -> None:
+        """`exact`: for programs, with each character. Raises AdminError when `url` is no URL."""
         scheme, _, rest = url.partition("//") if "//" in url else ("http:", "", url)
         try:  # the text before an @ may be a password, with any character
             parts = urlsplit(f"{scheme}//{rest.rpartition('@')[2]}")
@@ -52,6 +57,7 @@ class AdminClient:
         self.url = f"{parts.scheme}://{parts.netloc}"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         self._connection = kind(host, port, timeout=TIMEOUT_S)
+        self._exact = exact
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def backends(self) -> list[dict[str, Any]]:
@@ -145,7 +151,7 @@ class AdminClient:
             answer = self._connection.getresponse()
             content = orjson.loads(answer.read(ANSWER_BYTES_MAX))
         except (OSError, http.client.HTTPException) as error:
-            said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            said = plain(getattr(error, "strerror", None) or str(error) or type(error).__name__)
             raise AdminError(
                 f"no answer from the admin port {self.url}: {said}; is penstock running, and is"
                 " this the address of its admin port (--admin URL)?"
@@ -154,9 +160,10 @@ class AdminClient:
             raise AdminError(f"{self.url} is not an admin port of penstock") from None
         finally:
             self._connection.close()
+        told = plain_texts(content)
         if answer.status == 200 and isinstance(content, kind):
-            return content
-        refusal = content.get("error") if isinstance(content, dict) else None
+            return content if self._exact else told
+        refusal = told.get("error") if isinstance(told, dict) else None
         if not isinstance(refusal, dict) or refusal.get("code") == "unknown_path":
             raise AdminError(f"{self.url} is not an admin port of penstock, or of another version")
         if "issues" in refusal:
@@ -187,7 +194,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def client_of(parsed: Namespace) -> AdminClient:
     """The client for a command's arguments. Raises AdminError."""
     port = os.environ.get(PORT_VARIABLE, DEFAULT_PORT)
-    return AdminClient(parsed.admin or f"http://127.0.0.1:{port}", token_of(parsed.token_file))
+    url = parsed.admin or f"http://127.0.0.1:{port}"
+    return AdminClient(url, token_of(parsed.token_file), exact=getattr(parsed, "json", False))
 
 
 def token_of(file: Path | None) -> str | None:

@@ -4,9 +4,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from penstock.proxy.commands.admin_client import AdminError, add_arguments, client_of
+from penstock.proxy.commands.plain_text import json_text
 
 WORDS: Final = ("promote", "abort", "restart")
 EVENTS_TOLD: Final = 8
@@ -41,7 +40,7 @@ def canary(parsed: argparse.Namespace) -> int:
                 raise AdminError(f"the route {parsed.route} has no canary")
     else:
         found = [client.tell_canary(parsed.route, parsed.word)]
-    print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() if parsed.json else text(found))
+    print(json_text(found) if parsed.json else text(found))
     return 0
 
 

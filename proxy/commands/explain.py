@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from penstock.proxy.commands.admin_client import AdminError, client_of
+from penstock.proxy.commands.plain_text import json_text
 from penstock.proxy.commands.waits import prospect
 
 # The most routes that are told.
@@ -28,7 +27,7 @@ def explain(parsed: argparse.Namespace) -> int:
     headers = _headers(parsed.header)
     found = client_of(parsed).explain(body, parsed.path, parsed.tenant, headers, parsed.label)
     if parsed.json:
-        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        print(json_text(found))
     else:
         print(text(found))
     taken = found["chosen"] or any(each["eligible"] for each in found["candidates"])

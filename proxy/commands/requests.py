@@ -4,9 +4,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from penstock.proxy.commands.admin_client import add_arguments, client_of
+from penstock.proxy.commands.plain_text import json_text
 from penstock.proxy.commands.time_spent import (
     BACKEND,
     CLIENT,
@@ -64,7 +63,7 @@ def requests(parsed: argparse.Namespace) -> int:
             query[name] = getattr(parsed, name)
     entries = client_of(parsed).requests(query)
     if parsed.json:
-        print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
+        print(json_text(entries))
     elif not entries:
         print("No failed request is kept." if parsed.failed else "No such request is kept.")
     else:

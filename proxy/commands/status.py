@@ -7,10 +7,9 @@ from math import ceil
 from shutil import get_terminal_size
 from typing import Any
 
-import orjson
-
 from penstock.proxy.commands.admin_client import AdminClient, add_arguments, client_of
 from penstock.proxy.commands.fleet_table import table
+from penstock.proxy.commands.plain_text import json_text
 from penstock.proxy.commands.proxy_lines import proxy_lines
 from penstock.proxy.commands.slo_lines import slo_lines
 from penstock.proxy.commands.waits import heads_of
@@ -42,7 +41,7 @@ def status(parsed: argparse.Namespace) -> int:
         return watch(lambda: _lines(client, client.backends(), client.proxy()))
     backends, proxy = client.backends(), client.proxy()
     if parsed.json:
-        print(orjson.dumps(backends, option=orjson.OPT_INDENT_2).decode())
+        print(json_text(backends))
     else:
         print("\n".join(_lines(client, backends, proxy)))
     if proxy["state"] in ("draining", "memory"):

@@ -4,9 +4,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from penstock.proxy.commands.admin_client import add_arguments, client_of
+from penstock.proxy.commands.plain_text import json_text
 from penstock.proxy.commands.time_spent import kind, result, seconds, sentences
 
 # A line of the waterfall has at most 80 columns: the label, the time and the bar.
@@ -55,7 +54,7 @@ def trace(parsed: argparse.Namespace) -> int:
     query = {name: value for name, value in given.items() if value is not None}
     entries = client_of(parsed).requests_with_id(parsed.id, query)
     if parsed.json:
-        print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
+        print(json_text(entries))
     else:
         print("\n\n".join([*map(text, entries), *more(entries)]))
     return 0

@@ -5,9 +5,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from penstock.proxy.commands.admin_client import client_of
+from penstock.proxy.commands.plain_text import json_text
 
 _HEADS: Final = (
     "TENANT",
@@ -31,7 +30,7 @@ def usage(parsed: argparse.Namespace) -> int:
             print(f"penstock: no tenant has this name; tenants: {names}", file=sys.stderr)
             return 1
     if parsed.json:
-        print(orjson.dumps(tenants, option=orjson.OPT_INDENT_2).decode())
+        print(json_text(tenants))
     elif not tenants:
         print("No tenants are configured.")
     else:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from penstock.proxy.commands.plain_text import plain
 from penstock.proxy.commands.top.figures import NONE, percent, seconds
 from penstock.proxy.commands.top.line import Line, Span, Tone, ended, joined, width_of
-from penstock.proxy.commands.top.plain_text import plain
 
 _RANKS: Final = {"critical": 0, "warning": 1}
 _TONES: Final[dict[str, Tone]] = {"critical": "bad", "warning": "warn"}

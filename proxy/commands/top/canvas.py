@@ -9,8 +9,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from penstock.proxy.commands.plain_text import cells, plain
 from penstock.proxy.commands.top.line import EMPTY, Line, Tone, text_of, width_of
-from penstock.proxy.commands.top.plain_text import cells, plain
 
 # The terminal's own colours: they fit its background. Each stands beside a sign or a word.
 STYLES: Final[dict[Tone, Style]] = {

@@ -6,8 +6,8 @@ A figure's column keeps its width, so that nothing moves when a figure changes.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from penstock.proxy.commands.plain_text import cells, fit, plain
 from penstock.proxy.commands.top.line import Line, Span, Tone
-from penstock.proxy.commands.top.plain_text import cells, fit, plain
 
 Told = Mapping[str, Any]
 GAP: Final = " "

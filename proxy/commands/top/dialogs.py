@@ -9,7 +9,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from penstock.proxy.commands.top.plain_text import plain
+from penstock.proxy.commands.plain_text import plain
 
 HELP = """\
 Up, Down, PgUp, PgDn, Home, End   move the mark; j and k too

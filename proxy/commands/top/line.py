@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from penstock.proxy.commands.top.plain_text import cells, cut, wrap
+from penstock.proxy.commands.plain_text import cells, cut, wrap
 
 Tone = Literal["", "good", "warn", "bad", "quiet", "head", "marked", "strong"]
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.proxy.commands.fleet_table import age
+from penstock.proxy.commands.plain_text import fit, plain
 from penstock.proxy.commands.top import backend_rows, request_rows
 from penstock.proxy.commands.top.burn_lines import burn_lines
 from penstock.proxy.commands.top.columns import Placed, heads, placed, row
 from penstock.proxy.commands.top.figures import NONE
 from penstock.proxy.commands.top.line import EMPTY, Line, Span, Tone, width_of, within, wrapped
 from penstock.proxy.commands.top.link import Link
-from penstock.proxy.commands.top.plain_text import fit, plain
 from penstock.proxy.commands.top.totals import first_token_line, totals_line
 from penstock.proxy.commands.top.verdict_lines import verdict_lines
 from penstock.proxy.commands.top.view import View

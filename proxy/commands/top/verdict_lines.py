@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from penstock.proxy.commands.plain_text import plain
 from penstock.proxy.commands.proxy_lines import told_of
 from penstock.proxy.commands.top.figures import clock, many
 from penstock.proxy.commands.top.line import EMPTY, Line, Span, wrapped
-from penstock.proxy.commands.top.plain_text import plain
 
 INDENT: Final = "  "
 # A sentence and a remedy have so many lines each at most.

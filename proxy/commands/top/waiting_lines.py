@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from penstock.proxy.commands.plain_text import fit, plain
 from penstock.proxy.commands.top.figures import count, many, percent, seconds
 from penstock.proxy.commands.top.line import Line, Span, joined, wrapped
-from penstock.proxy.commands.top.plain_text import fit, plain
 from penstock.proxy.commands.waits import reason
 
 NAME_WIDE: Final = 14

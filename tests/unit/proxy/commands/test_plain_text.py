@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.proxy.commands.top.plain_text import cells, cut, fit, plain, wrap
+from penstock.proxy.commands.plain_text import cells, cut, fit, plain, wrap
 
 pytestmark = pytest.mark.once
 

@@ -4,9 +4,10 @@ Names of models, tenants and backends come from clients and files. A control cha
 the cursor, and a character of unknown width would shift all that follows it.
 """
 
+import json
 import unicodedata
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 UNSHOWN: Final = "?"
 CUT: Final = ".."
@@ -22,6 +23,20 @@ def plain(text: str) -> str:
     return "".join(
         each if _visible(each) else UNSHOWN for each in unicodedata.normalize("NFC", text)
     )
+
+
+def plain_texts(value: Any) -> Any:
+    """The same JSON, with all texts in it plain."""
+    if isinstance(value, dict):
+        return {plain(key): plain_texts(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain_texts(each) for each in value]
+    return plain(value) if isinstance(value, str) else value
+
+
+def json_text(value: object) -> str:
+    """JSON for programs: exact, and all that a terminal might take for a command is escaped."""
+    return json.dumps(value, indent=2)
 
 
 def cells(text: str) -> int:
