@@ -62,8 +62,8 @@ class AdminSettings(Section):
     )
     metrics_token: Secret | None = Field(
         default=None,
-        description="Off loopback /metrics tells of tenants and costs only to who has this token or"
-        " the admin token. Prefer `metrics_token_file` or `${VAR}`.",
+        description="Good for all of /metrics. Off loopback, and where there is an admin token,"
+        " tenants and costs need one of the two. Prefer `metrics_token_file` or `${VAR}`.",
     )
 
     view_token_file: FilePath | None = Field(

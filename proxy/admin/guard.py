@@ -1,8 +1,9 @@
 """Who may ask the admin port, and for what.
 
 On an address other than loopback, only what probes, Prometheus and the page's own files need works
-without a token. On loopback without a token every program may ask. Of web pages only ours may:
-others are known by `Origin`, by `Sec-Fetch-Site`, or by a `Host` that is not loopback.
+without a token. Of the metrics, what names tenants or costs is for who may ask the rest of the port.
+On loopback without a token every program may ask. Of web pages only ours may: others are known by
+`Origin`, by `Sec-Fetch-Site`, or by a `Host` that is not loopback.
 """
 
 import hmac
@@ -107,7 +108,7 @@ class Guard:
         return tokens.get(_equal(digest_of(token), tokens))
 
     def still(self, request: web.Request) -> bool:
-        """Whether one that was let pass would be again: for answers that do not end."""
+        """Whether it would be let pass now, also one whose answer does not end."""
         try:
             self.asker(request)
         except Refused:
@@ -115,12 +116,14 @@ class Guard:
         return True
 
     def sees_names(self, request: web.Request) -> bool:
-        """Whether metrics that name tenants and costs may be told."""
+        """Whether metrics that name tenants and costs may be told: to who has the metrics token, or
+        may ask the rest of the port."""
         metrics_token = self._plane.settings.admin.metrics_token
-        tokens: dict[bytes, object] = dict(self.tokens())
         if metrics_token is not None:
-            tokens[digest_of(metrics_token.get_secret_value())] = None
-        return self.local or _borne(request.headers, tokens) in tokens
+            digest = digest_of(metrics_token.get_secret_value())
+            if _borne(request.headers, {digest}):
+                return True
+        return self.still(request)
 
 
 def cookie_of(request: web.Request) -> str:
@@ -143,7 +146,7 @@ def _of_this_machine(method: str, headers: Headers) -> bool:
     return from_program(headers) or from_own_page(method, headers)
 
 
-def _borne(headers: Headers, tokens: dict[bytes, Access] | dict[bytes, object]) -> bytes:
+def _borne(headers: Headers, tokens: Iterable[bytes]) -> bytes:
     """The digest of the token that a request bears, if it is one of these. Else nothing."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
     found = _equal(digest_of(given), tokens)

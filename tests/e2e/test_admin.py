@@ -355,12 +355,12 @@ async def test_a_log_that_nobody_reads_stops_nothing(simulate: Simulate) -> None
     )
     try:
         lines = b""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not (found := re.search(rb"listening on [^ ]*:(\d+), admin on .*:(\d+)", lines)):
                 lines += await asyncio.to_thread(os.read, reads, 65_536)
         url, admin = (f"http://127.0.0.1:{int(port)}" for port in found.groups())
         fill(writes)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             for state in ("drain", "ready") * 10:
                 changed = await fetch(f"{admin}/api/v1/backends/b0/{state}", "POST")
                 assert changed.status == 200
