@@ -1,7 +1,7 @@
 """`POST /api/v1/explain`: a choice as JSON. It holds nothing of the prompt itself.
 
 A body to be explained may be as large as any request's. So its bytes count with the bodies of the
-data port while they are here. They never take the last of that room, and nobody gives way to them.
+data port while they are here. They take at most a fifth of that room, and nobody gives way to them.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Explanation:
         """Raise a PenstockError if so many more bytes are too many, or memory is short."""
         plane = self._plane
         own_bytes = self._held_bytes + size_bytes
-        limit_bytes = min(plane.body_bytes_max, plane.bodies_bytes * LEFT // (LEFT + 1))
+        limit_bytes = min(plane.body_bytes_max, plane.bodies_bytes // (LEFT + 1))
         if own_bytes > limit_bytes:
             raise BodyTooLarge(limit_bytes)
         if plane.overload.reason == "memory":

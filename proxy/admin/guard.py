@@ -1,7 +1,7 @@
 """Who may ask the admin port, and for what.
 
 On an address other than loopback, only what probes, Prometheus and the page's own files need works
-without a token. Of the metrics, what names tenants or costs is for who may ask the rest of the port.
+without a token. Of the metrics, what names tenants or costs is for who may ask the rest.
 On loopback without a token every program may ask. Of web pages only ours may: others are known by
 `Origin`, by `Sec-Fetch-Site`, or by a `Host` that is not loopback.
 """
