@@ -80,8 +80,13 @@ class Log(logging.Handler):
         self._writer.close(timeout_s)
 
     def _write(self, record: logging.LogRecord) -> bool:
-        text = self.format(record).encode("utf-8", "backslashreplace")
-        return self._writer.write(text[:RECORD_BYTES_MAX] + b"\n")
+        try:
+            text = self.format(record)
+        except (TypeError, ValueError, LookupError):  # a fault of ours must not end what logs it
+            record.args = None
+            text = self.format(record)
+        written = text.encode("utf-8", "backslashreplace")[:RECORD_BYTES_MAX]
+        return self._writer.write(written + b"\n")
 
 
 @contextmanager

@@ -158,8 +158,11 @@ def test_all_that_waits_is_written_before_the_end(full_pipe: tuple[int, int]) ->
     log = Log(writes)
     for number in range(20):
         log.handle(record(number))
+    log.handle(logging.LogRecord("penstock", logging.INFO, "x.py", 1, "odd=%d", ("x",), None))
     log.close(10.0)
-    assert os.read(reads, 65_536).count(b"\n") == 20
+    lines = os.read(reads, 65_536).splitlines()
+    assert len(lines) == 21
+    assert lines[-1].endswith(b"odd=%d")
     for end in (reads, writes):
         os.close(end)
     stuck = Log(filled)
