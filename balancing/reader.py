@@ -167,8 +167,10 @@ class Reader:
         ask = self._ask(path, headers, fields, prompt, work, tenant, client, places)
         if ask.stream:
             ask.usage_options = yield from reading_usage_options(fields.stream_options)
-        if ask.wants is not None and prompt.media_parts:
-            ask.wants.needs |= yield from media_needs(prompt.parts)
+        wants = ask.wants
+        if wants is not None and prompt.media_parts:
+            needs = yield from media_needs(prompt.parts)
+            wants.needs |= needs
         if self._prefixes and work.generates and prompt.batch.prompts == 1:
             yield from self._adding_blocks(ask, fields, prompt)
         return ask
