@@ -8,6 +8,7 @@ the arguments of a callback.
 
 import asyncio
 import logging
+import os
 import ssl
 import sys
 import threading
@@ -92,7 +93,8 @@ class Log(logging.Handler):
 @contextmanager
 def log_to_stderr(level: str) -> Iterator[None]:
     """Log to stderr, warnings and exceptions of threads too. stdout is for the access log."""
-    log = Log(sys.stderr.fileno())
+    # Python has none where it was closed before (`2>&-`): its number may be a connection's by now.
+    log = Log(sys.stderr.fileno() if sys.stderr else os.open(os.devnull, os.O_WRONLY))
     logging.basicConfig(level=level.upper(), handlers=[log])
     logging.captureWarnings(capture=True)
     threading.excepthook = _thread_failed

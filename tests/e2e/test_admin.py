@@ -321,7 +321,7 @@ async def test_an_access_log_that_nobody_reads_stops_nothing(
     assert process.stderr is not None
     try:
         lines = ""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not (found := re.search(r"listening on [^ ]*:(\d+),", lines)):
                 lines += (await process.stderr.read(200)).decode()
         url = f"http://127.0.0.1:{found[1]}/{'x' * 4_000}"
