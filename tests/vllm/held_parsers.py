@@ -51,6 +51,7 @@ class HeldTools(ToolParser):
     """One call of the first tool, told HELD_S after the reasoning."""
 
     began_s = 0.0
+    told = False
 
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
         return ExtractedToolCallInformation(tools_called=False, tool_calls=[], content=model_output)
@@ -58,8 +59,9 @@ class HeldTools(ToolParser):
     def extract_tool_calls_streaming(self, *texts: Any, **more: Any) -> DeltaMessage | None:
         now_s = time.monotonic()
         self.began_s = self.began_s or now_s
-        if now_s < self.began_s + HELD_S or self.prev_tool_call_arr:
+        if now_s < self.began_s + HELD_S or self.told:
             return None
+        self.told = True
         request = more["request"] if more else texts[-1]
         name = request.tools[0].function.name
         self.prev_tool_call_arr = [{"name": name, "arguments": json.loads(ARGUMENTS)}]

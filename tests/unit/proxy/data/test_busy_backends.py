@@ -148,7 +148,7 @@ def test_with_admission_it_is_refused_at_once_if_all_ask_for_more_time_than_it_h
 def test_one_request_tries_whether_there_is_room_again_and_the_others_follow() -> None:
     with contextlib.closing(Play(1, admission=HOLDS)) as play:
         sent: list[Upstream] = []
-        play.asked = lambda _, upstream: sent.append(upstream)  # type: ignore[method-assign]
+        play.asked = lambda name, upstream: sent.append(upstream)  # type: ignore[method-assign]
 
         def refused() -> int:
             """How many were sent. All of them are refused."""
