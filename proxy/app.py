@@ -211,6 +211,7 @@ class App:
         await self.monitor.stop()
         await self._exporters.stop()
         count_all(self.plane)
+        self.plane.background.close()
         await self._spans.stop()
         self._pulse.stop()
         for task in (self._pressure, self._watching):

@@ -101,8 +101,7 @@ class Budget:
         for charge in self.running:
             more = charge.unpaid
             if more > 0.0:
-                charge.tokens += more
-                self.take(0, more, now_s)
+                charge.correct(charge.tokens + more, now_s)
 
 
 class Charge:
@@ -123,12 +122,18 @@ class Charge:
             return 0.0
         return lease.taken_tokens + lease.generated_tokens - self.tokens
 
+    def correct(self, tokens: float, now_s: float) -> None:
+        """Charge so many tokens in place of those before."""
+        self._budget.take(0, tokens - self.tokens, now_s)
+        self.tokens = tokens
+
     def settle(self, requests: int, tokens: float, now_s: float) -> None:
         """It has ended, and took so much: 0 requests if nobody served it. Does nothing twice."""
         running = self._budget.running
         if self in running:
             del running[self]
-            self._budget.take(requests - 1, tokens - self.tokens, now_s)
+            self._budget.take(requests - 1, 0.0, now_s)
+            self.correct(tokens, now_s)
 
 
 def _follow(

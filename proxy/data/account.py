@@ -132,7 +132,7 @@ def _count(
     log, tenant, model = plane.access_log, request.ask.tenant, request.ask.model
     if model is not None and (lease is None or not lease.backend.lists(model)):
         model = None
-    if lease is not None and tenant:
+    if lease is not None and tenant and not request.billed:
         _use(plane.metrics.usage.of(tenant, model), request.ask, record, lease)
     if log is not None:
         line = _line(
@@ -200,13 +200,10 @@ def _time(pool: PoolMetrics, request: Request, times: Times) -> None:
 def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:
     """Count what its tenant used: by the backend's counts, else by what we saw."""
     usage, (requests, prompt, completion) = record.usage, taken(ask, record, lease)
-    used.requests += requests
-    used.completion_tokens += completion
+    cached = 0
     if usage is not None and ask.engine:
-        used.prompt_tokens += usage.prompt_tokens
-        used.cached_tokens += usage.cached_tokens or 0
-    else:
-        used.prompt_tokens += prompt
+        prompt, cached = usage.prompt_tokens, usage.cached_tokens or 0
+    used.add(Used(requests, prompt, cached, completion))
 
 
 def settle(plane: DataPlane, request: Request, lease: Lease | None) -> None:
@@ -214,7 +211,7 @@ def settle(plane: DataPlane, request: Request, lease: Lease | None) -> None:
 
     What goes on in the background is settled when that is over.
     """
-    if request.charge is not None and not plane.background.has(lease):
+    if request.charge is not None and not request.billed:
         requests, prompt, completion = taken(request.ask, request.record, lease)
         request.charge.settle(requests, prompt + completion, plane.now())
 
@@ -240,8 +237,9 @@ def _close(
         record.streamed = isinstance(relay, EventRelay)
         if relay.over:  # its client may leave before the framing has ended
             record.tries[-1].status = relay.meant_status
-        if relay.usage is not None and record.usage is None:
-            record.usage = believable(relay.usage, request.ask, lease, answer.body_bytes)
+        record.made_tokens, counts = relay.made_tokens, relay.counts
+        if counts is not None and record.usage is None:
+            record.usage = believable(counts, request.ask, lease, answer.body_bytes)
 
 
 def _judged(plane: DataPlane, lease: Lease | None, request: Request) -> None:

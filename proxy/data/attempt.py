@@ -16,8 +16,9 @@ from penstock.balancing.outline import Steps
 from penstock.health.probes import KEY_REFUSED
 from penstock.proxy.data.diagnosis import BUSY, of_gateway
 from penstock.proxy.data.event_relay import EventRelay
+from penstock.proxy.data.json_relay import JsonRelay
 from penstock.proxy.data.patience import hint_of
-from penstock.proxy.data.relay import JsonRelay, Passage, Relay
+from penstock.proxy.data.relay import Passage, Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.backend import (
     AnswerCut,
@@ -255,8 +256,7 @@ class Attempt:
         request, connection = self._request, self._connection
         assert connection is not None
         if head.status >= 300 and (head.status in BUSY or of_gateway(head.status)):
-            busy = head.status in BUSY
-            self._end(BackendBusy(hint_of(head)) if busy else BackendRefused())
+            self._end(BackendBusy(hint_of(head)) if head.status in BUSY else BackendRefused())
             return
         forwards_key, own_key = self._credentials
         if head.status in KEY_REFUSED and own_key is not None and not forwards_key:

@@ -5,19 +5,24 @@ once, and the engine's room would be counted as free. The place is given back wh
 the response and it is over or unknown, when the engine reports fewer requests or is gone, or when
 it has had time for the longest answer it may be. An engine that made no token since it came has
 ended nothing, whatever it reports: the places at one that hangs would be free, and draw others.
+
+Its tenant is charged the longest answer it may be, until somebody reads what it took.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.budgets.budget import Charge
+from penstock.balancing.fair_table import FairTable
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.budgets import longest
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
+from penstock.proxy.dialects.dialect import Usage
+from penstock.proxy.telemetry.usage import TenantUsage, Used
 
 # The longest answer that is waited for if its request sets no limit.
 TOKENS_MAX: Final = 32_768.0
@@ -28,8 +33,41 @@ ALL_MAX: Final = 2_048
 LOOK_S: Final = 1.0
 # A report that was asked for so long after a request was sent knows it.
 REPORTED_S: Final = 1.0
+# So many bills are open, of all tenants, each for so long.
+BILLS_MAX: Final = 8_192
+BILL_S: Final = 3_600.0
 
-Key = tuple[str, str]  # the tenant, and the id of the response
+Key = tuple[
+    str, Hashable
+]  # the tenant, and the id of the response, or its lease if that is unknown
+
+
+class _Bill:
+    """What a response costs. `used`: where it is counted when the bill is closed, once."""
+
+    __slots__ = ("charge", "counts", "timer", "used")
+
+    def __init__(self, lease: Lease, charge: Charge | None, used: Used) -> None:
+        self.counts = Usage(lease.taken_tokens, longest(lease))
+        self.charge = charge
+        self.used = used
+        self.timer: asyncio.TimerHandle | None = None
+
+    def settle(self, now_s: float) -> None:
+        if self.charge is not None:
+            counts = self.counts
+            new_tokens = counts.prompt_tokens - (counts.cached_tokens or 0)
+            self.charge.correct(new_tokens + counts.completion_tokens, now_s)
+
+    def close(self, usage: Usage | None, now_s: float) -> None:
+        """`usage`: as its backend counted. None: it is not known, and never will be."""
+        self.counts = counts = usage or self.counts
+        self.settle(now_s)
+        self.used.add(
+            Used(1, counts.prompt_tokens, counts.cached_tokens or 0, counts.completion_tokens)
+        )
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class _Kept:
@@ -48,11 +86,19 @@ class _Kept:
 class Background:
     """The leases of such requests, and what their tenants were charged."""
 
-    __slots__ = ("_by_client", "_kept", "_leases", "_loop", "_now", "_timer")
+    __slots__ = (
+        *("_bills", "_by_client", "_kept", "_leases", "_loop", "_now", "_shares", "_timer"),
+        "_usage",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], usage: TenantUsage
+    ) -> None:
         self._loop = loop
         self._now = now
+        self._usage = usage
+        self._bills: dict[Hashable, _Bill] = {}  # by `Key`
+        self._shares: FairTable[None] = FairTable(BILLS_MAX)  # of the same, for each tenant
         self._kept: dict[Lease, _Kept] = {}
         # Clients may choose ids: of those with one id here is the last.
         self._leases: dict[Key, Lease] = {}
@@ -65,31 +111,65 @@ class Background:
     def keeps(self, request: Request, lease: Lease, relay: Relay | None) -> bool:
         """Take over the lease of a request whose engine goes on, and its charge. False: none does.
 
-        An answer that tells of a response which is over ends the lease of that one.
+        An answer that tells of a response which is over ends the lease of that one, and settles it.
         """
         ask = lease.ask
         if not ask.engine:
             if relay is not None and relay.is_over:
-                self._over((ask.tenant, relay.response_id))
+                self._settle((ask.tenant, relay.response_id), request.record.usage)
             return False
         goes_on = relay.goes_on if relay is not None else request.record.sent_s > 0.0
         if not ask.background or lease.ended or not goes_on:
             return False
+        now_s, response_id = self._now(), relay.response_id if relay is not None else ""
+        if ask.tenant:
+            self._open((ask.tenant, response_id or lease), request, lease, now_s)
         mine = self._by_client.get(ask.client, 0)
         if mine >= CLIENT_MAX or len(self) >= ALL_MAX:
+            _ended_charge(request.charge, now_s)
             return False
-        now_s = self._now()
         lease.assume_prefilled(now_s)  # what comes of it is not seen any more, and proves nothing
         self._by_client[ask.client] = mine + 1
         self._kept[lease] = _Kept(lease, request.charge, now_s)
-        if relay is not None and relay.response_id:
-            self._leases[ask.tenant, relay.response_id] = lease
+        if response_id:
+            self._leases[ask.tenant, response_id] = lease
         if self._timer is None:
             self._timer = self._loop.call_later(LOOK_S, self._look)
         return True
 
-    def has(self, lease: Lease | None) -> bool:
-        return lease is not None and lease in self._kept
+    def close(self) -> None:
+        """The process ends: nobody reads them any more."""
+        for bill in self._bills.values():
+            bill.close(None, self._now())
+
+    def _open(self, key: Key, request: Request, lease: Lease, now_s: float) -> None:
+        tenant, model = key[0], lease.ask.model
+        listed = model if model is not None and lease.backend.lists(model) else None
+        self._close(key, None)  # clients may choose ids
+        bill = self._bills[key] = _Bill(lease, request.charge, self._usage.of(tenant, listed))
+        bill.settle(now_s)
+        bill.timer = self._loop.call_later(BILL_S, self._close, key, None)
+        request.billed = True
+        gone = self._shares.put(tenant, key, None)
+        if gone is not None:
+            self._bills.pop(gone).close(None, now_s)
+
+    def _close(self, key: Key, usage: Usage | None) -> None:
+        bill = self._bills.pop(key, None)
+        if bill is not None:
+            self._shares.remove(key[0], key)
+            bill.close(usage, self._now())
+
+    def _settle(self, key: Key, usage: Usage | None) -> None:
+        """A response is over, and its backend has counted so much, if it did."""
+        lease, bill = self._leases.get(key), self._bills.get(key)
+        if bill is not None and lease in self._kept and not lease.ask.stream:
+            # If it was not counted it has failed, or was cancelled.
+            had_time = round(lease.unseen_tokens(self._now()))
+            made_tokens = min(bill.counts.completion_tokens, had_time)
+            usage = usage or Usage(bill.counts.prompt_tokens, made_tokens)
+        self._over(key)
+        self._close(key, usage)
 
     def unknown(self, ask: Ask, backend: Backend) -> None:
         """A backend does not know the response that is asked for: its engine is another one."""
@@ -125,11 +205,16 @@ class Background:
     def _end(self, lease: Lease) -> None:
         charge, ask, now_s = self._kept.pop(lease).charge, lease.ask, self._now()
         lease.end(now_s)
-        if charge is not None:
-            charge.settle(1, lease.taken_tokens + longest(ask), now_s)
+        _ended_charge(charge, now_s)
         self._by_client[ask.client] -= 1
         if not self._by_client[ask.client]:
             del self._by_client[ask.client]
+
+
+def _ended_charge(charge: Charge | None, now_s: float) -> None:
+    """It is under way no more. What it took may be known later."""
+    if charge is not None:
+        charge.settle(1, charge.tokens, now_s)
 
 
 def _ended(backend: Backend, leases: list[Lease]) -> list[Lease]:

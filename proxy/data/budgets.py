@@ -24,6 +24,8 @@ from penstock.proxy.wire.header_fields import Headers
 ESTIMATE_OFF: Final = 1.5
 # What an answer is charged beforehand, unless its client allows less or longer ones are usual.
 ANSWER_TOKENS: Final = 1_024.0
+# The longest answer of a model whose context is unknown, if its request sets no limit.
+LONGEST_TOKENS: Final = 32_768
 # The failure of an attempt whose client allowed no more time.
 GIVEN_UP: Final = "client_timeout"
 # The status of a request whose client left before its answer began, as in nginx.
@@ -152,34 +154,32 @@ _NONE: Final = TenantLimitSettings()
 def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]:
     """What a request took in the end: 1 if it was served, 0 if not, and its tokens.
 
-    These are the prompt tokens that were not cached, and all that were generated. Who leaves early,
-    or allows too little time, pays for the prompt and for what came. What came of a plain answer
-    nobody saw: it is what the engine had time for. Without an answer nobody pays. What needs no
-    engine costs nothing: a stored response tells again what it took when it was made. `lease`: of
-    the last attempt, so that a request which was tried twice pays once.
+    These are the prompt tokens that were not cached, and all that were generated, as the backend
+    counted. If it gave no final count: the prompt, and the tokens that came (`Relay.made_tokens`).
+    What came of a plain answer may not have been seen: it is what the engine had time for. Without
+    an answer nobody pays. What needs no engine costs nothing: a stored response tells again what it
+    took when it was made. `lease`: of the last attempt, so that a request which was tried twice
+    pays once.
     """
     if lease is None or not ask.engine:
         return 0, 0, 0
     usage = record.usage
     if usage is not None:
-        completion = usage.completion_tokens
-        if ask.max_tokens is not None:  # no more than was allowed, whatever the backend says
-            completion = min(completion, ask.max_tokens * ask.prompts * ask.choices)
-        return 1, max(0, usage.prompt_tokens - (usage.cached_tokens or 0)), completion
+        cached = usage.cached_tokens or 0
+        return 1, max(0, usage.prompt_tokens - cached), usage.completion_tokens
     # An attempt that has failed takes nothing, unless its first token had come.
     prompt = lease.taken_tokens or max(0, lease.ask.prompt_tokens - lease.cached_tokens)
     failure = record.tries[-1].failure
     failed = failure not in ("", GIVEN_UP)
-    given_up = record.status in (LEFT, RequestTimeout.status) and record.sent_s
-    later = round(longest(ask)) if ask.background else 0  # its engine may go on
-    if given_up and not failed:
-        unseen = round(lease.unseen_tokens(record.ended_s))
-        return 1, prompt, max(lease.generated_tokens, unseen, later)
+    given_up = record.status in (LEFT, RequestTimeout.status) and record.sent_s and not failed
     # A stream that is held has a status below 400 before any backend has answered, and so has one
     # that is nothing but an error.
     status = max(record.status, record.tries[-1].status)
-    if lease.first_token_s is not None or (status < 400 and not failed):
-        return 1, prompt, max(lease.generated_tokens, later)
+    if given_up or lease.first_token_s is not None or (status < 400 and not failed):
+        made = record.made_tokens or round(
+            lease.unseen_tokens(lease.first_token_s or record.ended_s)
+        )
+        return 1, prompt, longest(lease) if given_up and ask.background else made
     return int(400 <= status < 500 and status not in (LEFT, 408, 429)), 0, 0
 
 
@@ -196,9 +196,13 @@ def _answer(ask: Ask) -> float:
     return each * ask.prompts * ask.choices
 
 
-def longest(ask: Ask) -> float:
-    """The most that an answer may have of which nobody sees the end."""
-    return max(_answer(ask), float((ask.max_tokens or 0) * ask.prompts * ask.choices))
+def longest(lease: Lease) -> int:
+    """The most tokens that an answer may have: those of its limit, or what the context leaves."""
+    ask, most = lease.ask, lease.ask.max_tokens
+    if most is None:
+        context = lease.backend.context_tokens(ask.model)
+        most = max(0, context - ask.prompt_tokens) if context else LONGEST_TOKENS
+    return most * ask.prompts * ask.choices
 
 
 def _amounts(limits: TenantLimitSettings) -> Limits:

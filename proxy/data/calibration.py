@@ -75,7 +75,7 @@ def remember(plane: DataPlane, request: Request, backend: Backend, response_id: 
 
 def learn(plane: DataPlane, request: Request, lease: Lease, relay: Relay, now_s: float) -> None:
     """Learn from an answer, before its lease ends, and keep its counts in the record."""
-    ask, told = request.ask, relay.usage
+    ask, told = request.ask, relay.counts
     if told is not None:
         usage = believable(told, ask, lease, request.answer.body_bytes)
         request.record.usage = usage

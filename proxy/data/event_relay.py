@@ -13,7 +13,7 @@ from penstock.health.stall import hangs
 from penstock.proxy.data.diagnosis import BUSY, of_event
 from penstock.proxy.data.relay import Passage
 from penstock.proxy.data.whole_events import HELD_BYTES_MAX, WholeEvents
-from penstock.proxy.dialects.dialect import Event, Sign
+from penstock.proxy.dialects.dialect import TOKEN_BYTES, Event, Sign, Usage
 from penstock.proxy.errors.backend import (
     AnswerAborted,
     AnswerBare,
@@ -42,8 +42,11 @@ HELD_EVENTS_MAX: Final = 4_096
 SHOWN_WITHIN_S: Final = 0.05
 # What a stream may send later without an event: twice what a ping every second is in a day.
 QUIET_BYTES_MAX: Final = 1_048_576
+# The text of ordinary streams, of one token an event, seems to have this many times as many.
+TEXT_OFF: Final = 1.25
 # Its count never equals that of the events, and `rfind` finds it at the end. So no read matches.
 _NOTHING_ORDINARY: Final = b""
+_LOGPROB: Final = b'"logprob":'
 
 
 class EventRelay(WholeEvents):
@@ -55,8 +58,10 @@ class EventRelay(WholeEvents):
     __slots__ = (
         "_bare_before",
         "_failure",
+        "_framing_bytes",
         "_hide_usage",
         "_itl_s",
+        "_like",
         "_on_opened",
         "_opens",
         "_ordinary",
@@ -87,6 +92,9 @@ class EventRelay(WholeEvents):
         self._ordinary = _NOTHING_ORDINARY
         # With several choices one event may hold several of them, so its number says nothing.
         self._several = passage.lease.ask.prompts * passage.lease.ask.choices > 1
+        # Events like the last one hold this, and differ from it by their text only.
+        self._like = _NOTHING_ORDINARY
+        self._framing_bytes = 0  # of such an event, beside its text
         self._opens = False  # something came that vLLM sends with the first token
         self._quiet_bytes = 0  # bytes in a row that had no meaning,
         self._quiet_after = 0  # and the number of tokens before them
@@ -119,6 +127,7 @@ class EventRelay(WholeEvents):
             return
         self._itl_s.observe(gap_s / count, count)
         self._lease.tokens(count)
+        self._text_bytes += len(data) - count * self._framing_bytes
         self._answer.write(data)
 
     def end(self) -> None:
@@ -155,6 +164,20 @@ class EventRelay(WholeEvents):
     @property
     def meant_status(self) -> int:
         return self._refusal or self.status
+
+    @property
+    def made_tokens(self) -> int:
+        """One for each event of a token, unless their text is clearly longer."""
+        events, text = self._lease.generated_tokens, self._text_bytes // TOKEN_BYTES
+        return text if text > TEXT_OFF * events else events
+
+    @property
+    def counts(self) -> Usage | None:
+        usage = self.usage
+        if usage is None or self._ended_itself:
+            return usage
+        made_tokens = max(usage.completion_tokens, self.made_tokens)
+        return Usage(usage.prompt_tokens, made_tokens, usage.cached_tokens)
 
     def lost(self, error: BackendError) -> None:
         if self.committed and self.over:
@@ -283,6 +306,7 @@ class EventRelay(WholeEvents):
         lease = self._lease
         events = split(data)
         if self._all_ordinary(data, len(events)):
+            self._text_bytes += len(data) - len(events) * self._framing_bytes
             return data, len(events)
         kept: list[bytes] = []
         tokens = 0
@@ -291,8 +315,10 @@ class EventRelay(WholeEvents):
             read = self._dialect.read(event)
             self.usage = read.usage or self.usage
             quiet = quiet and read.sign is Sign.QUIET
+            self._like = _NOTHING_ORDINARY
             if read.sign is Sign.TOKEN:
                 tokens += 1
+                self._measure(event)
                 if lease.prefilling:
                     self._begun(read, event, now_s)
             elif read.sign is Sign.USAGE and self._hide_usage:
@@ -308,9 +334,24 @@ class EventRelay(WholeEvents):
                 break
             kept.append(event)
         self._count_quiet(0 if kept and not quiet else len(data))
-        if not lease.prefilling and not self._several:
-            self._ordinary = self._dialect.ordinary
+        ordinary = not lease.prefilling and not self._several
+        self._ordinary = self._like if ordinary else _NOTHING_ORDINARY
         return b"".join(kept), tokens
+
+    def _measure(self, event: bytes) -> None:
+        """Count an event's text, and note which events have the same framing around it.
+
+        Those with log probabilities differ by more, so each of them is read.
+        """
+        dialect = self._dialect
+        text_bytes, end = dialect.text(event)
+        self._text_bytes += text_bytes
+        self._framing_bytes = len(event) - text_bytes
+        if end and dialect.ordinary and event.find(_LOGPROB) < 0:
+            if event.find(dialect.ordinary, end) >= 0:
+                self._like = event[end:]
+            elif event.find(dialect.ordinary) >= 0:
+                self._like = dialect.ordinary
 
     def _ends(self, read: Event, before: list[bytes]) -> None:
         """The stream says that it is over. `before`: what else came in the same read."""
@@ -322,7 +363,7 @@ class EventRelay(WholeEvents):
 
     def _all_ordinary(self, data: bytes, count: int) -> bool:
         """Whether a read has only ordinary events, with any line ends."""
-        if self._lease.prefilling or data.count(self._dialect.ordinary) != count:
+        if self._lease.prefilling or data.count(self._like) != count:
             return False
         # An event with several choices could make up for an event that is not ordinary.
         return not (self._several and b"},{" in data)

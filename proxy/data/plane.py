@@ -113,8 +113,8 @@ class DataPlane:
         self.wakes = Wakes(loop, now, self.admission)
         loads = AdapterLoads(self.gate, lambda: self.fleet)
         self.adapters = Adapters(loop, loads, self._waiting_for, metrics, now, load_adapter)
-        self.background, self.mirrors = Background(loop, now), Mirrors(loop, metrics, now)
-        self.labelling = Labelling(loop, metrics, now)
+        self.background = Background(loop, now, metrics.usage)
+        self.mirrors, self.labelling = Mirrors(loop, metrics, now), Labelling(loop, metrics, now)
         self.degradation, self.slos, self.canaries = Degradation(), Slos(now), Canaries(now)
         metrics.queued, metrics.pressures = self.queued, self.pressures
         metrics.held, metrics.knows_tenant = self.held, self._knows_tenant

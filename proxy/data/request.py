@@ -34,6 +34,7 @@ class Request:
         "_mark",
         "answer",
         "ask",
+        "billed",
         "body",
         "capped",
         "charge",
@@ -90,6 +91,7 @@ class Request:
         self.ask = Ask(head.path.decode("ascii"))  # replaced when the body is read
         self.times: Times | None = None  # of its model at the backend that it was last sent to
         self.charge: Charge | None = None  # what its tenant's budget was charged
+        self.billed = False  # its engine goes on in the background: what it took is known later
         self.service_class = b""  # the name of its class, where that is not the default one
         self.priority = b""  # of its class, for vLLM. Empty: none is told
         self.label: str | None = None  # what the classifier says; None: nothing

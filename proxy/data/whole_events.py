@@ -42,6 +42,7 @@ class WholeEvents(Relay):
         "_put_by_bytes",
         "_source",
         "_tail",
+        "_text_bytes",
     )
 
     def __init__(self, head: ResponseHead, passage: Passage) -> None:
@@ -56,6 +57,7 @@ class WholeEvents(Relay):
         self._tail = b""  # what follows `_put_by`
         self._midway = False  # inside an event: its end is searched for
         self._keeps = False  # inside a large event that is held until its end
+        self._text_bytes = 0  # of the tokens' text that came
         self._large: Sign | None = None  # the sign of the event that passes in pieces
         self._ended_itself = False
 
@@ -165,6 +167,8 @@ class WholeEvents(Relay):
         return data[end:]
 
     def _pass_part(self, part: bytes) -> None:
+        if self._large is Sign.TOKEN:
+            self._text_bytes += len(part)
         if self.committed:
             self._answer.write(part)
         else:

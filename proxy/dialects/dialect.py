@@ -81,11 +81,21 @@ LARGE_BYTES: Final = 8_192
 # No server writes JSON in more lines.
 LINES_MAX: Final = 1_024
 NO_USAGE: Final = Usage(0, 0)
+# Text has one token for so many bytes, where nobody has counted them.
+TOKEN_BYTES: Final = 4
+# Only so much of it is searched for its text. All of a larger one counts as text.
+SEARCHED_BYTES_MAX: Final = 65_536
 QUIET: Final = Event(Sign.QUIET)
 OPENING: Final = Event(Sign.QUIET, opens=True)
 TOKEN: Final = Event(Sign.TOKEN)
 
 
+# A member with text that was generated, in any API. Text itself has its quotes escaped.
+_TEXT: Final = re.compile(
+    rb'"(?:content|text|delta|arguments|partial_json|thinking|refusal|reasoning(?:_content)?)"'
+    rb'\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)',
+    re.DOTALL,
+)
 _NAME: Final = re.compile(rb"\s*event: ?([a-z_.]+)[\r\n]")
 
 NOTHING: Final = frozenset({b"", b'""', b"null", b"[]", b"{}"})
@@ -114,6 +124,10 @@ class Dialect:
     def read(self, event: bytes) -> Event:
         """The meaning of one event of a stream."""
         return TOKEN if payload(event) else QUIET
+
+    def text(self, event: bytes) -> tuple[int, int]:
+        """The bytes of new text in an event of a token, and where the last of them end."""
+        return text_of(event)
 
     def says_nothing(self, event: bytes) -> bool:
         """Whether an event of a token has nothing to show: perhaps there was no token."""
@@ -197,6 +211,17 @@ def name_of(beginning: bytes) -> bytes:
 def status_of(code: int) -> int:
     """The status that an error event stands for. An invalid one counts as the server's fault."""
     return code if 400 <= code <= 599 else 500
+
+
+def text_of(data: bytes) -> tuple[int, int]:
+    """The bytes of generated text in an event or answer, and where the last of them end."""
+    if len(data) > SEARCHED_BYTES_MAX:
+        return len(data), len(data)
+    size_bytes = end = 0
+    for match in _TEXT.finditer(data):
+        begin, end = match.span(1)
+        size_bytes += end - begin
+    return size_bytes, end
 
 
 def usage_of(raw: msgspec.Raw) -> Usage | None:

@@ -20,6 +20,7 @@ from penstock.proxy.dialects.dialect import (
     Sign,
     name_of,
     payload,
+    text_of,
     usage_of,
 )
 from penstock.proxy.dialects.event_members import ResponsesEvent
@@ -72,6 +73,9 @@ class Responses(Dialect):
         if typed.type in ("error", _FAILED):
             return Event(Sign.ERROR, 0, usage, whole=typed.type == _FAILED)
         return TOKEN
+
+    def text(self, event: bytes) -> tuple[int, int]:
+        return text_of(event) if event.find(self.ordinary) >= 0 else (0, 0)  # else not new
 
     def read_beginning(self, beginning: bytes) -> Event:
         name = name_of(beginning) or _named_within(beginning)

@@ -64,6 +64,7 @@ class Record:
         "error",
         "fell_back",
         "held_up",
+        "made_tokens",
         "pool",
         "predicted_s",
         "read_s",
@@ -102,6 +103,7 @@ class Record:
         self.attempts = 0  # as told to the client: a stale connection that failed counts, too
         self.pool = ""  # of the last backend
         self.usage: Usage | None = None  # as the backend counted, within what can be true
+        self.made_tokens = 0  # of the answer, as its events and its text tell
         self.streamed = False  # the answer is a stream of events
         self.status = 0
         self.error: str | None = None  # the code of penstock's own error

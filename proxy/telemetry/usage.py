@@ -13,11 +13,11 @@ class Used:
 
     __slots__ = ("cached_tokens", "completion_tokens", "prompt_tokens", "requests")
 
-    def __init__(self) -> None:
-        self.requests = 0
-        self.prompt_tokens = 0  # with the cached ones
-        self.cached_tokens = 0
-        self.completion_tokens = 0
+    def __init__(self, requests: int = 0, prompt: int = 0, cached: int = 0, made: int = 0) -> None:
+        self.requests = requests
+        self.prompt_tokens = prompt  # with the cached ones
+        self.cached_tokens = cached
+        self.completion_tokens = made
 
     def add(self, other: "Used") -> None:
         self.requests += other.requests

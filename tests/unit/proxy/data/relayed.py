@@ -9,7 +9,8 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.outline import Steps, finished
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.event_relay import EventRelay
-from penstock.proxy.data.relay import JsonRelay, Passage, Relay
+from penstock.proxy.data.json_relay import JsonRelay
+from penstock.proxy.data.relay import Passage, Relay
 from penstock.proxy.dialects import CHAT, Dialect
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.telemetry.histogram import ITL_S, Histogram

@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from penstock.proxy.data.attempt import Attempt
-from penstock.proxy.data.relay import JsonRelay
+from penstock.proxy.data.json_relay import JsonRelay
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
 
 ELSEWHERE = ["b2 dialed", "b2 got POST"]

@@ -9,7 +9,7 @@ from penstock.balancing.backend import State
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.background import CLIENT_MAX
-from penstock.proxy.data.relay import WHOLE_BYTES_MAX
+from penstock.proxy.data.json_relay import WHOLE_BYTES_MAX
 from tests.unit.proxy.data.playbook import END, STREAM, Play, chat, chunk, plain
 
 LIMIT_TOKENS = 2_000

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.proxy.data.event_relay import EventRelay
-from penstock.proxy.data.relay import WHOLE_BYTES_MAX
+from penstock.proxy.data.json_relay import WHOLE_BYTES_MAX
 from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
 from penstock.proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
 from penstock.proxy.dialects.choices import Choices

@@ -11,7 +11,7 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.outline import Steps
 from penstock.proxy.data.attempt import Attempt
 from penstock.proxy.data.event_relay import EventRelay
-from penstock.proxy.data.relay import JsonRelay
+from penstock.proxy.data.json_relay import JsonRelay
 from penstock.proxy.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 from tests.unit.proxy.data.playbook import STREAM, Play, chat, plain, token
 from tests.unit.proxy.data.relayed import JSON, Request

@@ -2,9 +2,7 @@
 
 import pytest
 
-from penstock.proxy.data.relay import (
-    WHOLE_BYTES_MAX,
-)
+from penstock.proxy.data.json_relay import WHOLE_BYTES_MAX
 from penstock.proxy.dialects import MESSAGES, RESPONSES
 from penstock.proxy.dialects.dialect import Usage
 from penstock.proxy.errors.backend import AnswerCut, BackendDraining, EngineDead

@@ -1,0 +1,313 @@
+"""The backend's count is the charge. Without a final one, what the answer shows is charged."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.proxy.data.account import count_all
+from penstock.proxy.data.background import BILL_S
+from penstock.proxy.data.json_relay import WHOLE_BYTES_MAX
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, chunk, plain
+from tests.unit.proxy.data.test_budgets import KEY, playing
+
+OTHER = b"authorization: Bearer key-of-other\r\n"
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    play = playing(backends=1)
+    yield play
+    play.close()
+    assert not play.plane.budgets.tenants["t"].budget.running
+
+
+def posts(play: Play, path: str, body: bytes, key: bytes = KEY) -> None:
+    line = b"POST %b HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
+    play.client.sends(line % (path.encode(), key, len(body), body))
+
+
+def answered(play: Play) -> int:
+    """Completion tokens that the tenant has used. Its budget was charged as much."""
+    count_all(play.plane)
+    used = [each for name, _, each in play.plane.metrics.usage.items() if name == "t"]
+    prompts = sum(each.prompt_tokens - each.cached_tokens for each in used)
+    completion = sum(each.completion_tokens for each in used)
+    bucket = play.plane.budgets.tenants["t"].budget.tokens["tokens_per_day"]
+    assert round(bucket.taken) == prompts + completion
+    return completion
+
+
+def usage(tokens: int, prompt: int = 3) -> bytes:
+    return b'"usage":{"prompt_tokens":%d,"completion_tokens":%d}' % (prompt, tokens)
+
+
+def event(choice: bytes, more: bytes = b"") -> bytes:
+    return chunk(b'data: {"id":"c","choices":[{"index":0,%b}]%b}\n\n' % (choice, more))
+
+
+def said(text: str, more: bytes = b"", name: str = "content") -> bytes:
+    text_bytes = b'"delta":{"%b":"%b"},"logprobs":null' % (name.encode(), text.encode())
+    return event(text_bytes + b',"finish_reason":null', more)
+
+
+@pytest.mark.parametrize("limit", ['"max_tokens":5', '"max_output_tokens":1'])
+def test_no_limit_of_a_client_makes_the_charge_less_than_the_count(play: Play, limit: str) -> None:
+    play.client.sends(chat(limit, head=KEY, stream=False))
+    body = b'{"choices":[{"message":{"content":"a"}}],%b}' % usage(400)
+    play["b1"].sends(plain("200 OK", body))
+    assert answered(play) == 400
+
+
+def large(after: bytes) -> bytes:
+    return b'{"choices":[{"message":{"content":"%b"}}],%b}' % (
+        b"a " * (WHOLE_BYTES_MAX // 2),
+        after,
+    )
+
+
+def sends(play: Play, data: bytes) -> None:
+    """In reads of usual size."""
+    for begin in range(0, len(data), 65_000):
+        play["b1"].sends(data[begin : begin + 65_000])
+
+
+@pytest.mark.parametrize("after", [b"", b',"prompt_logprobs":null,"more":{"a":[{}]}\n'])
+def test_the_usage_of_an_answer_too_large_to_hold_is_read_at_its_end(
+    play: Play, after: bytes
+) -> None:
+    play.client.sends(chat(head=KEY, stream=False))
+    sends(play, plain("200 OK", large(usage(27_000) + after)))
+    assert answered(play) == 27_000
+
+
+def test_a_member_of_another_object_is_no_usage_of_the_answer(play: Play) -> None:
+    play.client.sends(chat(head=KEY, stream=False))
+    play.passes(2.0)
+    play["b1"].sends(plain("200 OK", large(b'"tools":[{%b}]' % usage(1))))
+    assert answered(play) > 30  # what the engine had time for
+
+
+def test_many_embeddings_cost_their_count(play: Play) -> None:
+    posts(play, "/v1/embeddings", b'{"input":["x","y"]}')
+    numbers = b"[%b0]" % (b"0.0123," * (WHOLE_BYTES_MAX // 7))
+    whole = b'{"data":[%b],"usage":{"prompt_tokens":5000,"total_tokens":5000}}' % numbers
+    play["b1"].sends(plain("200 OK", whole))
+    assert answered(play) == 0
+    (used,) = [each for name, _, each in play.plane.metrics.usage.items() if name == "t"]
+    assert used.prompt_tokens == 5_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", b'{"choices":[{"message":{"content":"%b"}}]}'),
+        ("/v1/completions", b'{"choices":[{"text":"%b","logprobs":null}]}'),
+        ("/v1/responses", b'{"status":"completed","output":[{"content":[{"text":"%b"}]}]}'),
+        ("/v1/messages", b'{"stop_reason":"end_turn","content":[{"type":"text","text":"%b"}]}'),
+    ],
+)
+def test_a_plain_answer_without_a_count_costs_its_text(play: Play, path: str, body: bytes) -> None:
+    posts(play, path, b'{"messages":[{"role":"user","content":"x"}],"prompt":"x","input":"x"}')
+    play["b1"].sends(plain("200 OK", body % (b"four" * 300)))
+    assert answered(play) == 300
+
+
+def test_a_stream_with_several_tokens_an_event_costs_its_text(play: Play) -> None:
+    play.client.sends(chat('"stream_options":{}', head=KEY))
+    play["b1"].sends(STREAM, said("four" * 8))
+    for _ in range(50):
+        play["b1"].sends(said("four" * 6), said("four" * 10))
+        play["b1"].sends(said("four" * 8))
+    last = event(b'"delta":{"content":"%b"},"finish_reason":"length"' % (b"four" * 8))
+    play["b1"].sends(last, DONE, END)
+    assert answered(play) == 8 * 152
+
+
+@pytest.mark.parametrize("word", ["word ", "\\n", "\\u4e2d", "is"])
+def test_a_stream_with_one_token_an_event_costs_its_events(play: Play, word: str) -> None:
+    play.client.sends(chat(head=KEY))
+    play["b1"].sends(STREAM)
+    words = [word, "a"] if word == "\\u4e2d" else [word]
+    for number in range(200):
+        play["b1"].sends(said(words[number % len(words)]))
+    play.client.closes()
+    assert answered(play) == 200
+
+
+def test_who_leaves_a_stream_that_counts_pays_for_its_last_count(play: Play) -> None:
+    play.client.sends(
+        chat('"stream_options":{"include_usage":true,"continuous_usage_stats":true}', head=KEY)
+    )
+    play["b1"].sends(STREAM)
+    for number in range(1, 101):
+        play["b1"].sends(said("a", b"," + usage(45 * number)))
+    play.client.closes()
+    assert answered(play) == 4_500
+
+
+def test_a_count_that_came_early_is_not_the_last_word(play: Play) -> None:
+    play.client.sends(chat(head=KEY))
+    play["b1"].sends(STREAM, said("a", b"," + usage(1)))
+    for _ in range(100):
+        play["b1"].sends(said("a"))
+    play["b1"].resets()
+    assert answered(play) == 101
+
+
+def test_log_probabilities_are_no_text(play: Play) -> None:
+    play.client.sends(chat('"logprobs":true', '"top_logprobs":20', head=KEY))
+    play["b1"].sends(STREAM)
+    for number in range(100):
+        tops = b",".join(b'{"token":"x%d","logprob":-1}' % each for each in range(number % 20))
+        inner = b'"logprobs":{"content":[{"token":"ab","logprob":-1,"top_logprobs":[%b]}]}' % tops
+        play["b1"].sends(event(b'"delta":{"content":"ab"},%b,"finish_reason":null' % inner))
+    play.client.closes()
+    assert answered(play) == 100
+
+
+def test_the_names_around_the_text_are_none_either(play: Play) -> None:
+    play.client.sends(chat(head=KEY))
+    play["b1"].sends(STREAM)
+    for _ in range(50):
+        play["b1"].sends(said("ab"))
+    for _ in range(50):
+        call = b'{"index":0,"function":{"arguments":"ab"}}'
+        inner = b'"delta":{"tool_calls":[%b]},"logprobs":null,"finish_reason":null' % call
+        play["b1"].sends(event(inner))
+    play.client.closes()
+    assert answered(play) == 100
+
+
+def test_each_of_several_choices_costs_its_text(play: Play) -> None:
+    play.client.sends(chat('"n":2', head=KEY))
+    play["b1"].sends(STREAM)
+    for number in range(100):
+        text = b'"delta":{"content":"%b"},"logprobs":null' % (b"four" * 8)
+        line = b'data: {"choices":[{"index":%d,%b,"finish_reason":null}]}\n\n'
+        play["b1"].sends(chunk(line % (number % 2, text)))
+    play.client.closes()
+    assert answered(play) == 800
+
+
+DELTAS = {
+    "/v1/messages": (
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+        b'"delta":{"type":"text_delta","text":"%b"}}\n\n'
+    ),
+    "/v1/responses": (
+        b'event: response.output_text.delta\ndata: {"content_index":0,"delta":"%b",'
+        b'"logprobs":[],"sequence_number":20,"type":"response.output_text.delta"}\n\n'
+    ),
+}
+
+
+@pytest.mark.parametrize("path", DELTAS)
+def test_text_is_found_in_the_events_of_every_api(play: Play, path: str) -> None:
+    posts(play, path, b'{"messages":[],"input":"x","stream":true}')
+    play["b1"].sends(STREAM)
+    for _ in range(100):
+        play["b1"].sends(chunk(DELTAS[path] % (b"four" * 8)))
+    if path == "/v1/responses":  # the same once more
+        done = b'event: response.output_text.done\ndata: {"type":"x","text":"%b"}\n\n'
+        play["b1"].sends(chunk(done % (b"four" * 800)))
+    play.client.closes()
+    assert answered(play) in (800, 801)
+
+
+def test_a_plain_answer_that_breaks_off_costs_what_its_engine_had_time_for(play: Play) -> None:
+    play.client.sends(chat(head=KEY, stream=False))
+    play.passes(2.0)
+    sends(play, plain("200 OK", large(usage(27_000)))[:-5])
+    play.passes(20.0)  # its client reads slowly
+    play["b1"].resets()
+    assert 30 < answered(play) < 500
+
+
+# In the background ----------------------------------------------------------------------------
+
+
+def begins(play: Play, number: int = 1, key: bytes = KEY, **fields: Any) -> None:
+    more = b"".join(b',"%b":%d' % (name.encode(), value) for name, value in fields.items())
+    posts(play, "/v1/responses", b'{"input":"x","background":true%b}' % more, key)
+    play["b1"].sends(plain("200 OK", response(number, b"queued")))
+
+
+def response(number: int, status: bytes, more: bytes = b"") -> bytes:
+    return b'{"id":"resp_%d","object":"response","status":"%b","output":[]%b}' % (
+        number,
+        status,
+        more,
+    )
+
+
+COUNTS = b',"usage":{"input_tokens":9,"output_tokens":700}'
+
+
+def reads(play: Play, number: int = 1, key: bytes = KEY, more: bytes = COUNTS) -> None:
+    head = b"GET /v1/responses/resp_%d HTTP/1.1\r\nhost: x\r\n%b\r\n" % (number, key)
+    play.client.sends(head)
+    status = b"completed" if more else b"cancelled"
+    play["b1"].sends(plain("200 OK", response(number, status, more)))
+
+
+def charged(play: Play) -> float:
+    return play.plane.budgets.tenants["t"].budget.tokens["tokens_per_day"].taken
+
+
+def test_a_background_response_is_charged_as_its_longest_until_it_is_read(play: Play) -> None:
+    begins(play)
+    assert charged(play) > 32_000
+    reads(play)
+    assert charged(play) == 709
+    assert answered(play) == 700
+    reads(play)  # nothing more
+    assert answered(play) == 700
+
+
+def test_it_is_settled_also_when_its_place_was_given_back_before(play: Play) -> None:
+    begins(play, max_output_tokens=900)
+    play.passes(60.0)
+    assert not play.plane.budgets.tenants["t"].budget.running
+    assert charged(play) >= 900
+    reads(play)
+    assert answered(play) == 700
+
+
+def test_a_cancelled_one_costs_what_its_engine_had_time_for(play: Play) -> None:
+    begins(play)
+    play.passes(2.0)
+    reads(play, more=b"")
+    assert 30 < answered(play) < 500
+
+
+def test_one_that_nobody_reads_costs_its_longest_answer(play: Play) -> None:
+    begins(play, max_output_tokens=900)
+    play.passes(30.0)
+    play.loop.now_s += BILL_S
+    play.passes(2.0)
+    assert answered(play) == 900
+
+
+def test_another_tenant_settles_nothing(play: Play) -> None:
+    begins(play)
+    before = charged(play)
+    reads(play, key=OTHER)
+    assert charged(play) == before
+    play.client.closes()
+    play.client = play.connects()
+    reads(play)
+    assert answered(play) == 700
+
+
+def test_a_stream_in_the_background_that_is_left_is_settled_too(play: Play) -> None:
+    posts(play, "/v1/responses", b'{"input":"x","background":true,"stream":true}')
+    created = (
+        b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_1"}}'
+    )
+    play["b1"].sends(STREAM, chunk(created + b"\n\n"), chunk(DELTAS["/v1/responses"] % b"a"))
+    play.client.closes()
+    assert charged(play) > 32_000
+    play.client = play.connects()
+    reads(play)
+    assert answered(play) == 700
