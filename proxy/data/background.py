@@ -37,37 +37,36 @@ REPORTED_S: Final = 1.0
 BILLS_MAX: Final = 8_192
 BILL_S: Final = 3_600.0
 
-Key = tuple[
-    str, Hashable
-]  # the tenant, and the id of the response, or its lease if that is unknown
+# The tenant, and the id of the response, or its lease if that is unknown.
+Key = tuple[str, Hashable]
 
 
 class _Bill:
-    """What a response costs. `used`: where it is counted when the bill is closed, once."""
+    """What a response costs. `used`: where that is counted, once it is final."""
 
     __slots__ = ("charge", "counts", "timer", "used")
 
-    def __init__(self, lease: Lease, charge: Charge | None, used: Used) -> None:
+    def __init__(
+        self, lease: Lease, charge: Charge | None, used: Used, timer: asyncio.TimerHandle
+    ) -> None:
         self.counts = Usage(lease.taken_tokens, longest(lease))
         self.charge = charge
         self.used = used
-        self.timer: asyncio.TimerHandle | None = None
+        self.timer = timer
 
     def settle(self, now_s: float) -> None:
+        """Charge as many tokens as are known now."""
+        counts, cached = self.counts, self.counts.cached_tokens or 0
         if self.charge is not None:
-            counts = self.counts
-            new_tokens = counts.prompt_tokens - (counts.cached_tokens or 0)
-            self.charge.correct(new_tokens + counts.completion_tokens, now_s)
+            self.charge.correct(counts.prompt_tokens - cached + counts.completion_tokens, now_s)
 
     def close(self, usage: Usage | None, now_s: float) -> None:
         """`usage`: as its backend counted. None: it is not known, and never will be."""
         self.counts = counts = usage or self.counts
         self.settle(now_s)
-        self.used.add(
-            Used(1, counts.prompt_tokens, counts.cached_tokens or 0, counts.completion_tokens)
-        )
-        if self.timer is not None:
-            self.timer.cancel()
+        cached = counts.cached_tokens or 0
+        self.used.add(Used(1, counts.prompt_tokens, cached, counts.completion_tokens))
+        self.timer.cancel()
 
 
 class _Kept:
@@ -87,7 +86,14 @@ class Background:
     """The leases of such requests, and what their tenants were charged."""
 
     __slots__ = (
-        *("_bills", "_by_client", "_kept", "_leases", "_loop", "_now", "_shares", "_timer"),
+        "_bills",
+        "_by_client",
+        "_kept",
+        "_leases",
+        "_loop",
+        "_now",
+        "_shares",
+        "_timer",
         "_usage",
     )
 
@@ -138,18 +144,19 @@ class Background:
         return True
 
     def close(self) -> None:
-        """The process ends: nobody reads them any more."""
+        """The process ends: nobody reads what its responses took any more."""
         for bill in self._bills.values():
             bill.close(None, self._now())
 
     def _open(self, key: Key, request: Request, lease: Lease, now_s: float) -> None:
+        """Open the bill of a response. One with the same id is final: clients may choose ids."""
+        self._close(key, None)
         tenant, model = key[0], lease.ask.model
         listed = model if model is not None and lease.backend.lists(model) else None
-        self._close(key, None)  # clients may choose ids
-        bill = self._bills[key] = _Bill(lease, request.charge, self._usage.of(tenant, listed))
+        timer = self._loop.call_later(BILL_S, self._close, key, None)
+        bill = _Bill(lease, request.charge, self._usage.of(tenant, listed), timer)
         bill.settle(now_s)
-        bill.timer = self._loop.call_later(BILL_S, self._close, key, None)
-        request.billed = True
+        self._bills[key], request.billed = bill, True
         gone = self._shares.put(tenant, key, None)
         if gone is not None:
             self._bills.pop(gone).close(None, now_s)
@@ -161,13 +168,12 @@ class Background:
             bill.close(usage, self._now())
 
     def _settle(self, key: Key, usage: Usage | None) -> None:
-        """A response is over, and its backend has counted so much, if it did."""
+        """A response is over. `usage`: None if it has failed or was cancelled, so nobody counted
+        what it took. Then it is what its engine had time for."""
         lease, bill = self._leases.get(key), self._bills.get(key)
-        if bill is not None and lease in self._kept and not lease.ask.stream:
-            # If it was not counted it has failed, or was cancelled.
-            had_time = round(lease.unseen_tokens(self._now()))
-            made_tokens = min(bill.counts.completion_tokens, had_time)
-            usage = usage or Usage(bill.counts.prompt_tokens, made_tokens)
+        if usage is None and bill is not None and lease in self._kept and not lease.ask.stream:
+            made_tokens = round(lease.unseen_tokens(self._now()))
+            usage = Usage(lease.taken_tokens, min(bill.counts.completion_tokens, made_tokens))
         self._over(key)
         self._close(key, usage)
 

@@ -176,10 +176,10 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
     # that is nothing but an error.
     status = max(record.status, record.tries[-1].status)
     if given_up or lease.first_token_s is not None or (status < 400 and not failed):
-        made = record.made_tokens or round(
-            lease.unseen_tokens(lease.first_token_s or record.ended_s)
-        )
-        return 1, prompt, longest(lease) if given_up and ask.background else made
+        if given_up and ask.background:  # its engine goes on
+            return 1, prompt, longest(lease)
+        unseen_tokens = lease.unseen_tokens(lease.first_token_s or record.ended_s)
+        return 1, prompt, record.made_tokens or round(unseen_tokens)
     return int(400 <= status < 500 and status not in (LEFT, 408, 429)), 0, 0
 
 

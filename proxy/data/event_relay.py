@@ -42,7 +42,8 @@ HELD_EVENTS_MAX: Final = 4_096
 SHOWN_WITHIN_S: Final = 0.05
 # What a stream may send later without an event: twice what a ping every second is in a day.
 QUIET_BYTES_MAX: Final = 1_048_576
-# The text of ordinary streams, of one token an event, seems to have this many times as many.
+# Text whose estimate is up to this many times the number of its events has one token in each: the
+# estimate is no better than that.
 TEXT_OFF: Final = 1.25
 # Its count never equals that of the events, and `rfind` finds it at the end. So no read matches.
 _NOTHING_ORDINARY: Final = b""

@@ -162,6 +162,8 @@ class JsonRelay(Relay):
             self._report(failure)
             return
         self._learn(whole)
+        if self.usage is None and self._lease.ask.generates:
+            self._text_bytes = text_of(body)[0]
         self._pass_whole(body)
 
     def _pass_whole(self, body: bytes) -> None:
@@ -188,9 +190,6 @@ class JsonRelay(Relay):
         if response_id is not None:
             self.response_id = response_id
             self._made(response_id)
-        if whole is not None and usage is None and self._lease.ask.generates:
-            parts = (whole.choices, whole.output, whole.content)
-            self._text_bytes = sum([text_of(bytes(each))[0] for each in parts])
 
     def _counts_work(self, usage: Usage | None) -> bool:
         """Whether the engine reports tokens that it worked on, so the answer is no empty one."""

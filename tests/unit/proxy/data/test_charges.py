@@ -105,6 +105,7 @@ def test_many_embeddings_cost_their_count(play: Play) -> None:
         ("/v1/completions", b'{"choices":[{"text":"%b","logprobs":null}]}'),
         ("/v1/responses", b'{"status":"completed","output":[{"content":[{"text":"%b"}]}]}'),
         ("/v1/messages", b'{"stop_reason":"end_turn","content":[{"type":"text","text":"%b"}]}'),
+        ("/v1/chat/completions", b'{"choices":[{"message":{"reasoning":"%b","content":null}}]}'),
     ],
 )
 def test_a_plain_answer_without_a_count_costs_its_text(play: Play, path: str, body: bytes) -> None:
