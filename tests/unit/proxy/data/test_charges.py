@@ -167,6 +167,17 @@ def test_log_probabilities_are_no_text(play: Play) -> None:
     assert answered(play) == 100
 
 
+def test_nor_are_those_of_responses(play: Play) -> None:
+    posts(play, "/v1/responses", b'{"input":"x","stream":true}')
+    play["b1"].sends(STREAM)
+    for number in range(100):
+        tops = b",".join(b'{"token":"x%d","logprob":-1}' % each for each in range(number % 20))
+        inner = b'"logprobs":[{"token":"ab","logprob":-1,"top_logprobs":[%b]}]' % tops
+        play["b1"].sends(chunk(DELTAS["/v1/responses"].replace(b'"logprobs":[]', inner) % b"ab"))
+    play.client.closes()
+    assert answered(play) == 100
+
+
 def test_the_names_around_the_text_are_none_either(play: Play) -> None:
     play.client.sends(chat(head=KEY))
     play["b1"].sends(STREAM)
@@ -288,6 +299,14 @@ def test_one_that_nobody_reads_costs_its_longest_answer(play: Play) -> None:
     play.loop.now_s += BILL_S
     play.passes(2.0)
     assert answered(play) == 900
+
+
+def test_of_two_with_one_id_the_last_is_settled(play: Play) -> None:
+    begins(play, max_output_tokens=900)
+    begins(play, max_output_tokens=800)
+    reads(play)
+    assert answered(play) == 900 + 700
+    play.passes(60.0)  # the place of the first one
 
 
 def test_another_tenant_settles_nothing(play: Play) -> None:
