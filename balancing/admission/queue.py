@@ -99,7 +99,7 @@ class Queue:
             requests.move_to_end(request, last=False)
         if request.again and not request.tried:  # a backend had no room for it
             others = islice(requests, 1, None)
-            older = takewhile(lambda each: each.since_s <= request.since_s, others)
+            older = takewhile(lambda each: each.since_s < request.since_s, others)
             for each in reversed(list(older)):
                 requests.move_to_end(each, last=False)
         tenant.queued_tokens[rank] += wait.tokens
