@@ -1,13 +1,17 @@
 """The top-level fields of a JSON body that routing reads, each as raw JSON.
 
-Values stay undecoded. So odd types are left for the backend to judge, and a 200 KB prompt costs
-tens of microseconds.
+Values stay undecoded, so a 200 KB prompt costs tens of microseconds. A value that decides a charge,
+a limit or a route is read by `integer`, `boolean` or `string`, which take the plain forms of JSON
+alone. Backends also take others, such as "64" and "yes": those are refused here, because nobody
+could tell what each version of them reads. All other values are left for the backend to judge.
 """
 
-import re
+from math import nan
 from typing import Final
 
 import msgspec
+
+from penstock.balancing.forms import MalformedAsk
 
 NO_FIELD: Final = msgspec.Raw()
 # msgspec raises DecodeError for bytes that are not JSON, UnicodeDecodeError for bad UTF-8.
@@ -17,11 +21,14 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 # CLIPPED_BYTES is read, which is more than any of them may need.
 READ_WHOLE: Final = frozenset(
     {"prompt", "messages", "system", "tools", "instructions", "input", "stream_options"}
-    | {"token_ids"}
+    | {"token_ids", "prompt_embeds", "sampling_params"}
     | {"texts", "images", "inputs", "query", "items"}
     | {"documents", "queries", "text_1", "text_2", "data_1", "data_2"}
 )
 CLIPPED_BYTES: Final = 8_192
+# They are decoded in one turn.
+SAMPLING_BYTES_MAX: Final = 65_536
+ODD_SAMPLING: Final = f"`sampling_params` must be an object of at most {SAMPLING_BYTES_MAX} bytes."
 
 
 class BeamFields(msgspec.Struct):
@@ -66,6 +73,7 @@ class SamplingParams(msgspec.Struct):
     """What is read in `sampling_params` where an API has them in place of members at the top."""
 
     max_tokens: msgspec.Raw = NO_FIELD
+    min_tokens: msgspec.Raw = NO_FIELD
     n: msgspec.Raw = NO_FIELD
     prompt_logprobs: msgspec.Raw = NO_FIELD
 
@@ -77,48 +85,55 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: msgspec.Raw = NO_FIELD
 
 
-# A boolean in all forms that pydantic accepts, also numbers and strings.
-_TRUE: Final = frozenset(
-    (b"true", b"1", b"1.0", b'"1"', b'"true"', b'"t"', b'"yes"', b'"y"', b'"on"')
-)
-_FALSE: Final = frozenset(
-    (b"false", b"0", b"0.0", b'"0"', b'"false"', b'"f"', b'"no"', b'"n"', b'"off"')
-)
-_TRUTH_BYTES_MAX: Final = 7
+# Longer than any name of a model or id of a response. A longer one is cut to this.
+NAME_BYTES_MAX: Final = 4_096
+_integer = msgspec.json.Decoder(int)
+_float = msgspec.json.Decoder(float)
+_string = msgspec.json.Decoder(str)
+_TRUTHS: Final = (b"true", b"false", b"null")
 
 
-def truth(raw: msgspec.Raw) -> bool | None:
-    """A boolean in any of these forms. None for anything else, which a backend refuses."""
-    value = bytes(raw)
-    if value == b"true":
-        return True
-    if len(value) > _TRUTH_BYTES_MAX:
+def integer(name: str, raw: msgspec.Raw) -> int | None:
+    """A whole number, also `16.0` and `4e3`. None: not given, or null. Raises MalformedAsk."""
+    if raw is NO_FIELD:
         return None
-    value = value.lower() if value.startswith(b'"') else value
-    return True if value in _TRUE else False if value in _FALSE else None
-
-
-# Pydantic takes these strings for integers: "16", " +1_000 ", "16.0".
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}(?:_[0-9]{1,18}){0,4}(?:\.0+)?", re.ASCII)
-
-
-def whole_number(raw: msgspec.Raw) -> int | None:
-    """What a backend takes for an integer that is not written as one: `4e3`, `16.0`, `"16"`.
-
-    None for anything else, which a backend refuses.
-    """
-    value = bytes(raw)
-    if value == b"true":
-        return 1
     try:
-        given = msgspec.json.decode(value)
-    except (*UNREADABLE, RecursionError):
+        return _integer.decode(raw)
+    except msgspec.DecodeError:
+        if bytes(raw) == b"null":
+            return None
+    try:
+        number = _float.decode(raw)
+    except msgspec.DecodeError:
+        number = nan
+    if not number.is_integer():
+        raise MalformedAsk(f"`{name}` must be a whole number.")
+    return int(number)
+
+
+def boolean(name: str, raw: msgspec.Raw) -> bool:
+    """True or false, which null also is. Raises MalformedAsk."""
+    if raw is NO_FIELD:
+        return False
+    value = bytes(raw)
+    if value not in _TRUTHS:
+        raise MalformedAsk(f"`{name}` must be true or false.")
+    return value == b"true"
+
+
+def string(name: str, raw: msgspec.Raw) -> str | None:
+    """A string. None: not given, or null. Raises MalformedAsk."""
+    if raw is NO_FIELD:
         return None
-    if isinstance(given, float):
-        return int(given) if given.is_integer() else None
-    if isinstance(given, str) and _WHOLE.fullmatch(given.strip()):
-        return int(given.strip().partition(".")[0])
-    return None
+    value = bytes(raw)
+    if value == b"null":
+        return None
+    if len(value) > NAME_BYTES_MAX and value.startswith(b'"'):
+        return value[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # nobody knows it
+    try:
+        return _string.decode(value)
+    except UNREADABLE:
+        raise MalformedAsk(f"`{name}` must be a string.") from None
 
 
 # Larger bodies are not read for it. This size takes about a millisecond.
@@ -133,18 +148,19 @@ def searches_beams(body: bytes) -> bool:
         fields = msgspec.json.decode(body, type=BeamFields)
     except (*UNREADABLE, RecursionError):
         return False
-    return truth(fields.use_beam_search) is True
+    return bytes(fields.use_beam_search) not in (b"", b"null", b"false")
 
 
 _sampling: Final = msgspec.json.Decoder(SamplingParams)
 
 
 def read_sampling(fields: Fields) -> None:
-    """Take from `sampling_params` what other APIs have at the top."""
-    try:
-        given = _sampling.decode(fields.sampling_params)
-    except (*UNREADABLE, RecursionError):
-        given = SamplingParams()
-    fields.max_tokens, fields.n = given.max_tokens, given.n
+    """Take from `sampling_params` what other APIs have at the top. Raises MalformedAsk."""
+    given, raw = SamplingParams(), fields.sampling_params
+    if raw is not NO_FIELD:
+        try:
+            given = _sampling.decode(raw if len(bytes(raw)) <= SAMPLING_BYTES_MAX else b"")
+        except (*UNREADABLE, RecursionError):
+            raise MalformedAsk(ODD_SAMPLING) from None
+    fields.max_tokens, fields.min_tokens, fields.n = given.max_tokens, given.min_tokens, given.n
     fields.prompt_logprobs = given.prompt_logprobs
-    fields.max_completion_tokens = fields.max_output_tokens = NO_FIELD

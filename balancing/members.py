@@ -19,6 +19,7 @@ from penstock.balancing.outline import (
     depth_after,
     long_run_end,
     outline,
+    past_blanks,
     slice_end,
 )
 from penstock.balancing.places import PlacesFound
@@ -50,12 +51,12 @@ def members(
     where each member stands, and raises GivenTwice.
     """
     found = _decoded(decoder, b"")
-    at = yield from _past_blanks(text, 0)
+    at = yield from past_blanks(text, 0)
     if text[at : at + 1] != b"{":
         raise NoObject
     whole = False
     while not whole:
-        at = yield from _past_blanks(text, at + 1)
+        at = yield from past_blanks(text, at + 1)
         if text[at : at + 1] not in (b'"', b"}"):
             raise NoObject
         length, whole = _small_members(text[at : slice_end(text, at)])
@@ -74,7 +75,7 @@ def members(
             raise NoObject
         if not whole:
             yield
-    if (yield from _past_blanks(text, at + 1)) < len(text):
+    if (yield from past_blanks(text, at + 1)) < len(text):
         raise NoObject
     return found
 
@@ -171,10 +172,10 @@ def _key_of(text: bytes, at: int) -> Steps[tuple[str | None, int]]:
             raise NoObject from None
     else:
         end = yield from _string_end(text, at)
-    end = yield from _past_blanks(text, end)
+    end = yield from past_blanks(text, end)
     if text[end : end + 1] != b":":
         raise NoObject
-    return key, (yield from _past_blanks(text, end + 1))
+    return key, (yield from past_blanks(text, end + 1))
 
 
 def _quote_in(piece: bytes) -> int:
@@ -228,14 +229,3 @@ def _value_end(text: bytes, at: int) -> Steps[int]:
         at = end
         yield
     raise NoObject
-
-
-def _past_blanks(text: bytes, at: int) -> Steps[int]:
-    """The first position from there that is not a blank."""
-    while at < len(text) and text[at] in BLANKS:
-        piece = text[at : at + SLICE_BYTES]
-        left = piece.lstrip(BLANKS)
-        at += len(piece) - len(left)
-        if not left:
-            yield
-    return at

@@ -121,6 +121,17 @@ def depth_after(outlined: bytes, depth: int) -> int | None:
     return depth - closing + outlined.count(b"[") + outlined.count(b"{")
 
 
+def past_blanks(text: bytes, at: int) -> Steps[int]:
+    """The first position from there that is not a blank."""
+    while at < len(text) and text[at] in BLANKS:
+        piece = text[at : at + SLICE_BYTES]
+        left = piece.lstrip(BLANKS)
+        at += len(piece) - len(left)
+        if not left:
+            yield
+    return at
+
+
 def strings_in(text: bytes) -> Steps[int]:
     """How many strings are in JSON text."""
     at = quotes = 0

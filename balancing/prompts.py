@@ -1,29 +1,23 @@
 """Finds the prompts in a body: their parts as JSON, and their text without inline data."""
 
-import re
 from typing import Any, Final
 
-from penstock.balancing.batches import BATCHES, PROMPTS_MAX, Batch, batch_of
+from penstock.balancing.apis import COMPLETIONS, api_of
+from penstock.balancing.batches import BATCHES, Batch, batch_of
 from penstock.balancing.fields import NO_FIELD, Fields
 from penstock.balancing.media import MEDIA_PARTS_MAX, has_media, without_media
-from penstock.balancing.outline import Steps, copied, count_in, finished, strings_in
+from penstock.balancing.outline import Steps, copied, count_in, finished, past_blanks, strings_in
 from penstock.balancing.places import Places, span_of
 
 # Their prompt is one conversation, whatever other fields there are.
 OF_MESSAGES: Final = frozenset(
     {"/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"}
 )
-# vLLM's path of token ids, for its disaggregated serving.
-GENERATE: Final = "/inference/v1/generate"
-# A list of prompts, of token ids, or of lists of token ids. The first byte inside tells which.
-_LIST: Final = re.compile(rb'\[\s*(["\[0-9])')
 _ONE: Final = Batch(1, told=True)
 # Of embeddings in base64 for one token: 4,096 values of two bytes. How many values a model has is
 # not known here; most have 2,048 to 8,192.
 EMBEDDING_CHARS: Final = 8_192 * 4 // 3
 _NOTHING: Final = frozenset({b"null", b'""', b"[]"})
-# How much of a list is read to tell what it holds.
-_LOOKED_BYTES: Final = 4_096
 
 
 class Prompt:
@@ -87,18 +81,7 @@ def _parts_of(path: str, fields: Fields) -> list[bytes | memoryview]:
 
     Fields that the API does not read are left out, or the estimator would learn wrong costs.
     """
-    if path == "/v1/chat/completions":
-        parts = [fields.tools, fields.messages]
-    elif path == "/v1/completions":
-        parts = [fields.prompt]
-    elif path == GENERATE:
-        parts = [fields.token_ids]
-    elif path == "/v1/responses":
-        parts = [fields.tools, fields.instructions, fields.input]
-    elif path in OF_MESSAGES:
-        parts = [fields.tools, fields.system, fields.messages]
-    else:
-        parts = [fields.tools, fields.system, fields.messages, fields.prompt, fields.input]
+    parts = [getattr(fields, name) for name in api_of(path).parts]
     return [_part(part) for part in parts if part is not NO_FIELD]
 
 
@@ -116,7 +99,7 @@ def _batch(path: str, fields: Fields, body: bytes) -> Steps[Batch]:
 def _has_embeddings(path: str, fields: Fields) -> bool:
     """Whether embeddings are a part of the prompt. They are no text, and their tokens unknown."""
     given = fields.prompt_embeds
-    return path == "/v1/completions" and given is not NO_FIELD and bytes(given) not in _NOTHING
+    return path == COMPLETIONS and given is not NO_FIELD and bytes(given) not in _NOTHING
 
 
 def embedded_tokens(path: str, fields: Fields, places: Places) -> int:
@@ -133,22 +116,34 @@ def _all_of(path: str, fields: Fields, body: bytes) -> list[bytes | memoryview]:
 
 
 def _prompts_of(path: str, fields: Fields) -> Steps[Batch]:
-    """The prompts of `prompt`, `input` or `token_ids`.
+    """The prompts of a part that may be a list of them, and embeddings beside it."""
+    name = api_of(path).prompts
+    batch = (yield from _listed(bytes(getattr(fields, name)))) if name else _ONE
+    if not _has_embeddings(path, fields):
+        return batch
+    embeds = bytes(fields.prompt_embeds)
+    prompts = (yield from strings_in(embeds)) if embeds.startswith(b"[") else 1
+    if fields.prompt is not NO_FIELD and bytes(fields.prompt) != b"null":
+        prompts += batch.prompts
+    return batch._replace(prompts=max(1, prompts))
+
+
+def _listed(value: bytes) -> Steps[Batch]:
+    """The prompts of a list of prompts, of token ids, or of lists of token ids.
 
     Token ids are counted by their commas, texts by their quotes: a list of millions must not
     become millions of objects. Lists of lists have a comma between any two ids, too.
     """
-    value = bytes(fields.input if fields.prompt is NO_FIELD else fields.prompt)
-    if path == GENERATE:
-        value = bytes(fields.token_ids)
-    match = _LIST.match(value, 0, _LOOKED_BYTES)
-    if match is None:
+    if not value.startswith(b"["):
         return _ONE
-    first = match.group(1)
+    at = yield from past_blanks(value, 1)
+    first = value[at : at + 1]
     if first == b'"':
-        return Batch(min((yield from strings_in(value)), PROMPTS_MAX), told=True)
-    tokens = (yield from count_in(value, b",")) + 1
+        return Batch((yield from strings_in(value)), told=True)
+    lists = 1
     if first == b"[":
         lists = (yield from count_in(value, b"[")) - 1
-        return Batch(min(lists, PROMPTS_MAX), tokens, told=True)
-    return Batch(1, tokens, told=True)
+        at = yield from past_blanks(value, at + 1)
+    if not value[at : at + 1].isdigit():  # no ids, or not plainly
+        return Batch(lists, told=True)
+    return Batch(lists, (yield from count_in(value, b",")) + 1, told=True)

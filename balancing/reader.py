@@ -4,6 +4,7 @@ Reading is pure. It looks at the few fields that routing needs and refuses only 
 could route either: a body that is not a JSON object, or a `model` that is not a string.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,16 +12,18 @@ from typing import Final
 import msgspec
 
 from penstock.balancing.answer_cap import answer_limits
+from penstock.balancing.apis import GENERATE, RESPONSES, Api, api_of
 from penstock.balancing.ask import Ask
-from penstock.balancing.batches import BATCHES, EMBED, PROMPTS_MAX, SCORING
+from penstock.balancing.batches import BATCHES
 from penstock.balancing.field_scan import FieldScan
 from penstock.balancing.fields import (
+    NAME_BYTES_MAX,
     NO_FIELD,
-    UNREADABLE,
     Fields,
+    boolean,
+    integer,
     read_sampling,
-    truth,
-    whole_number,
+    string,
 )
 from penstock.balancing.forms import MalformedAsk, boundary_of, model_at, model_span
 from penstock.balancing.labels.question import conversation_of
@@ -30,7 +33,6 @@ from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
 from penstock.balancing.places import Places
 from penstock.balancing.prompt_blocks import large_text_blocks, text_blocks
 from penstock.balancing.prompts import (
-    GENERATE,
     OF_MESSAGES,
     Prompt,
     embedded_tokens,
@@ -39,7 +41,7 @@ from penstock.balancing.prompts import (
 )
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
-from penstock.balancing.usage_options import DECODED_BYTES_MAX, reading_usage_options, usage_options
+from penstock.balancing.usage_options import usage_options
 from penstock.balancing.wants import media_needs, wants_of
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -47,20 +49,19 @@ Headers = Sequence[tuple[bytes, bytes]]
 # Their bodies are multipart forms. All other paths take JSON only, whatever the content type says:
 # what a backend may read as JSON is read here, too.
 FORMS: Final = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
-# More than any context holds. A client's number must not lengthen a timeout without limit.
-COUNT_MAX: Final = 131_072
+# More tokens than any context holds. A client's number must not lengthen a timeout without limit.
+COUNT_MAX: Final = 16_777_216
+# The most prompts of a request, and the most choices of each. It is the most choices that vLLM
+# makes (VLLM_MAX_N_SEQUENCES), and far more prompts than clients send at once.
+PROMPTS_MAX: Final = 16_384
 _NOT_GIVEN: Final = (b"", b"null")
-# On these paths a prompt longer than the model's context is refused, unless it may be cut.
-_UNCUT: Final = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", GENERATE}
+# As in the paths of stored responses. vLLM's own ids have 37 characters.
+_RESPONSE_ID: Final = re.compile(r"[A-Za-z0-9_\-]{1,128}")
+ODD_RESPONSE_ID: Final = (
+    "`previous_response_id` must be 1 to 128 letters, digits, '_' or '-': the id of a response."
 )
-_NEVER_CUT: Final = frozenset({"/v1/messages", EMBED, SCORING})  # by the fields read here
-# Longer than any name of a model or id of a response. A longer one is cut to this.
-NAME_BYTES_MAX: Final = 4_096
 
 _fields = msgspec.json.Decoder(Fields)
-_integer = msgspec.json.Decoder(int)
-_string = msgspec.json.Decoder(str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +136,9 @@ class Reader:
             return None
         fields, may_name, places = found
         prompt = text_prompt(path, fields, body, may_name=may_name)
-        if prompt is None or len(bytes(fields.stream_options)) > DECODED_BYTES_MAX:
+        if prompt is None:
             return None
         ask = self._ask(path, headers, fields, prompt, work, tenant, client, places)
-        if ask.stream:
-            ask.usage_options = usage_options(fields.stream_options)
         if self._prefixes and work.generates and prompt.batch.prompts == 1:
             ask.add_blocks(text_blocks(_root_of(fields), prompt.parts, ask.prompt_tokens))
         return ask
@@ -165,8 +164,6 @@ class Reader:
             places = ()  # it is no form: nothing can be put in it
         prompt = yield from reading_prompt(path, fields, body, may_name=may_name)
         ask = self._ask(path, headers, fields, prompt, work, tenant, client, places)
-        if ask.stream:
-            ask.usage_options = yield from reading_usage_options(fields.stream_options)
         wants = ask.wants
         if wants is not None and prompt.media_parts:
             needs = yield from media_needs(prompt.parts)
@@ -200,21 +197,24 @@ class Reader:
         client: str,
         places: Places,
     ) -> Ask:
-        """What is wanted, but for the blocks and the usage options."""
+        """What is wanted, but for the blocks. Raises MalformedAsk."""
+        api = api_of(path)
         if path == GENERATE:
             read_sampling(fields)
         batch, media_parts, estimator = prompt.batch, prompt.media_parts, self._estimator
-        model = _model_of(fields.model)
+        if batch.prompts > PROMPTS_MAX:
+            raise MalformedAsk(f"A request may have at most {PROMPTS_MAX:,} prompts.")
+        model = string("model", fields.model) or None
         measured = _measured(estimator, prompt)
         tokens = batch.token_ids or estimator.estimate(model, measured, media_parts, None, client)
-        response_id = _response_in(path) or _text(fields.previous_response_id)
-        cuts, cut_tokens = _cut(path, fields)
+        response_id = _response_of(path, fields)
+        cuts, cut_tokens = _cut(path, api, fields)
         if cuts or response_id is not None or not batch.told:  # the backend counts other tokens
             measured, tokens = NOTHING, min(tokens, (cut_tokens or tokens) * batch.prompts)
         embedded = embedded_tokens(path, fields, places)
         if embedded:
             measured, tokens = NOTHING, tokens + embedded
-        max_tokens = _max_tokens_of(fields)
+        max_tokens = _max_tokens_of(api, fields)
         expected, outputs = PRIOR_TOKENS, self._outputs
         if outputs is not None:
             expected = outputs.expect(client, model, path, max_tokens)
@@ -225,22 +225,24 @@ class Reader:
             measured=measured,
             media_parts=media_parts,
             prompts=batch.prompts,
-            choices=min(_positive(fields.n) or 1, PROMPTS_MAX),
+            choices=_choices_of(api, fields),
             max_tokens=max_tokens,
-            answer_limits=answer_limits(fields) if self._caps else None,
-            stream=fields.stream is not NO_FIELD and work.streams and truth(fields.stream) is True,
+            answer_limits=answer_limits(api, fields) if self._caps else None,
+            stream=work.streams and boolean("stream", fields.stream),
             generates=work.generates,
             engine=work.engine,
             session=self._session(headers, fields, tenant),
             tenant=tenant,
             client=client,
             response_id=response_id,
-            reads_cache=_reads_cache(path, fields),
-            uncut=path in _UNCUT and not (media_parts or cuts or embedded),
+            reads_cache=_reads_cache(path, api, fields),
+            uncut=_refuses_long(path, api) and not (media_parts or cuts or embedded),
             output_tokens=expected if work.generates else 0.0,
-            service_tier=_text(fields.service_tier),
-            background=path == "/v1/responses" and truth(fields.background) is True,
+            service_tier=string("service_tier", fields.service_tier),
+            background=path == RESPONSES and boolean("background", fields.background),
         )
+        if ask.stream and api.choices:
+            ask.usage_options = usage_options(fields.stream_options)
         ask.places = places
         ask.wants = wants_of(fields) if self._wants else None
         if self._labels and ask.wants is not None:
@@ -297,42 +299,50 @@ def unseen_ask(path: str, body: bytes, tenant: str, client: str) -> Ask:
     )
 
 
-def _max_tokens_of(fields: Fields) -> int | None:
-    """The client's own limit. Of several names the largest counts: paths read different ones."""
-    given = [
-        _positive(fields.max_completion_tokens) or 0,
-        _positive(fields.max_tokens) or 0,
-        _positive(fields.max_output_tokens) or 0,
-    ]
-    return max(given) or None
+def _max_tokens_of(api: Api, fields: Fields) -> int | None:
+    """The client's own limit. Of several names the first that is given counts."""
+    for name in api.lengths:
+        tokens = integer(name, getattr(fields, name))
+        if tokens is not None and tokens > 0:  # some servers go on to the next one after a 0
+            return min(tokens, COUNT_MAX)
+    return None
 
 
-def _reads_cache(path: str, fields: Fields) -> bool:
+def _choices_of(api: Api, fields: Fields) -> int:
+    choices = integer("n", fields.n) if api.choices else None
+    if choices is not None and choices > PROMPTS_MAX:
+        raise MalformedAsk(f"`n` may be at most {PROMPTS_MAX:,}.")
+    return max(1, choices or 1)
+
+
+def _refuses_long(path: str, api: Api) -> bool:
+    """Whether a prompt longer than the model's context is refused, unless it may be cut."""
+    return bool(api.lengths) and path not in BATCHES
+
+
+def _reads_cache(path: str, api: Api, fields: Fields) -> bool:
     """Whether the engine may take the beginning of the prompt from its cache.
 
     It cannot if the client asks for the probabilities of the prompt's tokens, which a cache does
     not hold (vLLM, `Request.get_skip_reading_prefix_cache`).
     """
+    if not api.choices:
+        return True
     if fields.prompt_logprobs is not NO_FIELD and bytes(fields.prompt_logprobs) != b"null":
         return False
-    if fields.echo is NO_FIELD or truth(fields.echo) is not True:
+    if fields.echo is NO_FIELD or not boolean("echo", fields.echo):
         return True
     wanted = fields.top_logprobs if path in OF_MESSAGES else fields.logprobs
-    return wanted is NO_FIELD or bytes(wanted) == b"null"
+    return bytes(wanted) in _NOT_GIVEN
 
 
-def _cut(path: str, fields: Fields) -> tuple[bool, int | None]:
-    """Whether too long prompts may be shortened instead of refused, and to how many tokens each.
-
-    Each API reads only its own field (vLLM 0.32's request models).
-    """
-    if path in _NEVER_CUT:
-        return False, None
-    if path == "/v1/responses":
+def _cut(path: str, api: Api, fields: Fields) -> tuple[bool, int | None]:
+    """Whether too long prompts may be shortened instead of refused, and to how many tokens each."""
+    if path == RESPONSES:
         truncation = bytes(fields.truncation)
         return truncation not in _NOT_GIVEN and truncation != b'"disabled"', None
-    tokens = fields.truncate_prompt_tokens
-    return bytes(tokens) not in _NOT_GIVEN, _positive(tokens)
+    tokens = integer("truncate_prompt_tokens", fields.truncate_prompt_tokens) if api.cuts else None
+    return tokens is not None, tokens if tokens is not None and tokens > 0 else None
 
 
 def _root_of(fields: Fields) -> bytes:
@@ -353,46 +363,16 @@ def _measured(estimator: TokenEstimator, prompt: Prompt) -> Measure:
     return measured
 
 
-def _model_of(raw: msgspec.Raw) -> str | None:
-    """The model's name. None for an empty one: the backend then uses its own."""
-    if raw is NO_FIELD:
-        return None
-    value = bytes(raw)
-    if value == b"null":
-        return None
-    if len(value) > NAME_BYTES_MAX and value.startswith(b'"'):
-        return value[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # no pool serves it
-    try:
-        return _string.decode(raw) or None
-    except UNREADABLE:
-        raise MalformedAsk("`model` must be a string.") from None
-
-
 def _response_in(path: str) -> str | None:
     """The id in `/v1/responses/{id}` and in paths below it."""
     return path.split("/")[3] if path.startswith("/v1/responses/") else None
 
 
-def _text(raw: msgspec.Raw) -> str | None:
-    """A string, or None for anything else."""
-    value = bytes(raw)
-    if not value.startswith(b'"'):
-        return None
-    if len(value) > NAME_BYTES_MAX:
-        return value[1:NAME_BYTES_MAX].decode("utf-8", "replace")  # no response has it
-    try:
-        return _string.decode(raw)
-    except UNREADABLE:
-        return None
-
-
-def _positive(raw: msgspec.Raw) -> int | None:
-    """An integer > 0, or None for anything else."""
-    if raw is NO_FIELD:
-        return None
-    value: int | None
-    try:
-        value = _integer.decode(raw)
-    except (msgspec.DecodeError, ValueError):
-        value = whole_number(raw)
-    return min(value, COUNT_MAX) if value is not None and value > 0 else None
+def _response_of(path: str, fields: Fields) -> str | None:
+    """The id of the response that a request refers to. Raises MalformedAsk."""
+    if path != RESPONSES:
+        return _response_in(path)
+    found = string("previous_response_id", fields.previous_response_id)
+    if found is not None and not _RESPONSE_ID.fullmatch(found):
+        raise MalformedAsk(ODD_RESPONSE_ID)
+    return found

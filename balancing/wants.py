@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.fields import CLIPPED_BYTES, NO_FIELD, UNREADABLE, Fields, truth
+from penstock.balancing.fields import CLIPPED_BYTES, NO_FIELD, UNREADABLE, Fields
 from penstock.balancing.outline import SLICE_BYTES, Steps
 from penstock.balancing.routes.needs import needs_of
 
@@ -125,7 +125,7 @@ def _structured(fields: WantedFields) -> bool:
 def _logprobs(fields: WantedFields) -> bool:
     """Whether the answer must have probabilities. Completions give a number, chats say true."""
     logprobs = fields.logprobs
-    if (_given(logprobs) and truth(logprobs) is not False) or bytes(logprobs) == b"0":
+    if _given(logprobs):
         return True
     return _given(fields.top_logprobs) or b'"message.output_text.logprobs"' in bytes(fields.include)
 

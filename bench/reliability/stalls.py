@@ -44,8 +44,8 @@ RENDERED_S: Final = 1.1
 BACKENDS: Final = 64
 _CHUNKED_END: Final = b'19\r\n{"model":"m","prompt":""}\r\n0\r\n\r\n'
 BODIES: Final = {**SHAPES, CHUNKS: lambda size: b"1\r\n \r\n" * (size // 6) + _CHUNKED_END}
-# A model that nobody serves is unknown, however long its name.
-ANSWERS: Final = (200, 404)
+# A model that nobody serves is unknown, however long its name. Counts beyond reason are refused.
+ANSWERS: Final = (200, 400, 404)
 SETTLE_S: Final = 0.1
 # The backend answers no probe of the engine.
 QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}

@@ -1,6 +1,8 @@
 """Makes answers shorter than their clients asked for."""
 
-from penstock.balancing.answer_cap import cap_edits
+from penstock.balancing.answer_cap import cap_edits, within
+from penstock.balancing.apis import GENERATE
+from penstock.balancing.places import span_of
 from penstock.balancing.reader import COUNT_MAX
 from penstock.proxy.data.request import Request
 
@@ -15,6 +17,9 @@ def cap(request: Request, most: int) -> bool:
     edits = cap_edits(ask.path, ask.answer_limits, most)
     if not edits:
         return False
+    if ask.path == GENERATE:
+        begin, end = span_of(ask.places, b"sampling_params") or (0, 0)
+        edits = ((b"sampling_params", within(request.body[begin:end] or b"{}", edits)),)
     request.capped = most
     request.edits += edits
     # The longest of its fields is `most` now.

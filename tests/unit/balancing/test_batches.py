@@ -4,8 +4,8 @@ import orjson
 import pytest
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.batches import PROMPTS_MAX
-from penstock.balancing.reader import GENERATION, Reader
+from penstock.balancing.forms import MalformedAsk
+from penstock.balancing.reader import GENERATION, PROMPTS_MAX, Reader
 from penstock.balancing.tokens import MEDIA_PART_TOKENS, NOTHING, TokenEstimator
 
 CHAT, EMBED, SCORING = "/v1/chat/completions/batch", "/v2/embed", "/generative_scoring"
@@ -73,8 +73,10 @@ def test_odd_values_are_the_backends_to_judge(path: str, odd: object) -> None:
 
 
 def test_long_lists_are_counted() -> None:
-    assert ask(CHAT, messages=[[]] * 5_000).prompts == PROMPTS_MAX
-    assert ask(CHAT, messages=[[]] * 300_000).prompts == PROMPTS_MAX
+    assert ask(CHAT, messages=[[]] * 5_000).prompts == 5_000
+    assert ask(CHAT, messages=[[]] * PROMPTS_MAX).prompts == PROMPTS_MAX
+    with pytest.raises(MalformedAsk, match="at most 16,384 prompts"):
+        ask(CHAT, messages=[[]] * 300_000)
     ids = [[7] * 100_000] * 2
     assert ask(SCORING, query="q", items=ids).prompts == 2
     assert ask(SCORING, query=[7], items=ids).prompt_tokens == 200_001
@@ -101,6 +103,21 @@ def test_each_document_is_a_prompt_with_its_query(path: str, one: str, many: str
     assert (seen.prompts, alone.prompts) == (50, 1)
     assert seen.prompt_tokens == pytest.approx(50 * alone.prompt_tokens, rel=0.1)
     assert seen.measured != NOTHING
+
+
+def test_a_name_that_is_not_read_hides_no_documents() -> None:
+    """Which of several pairs of names a backend takes, nobody can tell."""
+    for decoy in ({"query": "", "documents": "x"}, {"queries": None, "items": None}):
+        seen = ask("/score", text_1="Which river?" * 20, text_2=DOCUMENTS, **decoy)
+        assert seen.prompts == 50
+        assert seen.prompt_tokens > 50 * 60
+
+
+@pytest.mark.parametrize("decoy", ["input", "prompt", "messages", "tools"])
+def test_what_an_api_does_not_read_is_no_part_of_its_prompt(decoy: str) -> None:
+    """A short member in place of what is computed would lower the charge."""
+    assert ask(EMBED, texts=["of rivers"] * 50, **{decoy: "x"}).prompt_tokens > 100
+    assert ask("/rerank", query="Which?", documents=DOCUMENTS, **{decoy: "x"}).prompt_tokens > 350
 
 
 def test_as_many_queries_as_documents() -> None:

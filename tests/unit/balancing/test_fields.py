@@ -7,7 +7,7 @@ from penstock.balancing.fields import BEAM_BYTES_MAX, BeamFields, Fields, search
 from penstock.conf.routes import READ_MEMBERS
 
 
-@pytest.mark.parametrize("value", [b"true", b"1", b'"true"'])
+@pytest.mark.parametrize("value", [b"true", b"1", b'"true"'])  # as any backend may read it
 def test_a_beam_search(value: bytes) -> None:
     assert searches_beams(b'{"model":"m","use_beam_search": %b}' % value)
 

@@ -40,13 +40,24 @@ def steps_of(path: str, body: bytes) -> tuple[int, int]:
                 next(steps)
                 count += 1
             except StopIteration as end:
-                ask: Ask = end.value
+                ask: Ask | None = end.value
                 break
-        if ask.usage_options:
+            except MalformedAsk:
+                ask = None
+                break
+        if ask is not None and ask.usage_options:
             splices(body, ((b"stream_options", ask.usage_options),), ask.places)
         return count, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def read(path: str, body: bytes) -> Ask | str:
+    """What a body asks for, or why it is refused."""
+    try:
+        return READER.read(path, [], body, GENERATION)
+    except MalformedAsk as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -64,10 +75,13 @@ def test_no_shape_is_read_at_once_or_becomes_many_objects(shape: str) -> None:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_large_body_says_what_a_small_one_says(path: str, shape: str) -> None:
-    """The same object, read in one go and by slices."""
+    """The same object, read in one go and by slices: the same request, or the same error."""
     body = SHAPES[shape](LARGE_BYTES // 2)
     padded = body + b" " * LARGE_BYTES
-    small, large = (READER.read(path, [], each, GENERATION) for each in (body, padded))
+    small, large = read(path, body), read(path, padded)
+    if isinstance(small, str) or isinstance(large, str):
+        assert small == large
+        return
     key = {"/v1/completions": b'"prompt"', "/v1/chat/completions": b'"messages"'}.get(path)
     if key is not None and key in body:
         # else all of the body is taken for its prompt
@@ -127,7 +141,6 @@ def test_a_prompt_in_two_parts_with_media_is_copied_once() -> None:
         ("/v2/embed", b'{"texts":["a","b"]}'),
         ("/v1/audio/transcriptions", b"--x\r\n"),
         ("/v1/chat/completions", b'{"messages":[{"type": "image_url"}]}'),
-        ("/v1/chat/completions", b'{"stream":true,"stream_options":{"a":"%b"}}' % (b"x" * 2_000)),
         ("/v1/chat/completions", b'{"messages":["%b"]}' % (b"x" * LARGE_BYTES)),
     ],
 )

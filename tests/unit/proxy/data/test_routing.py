@@ -196,6 +196,28 @@ def test_what_a_route_sets() -> None:
     play.close()
 
 
+@pytest.mark.parametrize(
+    ("path", "asked", "sent"),
+    [
+        (b"/v1/completions", '"min_tokens":200', '"max_tokens":100,"min_tokens":100'),
+        (b"/v1/completions", '"max_tokens":4e3', '"max_tokens":100'),
+        (
+            b"/inference/v1/generate",
+            '"sampling_params":{"max_tokens":4096,"min_tokens":200,"top_k":1}',
+            '"sampling_params":{"max_tokens":100,"min_tokens":100,"top_k":1}',
+        ),
+    ],
+)
+def test_no_way_to_ask_gets_round_the_cap_of_a_route(path: bytes, asked: str, sent: str) -> None:
+    play = Routed(ALIAS | {"set": {"body": {"max_tokens_at_most": 100}}})
+    body = '{"model":"gpt-small","prompt":"x","token_ids":[1],%s}'
+    posts(play, (body % asked).encode(), path)
+    found, wanted = orjson.loads(play["b1"].body), orjson.loads(body % sent)
+    assert found | {"model": ""} == wanted | {"model": ""}
+    play.answers("b1")
+    play.close()
+
+
 def test_sessions_stay_at_their_version() -> None:
     to = [{"pool": "small", "weight": 50}, {"pool": "large", "weight": 50}]
     play = Routed({"name": "split", "to": to})
