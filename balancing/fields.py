@@ -90,7 +90,7 @@ NAME_BYTES_MAX: Final = 4_096
 _integer = msgspec.json.Decoder(int)
 _float = msgspec.json.Decoder(float)
 _string = msgspec.json.Decoder(str)
-_TRUTHS: Final = (b"true", b"false", b"null")
+_FALSE: Final = (b"false", b"null")
 
 
 def integer(name: str, raw: msgspec.Raw) -> int | None:
@@ -116,9 +116,11 @@ def boolean(name: str, raw: msgspec.Raw) -> bool:
     if raw is NO_FIELD:
         return False
     value = bytes(raw)
-    if value not in _TRUTHS:
+    if value == b"true":
+        return True
+    if value not in _FALSE:
         raise MalformedAsk(f"`{name}` must be true or false.")
-    return value == b"true"
+    return False
 
 
 def string(name: str, raw: msgspec.Raw) -> str | None:

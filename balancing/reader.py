@@ -309,10 +309,12 @@ def _max_tokens_of(api: Api, fields: Fields) -> int | None:
 
 
 def _choices_of(api: Api, fields: Fields) -> int:
-    choices = integer("n", fields.n) if api.choices else None
-    if choices is not None and choices > PROMPTS_MAX:
+    if fields.n is NO_FIELD or not api.choices:
+        return 1
+    choices = integer("n", fields.n) or 1
+    if choices > PROMPTS_MAX:
         raise MalformedAsk(f"`n` may be at most {PROMPTS_MAX:,}.")
-    return max(1, choices or 1)
+    return max(1, choices)
 
 
 def _refuses_long(path: str, api: Api) -> bool:
@@ -341,7 +343,9 @@ def _cut(path: str, api: Api, fields: Fields) -> tuple[bool, int | None]:
     if path == RESPONSES:
         truncation = bytes(fields.truncation)
         return truncation not in _NOT_GIVEN and truncation != b'"disabled"', None
-    tokens = integer("truncate_prompt_tokens", fields.truncate_prompt_tokens) if api.cuts else None
+    if fields.truncate_prompt_tokens is NO_FIELD or not api.cuts:
+        return False, None
+    tokens = integer("truncate_prompt_tokens", fields.truncate_prompt_tokens)
     return tokens is not None, tokens if tokens is not None and tokens > 0 else None
 
 

@@ -199,7 +199,11 @@ def test_what_a_route_sets() -> None:
 @pytest.mark.parametrize(
     ("path", "asked", "sent"),
     [
-        (b"/v1/completions", '"min_tokens":200', '"max_tokens":100,"min_tokens":100'),
+        (
+            b"/v1/completions",
+            '"max_tokens":4096,"min_tokens":200',
+            '"max_tokens":100,"min_tokens":100',
+        ),
         (b"/v1/completions", '"max_tokens":4e3', '"max_tokens":100'),
         (
             b"/inference/v1/generate",
