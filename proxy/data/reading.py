@@ -48,11 +48,11 @@ def reading_wanted(
     (Returning the result by StopIteration costs more.)
     """
     path, model = head.path, None
-    if path == INVOCATIONS:
-        path = yield from invoked_path(body)
-        endpoint = plane.paths.find(b"POST", path) or endpoint
-        model = adapter_of(head.headers)
     try:
+        if path == INVOCATIONS:
+            model = adapter_of(head.headers)
+            path = yield from invoked_path(body)
+            endpoint = plane.paths.find(b"POST", path) or endpoint
         ask = yield from reading_ask(
             plane, path.decode("ascii"), endpoint, head.headers, body, head.tenant, party
         )

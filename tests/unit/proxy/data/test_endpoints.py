@@ -2,9 +2,10 @@
 
 import pytest
 
+from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.outline import finished
 from penstock.proxy.data.endpoints import Paths
-from penstock.proxy.data.invocations import invoked_path
+from penstock.proxy.data.invocations import ADAPTER, adapter_of, invoked_path
 from penstock.proxy.dialects import POOLING, Dialect
 from penstock.proxy.dialects.dialect import Usage
 from penstock.proxy.dialects.whole import whole_of
@@ -40,11 +41,13 @@ def test_what_an_api_server_tells_of_itself_is_asked_for(path: bytes) -> None:
     ("body", "path"),
     [
         (b'{"messages":[]}', b"/v1/chat/completions"),
-        (b'{"prompt":"a","messages":[]}', b"/v1/chat/completions"),
+        (b'{"messages":[],"documents":[],"prompt":null}', b"/v1/chat/completions"),
+        (b'{"prompt_embeds":"QUJD"}', b"/v1/completions"),
         (b'{"prompt":"a","messages":null}', b"/v1/completions"),
         (b'{"prompt":[1,2]}', b"/v1/completions"),
         (b'{"input":"a"}', b"/pooling"),
-        (b'{"query":"a","documents":["b"]}', b"/pooling"),
+        (b'{"query":"a","documents":["b"]}', b"/score"),
+        (b'{"text_1":"a","text_2":["b"]}', b"/score"),
         (b'{"prompt":null}', b"/pooling"),
         (b"", b"/pooling"),
         (b"[]", b"/pooling"),
@@ -54,6 +57,29 @@ def test_what_an_api_server_tells_of_itself_is_asked_for(path: bytes) -> None:
 )
 def test_whose_body_is_invoked(body: bytes, path: bytes) -> None:
     assert finished(invoked_path(body)) == path
+
+
+@pytest.mark.parametrize("one", ["messages", "prompt", "prompt_embeds", "input", "query"])
+@pytest.mark.parametrize("other", ["messages", "prompt", "input", "query", "queries", "text_1"])
+def test_a_body_for_two_apis_is_refused(one: str, other: str) -> None:
+    """Whatever is in them: vLLM takes the second API if it cannot read the first."""
+    kinds = {"prompt_embeds": "prompt", "queries": "query", "text_1": "query"}
+    body = b'{"%b":5,"%b":["b"]}' % (one.encode(), other.encode())
+    if kinds.get(one, one) == kinds.get(other, other):
+        finished(invoked_path(body))
+        return
+    with pytest.raises(MalformedAsk, match="Give one of"):
+        finished(invoked_path(body))
+
+
+def test_the_head_names_one_adapter() -> None:
+    """vLLM takes the first of two, other servers the last."""
+    assert adapter_of([(b"host", b"x")]) is None
+    assert adapter_of([(ADAPTER, b"")]) is None
+    assert adapter_of([(ADAPTER, b"sql")]) == "sql"
+    for second in (b"other", b"sql", b""):
+        with pytest.raises(MalformedAsk, match="once"):
+            adapter_of([(ADAPTER, b"sql"), (ADAPTER, second)])
 
 
 def test_embed_tells_its_tokens_as_units() -> None:
