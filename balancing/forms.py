@@ -1,9 +1,10 @@
 """Finds the model in a multipart form, as audio requests send it.
 
-It finds what vLLM itself finds (with Starlette and python-multipart): the last field `model`, or
-none if that field is a file. Only the heads of parts and this value are read. One search finds the
-delimiter after a file of any size. Starlette refuses forms with more parts than PARTS_MAX, so the
-rest of such a form need not be read.
+Readers of forms differ in many ways, and what a tenant may ask for must be what its backend reads.
+So only a plain form is taken, which all of them (and so vLLM with Starlette and python-multipart)
+read in the same way: it begins with its boundary, each part has one Content-Disposition with `name`
+and perhaps a file's name, and no text is escaped. Only the heads of parts and the model are read.
+One search finds the delimiter after a file of any size.
 """
 
 import re
@@ -12,34 +13,41 @@ from typing import Final
 
 from penstock.balancing.outline import COUNTED_BYTES, Steps
 
-# Starlette refuses forms with more fields, or more files, than this.
+# Starlette refuses forms with more fields, or more files, than 1,000: so the rest is not read.
 PARTS_MAX: Final = 2_000
 _PARTS_A_STEP: Final = 256
-# The longest head of a part. Clients write less than 300 bytes. Reading its parameters costs some
-# 0.2 ms a KB.
+# The longest head of a part. Clients write less than 300 bytes.
 PART_HEAD_BYTES_MAX: Final = 1_024
-LONG_HEAD: Final = f"The head of each part of a form may have {PART_HEAD_BYTES_MAX} bytes."
-ODD_HEAD: Final = "Each part of a form must have one Content-Disposition, with a plain `name`."
 # Bytes of heads that are read in one step.
 _HEAD_BYTES_A_STEP: Final = 4_096
 # Longer than any model name with which a server is started.
 MODEL_BYTES_MAX: Final = 1_024
-# Reading a header's parameters costs some 0.4 ms a KB.
 CONTENT_TYPE_BYTES_MAX: Final = 1_024
-# RFC 2046 allows 70.
-BOUNDARY_BYTES_MAX: Final = 256
-
-# One parameter of a header: quoted text with escapes, or bare text.
-_PARAMETER: Final = re.compile(
-    rb';[ \t]*([^=;" \t]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*+)"|([^;]*))[ \t]*'
+ODD_TYPE: Final = (
+    "The Content-Type of a form must be one `multipart/form-data; boundary=...`, and in UTF-8."
 )
-_DISPOSITION: Final = re.compile(rb"(?:^|\r\n)content-disposition[ \t]*:[^;\r]*", re.IGNORECASE)
-_ESCAPED: Final = re.compile(rb'\\(["\\])')
+ODD_FORM: Final = "A form must begin with its boundary, and nothing may follow one in its line."
+LONG_HEAD: Final = f"The head of each part of a form may have {PART_HEAD_BYTES_MAX} bytes."
+ODD_HEAD: Final = "Each part of a form must have one Content-Disposition, with a plain `name`."
+ODD_MODEL: Final = "`model` must be in the form once, as text."
 
+# RFC 2046 allows a boundary of 70 characters. Servers read forms in the charset that is named.
+_TYPE_PARAMETER: Final = (
+    rb'[ \t]*;[ \t]*(?:(boundary)=(?:"([!#-\[\]-~ ]{1,256})"|([!#-:<-\[\]-~]{1,256}))'
+    rb'|charset="?utf-8"?)'
+)
+_TYPE: Final = re.compile(rb"multipart/form-data(?:%b)+[ \t]*" % _TYPE_PARAMETER, re.IGNORECASE)
+_BOUNDARY: Final = re.compile(_TYPE_PARAMETER, re.IGNORECASE)
 
-# What readers of forms understand in different ways: some find the name `model` in it, some do not.
-_ODD: Final = re.compile(rb"[;\s]name\*", re.IGNORECASE)
-_DISPOSITIONS: Final = re.compile(rb"content-disposition[ \t]*:", re.IGNORECASE)
+_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_LINE: Final = re.compile(rb"(%b):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)" % _TOKEN)
+# Text in quotes may hold a backslash only in a file's name, and never before a quote.
+_PARAMETER: Final = (
+    rb"[ \t]*;[ \t]*(?:(name)=(?:\"([^\"\\]*)\"|(%b))"
+    rb"|(filename\*?)=(?:\"(?:[^\"\\]|\\(?!\"))*\"|%b))" % (_TOKEN, _TOKEN)
+)
+_DISPOSITION: Final = re.compile(rb"form-data(?:%b)*[ \t]*" % _PARAMETER, re.IGNORECASE)
+_NAMED: Final = re.compile(_PARAMETER, re.IGNORECASE)
 
 
 class MalformedAsk(ValueError):
@@ -47,17 +55,16 @@ class MalformedAsk(ValueError):
 
 
 def boundary_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """The boundary between the parts of a multipart form. None if the body is not a form."""
-    for name, value in headers:
-        if name == b"content-type":  # the first one counts, as in vLLM
-            media_type, semicolon, rest = value.partition(b";")
-            if media_type.strip().lower() != b"multipart/form-data":
-                return None
-            if len(value) > CONTENT_TYPE_BYTES_MAX:
-                return None
-            boundary = _parameters(semicolon + rest).get(b"boundary", b"")
-            return boundary if len(boundary) <= BOUNDARY_BYTES_MAX else None
-    return None
+    """The boundary between the parts of a form. None if the body is none. Raises MalformedAsk."""
+    kinds = [value for name, value in headers if name == b"content-type"]
+    if not [kind for kind in kinds if kind.lstrip().lower().startswith(b"multipart/")]:
+        return None
+    kind = kinds[0].strip()
+    if len(kinds) == 1 and len(kind) <= CONTENT_TYPE_BYTES_MAX and _TYPE.fullmatch(kind):
+        found = [each for each in _BOUNDARY.finditer(kind) if each[1]]
+        if len(found) == 1:
+            return found[0][2] or found[0][3]
+    raise MalformedAsk(ODD_TYPE)
 
 
 def model_at(body: bytes, span: tuple[int, int] | None) -> str | None:
@@ -69,52 +76,35 @@ def model_at(body: bytes, span: tuple[int, int] | None) -> str | None:
 
 
 def model_span(body: bytes, boundary: bytes) -> Steps[tuple[int, int] | None]:
-    """Where a form has the value of its last field `model`. None if it has none.
-
-    Raises MalformedAsk for a part whose name a backend may read in another way: what a tenant may
-    ask for must be what the backend is asked for.
-    """
-    if not boundary:
-        return None
+    """Where a form has the value of its field `model`. None if it has none. Raises MalformedAsk."""
     delimiter = b"\r\n--" + boundary
-    # The first delimiter may begin the body. What comes before it is not a part.
-    at = len(delimiter) - 2
-    if not body.startswith(delimiter[2:]):
-        begin = yield from _find(body, delimiter, 0)
-        at = begin + len(delimiter) if begin >= 0 else -1
+    at = len(delimiter) if body.startswith(delimiter) else len(delimiter) - 2
+    if not body.startswith(delimiter[2:], at - len(delimiter) + 2):
+        raise MalformedAsk(ODD_FORM)
     found: tuple[int, int] | None = None
     read_bytes = 0  # of heads in this step
     for number in range(PARTS_MAX):
-        if number % _PARTS_A_STEP == _PARTS_A_STEP - 1:
-            yield
-        if at < 0 or body.startswith(b"--", at):
+        if body.startswith(b"--", at):
             break
+        if not body.startswith(b"\r\n", at):
+            raise MalformedAsk(ODD_FORM)
         head_end = body.find(b"\r\n\r\n", at, at + PART_HEAD_BYTES_MAX)
-        end = yield from _find(body, delimiter, at if head_end < 0 else head_end + 4)
+        if head_end < 0:
+            raise MalformedAsk(LONG_HEAD)
+        read_bytes += head_end - at
+        if read_bytes > _HEAD_BYTES_A_STEP or number % _PARTS_A_STEP == _PARTS_A_STEP - 1:
+            read_bytes = 0
+            yield
+        is_model, is_file = _is_model(body[at + 2 : head_end])
+        end = yield from _find(body, delimiter, head_end + 4)
         if end < 0:
             break  # a part without an end does not count
-        head = _checked(body, at, head_end)
-        if head.find(b"model") >= 0:
-            read_bytes += len(head)
-            if read_bytes > _HEAD_BYTES_A_STEP:
-                read_bytes = 0
-                yield
-            parameters = _disposition(head)
-            if parameters.get(b"name") == b"model":
-                is_text = b"filename" not in parameters
-                found = (head_end + 4, end) if is_text else None
+        if is_model:
+            if is_file or found is not None:
+                raise MalformedAsk(ODD_MODEL)
+            found = head_end + 4, end
         at = end + len(delimiter)
     return found
-
-
-def _checked(body: bytes, at: int, head_end: int) -> bytes:
-    """The head of a part. Raises MalformedAsk."""
-    if head_end < 0:
-        raise MalformedAsk(LONG_HEAD)
-    head = body[at + 2 : head_end]
-    if _ODD.search(head) is not None or len(_DISPOSITIONS.findall(head)) > 1:
-        raise MalformedAsk(ODD_HEAD)
-    return head
 
 
 def _find(body: bytes, delimiter: bytes, at: int) -> Steps[int]:
@@ -128,21 +118,20 @@ def _find(body: bytes, delimiter: bytes, at: int) -> Steps[int]:
         yield
 
 
-def _disposition(head: bytes) -> dict[bytes, bytes]:
-    """The parameters of a part's Content-Disposition."""
-    for found in _DISPOSITION.finditer(head):
-        line_end = head.find(b"\r\n", found.end())
-        return _parameters(head[found.end() : line_end if line_end >= 0 else len(head)])
-    return {}
-
-
-def _parameters(text: bytes) -> dict[bytes, bytes]:
-    """Parameters by their lower-case names. Reading stops where they are malformed."""
-    given: dict[bytes, bytes] = {}
-    at = 0
-    while (found := _PARAMETER.match(text, at)) is not None:
-        quoted, bare = found.group(2), found.group(3)
-        value = bare if quoted is None else _ESCAPED.sub(rb"\1", quoted)
-        given[found.group(1).lower()] = value.strip() if quoted is None else value
-        at = found.end()
-    return given
+def _is_model(head: bytes) -> tuple[bool, bool]:
+    """Whether a part is named `model`, and whether it is a file. Raises MalformedAsk."""
+    dispositions: list[bytes] = []
+    for line in head.split(b"\r\n"):
+        field = _LINE.fullmatch(line)
+        if field is None:
+            raise MalformedAsk(ODD_HEAD)
+        if field[1].lower() == b"content-disposition":
+            dispositions.append(field[2])
+    if len(dispositions) != 1 or not _DISPOSITION.fullmatch(dispositions[0]):
+        raise MalformedAsk(ODD_HEAD)
+    parameters = list(_NAMED.finditer(dispositions[0]))
+    names = [each[2] or each[3] or b"" for each in parameters if each[1]]
+    files = [each[4].lower() for each in parameters if each[4]]
+    if len(names) != 1 or len(set(files)) < len(files):
+        raise MalformedAsk(ODD_HEAD)
+    return names[0] == b"model", bool(files)

@@ -153,7 +153,7 @@ class Reader:
         boundary = boundary_of(headers) if path in FORMS else None
         if not body or boundary is not None:
             ask = self._unparsed_ask(path, headers, body, work, tenant, client)
-            span = (yield from model_span(body, boundary)) if boundary else None
+            span = (yield from model_span(body, boundary)) if body and boundary else None
             ask.model = model_at(body, span)
             if span is not None:
                 ask.places = [(b"model", *span)]

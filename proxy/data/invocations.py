@@ -49,7 +49,7 @@ def invoked_path(body: bytes) -> Steps[bytes]:
         return b"/pooling"  # reading it there fails, with the right error
     found: list[bytes] = []
     for path, names in _PATHS:
-        if any([bytes(getattr(given, name)) not in (b"", b"null") for name in names]):
+        if any(bytes(getattr(given, name)) not in (b"", b"null") for name in names):
             found.append(path)
     if len(found) > 1:
         raise MalformedAsk(SEVERAL)
@@ -57,7 +57,7 @@ def invoked_path(body: bytes) -> Steps[bytes]:
 
 
 def adapter_of(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
-    """The model that the head names. It wins over the body. Raises MalformedAsk if there are two."""
+    """The model that the head names, before the body's. Raises MalformedAsk for two headers."""
     named = [value for name, value in headers if name == ADAPTER]
     if len(named) > 1:
         raise MalformedAsk(TWO_ADAPTERS)
