@@ -129,6 +129,11 @@ class Ask:
         self.wants: Wants | None = None  # None: no route asks
         self.home = home  # the name of the backend that its session belongs to
 
+    @property
+    def limited(self) -> bool:
+        """Whether its tenant's limits hold: an engine works on it, or nobody knows who does."""
+        return self.engine or self.first_pool
+
     def add_blocks(self, blocks: Blocks) -> None:
         """Add the blocks of the text. They are cut after the tokens are estimated."""
         self.blocks = blocks.hashes

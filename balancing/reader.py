@@ -28,9 +28,10 @@ from penstock.balancing.fields import (
 from penstock.balancing.forms import MalformedAsk, boundary_of, model_at, model_span
 from penstock.balancing.labels.question import conversation_of
 from penstock.balancing.media import media_blocks, tokens_of_bytes
+from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, Steps, finished
 from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
-from penstock.balancing.places import Places
+from penstock.balancing.places import Places, PlacesFound, names_of
 from penstock.balancing.prompt_blocks import large_text_blocks, text_blocks
 from penstock.balancing.prompts import (
     OF_MESSAGES,
@@ -286,10 +287,24 @@ class Reader:
         ask.add_blocks(blocks)
 
 
-def unseen_ask(path: str, body: bytes, tenant: str, client: str) -> Ask:
-    """A request that goes to the first pool unread."""
+class _Named(msgspec.Struct):
+    model: msgspec.Raw = NO_FIELD
+
+
+_named: Final = msgspec.json.Decoder(_Named)
+
+
+def reading_unseen(path: str, body: bytes, tenant: str, client: str) -> Steps[Ask]:
+    """A request that goes to the first pool. Only its model is read: that of a JSON object."""
+    model, noted = None, PlacesFound(names_of(_Named))
+    if body:
+        try:
+            model = string("model", (yield from members(body, _named, noted=noted)).model)
+        except (NoObject, MalformedAsk):
+            model = None  # it names none
     return Ask(
         path,
+        model=model or None,
         prompt_tokens=tokens_of_bytes(body),
         generates=False,
         engine=False,

@@ -12,6 +12,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema
 
+from penstock.conf.served_paths import is_served
+
 NAME: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"
 HOST: Final = r"^([a-zA-Z0-9._-]+|[0-9a-fA-F.]*:[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[a-zA-Z0-9._-]+)?)$"
 WORD: Final = r"^[^\s\x00-\x1f\x7f-\x9f]{1,256}$"
@@ -102,6 +104,12 @@ def _prefix(path: str) -> str:
     if not re.fullmatch(PREFIX, prefix) or {".", ".."} & set(prefix.split("/")):
         raise ValueError(SHAPES[PREFIX])
     return prefix
+
+
+def _further_path(entry: str) -> str:
+    if is_served(entry.partition(" ")[2]):
+        raise ValueError("is a path that is served anyway: remove it")
+    return entry
 
 
 def _network(text: str) -> str:
@@ -242,7 +250,7 @@ Network = Annotated[str, Field(pattern=NETWORK), AfterValidator(_network)]
 Word = Annotated[str, Field(pattern=WORD)]
 Header = Annotated[str, Field(pattern=HEADER), AfterValidator(str.lower)]
 Origin = Annotated[str, Field(pattern=ORIGIN)]
-ProxiedPath = Annotated[str, Field(pattern=PROXIED_PATH)]
+ProxiedPath = Annotated[str, Field(pattern=PROXIED_PATH), AfterValidator(_further_path)]
 Pattern = Annotated[str, Field(pattern=PATTERN)]
 PathPattern = Annotated[str, Field(pattern=PATH_PATTERN)]
 HeaderPattern = Annotated[str, Field(pattern=HEADER_PATTERN)]

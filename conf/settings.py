@@ -317,7 +317,7 @@ class Settings(Section):
         default=(),
         description="Further paths to proxy. Each is a method and an exact path, such as `GET"
         " /tokenizer_info`. Requests to them go to any ready backend of the first"
-        " pool.",
+        " pool. Of tenants' limits those of requests, `concurrent` and `models` hold there.",
     )
     log: LogSettings = LogSettings()
     tracing: TracingSettings = TracingSettings()

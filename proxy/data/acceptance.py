@@ -66,7 +66,8 @@ def _check_load(plane: DataPlane, head: RequestHead, client: Client, endpoint: E
     reason = plane.overload.reason
     if reason and not (reason == "lag" and plane.running.spares(client.holder)):
         raise plane.refusals.overloaded(reason)
-    if endpoint.work.engine and head.tenant in plane.budgets.tenants:
+    limited = endpoint.work.engine or endpoint.first_pool
+    if limited and head.tenant in plane.budgets.tenants:
         plane.budgets.glance(head.tenant, plane.now())
     _check_room(plane, head, client)
 

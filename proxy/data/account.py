@@ -213,6 +213,8 @@ def settle(plane: DataPlane, request: Request, lease: Lease | None) -> None:
     """
     if request.charge is not None and not request.billed:
         requests, prompt, completion = taken(request.ask, request.record, lease)
+        if request.ask.first_pool and lease is not None and request.record.status < 500:
+            requests = 1  # nobody can tell what it took
         request.charge.settle(requests, prompt + completion, plane.now())
 
 

@@ -59,7 +59,7 @@ class TenantBudget:
     def _allow(self, ask: Ask) -> None:
         """Whether its tenant may ask for so much at all. Raises OverLimit and ModelNotFound."""
         limits = self.limits
-        if limits.models and ask.engine and ask.model not in limits.models:
+        if limits.models and ask.limited and ask.model not in limits.models:
             raise ModelNotFound(ask.model)  # also without a model: the default one may be any
         if limits.prompt_tokens is not None and ask.engine:
             off = 1.0 if ask.counted else ESTIMATE_OFF
@@ -124,7 +124,7 @@ class Budgets:
     def check(self, ask: Ask, now_s: float) -> None:
         """Raise what `charge` would. Charges and counts nothing."""
         found = self.tenants.get(ask.tenant)
-        if found is not None and ask.engine:
+        if found is not None and ask.limited:
             try:
                 found.check(ask, now_s)
             except OverBudget as over:
@@ -185,6 +185,8 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
 
 def _most(ask: Ask) -> float:
     """The tokens that a request should take at most."""
+    if not ask.engine:
+        return 0.0
     return ask.prompt_tokens + (_answer(ask) if ask.generates else 0.0)
 
 

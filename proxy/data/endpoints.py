@@ -44,6 +44,8 @@ class Endpoint:
 _PLAIN: Final = Endpoint(POOLING)
 _AUDIO: Final = Endpoint(TRANSCRIPTS, Work(streams=True))
 _STATEFUL: Final = Endpoint(RESPONSES, NO_ENGINE, anywhere=True)
+_FURTHER: Final = Endpoint(POOLING, NO_ENGINE, first_pool=True)
+_METHODS: Final = (b"GET", b"HEAD", b"POST")
 
 _POST: Final[dict[bytes, Endpoint]] = {
     b"/v1/chat/completions": Endpoint(CHAT, GENERATION),
@@ -90,13 +92,10 @@ class Paths:
     def __init__(self, extra: Sequence[str] = (), prefix: str = "") -> None:
         """`prefix`: what clients put before each path. `descend` takes it off."""
         self.prefix = prefix.encode()
-        self._routes = {(b"POST", path): endpoint for path, endpoint in _POST.items()}
-        for entry in extra:
-            method, _, path = entry.partition(" ")
-            self._routes[method.encode(), path.encode()] = Endpoint(
-                POOLING, NO_ENGINE, first_pool=True
-            )
-        self._listed = frozenset(path for _, path in self._routes) | LOCAL_PATHS | WEBSOCKET_PATHS
+        entries = [entry.encode().partition(b" ") for entry in extra]
+        self._extra = {(method, path): _FURTHER for method, _, path in entries}
+        further = frozenset([path for _, path in self._extra])
+        self._listed = further | frozenset(_POST) | LOCAL_PATHS | WEBSOCKET_PATHS
 
     def lists(self, path: bytes) -> bool:
         """Whether the path is in the table, with any method."""
@@ -115,38 +114,43 @@ class Paths:
 
     def find(self, method: bytes, path: bytes) -> Endpoint | None:
         """The endpoint of an exact method (HEAD counts as GET) and path. None: it is not served."""
-        endpoint = self._routes.get((method, path))
-        if endpoint is None and method == b"HEAD":
-            return self._routes.get((b"GET", path))
-        if endpoint is None and path.startswith(b"/v1/responses/"):
-            match = _RESPONSE_ID.fullmatch(path)
-            if match and method == (b"POST" if match.group(1) else b"GET"):
-                return _STATEFUL
-        return endpoint
+        return _built_in(method, path) or self._extra.get(
+            (b"GET" if method == b"HEAD" else method, path)
+        )
 
     def hint(self, path: bytes) -> str:
         """What to tell who asks for a path that is not served. Empty: it means nothing here.
 
-        A wrong base URL has put too much before a path, or too little, or one slash too many.
+        A wrong base URL has put too much before a path, or too little, or one slash too many. The
+        paths that an operator has added are not for all to know.
         """
         parts = [each for each in path.split(b"/", 64) if each]
         if len(parts) > _HINT_PARTS_MAX:
             return ""
         tails = [b"/" + b"/".join(parts[begin:]) for begin in range(len(parts))]
         for tail in (*tails, *[b"/v1" + each for each in tails]):
-            if self.methods_of(tail):
+            if [each for each in _METHODS if is_answered_here(each, tail) or _built_in(each, tail)]:
                 meant = (self.prefix + tail).decode("latin-1")
                 return f"Did you mean {meant}? {_BASE_URLS}"
         return ""
 
     def methods_of(self, path: bytes) -> list[str]:
         """The methods with which the path is served. Empty when there is none."""
-        methods = (b"GET", b"HEAD", b"POST")
         return [
             each.decode()
-            for each in methods
+            for each in _METHODS
             if is_answered_here(each, path) or self.find(each, path) is not None
         ]
+
+
+def _built_in(method: bytes, path: bytes) -> Endpoint | None:
+    if method == b"POST" and path in _POST:
+        return _POST[path]
+    if path.startswith(b"/v1/responses/"):
+        match = _RESPONSE_ID.fullmatch(path)
+        if match and method == (b"POST" if match.group(1) else b"GET"):
+            return _STATEFUL
+    return None
 
 
 def is_answered_here(method: bytes, path: bytes) -> bool:

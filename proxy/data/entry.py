@@ -120,7 +120,7 @@ class Entry:
         """
         plane, ask = self._plane, self._request.ask
         budgets = plane.budgets.tenants
-        if ask.engine and ask.tenant in budgets and self._request.charge is None:
+        if ask.limited and ask.tenant in budgets and self._request.charge is None:
             self._charge(now_s)
         if not self._routed and plane.routes.rules:
             self._routed = True

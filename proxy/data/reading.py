@@ -6,7 +6,7 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.field_scan import NO_OBJECT
 from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.outline import Steps
-from penstock.balancing.reader import unseen_ask
+from penstock.balancing.reader import reading_unseen
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.invocations import INVOCATIONS, adapter_of, invoked_path
 from penstock.proxy.data.plane import DataPlane
@@ -29,9 +29,7 @@ def wanted(
     """
     path, tenant = head.path.decode("ascii"), head.tenant
     client = tenant or party
-    if endpoint.first_pool:
-        return unseen_ask(path, body, tenant, client), endpoint, False, ()
-    if head.path == INVOCATIONS:
+    if endpoint.first_pool or head.path == INVOCATIONS:
         return None
     try:
         ask = plane.reader.glance(path, head.headers, body, endpoint.work, tenant, client)
@@ -74,7 +72,7 @@ def reading_ask(
 ) -> Steps[Ask]:
     """Read what a request wants. Its client is a tenant or an address. Raises MalformedAsk."""
     if endpoint.first_pool:
-        return unseen_ask(path, body, tenant, tenant or party)
+        return (yield from reading_unseen(path, body, tenant, tenant or party))
     return (
         yield from plane.reader.reading(path, headers, body, endpoint.work, tenant, tenant or party)
     )
@@ -85,7 +83,8 @@ def _edited(
 ) -> Wanted:
     if ask.response_id is not None and ask.engine:
         ask = _in_context(plane, ask, ask.response_id)
-    if not body and head.method == b"POST" and not endpoint.anywhere:
+    needs_body = not (endpoint.anywhere or endpoint.first_pool)
+    if not body and head.method == b"POST" and needs_body:
         raise BadRequest(NO_OBJECT)
     if ask.usage_options and endpoint.dialect.asks_usage:
         return ask, endpoint, True, ((b"stream_options", ask.usage_options),)

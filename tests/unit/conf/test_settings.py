@@ -217,9 +217,20 @@ def test_proxied_paths_refused(path: str) -> None:
 
 
 def test_proxied_paths() -> None:
-    paths = ["GET /tokenizer_info", "POST /v1/score", "GET /"]
+    paths = ["GET /tokenizer_info", "POST /v1/systemone", "GET /v1/chat", "POST /cohere/v2/chat"]
     settings = Settings.model_validate(configured(paths=paths))
     assert settings.paths == tuple(paths)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["POST /v1/score", "GET /", "GET /v1/chat/completions", "GET /v1/models/a/b",
+     "POST /v1/responses/x/cancel", "POST /v1/chat/complet%69ons", "POST //v1/chat/completions",
+     "POST /v1/chat/completions/", "POST /x/../v1/./completions", "POST /v1%2Fmessages"],
+)  # fmt: skip
+def test_a_path_that_is_served_cannot_be_added(path: str) -> None:
+    """It would be forwarded unread, past the limits of tenants."""
+    assert "paths[0]: is a path that is served anyway: remove it" in refusal("paths", [path])
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::1", "fe80::1%eth0", "localhost", "a-b.c"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.balancing.backend import State
 from penstock.conf.tenants import TenantLimitSettings
 from penstock.proxy.data.calibration import UNSEEN_TOKENS_MAX
 from tests.unit.proxy.data.playbook import (
@@ -60,6 +61,80 @@ def used(play: Play) -> tuple[int, int]:
 def headers(client: Client) -> dict[str, str]:
     head = client.written.rpartition(b"HTTP/1.1 ")[2].partition(b"\r\n\r\n")[0].decode()
     return dict(re.findall(r"^([\w-]+): (.*?)\r?$", head, re.MULTILINE))
+
+
+FURTHER = ["POST /v1/systemone", "GET /info"]
+
+
+def further(body: bytes = b"", line: bytes = b"POST /v1/systemone") -> bytes:
+    return b"%b HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b" % (
+        line,
+        KEY,
+        len(body),
+        body,
+    )
+
+
+def test_requests_to_added_paths_are_counted_and_no_tokens() -> None:
+    play = playing({"requests_per_day": 2, "tokens_per_day": 1_000_000}, paths=FURTHER)
+    play.client.sends(further(b"x" * 5_000))
+    play["b1"].sends(plain("200 OK", b'{"a":1}'))
+    play.client.sends(further(b"", b"GET /info"))
+    play["b2"].sends(plain("404 Not Found", b'{"a":1}'))
+    budget = play.plane.budgets.tenants["t"].budget
+    assert round(budget.requests["requests_per_day"].level(play.loop.now_s)) == 0
+    assert round(budget.tokens["tokens_per_day"].level(play.loop.now_s)) == 1_000_000
+    play.client.sends(further(b"{}"))
+    assert b"HTTP/1.1 429" in play.client.written
+    play.close()
+
+
+def test_one_to_an_added_path_that_nobody_served_costs_nothing() -> None:
+    play = playing({"requests_per_day": 2}, paths=FURTHER)
+    for backend in play.backends:
+        backend.state = State.EJECTED
+    play.client.sends(further(b"{}"))
+    play.passes(100.0)
+    assert b"HTTP/1.1 503" in play.client.written
+    budget = play.plane.budgets.tenants["t"].budget
+    assert round(budget.requests["requests_per_day"].level(play.loop.now_s)) == 2
+    play.close()
+
+
+def test_those_at_added_paths_are_so_many_at_once() -> None:
+    play = playing({"concurrent": 1}, paths=FURTHER)
+    play.client.sends(further(b"{}"))
+    other = play.connects()
+    other.sends(further(b"{}"))
+    assert b"HTTP/1.1 429" in other.written
+    other.closes()
+    play["b1"].sends(plain("200 OK", b"{}"))
+    assert not play.plane.budgets.tenants["t"].budget.running
+    play.client.sends(further(b"{}"))
+    assert b"HTTP/1.1 429" not in play.client.written
+    play.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"model":"mine"}', 200),
+        (b' { "state": [1], "mod\\u0065l" : "mine" }', 200),
+        (b'{"model":"other"}', 404),
+        (b'{"model":"other","model":"mine"}', 404),
+        (b'{"model":["mine"]}', 404),
+        (b"{}", 404),
+        (b"model=mine", 404),
+        (b"", 404),
+    ],
+)
+def test_an_added_path_is_open_for_the_models_of_a_tenant_only(body: bytes, status: int) -> None:
+    play = playing({"models": ["mine"]}, paths=FURTHER)
+    play.client.sends(further(body))
+    if status == 200:
+        play["b1"].sends(plain("200 OK", b"{}"))
+    assert b"HTTP/1.1 %d" % status in play.client.written
+    play.close()
 
 
 def test_a_whole_answer_costs_what_its_backend_counted_less_what_was_cached(play: Play) -> None:
@@ -366,7 +441,7 @@ def test_a_place_is_free_again_after_a_client_that_left() -> None:
     [
         ({"models": ["small"]}, ['"model":"large"'], 404, b"model_not_found"),
         ({"models": ["small"]}, [], 404, b"model_not_found"),
-        ({"max_tokens": 10}, ['"max_tokens":"11"'], 400, b"at most 10"),
+        ({"max_tokens": 10}, ['"max_tokens":"11"'], 400, b"a whole number"),
         ({"max_tokens": 10}, ['"max_tokens":11'], 400, b"at most 10"),
         ({"max_tokens": 10}, ['"max_tokens":6', '"n":2'], 400, b"at most 10"),
         ({"max_tokens": 10}, [], 400, b"Set max_tokens"),

@@ -4,7 +4,8 @@ import pytest
 
 from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.outline import finished
-from penstock.proxy.data.endpoints import Paths
+from penstock.conf.served_paths import _SERVED, is_served
+from penstock.proxy.data.endpoints import _POST, LOCAL_PATHS, WEBSOCKET_PATHS, Paths
 from penstock.proxy.data.invocations import ADAPTER, adapter_of, invoked_path
 from penstock.proxy.dialects import POOLING, Dialect
 from penstock.proxy.dialects.dialect import Usage
@@ -29,6 +30,19 @@ def test_inference_paths(path: bytes, dialect: str, generates: bool) -> None:
         True,
     )
     assert Paths().find(b"GET", path) is None
+
+
+def test_the_paths_that_cannot_be_added_are_those_of_the_table() -> None:
+    served = {*_POST, *LOCAL_PATHS, *WEBSOCKET_PATHS, b"/v1/responses/resp_1", b"/v1/models/m"}
+    assert all(is_served(path.decode()) for path in served)
+    assert served >= {path.encode() for path in _SERVED}
+
+
+def test_an_added_path_is_advised_to_nobody() -> None:
+    paths = Paths(["GET /tokenizer_info", "POST /v1/systemone"])
+    for path in (b"/v1/tokenizer_info", b"//tokenizer_info", b"/v1/v1/systemone", b"/systemone"):
+        assert not paths.hint(path)
+    assert paths.hint(b"/v1/v1/messages")
 
 
 @pytest.mark.parametrize("path", [b"/version", b"/load", b"/tokenizer_info", b"/ping"])
