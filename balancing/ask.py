@@ -27,6 +27,7 @@ FIELDS: Final = (
     "media_block_tokens",
     "media_parts",
     "model",
+    "named",
     "output_tokens",
     "path",
     "places",
@@ -79,6 +80,7 @@ class Ask:
         client: str = "",
         response_id: str | None = None,
         first_pool: bool = False,
+        named: str | None = None,
         blocks: tuple[int, ...] = (),
         block_tokens: float = 0.0,
         text_blocks: int = BLOCKS_MAX,
@@ -114,6 +116,7 @@ class Ask:
         self.client = client  # whom failures are counted for: the tenant, else the address
         self.response_id = response_id  # of a stored response that it refers to, at one backend
         self.first_pool = first_pool  # it goes to the first pool, whatever the model
+        self.named = named  # the model in its body, where that decides nothing but its limits
         self.blocks = blocks  # hashes of its text, block by block, as prefix caches share it
         self.block_tokens = block_tokens  # tokens of each of the first `text_blocks` blocks
         self.text_blocks = text_blocks  # how many blocks come before the first inline image

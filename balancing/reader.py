@@ -304,7 +304,7 @@ def reading_unseen(path: str, body: bytes, tenant: str, client: str) -> Steps[As
             model = None  # it names none
     return Ask(
         path,
-        model=model or None,
+        named=model,
         prompt_tokens=tokens_of_bytes(body),
         generates=False,
         engine=False,

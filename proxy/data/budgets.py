@@ -59,8 +59,9 @@ class TenantBudget:
     def _allow(self, ask: Ask) -> None:
         """Whether its tenant may ask for so much at all. Raises OverLimit and ModelNotFound."""
         limits = self.limits
-        if limits.models and ask.limited and ask.model not in limits.models:
-            raise ModelNotFound(ask.model)  # also without a model: the default one may be any
+        model = ask.named if ask.first_pool else ask.model
+        if limits.models and ask.limited and model not in limits.models:
+            raise ModelNotFound(model)  # also without a model: the default one may be any
         if limits.prompt_tokens is not None and ask.engine:
             off = 1.0 if ask.counted else ESTIMATE_OFF
             if ask.prompt_tokens > off * limits.prompt_tokens:

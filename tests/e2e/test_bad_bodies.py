@@ -71,8 +71,8 @@ async def test_odd_types_are_the_backends_to_judge(guard: Guard) -> None:
     server, penstock = await guard()
     client = await Client.open(penstock)
     bodies = [
-        b'{"model":null,"prompt":"x","stream":"yes","n":"1"}',
-        b'{"prompt":{"a":1},"stream":true,"stream_options":[1]}',
+        b'{"model":null,"prompt":7}',
+        b'{"prompt":{"a":1},"stream":true}',
         b'{"prompt":[],"max_tokens":99999999999999999999999999}',
         b'{"messages":5}',
         b"{}",
@@ -83,6 +83,26 @@ async def test_odd_types_are_the_backends_to_judge(guard: Guard) -> None:
         assert answer.status == 400
         assert isinstance(answer.code, int)  # the backend's own words
     assert len(server.seen) == len(bodies)
+
+
+@pytest.mark.parametrize(
+    ("odd", "name"),
+    [
+        (b'"n":"0000000000000000064"', "n"),
+        (b'"n":16385', "n"),
+        (b'"max_tokens":"0_0_0_4_0_0_0"', "max_tokens"),
+        (b'"stream":"yes"', "stream"),
+        (b'"stream":true,"stream_options":[1]', "stream_options"),
+    ],
+)
+async def test_what_decides_a_charge_must_be_plain(guard: Guard, odd: bytes, name: str) -> None:
+    server, penstock = await guard()
+    client = await Client.open(penstock)
+    client.send(request(body=b'{"model":"sim-model","prompt":"x",%b}' % odd))
+    answer = await client.answer()
+    assert (answer.status, answer.code) == (400, "invalid_request")
+    assert f"`{name}`" in answer.json["error"]["message"]
+    assert not server.seen
 
 
 async def test_unknown_paths_answer_in_the_shape_of_their_api(guard: Guard) -> None:
