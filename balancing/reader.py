@@ -1,7 +1,7 @@
 """Reads what a request wants from its path, head and body.
 
-Reading is pure. It looks at the few fields that routing needs and refuses only what no backend
-could route either: a body that is not a JSON object, or a `model` that is not a string.
+Reading is pure. It looks at the few fields that routing and budgets need, as the path's API reads
+them (`apis.py`). It refuses a body that is not a JSON object, and such a field in an odd form.
 """
 
 import re
