@@ -231,7 +231,7 @@ def test_what_is_learnt_is_of_the_address_where_there_are_no_tenants() -> None:
 def test_multipart_is_not_read_as_json() -> None:
     form = [(b"content-type", b"multipart/form-data; boundary=x")]
     seen = Reader(TokenEstimator()).read(
-        "/v1/audio/transcriptions", form, b"--x\r\n...", GENERATION
+        "/v1/audio/transcriptions", form, b"--x--\r\n...", GENERATION
     )
     assert seen.model is None
 

@@ -51,7 +51,7 @@ def test_ids_that_nobody_could_ask_for_are_not_kept() -> None:
     [
         ("/v1/responses", b'{"previous_response_id":"resp_1"}', "resp_1"),
         ("/v1/responses", b'{"previous_response_id":null}', None),
-        ("/v1/responses", b'{"previous_response_id":7}', None),
+        ("/v1/chat/completions", b'{"previous_response_id":7}', None),
         ("/v1/responses", b"{}", None),
         ("/v1/responses/resp_1", b"", "resp_1"),
         ("/v1/responses/resp_1/cancel", b"", "resp_1"),
