@@ -80,7 +80,6 @@ class Ask:
         client: str = "",
         response_id: str | None = None,
         first_pool: bool = False,
-        named: str | None = None,
         blocks: tuple[int, ...] = (),
         block_tokens: float = 0.0,
         text_blocks: int = BLOCKS_MAX,
@@ -106,8 +105,7 @@ class Ask:
         # What its body says of the length of its answer. None: that was not read.
         self.answer_limits = answer_limits
         self.stream = stream
-        # The options that make a backend report usage which the client did not ask for. Empty:
-        # change nothing.
+        # Those that make a backend report usage unasked by the client. Empty: change nothing.
         self.usage_options = usage_options
         self.generates = generates
         self.engine = engine  # an engine works on it, so its answer shows that the engine works
@@ -116,7 +114,6 @@ class Ask:
         self.client = client  # whom failures are counted for: the tenant, else the address
         self.response_id = response_id  # of a stored response that it refers to, at one backend
         self.first_pool = first_pool  # it goes to the first pool, whatever the model
-        self.named = named  # the model in its body, where that decides nothing but its limits
         self.blocks = blocks  # hashes of its text, block by block, as prefix caches share it
         self.block_tokens = block_tokens  # tokens of each of the first `text_blocks` blocks
         self.text_blocks = text_blocks  # how many blocks come before the first inline image
@@ -130,6 +127,7 @@ class Ask:
         self.pool = pool  # where a route sends it; empty: to the pools that serve its model
         self.places: Places = ()  # of what penstock read in its body, for edits
         self.wants: Wants | None = None  # None: no route asks
+        self.named: str | None = None  # the model in its body, where only limits look at it
         self.home = home  # the name of the backend that its session belongs to
 
     @property

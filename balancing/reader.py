@@ -302,9 +302,8 @@ def reading_unseen(path: str, body: bytes, tenant: str, client: str) -> Steps[As
             model = string("model", (yield from members(body, _named, noted=noted)).model)
         except (NoObject, MalformedAsk):
             model = None  # it names none
-    return Ask(
+    ask = Ask(
         path,
-        named=model,
         prompt_tokens=tokens_of_bytes(body),
         generates=False,
         engine=False,
@@ -312,6 +311,8 @@ def reading_unseen(path: str, body: bytes, tenant: str, client: str) -> Steps[As
         tenant=tenant,
         client=client,
     )
+    ask.named = model
+    return ask
 
 
 def _max_tokens_of(api: Api, fields: Fields) -> int | None:
